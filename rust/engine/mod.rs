@@ -1,0 +1,2 @@
+//! Who decides, and when.
+pub mod runner;

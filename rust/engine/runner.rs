@@ -1,0 +1,78 @@
+//! The one seam between the engine and a model.
+
+use crate::request::Token;
+
+/// llama.cpp's number that owns cells, `0 ≤ id < n_seq_max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(pub u16);
+
+/// One token of one sequence in a decode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row {
+    /// Who computes it and owns the cell that it fills.
+    pub sequence: SequenceId,
+    /// The token.
+    pub token: Token,
+    /// Its place in the sequence; continues what the sequence holds, without a gap.
+    pub position: u32,
+    /// Whether the logits after this token are wanted.
+    pub wants_logits: bool,
+}
+
+/// Which tokens of which sequences go into the next decode: any number of rows per sequence, in order of position.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The rows; at most `n_ubatch`, and at most `n_seq_max` of them want logits.
+    pub rows: Vec<Row>,
+}
+
+/// Why a decode failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct DecodeError {
+    /// The backend's code in words.
+    pub reason: String,
+}
+
+/// A model with its KV cells, as the worker sees it. Every call is made on the worker's thread.
+///
+/// The caller keeps count of cells and positions ; an implementation checks what would otherwise
+/// end the process, and answers with an error.
+pub trait Runner {
+    /// Length of a row of logits.
+    fn n_vocab(&self) -> usize;
+
+    /// Computes the rows of `plan` in one decode and fills one cell for each.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the backend failed or `plan` breaks a rule; the sequences of `plan` then hold an unknown number of its
+    /// rows and must be dropped or decoded again after [`Runner::truncate`].
+    fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError>;
+
+    /// The logits after row `row` of the last plan, `n_vocab` long.
+    ///
+    /// # Panics
+    /// If that row did not want logits.
+    fn logits(&self, row: usize) -> &[f32];
+
+    /// Whether `[0, n_tokens)` of `from`, which holds `n_held` tokens, can be given to another id.
+    fn can_fork(&self, from: SequenceId, n_held: u32, n_tokens: u32) -> bool;
+
+    /// Gives the cells of `[0, n_tokens)` of `from` to `to` as well; `to` holds nothing before. Nothing is computed or copied.
+    fn fork(&mut self, from: SequenceId, to: SequenceId, n_tokens: u32);
+
+    /// Forgets all but the first `n_kept` tokens of `id`. `false` where the model's memory cannot; then nothing was forgotten.
+    fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool;
+
+    /// Forgets everything that `id` holds.
+    fn drop_sequence(&mut self, id: SequenceId);
+
+    /// Appends the bytes that `token` stands for; control tokens stand for none.
+    fn append_piece(&self, token: Token, bytes: &mut Vec<u8>);
+
+    /// Whether `token` ends a text.
+    fn is_end(&self, token: Token) -> bool;
+
+    /// Every token that ends a text.
+    fn end_tokens(&self) -> &[Token];
+}

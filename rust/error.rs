@@ -1,0 +1,67 @@
+//! What can go wrong: one variant per thing that a caller can act on.
+
+use std::path::PathBuf;
+
+/// The result of everything here that can fail.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong. Cloneable, because one failed decode ends several streams.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file is no model that can be run.
+    #[error("cannot load the model {}: {reason}", path.display())]
+    ModelLoad {
+        /// The file that was asked for.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A setting of the engine is out of range, or two contradict each other.
+    #[error("{message}")]
+    InvalidConfig {
+        /// The setting's name in [`crate::config`].
+        param: &'static str,
+        /// What was wrong and what would be right.
+        message: String,
+    },
+    /// A field of a request is out of range.
+    #[error("{message}")]
+    InvalidRequest {
+        /// The field's name in [`crate::request`].
+        param: &'static str,
+        /// What was wrong and what would be right.
+        message: String,
+    },
+    /// The prompt alone fills the context of a slot.
+    #[error("the prompt of {n_prompt} tokens does not fit in the context of {n_ctx} tokens")]
+    ContextOverflow {
+        /// The prompt's length in tokens.
+        n_prompt: usize,
+        /// The context of one slot in tokens; a prompt must be shorter.
+        n_ctx: usize,
+    },
+    /// As many requests wait as may wait.
+    #[error("{n_waiting} requests are waiting, which is the limit; try again later")]
+    QueueFull {
+        /// Requests that wait.
+        n_waiting: usize,
+    },
+    /// The reader of a stream fell too far behind.
+    #[error("the stream was ended because its reader is {n_behind} events behind (the limit is {limit})")]
+    SlowReader {
+        /// Events that wait to be read.
+        n_behind: usize,
+        /// Most events that may wait.
+        limit: usize,
+    },
+    /// llama.cpp could not compute a step.
+    #[error("the model could not compute a step: {reason}")]
+    Decode {
+        /// llama.cpp's code in words.
+        reason: String,
+    },
+    /// The engine was stopped, or its worker died.
+    #[error("the engine has stopped")]
+    Stopped,
+}

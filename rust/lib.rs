@@ -1,0 +1,8 @@
+//! Weft: one prompt, many completions, over one shared KV cache.
+
+pub mod config;
+pub mod engine;
+pub mod error;
+pub mod request;
+
+pub mod sampling;

@@ -1,0 +1,1 @@
+//! One row of logits → one token.
