@@ -1,8 +1,9 @@
 //! Weft: one prompt, many completions, over one shared KV cache.
 
+pub mod cache;
 pub mod config;
 pub mod engine;
 pub mod error;
+pub mod fake_runner;
 pub mod request;
-
 pub mod sampling;
