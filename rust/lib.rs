@@ -3,6 +3,8 @@
 pub mod config;
 pub mod engine;
 pub mod error;
+#[cfg(feature = "llama")]
+mod llama;
 pub mod request;
 
 pub mod sampling;
