@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn top_p_reaches_beyond_what_it_sorts_at_first() {
-        let candidates = unsorted(&[0.001; 1_000]);
-        assert_eq!(after(candidates, |c| top_p(c, 0.5)).len(), 500);
+        let candidates = unsorted(&[1.0 / 1024.0; 1_024]);
+        assert_eq!(after(candidates, |c| top_p(c, 0.5)).len(), 512);
     }
 
     #[test]

@@ -14,13 +14,18 @@ pub fn logprobs(logits: &[f32], token: Token, n: usize) -> (f32, Vec<(Token, f32
     let mut candidates = Candidates::default();
     candidates.keep_best(Row { logits, patches: &[] }, n.max(1));
     let Some(best) = candidates.best() else { return (f32::NEG_INFINITY, Vec::new()) };
-    let greatest = best.logit.min(f32::MAX);
+    let greatest = below_infinity(best.logit);
     #[expect(clippy::cast_possible_truncation, reason = "the logarithm of a sum of at most 2³¹ numbers up to 1 is small")]
     let log_total = sum_exp(logits, greatest).ln() as f32;
-    let logprob = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { logit.min(f32::MAX) - greatest - log_total };
+    let logprob = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { below_infinity(logit) - greatest - log_total };
     let chosen = usize::try_from(token).ok().and_then(|id| logits.get(id)).map_or(f32::NEG_INFINITY, |&logit| logprob(logit));
     let top = candidates.list.iter().take(n).map(|candidate| (candidate.token, logprob(candidate.logit))).collect();
     (chosen, top)
+}
+
+/// The logit, or the greatest finite number in place of +∞; NaN stays NaN.
+fn below_infinity(logit: f32) -> f32 {
+    if logit > f32::MAX { f32::MAX } else { logit }
 }
 
 /// Sum of `exp(logit − greatest)`; NaN counts as −∞.
@@ -30,10 +35,10 @@ fn sum_exp(logits: &[f32], greatest: f32) -> f64 {
     let (parts, rest) = logits.as_chunks::<16>();
     for part in parts {
         for (lane, &logit) in lanes.iter_mut().zip(part) {
-            *lane += f64::from(exp(logit.min(f32::MAX) - greatest));
+            *lane += f64::from(exp(below_infinity(logit) - greatest));
         }
     }
-    lanes.iter().sum::<f64>() + rest.iter().map(|&logit| f64::from(exp(logit.min(f32::MAX) - greatest))).sum::<f64>()
+    lanes.iter().sum::<f64>() + rest.iter().map(|&logit| f64::from(exp(below_infinity(logit) - greatest))).sum::<f64>()
 }
 
 /// e to a power of at most 0, with a relative error below 10⁻⁵ (below 10⁻⁶ down to −10); 0 for NaN and below −87.
