@@ -4,7 +4,8 @@ pub mod cache;
 pub mod config;
 pub mod engine;
 pub mod error;
+pub mod fake_runner;
 #[cfg(feature = "llama")]
-mod llama;
+pub mod llama;
 pub mod request;
 pub mod sampling;

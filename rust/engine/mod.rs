@@ -148,3 +148,6 @@ impl Drop for Inner {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests;
