@@ -147,6 +147,9 @@ impl KvCache {
     }
 
     /// Takes back the tokens of `[n_kept, …)` of the pinned path of `id`, whose decode has failed.
+    ///
+    /// # Panics
+    /// If nothing was placed on `id`.
     pub fn truncate(&mut self, id: SequenceId, n_kept: u32) {
         let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is taken back");
         path.tokens.truncate(n_kept as usize);
@@ -157,6 +160,9 @@ impl KvCache {
     }
 
     /// The path of `id` is idle from now on: it stays until its cells or its id are needed.
+    ///
+    /// # Panics
+    /// If nothing was placed on `id`.
     pub fn unpin(&mut self, id: SequenceId) {
         self.now += 1;
         let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is released");

@@ -75,7 +75,7 @@ impl<R: Runner> Worker<R> {
             self.drop_cancelled();
             self.admit();
             let plan = self.plan();
-            if self.decode(plan) {
+            if self.decode(&plan) {
                 self.draw();
                 self.admit();
             }
@@ -156,12 +156,12 @@ impl<R: Runner> Worker<R> {
     }
 
     /// Computes the plan. `false` where there was nothing to compute, or nothing came of it.
-    fn decode(&mut self, plan: Plan) -> bool {
+    fn decode(&mut self, plan: &Plan) -> bool {
         if plan.rows.is_empty() {
             return false;
         }
         let started = Instant::now();
-        if let Err(error) = self.runner.decode(&plan) {
+        if let Err(error) = self.runner.decode(plan) {
             return self.recover(&error);
         }
         let took = started.elapsed();
