@@ -14,6 +14,9 @@ mod memory;
 mod model;
 mod pieces;
 #[cfg(test)]
+mod sampler_parity;
+mod start;
+#[cfg(test)]
 mod tests;
 mod threads;
 
@@ -25,6 +28,7 @@ use crate::error::{Error, Result};
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
 pub use crate::llama::model::Model;
+pub use crate::llama::start::start;
 use crate::request::Token;
 
 /// Which prefixes of a sequence another one can begin with.
@@ -51,6 +55,9 @@ impl LlamaRunner {
     /// # Errors
     /// [`Error::InvalidConfig`] if the pool does not fit into memory or the model cannot have a cache of this format;
     /// [`Error::ModelLoad`] if the model cannot continue a text; [`Error::Decode`] if it cannot compute two tokens.
+    ///
+    /// # Panics
+    /// If `limits` are not of [`EngineConfig::settle`]'s making: more than 256 sequence ids, say.
     pub fn new(model: Arc<Model>, config: &EngineConfig, limits: &Limits) -> Result<Self> {
         let keeps_states = model.is_recurrent() || model.is_hybrid();
         // One more id than the engine knows of, to try out, save and restore with. Not where each id costs a whole state.
