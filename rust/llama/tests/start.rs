@@ -7,9 +7,14 @@ use crate::error::Error;
 use crate::llama::start;
 use crate::request::{Event, FinishReason, Finished, Prompt, Request};
 
+/// One thread: two that share a core with other tests wait for each other for most of the time.
+fn one_thread() -> EngineConfig {
+    EngineConfig { n_threads: Some(1), ..EngineConfig::default() }
+}
+
 #[test]
 fn a_pool_beyond_the_memory_is_refused_before_it_is_made() {
-    let config = EngineConfig { n_ctx: Some(2_000_000_000), ..EngineConfig::default() };
+    let config = EngineConfig { n_ctx: Some(2_000_000_000), ..one_thread() };
     match start(&demo(), &config) {
         Err(Error::InvalidConfig { param: "n_ctx", message }) => assert!(message.contains("3072000000000 bytes"), "{message}"),
         other => panic!("{:?}", other.map(|_| "3 TB were granted")),
@@ -40,7 +45,7 @@ fn request(n: u32, max_tokens: Option<u32>) -> Request {
 
 #[test]
 fn eight_branches_compute_their_prompt_once() {
-    let engine = start(&demo(), &EngineConfig::default()).expect("the demo model runs");
+    let engine = start(&demo(), &one_thread()).expect("the demo model runs");
     let request = request(8, Some(40));
     let n_prompt = request.prompt.n_tokens();
     let branches = run(&engine, request);
@@ -55,7 +60,7 @@ fn eight_branches_compute_their_prompt_once() {
 
 #[test]
 fn branches_beyond_the_slots_compute_no_prompt() {
-    let config = EngineConfig { n_slots: Some(4), n_ctx: Some(4096), ..EngineConfig::default() };
+    let config = EngineConfig { n_slots: Some(4), n_ctx: Some(4096), ..one_thread() };
     let engine = start(&demo(), &config).expect("the demo model runs");
     let request = request(32, Some(20));
     let n_prompt = request.prompt.n_tokens() as u64;
@@ -66,14 +71,14 @@ fn branches_beyond_the_slots_compute_no_prompt() {
 
 #[test]
 fn eight_sequences_that_fill_a_small_pool_all_end_well() {
-    let config = EngineConfig { n_ctx: Some(512), ..EngineConfig::default() };
+    let config = EngineConfig { n_ctx: Some(256), ..one_thread() };
     let engine = start(&demo(), &config).expect("the demo model runs");
     let mut request = request(8, None);
     request.sampling.ignore_eos = true;
     let n_prompt = request.prompt.n_tokens();
     for (_, end) in run(&engine, request) {
         assert_eq!(end.reason, FinishReason::ContextFull);
-        assert_eq!(end.usage.n_predicted as usize, 512 - n_prompt);
+        assert_eq!(end.usage.n_predicted as usize, 256 - n_prompt);
     }
     assert!(engine.stats().n_preempted > 0, "eight times the pool cannot fit at once");
 }
