@@ -62,11 +62,10 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: float = -ma
 
 
 def unset_at(unset: int, parse: Callable[[str], int]) -> Callable[[str], int | None]:
-    """A parser for llama-server's way to leave a number unset: one value of its range stands for it."""
+    """A parser for llama-server's way to leave a number unset: one number stands for that."""
 
     def parse_or_unset(text: str) -> int | None:
-        value = parse(text)
-        return None if value == unset else value
+        return None if text.strip() == str(unset) else parse(text)
 
     return parse_or_unset
 

@@ -76,7 +76,7 @@ class Settings:
         CONTEXT,
         "-c",
         "--ctx-size",
-        parse=unset_at(0, whole(0)),
+        parse=unset_at(0, whole(1)),
         env="LLAMA_ARG_CTX_SIZE",
         help="tokens of context in all, shared by the slots (default: 0, chosen from the model, the slots and the free memory)",
     )
@@ -85,7 +85,7 @@ class Settings:
         CONTEXT,
         "-np",
         "--parallel",
-        parse=unset_at(-1, whole(-1, 256)),
+        parse=unset_at(-1, whole(1, 256)),
         env="LLAMA_ARG_N_PARALLEL",
         help="completions that are written at once (default: -1, which is 8, each free to use the whole context)",
     )
@@ -149,7 +149,7 @@ class Settings:
         COMPUTE,
         "-t",
         "--threads",
-        parse=unset_at(-1, whole(-1, 512)),
+        parse=unset_at(-1, whole(1, 512)),
         env="LLAMA_ARG_THREADS",
         help="threads that compute new tokens (default: -1, one for each physical core)",
     )
@@ -158,7 +158,7 @@ class Settings:
         COMPUTE,
         "-tb",
         "--threads-batch",
-        parse=unset_at(-1, whole(-1, 512)),
+        parse=unset_at(-1, whole(1, 512)),
         env="LLAMA_ARG_THREADS_BATCH",
         help="threads that compute prompts (default: -1, the same as --threads)",
     )
@@ -188,7 +188,7 @@ class Settings:
         "-n",
         "--predict",
         "--n-predict",
-        parse=unset_at(-1, whole(-1)),
+        parse=unset_at(-1, whole(0)),
         env="LLAMA_ARG_N_PREDICT",
         help="most tokens of a completion (default: -1, until the context is full)",
     )
@@ -198,7 +198,7 @@ class Settings:
         "-s",
         "--seed",
         metavar="SEED",
-        parse=unset_at(-1, whole(-1, 2**32 - 1)),
+        parse=unset_at(-1, whole(0, 2**32 - 1)),
         env="LLAMA_ARG_SEED",
         help="seed of the random numbers (default: -1, a new one for each request)",
     )
@@ -298,7 +298,7 @@ class Settings:
         SERVER,
         "--sse-ping-interval",
         metavar="S",
-        parse=unset_at(-1, whole(-1)),
+        parse=unset_at(-1, whole(1)),
         env="LLAMA_ARG_SSE_PING_INTERVAL",
         help="seconds of silence after which a stream carries a comment; -1 is never (default: 30)",
     )

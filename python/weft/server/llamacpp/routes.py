@@ -1,9 +1,8 @@
 """llama-server's own routes."""
 
-from typing import Annotated
-
 from litestar import Router, get, post
-from litestar.params import Dependency
+from litestar.di import NamedDependency
+from litestar.params import SkipValidation
 
 from weft import InvalidRequest
 from weft.server import body
@@ -26,7 +25,7 @@ from weft.server.stream import Answer, StreamedAnswer, WholeAnswer
 
 __all__ = ["router"]
 
-Here = Annotated[Service, Dependency(skip_validation=True)]
+Here = NamedDependency[SkipValidation[Service]]
 
 
 @post(["/completion", "/completions"], status_code=200, responses=ERRORS)

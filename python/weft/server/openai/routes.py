@@ -1,9 +1,8 @@
 """OpenAI's routes."""
 
-from typing import Annotated
-
 from litestar import Router, get, post
-from litestar.params import Dependency
+from litestar.di import NamedDependency
+from litestar.params import SkipValidation
 
 from weft.server import body
 from weft.server.errors import ERRORS
@@ -14,7 +13,7 @@ from weft.server.stream import Answer, StreamedAnswer, WholeAnswer
 
 __all__ = ["router"]
 
-Here = Annotated[Service, Dependency(skip_validation=True)]
+Here = NamedDependency[SkipValidation[Service]]
 
 
 @post("/v1/completions", status_code=200, responses=ERRORS)
