@@ -1,0 +1,211 @@
+//! Who runs: sequences enter slots, give them up under pressure, and come back.
+
+use std::time::Instant;
+
+use crate::cache::{MIN_SHARED, Match};
+use crate::engine::job::Job;
+use crate::engine::runner::Runner;
+use crate::engine::sequence::{Context, Drawn, Running, Sequence};
+use crate::engine::worker::Worker;
+use crate::request::Event;
+
+/// Cells kept free for each running sequence when another one is admitted, so that it need not be preempted at once.
+const MARGIN: u32 = 64;
+
+impl<R: Runner> Worker<R> {
+    /// Fills the free slots: first with preempted sequences, oldest first; then with new ones, from the request that has the
+    /// fewest running, of these the oldest. So a request for many completions takes the slots that are free, and one for a single
+    /// completion gets the next.
+    pub(super) fn admit(&mut self) {
+        while let Some(slot) = self.free_slot() {
+            let is_admitted = if self.preempted.is_empty() {
+                match self.next_job() {
+                    Some(request_id) => self.start(request_id, slot),
+                    None => return,
+                }
+            } else {
+                self.resume(slot)
+            };
+            if !is_admitted {
+                return;
+            }
+        }
+    }
+
+    fn free_slot(&self) -> Option<u32> {
+        (0..).zip(&self.is_busy).find_map(|(slot, &is_busy)| (!is_busy).then_some(slot))
+    }
+
+    fn next_job(&self) -> Option<u64> {
+        self.jobs.iter().filter(|(_, job)| job.can_start()).min_by_key(|(_, job)| job.n_running).map(|(&request_id, _)| request_id)
+    }
+
+    /// Starts the next branch of a request in `slot`. Where its prompt is computed, its first token is drawn at once.
+    fn start(&mut self, request_id: u64, slot: u32) -> bool {
+        let now = Instant::now();
+        self.carry_out();
+        let job = &self.jobs[&request_id];
+        let matched = self.find(&job.prompt, job.prompt_logits.is_some());
+        if !self.fits(job.prompt.len(), matched) {
+            return false;
+        }
+        let context = Context { n_ctx_slot: self.limits.n_ctx_slot, end_tokens: self.runner.end_tokens(), now };
+        let sequence = Sequence::new(request_id, job.n_started, &job.request, &job.prompt, &context);
+        let Some(place) = self.run_in(slot, sequence, matched) else { return false };
+        let job = self.jobs.get_mut(&request_id).expect("it was found above");
+        job.n_started += 1;
+        if job.n_started == 1 {
+            self.published.n_waiting.fetch_sub(1, std::sync::atomic::Ordering::AcqRel);
+        }
+        if self.running[place].n_uncomputed() == 0 {
+            self.draw_first(place, now);
+        }
+        let job = self.jobs.get_mut(&request_id).expect("it was found above");
+        if job.n_started == job.request.n {
+            job.prompt_logits = None;
+            self.release_holder(request_id);
+        }
+        true
+    }
+
+    /// The first token of a branch whose whole prompt was computed for another one.
+    fn draw_first(&mut self, place: usize, now: Instant) {
+        let running = &mut self.running[place];
+        let job = self.jobs.get_mut(&running.sequence.request_id).expect("a job outlives its sequences");
+        let reason = running.sequence.end_without_token(now).or_else(|| {
+            let logits = job.prompt_logits.as_ref().expect("a whole prompt is only matched where its logits are kept");
+            let Drawn { event, finished } = running.sequence.draw(logits, &self.runner, running.slot, now);
+            self.stats.n_predicted += 1;
+            job.events.push(Event::Token(event));
+            finished
+        });
+        if let Some(reason) = reason {
+            let running = self.running.remove(place);
+            self.finish(running, reason);
+        }
+    }
+
+    /// Gives the oldest preempted sequence a slot again.
+    fn resume(&mut self, slot: u32) -> bool {
+        self.carry_out();
+        let matched = self.find(&self.preempted[0].tokens, false);
+        if !self.fits(self.preempted[0].tokens.len(), matched) {
+            return false;
+        }
+        let sequence = self.preempted.remove(0);
+        self.run_in(slot, sequence, matched).is_some()
+    }
+
+    /// The longest prefix that can be shared. At least the last token is left to compute, for its logits, unless they are kept.
+    fn find(&self, tokens: &[i32], has_logits: bool) -> Option<Match> {
+        let n = u32::try_from(tokens.len()).expect("a sequence fits its context");
+        let can_fork = |id, n_held, n_tokens| self.runner.can_fork(id, n_held, n_tokens);
+        let whole = if has_logits { self.cache.longest_prefix(tokens, n, n, can_fork) } else { None };
+        whole.or_else(|| self.cache.longest_prefix(tokens, MIN_SHARED, n - 1, can_fork))
+    }
+
+    /// Whether a sequence of `n_tokens` can start: what it must compute, and [`MARGIN`] tokens for each running one, are free or
+    /// can be evicted. Alone it always can.
+    fn fits(&self, n_tokens: usize, matched: Option<Match>) -> bool {
+        if self.running.is_empty() {
+            return true;
+        }
+        let n_needed = n_tokens - matched.map_or(0, |matched| matched.n_tokens as usize);
+        let n_promised: u32 =
+            self.running.iter().map(|running| running.n_uncomputed() + running.sequence.n_remaining().min(MARGIN)).sum();
+        let n_kept = matched.map_or(0, |matched| self.cache.n_evictable_in(matched));
+        n_needed + n_promised as usize + n_kept <= self.cache.n_free() + self.cache.n_evictable()
+    }
+
+    /// Puts `sequence` into `slot`, over what `matched` found; returns its place among the running.
+    fn run_in(&mut self, slot: u32, mut sequence: Sequence, matched: Option<Match>) -> Option<usize> {
+        let (id, n_held) = loop {
+            if let Some(id) = self.cache.place(matched) {
+                break (id, matched.map_or(0, |matched| matched.n_tokens));
+            }
+            if !self.release_youngest_holder() {
+                // Every other id runs: only the match's own could be had, so it is given up.
+                break (self.cache.place(None)?, 0);
+            }
+        };
+        self.carry_out();
+        if sequence.start(n_held) {
+            self.stats.n_cached += u64::from(n_held);
+        }
+        self.is_busy[slot as usize] = true;
+        self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences").n_running += 1;
+        let place = self.running.partition_point(|other| other.sequence.age() < sequence.age());
+        self.running.insert(place, Running { sequence, slot, id, n_held, n_planned: 0 });
+        Some(place)
+    }
+
+    /// Frees `n_wanted` cells for the running sequence at `place` if that can be done without taking from older ones; returns how
+    /// many of them are free. Idle paths go first, then kept prompts, then the youngest sequences.
+    pub(super) fn make_room(&mut self, place: usize, n_wanted: u32) -> u32 {
+        while self.cache.n_free() < n_wanted as usize {
+            let has_more = self.cache.evict() || self.release_youngest_holder() || {
+                let is_younger = self.running.len() > place + 1;
+                if is_younger {
+                    self.preempt_youngest();
+                }
+                is_younger
+            };
+            if !has_more {
+                break;
+            }
+        }
+        n_wanted.min(u32::try_from(self.cache.n_free()).expect("a pool has fewer than 2³² cells"))
+    }
+
+    /// Takes the youngest running sequence off its slot. Its text and its generator stay, its cells can be evicted.
+    pub(super) fn preempt_youngest(&mut self) {
+        let Running { sequence, slot, id, .. } = self.running.pop().expect("somebody runs where room is made");
+        self.cache.unpin(id);
+        self.is_busy[slot as usize] = false;
+        self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences").n_running -= 1;
+        let place = self.preempted.partition_point(|other| other.age() < sequence.age());
+        self.preempted.insert(place, sequence);
+        self.stats.n_preempted += 1;
+    }
+
+    /// Keeps the cells of prompts that are computed and that further branches wait for.
+    pub(super) fn hold_prompts(&mut self) {
+        let waiting: Vec<u64> = (self.jobs.iter())
+            .filter(|(_, job)| job.waits_with_prompt() && job.holder.is_none())
+            .map(|(&request_id, _)| request_id)
+            .collect();
+        for request_id in waiting {
+            self.carry_out();
+            let prompt = &self.jobs[&request_id].prompt;
+            if let Some(matched) = self.find(prompt, true).filter(|matched| matched.n_tokens as usize == prompt.len()) {
+                let holder = self.cache.place(Some(matched));
+                self.jobs.get_mut(&request_id).expect("it was found above").holder = holder;
+            }
+        }
+    }
+
+    fn release_youngest_holder(&mut self) -> bool {
+        let youngest = self.jobs.iter().rev().find(|(_, job)| job.holder.is_some()).map(|(&request_id, _)| request_id);
+        youngest.is_some_and(|request_id| self.release_holder(request_id))
+    }
+
+    fn release_holder(&mut self, request_id: u64) -> bool {
+        let holder = self.jobs.get_mut(&request_id).and_then(|job| job.holder.take());
+        holder.map(|holder| self.cache.forget(holder)).is_some()
+    }
+
+    /// Takes a request out, with everything that it holds.
+    pub(super) fn remove(&mut self, request_id: u64) -> Option<Job> {
+        for running in self.running.extract_if(.., |running| running.sequence.request_id == request_id) {
+            self.is_busy[running.slot as usize] = false;
+            self.cache.unpin(running.id);
+        }
+        self.preempted.retain(|sequence| sequence.request_id != request_id);
+        self.release_holder(request_id);
+        let job = self.jobs.remove(&request_id)?;
+        if job.n_started == 0 {
+            self.stop_waiting();
+        }
+        Some(job)
+    }
+}

@@ -1,0 +1,201 @@
+//! One completion being written.
+
+use std::time::Instant;
+
+use crate::engine::runner::{Runner, SequenceId};
+use crate::engine::text::{Shown, Text};
+use crate::request::{FinishReason, Logprob, Logprobs, Request, Token, TokenEvent, Usage};
+use crate::sampling::{self, Sampler};
+
+/// One completion of a request, from its first start in a slot to its end: what survives a preemption.
+///
+/// Where it runs is [`Running`]'s business. It is prefilling while several of its tokens wait to be computed, and decoding while
+/// the last one does.
+pub(crate) struct Sequence {
+    /// Which request; the younger, the larger.
+    pub(crate) request_id: u64,
+    /// Which of its branches.
+    pub(crate) index: u32,
+    /// Prompt and prediction.
+    pub(crate) tokens: Vec<Token>,
+    pub(crate) n_prompt: u32,
+    /// Most tokens that it may draw, cut to what its context holds.
+    n_limit: u32,
+    /// Why it ends where that limit is reached.
+    limit_reason: FinishReason,
+    sampler: Sampler,
+    text: Text,
+    stops: Vec<String>,
+    n_probs: usize,
+    clock: Clock,
+    /// `None` until it was placed for the first time: what later placements find counts for nobody.
+    n_cached: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Clock {
+    started: Instant,
+    first_token: Option<Instant>,
+    last_token: Instant,
+}
+
+impl Sequence {
+    pub(crate) fn new(request_id: u64, index: u32, request: &Request, prompt: &[Token], context: &Context<'_>) -> Self {
+        let n_prompt = u32::try_from(prompt.len()).expect("a prompt that fits the context was admitted");
+        let n_room = context.n_ctx_slot - n_prompt;
+        let (n_limit, limit_reason) = match request.max_tokens {
+            Some(n) if n <= n_room => (n, FinishReason::Length),
+            _ => (n_room, FinishReason::ContextFull),
+        };
+        let seed = request.seed.wrapping_add(index);
+        let mut sampler = Sampler::new(&request.sampling, seed, context.end_tokens, context.n_ctx_slot);
+        for &token in prompt {
+            sampler.accept(token);
+        }
+        Self {
+            request_id,
+            index,
+            tokens: prompt.to_vec(),
+            n_prompt,
+            n_limit,
+            limit_reason,
+            sampler,
+            text: Text::new(&request.stop),
+            stops: request.stop.clone(),
+            n_probs: request.sampling.n_probs as usize,
+            clock: Clock { started: context.now, first_token: None, last_token: context.now },
+            n_cached: None,
+        }
+    }
+
+    pub(crate) fn n_tokens(&self) -> u32 {
+        u32::try_from(self.tokens.len()).expect("a sequence fits its context")
+    }
+
+    pub(crate) fn n_predicted(&self) -> u32 {
+        self.n_tokens() - self.n_prompt
+    }
+
+    pub(crate) fn n_remaining(&self) -> u32 {
+        self.n_limit - self.n_predicted()
+    }
+
+    /// It starts in a slot, with `n_cached` of its tokens found computed. `true` where it is the first time.
+    pub(crate) fn start(&mut self, n_cached: u32) -> bool {
+        let is_first = self.n_cached.is_none();
+        self.n_cached.get_or_insert(n_cached);
+        is_first
+    }
+
+    /// Draws the next token from the `logits` after its last one, and says whether that ends it.
+    pub(crate) fn draw(&mut self, logits: &[f32], runner: &impl Runner, slot: u32, now: Instant) -> Drawn {
+        let token = self.sampler.sample(logits);
+        let logprobs = (self.n_probs > 0).then(|| Box::new(logprobs(logits, token, self.n_probs, runner)));
+        self.tokens.push(token);
+        self.sampler.accept(token);
+        self.clock.first_token.get_or_insert(now);
+        self.clock.last_token = now;
+
+        let is_end = runner.is_end(token);
+        let Shown { mut text, stop } = self.text.push(|bytes| {
+            if !is_end {
+                runner.append_piece(token, bytes);
+            }
+        });
+        let finished = match stop {
+            Some(stop) => Some(FinishReason::Stop(self.stops[stop].clone())),
+            None if is_end => Some(FinishReason::End),
+            None if self.n_remaining() == 0 => Some(self.limit_reason.clone()),
+            None => None,
+        };
+        if finished.is_some() {
+            text.push_str(&self.text.finish());
+        }
+        let event = TokenEvent { index: self.index, token, text, slot, n_predicted: self.n_predicted(), logprobs };
+        Drawn { event, finished }
+    }
+
+    /// Why it ends at `now` without a token, where it may draw none: its prompt is computed.
+    pub(crate) fn end_without_token(&mut self, now: Instant) -> Option<FinishReason> {
+        if self.n_limit > 0 {
+            return None;
+        }
+        self.clock.last_token = now;
+        Some(self.limit_reason.clone())
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        let n_cached = self.n_cached.unwrap_or(0);
+        let Clock { started, first_token, last_token } = self.clock;
+        let first_token = first_token.unwrap_or(last_token);
+        Usage {
+            n_computed: self.n_prompt - n_cached,
+            n_cached,
+            n_predicted: self.n_predicted(),
+            prompt_ms: (first_token - started).as_secs_f64() * 1e3,
+            predicted_ms: (last_token - first_token).as_secs_f64() * 1e3,
+        }
+    }
+
+    pub(crate) fn n_cached(&self) -> u32 {
+        self.n_cached.unwrap_or(0)
+    }
+
+    /// Sequences by age: of two, the one whose request came first is older, then the one with the lower index.
+    pub(crate) fn age(&self) -> (u64, u32) {
+        (self.request_id, self.index)
+    }
+}
+
+/// A token that was drawn, and why it was the last one, if it was.
+pub(crate) struct Drawn {
+    pub(crate) event: TokenEvent,
+    pub(crate) finished: Option<FinishReason>,
+}
+
+fn logprobs(logits: &[f32], token: Token, n: usize, runner: &impl Runner) -> Logprobs {
+    let named = |token, logprob| {
+        let mut bytes = Vec::new();
+        runner.append_piece(token, &mut bytes);
+        Logprob { token, bytes, logprob }
+    };
+    let (chosen, top) = sampling::logprobs(logits, token, n);
+    Logprobs { chosen: named(token, chosen), top: top.into_iter().map(|(token, logprob)| named(token, logprob)).collect() }
+}
+
+/// A sequence in a slot.
+pub(crate) struct Running {
+    pub(crate) sequence: Sequence,
+    pub(crate) slot: u32,
+    /// Owns its cells.
+    pub(crate) id: SequenceId,
+    /// `[0, n_held)` of its tokens is computed.
+    pub(crate) n_held: u32,
+    /// How many more the next decode computes.
+    pub(crate) n_planned: u32,
+}
+
+impl Running {
+    /// Tokens that wait to be computed, one or more: the one drawn last, or a prompt's rest.
+    pub(crate) fn n_uncomputed(&self) -> u32 {
+        self.sequence.n_tokens() - self.n_held
+    }
+
+    /// Whether the next decode computes its last token, so that another can be drawn.
+    pub(crate) fn will_draw(&self) -> bool {
+        self.n_planned == self.n_uncomputed()
+    }
+
+    /// Whether the next decode computes one token that was drawn, or the last one of a prompt.
+    pub(crate) fn is_decoding(&self) -> bool {
+        self.n_planned == 1 && self.will_draw()
+    }
+}
+
+/// What a new sequence needs to know of the engine.
+pub(crate) struct Context<'a> {
+    /// Most tokens of one sequence.
+    pub(crate) n_ctx_slot: u32,
+    pub(crate) end_tokens: &'a [Token],
+    pub(crate) now: Instant,
+}

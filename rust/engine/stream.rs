@@ -1,0 +1,188 @@
+//! The stream of one request: the worker's end and the caller's end.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use crate::error::{Error, Result};
+use crate::request::Event;
+
+/// Most events of one branch that may wait to be read. A branch makes one per token, so a reader is this many tokens behind
+/// before its stream is ended; the bound of a stream is this times its branches.
+pub const MAX_EVENTS_BEHIND: usize = 10_000;
+
+/// Called by the worker when a stream has something new.
+///
+/// A step that feeds several streams with the same bell (the same `Arc`) rings it once, after all its events can be read.
+pub trait Bell: Send + Sync {
+    /// Wakes whoever waits. Must not block: the worker calls it between two decodes.
+    fn ring(&self);
+}
+
+/// What [`Completions::try_events`] found.
+#[derive(Debug, PartialEq)]
+pub enum Ready {
+    /// Events, in order; at least one.
+    Events(Vec<Event>),
+    /// Nothing yet.
+    Pending,
+    /// Every branch has finished and every event was read.
+    Ended,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    events: VecDeque<Event>,
+    /// Set once: how the stream ends after the events that still wait.
+    end: Option<Result<()>>,
+}
+
+struct Shared {
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+    is_cancelled: AtomicBool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().expect("no code that holds the queue can panic")
+    }
+}
+
+/// The receiving end of one request: an iterator over its events. Dropping it cancels the request.
+///
+/// Any thread may read; every event is read once.
+pub struct Completions {
+    shared: Arc<Shared>,
+}
+
+impl Completions {
+    /// Takes up to `at_most` events that are ready, without waiting.
+    ///
+    /// # Errors
+    /// What ended the stream early, once; the stream has ended then.
+    pub fn try_events(&self, at_most: usize) -> Result<Ready> {
+        let mut queue = self.shared.lock();
+        if queue.events.is_empty() {
+            return match queue.end.take() {
+                None => Ok(Ready::Pending),
+                Some(end) => {
+                    queue.end = Some(Ok(()));
+                    end.map(|()| Ready::Ended)
+                }
+            };
+        }
+        let n = queue.events.len().min(at_most);
+        Ok(Ready::Events(queue.events.drain(..n).collect()))
+    }
+
+    /// Whether [`Completions::try_events`] would find anything but [`Ready::Pending`].
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        let queue = self.shared.lock();
+        !queue.events.is_empty() || queue.end.is_some()
+    }
+
+    /// The next event, waiting for it; `None` once every branch has finished, or after an error.
+    pub fn wait(&self) -> Option<Result<Event>> {
+        let mut queue = self.shared.lock();
+        loop {
+            if let Some(event) = queue.events.pop_front() {
+                return Some(Ok(event));
+            }
+            if let Some(end) = queue.end.take() {
+                queue.end = Some(Ok(()));
+                return end.err().map(Err);
+            }
+            queue = self.shared.arrived.wait(queue).expect("no code that holds the queue can panic");
+        }
+    }
+
+    /// Cancels the request: its slots are free before the next decode, and the stream has ended.
+    pub fn close(&self) {
+        self.shared.is_cancelled.store(true, Ordering::Release);
+        let mut queue = self.shared.lock();
+        queue.events.clear();
+        queue.end = Some(Ok(()));
+        self.shared.arrived.notify_all();
+    }
+}
+
+impl Iterator for Completions {
+    type Item = Result<Event>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.wait()
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The worker's end. Dropped before [`Sender::end`], it tells the reader that the engine has stopped.
+pub(crate) struct Sender {
+    shared: Arc<Shared>,
+    bell: Option<Arc<dyn Bell>>,
+    max_events: usize,
+}
+
+impl Sender {
+    /// Whether the reader has gone.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.shared.is_cancelled.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn bell(&self) -> Option<&Arc<dyn Bell>> {
+        self.bell.as_ref()
+    }
+
+    /// Publishes `events`, which are left empty.
+    ///
+    /// # Errors
+    /// [`Error::SlowReader`] where too many wait already; the stream must be ended with it.
+    pub(crate) fn send(&self, events: &mut Vec<Event>) -> Result<()> {
+        let mut queue = self.shared.lock();
+        if self.is_cancelled() {
+            events.clear();
+            return Ok(());
+        }
+        queue.events.extend(events.drain(..));
+        let n_behind = queue.events.len();
+        self.shared.arrived.notify_one();
+        if n_behind > self.max_events {
+            return Err(Error::SlowReader { n_behind, limit: self.max_events });
+        }
+        Ok(())
+    }
+
+    /// Ends the stream: all branches have finished, or an error ended them.
+    pub(crate) fn end(&self, how: Result<()>) {
+        let mut queue = self.shared.lock();
+        if queue.end.is_none() {
+            queue.end = Some(how);
+        }
+        self.shared.arrived.notify_all();
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let is_open = self.shared.lock().end.is_none();
+        if is_open {
+            self.end(Err(Error::Stopped));
+            if let Some(bell) = &self.bell {
+                bell.ring();
+            }
+        }
+    }
+}
+
+/// Both ends of the stream of a request for `n` completions.
+pub(crate) fn stream(n: u32, bell: Option<Arc<dyn Bell>>) -> (Sender, Completions) {
+    let shared = Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), is_cancelled: AtomicBool::new(false) });
+    let sender = Sender { shared: Arc::clone(&shared), bell, max_events: MAX_EVENTS_BEHIND * n as usize };
+    (sender, Completions { shared })
+}

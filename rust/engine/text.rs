@@ -1,0 +1,152 @@
+//! Tokens → text: bytes are held back until they are whole UTF-8 and cannot be the start of a stop string.
+
+/// The text of one branch as it grows.
+#[derive(Debug)]
+pub(crate) struct Text {
+    stops: Vec<Vec<u8>>,
+    /// Bytes that no caller has seen yet.
+    held: Vec<u8>,
+}
+
+/// What [`Text::push`] found out.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// Text that became safe to show.
+    pub(crate) text: String,
+    /// Which stop string the text reached, if it did; the text ends before it.
+    pub(crate) stop: Option<usize>,
+}
+
+impl Text {
+    pub(crate) fn new(stops: &[String]) -> Self {
+        Self { stops: stops.iter().map(|stop| stop.clone().into_bytes()).collect(), held: Vec::new() }
+    }
+
+    /// Takes the bytes that `append` adds. The stop string that begins first wins; of two that begin together, the one listed first.
+    pub(crate) fn push(&mut self, append: impl FnOnce(&mut Vec<u8>)) -> Shown {
+        append(&mut self.held);
+        let first = self.stops.iter().enumerate().filter_map(|(index, stop)| Some((find(&self.held, stop)?, index))).min();
+        if let Some((at, index)) = first {
+            let text = String::from_utf8_lossy(&self.held[..at]).into_owned();
+            self.held.clear();
+            return Shown { text, stop: Some(index) };
+        }
+        let n_stop = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let n_shown = self.held.len() - n_stop.max(incomplete_tail(&self.held));
+        Shown { text: self.show(n_shown), stop: None }
+    }
+
+    /// The branch has ended: what was held back in case of a stop string is text after all. An unfinished character is not.
+    pub(crate) fn finish(&mut self) -> String {
+        let text = self.show(self.held.len() - incomplete_tail(&self.held));
+        self.held.clear();
+        text
+    }
+
+    fn show(&mut self, n_bytes: usize) -> String {
+        let text = String::from_utf8_lossy(&self.held[..n_bytes]).into_owned();
+        self.held.drain(..n_bytes);
+        text
+    }
+}
+
+/// Where `needle` first begins in `bytes`.
+fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
+    bytes.windows(needle.len()).position(|window| window == needle)
+}
+
+/// Length of the longest end of `bytes` that is a start of `stop`, but not all of it.
+fn overlap(bytes: &[u8], stop: &[u8]) -> usize {
+    let longest = bytes.len().min(stop.len() - 1);
+    (1..=longest).rev().find(|&n| bytes.ends_with(&stop[..n])).unwrap_or(0)
+}
+
+/// Length of the character at the end of `bytes` whose last bytes have not come yet.
+fn incomplete_tail(bytes: &[u8]) -> usize {
+    let is_incomplete = |n: &usize| {
+        let tail = &bytes[bytes.len() - n..];
+        std::str::from_utf8(tail).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+    };
+    (1..=bytes.len().min(3)).find(is_incomplete).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn push(text: &mut Text, bytes: &[u8]) -> Shown {
+        text.push(|held| held.extend_from_slice(bytes))
+    }
+
+    fn shown(text: &str) -> Shown {
+        Shown { text: text.into(), stop: None }
+    }
+
+    #[test]
+    fn text_without_stop_strings_is_shown_at_once() {
+        let mut text = Text::new(&[]);
+        assert_eq!(push(&mut text, b"once"), shown("once"));
+        assert_eq!(text.finish(), "");
+    }
+
+    #[test]
+    fn a_character_is_shown_when_its_last_byte_has_come() {
+        let mut text = Text::new(&[]);
+        for byte in &"🦊".as_bytes()[..3] {
+            assert_eq!(push(&mut text, &[*byte]), shown(""));
+        }
+        assert_eq!(push(&mut text, &"🦊".as_bytes()[3..]), shown("🦊"));
+    }
+
+    #[test]
+    fn an_unfinished_character_at_the_end_is_left_out() {
+        let mut text = Text::new(&[]);
+        push(&mut text, &[b'a', 0xF0, 0x9F]);
+        assert_eq!(text.finish(), "");
+    }
+
+    #[test]
+    fn a_byte_that_can_never_be_text_becomes_a_replacement_character() {
+        let mut text = Text::new(&[]);
+        assert_eq!(push(&mut text, &[0xFF, b'a']), shown("\u{FFFD}a"));
+    }
+
+    #[test]
+    fn what_may_be_a_stop_string_is_held_back_until_it_is_not() {
+        let mut text = Text::new(&["\nUser:".into()]);
+        assert_eq!(push(&mut text, b"yes\nUs"), shown("yes"));
+        assert_eq!(push(&mut text, b"ual"), shown("\nUsual"));
+    }
+
+    #[test]
+    fn a_stop_string_across_pieces_ends_the_text_before_it() {
+        let mut text = Text::new(&["stop".into(), "\nUser:".into()]);
+        assert_eq!(push(&mut text, b"yes\nUs"), shown("yes"));
+        assert_eq!(push(&mut text, b"er: no"), Shown { text: String::new(), stop: Some(1) });
+        assert_eq!(text.finish(), "");
+    }
+
+    #[test]
+    fn the_stop_string_that_begins_first_wins() {
+        let mut text = Text::new(&["cd".into(), "bc".into()]);
+        assert_eq!(push(&mut text, b"abcd"), Shown { text: "a".into(), stop: Some(1) });
+    }
+
+    #[test]
+    fn a_held_back_start_of_a_stop_string_is_shown_at_the_end() {
+        let mut text = Text::new(&["###".into()]);
+        assert_eq!(push(&mut text, b"a##"), shown("a"));
+        assert_eq!(text.finish(), "##");
+    }
+
+    #[test]
+    fn pieces_join_to_the_same_text_however_they_are_cut() {
+        let whole = "Grüße, 🦊! #- end ##".as_bytes();
+        for size in 1..=whole.len() {
+            let mut text = Text::new(&["###".into(), "#-#".into()]);
+            let mut joined: String = whole.chunks(size).map(|piece| push(&mut text, piece).text).collect();
+            joined.push_str(&text.finish());
+            assert_eq!(joined.as_bytes(), whole, "in pieces of {size} bytes");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Everything that names llama.cpp.
+
+#[cfg(test)]
+mod sampler_parity;

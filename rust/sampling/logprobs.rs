@@ -1,0 +1,125 @@
+//! Log-probabilities of a row of logits as the model gave it.
+
+use crate::request::Token;
+use crate::sampling::candidates::{Candidates, Row};
+
+/// Natural logarithms of the probabilities of `token` and of the `n` most likely tokens, most likely first, under the raw row of
+/// logits: no bias, penalty, filter or temperature. Among equal logits the lower token id comes first.
+///
+/// A logit of NaN counts as −∞. An impossible token, or one outside of the row, has −∞ and is never among the most likely ones, so
+/// that fewer than `n` are given where fewer are possible. Infinite logits share the whole probability.
+/// Exact to about 10⁻⁶.
+#[must_use]
+pub fn logprobs(logits: &[f32], token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
+    let mut candidates = Candidates::default();
+    candidates.keep_best(Row { logits, patches: &[] }, n.max(1));
+    let Some(best) = candidates.best() else { return (f32::NEG_INFINITY, Vec::new()) };
+    let greatest = below_infinity(best.logit);
+    #[expect(clippy::cast_possible_truncation, reason = "the logarithm of a sum of at most 2³¹ numbers up to 1 is small")]
+    let log_total = sum_exp(logits, greatest).ln() as f32;
+    let logprob = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { below_infinity(logit) - greatest - log_total };
+    let chosen = usize::try_from(token).ok().and_then(|id| logits.get(id)).map_or(f32::NEG_INFINITY, |&logit| logprob(logit));
+    let top = candidates.list.iter().take(n).map(|candidate| (candidate.token, logprob(candidate.logit))).collect();
+    (chosen, top)
+}
+
+/// The logit, or the greatest finite number in place of +∞; NaN stays NaN.
+fn below_infinity(logit: f32) -> f32 {
+    if logit > f32::MAX { f32::MAX } else { logit }
+}
+
+/// Sum of `exp(logit − greatest)`; NaN counts as −∞.
+fn sum_exp(logits: &[f32], greatest: f32) -> f64 {
+    // Sixteen sums side by side, so that the compiler may use vector instructions without reordering any sum.
+    let mut lanes = [0.0_f64; 16];
+    let (parts, rest) = logits.as_chunks::<16>();
+    for part in parts {
+        for (lane, &logit) in lanes.iter_mut().zip(part) {
+            *lane += f64::from(exp(below_infinity(logit) - greatest));
+        }
+    }
+    lanes.iter().sum::<f64>() + rest.iter().map(|&logit| f64::from(exp(below_infinity(logit) - greatest))).sum::<f64>()
+}
+
+/// e to a power of at most 0, with a relative error below 10⁻⁵ (below 10⁻⁶ down to −10); 0 for NaN and below −87.
+///
+/// Written in plain arithmetic, because the C library's `expf` cannot be called for many numbers at once.
+fn exp(power: f32) -> f32 {
+    // Adding 1.5 · 2²³ leaves the nearest integer in the low bits of the sum.
+    const ROUND: f32 = 12_582_912.0;
+    let doublings = power * std::f32::consts::LOG2_E;
+    let rounded = doublings + ROUND;
+    let part = (doublings - (rounded - ROUND)) * std::f32::consts::LN_2;
+    let series =
+        1.0 + part * (1.0 + part * (0.5 + part * (1.0 / 6.0 + part * (1.0 / 24.0 + part * (1.0 / 120.0 + part / 720.0)))));
+    let scale = f32::from_bits(rounded.to_bits().wrapping_add(127) << 23);
+    if power > -87.0 { series * scale } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::rng::Mt19937;
+
+    fn close(a: f32, b: f32) -> bool {
+        (a - b).abs() < 2e-6 * b.abs().max(1.0)
+    }
+
+    #[test]
+    fn probabilities_give_their_logarithms() {
+        let logits = [0.1_f32, 0.6, 0.3].map(f32::ln);
+        let (chosen, top) = logprobs(&logits, 2, 2);
+        assert!(close(chosen, 0.3_f32.ln()));
+        assert_eq!(top.iter().map(|&(token, _)| token).collect::<Vec<_>>(), [1, 2]);
+        assert!(close(top[0].1, 0.6_f32.ln()) && close(top[1].1, chosen));
+    }
+
+    #[test]
+    fn random_rows_agree_with_double_precision() {
+        let mut rng = Mt19937::new(5);
+        for n_vocab in [1, 15, 16, 1_000, 50_000] {
+            #[expect(clippy::cast_possible_truncation, reason = "any number will do")]
+            let logits: Vec<f32> = (0..n_vocab).map(|_| (rng.uniform() * 40.0 - 20.0) as f32).collect();
+            let total: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
+            for (token, logprob) in logprobs(&logits, 0, 10).1 {
+                #[expect(clippy::cast_possible_truncation, reason = "compared in single precision")]
+                let expected = (f64::from(logits[usize::try_from(token).unwrap()]) - total.ln()) as f32;
+                assert!(close(logprob, expected), "{logprob} is not {expected} at {n_vocab} pieces");
+            }
+        }
+    }
+
+    #[test]
+    fn huge_logits_do_not_overflow() {
+        let (chosen, top) = logprobs(&[1e30, -1e30, 1e30], 1, 2);
+        assert!(close(chosen, -2e30));
+        assert_eq!(top, [(0, -2.0_f32.ln()), (2, -2.0_f32.ln())]);
+    }
+
+    #[test]
+    fn infinite_logits_share_everything() {
+        let (chosen, top) = logprobs(&[f32::INFINITY, 5.0, f32::INFINITY], 2, 1);
+        assert_eq!((chosen, top), (-2.0_f32.ln(), vec![(0, -2.0_f32.ln())]));
+    }
+
+    #[test]
+    fn impossible_tokens_have_no_probability_and_are_not_listed() {
+        let row = [f32::NAN, f32::NEG_INFINITY, 2.0];
+        assert_eq!(logprobs(&row, 0, 3), (f32::NEG_INFINITY, vec![(2, 0.0)]));
+        assert_eq!(logprobs(&row, 1, 0), (f32::NEG_INFINITY, vec![]));
+        assert_eq!(logprobs(&row, 3, 0), (f32::NEG_INFINITY, vec![]));
+        assert_eq!(logprobs(&row, -1, 0), (f32::NEG_INFINITY, vec![]));
+    }
+
+    #[test]
+    fn a_row_without_possible_tokens_lists_none() {
+        assert_eq!(logprobs(&[f32::NAN; 40], 3, 5), (f32::NEG_INFINITY, vec![]));
+        assert_eq!(logprobs(&[], 0, 5), (f32::NEG_INFINITY, vec![]));
+    }
+
+    #[test]
+    fn ties_come_in_order_of_token_id() {
+        let (_, top) = logprobs(&[1.0; 500], 499, 3);
+        assert_eq!(top.iter().map(|&(token, _)| token).collect::<Vec<_>>(), [0, 1, 2]);
+    }
+}
