@@ -1,7 +1,6 @@
 """The engine for async Python."""
 
 import asyncio
-import functools
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -54,18 +53,19 @@ class Engine:
         model: A GGUF file (of a split model, its first part); None is the demo model that ships with the package.
         slots: Sequences that run at once; None is 8, each of which may use the whole context.
         ctx_size: Tokens that fit in the KV cache, over all slots; None or 0 lets the model and the free memory decide.
-        kv_unified: Whether one slot may use the whole cache, or `ctx_size / slots` of it; None is the former where `slots` is None.
-        batch_size: Most tokens that llama.cpp takes in one call.
-        ubatch_size: Most tokens of one decode.
+        kv_unified: Whether one slot may use the whole cache, or `ctx_size / slots` of it; None is the former where `slots` is
+            None.
+        batch_size: Most tokens that llama.cpp takes in one call; None is 2,048.
+        ubatch_size: Most tokens of one decode; None is 512.
         threads: Threads of a decode of few tokens; None is the number of physical cores.
         threads_batch: Threads of a decode of many tokens; None is the same as `threads`.
         gpu_layers: Layers that go to the GPU; None is as many as there are.
         flash_attention: Whether attention runs as one fused kernel; "auto" lets llama.cpp decide.
         cache_type_k: Number format of the keys in the cache.
         cache_type_v: Number format of the values in the cache; a quantised one needs flash attention.
-        max_queue: Requests that may wait for a slot before further ones are refused with `QueueFull`.
+        max_queue: Requests that may wait for a slot before further ones are refused with `QueueFull`; None is 1,024.
         max_token_gap_ms: Longest pause in milliseconds between two tokens of a running stream that a prompt being computed beside
-            it may cause.
+            it may cause; None is 200.
         mmap: Maps the file instead of reading it.
         mlock: Keeps the weights from being swapped out.
         on_progress: Called with the fraction that is loaded, 0 to 1, on the event loop that awaits `start`.
@@ -78,16 +78,16 @@ class Engine:
         slots: int | None = None,
         ctx_size: int | None = None,
         kv_unified: bool | None = None,
-        batch_size: int = 2048,
-        ubatch_size: int = 512,
+        batch_size: int | None = None,
+        ubatch_size: int | None = None,
         threads: int | None = None,
         threads_batch: int | None = None,
         gpu_layers: int | None = None,
         flash_attention: Literal["auto", "on", "off"] = "auto",
         cache_type_k: KvType = "f16",
         cache_type_v: KvType = "f16",
-        max_queue: int = 1024,
-        max_token_gap_ms: float = 200.0,
+        max_queue: int | None = None,
+        max_token_gap_ms: float | None = None,
         mmap: bool = True,
         mlock: bool = False,
         on_progress: Callable[[float], object] | None = None,
@@ -128,25 +128,23 @@ class Engine:
             EngineStopped: The engine was closed, before or meanwhile.
             RuntimeError: It was started before.
         """
-        if self._state == "closed":
+        if self._is_closed():
             raise EngineStopped
         if self._state != "new":
             raise RuntimeError("the engine was started before")
         self._state = "starting"
-        loop = asyncio.get_running_loop()
-        on_progress = self._on_progress
-        report = None if on_progress is None else functools.partial(loop.call_soon_threadsafe, on_progress)
         try:
-            native = await asyncio.to_thread(self._load, report)
+            native = await asyncio.to_thread(self._load, self._report())
         except InvalidConfig as error:
             self._state = "closed"
-            raise InvalidConfig(_PARAMS.get(error.param, error.param), error.message) from None
+            name = _PARAMS.get(error.param, error.param)
+            raise InvalidConfig(name, error.message.replace(error.param, name)) from None
         except BaseException:
             self._state = "closed"
             raise
         # Runs at the latest when the interpreter exits: its libraries must not be torn down under a running worker.
         self._stop = weakref.finalize(self, _stop, native, os.getpid())
-        if self._state == "closed":
+        if self._is_closed():
             await asyncio.to_thread(self._stop)
             raise EngineStopped
         self._native = native
@@ -166,7 +164,9 @@ class Engine:
         await self.start()
         return self
 
-    async def __aexit__(self, _class: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, _class: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         await self.close()
 
     def generate(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Completions:
@@ -247,10 +247,20 @@ class Engine:
         """The numbers that were settled when the engine started."""
         return self._running().limits
 
+    def _report(self) -> Callable[[float], object] | None:
+        on_progress = self._on_progress
+        if on_progress is None:
+            return None
+        loop = asyncio.get_running_loop()
+        return lambda fraction: loop.call_soon_threadsafe(on_progress, fraction)
+
+    def _is_closed(self) -> bool:
+        return self._state == "closed"
+
     def _running(self) -> _native.Engine:
         if self._native is not None:
             return self._native
-        if self._state == "closed":
+        if self._is_closed():
             raise EngineStopped
         raise RuntimeError("the engine is not started; use `async with` or `await engine.start()`")
 

@@ -3,6 +3,8 @@
 The compiled engine raises these too. Look at the class and its attributes, never at the text.
 """
 
+# ruff: noqa: N818 - Most of these are no errors of the program: they say what happened, in the words of the engine.
+
 import os
 
 __all__ = [
@@ -37,7 +39,7 @@ class ModelLoadError(WeftError):
         return f"cannot load the model {self.path}: {self.reason}"
 
 
-class _InvalidParameter(WeftError, ValueError):
+class _InvalidParameterError(WeftError, ValueError):
     def __init__(self, param: str, message: str) -> None:
         self.param = param
         """The name of the parameter, as the caller wrote it."""
@@ -49,11 +51,11 @@ class _InvalidParameter(WeftError, ValueError):
         return self.message
 
 
-class InvalidConfig(_InvalidParameter):
+class InvalidConfig(_InvalidParameterError):
     """A setting of the engine is out of range, or two contradict each other."""
 
 
-class InvalidRequest(_InvalidParameter):
+class InvalidRequest(_InvalidParameterError):
     """A field of a request has the wrong type or is out of range."""
 
 

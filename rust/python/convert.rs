@@ -31,9 +31,9 @@ pub struct RequestInput {
 /// # Errors
 /// `InvalidRequest` names the first field that has the wrong type or does not fit the type here (ranges are for
 /// [`Request::validate`]); `TypeError` for what is no `weft.Request`.
-pub fn request(object: &Bound<'_, PyAny>) -> PyResult<RequestInput> {
+pub fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput> {
     let py = object.py();
-    let get = |name: &Bound<'_, PyString>| -> PyResult<_> {
+    let get = |name: &Bound<'py, PyString>| -> PyResult<Bound<'py, PyAny>> {
         object.getattr(name).map_err(|_| {
             let given = object.get_type().name().map_or_else(|_| "this object".into(), |name| name.to_string());
             PyTypeError::new_err(format!("a request must be a weft.Request, not {given}"))
