@@ -275,10 +275,13 @@ fn row(digest: u64, ends: bool) -> Vec<f32> {
     let mut logits: Vec<f32> = (0..N_VOCAB)
         .map(|_| {
             state = digest_of(state, 1);
-            f32::from(u16::try_from(state >> 48).expect("16 bits")) / 8192.0
+            // 24 bits fit an f32 exactly, and two equal logits in a row are rare enough not to matter to greedy sampling.
+            #[expect(clippy::cast_precision_loss, reason = "24 bits are exact")]
+            let logit = (state >> 40) as f32 / f32::from(1u16 << 11) / 1024.0;
+            logit
         })
         .collect();
-    logits[..3].fill(f32::NEG_INFINITY);
+    logits[..3].fill(-100.0);
     if ends {
         logits.fill(f32::NEG_INFINITY);
         logits[0] = 0.0;

@@ -32,10 +32,6 @@ impl Cells {
         self.free.len()
     }
 
-    pub(super) fn n_pinned(&self) -> usize {
-        self.n_pinned
-    }
-
     pub(super) fn n_evictable(&self) -> usize {
         self.n_total() - self.n_free() - self.n_pinned
     }

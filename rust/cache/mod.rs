@@ -147,6 +147,9 @@ impl KvCache {
     }
 
     /// Takes back the tokens of `[n_kept, …)` of the pinned path of `id`, whose decode has failed.
+    ///
+    /// # Panics
+    /// If nothing was placed on `id`.
     pub fn truncate(&mut self, id: SequenceId, n_kept: u32) {
         let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is taken back");
         path.tokens.truncate(n_kept as usize);
@@ -157,6 +160,9 @@ impl KvCache {
     }
 
     /// The path of `id` is idle from now on: it stays until its cells or its id are needed.
+    ///
+    /// # Panics
+    /// If nothing was placed on `id`.
     pub fn unpin(&mut self, id: SequenceId) {
         self.now += 1;
         let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is released");
@@ -187,7 +193,7 @@ impl KvCache {
     /// Compares every count with one made anew.
     ///
     /// # Panics
-    /// Where one differs, or two paths that share a cell differ in a token before it.
+    /// Where one differs.
     pub fn check_integrity(&self) {
         self.cells.check_integrity(self.held().map(|(_, path)| (&path.cells[..], path.is_pinned)));
         for (id, path) in self.held() {
@@ -232,4 +238,133 @@ fn common_prefix(a: &[Token], b: &[Token]) -> u32 {
 
 fn length(tokens: &[Token]) -> u32 {
     u32::try_from(tokens.len()).expect("a context is shorter than 2³² tokens")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn anywhere(_: SequenceId, n_held: u32, n_tokens: u32) -> bool {
+        n_tokens <= n_held
+    }
+
+    /// Places `tokens` over what is cached of them and appends the rest.
+    fn write(cache: &mut KvCache, tokens: &[Token]) -> SequenceId {
+        let matched = cache.longest_prefix(tokens, 1, u32::MAX, anywhere);
+        let id = cache.place(matched).expect("an id can be had");
+        cache.extend(id, &tokens[matched.map_or(0, |matched| matched.n_tokens as usize)..]);
+        id
+    }
+
+    #[test]
+    fn paths_with_a_common_prefix_share_its_cells() {
+        let mut cache = KvCache::new(100, 4);
+        write(&mut cache, &[1, 2, 3, 4]);
+        write(&mut cache, &[1, 2, 3, 5, 6]);
+        assert_eq!(cache.n_used(), 6);
+        assert_eq!(cache.n_evictable(), 0);
+    }
+
+    #[test]
+    fn a_cell_can_be_evicted_once_no_running_sequence_holds_it() {
+        let mut cache = KvCache::new(100, 4);
+        let [a, b] = [&[1, 2, 3, 4][..], &[1, 2, 3, 5, 6]].map(|tokens| write(&mut cache, tokens));
+        cache.unpin(a);
+        assert_eq!(cache.n_evictable(), 1);
+        cache.unpin(b);
+        assert_eq!(cache.n_evictable(), 6);
+        assert!(cache.evict());
+        assert_eq!(cache.n_used(), 5, "the least recently used path gives up what it holds alone");
+    }
+
+    #[test]
+    fn the_longest_prefix_wins() {
+        let mut cache = KvCache::new(100, 4);
+        write(&mut cache, &[1, 2]);
+        let longer = write(&mut cache, &[1, 2, 3, 4]);
+        let found = cache.longest_prefix(&[1, 2, 3, 9], 1, 3, anywhere);
+        assert_eq!(found, Some(Match { source: longer, n_tokens: 3 }));
+        assert_eq!(cache.longest_prefix(&[1, 2, 3, 9], 4, 4, anywhere), None);
+    }
+
+    #[test]
+    fn a_model_that_forks_only_at_the_end_shares_whole_paths() {
+        let mut cache = KvCache::new(100, 4);
+        let whole = write(&mut cache, &[1, 2, 3]);
+        let at_end = |_, n_held, n_tokens| n_tokens == n_held;
+        assert_eq!(cache.longest_prefix(&[1, 2, 3, 4], 1, 3, at_end), Some(Match { source: whole, n_tokens: 3 }));
+        assert_eq!(cache.longest_prefix(&[1, 2, 4], 1, 2, at_end), None);
+    }
+
+    #[test]
+    fn the_source_of_a_match_is_not_evicted_for_its_own_fork() {
+        let mut cache = KvCache::new(100, 2);
+        let ids = [&[1, 2, 3][..], &[7, 8, 9]].map(|tokens| write(&mut cache, tokens));
+        for id in ids {
+            cache.unpin(id);
+        }
+        let matched = cache.longest_prefix(&[1, 2, 5], 1, 2, anywhere);
+        assert_eq!(cache.place(matched), Some(ids[1]), "the other one goes, though it was used later");
+        cache.check_integrity();
+    }
+
+    #[test]
+    fn every_id_pinned_is_no_place() {
+        let mut cache = KvCache::new(100, 1);
+        write(&mut cache, &[1]);
+        assert_eq!(cache.place(None), None);
+        assert!(!cache.evict());
+    }
+
+    #[test]
+    fn the_model_is_told_of_forks_and_drops_in_order() {
+        let mut cache = KvCache::new(100, 2);
+        let a = write(&mut cache, &[1, 2, 3]);
+        let b = write(&mut cache, &[1, 2, 4]);
+        cache.unpin(a);
+        cache.evict();
+        let ops: Vec<_> = cache.take_ops().collect();
+        assert_eq!(ops, [CacheOp::Fork { from: a, to: b, n_tokens: 2 }, CacheOp::Drop(a)]);
+        assert_eq!(cache.take_ops().count(), 0);
+    }
+
+    #[test]
+    fn random_use_keeps_every_count() {
+        let mut state = 1_u64;
+        let mut random = |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % n
+        };
+        let mut cache = KvCache::new(64, 6);
+        let mut pinned: Vec<(SequenceId, u32)> = Vec::new();
+        for _ in 0..5_000 {
+            match random(5) {
+                0 | 1 => {
+                    let tokens: Vec<Token> = (0..=random(12)).map(|_| Token::from(random(2) == 0)).collect();
+                    let matched = cache.longest_prefix(&tokens, 1, u32::MAX, anywhere);
+                    let n_matched = matched.map_or(0, |matched| matched.n_tokens);
+                    if let Some(id) = cache.place(matched) {
+                        let rest = &tokens[n_matched as usize..];
+                        while cache.n_free() < rest.len() && cache.evict() {}
+                        let n = rest.len().min(cache.n_free());
+                        cache.extend(id, &rest[..n]);
+                        pinned.push((id, n_matched + u32::try_from(n).unwrap()));
+                    }
+                }
+                2 if !pinned.is_empty() => {
+                    let at = usize::try_from(random(pinned.len() as u64)).unwrap();
+                    cache.unpin(pinned.swap_remove(at).0);
+                }
+                3 if !pinned.is_empty() => {
+                    let at = usize::try_from(random(pinned.len() as u64)).unwrap();
+                    let (id, n_held) = &mut pinned[at];
+                    *n_held = u32::try_from(random(u64::from(*n_held) + 1)).unwrap();
+                    cache.truncate(*id, *n_held);
+                }
+                _ => drop(cache.evict()),
+            }
+            cache.check_integrity();
+            assert_eq!(cache.n_free() + cache.n_used(), 64);
+        }
+    }
 }

@@ -61,7 +61,7 @@ impl Engine {
         F: FnOnce() -> Result<R> + Send + 'static,
     {
         let (commands, received) = mpsc::channel();
-        let (ready, built) = mpsc::sync_channel(1);
+        let (tell, told) = mpsc::sync_channel(1);
         let published = Arc::new(Published::default());
         let worker = {
             let published = Arc::clone(&published);
@@ -69,16 +69,16 @@ impl Engine {
                 Ok(runner) => {
                     let n_vocab = runner.n_vocab();
                     let worker = Worker::new(runner, limits, received, published);
-                    if ready.send(Ok(n_vocab)).is_ok() {
+                    if tell.send(Ok(n_vocab)).is_ok() {
                         worker.run();
                     }
                 }
                 // Whoever started the engine may have gone; then nobody is left to tell.
-                Err(error) => drop(ready.send(Err(error))),
+                Err(error) => drop(tell.send(Err(error))),
             })
         };
         let worker = worker.map_err(|_| Error::Stopped)?;
-        let n_vocab = built.recv().map_err(|_| Error::Stopped)??;
+        let n_vocab = told.recv().map_err(|_| Error::Stopped)??;
         let worker = Mutex::new(Some(worker));
         Ok(Self { inner: Arc::new(Inner { limits, n_vocab, commands, published, worker, process_id: std::process::id() }) })
     }
@@ -148,3 +148,6 @@ impl Drop for Inner {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -33,6 +33,7 @@ impl Scheduler {
     ///
     /// A sequence that waits for one token gets it in every step. Prompts share the chunk: [`MIN_CHUNK`] each, so that a short
     /// one need not wait for a long one, and the rest to the oldest.
+    #[must_use]
     pub fn plan(&self, n_uncomputed: &[u32]) -> Vec<u32> {
         let mut rows: Vec<u32> = n_uncomputed.iter().map(|&n| u32::from(n == 1)).collect();
         let n_decoding = rows.iter().sum();

@@ -84,6 +84,9 @@ impl Completions {
     }
 
     /// The next event, waiting for it; `None` once every branch has finished, or after an error.
+    ///
+    /// # Panics
+    /// Never: no code that holds the lock can.
     pub fn wait(&self) -> Option<Result<Event>> {
         let mut queue = self.shared.lock();
         loop {

@@ -75,7 +75,7 @@ impl<R: Runner> Worker<R> {
             self.drop_cancelled();
             self.admit();
             let plan = self.plan();
-            if self.decode(plan) {
+            if self.decode(&plan) {
                 self.draw();
                 self.admit();
             }
@@ -88,7 +88,7 @@ impl<R: Runner> Worker<R> {
     fn receive(&mut self) -> bool {
         loop {
             let command = if self.jobs.is_empty() {
-                if cfg!(debug_assertions) {
+                if cfg!(any(test, debug_assertions)) {
                     self.cache.check_integrity();
                 }
                 self.commands.recv().ok()
@@ -156,12 +156,12 @@ impl<R: Runner> Worker<R> {
     }
 
     /// Computes the plan. `false` where there was nothing to compute, or nothing came of it.
-    fn decode(&mut self, plan: Plan) -> bool {
+    fn decode(&mut self, plan: &Plan) -> bool {
         if plan.rows.is_empty() {
             return false;
         }
         let started = Instant::now();
-        if let Err(error) = self.runner.decode(&plan) {
+        if let Err(error) = self.runner.decode(plan) {
             return self.recover(&error);
         }
         let took = started.elapsed();
@@ -277,6 +277,8 @@ impl<R: Runner> Worker<R> {
     fn publish(&mut self) {
         let mut bells: Vec<Arc<dyn Bell>> = Vec::new();
         let mut ended = Vec::new();
+        // First, so that whoever reads the end of a stream finds its slot idle.
+        self.publish_stats();
         for (&request_id, job) in self.jobs.iter_mut().filter(|(_, job)| !job.events.is_empty()) {
             let sent = job.sender.send(&mut job.events);
             if sent.is_err() || job.is_done() {
@@ -288,10 +290,13 @@ impl<R: Runner> Worker<R> {
                 bells.push(Arc::clone(bell));
             }
         }
-        self.publish_stats();
         for (request_id, sent) in ended {
+            let is_early = sent.is_err();
             if let Some(job) = self.remove(request_id) {
                 job.sender.end(sent);
+            }
+            if is_early {
+                self.publish_stats();
             }
         }
         for bell in bells {

@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn more_than_there_are_gives_all_of_them() {
         assert_eq!(kept(&[1.0, 4.0], &[], 100), [1, 0]);
-        assert_eq!(kept(&[], &[], 1), []);
+        assert!(kept(&[], &[], 1).is_empty());
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn impossible_tokens_are_no_candidates() {
         assert_eq!(kept(&[f32::NEG_INFINITY, 1.0, f32::NAN, f32::MIN], &[], 4), [1, 3]);
-        assert_eq!(kept(&[f32::NAN; 100], &[], 4), []);
+        assert!(kept(&[f32::NAN; 100], &[], 4).is_empty());
         assert_eq!(kept(&[1.0, 2.0], &[(1, f32::NEG_INFINITY)], 2), [0]);
     }
 

@@ -1,0 +1,129 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::engine::{Bell, Ready};
+
+#[test]
+fn a_dropped_stream_frees_its_slots_before_the_next_decode() {
+    let (engine, control) = start(limits(4, 4096));
+    control.allow(Some(10));
+    let stream = engine.submit(drawn(&prompt(1, 20), 4, 1_000), None).unwrap();
+    wait_until(&engine, |stats| stats.n_decodes == 10);
+    drop(stream);
+    control.allow(Some(1));
+    wait_until(&engine, is_idle);
+    assert!(control.plans().len() <= 11, "at most the decode that was running");
+}
+
+#[test]
+fn a_stream_dropped_during_a_long_prefill_stops_at_its_chunk() {
+    let mut limits = limits(1, 4096);
+    limits.n_ubatch = 64;
+    let (engine, control) = start(limits);
+    control.allow(Some(2));
+    let stream = engine.submit(greedy(&prompt(1, 2_000), 5), None).unwrap();
+    wait_until(&engine, |stats| stats.n_decodes == 2);
+    drop(stream);
+    control.allow(None);
+    wait_until(&engine, is_idle);
+    assert!(control.n_computed() <= 3 * 64);
+    assert_eq!(run(&engine, greedy(&prompt(1, 2_000), 5))[0].tokens, expected(&prompt(1, 2_000), 5));
+}
+
+#[test]
+fn a_waiting_request_that_is_dropped_leaves_the_queue() {
+    let (engine, control) = start(limits(1, 256));
+    control.allow(Some(0));
+    let running = engine.submit(greedy(&prompt(1, 20), 5), None).unwrap();
+    let waiting = engine.submit(greedy(&prompt(2, 20), 5), None).unwrap();
+    drop(waiting);
+    control.allow(None);
+    collect(running).unwrap();
+    wait_until(&engine, is_idle);
+    assert_eq!(engine.stats().n_predicted, 5);
+}
+
+#[test]
+fn many_readers_that_leave_at_random_leave_nothing_behind() {
+    let (engine, control) = start(limits(4, 1024));
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let engine = &engine;
+            scope.spawn(move || {
+                for round in 0..50 {
+                    let seed = thread * 50 + round;
+                    let stream = engine.submit(drawn(&prompt(seed % 9, 100), 3, 40), None).unwrap();
+                    let n_read = usize::try_from(seed % 60).unwrap();
+                    assert!(stream.take(n_read).all(|event| event.is_ok()));
+                }
+            });
+        }
+    });
+    let stats = wait_until(&engine, is_idle);
+    assert_eq!(stats.n_cells_used, control.n_cells_used());
+}
+
+#[test]
+fn a_closed_stream_has_ended() {
+    let (engine, control) = start(limits(1, 256));
+    control.allow(Some(3));
+    let stream = engine.submit(greedy(&prompt(1, 20), 100), None).unwrap();
+    wait_until(&engine, |stats| stats.n_decodes == 3);
+    stream.close();
+    assert_eq!(stream.try_events(1), Ok(Ready::Ended));
+    control.allow(None);
+    wait_until(&engine, is_idle);
+}
+
+#[test]
+fn stopping_the_engine_ends_every_stream_with_an_error() {
+    let (engine, control) = start(limits(1, 4096));
+    control.allow(Some(3));
+    let running = engine.submit(greedy(&prompt(1, 20), 4_000), None).unwrap();
+    let waiting = engine.submit(greedy(&prompt(2, 20), 100), None).unwrap();
+    wait_until(&engine, |stats| stats.n_decodes == 3);
+    let stopper = std::thread::spawn({
+        let engine = engine.clone();
+        move || engine.stop()
+    });
+    while !stopper.is_finished() {
+        control.allow(Some(1));
+    }
+    assert_eq!(collect(running), Err(Error::Stopped));
+    assert_eq!(collect(waiting), Err(Error::Stopped));
+    assert_eq!(engine.submit(greedy(&prompt(1, 20), 1), None).err(), Some(Error::Stopped));
+}
+
+struct CountingBell(AtomicUsize);
+
+impl Bell for CountingBell {
+    fn ring(&self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_bell_rings_once_per_step_for_all_its_streams() {
+    let (engine, control) = start(limits(8, 4096));
+    control.allow(Some(0));
+    let bell = Arc::new(CountingBell(AtomicUsize::new(0)));
+    let submit = |seed| engine.submit(greedy(&prompt(seed, 20), 10), Some(Arc::clone(&bell) as Arc<dyn Bell>)).unwrap();
+    let streams: Vec<_> = (0..8).map(submit).collect();
+    control.allow(None);
+    for stream in streams {
+        collect(stream).unwrap();
+    }
+    let n_rings = bell.0.load(Ordering::SeqCst);
+    assert!(n_rings <= control.plans().len(), "{n_rings} rings in {} decodes", control.plans().len());
+}
+
+#[test]
+fn a_reader_too_far_behind_is_told_so() {
+    let (engine, _) = start(limits(1, 16_384));
+    let stream = engine.submit(greedy(&prompt(1, 20), 12_000), None).unwrap();
+    wait_until(&engine, is_idle);
+    let last = stream.last().unwrap();
+    assert_eq!(last, Err(Error::SlowReader { n_behind: 10_001, limit: 10_000 }));
+    run(&engine, greedy(&prompt(2, 20), 5));
+}

@@ -1,0 +1,131 @@
+//! The whole engine on [`FakeRunner`]: exact texts, and every computed token counted.
+
+mod cancelling;
+mod failing;
+mod many_completions;
+mod pressure;
+mod sharing;
+mod stopping;
+
+use std::time::{Duration, Instant};
+
+use crate::config::Limits;
+use crate::engine::{Completions, Engine, Stats};
+use crate::error::Error;
+use crate::fake_runner::{FakeControl, FakeRunner, tokens_of};
+use crate::request::{Event, FinishReason, Finished, Prompt, Request, SamplingParams, Token, TokenEvent};
+
+/// What one branch was told.
+#[derive(Debug, Clone, PartialEq)]
+struct Branch {
+    text: String,
+    tokens: Vec<Token>,
+    finished: Finished,
+}
+
+fn limits(n_slots: u32, n_ctx: u32) -> Limits {
+    Limits {
+        n_slots,
+        n_ctx,
+        n_ctx_slot: n_ctx,
+        n_ubatch: 512,
+        n_seq_max: n_slots + 64,
+        max_queue: 256,
+        max_token_gap: Duration::from_millis(200),
+    }
+}
+
+fn start(limits: Limits) -> (Engine, FakeControl) {
+    start_with(limits, |runner| runner)
+}
+
+fn start_with(limits: Limits, prepare: impl FnOnce(FakeRunner) -> FakeRunner + Send + 'static) -> (Engine, FakeControl) {
+    let (runner, control) = FakeRunner::new(limits.n_ctx, limits.n_seq_max);
+    let engine = Engine::start(limits, move || Ok(prepare(runner))).expect("a fake runner always starts");
+    (engine, control)
+}
+
+/// A greedy request for `max_tokens` more tokens.
+fn greedy(prompt: &str, max_tokens: u32) -> Request {
+    let mut request = Request::new(Prompt::from_tokens(tokens_of(prompt)), 0);
+    request.max_tokens = Some(max_tokens);
+    request.sampling = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+    request
+}
+
+/// A request for `n` drawn completions of `max_tokens` tokens each.
+fn drawn(prompt: &str, n: u32, max_tokens: u32) -> Request {
+    let mut request = greedy(prompt, max_tokens);
+    request.n = n;
+    request.sampling.temperature = 1.0;
+    request
+}
+
+/// Printable text of `n` characters, different for each `seed`.
+fn prompt(seed: u64, n: usize) -> String {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'a' + u8::try_from((state >> 33) % 26).expect("a letter"))
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+/// Reads a stream to its end.
+fn collect(completions: Completions) -> Result<Vec<Branch>, Error> {
+    let mut texts: Vec<(String, Vec<Token>, Option<Finished>)> = Vec::new();
+    for event in completions {
+        let event = event?;
+        let index = match &event {
+            Event::Token(token) => token.index,
+            Event::Finished(finished) => finished.index,
+        } as usize;
+        texts.resize_with(texts.len().max(index + 1), Default::default);
+        let (text, tokens, end) = &mut texts[index];
+        assert!(end.is_none(), "nothing comes after the end of branch {index}");
+        match event {
+            Event::Token(TokenEvent { token, text: more, n_predicted, .. }) => {
+                text.push_str(&more);
+                tokens.push(token);
+                assert_eq!(n_predicted as usize, tokens.len());
+            }
+            Event::Finished(finished) => *end = Some(finished),
+        }
+    }
+    let branch = |(text, tokens, finished): (_, _, Option<_>)| Branch { text, tokens, finished: finished.expect("every branch ends") };
+    Ok(texts.into_iter().map(branch).collect())
+}
+
+fn run(engine: &Engine, request: Request) -> Vec<Branch> {
+    collect(engine.submit(request, None).expect("the request is valid")).expect("nothing fails")
+}
+
+/// What a greedy continuation of `prompt` by `n` tokens must be.
+fn expected(prompt: &str, n: usize) -> Vec<Token> {
+    let mut tokens = tokens_of(prompt);
+    for _ in 0..n {
+        tokens.push(FakeRunner::next_token(&tokens));
+    }
+    tokens.split_off(prompt.len())
+}
+
+/// Waits until the engine's snapshot satisfies `condition`.
+fn wait_until(engine: &Engine, condition: impl Fn(&Stats) -> bool) -> Stats {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let stats = engine.stats();
+        if condition(&stats) {
+            return stats;
+        }
+        assert!(Instant::now() < deadline, "still {stats:?}");
+        std::thread::yield_now();
+    }
+}
+
+fn is_idle(stats: &Stats) -> bool {
+    stats.slots.iter().all(|slot| slot.running.is_none()) && stats.n_waiting == 0
+}
+
+fn reasons(branches: &[Branch]) -> Vec<FinishReason> {
+    branches.iter().map(|branch| branch.finished.reason.clone()).collect()
+}
