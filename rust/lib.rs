@@ -54,3 +54,6 @@ pub mod sampling;
 pub mod llama;
 
 pub mod fake_runner;
+
+#[cfg(feature = "python")]
+mod python;
