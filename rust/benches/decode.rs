@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::bare::BareModel;
+use support::bare::{BareModel, Threads};
 use support::case::{Bench, Effort};
 use support::{machine, synthetic};
 use weft::config::{EngineConfig, FlashAttention, ModelConfig};
@@ -35,6 +35,8 @@ usage: cargo bench --bench decode -- [options] [NAME]
   --quick                          fewer and shorter rounds, a shorter shared prompt: under a minute
   --flash-attention auto|on|off    on both sides; the engine's default if not given
   --threads N                      on both sides; the physical cores if not given
+  --started-threads                the bare loop starts its threads for each decode, as llama.cpp does by itself;
+                                   otherwise it keeps them, as the engine does
   --write-model                    write the synthetic model, print its path, and stop
 
 WEFT_BENCH_MODEL names a GGUF file to measure in place of the demo model.";
@@ -52,6 +54,7 @@ struct Options {
     n_shared: usize,
     flash_attention: FlashAttention,
     n_threads: u32,
+    threads: Threads,
     name: String,
     only_write: bool,
 }
@@ -78,6 +81,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
         n_shared: 1_000,
         flash_attention,
         n_threads: machine::n_cores(),
+        threads: Threads::Kept,
         name: String::new(),
         only_write: false,
     };
@@ -90,6 +94,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, Stri
                 options.effort = QUICK;
                 options.n_shared = 250;
             }
+            "--started-threads" => options.threads = Threads::Started,
             "--write-model" => options.only_write = true,
             "--threads" => {
                 let given = value()?;
@@ -134,7 +139,11 @@ fn bench(options: &Options) -> Result<(), String> {
     println!("decoding: the engine against a bare llama_decode loop, in one run");
     println!("  processor       {}, {} physical cores", machine::cpu(), machine::n_cores());
     println!("  compiler        {}", machine::compiler());
-    println!("  threads         {}", options.n_threads);
+    let origin = match options.threads {
+        Threads::Kept => "kept between decodes on both sides",
+        Threads::Started => "kept by the engine, started for each decode by the bare loop",
+    };
+    println!("  threads         {}, {origin}", options.n_threads);
     println!("  flash attention {}", format!("{:?}", options.flash_attention).to_lowercase());
     for (name, path) in chosen {
         bench_model(&name, &path, options)?;
@@ -153,8 +162,8 @@ fn bench_model(name: &str, path: &Path, options: &Options) -> Result<(), String>
     println!("  {:>31} │{} │{:<40} │{}", "", group("bare loop"), group("engine, greedy"), group("engine, default sampling"));
     let (times, ratio) = (" ms/step   tokens/s", "ratio");
     println!("  branches  shared  steps  rounds │ {times} │ {times}  {ratio:<17} │ {times}  {ratio}");
-    let (flash_attention, n_threads, effort) = (options.flash_attention, options.n_threads, options.effort);
-    let bench = Bench { model, bare, n_threads, flash_attention, effort };
+    let Options { flash_attention, n_threads, threads, effort, .. } = *options;
+    let bench = Bench { model, bare, n_threads, threads, flash_attention, effort };
     for n_shared in [N_EMPTY, options.n_shared] {
         for n_branches in BRANCHES {
             let (case, rounds) = bench.measure(n_branches, n_shared)?;

@@ -2,6 +2,7 @@
 //!
 //! `cargo bench --no-default-features --bench scheduler`. The time of a step on `FakeRunner` is set beside the time that the runner
 //! alone takes for the same rows: the difference is the worker's.
+#![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
 
 use std::time::{Duration, Instant};
 

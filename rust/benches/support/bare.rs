@@ -48,9 +48,20 @@ impl Drop for BareModel {
     }
 }
 
+/// Where the threads of a decode come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threads {
+    /// One pool lives as long as the context, as the engine's does, and sleeps between decodes.
+    Kept,
+    /// llama.cpp starts and ends them for each graph, which is what it does unless told otherwise.
+    Started,
+}
+
 /// A context with the engine's parameters, and the rows of its next decode.
 pub struct BareContext<'a> {
     context: *mut sys::llama_context,
+    /// Null where threads are started for each graph.
+    pool: sys::ggml_threadpool_t,
     rows: Rows,
     n_ubatch: usize,
     _model: &'a BareModel,
@@ -61,7 +72,7 @@ impl<'a> BareContext<'a> {
     ///
     /// # Errors
     /// A message, when llama.cpp cannot make it, for want of memory as a rule.
-    pub fn new(model: &'a BareModel, config: &EngineConfig, limits: &Limits) -> Result<Self, String> {
+    pub fn new(model: &'a BareModel, config: &EngineConfig, limits: &Limits, threads: Threads) -> Result<Self, String> {
         let n_threads = config.n_threads.expect("the bench gives the number of threads").cast_signed();
         // SAFETY: returns a plain struct.
         let mut params = unsafe { sys::llama_context_default_params() };
@@ -84,7 +95,18 @@ impl<'a> BareContext<'a> {
         if context.is_null() {
             return Err(format!("llama.cpp cannot make a context of {} tokens", limits.n_ctx));
         }
-        Ok(Self { context, rows: Rows::default(), n_ubatch: limits.n_ubatch as usize, _model: model })
+        let pool = match threads {
+            Threads::Started => ptr::null_mut(),
+            // SAFETY: the parameters are complete (an empty mask is any processor), and `drop` frees the pool after the context.
+            Threads::Kept => unsafe {
+                let mut params = sys::ggml_threadpool_params_default(n_threads);
+                params.poll = 0;
+                let pool = sys::ggml_threadpool_new(&raw mut params);
+                sys::llama_attach_threadpool(context, pool, pool);
+                pool
+            },
+        };
+        Ok(Self { context, pool, rows: Rows::default(), n_ubatch: limits.n_ubatch as usize, _model: model })
     }
 
     /// Forgets everything, computes `prompt` once and gives it to `n_branches` sequences.
@@ -145,8 +167,13 @@ impl<'a> BareContext<'a> {
 
 impl Drop for BareContext<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, freed once, and nothing else holds the pointer.
-        unsafe { sys::llama_free(self.context) };
+        // SAFETY: both were made by `new`, are freed once, and nothing else holds them; the context, which uses the pool, goes first.
+        unsafe {
+            sys::llama_free(self.context);
+            if !self.pool.is_null() {
+                sys::ggml_threadpool_free(self.pool);
+            }
+        }
     }
 }
 

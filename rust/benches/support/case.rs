@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft::config::{EngineConfig, FlashAttention};
-use weft::llama::{self, Model};
+use weft::llama::Model;
 
-use super::bare::{BareContext, BareModel};
+use super::bare::{BareContext, BareModel, Threads};
 use super::engine::{self, Sampling};
 
 /// Slots of the engine in every case, so that one configuration is measured throughout.
@@ -42,6 +42,8 @@ pub struct Bench {
     pub bare: BareModel,
     /// Threads of every decode.
     pub n_threads: u32,
+    /// Where the bare loop's threads come from.
+    pub threads: Threads,
     /// On both sides.
     pub flash_attention: FlashAttention,
     /// How long to measure.
@@ -85,11 +87,13 @@ impl Bench {
             flash_attention: self.flash_attention,
             ..EngineConfig::default()
         };
-        let limits = *llama::start(&self.model, &config).map_err(|error| error.to_string())?.limits();
+        let facts = self.model.facts(config.type_k, config.type_v);
+        // The pool's size is given, so that free memory does not matter.
+        let limits = config.settle(&facts, u64::MAX).map_err(|error| error.to_string())?;
         let n_ctx = limits.n_ctx_slot as usize;
         let tokens = self.tokens();
         let prompt = &tokens[..n_shared.min(n_ctx / 8 * 7)];
-        let mut context = BareContext::new(&self.bare, &config, &limits)?;
+        let mut context = BareContext::new(&self.bare, &config, &limits, self.threads)?;
         context.share_prompt(prompt, n_branches)?;
         let mut time_bare = |n_steps| context.time_steps(&tokens, prompt.len(), n_branches, n_steps);
 
