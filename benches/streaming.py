@@ -245,6 +245,10 @@ def served(path: Path) -> Iterator[int]:
             yield port
         finally:
             server.terminate()
+            try:
+                server.wait(10)
+            except subprocess.TimeoutExpired:
+                server.kill()
 
 
 def is_ready(port: int) -> bool:
