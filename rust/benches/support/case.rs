@@ -51,6 +51,7 @@ pub struct Bench {
 }
 
 /// So many branches of a prompt so long.
+#[allow(clippy::struct_field_names, reason = "counts are named so everywhere")]
 pub struct Case {
     /// Branches, each of which gets one row in every decode.
     pub n_branches: usize,

@@ -32,7 +32,7 @@ enum PieceType {
     Byte = 6,
 }
 
-/// One entry of the vocabulary. SentencePiece joins the neighbours whose joint piece scores highest.
+/// One entry of the vocabulary. The tokenizer joins the neighbours whose joint piece scores highest.
 struct Piece {
     text: String,
     score: f32,
