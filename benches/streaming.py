@@ -30,6 +30,8 @@ PROMPT = "Once upon a time, there was a little girl who lived in a small house b
 SLOTS = 32
 # Longest answer that is asked for: with its prompt it fits the demo model's context of 1,024 tokens.
 MAX_TOKENS = 512
+# Length of the answers that warm a side up and say how fast it is.
+N_TRIAL = 16
 # With room for the prompt and the cells that a round leaves behind; a larger pool would only hold more idle ones.
 CTX_SIZE = SLOTS * (MAX_TOKENS + 64)
 
@@ -64,8 +66,8 @@ class Effort:
 
 
 LOADS = (Load(1, 1), Load(1, 8), Load(1, 32), Load(32, 1))
-FULL = Effort(side_s=2.0, rounds=5)
-QUICK = Effort(side_s=0.7, rounds=2)
+FULL = Effort(side_s=1.5, rounds=5)
+QUICK = Effort(side_s=0.5, rounds=2)
 
 
 class BenchError(Exception):
@@ -106,8 +108,7 @@ async def bench(path: Path, effort: Effort) -> None:
         with served(path) as port:
             for load in LOADS:
                 n_tokens = await fitting_tokens(engine, load, effort)
-                await engine_speed(engine, load, n_tokens)
-                http_speed(port, load, n_tokens)
+                http_speed(port, load, N_TRIAL)
                 speeds: list[tuple[float, float]] = []
                 for number in range(effort.rounds):
                     # In turn who goes first, so that a steady drift of the machine favours no side.
@@ -132,9 +133,8 @@ def line(load: Load, n_tokens: int, speeds: Sequence[tuple[float, float]]) -> st
 
 async def fitting_tokens(engine: weft.Engine, load: Load, effort: Effort) -> int:
     """How many tokens per branch fill the time, from a short trial."""
-    n_trial = 16
-    speed = await engine_speed(engine, load, n_trial) / load.streams
-    return max(n_trial, min(MAX_TOKENS, int(effort.side_s * speed)))
+    speed = await engine_speed(engine, load, N_TRIAL) / load.streams
+    return max(N_TRIAL, min(MAX_TOKENS, int(effort.side_s * speed)))
 
 
 async def engine_speed(engine: weft.Engine, load: Load, n_tokens: int) -> float:

@@ -1,6 +1,6 @@
 //! What the engine costs: its tokens per second against those of a bare `llama_decode` loop over the same batches.
 //!
-//! `cargo bench --bench decode` takes about five minutes, `-- --quick` less than one. Both sides run in turn, several times over in
+//! `cargo bench --bench decode` takes about five minutes, `-- --quick` about one. Both sides run in turn, several times over in
 //! one process, and the ratio is the median of the rounds, because a shared machine drifts by more than the engine costs.
 //!
 //! Only decoding is timed. The prompt is computed beforehand on both sides and its cells are shared by the branches.
@@ -32,7 +32,7 @@ const USAGE: &str = "\
 usage: cargo bench --bench decode -- [options] [NAME]
 
   NAME                             only models whose file name holds NAME
-  --quick                          fewer and shorter rounds, a shorter shared prompt: under a minute
+  --quick                          fewer and shorter rounds, a shorter shared prompt: about a minute
   --flash-attention auto|on|off    on both sides; the engine's default if not given
   --threads N                      on both sides; the physical cores if not given
   --started-threads                the bare loop starts its threads for each decode, as llama.cpp does by itself;
@@ -59,8 +59,8 @@ struct Options {
     only_write: bool,
 }
 
-const FULL: Effort = Effort { side: Duration::from_millis(1_500), case: Duration::from_secs(20), min_rounds: 3, max_rounds: 25 };
-const QUICK: Effort = Effort { side: Duration::from_millis(300), case: Duration::from_secs(2), min_rounds: 2, max_rounds: 5 };
+const FULL: Effort = Effort { side: Duration::from_millis(1_500), case: Duration::from_secs(12), min_rounds: 3, max_rounds: 25 };
+const QUICK: Effort = Effort { side: Duration::from_millis(300), case: Duration::from_secs(1), min_rounds: 2, max_rounds: 5 };
 
 fn main() -> ExitCode {
     let outcome = parse(env::args().skip(1)).and_then(|options| options.map_or(Ok(()), |options| bench(&options)));
