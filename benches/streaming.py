@@ -27,14 +27,12 @@ import weft
 SYNTHETIC = Path(os.environ.get("CARGO_TARGET_DIR", "target"), "bench-models", "synthetic-0.5b-q8_0.gguf")
 DEMO = Path("python", "weft", "models", "storyteller-q8_0.gguf")
 PROMPT = "Once upon a time, there was a little girl who lived in a small house by the sea."
-SLOTS = 32
 # Longest answer that is asked for: with its prompt it fits the demo model's context of 1,024 tokens.
 MAX_TOKENS = 512
 # Length of the answers that warm a side up and say how fast it is.
 N_TRIAL = 16
-# With room for the prompt and the cells that a round leaves behind; a larger pool would only hold more idle ones.
-CTX_SIZE = SLOTS * (MAX_TOKENS + 64)
-
+# Cells of each stream for its prompt, and for what admission keeps free.
+SPARE_CELLS = 128
 # A stream that sends less than the reader waits for is long over after this time.
 SILENCE_S = 60.0
 
@@ -104,22 +102,25 @@ async def bench(path: Path, effort: Effort) -> None:
     """Measures one model with every load, and prints its part of the table."""
     print(f"\n{path.name}: streamed over HTTP against the engine in this process, in one run")
     print("   requests  tokens  rounds │ engine tokens/s │ HTTP tokens/s │ ratio")
-    async with weft.Engine(path, slots=SLOTS, ctx_size=CTX_SIZE) as engine:
-        with served(path) as port:
-            for load in LOADS:
+    for load in LOADS:
+        # A pool of its own for each load, with little room beside its streams: cells that earlier rounds left behind slow both
+        # sides down, and would make HTTP's share look smaller than it is.
+        ctx_size = load.streams * (MAX_TOKENS + SPARE_CELLS)
+        async with weft.Engine(path, slots=load.streams, ctx_size=ctx_size) as engine:
+            with served(path, load.streams, ctx_size) as port:
                 n_tokens = await fitting_tokens(engine, load, effort)
                 http_speed(port, load, N_TRIAL)
-                speeds: list[tuple[float, float]] = []
-                for number in range(effort.rounds):
-                    # In turn who goes first, so that a steady drift of the machine favours no side.
-                    if number % 2:
-                        over_http = http_speed(port, load, n_tokens)
-                        in_process = await engine_speed(engine, load, n_tokens)
-                    else:
-                        in_process = await engine_speed(engine, load, n_tokens)
-                        over_http = http_speed(port, load, n_tokens)
-                    speeds.append((in_process, over_http))
-                print(line(load, n_tokens, speeds), flush=True)
+                speeds = [await one_round(engine, port, load, n_tokens, number) for number in range(effort.rounds)]
+        print(line(load, n_tokens, speeds), flush=True)
+
+
+async def one_round(engine: weft.Engine, port: int, load: Load, n_tokens: int, number: int) -> tuple[float, float]:
+    """Tokens per second in process and over HTTP. Who goes first takes turns, so that a steady drift favours no side."""
+    if number % 2:
+        over_http = http_speed(port, load, n_tokens)
+        return await engine_speed(engine, load, n_tokens), over_http
+    in_process = await engine_speed(engine, load, n_tokens)
+    return in_process, http_speed(port, load, n_tokens)
 
 
 def line(load: Load, n_tokens: int, speeds: Sequence[tuple[float, float]]) -> str:
@@ -229,11 +230,11 @@ def chunks(body: bytes) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def served(path: Path) -> Iterator[int]:
+def served(path: Path, slots: int, ctx_size: int) -> Iterator[int]:
     """A server of the model in a process of its own; yields its port once it is ready, and ends it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
-    command = [sys.executable, "-m", "weft", "-m", str(path), "--port", str(port), "-np", str(SLOTS), "-c", str(CTX_SIZE), "-kvu"]
+    command = [sys.executable, "-m", "weft", "-m", str(path), "--port", str(port), "-np", str(slots), "-c", str(ctx_size)]
     with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as server:
         try:
             deadline = time.monotonic() + 60
