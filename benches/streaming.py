@@ -5,6 +5,8 @@ by more than HTTP costs. Both are timed by their reader, from the first event of
 is outside. Start it in the repository's root, after `cargo bench --bench decode`, which writes the synthetic model.
 """
 
+# ruff: noqa: T201  (a bench answers on the standard output)
+
 import argparse
 import asyncio
 import contextlib

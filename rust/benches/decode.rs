@@ -12,7 +12,6 @@
     clippy::cast_sign_loss,
     reason = "a bench's counts are small"
 )]
-#![allow(unsafe_code, reason = "the yardstick is llama.cpp itself, called directly")]
 
 mod support;
 
