@@ -137,6 +137,7 @@ fn bench(options: &Options) -> Result<(), String> {
 
     println!("decoding: the engine against a bare llama_decode loop, in one run");
     println!("  processor       {}, {} physical cores", machine::cpu(), machine::n_cores());
+    println!("  load before     {} (above 0, other work blurs the ratios)", machine::load());
     println!("  compiler        {}", machine::compiler());
     println!("  instructions    {}", machine::llama_features());
     let origin = match options.threads {

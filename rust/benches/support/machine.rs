@@ -26,6 +26,13 @@ pub(crate) fn n_cores() -> u32 {
     u32::try_from(n_cores).expect("a machine has fewer than four billion cores")
 }
 
+/// How many threads wanted to run over the last minute, as Linux gives it: what the figures have to be read with.
+#[must_use]
+pub(crate) fn load() -> String {
+    let averages = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    averages.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown").to_owned()
+}
+
 /// The compiler that the build was told to make llama.cpp with, in its own words.
 #[must_use]
 pub(crate) fn compiler() -> String {
