@@ -89,6 +89,9 @@ def main() -> int:
         "-m", "--model", action="append", type=Path, help="a GGUF file, instead of the synthetic and the demo model"
     )
     options = parser.parse_args()
+    print(
+        f"streaming over HTTP: the server against the engine in this process, in one run; load before: {os.getloadavg()[0]:.2f}"
+    )
     try:
         for path in options.model or [SYNTHETIC, DEMO]:
             if not path.is_file():
@@ -102,8 +105,7 @@ def main() -> int:
 
 async def bench(path: Path, effort: Effort) -> None:
     """Measures one model with every load, and prints its part of the table."""
-    print(f"\n{path.name}: streamed over HTTP against the engine in this process, in one run")
-    print(f"   the load before was {os.getloadavg()[0]:.2f}; above 0, other work blurs the ratios")
+    print(f"\n{path.name}")
     print("   requests  tokens  rounds │ engine tokens/s │ HTTP tokens/s │ ratio")
     for load in LOADS:
         # A pool of its own for each load, with little room beside its streams: cells that earlier rounds left behind slow both
