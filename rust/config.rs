@@ -3,6 +3,32 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::error::{Error, Result};
+
+/// Slots where none are asked for; each of them may use the whole pool.
+pub const DEFAULT_SLOTS: u32 = 8;
+
+/// Most slots. llama.cpp knows 256 sequence ids, and prompts that wait and saved states need two of them.
+pub const MAX_SLOTS: u32 = 254;
+
+/// Most threads: llama.cpp's `GGML_MAX_N_THREADS`.
+pub const MAX_THREADS: u32 = 512;
+
+/// llama.cpp's `LLAMA_MAX_SEQ`.
+const MAX_SEQUENCE_IDS: u32 = 256;
+
+/// llama.cpp rounds the pool, and a slot's part of it, up to multiples of this.
+const CELLS_STEP: u32 = 256;
+
+/// Sequence ids beside those of the slots, for cached branches.
+const N_CACHED_IDS: u32 = 64;
+
+/// The least chunk of a waiting prompt that must fit into a decode beside one token of every slot.
+const MIN_CHUNK: u32 = 16;
+
+/// Many slots do not make the default pool larger than this, unless the model was trained on more.
+const DEFAULT_POOL: u64 = 32_768;
+
 /// Which file, and where its weights go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelConfig {
@@ -42,18 +68,26 @@ pub enum KvType {
     Q5_1,
 }
 
+impl KvType {
+    /// Whether several numbers share a scale. llama.cpp can read a quantised V only in its fused attention kernel.
+    #[must_use]
+    pub fn is_quantized(self) -> bool {
+        !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
+    }
+}
+
 /// What a user asks of the engine; `None` leaves the choice to [`EngineConfig::settle`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
     /// Sequences that run at once (`-np`); `None` is 8, each of which may use the whole pool.
     pub n_slots: Option<u32>,
-    /// Cells of the pool (`-c`), in tokens.
+    /// Cells of the pool (`-c`), in tokens, rounded up to a multiple of 256; 0 is the same as `None`.
     pub n_ctx: Option<u32>,
     /// Whether one slot may use the whole pool, or `n_ctx / n_slots` of it.
     pub kv_unified: Option<bool>,
     /// Most tokens that llama.cpp takes in one call (`-b`).
     pub n_batch: u32,
-    /// Most tokens of one decode (`-ub`).
+    /// Most tokens of one decode (`-ub`); at most `n_batch`, and raised to a token of every slot with 16 of a prompt beside them.
     pub n_ubatch: u32,
     /// Threads of a decode of few tokens (`-t`); `None` is the number of physical cores.
     pub n_threads: Option<u32>,
@@ -90,6 +124,17 @@ impl Default for EngineConfig {
     }
 }
 
+/// What [`EngineConfig::settle`] needs to know of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelFacts {
+    /// Tokens of context that the model was trained on.
+    pub n_ctx_train: u32,
+    /// Bytes of the pool that one token takes, with the formats of this configuration; 0 for a model without attention.
+    pub kv_bytes_per_token: u64,
+    /// Whether a sequence id holds a whole state (recurrent and hybrid models), not just cells: then ids are dear.
+    pub keeps_whole_states: bool,
+}
+
 /// The numbers that are fixed once a model is loaded. The engine needs nothing else of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -101,10 +146,214 @@ pub struct Limits {
     pub n_ctx_slot: u32,
     /// Most tokens of one decode.
     pub n_ubatch: u32,
-    /// Sequence ids, at most 256.
+    /// Sequence ids that the engine may use, `0 ≤ id < n_seq_max`; more than `n_slots`, at most 256.
     pub n_seq_max: u32,
     /// Requests that may wait for a slot.
     pub max_queue: u32,
     /// See [`EngineConfig::max_token_gap`].
     pub max_token_gap: Duration,
+}
+
+impl EngineConfig {
+    /// Settles every number that was left open. `free_memory_bytes` is the memory that the pool could have.
+    ///
+    /// - A slot may use the whole pool where the number of slots was left open or `kv_unified` is true, else `n_ctx / n_slots`
+    ///   rounded up to 256; never more than the model was trained on.
+    /// - A pool whose size was left open gets the larger of the training length and the smaller of `n_slots` times that and 32,768,
+    ///   but no more than half of the free memory holds; the log says so.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] names the first setting that is out of range, contradicts another, or asks for more memory than is
+    /// free.
+    pub fn settle(&self, facts: &ModelFacts, free_memory_bytes: u64) -> Result<Limits> {
+        self.validate()?;
+        let n_slots = self.n_slots.unwrap_or(DEFAULT_SLOTS);
+        let n_rows_min = n_slots + MIN_CHUNK;
+        let n_ctx = match self.n_ctx {
+            Some(n_ctx) if n_ctx > 0 => round_up(n_ctx),
+            _ => default_n_ctx(n_slots, facts, free_memory_bytes),
+        }
+        .max(round_up(n_rows_min));
+        let n_bytes = u64::from(n_ctx) * facts.kv_bytes_per_token;
+        // Checked here, because Linux would grant the memory and end the process when it is used.
+        if n_bytes > free_memory_bytes && self.n_ctx.is_some_and(|n_ctx| n_ctx > 0) {
+            let message = format!(
+                "a context of {n_ctx} tokens takes {n_bytes} bytes, but {free_memory_bytes} are free; set a smaller n_ctx"
+            );
+            return Err(Error::InvalidConfig { param: "n_ctx", message });
+        }
+        let may_use_all = self.kv_unified.unwrap_or(self.n_slots.is_none());
+        let n_ctx_slot = if may_use_all { n_ctx } else { round_up(n_ctx.div_ceil(n_slots)).min(n_ctx) };
+        let n_ids = n_slots + if facts.keeps_whole_states { 2 } else { N_CACHED_IDS };
+        // Attention caches get one id more than the engine knows of, to save and restore with; it costs nothing there.
+        let n_ids_max = if facts.keeps_whole_states { MAX_SEQUENCE_IDS } else { MAX_SEQUENCE_IDS - 1 };
+        Ok(Limits {
+            n_slots,
+            n_ctx,
+            n_ctx_slot: n_ctx_slot.min(facts.n_ctx_train.max(1)),
+            n_ubatch: self.n_ubatch.min(self.n_batch).max(n_rows_min).min(n_ctx),
+            n_seq_max: n_ids.min(n_ids_max),
+            max_queue: self.max_queue,
+            max_token_gap: self.max_token_gap,
+        })
+    }
+
+    fn validate(&self) -> Result<()> {
+        let refuse = |param: &'static str, message: String| Err(Error::InvalidConfig { param, message });
+        if let Some(n) = self.n_slots.filter(|n| !(1..=MAX_SLOTS).contains(n)) {
+            return refuse("n_slots", format!("n_slots is {n}; it must be 1 to {MAX_SLOTS}"));
+        }
+        // Positions are 32-bit signed numbers in llama.cpp.
+        let n_ctx_max = i32::MAX.unsigned_abs() / CELLS_STEP * CELLS_STEP;
+        if let Some(n) = self.n_ctx.filter(|&n| n > n_ctx_max) {
+            return refuse("n_ctx", format!("n_ctx is {n}; it must be {n_ctx_max} or less"));
+        }
+        for (param, n) in [("n_batch", self.n_batch), ("n_ubatch", self.n_ubatch)] {
+            if n == 0 {
+                return refuse(param, format!("{param} is 0; it must be at least 1"));
+            }
+        }
+        for (param, n) in [("n_threads", self.n_threads), ("n_threads_batch", self.n_threads_batch)] {
+            if let Some(n) = n.filter(|n| !(1..=MAX_THREADS).contains(n)) {
+                return refuse(param, format!("{param} is {n}; it must be 1 to {MAX_THREADS}"));
+            }
+        }
+        if self.flash_attention == FlashAttention::Off && self.type_v.is_quantized() {
+            let message = format!("type_v is {:?}, which needs flash attention; turn it on, or use F16", self.type_v);
+            return refuse("type_v", message);
+        }
+        Ok(())
+    }
+}
+
+/// Cells of a pool whose size was left open.
+fn default_n_ctx(n_slots: u32, facts: &ModelFacts, free_memory_bytes: u64) -> u32 {
+    let n_ctx_train = u64::from(facts.n_ctx_train);
+    let wanted = n_ctx_train.max((u64::from(n_slots) * n_ctx_train).min(DEFAULT_POOL));
+    let wanted = round_up(u32::try_from(wanted).expect("at most the training length or 32,768"));
+    let Some(n_fit) = (free_memory_bytes / 2).checked_div(facts.kv_bytes_per_token) else { return wanted };
+    let n_fit = u32::try_from(n_fit).unwrap_or(u32::MAX) / CELLS_STEP * CELLS_STEP;
+    if n_fit >= wanted {
+        return wanted;
+    }
+    let n_ctx = n_fit.max(CELLS_STEP);
+    tracing::info!(
+        "the context is {n_ctx} tokens instead of {wanted}: each takes {} bytes, and half of the free memory is {} bytes; n_ctx sets it",
+        facts.kv_bytes_per_token,
+        free_memory_bytes / 2,
+    );
+    n_ctx
+}
+
+/// The next multiple of [`CELLS_STEP`].
+fn round_up(n: u32) -> u32 {
+    n.max(1).div_ceil(CELLS_STEP).saturating_mul(CELLS_STEP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The demo model: 1,024 tokens of 1,536 bytes each.
+    const FACTS: ModelFacts = ModelFacts { n_ctx_train: 1024, kv_bytes_per_token: 1536, keeps_whole_states: false };
+    const PLENTY: u64 = 1 << 40;
+
+    fn settle(change: impl FnOnce(&mut EngineConfig)) -> Limits {
+        settle_for(FACTS, PLENTY, change)
+    }
+
+    fn settle_for(facts: ModelFacts, free: u64, change: impl FnOnce(&mut EngineConfig)) -> Limits {
+        let mut config = EngineConfig::default();
+        change(&mut config);
+        config.settle(&facts, free).expect("the configuration is valid")
+    }
+
+    #[test]
+    fn slots_left_open_may_use_the_whole_pool() {
+        let limits = settle(|_| ());
+        assert_eq!((limits.n_slots, limits.n_ctx, limits.n_ctx_slot), (8, 8192, 1024));
+        assert_eq!((limits.n_seq_max, limits.n_ubatch), (72, 512));
+        assert_eq!(settle(|c| c.n_ctx = Some(512)).n_ctx_slot, 512);
+    }
+
+    #[test]
+    fn a_number_of_slots_divides_the_pool_unless_it_is_unified() {
+        let four_of_1000 = settle(|c| (c.n_slots, c.n_ctx) = (Some(4), Some(1000)));
+        assert_eq!((four_of_1000.n_ctx, four_of_1000.n_ctx_slot), (1024, 256));
+        assert_eq!(settle(|c| (c.n_slots, c.n_ctx) = (Some(3), Some(1024))).n_ctx_slot, 512);
+        assert_eq!(settle(|c| (c.n_slots, c.n_ctx, c.kv_unified) = (Some(4), Some(1000), Some(true))).n_ctx_slot, 1024);
+        assert_eq!(settle(|c| (c.n_ctx, c.kv_unified) = (Some(4096), Some(false))).n_ctx_slot, 512);
+    }
+
+    #[test]
+    fn a_slot_never_exceeds_the_training_length() {
+        assert_eq!(settle(|c| c.n_ctx = Some(65_536)).n_ctx_slot, 1024);
+        assert_eq!(settle(|c| (c.n_slots, c.n_ctx) = (Some(2), Some(65_536))).n_ctx_slot, 1024);
+        let odd = ModelFacts { n_ctx_train: 1000, ..FACTS };
+        assert_eq!(settle_for(odd, PLENTY, |c| c.n_slots = Some(1)).n_ctx_slot, 1000);
+    }
+
+    #[test]
+    fn an_open_pool_follows_the_training_length_and_the_slots() {
+        let n_ctx =
+            |n_ctx_train, n_slots| settle_for(ModelFacts { n_ctx_train, ..FACTS }, PLENTY, |c| c.n_slots = Some(n_slots)).n_ctx;
+        assert_eq!(n_ctx(1024, 1), 1024);
+        assert_eq!(n_ctx(8192, 8), 32_768);
+        assert_eq!(n_ctx(131_072, 8), 131_072);
+        assert_eq!(settle(|c| c.n_ctx = Some(0)).n_ctx, 8192);
+    }
+
+    #[test]
+    fn an_open_pool_takes_half_of_the_free_memory_at_most() {
+        let n_ctx = |free| settle_for(FACTS, free, |_| ()).n_ctx;
+        assert_eq!(n_ctx(2 * 1536 * 8192), 8192);
+        assert_eq!(n_ctx(2 * 1536 * 8191), 7936);
+        assert_eq!(n_ctx(0), 256);
+        // What was asked for is not cut, and a model without cells has nothing to cut.
+        assert_eq!(settle_for(FACTS, 1536 * 4096, |c| c.n_ctx = Some(4096)).n_ctx, 4096);
+        assert_eq!(settle_for(ModelFacts { kv_bytes_per_token: 0, ..FACTS }, 0, |_| ()).n_ctx, 8192);
+    }
+
+    #[test]
+    fn a_pool_beyond_the_free_memory_is_refused_with_both_numbers() {
+        let config = EngineConfig { n_ctx: Some(4096), ..EngineConfig::default() };
+        let message = "a context of 4096 tokens takes 6291456 bytes, but 6291455 are free; set a smaller n_ctx".to_owned();
+        assert_eq!(config.settle(&FACTS, 6_291_455), Err(Error::InvalidConfig { param: "n_ctx", message }));
+    }
+
+    #[test]
+    fn a_decode_has_room_for_every_slot_and_a_chunk() {
+        assert_eq!(settle(|c| c.n_ubatch = 1).n_ubatch, 24);
+        assert_eq!(settle(|c| c.n_batch = 64).n_ubatch, 64);
+        assert_eq!(settle(|c| c.n_ctx = Some(1)).n_ubatch, 256);
+        let most = settle(|c| (c.n_slots, c.n_ctx, c.n_ubatch) = (Some(254), Some(1), 1));
+        assert_eq!((most.n_ctx, most.n_ubatch, most.n_seq_max), (512, 270, 255));
+    }
+
+    #[test]
+    fn ids_are_few_where_each_holds_a_state() {
+        let facts = ModelFacts { keeps_whole_states: true, ..FACTS };
+        assert_eq!(settle_for(facts, PLENTY, |_| ()).n_seq_max, 10);
+        assert_eq!(settle_for(facts, PLENTY, |c| c.n_slots = Some(254)).n_seq_max, 256);
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_named() {
+        let refused = |change: fn(&mut EngineConfig)| {
+            let mut config = EngineConfig::default();
+            change(&mut config);
+            match config.settle(&FACTS, PLENTY) {
+                Err(Error::InvalidConfig { param, .. }) => param,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(refused(|c| c.n_slots = Some(0)), "n_slots");
+        assert_eq!(refused(|c| c.n_slots = Some(255)), "n_slots");
+        assert_eq!(refused(|c| c.n_ctx = Some(u32::MAX)), "n_ctx");
+        assert_eq!(refused(|c| c.n_batch = 0), "n_batch");
+        assert_eq!(refused(|c| c.n_ubatch = 0), "n_ubatch");
+        assert_eq!(refused(|c| c.n_threads = Some(0)), "n_threads");
+        assert_eq!(refused(|c| c.n_threads_batch = Some(513)), "n_threads_batch");
+        assert_eq!(refused(|c| (c.flash_attention, c.type_v) = (FlashAttention::Off, KvType::Q8_0)), "type_v");
+    }
 }

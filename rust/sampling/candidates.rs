@@ -1,15 +1,25 @@
 //! The tokens that may be drawn, and the one pass over a row of logits that finds the best of them.
 
+use std::ops::Range;
+
 use crate::request::Token;
 
-/// Rows of at least this many logits are cut into wide chunks.
-const WIDE_ROW: usize = 16_384;
+/// Rows of at least this many logits for each of the `k` tokens to keep are cut into wide chunks. Measured: the width balances the
+/// number of chunks against what is looked at again, `k` chunks.
+const WIDE_PER_KEPT: usize = 512;
 
 /// A token that may be drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Candidate {
     pub(crate) token: Token,
     pub(crate) logit: f32,
+}
+
+impl Candidate {
+    /// A number that is smaller the better the candidate is.
+    fn rank(self) -> u64 {
+        rank(self.logit, self.token.unsigned_abs())
+    }
 }
 
 /// A row of logits in which a few tokens have others than the model gave.
@@ -65,28 +75,31 @@ impl Candidates {
     pub(crate) fn keep_best(&mut self, row: Row<'_>, k: usize) {
         self.list.clear();
         self.is_sorted = true;
-        // The width balances the number of chunks against what is looked at again, `k` chunks.
-        if row.logits.len() >= WIDE_ROW {
-            self.push_best::<64>(row, k)
+        if row.logits.len() / k >= WIDE_PER_KEPT {
+            self.push_best::<64>(row, k);
         } else {
-            self.push_best::<16>(row, k)
+            self.push_best::<16>(row, k);
         }
-        self.sort_first(k);
+        self.sort(0..k);
         self.list.truncate(k);
     }
 
-    /// Brings the `n` most likely candidates to the front, in order; the others follow in any order.
-    pub(crate) fn sort_first(&mut self, n: usize) {
-        let n = n.min(self.list.len());
-        if n < self.list.len() && n > 0 {
-            self.list.select_nth_unstable_by_key(n - 1, candidate_rank);
+    /// Brings the most likely candidates of `places`, which end where the list ends at the latest, to these places, in order. Those
+    /// before them must be in their places already; those after them follow in any order.
+    pub(crate) fn sort(&mut self, places: Range<usize>) {
+        let end = places.end.min(self.list.len());
+        let open = &mut self.list[places.start..];
+        let n = end - places.start;
+        if 0 < n && n < open.len() {
+            open.select_nth_unstable_by_key(n - 1, |candidate| candidate.rank());
         }
-        self.list[..n].sort_unstable_by_key(candidate_rank);
+        open[..n].sort_unstable_by_key(|candidate| candidate.rank());
     }
 
     /// The most likely candidate.
     pub(crate) fn best(&self) -> Option<Candidate> {
-        if self.is_sorted { self.list.first().copied() } else { self.list.iter().copied().min_by_key(candidate_rank) }
+        let n_open = if self.is_sorted { 1 } else { self.list.len() };
+        self.list.iter().take(n_open).copied().reduce(|best, other| if other.logit > best.logit { other } else { best })
     }
 
     fn push_all<const WIDTH: usize>(&mut self, row: Row<'_>) {
@@ -175,10 +188,6 @@ fn chunk_rank<const WIDTH: usize>(row: Row<'_>, index: usize) -> u64 {
     rank(greatest(&row.chunk::<WIDTH>(index)), u32::try_from(index).expect("a row has fewer chunks than token ids"))
 }
 
-fn candidate_rank(candidate: &Candidate) -> u64 {
-    rank(candidate.logit, candidate.token.unsigned_abs())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,7 +224,7 @@ mod tests {
 
     #[test]
     fn among_equals_the_lower_token_comes_first() {
-        assert_eq!(kept(&[0.0; 20_000], &[], 3), [0, 1, 2]);
+        assert_eq!(kept(&vec![0.0; 40_000], &[], 3), [0, 1, 2]);
         assert_eq!(kept(&[0.0, -0.0, 0.0], &[], 3), [0, 1, 2]);
         assert_eq!(kept(&[0.0; 200], &[(3, 1.0), (100, 0.0)], 3), [3, 0, 1]);
     }
@@ -264,8 +273,9 @@ mod tests {
                 _ => below(n_values) as f32 / n_values as f32 * 40.0 - 20.0,
             };
             let logits: Vec<f32> = (0..n_vocab).map(|_| logit()).collect();
-            let patched: Vec<f32> = (0..100).map(|_| logit()).collect();
-            let mut patches: Vec<(Token, f32)> = patched.into_iter().map(|logit| (token_at(below(n_vocab)), logit)).collect();
+            let replacements: Vec<f32> = (0..100).map(|_| logit()).collect();
+            let mut patches: Vec<(Token, f32)> =
+                replacements.into_iter().map(|logit| (token_at(below(n_vocab)), logit)).collect();
             patches.sort_by_key(|&(token, _)| token);
             patches.dedup_by_key(|&mut (token, _)| token);
             patches.truncate(below(101));

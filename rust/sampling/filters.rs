@@ -9,6 +9,9 @@ use crate::sampling::candidates::Candidates;
 /// How many candidates top-p sorts at first; llama.cpp found the same number to be enough most of the time.
 const FIRST_SORTED: usize = 256;
 
+/// How many times as many it has sorted after each further step.
+const SORTED_GROWTH: usize = 4;
+
 /// Keeps the smallest set of most likely candidates whose probabilities sum to `p` or more; at least one. 1 and more keep all.
 ///
 /// Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019.
@@ -21,8 +24,8 @@ pub(crate) fn top_p(candidates: &mut Candidates, p: f32) {
     let mut n_kept = 0;
     while n_kept < candidates.list.len() {
         if n_kept == n_sorted {
-            n_sorted = if n_sorted == 0 { FIRST_SORTED } else { candidates.list.len() };
-            candidates.sort_first(n_sorted);
+            n_sorted = (n_sorted * SORTED_GROWTH).max(FIRST_SORTED);
+            candidates.sort(n_kept..n_sorted);
         }
         sum += weight(candidates.list[n_kept].logit) / total;
         n_kept += 1;
@@ -80,7 +83,7 @@ mod tests {
 
     fn sorted(probabilities: &[f32]) -> Candidates {
         let mut candidates = unsorted(probabilities);
-        candidates.sort_first(probabilities.len());
+        candidates.sort(0..probabilities.len());
         candidates.is_sorted = true;
         candidates
     }

@@ -30,15 +30,19 @@ fn below_infinity(logit: f32) -> f32 {
 
 /// Sum of `exp(logit − greatest)`; NaN counts as −∞.
 fn sum_exp(logits: &[f32], greatest: f32) -> f64 {
-    // Sixteen sums side by side, so that the compiler may use vector instructions without reordering any sum.
-    let mut lanes = [0.0_f64; 16];
-    let (parts, rest) = logits.as_chunks::<16>();
-    for part in parts {
-        for (lane, &logit) in lanes.iter_mut().zip(part) {
-            *lane += f64::from(exp(below_infinity(logit) - greatest));
+    // Many sums side by side, so that the compiler may use vector instructions without reordering any sum; and short ones, so that
+    // single precision is enough for them.
+    const N_LANES: usize = 64;
+    let term = |&logit: &f32| exp(below_infinity(logit) - greatest);
+    let sum_block = |block: &[f32]| {
+        let mut lanes = [0.0_f32; N_LANES];
+        let (parts, rest) = block.as_chunks::<N_LANES>();
+        for part in parts {
+            lanes.iter_mut().zip(part).for_each(|(lane, logit)| *lane += term(logit));
         }
-    }
-    lanes.iter().sum::<f64>() + rest.iter().map(|&logit| f64::from(exp(below_infinity(logit) - greatest))).sum::<f64>()
+        lanes.iter().copied().chain(rest.iter().map(term)).map(f64::from).sum::<f64>()
+    };
+    logits.chunks(16 * N_LANES).map(sum_block).sum()
 }
 
 /// e to a power of at most 0, with a relative error below 10⁻⁵ (below 10⁻⁶ down to −10); 0 for NaN and below −87.

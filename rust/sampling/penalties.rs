@@ -61,7 +61,7 @@ impl Adjustments {
 /// Repeat, presence and frequency penalties over a window of the last tokens.
 ///
 /// Sources: the repeat penalty is Keskar et al., "CTRL", 2019, with negative logits multiplied instead of divided, so that the
-/// token always becomes less likely; presence and frequency are those of OpenAI's API reference.
+/// token always becomes less likely; presence and frequency are those of `OpenAI`'s API reference.
 #[derive(Debug, Clone)]
 struct Penalties {
     repeat: f32,
@@ -76,7 +76,8 @@ struct Penalties {
 
 impl Penalties {
     fn new(params: &SamplingParams, n_ctx: u32) -> Self {
-        let is_neutral = [params.repeat_penalty - 1.0, params.presence_penalty, params.frequency_penalty] == [0.0; 3];
+        let is_neutral =
+            [params.repeat_penalty - 1.0, params.presence_penalty, params.frequency_penalty].iter().all(|&change| change == 0.0);
         let last_n = u32::try_from(params.repeat_last_n).unwrap_or(n_ctx);
         Self {
             repeat: params.repeat_penalty,
@@ -132,7 +133,9 @@ mod tests {
 
     fn adjusted(params: &SamplingParams, history: &[Token], logits: &[f32]) -> Vec<(Token, f32)> {
         let mut adjustments = Adjustments::new(params, &[1], N_CTX);
-        history.iter().for_each(|&token| adjustments.accept(token));
+        for &token in history {
+            adjustments.accept(token);
+        }
         adjustments.apply(logits).iter().map(|patch| (patch.token, patch.logit)).collect()
     }
 

@@ -1,0 +1,18 @@
+//! llama.cpp's process-wide state, started once and never stopped.
+
+use std::sync::OnceLock;
+
+use llama_cpp_2::llama_backend::LlamaBackend;
+
+use crate::llama::logging;
+
+/// The started backend. The first call starts it and sends llama.cpp's log lines to `tracing`.
+///
+/// One cell for the whole process: llama.cpp allows one start, and models on several threads share it.
+pub(super) fn backend() -> &'static LlamaBackend {
+    static BACKEND: OnceLock<LlamaBackend> = OnceLock::new();
+    BACKEND.get_or_init(|| {
+        logging::install();
+        LlamaBackend::init().expect("nothing else in this process starts llama.cpp's backend")
+    })
+}

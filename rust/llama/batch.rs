@@ -1,0 +1,198 @@
+//! A [`Plan`] as llama.cpp wants it, after every rule has been checked that llama.cpp answers by ending the process.
+
+use llama_cpp_sys_2 as sys;
+
+use crate::engine::runner::{DecodeError, Plan, SequenceId};
+use crate::request::Token;
+
+/// What a plan may hold.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// Tokens are below this.
+    pub n_vocab: usize,
+    /// Sequence ids are below this.
+    pub n_seq_max: usize,
+    /// Most rows.
+    pub n_rows: usize,
+    /// Most rows that want logits.
+    pub n_outputs: usize,
+}
+
+/// The arrays of a `llama_batch`, made once for the largest plan.
+pub(super) struct Batch {
+    bounds: Bounds,
+    tokens: Vec<sys::llama_token>,
+    positions: Vec<sys::llama_pos>,
+    ids: Vec<sys::llama_seq_id>,
+    wants_logits: Vec<i8>,
+    /// One per row, always: llama.cpp couples the sequences of a row that has more.
+    n_ids: Vec<i32>,
+    /// Points each row to its entry of `ids`.
+    id_pointers: Vec<*mut sys::llama_seq_id>,
+    /// What each sequence will hold after the rows that have been checked.
+    n_held_after: Vec<u32>,
+}
+
+impl Batch {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            tokens: Vec::with_capacity(bounds.n_rows),
+            positions: Vec::with_capacity(bounds.n_rows),
+            ids: Vec::with_capacity(bounds.n_rows),
+            wants_logits: Vec::with_capacity(bounds.n_rows),
+            n_ids: vec![1; bounds.n_rows],
+            id_pointers: Vec::with_capacity(bounds.n_rows),
+            n_held_after: Vec::with_capacity(bounds.n_seq_max),
+        }
+    }
+
+    /// Takes the rows of `plan`, where sequence `i` holds `n_held[i]` tokens.
+    ///
+    /// # Errors
+    /// Names the first row that breaks a rule; the batch is then empty.
+    pub(super) fn fill(&mut self, plan: &Plan, n_held: &[u32]) -> Result<(), DecodeError> {
+        self.clear();
+        let filled = self.try_fill(plan, n_held);
+        if filled.is_err() {
+            self.clear();
+        }
+        filled.map_err(|reason| DecodeError { reason: format!("the plan breaks a rule: {reason}") })
+    }
+
+    fn try_fill(&mut self, plan: &Plan, n_held: &[u32]) -> Result<(), String> {
+        let Bounds { n_vocab, n_seq_max, n_rows, n_outputs } = self.bounds;
+        if plan.rows.is_empty() {
+            return Err("it has no rows".to_owned());
+        }
+        if plan.rows.len() > n_rows {
+            return Err(format!("it has {} rows, more than the {n_rows} of one decode", plan.rows.len()));
+        }
+        let n_wanted = plan.rows.iter().filter(|row| row.wants_logits).count();
+        if n_wanted > n_outputs {
+            return Err(format!("{n_wanted} rows want logits, more than the {n_outputs} of one decode"));
+        }
+        self.n_held_after.extend_from_slice(n_held);
+        for (i, row) in plan.rows.iter().enumerate() {
+            let SequenceId(id) = row.sequence;
+            if usize::from(id) >= n_seq_max {
+                return Err(format!("row {i} belongs to sequence {id}, but there are {n_seq_max} sequences"));
+            }
+            if usize::try_from(row.token).map_or(true, |token| token >= n_vocab) {
+                return Err(format!("row {i} is token {}, outside of the vocabulary of {n_vocab} pieces", row.token));
+            }
+            let next = &mut self.n_held_after[usize::from(id)];
+            if row.position != *next {
+                return Err(format!("row {i} is at position {} of sequence {id}, which goes on at {next}", row.position));
+            }
+            let position = i32::try_from(row.position).map_err(|_| format!("row {i} is at position {}", row.position))?;
+            *next += 1;
+            self.tokens.push(row.token);
+            self.positions.push(position);
+            self.ids.push(i32::from(id));
+            self.wants_logits.push(i8::from(row.wants_logits));
+        }
+        Ok(())
+    }
+
+    /// Forgets the rows.
+    pub(super) fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.ids.clear();
+        self.wants_logits.clear();
+        self.n_held_after.clear();
+    }
+
+    /// Whether the row `row` is there and wants logits.
+    pub(super) fn wants_logits(&self, row: usize) -> bool {
+        self.wants_logits.get(row).is_some_and(|&wants| wants != 0)
+    }
+
+    /// How many rows there are.
+    pub(super) fn n_rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// What every sequence holds once the rows are computed.
+    pub(super) fn n_held_after(&self) -> &[u32] {
+        &self.n_held_after
+    }
+
+    /// The ids of the rows, one per row.
+    pub(super) fn ids(&self) -> &[sys::llama_seq_id] {
+        &self.ids
+    }
+
+    /// The arrays as llama.cpp takes them; valid until the batch is changed or moved. llama.cpp only reads them.
+    pub(super) fn as_raw(&mut self) -> sys::llama_batch {
+        self.id_pointers.clear();
+        self.id_pointers.extend(self.ids.iter_mut().map(std::ptr::from_mut));
+        sys::llama_batch {
+            n_tokens: i32::try_from(self.tokens.len()).expect("n_rows is at most n_ctx, which is a 32-bit number"),
+            token: self.tokens.as_mut_ptr(),
+            embd: std::ptr::null_mut(),
+            pos: self.positions.as_mut_ptr(),
+            n_seq_id: self.n_ids.as_mut_ptr(),
+            seq_id: self.id_pointers.as_mut_ptr(),
+            logits: self.wants_logits.as_mut_ptr(),
+        }
+    }
+}
+
+/// Rows that continue `sequence` at `position`, the last of them with logits.
+pub(super) fn rows_of(sequence: SequenceId, position: u32, tokens: &[Token]) -> Plan {
+    use crate::engine::runner::Row;
+    let rows = (position..).zip(tokens).enumerate().map(|(i, (position, &token))| Row {
+        sequence,
+        token,
+        position,
+        wants_logits: i + 1 == tokens.len(),
+    });
+    Plan { rows: rows.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { n_vocab: 10, n_seq_max: 2, n_rows: 4, n_outputs: 1 };
+
+    fn refusal(plan: &Plan) -> String {
+        let mut batch = Batch::new(BOUNDS);
+        let error = batch.fill(plan, &[3, 0]).expect_err("the plan breaks a rule");
+        assert_eq!(batch.n_rows(), 0, "a refused plan leaves nothing behind");
+        error.reason
+    }
+
+    #[test]
+    fn rows_of_several_sequences_mix() {
+        let mut batch = Batch::new(BOUNDS);
+        let mut plan = rows_of(SequenceId(0), 3, &[1, 2]);
+        plan.rows[1].wants_logits = false;
+        plan.rows.insert(1, rows_of(SequenceId(1), 0, &[9]).rows[0]);
+        batch.fill(&plan, &[3, 0]).expect("the plan keeps the rules");
+        assert_eq!(batch.n_held_after(), [5, 1]);
+        assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 9, 2][..], &[0, 1, 0][..]));
+        assert!(!batch.wants_logits(0) && batch.wants_logits(1) && !batch.wants_logits(3));
+        assert_eq!(batch.as_raw().n_tokens, 3);
+    }
+
+    #[test]
+    fn each_rule_is_named() {
+        let id = SequenceId;
+        assert!(refusal(&Plan::default()).contains("no rows"));
+        assert!(refusal(&rows_of(id(0), 3, &[0; 5])).contains("5 rows"));
+        assert!(refusal(&rows_of(id(2), 0, &[0])).contains("sequence 2"));
+        assert!(refusal(&rows_of(id(0), 3, &[10])).contains("token 10"));
+        assert!(refusal(&rows_of(id(0), 3, &[-1])).contains("token -1"));
+        assert!(refusal(&rows_of(id(0), 4, &[0])).contains("position 4"));
+        assert!(refusal(&rows_of(id(0), 2, &[0])).contains("goes on at 3"));
+        let mut gap = rows_of(id(1), 0, &[0, 0]);
+        gap.rows[1].position = 2;
+        assert!(refusal(&gap).contains("position 2"));
+        let mut two_outputs = rows_of(id(1), 0, &[0, 0]);
+        two_outputs.rows[0].wants_logits = true;
+        assert!(refusal(&two_outputs).contains("2 rows want logits"));
+    }
+}

@@ -1,0 +1,241 @@
+//! llama.cpp's context under our names: decode, fork, truncate, drop.
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{EngineConfig, FlashAttention, Limits};
+use crate::engine::runner::{DecodeError, Plan, SequenceId};
+use crate::error::{Error, Result};
+use crate::llama::batch::{Batch, Bounds};
+use crate::llama::kv_size::ggml_type;
+use crate::llama::logging;
+use crate::llama::model::Model;
+use crate::llama::threads::{self, ThreadPool};
+
+/// How long the threads of a pool wait for the next graph at full speed, in the unit of [`ThreadPool::new`].
+const POLL: u32 = 0;
+
+/// A model's cells and what computes them. Stays on the thread that made it: llama.cpp's context is not thread-safe.
+pub(super) struct Context {
+    raw: NonNull<sys::llama_context>,
+    batch: Batch,
+    /// Tokens that each sequence holds. llama.cpp knows too, but it would have to be asked for every row.
+    n_held: Vec<u32>,
+    n_ctx: u32,
+    // Dropped in this order, after `raw` is freed, which uses them.
+    threads: Vec<ThreadPool>,
+    model: Arc<Model>,
+}
+
+impl Context {
+    /// Makes the pool of `limits.n_ctx` cells for `n_seq_max` sequences.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] or [`Error::ModelLoad`] with llama.cpp's reason.
+    pub(super) fn new(model: Arc<Model>, config: &EngineConfig, limits: &Limits, n_seq_max: u32) -> Result<Self> {
+        let n_threads = config.n_threads.unwrap_or_else(threads::n_cores);
+        let n_threads_batch = config.n_threads_batch.unwrap_or(n_threads);
+        let mut params = params(config, limits, n_seq_max);
+        params.n_threads = n_threads.cast_signed();
+        params.n_threads_batch = n_threads_batch.cast_signed();
+        assert!(params.kv_unified, "without one unified pool, a fork of a part of a sequence ends the process");
+        let (raw, errors) = {
+            // Making a context may write to the model, so two are never made at once.
+            static MAKING: Mutex<()> = Mutex::new(());
+            let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+            // SAFETY: `self` will keep the model alive for longer than the context; the parameters are complete.
+            logging::errors_during(|| NonNull::new(unsafe { sys::llama_init_from_model(model.as_ptr(), params) }))
+        };
+        let raw = raw.ok_or_else(|| refusal(&model, limits, &errors))?;
+        let bounds = Bounds {
+            n_vocab: model.n_vocab(),
+            n_seq_max: n_seq_max as usize,
+            n_rows: limits.n_ubatch as usize,
+            n_outputs: n_seq_max as usize,
+        };
+        let (batch, n_held) = (Batch::new(bounds), vec![0; n_seq_max as usize]);
+        let mut context = Self { raw, batch, n_held, n_ctx: limits.n_ctx, threads: Vec::new(), model };
+        if context.memory().is_null() {
+            let reason = "its architecture keeps no memory of a text, so it cannot continue one".to_owned();
+            return Err(Error::ModelLoad { path: context.model.path().to_owned(), reason });
+        }
+        // SAFETY: the context is alive.
+        let n_ctx_of_one = unsafe { sys::llama_n_ctx_seq(raw.as_ptr()) };
+        assert_eq!(n_ctx_of_one, limits.n_ctx, "one sequence may use the whole pool, so the pool is unified");
+        context.attach_threads(n_threads, n_threads_batch);
+        Ok(context)
+    }
+
+    fn attach_threads(&mut self, n_threads: u32, n_threads_batch: u32) {
+        self.threads.push(ThreadPool::new(n_threads, POLL));
+        if n_threads_batch != n_threads {
+            self.threads.push(ThreadPool::new(n_threads_batch, POLL));
+        }
+        let (one_row, many_rows) = (&self.threads[0], &self.threads[self.threads.len() - 1]);
+        // SAFETY: both pools live in `self` until after the context is freed.
+        unsafe { sys::llama_attach_threadpool(self.raw.as_ptr(), one_row.as_ptr(), many_rows.as_ptr()) };
+    }
+
+    /// Computes the rows of `plan` in one decode.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if a row breaks a rule (then nothing was computed) or llama.cpp failed.
+    pub(super) fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
+        self.batch.fill(plan, &self.n_held)?;
+        let batch = self.batch.as_raw();
+        // SAFETY: `fill` checked every rule that llama.cpp asserts; the arrays live in `self.batch` and are only read.
+        let (code, errors) = logging::errors_during(|| unsafe { sys::llama_decode(self.raw.as_ptr(), batch) });
+        if code != 0 {
+            return Err(self.failed(code, &errors));
+        }
+        // Waits here rather than at the first look at the logits, so that the time of a decode is the caller's to measure.
+        // SAFETY: the context is alive.
+        unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
+        self.n_held.copy_from_slice(self.batch.n_held_after());
+        Ok(())
+    }
+
+    /// Finds out what the sequences of the failed batch hold, forgets the batch, and puts `code` in words.
+    fn failed(&mut self, code: i32, errors: &[String]) -> DecodeError {
+        for i in 0..self.batch.n_rows() {
+            let id = self.batch.ids()[i];
+            // SAFETY: the id was checked when the batch was filled.
+            let last = unsafe { sys::llama_memory_seq_pos_max(self.memory(), id) };
+            self.n_held[id.unsigned_abs() as usize] = (last + 1).unsigned_abs();
+        }
+        let n_rows = self.batch.n_rows();
+        self.batch.clear();
+        let words = match code {
+            1 => format!("the pool of {} cells has no room for {n_rows} more", self.n_ctx),
+            2 => "the computation was aborted".to_owned(),
+            -1 => "llama.cpp refused the batch".to_owned(),
+            -2 => "there was not enough memory".to_owned(),
+            -3 => "the backend failed to compute".to_owned(),
+            code => format!("llama.cpp answered {code}"),
+        };
+        let reason = logging::reason(errors).map_or_else(|| words.clone(), |why| format!("{words}: {why}"));
+        DecodeError { reason }
+    }
+
+    /// The logits after row `row` of the last plan.
+    pub(super) fn logits(&self, row: usize) -> &[f32] {
+        assert!(self.batch.wants_logits(row), "row {row} of the last plan did not want logits");
+        let index = i32::try_from(row).expect("a plan has fewer rows than the pool has cells");
+        // SAFETY: the last decode succeeded, or its batch would have been forgotten. llama.cpp takes the index of the batch's row.
+        let logits = unsafe { sys::llama_get_logits_ith(self.raw.as_ptr(), index) };
+        assert!(!logits.is_null(), "llama.cpp has no logits for row {row}, which wanted them");
+        // SAFETY: a row is as long as the vocabulary; it is not written before the next decode, which takes `self` mutably.
+        unsafe { std::slice::from_raw_parts(logits, self.model.n_vocab()) }
+    }
+
+    /// How many tokens `id` holds.
+    pub(super) fn n_held(&self, SequenceId(id): SequenceId) -> u32 {
+        self.n_held[usize::from(id)]
+    }
+
+    /// The first position that `id` still holds; 0 if it holds none.
+    pub(super) fn first_position(&self, id: SequenceId) -> u32 {
+        // SAFETY: `checked` ensures that the id is in range.
+        unsafe { sys::llama_memory_seq_pos_min(self.memory(), self.checked(id)) }.max(0).unsigned_abs()
+    }
+
+    /// Gives the cells of `[0, n_tokens)` of `from` to `to` as well. Part of a sequence only where the memory allows it.
+    pub(super) fn fork(&mut self, from: SequenceId, to: SequenceId, n_tokens: u32) {
+        let n_held = self.n_held(from);
+        assert!(from != to, "sequence {} was forked to itself", from.0);
+        assert!(n_tokens <= n_held, "{n_tokens} tokens of sequence {} were forked, which holds {n_held}", from.0);
+        assert_eq!(self.n_held(to), 0, "sequence {} holds tokens already", to.0);
+        if n_tokens == 0 {
+            return;
+        }
+        // Some memories end the process unless all is asked for in these words.
+        let (start, end) = if n_tokens == n_held { (-1, -1) } else { (0, n_tokens.cast_signed()) };
+        // SAFETY: both ids are in range, and the pool is unified, so that a part may be copied.
+        unsafe { sys::llama_memory_seq_cp(self.memory(), self.checked(from), self.checked(to), start, end) };
+        self.n_held[usize::from(to.0)] = n_tokens;
+    }
+
+    /// Forgets all but the first `n_kept` tokens of `id`; false where the memory cannot, and then nothing was forgotten.
+    pub(super) fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool {
+        if n_kept >= self.n_held(id) {
+            return true;
+        }
+        let start = if n_kept == 0 { -1 } else { n_kept.cast_signed() };
+        // SAFETY: the id is in range.
+        let is_done = unsafe { sys::llama_memory_seq_rm(self.memory(), self.checked(id), start, -1) };
+        if is_done {
+            self.n_held[usize::from(id.0)] = n_kept;
+        }
+        is_done
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        // SAFETY: the memory is alive. The cells' bytes may stay: no sequence owns them.
+        unsafe { sys::llama_memory_clear(self.memory(), false) };
+        self.n_held.fill(0);
+        self.batch.clear();
+    }
+
+    /// llama.cpp's number of `id`, which is in range.
+    fn checked(&self, SequenceId(id): SequenceId) -> sys::llama_seq_id {
+        assert!(usize::from(id) < self.n_held.len(), "sequence {id} is none of the {}", self.n_held.len());
+        sys::llama_seq_id::from(id)
+    }
+
+    fn memory(&self) -> sys::llama_memory_t {
+        // SAFETY: the context is alive.
+        unsafe { sys::llama_get_memory(self.raw.as_ptr()) }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: made by `llama_init_from_model` and freed only here; threads and model are dropped after it.
+        unsafe { sys::llama_free(self.raw.as_ptr()) }
+    }
+}
+
+/// llama.cpp's parameters for `limits`; the threads are left out.
+fn params(config: &EngineConfig, limits: &Limits, n_seq_max: u32) -> sys::llama_context_params {
+    // SAFETY: plain data.
+    let mut params = unsafe { sys::llama_context_default_params() };
+    params.n_ctx = limits.n_ctx;
+    // llama.cpp asserts that a decode has at most `n_batch` rows and `n_outputs_max` rows with logits, and that each sequence may
+    // have one of them.
+    params.n_batch = limits.n_ubatch.max(n_seq_max);
+    params.n_ubatch = limits.n_ubatch;
+    params.n_seq_max = n_seq_max;
+    params.n_outputs_max = n_seq_max;
+    params.flash_attn_type = match config.flash_attention {
+        FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
+        FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+        FlashAttention::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+    };
+    params.type_k = ggml_type(config.type_k);
+    params.type_v = ggml_type(config.type_v);
+    params.kv_unified = true;
+    // A sliding window's cache as large as the other one: a smaller one can be full while our count of cells says it is not.
+    params.swa_full = true;
+    params.no_perf = true;
+    params
+}
+
+/// Why llama.cpp made no context, as an error that names what to change.
+fn refusal(model: &Model, limits: &Limits, errors: &[String]) -> Error {
+    let reason = logging::reason(errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
+    let is_about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    if is_about(&["V cache"]) {
+        Error::InvalidConfig { param: "type_v", message: reason }
+    } else if is_about(&["K cache", "cache types"]) {
+        Error::InvalidConfig { param: "type_k", message: reason }
+    } else if is_about(&["alloc", "reserve", "memory"]) {
+        let message =
+            format!("there is not enough memory for a context of {} tokens ({reason}); set a smaller n_ctx", limits.n_ctx);
+        Error::InvalidConfig { param: "n_ctx", message }
+    } else {
+        Error::ModelLoad { path: model.path().to_owned(), reason }
+    }
+}

@@ -1,0 +1,95 @@
+//! What a GGUF file says before it is loaded, and what llama.cpp's calls on a loaded model leave out.
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+use std::ptr::NonNull;
+
+use llama_cpp_sys_2 as sys;
+
+use crate::llama::logging;
+
+/// Says why `path` is no GGUF file, if it is none; llama.cpp's own words for these cases name neither the case nor the cure.
+///
+/// # Errors
+/// What is wrong, for [`crate::error::Error::ModelLoad`].
+fn check_header(path: &Path) -> Result<(), String> {
+    let in_words = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => "there is no such file".to_owned(),
+        ErrorKind::PermissionDenied => "this process has no permission to read it".to_owned(),
+        _ => error.to_string(),
+    };
+    let metadata = std::fs::metadata(path).map_err(in_words)?;
+    if metadata.is_dir() {
+        return Err("it is a directory; name a GGUF file".to_owned());
+    }
+    let mut magic = Vec::new();
+    File::open(path).and_then(|file| file.take(4).read_to_end(&mut magic)).map_err(in_words)?;
+    match magic.as_slice() {
+        b"GGUF" => Ok(()),
+        [] => Err("the file is empty".to_owned()),
+        _ => Err(format!("it is not a GGUF file: it begins with \"{}\" instead of \"GGUF\"", magic.escape_ascii())),
+    }
+}
+
+/// A file's metadata without its tensors.
+pub(super) struct Metadata(NonNull<sys::gguf_context>);
+
+impl Metadata {
+    /// Reads the metadata of the file at `path`.
+    ///
+    /// # Errors
+    /// What is wrong with the file, for [`crate::error::Error::ModelLoad`].
+    pub(super) fn open(path: &Path) -> Result<Self, String> {
+        check_header(path)?;
+        let path = path.to_str().ok_or("its path is not UTF-8")?;
+        let path = CString::new(path).map_err(|_| "its path holds a NUL byte")?;
+        let params = sys::gguf_init_params { no_alloc: true, ctx: std::ptr::null_mut() };
+        // SAFETY: the path is NUL-terminated, and with `no_alloc` and no place for tensors nothing but the metadata is read.
+        let (file, errors) = logging::errors_during(|| unsafe { sys::gguf_init_from_file(path.as_ptr(), params) });
+        let words = || logging::reason(&errors).map_or_else(String::new, |reason| format!(": {reason}"));
+        NonNull::new(file).map(Self).ok_or_else(|| format!("its metadata is damaged or cut short{}", words()))
+    }
+
+    /// The text under `key`; `None` where there is none, or something else.
+    pub(super) fn string(&self, key: &str) -> Option<String> {
+        let index = self.find(key, sys::GGUF_TYPE_STRING)?;
+        // SAFETY: `index` is a string of this file, NUL-terminated and alive as long as `self`.
+        let text = unsafe { CStr::from_ptr(sys::gguf_get_val_str(self.0.as_ptr(), index)) };
+        Some(text.to_string_lossy().into_owned())
+    }
+
+    /// The array under `key`, which llama.cpp leaves out of the metadata of a loaded model. `None` where there is no array of 32-bit
+    /// integers, or one of them is negative.
+    pub(super) fn u32_array(&self, key: &str) -> Option<Vec<u32>> {
+        let index = self.find(key, sys::GGUF_TYPE_ARRAY)?;
+        // SAFETY: `index` is an array of this file.
+        let element = unsafe { sys::gguf_get_arr_type(self.0.as_ptr(), index) };
+        if ![sys::GGUF_TYPE_INT32, sys::GGUF_TYPE_UINT32].contains(&element) {
+            return None;
+        }
+        // SAFETY: the array holds `n` integers of 32 bits, aligned by its allocator and alive as long as `self`.
+        let values = unsafe {
+            let n = sys::gguf_get_arr_n(self.0.as_ptr(), index);
+            std::slice::from_raw_parts(sys::gguf_get_arr_data(self.0.as_ptr(), index).cast::<i32>(), n)
+        };
+        values.iter().map(|&value| u32::try_from(value).ok()).collect()
+    }
+
+    /// Where `key` is, if its value is of the type `kind`.
+    fn find(&self, key: &str, kind: sys::gguf_type) -> Option<i64> {
+        let key = CString::new(key).ok()?;
+        // SAFETY: the context is alive and the key NUL-terminated.
+        let index = unsafe { sys::gguf_find_key(self.0.as_ptr(), key.as_ptr()) };
+        // SAFETY: `index` is one of the file's keys.
+        (index >= 0 && unsafe { sys::gguf_get_kv_type(self.0.as_ptr(), index) } == kind).then_some(index)
+    }
+}
+
+impl Drop for Metadata {
+    fn drop(&mut self) {
+        // SAFETY: made by `gguf_init_from_file`, and freed only here.
+        unsafe { sys::gguf_free(self.0.as_ptr()) }
+    }
+}

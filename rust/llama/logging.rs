@@ -1,0 +1,130 @@
+//! llama.cpp's log lines → `tracing`, target `llama.cpp`.
+//!
+//! Errors and warnings keep their level. llama.cpp's "info" is some two hundred lines per load, so it becomes `DEBUG`, and its
+//! "debug" becomes `TRACE`. Errors are also where llama.cpp says why a call failed: [`errors_during`] collects them.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Once;
+
+use llama_cpp_sys_2 as sys;
+use tracing::Level;
+
+/// What is known of this thread's log. llama.cpp logs on the thread that calls it, so nothing is shared.
+#[derive(Default)]
+struct ThreadLog {
+    /// The line that is being put together, and its level; llama.cpp may send a line in pieces.
+    line: String,
+    level: sys::ggml_log_level,
+    /// Error lines since [`errors_during`] began; `None` while nobody collects them.
+    errors: Option<Vec<String>>,
+}
+
+thread_local! {
+    static LOG: RefCell<ThreadLog> = RefCell::default();
+}
+
+/// Sends the log of llama.cpp and ggml to `tracing`, from now on and for the whole process.
+pub(super) fn install() {
+    static INSTALLED: Once = Once::new();
+    // SAFETY: `receive` has the signature that llama.cpp asks for, lives for ever, and needs no user data.
+    INSTALLED.call_once(|| unsafe { sys::llama_log_set(Some(receive), std::ptr::null_mut()) });
+}
+
+/// Runs `call` and returns, beside its result, the error lines that llama.cpp logged on this thread meanwhile.
+pub(super) fn errors_during<T>(call: impl FnOnce() -> T) -> (T, Vec<String>) {
+    LOG.with_borrow_mut(|log| log.errors = Some(Vec::new()));
+    let result = call();
+    let errors = LOG.with_borrow_mut(|log| log.errors.take()).unwrap_or_default();
+    (result, errors)
+}
+
+/// What llama.cpp's error lines say, without its functions' names; `None` if they say nothing.
+pub(super) fn reason(errors: &[String]) -> Option<String> {
+    let reasons = errors.iter().map(|line| {
+        // Lines begin with the name of the function that logs them.
+        let text = line.split_once(": ").map_or(line.as_str(), |(name, text)| if name.contains(' ') { line } else { text });
+        text.strip_prefix("error loading model: ").unwrap_or(text).trim()
+    });
+    // The callers of what failed only repeat that it failed.
+    let reasons: Vec<&str> = reasons.filter(|text| !text.contains("failed to load model")).collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
+}
+
+/// Called by llama.cpp with a line or a piece of one.
+unsafe extern "C" fn receive(level: sys::ggml_log_level, text: *const c_char, _user_data: *mut c_void) {
+    if text.is_null() {
+        return;
+    }
+    // SAFETY: llama.cpp passes a NUL-terminated string that outlives this call.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+    let mut lines = Vec::new();
+    // `Err` is a thread that is ending and has lost its log; the line goes with it.
+    let _ = LOG.try_with(|log| log.borrow_mut().push(level, &text, &mut lines));
+    // Published after the borrow ends, because a subscriber may do anything.
+    for (level, line) in lines {
+        publish(level, &line);
+    }
+}
+
+impl ThreadLog {
+    /// Takes a piece of text and moves what became whole lines to `lines`.
+    fn push(&mut self, level: sys::ggml_log_level, text: &str, lines: &mut Vec<(sys::ggml_log_level, String)>) {
+        if level != sys::GGML_LOG_LEVEL_CONT {
+            if !self.line.is_empty() {
+                self.end_line(lines);
+            }
+            self.level = level;
+        }
+        for piece in text.split_inclusive('\n') {
+            self.line.push_str(piece.trim_end_matches('\n'));
+            if piece.ends_with('\n') {
+                self.end_line(lines);
+            }
+        }
+    }
+
+    fn end_line(&mut self, lines: &mut Vec<(sys::ggml_log_level, String)>) {
+        let line = std::mem::take(&mut self.line);
+        // Progress dots and rulers carry nothing.
+        if line.chars().all(|c| c == '.' || c.is_whitespace()) {
+            return;
+        }
+        if self.level == sys::GGML_LOG_LEVEL_ERROR
+            && let Some(errors) = &mut self.errors
+        {
+            errors.push(line.clone());
+        }
+        lines.push((self.level, line));
+    }
+}
+
+fn publish(level: sys::ggml_log_level, line: &str) {
+    // llama.cpp compares the whole pool with the training length, as if one sequence filled it. A slot of ours never exceeds it.
+    let level = if line.contains("possible training context overflow") { sys::GGML_LOG_LEVEL_INFO } else { level };
+    match level {
+        sys::GGML_LOG_LEVEL_ERROR => tracing::event!(target: "llama.cpp", Level::ERROR, "{line}"),
+        sys::GGML_LOG_LEVEL_WARN => tracing::event!(target: "llama.cpp", Level::WARN, "{line}"),
+        sys::GGML_LOG_LEVEL_INFO => tracing::event!(target: "llama.cpp", Level::DEBUG, "{line}"),
+        _ => tracing::event!(target: "llama.cpp", Level::TRACE, "{line}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_join_to_lines_and_errors_are_collected() {
+        let mut log = ThreadLog { errors: Some(Vec::new()), ..ThreadLog::default() };
+        let mut lines = Vec::new();
+        log.push(sys::GGML_LOG_LEVEL_ERROR, "no ", &mut lines);
+        log.push(sys::GGML_LOG_LEVEL_CONT, "room\nleft", &mut lines);
+        log.push(sys::GGML_LOG_LEVEL_WARN, "slow\n", &mut lines);
+        log.push(sys::GGML_LOG_LEVEL_CONT, "....\n", &mut lines);
+        let texts: Vec<&str> = lines.iter().map(|(_, line)| line.as_str()).collect();
+        assert_eq!(texts, ["no room", "left", "slow"]);
+        assert_eq!(lines[2].0, sys::GGML_LOG_LEVEL_WARN);
+        assert_eq!(log.errors.as_deref(), Some(&["no room".to_owned(), "left".to_owned()][..]));
+    }
+}

@@ -1,0 +1,414 @@
+//! A loaded GGUF file: its vocabulary, its metadata, its weights.
+
+use std::ffi::c_char;
+use std::fmt;
+use std::path::Path;
+
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::token::LlamaToken;
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{KvType, ModelConfig, ModelFacts};
+use crate::error::{Error, Result};
+use crate::llama::backend::backend;
+use crate::llama::gguf::Metadata;
+use crate::llama::kv_size::KvShape;
+use crate::llama::logging;
+use crate::llama::pieces::Pieces;
+use crate::request::Token;
+
+/// Architectures that read a text but continue none, under llama.cpp's names. llama.cpp has no call that tells them from the
+/// others before a context exists.
+const ENCODERS: [&str; 12] = [
+    "bert",
+    "modern-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "neo-bert",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "eurobert",
+    "gemma-embedding",
+    "wavtokenizer-dec",
+    "t5encoder",
+    "clef",
+];
+
+/// A loaded model. Every method may be called from any thread.
+pub struct Model {
+    config: ModelConfig,
+    inner: LlamaModel,
+    /// Read once: making a context may change llama.cpp's own number (`YaRN`).
+    n_ctx_train: u32,
+    metadata: Vec<(String, String)>,
+    architecture: String,
+    pieces: Pieces,
+    kv_shape: KvShape,
+    adds_special: bool,
+}
+
+impl Model {
+    /// Loads the file that `config` names. `progress` hears the fraction that is loaded, from 0 to 1, on this thread; it must not
+    /// panic. Blocks until all is read.
+    ///
+    /// # Errors
+    /// [`Error::ModelLoad`] says what is wrong with the file.
+    pub fn load(config: &ModelConfig, mut progress: impl FnMut(f32) + Send + 'static) -> Result<Self> {
+        let refuse = |reason: String| Error::ModelLoad { path: config.path.clone(), reason };
+        let backend = backend();
+        let file = Metadata::open(&config.path).map_err(refuse)?;
+        check_architecture(&file.string("general.architecture").unwrap_or_default()).map_err(refuse)?;
+        let mut params = LlamaModelParams::default()
+            .with_use_mmap(config.use_mmap)
+            .with_use_mlock(config.use_mlock)
+            .with_progress_callback(move |fraction| {
+                progress(fraction);
+                true
+            });
+        if let Some(n) = config.n_gpu_layers {
+            params = params.with_n_gpu_layers(n);
+        }
+        let (inner, errors) = logging::errors_during(|| LlamaModel::load_from_file(backend, &config.path, &params));
+        let inner = inner.map_err(|error| refuse(logging::reason(&errors).unwrap_or_else(|| error.to_string())))?;
+        Self::read(config.clone(), inner, &file).map_err(refuse)
+    }
+
+    /// Refuses what cannot continue a text, and reads what is asked for often.
+    fn read(config: ModelConfig, inner: LlamaModel, file: &Metadata) -> std::result::Result<Self, String> {
+        let metadata = read_metadata(raw(&inner));
+        let value = |key: &str| metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
+        let architecture = value("general.architecture").unwrap_or_default().to_owned();
+        check_kind(raw(&inner), &architecture)?;
+
+        // SAFETY: the model is alive, and its vocabulary lives as long.
+        let vocab = unsafe { sys::llama_model_get_vocab(raw(&inner)) };
+        // SAFETY: as above.
+        if unsafe { sys::llama_vocab_type(vocab) } == sys::LLAMA_VOCAB_TYPE_NONE {
+            return Err("the file holds no vocabulary".to_owned());
+        }
+        // SAFETY: the vocabulary is one of a loaded model, and not of the type NONE.
+        let pieces = unsafe { Pieces::read(vocab) };
+        // SAFETY: as above.
+        unsafe { check_byte_tokens(vocab) }?;
+
+        let number = |name: &str| value(&format!("{architecture}.{name}")).and_then(|text| text.parse().ok());
+        let array = |name: &str| file.u32_array(&format!("{architecture}.{name}"));
+        let kv_shape = if inner.is_recurrent() {
+            KvShape { n_heads: Vec::new(), key_length: 0, value_length: 0 }
+        } else {
+            KvShape::read(inner.n_layer(), inner.n_embd().unsigned_abs(), number, array)
+        };
+        // SAFETY: as above.
+        let adds_special = unsafe { has_the_specials_it_adds(vocab) };
+        let n_ctx_train = inner.n_ctx_train();
+        Ok(Self { config, inner, n_ctx_train, metadata, architecture, pieces, kv_shape, adds_special })
+    }
+
+    /// The file, as it was named.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.config.path
+    }
+
+    /// `general.name` of the metadata.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.value("general.name")
+    }
+
+    /// Architecture, size and quantization in a few words of llama.cpp's: `llama 0.5B Q8_0`.
+    #[must_use]
+    pub fn description(&self) -> String {
+        // SAFETY: the model is alive, and llama.cpp writes at most the given number of bytes.
+        read_string(|buffer, size| unsafe { sys::llama_model_desc(self.as_ptr(), buffer, size) }).unwrap_or_default()
+    }
+
+    /// `general.architecture` of the metadata.
+    #[must_use]
+    pub fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    /// Tokens of context that the model was trained on.
+    #[must_use]
+    pub fn n_ctx_train(&self) -> u32 {
+        self.n_ctx_train
+    }
+
+    /// Size of the vocabulary, which is the length of a row of logits.
+    #[must_use]
+    pub fn n_vocab(&self) -> usize {
+        self.pieces.n_vocab()
+    }
+
+    /// Width of the model.
+    #[must_use]
+    pub fn n_embd(&self) -> u32 {
+        self.inner.n_embd().unsigned_abs()
+    }
+
+    /// Layers of the model.
+    #[must_use]
+    pub fn n_layer(&self) -> u32 {
+        self.inner.n_layer()
+    }
+
+    /// Parameters.
+    #[must_use]
+    pub fn n_params(&self) -> u64 {
+        self.inner.n_params()
+    }
+
+    /// Bytes of all tensors.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.inner.size()
+    }
+
+    /// llama.cpp's number of the kind of tokenizer: 1 is `SentencePiece` BPE, 2 byte-level BPE.
+    #[must_use]
+    pub fn vocab_type(&self) -> u32 {
+        // SAFETY: the vocabulary lives as long as the model.
+        unsafe { sys::llama_vocab_type(self.vocab()) }
+    }
+
+    /// The token that begins a text.
+    #[must_use]
+    pub fn bos_token(&self) -> Option<Token> {
+        // SAFETY: the vocabulary lives as long as the model.
+        some_token(unsafe { sys::llama_vocab_bos(self.vocab()) })
+    }
+
+    /// The token that ends a text.
+    #[must_use]
+    pub fn eos_token(&self) -> Option<Token> {
+        // SAFETY: the vocabulary lives as long as the model.
+        some_token(unsafe { sys::llama_vocab_eos(self.vocab()) })
+    }
+
+    /// The token that ends a turn of a chat.
+    #[must_use]
+    pub fn eot_token(&self) -> Option<Token> {
+        // SAFETY: the vocabulary lives as long as the model.
+        some_token(unsafe { sys::llama_vocab_eot(self.vocab()) })
+    }
+
+    /// The chat template, in Jinja.
+    #[must_use]
+    pub fn chat_template(&self) -> Option<&str> {
+        self.value("tokenizer.chat_template")
+    }
+
+    /// Every key of the file's metadata with its value as text, arrays left out.
+    #[must_use]
+    pub fn metadata(&self) -> &[(String, String)] {
+        &self.metadata
+    }
+
+    /// The tokens of `text`, which need not be UTF-8. `add_special` adds BOS and EOS where the vocabulary asks for them;
+    /// `parse_special` reads the spelling of a control token as that token.
+    ///
+    /// # Panics
+    /// If `text` is 2 GiB long or longer.
+    #[must_use]
+    pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Vec<Token> {
+        let tokens = self.inner.vocab().tokenize(text, add_special && self.adds_special, parse_special);
+        tokens.into_iter().map(|LlamaToken(token)| token).collect()
+    }
+
+    /// The spellings of `tokens`, one after the other, those of control tokens included. Where the vocabulary puts a space before
+    /// a text, that space is there.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] names a token outside of the vocabulary.
+    pub fn detokenize(&self, tokens: &[Token]) -> Result<Vec<u8>> {
+        let mut text = Vec::new();
+        for &token in tokens {
+            text.extend_from_slice(self.piece(token).ok_or_else(|| Error::InvalidRequest {
+                param: "tokens",
+                message: format!("token {token} is outside of the vocabulary of {} pieces", self.n_vocab()),
+            })?);
+        }
+        Ok(text)
+    }
+
+    /// The bytes that `token` is spelt with, control tokens too; perhaps no whole character. `None` outside of the vocabulary.
+    #[must_use]
+    pub fn piece(&self, token: Token) -> Option<&[u8]> {
+        self.pieces.spelling(token)
+    }
+
+    /// The bytes that `token` adds to a text: none for a control token. `None` outside of the vocabulary.
+    #[must_use]
+    pub fn text_piece(&self, token: Token) -> Option<&[u8]> {
+        self.pieces.text(token)
+    }
+
+    /// Whether `token` ends a text.
+    #[must_use]
+    pub fn is_end(&self, token: Token) -> bool {
+        self.pieces.is_end(token)
+    }
+
+    /// Every token that ends a text, in order.
+    #[must_use]
+    pub fn end_tokens(&self) -> &[Token] {
+        self.pieces.end_tokens()
+    }
+
+    /// Bytes of the pool that one token takes, estimated from the metadata; 0 for a model without attention.
+    #[must_use]
+    pub fn kv_bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {
+        self.kv_shape.bytes_per_token(type_k, type_v)
+    }
+
+    /// What [`crate::config::EngineConfig::settle`] needs to know of the model.
+    #[must_use]
+    pub fn facts(&self, type_k: KvType, type_v: KvType) -> ModelFacts {
+        ModelFacts {
+            n_ctx_train: self.n_ctx_train,
+            kv_bytes_per_token: self.kv_bytes_per_token(type_k, type_v),
+            keeps_whole_states: self.is_recurrent() || self.is_hybrid(),
+        }
+    }
+
+    /// Whether the model keeps a state in place of cells (Mamba, RWKV).
+    #[must_use]
+    pub fn is_recurrent(&self) -> bool {
+        self.inner.is_recurrent()
+    }
+
+    /// Whether some layers keep a state and some keep cells.
+    #[must_use]
+    pub fn is_hybrid(&self) -> bool {
+        self.inner.is_hybrid()
+    }
+
+    /// How far back the layers with a sliding window look, in tokens; 0 for a model without.
+    #[must_use]
+    pub fn n_swa(&self) -> u32 {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_n_swa(self.as_ptr()) }.unsigned_abs()
+    }
+
+    /// How many layers were asked to go to the GPU; `None` is all.
+    pub(super) fn n_gpu_layers(&self) -> Option<u32> {
+        self.config.n_gpu_layers
+    }
+
+    /// llama.cpp's pointer, valid while `self` lives.
+    pub(super) fn as_ptr(&self) -> *mut sys::llama_model {
+        raw(&self.inner)
+    }
+
+    fn vocab(&self) -> *const sys::llama_vocab {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_get_vocab(self.as_ptr()) }
+    }
+
+    fn value(&self, key: &str) -> Option<&str> {
+        self.metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model").field("config", &self.config).field("architecture", &self.architecture).finish_non_exhaustive()
+    }
+}
+
+/// The pointer inside of `model`, which its crate keeps private.
+fn raw(model: &LlamaModel) -> *mut sys::llama_model {
+    // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`, so it has
+    // the layout of a pointer. The copy is only used while `model` lives.
+    unsafe { std::mem::transmute_copy::<LlamaModel, *mut sys::llama_model>(model) }
+}
+
+/// Refuses by name the architectures that cannot continue a text, before gigabytes are read.
+fn check_architecture(architecture: &str) -> std::result::Result<(), String> {
+    let kind = match architecture {
+        "t5" => "an encoder-decoder model, which is not supported",
+        _ if ENCODERS.contains(&architecture) => "an encoder, which continues no text",
+        _ => return Ok(()),
+    };
+    Err(format!("its architecture, {architecture}, is that of {kind}"))
+}
+
+/// Refuses the kinds that only a loaded model shows.
+fn check_kind(model: *const sys::llama_model, architecture: &str) -> std::result::Result<(), String> {
+    // SAFETY: the caller holds the model.
+    let (has_encoder, is_diffusion) = unsafe { (sys::llama_model_has_encoder(model), sys::llama_model_is_diffusion(model)) };
+    let kind = match (is_diffusion, has_encoder) {
+        (true, _) => "a diffusion model, which does not write one token after another",
+        (_, true) => "a draft model for another one, which cannot run alone",
+        _ => return Ok(()),
+    };
+    Err(format!("its architecture, {architecture}, is that of {kind}"))
+}
+
+/// Refuses a `SentencePiece` vocabulary that lacks byte tokens: llama.cpp looks them up for whatever text it has no piece for, and
+/// ends the process where there is none.
+///
+/// # Safety
+/// `vocab` belongs to a loaded model, and its type is not `LLAMA_VOCAB_TYPE_NONE`.
+unsafe fn check_byte_tokens(vocab: *const sys::llama_vocab) -> std::result::Result<(), String> {
+    // SAFETY: the caller's promise; every id asked for is in the vocabulary.
+    let n_bytes = unsafe {
+        if sys::llama_vocab_type(vocab) != sys::LLAMA_VOCAB_TYPE_SPM {
+            return Ok(());
+        }
+        (0..sys::llama_vocab_n_tokens(vocab))
+            .filter(|&token| sys::llama_vocab_get_attr(vocab, token) & sys::LLAMA_TOKEN_ATTR_BYTE != 0)
+            .count()
+    };
+    if n_bytes < 256 {
+        return Err(format!("its vocabulary has {n_bytes} of 256 byte tokens, so it cannot spell every text"));
+    }
+    Ok(())
+}
+
+/// Whether the vocabulary has every token that it asks to be added; llama.cpp ends the process where one is missing.
+///
+/// # Safety
+/// `vocab` belongs to a loaded model, and its type is not `LLAMA_VOCAB_TYPE_NONE`.
+unsafe fn has_the_specials_it_adds(vocab: *const sys::llama_vocab) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (!sys::llama_vocab_get_add_bos(vocab) || some_token(sys::llama_vocab_bos(vocab)).is_some())
+            && (!sys::llama_vocab_get_add_eos(vocab) || some_token(sys::llama_vocab_eos(vocab)).is_some())
+            && (!sys::llama_vocab_get_add_sep(vocab) || some_token(sys::llama_vocab_sep(vocab)).is_some())
+    }
+}
+
+/// llama.cpp says "none" with a negative token.
+fn some_token(token: sys::llama_token) -> Option<Token> {
+    (token >= 0).then_some(token)
+}
+
+fn read_metadata(model: *const sys::llama_model) -> Vec<(String, String)> {
+    // SAFETY: the caller holds the model; llama.cpp writes at most the given number of bytes.
+    let n = unsafe { sys::llama_model_meta_count(model) };
+    (0..n)
+        .filter_map(|i| {
+            // SAFETY: as above, and `i` is below the count.
+            let key = read_string(|buffer, size| unsafe { sys::llama_model_meta_key_by_index(model, i, buffer, size) })?;
+            // SAFETY: as above.
+            let value = read_string(|buffer, size| unsafe { sys::llama_model_meta_val_str_by_index(model, i, buffer, size) })?;
+            Some((key, value))
+        })
+        .collect()
+}
+
+/// Reads a string that llama.cpp writes as `snprintf` does: into a buffer of a given size, returning the length it would have.
+fn read_string(write: impl Fn(*mut c_char, usize) -> i32) -> Option<String> {
+    let mut buffer = vec![0_u8; 256];
+    loop {
+        let length = usize::try_from(write(buffer.as_mut_ptr().cast::<c_char>(), buffer.len())).ok()?;
+        if length < buffer.len() {
+            buffer.truncate(length);
+            return Some(String::from_utf8_lossy(&buffer).into_owned());
+        }
+        buffer = vec![0; length + 1];
+    }
+}

@@ -1,0 +1,27 @@
+//! Tests of this folder on the demo model.
+
+mod model;
+mod runner;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use crate::config::ModelConfig;
+use crate::error::Result;
+use crate::llama::Model;
+
+/// The model that ships with the project.
+fn demo_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("python/weft/models/storyteller-q8_0.gguf")
+}
+
+fn load(path: &Path) -> Result<Model> {
+    let config = ModelConfig { path: path.to_owned(), n_gpu_layers: None, use_mmap: true, use_mlock: false };
+    Model::load(&config, |_| ())
+}
+
+/// The demo model, loaded once for all tests.
+fn demo() -> Arc<Model> {
+    static DEMO: OnceLock<Arc<Model>> = OnceLock::new();
+    Arc::clone(DEMO.get_or_init(|| Arc::new(load(&demo_path()).expect("the demo model loads"))))
+}

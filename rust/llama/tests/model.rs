@@ -1,0 +1,184 @@
+//! Loading, and what a loaded model says of itself.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use super::{demo, demo_path, load};
+use crate::config::{EngineConfig, KvType, ModelConfig};
+use crate::error::Error;
+use crate::llama::Model;
+
+/// A file of this test's own, gone when dropped.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(name: &str, content: &[u8]) -> Self {
+        let path = std::env::temp_dir().join(format!("weft-{}-{name}", std::process::id()));
+        fs::write(&path, content).expect("the temporary folder is writable");
+        Self(path)
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Why the file at `path` cannot be loaded.
+fn refusal(path: &Path) -> String {
+    match load(path) {
+        Err(Error::ModelLoad { path: named, reason }) => {
+            assert_eq!(named, path);
+            reason
+        }
+        Err(other) => panic!("{other:?}"),
+        Ok(model) => panic!("{model:?} was loaded"),
+    }
+}
+
+/// The demo model with its architecture spelt `name`, which must be as long.
+fn with_architecture(name: &[u8; 5]) -> Vec<u8> {
+    let mut bytes = fs::read(demo_path()).expect("the demo model is there");
+    let key = b"general.architecture";
+    let at = bytes.windows(key.len()).position(|window| window == key).expect("every GGUF names its architecture");
+    // The key is followed by the value's type (4 bytes) and length (8 bytes).
+    let value = at + key.len() + 12;
+    assert_eq!(&bytes[value..value + 5], b"llama");
+    bytes[value..value + 5].copy_from_slice(name);
+    bytes
+}
+
+#[test]
+fn a_model_says_what_it_is() {
+    let model = demo();
+    assert_eq!(model.path(), demo_path());
+    assert_eq!(model.architecture(), "llama");
+    assert_eq!((model.n_ctx_train(), model.n_vocab(), model.n_embd(), model.n_layer()), (1024, 2048, 192, 6));
+    assert_eq!(model.vocab_type(), 1);
+    assert!((2_700_000..2_800_000).contains(&model.n_params()), "{}", model.n_params());
+    assert!((2_900_000..3_000_000).contains(&model.size_bytes()), "{}", model.size_bytes());
+    assert!(model.description().contains("llama"), "{}", model.description());
+    assert!(model.chat_template().is_some_and(|template| template.contains("<|im_start|>")));
+    assert!(model.metadata().iter().any(|(key, value)| key == "llama.context_length" && value == "1024"));
+    assert!(!model.is_recurrent() && !model.is_hybrid() && model.n_swa() == 0);
+    // 6 layers × 2 KV heads × 32 elements × 2 bytes, K and V.
+    assert_eq!(model.kv_bytes_per_token(KvType::F16, KvType::F16), 1536);
+}
+
+#[test]
+fn the_default_pool_of_the_demo_model_has_8192_cells() {
+    let facts = demo().facts(KvType::F16, KvType::F16);
+    let limits = EngineConfig::default().settle(&facts, 8 << 30).expect("the defaults are valid");
+    assert_eq!((limits.n_slots, limits.n_ctx, limits.n_ctx_slot), (8, 8192, 1024));
+}
+
+#[test]
+fn end_tokens_are_those_that_end() {
+    let model = demo();
+    assert!(!model.end_tokens().is_empty());
+    assert!(model.is_end(model.eos_token().expect("the demo model has an EOS")));
+    assert!(model.is_end(model.eot_token().expect("the demo model has an end of turn")));
+    let by_asking: Vec<i32> = (0..2048).filter(|&token| model.is_end(token)).collect();
+    assert_eq!(model.end_tokens(), by_asking);
+    assert!(!model.is_end(-1) && !model.is_end(2048));
+}
+
+#[test]
+fn any_bytes_survive_tokens() {
+    let model = demo();
+    let texts: [&[u8]; 8] = [
+        b"Once upon a time, there was a cow.",
+        b"",
+        b"\0",
+        b"a\0b\0\0c",
+        "naïve Ωμέγα 日本語 🦊👩‍👩‍👧".as_bytes(),
+        b"  two  spaces  \n\n\ttab ",
+        b"not \xff\xfe UTF-8 \xc3",
+        b"<|im_start|> as it is",
+    ];
+    for text in texts {
+        let tokens = model.tokenize(text, false, false);
+        let back = model.detokenize(&tokens).expect("tokens of the vocabulary");
+        assert_eq!(back.escape_ascii().to_string(), text.escape_ascii().to_string(), "{tokens:?}");
+    }
+}
+
+#[test]
+fn every_character_survives_tokens() {
+    let model = demo();
+    let text: String = (0..=0x10_FFFF).step_by(37).filter_map(char::from_u32).collect();
+    let back = model.detokenize(&model.tokenize(text.as_bytes(), false, false)).expect("tokens of the vocabulary");
+    assert!(back == text.into_bytes());
+}
+
+#[test]
+fn special_tokens_are_parsed_and_added_only_where_asked() {
+    let model = demo();
+    let bos = model.bos_token().expect("the demo model has a BOS");
+    assert_eq!(model.tokenize(b"cow", true, false)[0], bos);
+    assert!(!model.tokenize(b"cow", false, false).contains(&bos));
+    let parsed = model.tokenize(b"<|im_start|>", false, true);
+    assert_eq!(parsed.len(), 1);
+    assert_eq!(model.detokenize(&parsed).expect("in the vocabulary"), b"<|im_start|>");
+    assert_eq!(model.piece(parsed[0]), Some(&b"<|im_start|>"[..]));
+    assert_eq!(model.text_piece(parsed[0]), Some(&b""[..]));
+    assert!(model.tokenize(b"<|im_start|>", false, false).len() > 1);
+}
+
+#[test]
+fn a_token_outside_of_the_vocabulary_is_an_error() {
+    let model = demo();
+    for token in [-1, 2048, i32::MAX, i32::MIN] {
+        assert!(matches!(model.detokenize(&[token]), Err(Error::InvalidRequest { param: "tokens", .. })), "{token}");
+        assert_eq!((model.piece(token), model.text_piece(token)), (None, None));
+    }
+}
+
+#[test]
+fn loading_reports_its_progress_up_to_the_end() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let config = ModelConfig { path: demo_path(), n_gpu_layers: Some(0), use_mmap: false, use_mlock: false };
+    let writer = Arc::clone(&seen);
+    let model = Model::load(&config, move |fraction| writer.lock().expect("nobody panics").push(fraction));
+    assert!(model.is_ok());
+    let seen = seen.lock().expect("nobody panics");
+    assert!(seen.is_sorted() && seen.last() == Some(&1.0), "{seen:?}");
+}
+
+#[test]
+fn a_bad_file_says_what_is_wrong_with_it() {
+    assert!(refusal(Path::new("/nowhere/model.gguf")).contains("no such file"));
+    assert!(refusal(&std::env::temp_dir()).contains("directory"));
+    assert!(refusal(&TempFile::new("empty", b"").0).contains("empty"));
+    let garbage = refusal(&TempFile::new("garbage", b"PK\x03\x04 and so on").0);
+    assert!(garbage.contains("not a GGUF file") && garbage.contains("PK\\x03\\x04"), "{garbage}");
+}
+
+#[test]
+fn a_file_cut_short_says_so() {
+    let whole = fs::read(demo_path()).expect("the demo model is there");
+    let in_tensors = refusal(&TempFile::new("cut-in-tensors", &whole[..whole.len() / 2]).0);
+    assert!(in_tensors.contains("not within the file bounds"), "{in_tensors}");
+    for length in [4, 20, 30, 1000, 20_000] {
+        let in_metadata = refusal(&TempFile::new(&format!("cut-at-{length}"), &whole[..length]).0);
+        assert!(in_metadata.contains("cut short"), "{in_metadata}");
+    }
+}
+
+#[test]
+fn an_architecture_that_cannot_run_is_named() {
+    let unknown = refusal(&TempFile::new("unknown", &with_architecture(b"lemma")).0);
+    assert!(unknown.contains("unknown model architecture: 'lemma'"), "{unknown}");
+}
+
+#[test]
+fn two_threads_load_at_once() {
+    std::thread::scope(|scope| {
+        let loads: Vec<_> = (0..2).map(|_| scope.spawn(|| load(&demo_path()).map(|model| model.n_vocab()))).collect();
+        for handle in loads {
+            assert_eq!(handle.join().expect("no panic"), Ok(2048));
+        }
+    });
+}

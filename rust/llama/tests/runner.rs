@@ -1,0 +1,237 @@
+//! Decodes, forks and refusals, on the demo model.
+
+use std::sync::Arc;
+
+use super::demo;
+use crate::config::{EngineConfig, FlashAttention, KvType, Limits};
+use crate::engine::runner::{Plan, Runner, SequenceId};
+use crate::error::Error;
+use crate::llama::LlamaRunner;
+use crate::llama::batch::rows_of;
+use crate::request::Token;
+
+/// Logits of one prefix computed in two shapes of batch may differ by this: attention sums in another order, in 16-bit cells.
+const TOLERANCE: f32 = 0.05;
+
+fn try_start(change: impl FnOnce(&mut EngineConfig)) -> Result<(LlamaRunner, Limits), Error> {
+    let mut config = EngineConfig { n_slots: Some(4), n_ctx: Some(1024), n_threads: Some(1), ..EngineConfig::default() };
+    change(&mut config);
+    let model = demo();
+    let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30)?;
+    Ok((LlamaRunner::new(Arc::clone(&model), &config, &limits)?, limits))
+}
+
+fn start() -> (LlamaRunner, Limits) {
+    try_start(|_| ()).expect("the demo model runs")
+}
+
+fn prompt(n: usize) -> Vec<Token> {
+    let text = "Once upon a time, there was a little cow who wanted to see the sea. ".repeat(40);
+    let tokens = demo().tokenize(text.as_bytes(), true, true);
+    assert!(tokens.len() >= n);
+    tokens[..n].to_vec()
+}
+
+/// Computes `tokens` from `position` on and returns the last row of logits.
+fn compute(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token]) -> Vec<f32> {
+    runner.decode(&rows_of(SequenceId(id), position, tokens)).expect("the plan is valid");
+    runner.logits(tokens.len() - 1).to_vec()
+}
+
+fn most_likely(logits: &[f32]) -> usize {
+    (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("a vocabulary is not empty")
+}
+
+#[track_caller]
+fn assert_close(a: &[f32], b: &[f32]) {
+    let most = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(most < TOLERANCE, "logits differ by {most}");
+    assert_eq!(most_likely(a), most_likely(b));
+}
+
+#[test]
+fn a_forked_prefix_continues_as_if_computed() {
+    let (mut runner, _) = start();
+    let tokens = prompt(60);
+    compute(&mut runner, 0, 0, &tokens[..50]);
+    // A part of what sequence 0 holds, then another continuation than its own.
+    assert!(runner.can_fork(SequenceId(0), 50, 30));
+    runner.fork(SequenceId(0), SequenceId(1), 30);
+    let forked = compute(&mut runner, 1, 30, &tokens[50..60]);
+    let whole = [&tokens[..30], &tokens[50..60]].concat();
+    let computed = compute(&mut runner, 2, 0, &whole);
+    assert_close(&forked, &computed);
+    // The original goes on unharmed.
+    let on = compute(&mut runner, 0, 50, &tokens[50..60]);
+    let all = compute(&mut runner, 3, 0, &tokens);
+    assert_close(&on, &all);
+}
+
+#[test]
+fn chunks_of_several_sequences_ride_in_one_decode() {
+    let (mut runner, _) = start();
+    let (a, b) = (prompt(40), prompt(55)[20..].to_vec());
+    compute(&mut runner, 0, 0, &a[..10]);
+    // Rows of the two sequences take turns, each in order of position.
+    let (rest_of_a, all_of_b) = (rows_of(SequenceId(0), 10, &a[10..]), rows_of(SequenceId(1), 0, &b));
+    let mut rows: Vec<_> = rest_of_a.rows.iter().chain(&all_of_b.rows).copied().collect();
+    rows.sort_by_key(|row| (row.wants_logits, row.token % 7, row.sequence, row.position));
+    rows.sort_by_key(|row| row.position);
+    let plan = Plan { rows };
+    runner.decode(&plan).expect("the plan is valid");
+    let mixed: Vec<Vec<f32>> = (0..2)
+        .map(|id| {
+            let last = plan.rows.iter().position(|row| row.wants_logits && row.sequence == SequenceId(id));
+            runner.logits(last.expect("each sequence wants its last row")).to_vec()
+        })
+        .collect();
+    assert_close(&mixed[0], &compute(&mut runner, 2, 0, &a));
+    assert_close(&mixed[1], &compute(&mut runner, 3, 0, &b));
+}
+
+#[test]
+fn a_truncated_sequence_goes_on_from_there() {
+    let (mut runner, _) = start();
+    let tokens = prompt(30);
+    let first = compute(&mut runner, 0, 0, &tokens);
+    assert!(runner.truncate(SequenceId(0), 29));
+    let again = compute(&mut runner, 0, 29, &tokens[29..]);
+    assert_close(&first, &again);
+    assert!(runner.truncate(SequenceId(0), 100), "nothing to forget");
+    runner.drop_sequence(SequenceId(0));
+    assert_close(&first, &compute(&mut runner, 0, 0, &tokens));
+}
+
+#[test]
+fn forked_cells_are_shared() {
+    let (mut runner, limits) = start();
+    // 1,000 of 1,024 cells; 60 forks of all of it would be 60,000 if they were copies.
+    let tokens = prompt(500);
+    compute(&mut runner, 0, 0, &tokens);
+    compute(&mut runner, 0, 500, &tokens);
+    for id in 1..61 {
+        runner.fork(SequenceId(0), SequenceId(id), 1000);
+    }
+    let rows = (0..20).map(|id| rows_of(SequenceId(id), 1000, &tokens[..1]).rows[0]);
+    runner.decode(&Plan { rows: rows.collect() }).expect("20 of the 24 free cells");
+    assert_eq!(limits.n_seq_max, 68);
+}
+
+#[test]
+fn a_broken_plan_is_an_error_and_harms_nothing() {
+    let (mut runner, limits) = start();
+    let tokens = prompt(20);
+    compute(&mut runner, 0, 0, &tokens[..10]);
+    let n_ids = u16::try_from(limits.n_seq_max).expect("few") + 1;
+    let mut gap = rows_of(SequenceId(0), 10, &tokens[10..12]);
+    gap.rows[1].position = 12;
+    let mut outputs = rows_of(SequenceId(1), 0, &tokens[..1].repeat(n_ids as usize + 1));
+    outputs.rows.iter_mut().for_each(|row| row.wants_logits = true);
+    let broken = [
+        ("empty", Plan::default()),
+        ("too many rows", rows_of(SequenceId(1), 0, &tokens[..1].repeat(limits.n_ubatch as usize + 1))),
+        ("too many outputs", outputs),
+        ("a gap", gap),
+        ("not at the end", rows_of(SequenceId(0), 9, &tokens[..1])),
+        ("beyond the end", rows_of(SequenceId(0), 11, &tokens[..1])),
+        ("no such sequence", rows_of(SequenceId(n_ids), 0, &tokens[..1])),
+        ("no such token", rows_of(SequenceId(1), 0, &[2048])),
+        ("a negative token", rows_of(SequenceId(1), 0, &[-1])),
+    ];
+    for (what, plan) in &broken {
+        let error = runner.decode(plan).expect_err(what);
+        assert!(error.reason.contains("breaks a rule"), "{what}: {error}");
+    }
+    let on = compute(&mut runner, 0, 10, &tokens[10..]);
+    assert_close(&on, &compute(&mut runner, 1, 0, &tokens));
+}
+
+#[test]
+fn a_full_pool_is_an_error_and_harms_nothing() {
+    let (mut runner, _) = try_start(|config| config.n_ctx = Some(256)).expect("the demo model runs");
+    let tokens = prompt(250);
+    compute(&mut runner, 0, 0, &tokens[..240]);
+    let error = runner.decode(&rows_of(SequenceId(1), 0, &tokens[..20])).expect_err("16 cells are free");
+    assert!(error.reason.contains("256 cells has no room for 20 more"), "{error}");
+    compute(&mut runner, 1, 0, &tokens[..6]);
+    compute(&mut runner, 0, 240, &tokens[240..]);
+}
+
+#[test]
+#[should_panic(expected = "did not want logits")]
+fn logits_that_nobody_wanted_are_a_bug() {
+    let (mut runner, _) = start();
+    compute(&mut runner, 0, 0, &prompt(3));
+    runner.logits(1);
+}
+
+#[test]
+#[should_panic(expected = "did not want logits")]
+fn logits_after_a_refused_plan_are_a_bug() {
+    let (mut runner, _) = start();
+    compute(&mut runner, 0, 0, &prompt(3));
+    assert!(runner.decode(&Plan::default()).is_err());
+    runner.logits(2);
+}
+
+#[test]
+#[should_panic(expected = "holds tokens already")]
+fn a_fork_onto_a_sequence_in_use_is_a_bug() {
+    let (mut runner, _) = start();
+    compute(&mut runner, 0, 0, &prompt(3));
+    compute(&mut runner, 1, 0, &prompt(3));
+    runner.fork(SequenceId(0), SequenceId(1), 3);
+}
+
+#[test]
+fn more_than_is_held_cannot_be_forked() {
+    let (mut runner, _) = start();
+    compute(&mut runner, 0, 0, &prompt(3));
+    assert!(runner.can_fork(SequenceId(0), 3, 3) && !runner.can_fork(SequenceId(0), 3, 4));
+}
+
+#[test]
+fn control_tokens_are_no_text() {
+    let (runner, _) = start();
+    let mut text = Vec::new();
+    for token in demo().tokenize(b"<|im_start|>cow<|im_end|>", true, true) {
+        runner.append_piece(token, &mut text);
+    }
+    assert_eq!(String::from_utf8_lossy(&text).trim_start(), "cow");
+    assert_eq!(runner.end_tokens(), demo().end_tokens());
+}
+
+#[test]
+fn every_setting_runs() {
+    let formats = [
+        KvType::F32,
+        KvType::F16,
+        KvType::Bf16,
+        KvType::Q8_0,
+        KvType::Q4_0,
+        KvType::Q4_1,
+        KvType::Iq4Nl,
+        KvType::Q5_0,
+        KvType::Q5_1,
+    ];
+    for kv in formats {
+        let (mut runner, _) = try_start(|config| (config.type_k, config.type_v) = (kv, kv)).expect("the format runs");
+        assert!(compute(&mut runner, 0, 0, &prompt(20)).iter().all(|logit| logit.is_finite()), "{kv:?}");
+    }
+    for flash_attention in [FlashAttention::On, FlashAttention::Off] {
+        let (mut runner, _) = try_start(|config| config.flash_attention = flash_attention).expect("it runs");
+        compute(&mut runner, 0, 0, &prompt(20));
+    }
+    let (mut runner, _) = try_start(|config| (config.n_threads, config.n_threads_batch) = (Some(2), Some(1))).expect("it runs");
+    compute(&mut runner, 0, 0, &prompt(20));
+}
+
+#[test]
+fn the_most_slots_and_the_smallest_pool_run() {
+    let (mut runner, limits) =
+        try_start(|c| (c.n_slots, c.n_ctx, c.n_ubatch, c.n_batch) = (Some(254), Some(1), 1, 1)).expect("it runs");
+    let rows = (0..254).map(|id| rows_of(SequenceId(id), 0, &[5]).rows[0]);
+    runner.decode(&Plan { rows: rows.collect() }).expect("a row of every slot");
+    assert_eq!(runner.logits(253).len(), 2048);
+    assert_eq!((limits.n_ctx, limits.n_ubatch), (512, 270));
+}
