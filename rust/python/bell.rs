@@ -138,15 +138,15 @@ impl Watch {
         let known = watches(py).iter().find(|watch| watch.get().event_loop.is(&event_loop)).map(|watch| watch.clone_ref(py));
         match known {
             Some(watch) => Ok(watch),
-            None => Self::open(py, event_loop.unbind()),
+            None => Self::open(py, &event_loop),
         }
     }
 
-    fn open(py: Python<'_>, event_loop: Py<PyAny>) -> PyResult<Py<Self>> {
+    fn open(py: Python<'_>, event_loop: &Bound<'_, PyAny>) -> PyResult<Py<Self>> {
         let bell = Arc::new(LoopBell::new()?);
-        let watch = Py::new(py, Self { bell, event_loop: event_loop.clone_ref(py), waiters: Mutex::new(Vec::new()) })?;
+        let watch = Py::new(py, Self { bell, event_loop: event_loop.clone().unbind(), waiters: Mutex::new(Vec::new()) })?;
         let answer = watch.getattr(py, intern!(py, "_answer"))?;
-        event_loop.call_method1(py, intern!(py, "add_reader"), (watch.get().bell.reader.as_raw_fd(), answer))?;
+        event_loop.call_method1(intern!(py, "add_reader"), (watch.get().bell.reader.as_raw_fd(), answer))?;
         // A closed loop forgets its readers, but nobody tells us: look when a new one comes. They are asked outside of the lock,
         // because asking runs Python.
         let known: Vec<_> = watches(py).iter().map(|watch| watch.clone_ref(py)).collect();

@@ -43,7 +43,7 @@ impl PyEngine {
     #[new]
     #[pyo3(signature = (model, *, n_slots=None, n_ctx=None, kv_unified=None, n_batch=None, n_ubatch=None, n_threads=None,
         n_threads_batch=None, flash_attention="auto", type_k="f16", type_v="f16", max_queue=None, max_token_gap_ms=None))]
-    #[expect(clippy::too_many_arguments, reason = "all but the model are keywords, as Python has them")]
+    #[expect(clippy::too_many_arguments, clippy::similar_names, reason = "all but the model are keywords in Python")]
     fn new(
         py: Python<'_>,
         model: Py<PyModel>,

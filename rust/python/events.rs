@@ -28,7 +28,7 @@ pub struct PyToken {
 impl PyToken {
     fn new(py: Python<'_>, event: TokenEvent) -> PyResult<Self> {
         let TokenEvent { index, token, text, slot, n_predicted, logprobs } = event;
-        let logprobs = logprobs.map(|logprobs| Py::new(py, PyLogprobs::new(py, *logprobs)?)).transpose()?;
+        let logprobs = logprobs.map(|logprobs| Py::new(py, PyLogprobs::new(py, &logprobs)?)).transpose()?;
         Ok(Self { index, token, text: PyString::new(py, &text).unbind(), slot, n_predicted, logprobs })
     }
 }
@@ -55,9 +55,9 @@ pub struct PyLogprobs {
 
 impl PyLogprobs {
     fn new(py: Python<'_>, logprobs: Logprobs) -> PyResult<Self> {
-        let to_python = |logprob| Py::new(py, PyLogprob::new(py, logprob));
-        let top = logprobs.top.into_iter().map(to_python).collect::<PyResult<_>>()?;
-        Ok(Self { chosen: to_python(logprobs.chosen)?, top })
+        let to_python = |logprob: &Logprob| Py::new(py, PyLogprob::new(py, logprob));
+        let top = logprobs.top.iter().map(to_python).collect::<PyResult<_>>()?;
+        Ok(Self { chosen: to_python(&logprobs.chosen)?, top })
     }
 }
 
