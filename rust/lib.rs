@@ -50,6 +50,10 @@ pub mod cache;
 pub mod sampling;
 
 #[cfg(feature = "llama")]
+#[allow(unsafe_code, reason = "llama.cpp is C++; its folder is the one place that calls it")]
 pub mod llama;
 
 pub mod fake_runner;
+
+#[cfg(feature = "python")]
+mod python;

@@ -1,14 +1,23 @@
-"""The compiled engine (first draft: the names and types are the contract, the docs are to be completed)."""
+"""The compiled engine.
+
+The manual of the classes that `weft` exports and of what stands behind `weft.Engine`. All of them are immutable, and every method
+may be called from any thread. Whatever waits, waits without the GIL.
+
+In a forked child every call that touches a model, an engine or a stream raises `ForkedProcess`: its threads are not there.
+"""
+
+# ruff: noqa: PYI021 - The compiled module has no other source to read: this is its manual.
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, Self, final
 
 from weft.request import Request
 
 @final
 class Model:
-    """A loaded GGUF file. Every method may be called from any thread."""
+    """A loaded GGUF file: its vocabulary, its metadata, its weights."""
+
     @staticmethod
     def load(
         path: str | os.PathLike[str],
@@ -17,39 +26,103 @@ class Model:
         use_mmap: bool = True,
         use_mlock: bool = False,
         on_progress: Callable[[float], object] | None = None,
-    ) -> Model: ...  # blocks, GIL released; raises ModelLoadError
+    ) -> Model:
+        """Loads a GGUF file. Blocks until all of it is read, without the GIL.
+
+        Args:
+            path: The file; of a split model, its first part.
+            n_gpu_layers: Layers that go to the GPU; None is as many as there are.
+            use_mmap: Maps the file instead of reading it.
+            use_mlock: Keeps the weights from being swapped out.
+            on_progress: Called with the fraction that is loaded, 0 to 1, on this thread. The load goes on if it raises; its first
+                exception is raised at the end.
+
+        Raises:
+            ModelLoadError: The file is no model that can be run; `reason` says what is wrong with it.
+            InvalidConfig: `n_gpu_layers` is out of range.
+        """
+
     @property
-    def path(self) -> str: ...
+    def path(self) -> str:
+        """The file, as it was named."""
+
     @property
-    def name(self) -> str | None: ...            # general.name
+    def name(self) -> str | None:
+        """`general.name` of the metadata."""
+
     @property
-    def description(self) -> str: ...            # "llama 0.5B Q8_0"
+    def description(self) -> str:
+        """Architecture, size and quantization in llama.cpp's words: "llama 0.5B Q8_0"."""
+
     @property
-    def n_ctx_train(self) -> int: ...
+    def n_ctx_train(self) -> int:
+        """Tokens of context that the model was trained on."""
+
     @property
-    def n_vocab(self) -> int: ...
+    def n_vocab(self) -> int:
+        """Size of the vocabulary; token ids are below it."""
+
     @property
-    def n_embd(self) -> int: ...
+    def n_embd(self) -> int:
+        """Width of the model."""
+
     @property
-    def n_params(self) -> int: ...
+    def n_params(self) -> int:
+        """Parameters."""
+
     @property
-    def size_bytes(self) -> int: ...
+    def size_bytes(self) -> int:
+        """Bytes of all tensors."""
+
     @property
-    def vocab_type(self) -> int: ...
+    def vocab_type(self) -> int:
+        """llama.cpp's number of the kind of tokenizer: 1 is SentencePiece BPE, 2 byte-level BPE."""
+
     @property
-    def bos_token(self) -> int | None: ...
+    def bos_token(self) -> int | None:
+        """The token that begins a text."""
+
     @property
-    def eos_token(self) -> int | None: ...
+    def eos_token(self) -> int | None:
+        """The token that ends a text."""
+
     @property
-    def chat_template(self) -> str | None: ...
-    def metadata(self) -> dict[str, str]: ...
-    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]: ...
-    def detokenize(self, tokens: Sequence[int]) -> str: ...   # special tokens as text, invalid UTF-8 as U+FFFD
-    def token_bytes(self, token: int) -> bytes: ...           # special tokens as their text
+    def chat_template(self) -> str | None:
+        """The chat template, in Jinja."""
+
+    def metadata(self) -> dict[str, str]:
+        """Every key of the file's metadata with its value as text, arrays left out."""
+
+    def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The token ids of a text. Works without the GIL, on this thread, at about 1 µs per byte.
+
+        Args:
+            text: The text; bytes need not be UTF-8.
+            add_special: Adds the tokens that begin and end a text, where the vocabulary asks for them.
+            parse_special: Reads the spelling of a control token as that token.
+
+        Raises:
+            InvalidRequest: `text` has a lone surrogate, or is no text at all.
+        """
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text that token ids stand for: control tokens as they are spelt, U+FFFD for bytes that are no UTF-8.
+
+        Raises:
+            InvalidRequest: A token is outside of the vocabulary.
+        """
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that one token stands for, perhaps no whole character; of a control token, its spelling.
+
+        Raises:
+            InvalidRequest: The token is outside of the vocabulary.
+        """
 
 @final
 class Engine:
-    """The worker thread over one model."""
+    """The worker thread over one model. `weft.Engine` is the same for async Python."""
+
     def __new__(
         cls,
         model: Model,
@@ -57,101 +130,353 @@ class Engine:
         n_slots: int | None = None,
         n_ctx: int | None = None,
         kv_unified: bool | None = None,
-        n_batch: int = 2048,
-        n_ubatch: int = 512,
+        n_batch: int | None = None,
+        n_ubatch: int | None = None,
         n_threads: int | None = None,
         n_threads_batch: int | None = None,
         flash_attention: Literal["auto", "on", "off"] = "auto",
         type_k: str = "f16",
         type_v: str = "f16",
-        max_queue: int = 1024,
-        max_token_gap_ms: float = 200.0,
-    ) -> Self: ...  # blocks, GIL released
+        max_queue: int | None = None,
+        max_token_gap_ms: float | None = None,
+    ) -> Self:
+        """Starts the worker and makes its pool of KV cells. Blocks until that is done, without the GIL.
+
+        Dropping the last reference ends the worker as `stop` does.
+
+        Args:
+            model: The model.
+            n_slots: Sequences that run at once, 1 to 254; None is 8, each of which may use the whole pool.
+            n_ctx: Cells of the pool, in tokens, rounded up to a multiple of 256; None or 0 lets the model and the free memory
+                decide.
+            kv_unified: Whether one slot may use the whole pool, or `n_ctx / n_slots` of it; None is the former where `n_slots` is
+                None.
+            n_batch: Most tokens that llama.cpp takes in one call; None is 2,048.
+            n_ubatch: Most tokens of one decode; None is 512.
+            n_threads: Threads of a decode of few tokens; None is the number of physical cores.
+            n_threads_batch: Threads of a decode of many tokens; None is the same as `n_threads`.
+            flash_attention: Whether attention runs as one fused kernel; "auto" lets llama.cpp decide.
+            type_k: Number format of K in the pool: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1.
+            type_v: The same of V; a quantised one needs flash attention.
+            max_queue: Requests that may wait for a slot; None is 1,024.
+            max_token_gap_ms: Longest pause in milliseconds between two tokens of a running stream that a prompt being computed
+                beside it may cause; None is 200.
+
+        Raises:
+            InvalidConfig: A setting is out of range, two contradict each other, or the pool does not fit into memory.
+            ModelLoadError: The model cannot continue a text.
+            DecodeError: The model cannot compute.
+        """
+
     @property
-    def model(self) -> Model: ...
+    def model(self) -> Model:
+        """The model."""
+
     @property
-    def limits(self) -> Limits: ...
-    def submit(self, request: Request) -> Completions: ...  # raises ContextOverflow, QueueFull, InvalidRequest, EngineStopped
-    def stats(self) -> Stats: ...
-    def stop(self) -> None: ...  # blocks until the worker has ended; every open stream raises EngineStopped
+    def limits(self) -> Limits:
+        """The numbers that were settled at the start."""
+
+    def submit(self, request: Request) -> Completions:
+        """Queues a request and returns its stream at once.
+
+        A prompt that is a string is tokenized here, without the GIL but on this thread, with the special tokens that the
+        vocabulary asks for and with control tokens read from their spelling, as llama-server reads a raw prompt.
+
+        Raises:
+            InvalidRequest: A field has the wrong type or is out of range.
+            ContextOverflow: The prompt alone fills the context of a slot.
+            QueueFull: `max_queue` requests wait already.
+            EngineStopped: The engine was stopped.
+        """
+
+    def stats(self) -> Stats:
+        """What the engine is doing, as of its last step."""
+
+    def stop(self) -> None:
+        """Ends the worker and waits, without the GIL, for the decode that is running. Idempotent.
+
+        Every open stream ends with `EngineStopped`, and later requests are refused with it.
+        """
 
 @final
 class Limits:
-    n_slots: int
-    n_ctx: int
-    n_ctx_slot: int
-    n_ubatch: int
-    n_seq_max: int
-    max_queue: int
+    """The numbers that were settled when the engine started."""
+
+    @property
+    def n_slots(self) -> int:
+        """Slots: sequences that run at once."""
+
+    @property
+    def n_ctx(self) -> int:
+        """Cells of the pool, in tokens; a multiple of 256."""
+
+    @property
+    def n_ctx_slot(self) -> int:
+        """Most tokens of one sequence, prompt and prediction together; at most `n_ctx`."""
+
+    @property
+    def n_ubatch(self) -> int:
+        """Most tokens of one decode."""
+
+    @property
+    def n_seq_max(self) -> int:
+        """Sequence ids, at most 256: those of the slots and of cached branches."""
+
+    @property
+    def max_queue(self) -> int:
+        """Requests that may wait for a slot."""
 
 @final
 class Completions:
-    """The stream of one request. Dropping it cancels the request."""
-    seed: int      # the effective seed of branch 0
-    n_prompt: int
+    """The stream of one request: the events of all its branches as they come.
+
+    Cancels the request, and so frees its slots before the next decode: `close()`, `aclose()`, and dropping the last reference,
+    whether by `break` out of an `async for` that holds it, by the end of a cancelled task, or by the garbage collector.
+
+    Several tasks may read one stream, on any threads and event loops of asyncio (or uvloop) that can watch a file descriptor;
+    each event goes to one of them. A task that is cancelled while it waits takes nothing out of the stream.
+    """
+
+    @property
+    def seed(self) -> int:
+        """The seed of branch 0, given or random; branch `i` draws with `seed + i` (modulo 2³²)."""
+
+    @property
+    def n_prompt(self) -> int:
+        """The prompt's length in tokens."""
+
     def __aiter__(self) -> Self: ...
-    async def __anext__(self) -> Token | Finished: ...
-    async def next_batch(self) -> list[Token | Finished]: ...  # all that is ready, at least one; [] once every branch has finished
-    def close(self) -> None: ...       # cancels now; idempotent
-    async def aclose(self) -> None: ...
+    def __anext__(self) -> Coroutine[Any, Any, Token | Finished]:
+        """The next event of any branch. Nothing waits where one is ready.
+
+        Raises:
+            StopAsyncIteration: Every branch has finished, or the stream was closed.
+            DecodeError: The model could not compute a step. This and the next two are raised once, then the stream has ended.
+            SlowReader: The reader fell too far behind.
+            EngineStopped: The engine was stopped.
+            RuntimeError: No asyncio event loop runs on this thread.
+        """
+
+    def next_batch(self) -> Coroutine[Any, Any, list[Token | Finished]]:
+        """Every event that is ready, in order, at least one, at most 4,096; an empty list at the end. Cheaper than one by one.
+
+        Raises:
+            DecodeError: The model could not compute a step. This and the next two are raised once, then the stream has ended.
+            SlowReader: The reader fell too far behind.
+            EngineStopped: The engine was stopped.
+            RuntimeError: No asyncio event loop runs on this thread.
+        """
+
+    def close(self) -> None:
+        """Cancels the request now: its events are dropped, and whoever waits for one sees the end of the stream. Idempotent."""
+
+    def aclose(self) -> Coroutine[Any, Any, None]:
+        """The same as `close`, at once, also if it is not awaited: for `contextlib.aclosing`."""
 
 @final
 class Token:
-    index: int
-    token: int
-    text: str
-    slot: int
-    n_predicted: int
-    logprobs: Logprobs | None
+    """One token of one branch."""
+
+    __match_args__ = ("index", "token", "text")
+
+    @property
+    def index(self) -> int:
+        """Which branch, `0 <= index < n`."""
+
+    @property
+    def token(self) -> int:
+        """The token that was drawn; an end token is reported too."""
+
+    @property
+    def text(self) -> str:
+        """Text that became safe to show with this token.
+
+        Empty while bytes are held back, because they are no whole character or might begin a stop string. The texts of a branch
+        join to its whole answer.
+        """
+
+    @property
+    def slot(self) -> int:
+        """The slot that the branch runs in."""
+
+    @property
+    def n_predicted(self) -> int:
+        """Tokens of this branch so far, this one included."""
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """Log-probabilities, where `n_probs` of the request is above 0."""
 
 @final
 class Logprobs:
-    chosen: Logprob
-    top: list[Logprob]
+    """Natural logarithms of probabilities under the model's own distribution, before bias, penalties and filters."""
+
+    @property
+    def chosen(self) -> Logprob:
+        """Of the token that was drawn."""
+
+    @property
+    def top(self) -> list[Logprob]:
+        """Of the `n_probs` most likely tokens, most likely first."""
 
 @final
 class Logprob:
-    token: int
-    bytes: bytes
-    text: str      # bytes with U+FFFD for what is no UTF-8
-    logprob: float
+    """One token with its log-probability."""
+
+    @property
+    def token(self) -> int:
+        """The token id."""
+
+    @property
+    def bytes(self) -> bytes:
+        """The bytes that the token stands for, perhaps no whole character."""
+
+    @property
+    def text(self) -> str:
+        """The bytes as text, U+FFFD for what is no UTF-8."""
+
+    @property
+    def logprob(self) -> float:
+        """Natural logarithm of its probability, 0 or less."""
 
 @final
 class Finished:
-    index: int
-    slot: int
-    reason: Literal["end", "stop", "length", "context_full"]
-    stop: str | None      # the stop string, where reason is "stop"
-    usage: Usage
+    """The end of one branch: exactly one per branch, after its last token."""
+
+    __match_args__ = ("index", "reason", "usage")
+
+    @property
+    def index(self) -> int:
+        """Which branch, `0 <= index < n`."""
+
+    @property
+    def slot(self) -> int:
+        """The slot that the branch ran in."""
+
+    @property
+    def reason(self) -> Literal["end", "stop", "length", "context_full"]:
+        """Why it ended.
+
+        "end": the model drew an end token. "stop": the text reached a stop string. "length": `max_tokens` was reached.
+        "context_full": the context was full before that.
+        """
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string, which is not part of the text, where the reason is "stop"."""
+
+    @property
+    def usage(self) -> Usage:
+        """What it cost."""
 
 @final
 class Usage:
-    n_prompt: int         # n_computed + n_cached
-    n_computed: int
-    n_cached: int
-    n_predicted: int
-    prompt_ms: float
-    predicted_ms: float
+    """What one branch cost.
+
+    The branch that computed a prompt token counts it in `n_computed`, the others in `n_cached`: the branches' `n_computed` add up
+    to what was really computed.
+    """
+
+    @property
+    def n_prompt(self) -> int:
+        """The prompt's length in tokens: `n_computed + n_cached`."""
+
+    @property
+    def n_computed(self) -> int:
+        """Prompt tokens that this branch computed."""
+
+    @property
+    def n_cached(self) -> int:
+        """Prompt tokens that this branch found computed."""
+
+    @property
+    def n_predicted(self) -> int:
+        """Tokens drawn, an end token included."""
+
+    @property
+    def prompt_ms(self) -> float:
+        """Milliseconds from the start in a slot to the first token."""
+
+    @property
+    def predicted_ms(self) -> float:
+        """Milliseconds from the first token to the last."""
 
 @final
 class Stats:
-    slots: list[Slot]     # always n_slots entries
-    n_waiting: int        # requests that wait for a slot
-    n_computed: int       # prompt tokens computed since the start
-    n_cached: int         # prompt tokens found computed since the start
-    n_predicted: int      # tokens drawn since the start
-    n_decodes: int
-    n_cells_used: int
-    n_cells: int
+    """What the engine is doing, as of its last step, and counters since its start."""
+
+    @property
+    def slots(self) -> list[Slot]:
+        """One entry per slot, in order."""
+
+    @property
+    def n_waiting(self) -> int:
+        """Requests that wait for their first slot."""
+
+    @property
+    def n_computed(self) -> int:
+        """Tokens computed that nobody drew in that step: prompts, and what preempted sequences computed again."""
+
+    @property
+    def n_cached(self) -> int:
+        """Prompt tokens that were found computed."""
+
+    @property
+    def n_predicted(self) -> int:
+        """Tokens drawn."""
+
+    @property
+    def n_decodes(self) -> int:
+        """Decodes."""
+
+    @property
+    def n_preempted(self) -> int:
+        """Sequences that gave up their slot for an older one."""
+
+    @property
+    def n_cells_used(self) -> int:
+        """Cells of the pool that hold something."""
+
+    @property
+    def n_cells(self) -> int:
+        """Cells of the pool."""
 
 @final
 class Slot:
-    id: int
-    is_processing: bool
-    request_id: int | None     # counts up from 0 in order of submission
-    index: int | None          # which branch
-    n_prompt: int
-    n_computed: int
-    n_cached: int
-    n_predicted: int
-    n_remaining: int | None    # tokens it may still draw; None without a limit
+    """One of the places where a sequence runs. The counts are 0 where it is idle."""
+
+    @property
+    def id(self) -> int:
+        """Its place among the slots, from 0."""
+
+    @property
+    def is_processing(self) -> bool:
+        """Whether a sequence runs in it."""
+
+    @property
+    def request_id(self) -> int | None:
+        """Counts requests in order of submission, from 0; None where the slot is idle."""
+
+    @property
+    def index(self) -> int | None:
+        """Which branch of the request; None where the slot is idle."""
+
+    @property
+    def n_prompt(self) -> int:
+        """The prompt's length in tokens."""
+
+    @property
+    def n_computed(self) -> int:
+        """Prompt tokens that this branch has computed so far."""
+
+    @property
+    def n_cached(self) -> int:
+        """Prompt tokens that it found computed."""
+
+    @property
+    def n_predicted(self) -> int:
+        """Tokens drawn."""
+
+    @property
+    def n_remaining(self) -> int:
+        """Tokens that it may still draw."""

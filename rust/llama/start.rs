@@ -7,14 +7,13 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::llama::{LlamaRunner, Model, memory};
 
-/// Settles what `config` leaves open for `model` and the memory that is free now, and starts the engine. Blocks until the pool is
-/// made.
+/// Starts an engine over `model`.
 ///
 /// # Errors
-/// As [`EngineConfig::settle`], [`LlamaRunner::new`] and [`Engine::start`].
+/// [`Error::InvalidConfig`](crate::error::Error::InvalidConfig) names the setting that is out of range or asks for more memory
+/// than there is; otherwise what [`LlamaRunner::new`] answers.
 pub fn start(model: &Arc<Model>, config: &EngineConfig) -> Result<Engine> {
-    let facts = model.facts(config.type_k, config.type_v);
-    let limits = config.settle(&facts, memory::free_bytes(model))?;
+    let limits = config.settle(&model.facts(config.type_k, config.type_v), memory::free_bytes(model))?;
     let (model, config) = (Arc::clone(model), config.clone());
     Engine::start(limits, move || LlamaRunner::new(model, &config, &limits))
 }

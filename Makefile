@@ -1,0 +1,115 @@
+# Thin names for what one does here. Everything that builds gets its compiler, flags and target folder from this file, so that
+# llama.cpp is compiled once (about four minutes on two cores) for cargo, maturin, clippy, the tests and the benchmarks alike.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+
+ROOT := $(CURDIR)
+VENV := $(ROOT)/.venv
+
+# rustup puts cargo where only a login shell looks for it.
+export PATH := $(VENV)/bin:$(PATH):$(HOME)/.cargo/bin
+export CARGO_TARGET_DIR ?= $(ROOT)/target
+# For the CPU at hand: llama.cpp follows this flag. Wheels that are to travel are built elsewhere.
+export RUSTFLAGS := -C target-cpu=native
+export VIRTUAL_ENV := $(VENV)
+export PYO3_PYTHON := $(VENV)/bin/python
+# maturin would set both for itself alone, and pyo3 would be compiled again each time clippy and maturin take turns.
+export PYO3_CONFIG_FILE := $(CARGO_TARGET_DIR)/pyo3-config.txt
+export PYO3_BUILD_EXTENSION_MODULE := 1
+export UV_PYTHON_DOWNLOADS := never
+
+CARGO_FLAGS := --release --locked
+UV_VERSION := 0.13.9
+
+define step
+@printf '\n\033[1m== %s\033[0m\n' "$(1)"
+endef
+
+# CC, CXX and LIBCLANG_PATH: found, or installed by apt, when something is to be built.
+TOOLCHAIN := $(CARGO_TARGET_DIR)/toolchain.mk
+ifneq ($(filter-out help fmt clean,$(or $(MAKECMDGOALS),help)),)
+include $(TOOLCHAIN)
+endif
+
+.PHONY: help run test bench bench-quick wheel lint types test-rust test-python fmt extension env clean FORCE
+
+help: ## Show what can be made
+	@echo 'usage: make GOAL'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|'
+
+run: extension ## Serve the demo model on http://127.0.0.1:8080 (ARGS="-m model.gguf -np 16" goes to the server)
+	@exec python -m weft $(ARGS)
+
+test: lint types test-rust test-python ## Everything that must hold before a change lands
+
+bench: .venv/synced ## The engine's speed as a share of a bare decode loop, and HTTP's as a share of the engine's
+	cargo bench --locked --bench decode $(ARGS)
+
+wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel for this machine's CPU in dist/
+	maturin build --release --locked --out dist
+
+lint: .venv/synced $(PYO3_CONFIG_FILE) ## rustfmt, clippy and ruff, all warnings being errors
+	$(call step,format)
+	cargo fmt --check
+	ruff format --check --quiet
+	$(call step,lint)
+	ruff check --quiet
+	cargo clippy $(CARGO_FLAGS) --quiet --all-targets --no-default-features -- -D warnings
+	cargo clippy $(CARGO_FLAGS) --quiet --all-targets -- -D warnings
+	cargo clippy $(CARGO_FLAGS) --quiet --all-targets --features python -- -D warnings
+
+types: extension ## mypy, and the stub against the compiled module
+	$(call step,types)
+	mypy
+	python -m mypy.stubtest weft._native --mypy-config-file pyproject.toml
+
+test-rust: .venv/synced ## The crate's tests, without and with llama.cpp
+	$(call step,the engine on a fake model)
+	cargo test $(CARGO_FLAGS) --quiet --no-default-features
+	$(call step,the engine on llama.cpp)
+	cargo test $(CARGO_FLAGS) --quiet
+
+test-python: extension ## The Python tests (ARGS="-k slots" goes to pytest)
+	$(call step,python)
+	pytest --quiet $(ARGS)
+
+fmt: .venv/synced ## Format everything
+	cargo fmt
+	ruff format
+	ruff check --fix-only --quiet
+
+extension: .venv/synced $(PYO3_CONFIG_FILE) ## Build weft._native into python/weft, if Rust has changed
+	$(call step,build)
+	@maturin develop --release --locked --uv $(if $(shell test .venv/installed -nt pyproject.toml && echo yes),--skip-install)
+	@touch .venv/installed
+
+env: ## Print the variables for cargo called by hand, as shell commands
+	@for name in PATH CC CXX LIBCLANG_PATH RUSTFLAGS CARGO_TARGET_DIR PYO3_PYTHON PYO3_CONFIG_FILE PYO3_BUILD_EXTENSION_MODULE \
+		CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER; do \
+		if [ -n "$${!name:-}" ]; then printf 'export %s=%q\n' "$$name" "$${!name}"; fi; \
+	done
+
+clean: ## Remove what was built, the environment too
+	rm -rf $(CARGO_TARGET_DIR) $(VENV) dist
+	rm -f python/weft/_native*.so
+
+# The locked packages, and uv of one version to install them. `--inexact` keeps uv itself and the built extension.
+.venv/synced: uv.lock pyproject.toml
+	@test -x .venv/bin/uv || { python3 -m venv $(VENV) && $(VENV)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); }
+	uv sync --frozen --inexact --quiet
+	@touch $@
+
+# What maturin would write: the stable ABI of Python 3.11, whichever Python is at hand.
+$(PYO3_CONFIG_FILE):
+	@mkdir -p $(@D)
+	@printf '%s\n' implementation=CPython version=3.11 target_abi=CPython-abi3-3.11 shared=true build_flags= \
+		suppress_build_script_link_lines=false >$@
+
+$(TOOLCHAIN): FORCE
+	@scripts/toolchain $@
+
+FORCE:

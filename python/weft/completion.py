@@ -1,0 +1,97 @@
+"""The whole answer to a request."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Literal, Self
+
+import msgspec
+
+from weft._native import Completions, Finished, Logprobs, Token, Usage
+
+__all__ = ["Branch", "Completion"]
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """One completion of the prompt."""
+
+    index: int
+    """Which one, `0 <= index < n`."""
+    text: str
+    """The whole text, without a stop string that ended it."""
+    tokens: tuple[int, ...]
+    """The tokens that were drawn, an end token included."""
+    reason: Literal["end", "stop", "length", "context_full"]
+    """Why it ended; see `Finished.reason`."""
+    stop: str | None
+    """The stop string that ended it, where reason is "stop"."""
+    usage: Usage
+    """What it cost."""
+    logprobs: tuple[Logprobs, ...]
+    """One entry per token where `n_probs` asked for them, else empty."""
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer to a request: its branches, in order of index."""
+
+    branches: tuple[Branch, ...]
+    seed: int
+    """The seed of branch 0; branch `i` drew with `seed + i` (modulo 2³²)."""
+    n_prompt: int
+    """The prompt's length in tokens."""
+
+    @property
+    def text(self) -> str:
+        """The text of branch 0."""
+        return self.branches[0].text
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of every branch."""
+        return [branch.text for branch in self.branches]
+
+    @property
+    def n_computed(self) -> int:
+        """Prompt tokens that were computed for this request, over all branches."""
+        return sum(branch.usage.n_computed for branch in self.branches)
+
+    @property
+    def n_cached(self) -> int:
+        """Prompt tokens that the branches found computed, over all branches: `n * n_prompt - n_computed`."""
+        return sum(branch.usage.n_cached for branch in self.branches)
+
+    @property
+    def n_predicted(self) -> int:
+        """Tokens that were drawn, over all branches, end tokens included."""
+        return sum(branch.usage.n_predicted for branch in self.branches)
+
+    @classmethod
+    async def collect(cls, stream: Completions) -> Self:
+        """Reads `stream` to its end.
+
+        However this ends, the stream is closed: a cancelled task leaves no slot busy.
+        """
+        tokens: defaultdict[int, list[Token]] = defaultdict(list)
+        finished: dict[int, Finished] = {}
+        try:
+            while events := await stream.next_batch():
+                for event in events:
+                    if isinstance(event, Finished):
+                        finished[event.index] = event
+                    else:
+                        tokens[event.index].append(event)
+        finally:
+            stream.close()
+        branches = tuple(_branch(tokens[index], finished[index]) for index in sorted(finished))
+        return cls(branches=branches, seed=stream.seed, n_prompt=stream.n_prompt)
+
+
+def _branch(tokens: Sequence[Token], finished: Finished) -> Branch:
+    return Branch(
+        index=finished.index,
+        text="".join(token.text for token in tokens),
+        tokens=tuple(token.token for token in tokens),
+        reason=finished.reason,
+        stop=finished.stop,
+        usage=finished.usage,
+        logprobs=tuple(token.logprobs for token in tokens if token.logprobs is not None),
+    )

@@ -1,0 +1,135 @@
+"""What can go wrong: one exception per thing that a caller can act on, its numbers as attributes.
+
+The compiled engine raises these too. Look at the class and its attributes, never at the text.
+"""
+
+# ruff: noqa: N818 - Most of these are no errors of the program: they say what happened, in the words of the engine.
+
+import os
+
+__all__ = [
+    "ContextOverflow",
+    "DecodeError",
+    "EngineStopped",
+    "ForkedProcess",
+    "InvalidConfig",
+    "InvalidRequest",
+    "ModelLoadError",
+    "QueueFull",
+    "SlowReader",
+    "WeftError",
+]
+
+
+class WeftError(Exception):
+    """Every exception of this package. The arguments are the attributes, so that each can be pickled."""
+
+
+class ModelLoadError(WeftError):
+    """The file is no model that can be run."""
+
+    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
+        self.path = os.fspath(path)
+        """The file that was asked for."""
+        self.reason = reason
+        """What is wrong with it."""
+        super().__init__(self.path, reason)
+
+    def __str__(self) -> str:
+        return f"cannot load the model {self.path}: {self.reason}"
+
+
+class _InvalidParameterError(WeftError, ValueError):
+    def __init__(self, param: str, message: str) -> None:
+        self.param = param
+        """The name of the parameter, as the caller wrote it."""
+        self.message = message
+        """What was wrong and what would be right."""
+        super().__init__(param, message)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class InvalidConfig(_InvalidParameterError):
+    """A setting of the engine is out of range, or two contradict each other."""
+
+
+class InvalidRequest(_InvalidParameterError):
+    """A field of a request has the wrong type or is out of range."""
+
+
+class ContextOverflow(WeftError, ValueError):
+    """The prompt alone fills the context of a slot."""
+
+    def __init__(self, n_prompt: int, n_ctx: int) -> None:
+        self.n_prompt = n_prompt
+        """The prompt's length in tokens."""
+        self.n_ctx = n_ctx
+        """The context of one slot in tokens; a prompt must be shorter."""
+        super().__init__(n_prompt, n_ctx)
+
+    def __str__(self) -> str:
+        return f"the prompt of {self.n_prompt} tokens does not fit in the context of {self.n_ctx} tokens"
+
+
+class QueueFull(WeftError):
+    """As many requests wait for a slot as may wait. Try again later."""
+
+    def __init__(self, n_waiting: int) -> None:
+        self.n_waiting = n_waiting
+        """Requests that wait."""
+        super().__init__(n_waiting)
+
+    def __str__(self) -> str:
+        return f"{self.n_waiting} requests are waiting, which is the limit; try again later"
+
+
+class SlowReader(WeftError):
+    """The stream was ended because its reader fell too far behind."""
+
+    def __init__(self, n_behind: int, limit: int) -> None:
+        self.n_behind = n_behind
+        """Events that waited to be read."""
+        self.limit = limit
+        """Most events that may wait."""
+        super().__init__(n_behind, limit)
+
+    def __str__(self) -> str:
+        return f"the stream was ended because its reader is {self.n_behind} events behind (the limit is {self.limit})"
+
+
+class DecodeError(WeftError):
+    """The model could not compute a step, even in a second attempt. Other streams may go on."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        """The backend's error in words."""
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return f"the model could not compute a step: {self.reason}"
+
+
+class EngineStopped(WeftError, RuntimeError):
+    """The engine was closed, or its worker died."""
+
+    def __str__(self) -> str:
+        return "the engine has stopped"
+
+
+class ForkedProcess(WeftError, RuntimeError):
+    """The engine was used in a forked child, where its threads do not exist."""
+
+    def __init__(self, started_in: int, used_in: int) -> None:
+        self.started_in = started_in
+        """Id of the process that started the engine."""
+        self.used_in = used_in
+        """Id of the process that used it."""
+        super().__init__(started_in, used_in)
+
+    def __str__(self) -> str:
+        return (
+            f"the engine runs in process {self.started_in} and process {self.used_in} was forked from it, which has none of its "
+            "threads; start processes with the start method spawn and give each its own engine"
+        )

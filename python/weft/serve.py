@@ -1,0 +1,228 @@
+"""Granian with one worker process, which owns the engine, under a supervisor that owns nothing.
+
+The supervisor starts another worker if native code ever takes one down. It does not where the model cannot be loaded: the
+worker says why, the supervisor stops, and the reason is the last line of the log.
+"""
+
+import asyncio
+import logging
+import logging.config
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from multiprocessing import Pipe, parent_process
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from granian.constants import Interfaces
+from granian.log import LogLevels
+from granian.server.mp import MPServer
+from litestar import Litestar
+from weft.engine import DEMO_MODEL, Engine
+
+from weft.server import create_app
+from weft.settings import Settings
+
+__all__ = ["serve"]
+
+logger = logging.getLogger("weft")
+
+LOADING = "loading"
+READY = "ready"
+"""What a worker tells its supervisor; anything else is the reason why the model cannot be loaded."""
+
+STOP = "stop"
+"""What the supervisor tells a worker."""
+
+KILL_AFTER_S = 1
+"""A worker that has not ended this long after it was told to is killed: SIGTERM is to end the server within two seconds."""
+
+_LEVELS = {0: logging.CRITICAL + 1, 1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.INFO, 5: logging.DEBUG}
+
+
+def serve(settings: Settings) -> int:
+    """Serves until SIGTERM or SIGINT. Returns the exit code: 0 then, 1 if it could not serve."""
+    log_config = _log_config(settings.verbosity)
+    logging.config.dictConfig(log_config)
+    try:
+        address = _free_address(settings.host, settings.port)
+    except OSError as error:
+        logger.error("cannot listen on %s:%d: %s", settings.host, settings.port, error.strerror or error)
+        return 1
+    if settings.model is None:
+        logger.info("serving the demo model, %s; give another with -m", Path(DEMO_MODEL).name)
+    ours, workers = Pipe()
+    server = _Server(
+        "weft",
+        address=address,
+        port=settings.port,
+        interface=Interfaces.ASGI,
+        websockets=False,
+        # Granian stops reading new requests at this many; a full queue is to be answered 429 before that.
+        backpressure=settings.max_queue + 1024,
+        workers_kill_timeout=KILL_AFTER_S,
+        log_dictconfig=log_config,
+        log_level=LogLevels.debug if settings.verbosity >= 5 else LogLevels.error,
+    )
+    server.line = ours
+    supervision = _Supervision(server)
+    supervision.start()
+    try:
+        server.serve(target_loader=partial(_worker, settings, workers), wrap_loader=False)
+    except SystemExit:
+        # Granian's way to say that a worker has died for good, or was stopped by the same Ctrl-C as the supervisor.
+        if not server.interrupt_signal:
+            logger.error("the server process died")
+            return 1
+    finally:
+        workers.close()
+        supervision.join()
+    if supervision.failure is not None:
+        logger.error("%s", supervision.failure)
+        return 1
+    return 0
+
+
+class _Server(MPServer):
+    """Granian's supervisor, with a line to the worker.
+
+    Granian's worker lets open answers come to their end before it stops, and a stream may have hours to go. So the worker is
+    told over the line to stop its engine first, which ends every stream with an error that says so.
+    """
+
+    line: Connection
+
+    def signal_handler_interrupt(self, *args: object, **kwargs: object) -> None:
+        """Called when a signal has come, and when a model cannot be loaded."""
+        with suppress(OSError):  # No worker is left to hear it.
+            self.line.send(STOP)
+        super().signal_handler_interrupt(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+class _Supervision(threading.Thread):
+    """Hears what workers tell: a worker that dies is replaced only if it was ready."""
+
+    def __init__(self, server: _Server) -> None:
+        super().__init__(name="weft-supervision", daemon=True)
+        self.failure: str | None = None
+        self._server = server
+
+    def run(self) -> None:
+        """Runs until no process is left that could tell anything."""
+        while (told := self._next()) is not None:
+            self._server.respawn_failed_workers = told == READY
+            if told not in (LOADING, READY):
+                self.failure = told
+                self._server.signal_handler_interrupt()
+
+    def _next(self) -> str | None:
+        try:
+            return str(self._server.line.recv())
+        except (EOFError, OSError):
+            return None
+
+
+def _worker(settings: Settings, line: Connection) -> Litestar:
+    """The application, made in the worker process."""
+    line.send(LOADING)
+    began = time.monotonic()
+    engine = Engine(
+        settings.model,
+        slots=settings.slots,
+        ctx_size=settings.ctx_size,
+        kv_unified=settings.kv_unified,
+        batch_size=settings.batch_size,
+        ubatch_size=settings.ubatch_size,
+        threads=settings.threads,
+        threads_batch=settings.threads_batch,
+        gpu_layers=settings.gpu_layers,
+        flash_attention=settings.flash_attention,
+        cache_type_k=settings.cache_type_k,
+        cache_type_v=settings.cache_type_v,
+        max_queue=settings.max_queue,
+        max_token_gap_ms=settings.max_token_gap_ms,
+        mmap=settings.mmap,
+        mlock=settings.mlock,
+        on_progress=_progress_bar(settings),
+    )
+
+    def on_started(error: BaseException | None) -> None:
+        if error is not None:
+            line.send(str(error))
+            return
+        line.send(READY)
+        limits = engine.limits
+        logger.info(
+            "ready after %.1f s: %d slots, %d tokens of context, at most %d for one completion; http://%s:%d",
+            time.monotonic() - began,
+            limits.n_slots,
+            limits.n_ctx,
+            limits.n_ctx_slot,
+            settings.host,
+            settings.port,
+        )
+
+    # Granian has made the worker's loop current, and runs it when it has the application.
+    loop = asyncio.get_event_loop()
+    threading.Thread(target=_stop_when_told, args=(line, engine, loop), name="weft-line", daemon=True).start()
+    return create_app(engine, settings, on_started=on_started)
+
+
+def _stop_when_told(line: Connection, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+    """Stops the engine when the supervisor says so, and the process too where the supervisor was killed.
+
+    Such a process would hold the port with nobody to stop it.
+    """
+    supervisor = parent_process()
+    assert supervisor is not None, "a worker is a child of the process that serves"
+    ready = wait([line, supervisor.sentinel])
+    asyncio.run_coroutine_threadsafe(engine.close(), loop)
+    if line not in ready:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _free_address(host: str, port: int) -> str:
+    """The numeric address of `host`, if nobody listens there.
+
+    Granian would listen beside whoever does (SO_REUSEPORT), and each would get some of the connections.
+    """
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        probe.listen(1)
+    return str(address[0])
+
+
+def _progress_bar(settings: Settings) -> Callable[[float], object] | None:
+    """Draws on a terminal how much of the model is loaded; nothing elsewhere, where it would fill a file."""
+    if settings.verbosity < 3 or not sys.stderr.isatty():
+        return None
+    name = Path(settings.model or DEMO_MODEL).name
+
+    def draw(fraction: float) -> None:
+        filled = round(fraction * 30)
+        end = "\n" if fraction >= 1 else ""
+        sys.stderr.write(f"\rloading {name} [{'#' * filled}{' ' * (30 - filled)}] {fraction:4.0%}{end}")
+        sys.stderr.flush()
+
+    return draw
+
+
+def _log_config(verbosity: int) -> dict[str, Any]:
+    """One handler for all: what is logged goes to standard error."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(message)s", "datefmt": "%H:%M:%S"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "plain"}},
+        "root": {"level": _LEVELS[verbosity], "handlers": ["stderr"]},
+        "loggers": {"_granian": {}},
+    }

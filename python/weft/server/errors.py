@@ -1,0 +1,124 @@
+"""What went wrong, as HTTP says it: one table from exception to status, and one shape of body.
+
+The shape is OpenAI's, `{"error": {"code", "message", "type", "param"}}`, with llama-server's words for `type`.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, InternalServerException, ValidationException
+from litestar.openapi.datastructures import ResponseSpec
+from weft.errors import (
+    ContextOverflow,
+    DecodeError,
+    EngineStopped,
+    InvalidRequest,
+    QueueFull,
+    SlowReader,
+)
+
+__all__ = ["ERRORS", "ErrorBody", "ErrorObject", "SlotsBusyError", "StillLoadingError", "describe", "error_response"]
+
+logger = logging.getLogger(__name__)
+
+
+class ErrorObject(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One error. `param` names the field that is wrong; the two counts come with `exceed_context_size_error`."""
+
+    code: int
+    message: str
+    type: str
+    param: str | None = None
+    n_prompt_tokens: int | None = None
+    n_ctx: int | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """The body of every answer that is an error."""
+
+    error: ErrorObject
+
+
+ERRORS = {
+    400: ResponseSpec(ErrorBody, generate_examples=False, description="The request is wrong; `param` names the field."),
+    429: ResponseSpec(ErrorBody, generate_examples=False, description="Too many requests wait; try again later."),
+    503: ResponseSpec(ErrorBody, generate_examples=False, description="The model is being loaded, or the server is stopping."),
+}
+"""What every route may answer besides, for the OpenAPI document."""
+
+
+class StillLoadingError(Exception):
+    """The model is still being loaded."""
+
+    def __init__(self) -> None:
+        super().__init__("Loading model")
+
+
+class SlotsBusyError(Exception):
+    """Every slot is busy, and the client asked to be told."""
+
+    def __init__(self) -> None:
+        super().__init__("no slot available")
+
+
+def _overflow(error: ContextOverflow) -> dict[str, Any]:
+    return {"n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
+
+
+def _param(error: InvalidRequest) -> dict[str, Any]:
+    return {"param": error.param}
+
+
+# Exception → status, type, and what else the error says. The first row whose class fits wins.
+_TABLE: list[tuple[type[Exception], int, str, Callable[[Any], dict[str, Any]] | None]] = [
+    (ContextOverflow, 400, "exceed_context_size_error", _overflow),
+    (InvalidRequest, 400, "invalid_request_error", _param),
+    (msgspec.MsgspecError, 400, "invalid_request_error", None),
+    (QueueFull, 429, "rate_limit_error", None),
+    (StillLoadingError, 503, "unavailable_error", None),
+    (SlotsBusyError, 503, "unavailable_error", None),
+    (EngineStopped, 503, "unavailable_error", None),
+    (SlowReader, 500, "server_error", None),
+    (DecodeError, 500, "server_error", None),
+]
+
+# What the framework itself raises carries its own status.
+_TYPES = {404: "not_found_error", 401: "authentication_error", 403: "permission_error"}
+
+
+def describe(error: Exception) -> ErrorObject:
+    """Says what an exception means to a client. One that is in no row is our bug: it is logged, and said without detail."""
+    for kind, status, name, more in _TABLE:
+        if isinstance(error, kind):
+            return ErrorObject(code=status, message=str(error), type=name, **(more(error) if more else {}))
+    if isinstance(error, ValidationException):
+        return _describe_field(error)
+    if isinstance(error, HTTPException) and error.status_code < 500:
+        name = _TYPES.get(error.status_code, "invalid_request_error")
+        return ErrorObject(code=error.status_code, message=error.detail, type=name)
+    if isinstance(error, InternalServerException):
+        # The framework raises it for one thing only: the client left before it had sent its whole body.
+        return ErrorObject(code=400, message="the body was not sent to its end", type="invalid_request_error")
+    logger.error("a request failed", exc_info=error)
+    return ErrorObject(code=500, message="internal error", type="server_error")
+
+
+def _describe_field(error: ValidationException) -> ErrorObject:
+    """Names the first field of a body or query that does not fit its schema."""
+    first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
+    place = first.get("key")
+    message = first.get("message", error.detail)
+    if place == "data":
+        place, message = None, "the body must be a JSON object"
+    return ErrorObject(code=400, message=f"{place}: {message}" if place else message, type="invalid_request_error", param=param)
+
+
+def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """The answer to a request that failed before anything was sent."""
+    described = describe(error)
+    headers = error.headers if isinstance(error, HTTPException) else None
+    body = msgspec.json.encode(ErrorBody(described))
+    return Response(body, status_code=described.code, media_type="application/json", headers=headers)

@@ -1,0 +1,65 @@
+"""The completions of one HTTP request, which may hold several prompts."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from weft import Completions, Finished, Request, Token
+
+__all__ = ["Generation"]
+
+
+class Generation:
+    """One stream of completions for each prompt of a request, read as one."""
+
+    def __init__(self, requests: Sequence[Request], streams: Sequence[Completions]) -> None:
+        self.requests = requests
+        self.streams = streams
+        self._reading: dict[asyncio.Task[list[Token | Finished]], int] = {}
+        self._is_begun = False
+        self.closed = asyncio.Event()
+        self.on_close: Callable[[Generation], object] = _nothing
+
+    async def next_batches(self) -> list[tuple[int, list[Token | Finished]]]:
+        """All events that are ready, with the position of their prompt; at least one, and none once all have finished."""
+        if len(self.streams) == 1:
+            batch = await self.streams[0].next_batch()
+            return [(0, batch)] if batch else []
+        return await self._next_of_several()
+
+    async def _next_of_several(self) -> list[tuple[int, list[Token | Finished]]]:
+        if not self._is_begun:
+            self._is_begun = True
+            for prompt in range(len(self.streams)):
+                self._read(prompt)
+        while self._reading:
+            done, _ = await asyncio.wait(self._reading, return_when=asyncio.FIRST_COMPLETED)
+            batches = []
+            for task in done:
+                prompt = self._reading.pop(task)
+                if batch := task.result():
+                    batches.append((prompt, batch))
+                    self._read(prompt)
+            if batches:
+                return sorted(batches, key=lambda item: item[0])
+        return []
+
+    def _read(self, prompt: int) -> None:
+        self._reading[asyncio.create_task(_next_batch(self.streams[prompt]))] = prompt
+
+    def close(self) -> None:
+        """Cancels what still runs. May be called twice."""
+        for task in self._reading:
+            task.cancel()
+        self._reading.clear()
+        for stream in self.streams:
+            stream.close()
+        self.closed.set()
+        self.on_close(self)
+
+
+def _nothing(_: "Generation") -> None:
+    """Nobody asked to be told."""
+
+
+async def _next_batch(stream: Completions) -> list[Token | Finished]:
+    return await stream.next_batch()

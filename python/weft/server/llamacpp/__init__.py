@@ -1,0 +1,1 @@
+"""llama-server's own dialect: `/completion`, `/tokenize`, `/slots` and their like."""

@@ -1,0 +1,84 @@
+"""llama-server's own routes."""
+
+from litestar import Router, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromQuery, JSONBody, SkipValidation
+
+from weft import InvalidRequest
+from weft.server import body
+from weft.server.errors import ERRORS, SlotsBusyError
+from weft.server.llamacpp import translate
+from weft.server.llamacpp.schemas import (
+    CompletionBody,
+    CompletionResult,
+    DetokenizeBody,
+    DetokenizeResult,
+    Health,
+    Properties,
+    Slot,
+    TokenizeBody,
+    TokenizeResult,
+    TokenPiece,
+)
+from weft.server.service import Service
+from weft.server.stream import Answer, StreamedAnswer, WholeAnswer
+
+__all__ = ["router"]
+
+Here = NamedDependency[SkipValidation[Service]]
+
+
+@post(["/completion", "/completions"], status_code=200, responses=ERRORS)
+async def completion(data: JSONBody[CompletionBody], service: Here) -> Answer[CompletionResult | list[CompletionResult]]:
+    """Continues a prompt `n` times."""
+    template = translate.template(data, service.settings, service.engine)
+    generation = await service.submit(body.prompts_of(data.prompt), template)
+    if data.stream:
+        form = translate.Stream(generation, service.engine, service.model_name)
+        return Answer(StreamedAnswer(generation, form, service.settings.ping_s))
+    whole = translate.Results(generation, service.engine, service.model_name, with_tokens=data.return_tokens is True)
+    return Answer(WholeAnswer(generation, whole))
+
+
+@post("/tokenize", status_code=200, responses=ERRORS)
+async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> TokenizeResult:
+    """The tokens of a text."""
+    if data.content is None:
+        raise InvalidRequest("content", "content must be given")
+    pieces = [data.content] if isinstance(data.content, str) else data.content
+    tokens = await service.tokenize(pieces, add_special=data.add_special is True, parse_special=data.parse_special is not False)
+    if not data.with_pieces:
+        return TokenizeResult(tokens)
+    return TokenizeResult([TokenPiece(token, translate.piece(service.engine.model.token_bytes(token))) for token in tokens])
+
+
+@post("/detokenize", status_code=200, responses=ERRORS)
+async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> DetokenizeResult:
+    """The text of tokens."""
+    if data.tokens is None:
+        raise InvalidRequest("tokens", "tokens must be given")
+    return DetokenizeResult(service.engine.detokenize(data.tokens))
+
+
+@get(["/health", "/v1/health"], responses=ERRORS)
+async def health() -> Health:
+    """200 once the model is loaded, 503 before."""
+    return Health(status="ok")
+
+
+@get("/slots", responses=ERRORS)
+async def slots(service: Here, fail_on_no_slot: FromQuery[int] = 0) -> list[Slot]:
+    """What each slot does; with `fail_on_no_slot=1` it is 503 where all are busy."""
+    result = translate.slots(service.engine.stats(), service.engine.limits.n_ctx_slot)
+    if fail_on_no_slot and all(slot.is_processing for slot in result):
+        raise SlotsBusyError
+    return result
+
+
+@get("/props", responses=ERRORS)
+async def props(service: Here) -> Properties:
+    """The server and its model."""
+    return translate.properties(service)
+
+
+router = Router(path="/", route_handlers=[completion, tokenize, detokenize, health, slots, props], tags=["llama.cpp"])

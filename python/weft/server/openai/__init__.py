@@ -1,0 +1,1 @@
+"""OpenAI's dialect: `/v1/completions` and `/v1/models`."""

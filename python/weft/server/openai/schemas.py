@@ -1,0 +1,146 @@
+"""The fields of OpenAI's completions and models, by its names (https://platform.openai.com/docs/api-reference/completions)."""
+
+from typing import Any
+
+import msgspec
+
+from weft.server.body import CompletionFields
+from weft.server.report import Timings, TokenLogprobs
+
+__all__ = [
+    "Choice",
+    "CompletionBody",
+    "CompletionChunk",
+    "CompletionObject",
+    "Logprobs",
+    "ModelCard",
+    "ModelList",
+    "ModelMeta",
+    "ModelName",
+    "PromptTokensDetails",
+    "StreamOptions",
+    "Usage",
+]
+
+
+class StreamOptions(msgspec.Struct):
+    """What a stream carries besides the text."""
+
+    include_usage: bool | None = None
+
+
+class CompletionBody(CompletionFields, kw_only=True):
+    """`POST /v1/completions`. Any `model` is accepted: there is one."""
+
+    model: str | None = None
+    stream_options: StreamOptions | None = None
+
+    # What follows is refused unless it asks for nothing.
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+
+
+class Logprobs(msgspec.Struct):
+    """OpenAI's lists, one entry for each token, and llama-server's `content` beside them.
+
+    `text_offset` counts characters of the choice's text.
+    """
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+    content: list[TokenLogprobs]
+
+
+class Choice(msgspec.Struct):
+    """One branch, or a stretch of it. `index` counts the branches of all prompts, prompt by prompt."""
+
+    text: str
+    index: int
+    logprobs: Logprobs | None
+    finish_reason: str | None
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """`cached_tokens` of the prompt were found computed."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct):
+    """Tokens of each prompt once, and of all branches, end tokens included."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class CompletionObject(msgspec.Struct):
+    """The whole answer."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[Choice]
+    usage: Usage
+    timings: Timings
+
+
+class CompletionChunk(msgspec.Struct):
+    """One event of a stream.
+
+    `usage` is there where `include_usage` asks for it: null until the last chunk, which has no choices. `timings` come with
+    the end of a branch, and in that last chunk with the sums over all.
+    """
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[Choice]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
+
+
+class ModelMeta(msgspec.Struct):
+    """The model's numbers; `size` in bytes."""
+
+    vocab_type: int
+    n_vocab: int
+    n_ctx_train: int
+    n_embd: int
+    n_params: int
+    size: int
+
+
+class ModelCard(msgspec.Struct):
+    """OpenAI's description of a model."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+    meta: ModelMeta
+
+
+class ModelName(msgspec.Struct):
+    """llama-server's description of a model."""
+
+    name: str
+    model: str
+    capabilities: list[str]
+    details: dict[str, Any]
+
+
+class ModelList(msgspec.Struct):
+    """The one model that is served."""
+
+    object: str
+    data: list[ModelCard]
+    models: list[ModelName]

@@ -1,0 +1,151 @@
+"""From events to the connection: streamed and whole answers, and what happens when the client leaves."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+from litestar import Response
+from litestar.response.base import ASGIResponse
+from litestar.types import Receive, Scope, Send
+
+from weft import Finished, Token
+from weft.server import sse
+from weft.server.generation import Generation
+
+__all__ = ["Answer", "StreamedAnswer", "StreamedForm", "WholeAnswer", "WholeForm"]
+
+Events = Sequence[Token | Finished]
+
+Body = TypeVar("Body")
+
+
+class StreamedForm(Protocol):
+    """How a dialect writes a stream."""
+
+    def frames(self, prompt: int, events: Events) -> bytes:
+        """The frames of events of one prompt, in order."""
+
+    def end(self) -> bytes:
+        """What follows the last event of the last branch."""
+
+
+class WholeForm(Protocol):
+    """How a dialect writes a whole answer."""
+
+    def add(self, prompt: int, events: Events) -> None:
+        """Takes events of one prompt, in order."""
+
+    def body(self) -> bytes:
+        """The JSON, once every branch has finished."""
+
+
+async def _run_while_connected(work: Coroutine[Any, Any, None], receive: Receive, generation: Generation) -> None:
+    """Runs `work` to its end, or until the client leaves; either way nothing of the generation runs on afterwards.
+
+    Granian does not cancel the handler of a client that has left, and whoever waits for the next event would wait for
+    nobody. So the wait for `http.disconnect` is a task of its own.
+    """
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(_disconnect(receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        has_left = watching.done()
+    finally:
+        # Whoever reads the generation stops first; only then may it be closed.
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+        generation.close()
+    # What goes wrong with nobody there to be told is no error of ours.
+    if not has_left:
+        working.result()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class StreamedAnswer(ASGIResponse):
+    """An event stream: the frames of a step leave in one write, and silence is filled with comments.
+
+    The status is sent with the first events, so that what fails before them is still an HTTP error; after `ping_s`
+    seconds of silence it is sent without them, so that a client knows that it was heard.
+    """
+
+    def __init__(self, generation: Generation, form: StreamedForm, ping_s: float | None) -> None:
+        super().__init__(headers=sse.HEADERS)
+        del self.headers["content-length"]
+        self._generation = generation
+        self._form = form
+        self._ping_s = ping_s
+        self._is_started = False
+        self._sending = asyncio.Lock()
+        self._last_write = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Streams until the last event, an error, or the client's leaving."""
+        await _run_while_connected(self._stream(send), receive, self._generation)
+
+    async def _stream(self, send: Send) -> None:
+        self._last_write = asyncio.get_running_loop().time()
+        pinging = asyncio.create_task(self._ping(send, self._ping_s)) if self._ping_s is not None else None
+        try:
+            while batches := await self._generation.next_batches():
+                await self._write(send, b"".join([self._form.frames(prompt, events) for prompt, events in batches]))
+            tail = self._form.end()
+        except Exception as error:
+            if not self._is_started:
+                raise
+            tail = sse.error_frame(error)
+        finally:
+            if pinging is not None:
+                pinging.cancel()
+        async with self._sending:
+            await send({"type": "http.response.body", "body": tail, "more_body": False})
+
+    async def _ping(self, send: Send, ping_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._last_write + ping_s - loop.time())
+            if loop.time() >= self._last_write + ping_s:
+                await self._write(send, sse.PING)
+
+    async def _write(self, send: Send, frames: bytes) -> None:
+        async with self._sending:
+            if not self._is_started:
+                self._is_started = True
+                await self.start_response(send)
+            await send({"type": "http.response.body", "body": frames, "more_body": True})
+        self._last_write = asyncio.get_running_loop().time()
+
+
+class WholeAnswer(ASGIResponse):
+    """One JSON body, sent when every branch has finished."""
+
+    def __init__(self, generation: Generation, form: WholeForm) -> None:
+        super().__init__()
+        self._generation = generation
+        self._form = form
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Collects, then answers; a client that leaves ends the work, also when nothing was to be sent yet."""
+        await _run_while_connected(self._collect(scope, receive, send), receive, self._generation)
+
+    async def _collect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while batches := await self._generation.next_batches():
+            for prompt, events in batches:
+                self._form.add(prompt, events)
+        await ASGIResponse(body=self._form.body())(scope, receive, send)
+
+
+class Answer(Response[Body]):
+    """What a handler returns: one of the two above, past Litestar's own rendering. `Body` is what the JSON holds."""
+
+    def __init__(self, answer: ASGIResponse) -> None:
+        super().__init__(cast("Body", None))
+        self._answer = answer
+
+    def to_asgi_response(self, *_args: object, **_kwargs: object) -> ASGIResponse:
+        """The answer itself."""
+        return self._answer

@@ -1,0 +1,151 @@
+//! What `await` sees: ready at once where an event is there, else a future of the running loop.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::{PyStopAsyncIteration, PyStopIteration};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use super::bell::Watch;
+use super::events;
+use super::stream::PyCompletions;
+use crate::engine::Ready;
+
+/// Most events of one batch: a bound on how long the loop is held, far above what one step yields.
+const MAX_BATCH: usize = 4096;
+
+/// What is waited for.
+#[derive(Debug, Clone, Copy)]
+pub enum Want {
+    /// One event; after the last, `StopAsyncIteration`.
+    Event,
+    /// A list of all that is ready; after the last, an empty one.
+    Batch,
+    /// Nothing: ready at once.
+    Nothing,
+}
+
+/// One `await` of a stream. It has the four methods of a coroutine, so that `asyncio.create_task` takes it too.
+///
+/// An event is taken in the very step that hands it to the task, so a task that is cancelled while it waits, or after it was
+/// woken, leaves the event in the stream. Several tasks may wait for one stream, on several loops: each event goes to one of them.
+#[pyclass(frozen, module = "weft._native", name = "_Next")]
+pub struct PyNext {
+    stream: Py<PyCompletions>,
+    want: Want,
+    waits: Mutex<Option<Wait>>,
+}
+
+/// The future that the task was told to wait for, and who sets it.
+struct Wait {
+    watch: Py<Watch>,
+    future: Py<PyAny>,
+}
+
+impl PyNext {
+    pub fn new(stream: Py<PyCompletions>, want: Want) -> Self {
+        Self { stream, want, waits: Mutex::new(None) }
+    }
+
+    fn waits(&self) -> MutexGuard<'_, Option<Wait>> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits no longer.
+    fn forget(&self, py: Python<'_>) {
+        let wait = self.waits().take();
+        if let Some(Wait { watch, future }) = wait {
+            watch.get().forget(future.bind(py));
+        }
+    }
+
+    /// What the stream has now: the answer to the `await`, or `None` where nothing is ready.
+    fn look(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let stream = self.stream.get().stream()?;
+        match self.want {
+            Want::Nothing => Ok(Some(py.None())),
+            Want::Event => match stream.take(1)? {
+                Ready::Pending => Ok(None),
+                Ready::Ended => Err(PyStopAsyncIteration::new_err(())),
+                Ready::Events(events) => events.into_iter().next().map(|event| events::to_python(py, event)).transpose(),
+            },
+            Want::Batch => match stream.take(MAX_BATCH)? {
+                Ready::Pending => Ok(None),
+                Ready::Ended => Ok(Some(PyList::empty(py).into_any().unbind())),
+                Ready::Events(events) => {
+                    let events = events.into_iter().map(|event| events::to_python(py, event)).collect::<PyResult<Vec<_>>>()?;
+                    Ok(Some(PyList::new(py, events)?.into_any().unbind()))
+                }
+            },
+        }
+    }
+}
+
+#[pymethods]
+impl PyNext {
+    fn __await__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __iter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    /// Returns the future to wait for, or raises `StopIteration` with the answer.
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.forget(py);
+        loop {
+            if let Some(answer) = self.look(py)? {
+                return Err(PyStopIteration::new_err((answer,)));
+            }
+            let watch = Watch::current(py)?;
+            if let Some(future) = watch.get().wait(py, self.stream.get().stream()?)? {
+                // asyncio's sign that the future is being waited for, as its own `Future.__await__` sets it.
+                future.setattr(intern!(py, "_asyncio_future_blocking"), true)?;
+                *self.waits() = Some(Wait { watch, future: future.clone().unbind() });
+                return Ok(future);
+            }
+        }
+    }
+
+    fn send<'py>(&self, py: Python<'py>, _value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        self.__next__(py)
+    }
+
+    /// Ends the wait with this exception: how a task is cancelled.
+    #[pyo3(signature = (exception, value = None, _traceback = None))]
+    fn throw(
+        &self,
+        py: Python<'_>,
+        exception: Bound<'_, PyAny>,
+        value: Option<Bound<'_, PyAny>>,
+        _traceback: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        self.forget(py);
+        // Callers from before 3.12 may give a class and its instance.
+        Err(PyErr::from_value(value.unwrap_or(exception)))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        self.forget(py);
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.stream)?;
+        // The collector stops the world or holds the GIL, and the lock is never held across Python: this cannot fail.
+        if let Ok(waits) = self.waits.try_lock()
+            && let Some(Wait { watch, future }) = &*waits
+        {
+            visit.call(watch)?;
+            visit.call(future)?;
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let wait = self.waits().take();
+        drop(wait);
+    }
+}

@@ -1,0 +1,189 @@
+//! Parameters in: Python values → the crate's plain data, each checked under the name that the caller gave it.
+
+use std::time::Duration;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
+use pyo3::types::{PyByteArray, PyBytes, PyString};
+
+use super::errors::{InvalidConfig, InvalidRequest};
+use crate::config::{FlashAttention, KvType};
+use crate::request::{Prompt, Request, SamplingParams, Token};
+
+/// A prompt as the caller gave it.
+pub enum PromptInput {
+    /// To be tokenized.
+    Text(Text),
+    /// Token ids.
+    Tokens(Vec<Token>),
+}
+
+/// A request whose prompt is still to be filled in.
+pub struct RequestInput {
+    pub prompt: PromptInput,
+    pub request: Request,
+}
+
+/// Reads a `weft.Request`.
+///
+/// # Errors
+/// `InvalidRequest` names the first field that has the wrong type or does not fit the type here (ranges are for
+/// [`Request::validate`]); `TypeError` for what is no `weft.Request`.
+pub fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput> {
+    let py = object.py();
+    let get = |name: &Bound<'py, PyString>| -> PyResult<Bound<'py, PyAny>> {
+        object.getattr(name).map_err(|_| {
+            let given = object.get_type().name().map_or_else(|_| "this object".into(), |name| name.to_string());
+            PyTypeError::new_err(format!("a request must be a weft.Request, not {given}"))
+        })
+    };
+    let prompt = prompt(&get(intern!(py, "prompt"))?)?;
+    // One line per field: its name, and what it must be.
+    macro_rules! field {
+        ($name:literal, $what:literal) => {
+            field($name, $what, &get(intern!(py, $name))?)?
+        };
+    }
+    let seed: Option<u32> = field!("seed", "an integer from 0 to 2³² − 1 or None");
+    let request = Request {
+        prompt: Prompt::default(),
+        n: field!("n", "a positive integer"),
+        max_tokens: field!("max_tokens", "an integer from 0 to 2³² − 1 or None"),
+        stop: field!("stop", "a sequence of strings"),
+        seed: seed.map_or_else(|| random_seed(py), Ok)?,
+        sampling: SamplingParams {
+            temperature: field!("temperature", "a number"),
+            top_k: field!("top_k", "an integer below 2³¹"),
+            top_p: field!("top_p", "a number"),
+            min_p: field!("min_p", "a number"),
+            repeat_penalty: field!("repeat_penalty", "a number"),
+            repeat_last_n: field!("repeat_last_n", "an integer from −1 to 2³¹ − 1"),
+            presence_penalty: field!("presence_penalty", "a number"),
+            frequency_penalty: field!("frequency_penalty", "a number"),
+            logit_bias: field!("logit_bias", "a sequence of pairs of a token id and a number"),
+            ignore_eos: field!("ignore_eos", "True or False"),
+            n_probs: field!("n_probs", "an integer from 0 to 1000"),
+        },
+    };
+    Ok(RequestInput { prompt, request })
+}
+
+fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
+    value.extract().map_err(|_| InvalidRequest::new_err((name, format!("{name} is {}; it must be {what}", shown(value)))))
+}
+
+fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
+    if value.is_instance_of::<PyString>() {
+        return text("prompt", value).map(PromptInput::Text);
+    }
+    tokens("prompt", value).map(PromptInput::Tokens)
+}
+
+/// A text as Python has it, or bytes that need not be UTF-8; read in place.
+#[derive(FromPyObject)]
+pub enum Text {
+    Str(PyBackedStr),
+    Bytes(PyBackedBytes),
+}
+
+impl Text {
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Str(text) => text.as_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// Reads a text under the name that the caller knows it by.
+///
+/// # Errors
+/// `InvalidRequest` for what is neither string nor bytes, and for a string with a lone surrogate, which is no UTF-8.
+pub fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Text> {
+    value.extract().map_err(|_| {
+        let wrong = if value.is_instance_of::<PyString>() { "has a lone surrogate" } else { "is no string" };
+        InvalidRequest::new_err((name, format!("{name} is {}, which {wrong}", shown(value))))
+    })
+}
+
+/// Reads token ids under the name that the caller knows them by.
+///
+/// # Errors
+/// `InvalidRequest` for anything but a sequence of integers below 2³¹.
+pub fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<Token>> {
+    // Bytes are a sequence of integers too, but no one means token ids by them.
+    let is_bytes = value.is_instance_of::<PyBytes>() || value.is_instance_of::<PyByteArray>();
+    match value.extract() {
+        Ok(tokens) if !is_bytes => Ok(tokens),
+        _ => {
+            let or_text = if name == "prompt" { "a string or " } else { "" };
+            let message = format!("{name} is {}; it must be {or_text}a sequence of token ids below 2³¹", shown(value));
+            Err(InvalidRequest::new_err((name, message)))
+        }
+    }
+}
+
+/// A value as Python shows it, short enough for a message.
+fn shown(value: &Bound<'_, PyAny>) -> String {
+    const N_CHARS: usize = 60;
+    let shown = value.repr().map_or_else(|_| "an object without repr".into(), |text| text.to_string_lossy().into_owned());
+    match shown.char_indices().nth(N_CHARS) {
+        Some((end, _)) => format!("{}…", &shown[..end]),
+        None => shown,
+    }
+}
+
+/// A seed from the operating system.
+fn random_seed(py: Python<'_>) -> PyResult<u32> {
+    let bytes = py.import(intern!(py, "os"))?.call_method1(intern!(py, "urandom"), (size_of::<u32>(),))?;
+    Ok(u32::from_ne_bytes(bytes.extract()?))
+}
+
+/// A setting of the engine that is a count.
+///
+/// # Errors
+/// `InvalidConfig` for anything but an integer from 0 to 2³² − 1.
+pub fn setting(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
+    let refuse = |value| InvalidConfig::new_err((name, format!("{name} is {}; it must be an integer from 0 to 2³² − 1", shown(value))));
+    value.map(|value| value.extract().map_err(|_| refuse(value))).transpose()
+}
+
+/// # Errors
+/// `InvalidConfig` for another word.
+pub fn flash_attention(word: &str) -> PyResult<FlashAttention> {
+    match word {
+        "auto" => Ok(FlashAttention::Auto),
+        "on" => Ok(FlashAttention::On),
+        "off" => Ok(FlashAttention::Off),
+        _ => Err(InvalidConfig::new_err(("flash_attention", format!("flash_attention is '{word}'; it must be auto, on or off")))),
+    }
+}
+
+/// # Errors
+/// `InvalidConfig` for a word that names no format.
+pub fn kv_type(name: &'static str, word: &str) -> PyResult<KvType> {
+    match word {
+        "f32" => Ok(KvType::F32),
+        "f16" => Ok(KvType::F16),
+        "bf16" => Ok(KvType::Bf16),
+        "q8_0" => Ok(KvType::Q8_0),
+        "q4_0" => Ok(KvType::Q4_0),
+        "q4_1" => Ok(KvType::Q4_1),
+        "iq4_nl" => Ok(KvType::Iq4Nl),
+        "q5_0" => Ok(KvType::Q5_0),
+        "q5_1" => Ok(KvType::Q5_1),
+        _ => {
+            let message = format!("{name} is '{word}'; it must be f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1");
+            Err(InvalidConfig::new_err((name, message)))
+        }
+    }
+}
+
+/// # Errors
+/// `InvalidConfig` for a number of milliseconds that is no duration.
+pub fn max_token_gap(ms: f64) -> PyResult<Duration> {
+    let refuse = |_| InvalidConfig::new_err(("max_token_gap_ms", format!("max_token_gap_ms is {ms}; it must be 0 or more")));
+    Duration::try_from_secs_f64(ms / 1000.0).map_err(refuse)
+}

@@ -1,0 +1,32 @@
+//! [`Error`] → the Python class of the same meaning, with its numbers as attributes.
+
+use pyo3::import_exception;
+use pyo3::prelude::*;
+
+use crate::error::Error;
+
+import_exception!(weft.errors, ModelLoadError);
+import_exception!(weft.errors, InvalidConfig);
+import_exception!(weft.errors, InvalidRequest);
+import_exception!(weft.errors, ContextOverflow);
+import_exception!(weft.errors, QueueFull);
+import_exception!(weft.errors, SlowReader);
+import_exception!(weft.errors, DecodeError);
+import_exception!(weft.errors, EngineStopped);
+import_exception!(weft.errors, ForkedProcess);
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> Self {
+        // No wildcard: a new variant must be given its class here before this compiles.
+        match error {
+            Error::ModelLoad { path, reason } => ModelLoadError::new_err((path, reason)),
+            Error::InvalidConfig { param, message } => InvalidConfig::new_err((param, message)),
+            Error::InvalidRequest { param, message } => InvalidRequest::new_err((param, message)),
+            Error::ContextOverflow { n_prompt, n_ctx } => ContextOverflow::new_err((n_prompt, n_ctx)),
+            Error::QueueFull { n_waiting } => QueueFull::new_err((n_waiting,)),
+            Error::SlowReader { n_behind, limit } => SlowReader::new_err((n_behind, limit)),
+            Error::Decode { reason } => DecodeError::new_err((reason,)),
+            Error::Stopped => EngineStopped::new_err(()),
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What a forked child must not touch.
+
+use std::process;
+
+use pyo3::prelude::*;
+
+use super::errors::ForkedProcess;
+
+/// A value that lives on threads of this process, and so only in this process.
+///
+/// `fork` copies the memory but not the threads: in the child, a call would wait for a worker that does not exist, and so would a
+/// drop. So [`ThisProcess::get`] fails there, and the drop forgets the value; the memory was shared with the parent anyway.
+#[derive(Debug)]
+pub struct ThisProcess<T> {
+    process_id: u32,
+    /// Always there until the drop.
+    value: Option<T>,
+}
+
+impl<T> ThisProcess<T> {
+    pub fn new(value: T) -> Self {
+        Self { process_id: process::id(), value: Some(value) }
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    /// `ForkedProcess` in a child of the process that made it.
+    pub fn get(&self) -> PyResult<&T> {
+        let process_id = process::id();
+        match &self.value {
+            Some(value) if process_id == self.process_id => Ok(value),
+            _ => Err(ForkedProcess::new_err((self.process_id, process_id))),
+        }
+    }
+}
+
+impl<T> Drop for ThisProcess<T> {
+    fn drop(&mut self) {
+        if process::id() != self.process_id {
+            std::mem::forget(self.value.take());
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The Python API: the only folder that names pyo3.
+//!
+//! `PyX` here is `X` in `weft._native`; `python/weft/_native.pyi` is its manual. Every class is frozen, plain data crosses, and
+//! whatever may wait runs detached from the interpreter. The engine's worker never comes here: it rings a [`bell`], and the event
+//! loop's own thread fetches what is there.
+
+mod awaitable;
+mod bell;
+mod convert;
+mod engine;
+mod errors;
+mod events;
+mod fork;
+mod model;
+mod stats;
+mod stream;
+
+use pyo3::prelude::*;
+
+/// The compiled engine.
+#[pymodule(gil_used = false, name = "_native")]
+mod native {
+    #[pymodule_export]
+    use super::engine::{PyEngine, PyLimits};
+    #[pymodule_export]
+    use super::events::{PyFinished, PyLogprob, PyLogprobs, PyToken, PyUsage};
+    #[pymodule_export]
+    use super::model::PyModel;
+    #[pymodule_export]
+    use super::stats::{PySlot, PyStats};
+    #[pymodule_export]
+    use super::stream::PyCompletions;
+}

@@ -1,0 +1,155 @@
+//! A loaded GGUF file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::convert;
+use super::errors::InvalidRequest;
+use super::fork::ThisProcess;
+use crate::config::ModelConfig;
+use crate::llama::Model;
+use crate::request::Token;
+
+/// `weft._native.Model`.
+#[pyclass(frozen, module = "weft._native", name = "Model")]
+pub struct PyModel(ThisProcess<Arc<Model>>);
+
+impl PyModel {
+    /// # Errors
+    /// `ForkedProcess` in a forked child.
+    pub fn loaded(&self) -> PyResult<&Arc<Model>> {
+        self.0.get()
+    }
+}
+
+#[pymethods]
+impl PyModel {
+    /// Loads a GGUF file.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, n_gpu_layers=None, use_mmap=true, use_mlock=false, on_progress=None))]
+    fn load(
+        py: Python<'_>,
+        path: PathBuf,
+        n_gpu_layers: Option<&Bound<'_, PyAny>>,
+        use_mmap: bool,
+        use_mlock: bool,
+        on_progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let config = ModelConfig { path, n_gpu_layers: convert::setting("n_gpu_layers", n_gpu_layers)?, use_mmap, use_mlock };
+        // llama.cpp's callback has no way to carry an exception: the first one is kept until the load returns.
+        let raised: Arc<Mutex<Option<PyErr>>> = Arc::default();
+        let progress = {
+            let raised = Arc::clone(&raised);
+            move |fraction: f32| {
+                let Some(on_progress) = &on_progress else { return };
+                let called = Python::attach(|py| on_progress.call1(py, (fraction,)).map(drop));
+                if let Err(error) = called {
+                    raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                }
+            }
+        };
+        let model = py.detach(|| Model::load(&config, progress))?;
+        let raised = raised.lock().unwrap_or_else(PoisonError::into_inner).take();
+        raised.map_or_else(|| Ok(Self(ThisProcess::new(Arc::new(model)))), Err)
+    }
+
+    #[getter]
+    fn path(&self) -> PyResult<String> {
+        Ok(self.loaded()?.path().to_string_lossy().into_owned())
+    }
+
+    #[getter]
+    fn name(&self) -> PyResult<Option<&str>> {
+        Ok(self.loaded()?.name())
+    }
+
+    #[getter]
+    fn description(&self) -> PyResult<String> {
+        Ok(self.loaded()?.description())
+    }
+
+    #[getter]
+    fn n_ctx_train(&self) -> PyResult<u32> {
+        Ok(self.loaded()?.n_ctx_train())
+    }
+
+    #[getter]
+    fn n_vocab(&self) -> PyResult<usize> {
+        Ok(self.loaded()?.n_vocab())
+    }
+
+    #[getter]
+    fn n_embd(&self) -> PyResult<u32> {
+        Ok(self.loaded()?.n_embd())
+    }
+
+    #[getter]
+    fn n_params(&self) -> PyResult<u64> {
+        Ok(self.loaded()?.n_params())
+    }
+
+    #[getter]
+    fn size_bytes(&self) -> PyResult<u64> {
+        Ok(self.loaded()?.size_bytes())
+    }
+
+    #[getter]
+    fn vocab_type(&self) -> PyResult<u32> {
+        Ok(self.loaded()?.vocab_type())
+    }
+
+    #[getter]
+    fn bos_token(&self) -> PyResult<Option<Token>> {
+        Ok(self.loaded()?.bos_token())
+    }
+
+    #[getter]
+    fn eos_token(&self) -> PyResult<Option<Token>> {
+        Ok(self.loaded()?.eos_token())
+    }
+
+    #[getter]
+    fn chat_template(&self) -> PyResult<Option<&str>> {
+        Ok(self.loaded()?.chat_template())
+    }
+
+    /// Every key of the file's metadata with its value as text, arrays left out.
+    fn metadata(&self) -> PyResult<BTreeMap<&str, &str>> {
+        Ok(self.loaded()?.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect())
+    }
+
+    /// The token ids of a text.
+    #[pyo3(signature = (text, *, add_special=true, parse_special=true))]
+    fn tokenize(&self, py: Python<'_>, text: &Bound<'_, PyAny>, add_special: bool, parse_special: bool) -> PyResult<Vec<Token>> {
+        let model = self.loaded()?;
+        let text = convert::text("text", text)?;
+        Ok(py.detach(|| model.tokenize(text.as_bytes(), add_special, parse_special)))
+    }
+
+    /// The text that token ids stand for.
+    fn detokenize(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<String> {
+        let model = self.loaded()?;
+        let tokens = convert::tokens("tokens", tokens)?;
+        let bytes = py.detach(|| model.detokenize(&tokens))?;
+        Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    /// The bytes that one token stands for.
+    fn token_bytes<'py>(&self, py: Python<'py>, token: Token) -> PyResult<Bound<'py, PyBytes>> {
+        let model = self.loaded()?;
+        let bytes = model.piece(token).ok_or_else(|| {
+            let message = format!("token {token} is outside of the vocabulary of {} pieces", model.n_vocab());
+            InvalidRequest::new_err(("token", message))
+        })?;
+        Ok(PyBytes::new(py, bytes))
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let model = self.loaded()?;
+        Ok(format!("Model({:?}, path={:?})", model.description(), model.path().display().to_string()))
+    }
+}

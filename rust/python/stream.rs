@@ -1,0 +1,105 @@
+//! The stream of one request.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+
+use super::awaitable::{PyNext, Want};
+use super::bell::Bells;
+use super::fork::ThisProcess;
+use crate::engine::{Bell, Completions, Ready};
+use crate::error::Result;
+
+/// The receiving end of one request, and who is told which event loops wait for it.
+pub struct Stream {
+    completions: Completions,
+    bells: Arc<Bells>,
+}
+
+impl Stream {
+    pub fn new(completions: Completions, bells: Arc<Bells>) -> Self {
+        Self { completions, bells }
+    }
+
+    pub fn bells(&self) -> &Bells {
+        &self.bells
+    }
+
+    /// Whether [`Stream::take`] would not answer [`Ready::Pending`]. Takes nothing, so that nothing is lost when the task that is
+    /// woken for it is cancelled before it runs.
+    pub fn is_ready(&self) -> bool {
+        self.completions.is_ready()
+    }
+
+    /// The next events, `at_most` so many.
+    ///
+    /// # Errors
+    /// What ended the stream before its branches had finished, once, after the events before it.
+    pub fn take(&self, at_most: usize) -> Result<Ready> {
+        self.completions.try_events(at_most)
+    }
+
+    /// Cancels the request and ends the stream for whoever waits for it.
+    fn close(&self) {
+        self.completions.close();
+        self.bells.ring();
+    }
+}
+
+/// `weft._native.Completions`.
+#[pyclass(frozen, module = "weft._native", name = "Completions")]
+pub struct PyCompletions {
+    /// The only strong reference but for a look's own: when Python drops this object, the request is cancelled.
+    stream: ThisProcess<Arc<Stream>>,
+    /// The seed of branch 0.
+    #[pyo3(get)]
+    seed: u32,
+    /// The prompt's length in tokens.
+    #[pyo3(get)]
+    n_prompt: usize,
+}
+
+impl PyCompletions {
+    pub fn new(stream: Stream, seed: u32, n_prompt: usize) -> Self {
+        Self { stream: ThisProcess::new(Arc::new(stream)), seed, n_prompt }
+    }
+
+    /// # Errors
+    /// `ForkedProcess` in a forked child.
+    pub fn stream(&self) -> PyResult<&Arc<Stream>> {
+        self.stream.get()
+    }
+}
+
+#[pymethods]
+impl PyCompletions {
+    fn __aiter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    /// The next event of any branch.
+    fn __anext__(slf: Py<Self>) -> PyNext {
+        PyNext::new(slf, Want::Event)
+    }
+
+    /// Every event that is ready, at least one; an empty list once all branches have finished.
+    fn next_batch(slf: Py<Self>) -> PyNext {
+        PyNext::new(slf, Want::Batch)
+    }
+
+    /// Cancels the request now.
+    fn close(&self) -> PyResult<()> {
+        self.stream()?.close();
+        Ok(())
+    }
+
+    /// Cancels the request now, as `close` does.
+    fn aclose(slf: Py<Self>) -> PyResult<PyNext> {
+        slf.get().close()?;
+        Ok(PyNext::new(slf, Want::Nothing))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Completions(seed={}, n_prompt={})", self.seed, self.n_prompt)
+    }
+}

@@ -1,0 +1,29 @@
+"""Fixtures of all tests."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.helpers import How
+
+
+@pytest.fixture(scope="session")
+def model_path() -> Path:
+    """The model that ships with the package."""
+    return Path(weft.DEMO_MODEL)
+
+
+@pytest.fixture(scope="session")
+async def engine() -> AsyncIterator[weft.Engine]:
+    """Four slots over the demo model. One thread, so that a busy machine is slow and not very slow."""
+    async with weft.Engine(slots=4, ctx_size=8192, kv_unified=True, threads=1) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["stream", "whole"])
+def how(request: pytest.FixtureRequest) -> How:
+    """Through which door a completion is asked for."""
+    how: How = request.param
+    return how

@@ -1,0 +1,91 @@
+"""One prompt, one text; streamed and whole agree."""
+
+import pytest
+
+import weft
+from tests.helpers import How, branches, collect, prompt_of
+from weft import Finished, Token
+
+
+async def test_an_answer_is_text_of_as_many_tokens_as_were_asked_for(engine: weft.Engine, how: How) -> None:
+    (branch,) = await branches(engine, how, "Once upon a time,", max_tokens=16, ignore_eos=True)
+    assert (branch.index, branch.reason, branch.stop) == (0, "length", None)
+    assert len(branch.tokens) == branch.usage.n_predicted == 16
+    assert branch.text == engine.detokenize(branch.tokens)
+    assert branch.usage.n_prompt == len(engine.tokenize("Once upon a time,"))
+
+
+async def test_events_count_up_and_end_with_one_finished(engine: weft.Engine) -> None:
+    *tokens, end = await collect(engine.generate("Once upon a time,", max_tokens=8, ignore_eos=True))
+    assert isinstance(end, Finished)
+    assert [token.n_predicted for token in tokens if isinstance(token, Token)] == list(range(1, 9))
+
+
+async def test_a_batch_holds_what_is_ready_and_an_empty_one_is_the_end(engine: weft.Engine) -> None:
+    stream = engine.generate("Once upon a time,", n=2, max_tokens=8, ignore_eos=True)
+    n_events = 0
+    while batch := await stream.next_batch():
+        n_events += len(batch)
+    assert n_events == 2 * (8 + 1)
+    assert await stream.next_batch() == []
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+
+
+async def test_a_prompt_may_be_tokens(engine: weft.Engine, how: How) -> None:
+    prompt = prompt_of(20, "tokens")
+    (branch,) = await branches(engine, how, prompt, max_tokens=4)
+    assert branch.usage.n_prompt == 20
+
+
+async def test_a_text_is_tokenized_as_the_vocabulary_begins_texts(engine: weft.Engine) -> None:
+    stream = engine.generate("A fox", max_tokens=0)
+    tokens = engine.tokenize("A fox")
+    assert tokens[0] == engine.model.bos_token
+    assert stream.n_prompt == len(tokens) == len(engine.tokenize("A fox", add_special=False)) + 1
+
+
+async def test_control_tokens_are_read_from_their_spelling_unless_told_otherwise(engine: weft.Engine) -> None:
+    end = engine.model.eos_token
+    assert end is not None
+    spelling = engine.model.token_bytes(end).decode()
+    assert engine.tokenize(spelling, add_special=False) == [end]
+    assert end not in engine.tokenize(spelling, add_special=False, parse_special=False)
+
+
+@pytest.mark.parametrize(
+    "text", ["Once upon a time,", "naïve 龍", "line\nline\ttab", "nul\0byte"], ids=["words", "unicode", "space", "nul"]
+)
+async def test_detokenize_undoes_tokenize(engine: weft.Engine, text: str) -> None:
+    assert engine.detokenize(engine.tokenize(text, add_special=False)).removeprefix(" ") == text
+
+
+async def test_options_replace_those_of_a_request(engine: weft.Engine, how: How) -> None:
+    request = weft.Request(prompt="A fox", max_tokens=50, ignore_eos=True)
+    (branch,) = await branches(engine, how, request, max_tokens=3)
+    assert len(branch.tokens) == 3
+
+
+async def test_log_probabilities_come_with_every_token(engine: weft.Engine, how: How) -> None:
+    (branch,) = await branches(engine, how, "Once upon a time,", max_tokens=4, n_probs=5, ignore_eos=True)
+    assert [logprobs.chosen.token for logprobs in branch.logprobs] == list(branch.tokens)
+    for logprobs in branch.logprobs:
+        values = [top.logprob for top in logprobs.top]
+        assert len(values) == 5
+        assert values == sorted(values, reverse=True)
+        assert values[0] <= 0
+        assert all(top.text.encode() == top.bytes for top in logprobs.top)
+
+
+async def test_a_random_seed_is_reported_and_a_given_one_is_kept(engine: weft.Engine) -> None:
+    seeds = {engine.generate("A fox", max_tokens=0).seed for _ in range(4)}
+    assert len(seeds) > 1
+    assert engine.generate("A fox", max_tokens=0, seed=7).seed == 7
+
+
+async def test_the_metadata_names_the_model(engine: weft.Engine) -> None:
+    model = engine.model
+    assert model.metadata()["general.architecture"] == "llama"
+    assert model.n_vocab == 2048
+    assert model.path == weft.DEMO_MODEL
+    assert model.size_bytes > model.n_params > 0

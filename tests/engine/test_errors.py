@@ -1,0 +1,318 @@
+"""Each exception, when it is raised and what it tells."""
+
+import asyncio
+import math
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.helpers import prompt_of
+
+
+@pytest.fixture
+async def small() -> AsyncIterator[weft.Engine]:
+    """One slot, and one request may wait."""
+    async with weft.Engine(slots=1, ctx_size=512, max_queue=1, threads=1) as engine:
+        yield engine
+
+
+INVALID: list[tuple[str, object]] = [
+    ("n", 0),
+    ("n", 257),
+    ("n", "two"),
+    ("max_tokens", -1),
+    ("stop", "one string"),
+    ("stop", [""]),
+    ("stop", [1]),
+    ("seed", -1),
+    ("seed", 2**32),
+    ("temperature", math.nan),
+    ("temperature", None),
+    ("top_k", 1.5),
+    ("top_p", math.inf),
+    ("min_p", "0.1"),
+    ("repeat_penalty", 0),
+    ("repeat_last_n", -2),
+    ("presence_penalty", 1e300),
+    ("frequency_penalty", math.nan),
+    ("logit_bias", [(2048, 1.0)]),
+    ("logit_bias", [(1, math.inf)]),
+    ("logit_bias", {1: 1.0}),
+    ("ignore_eos", 1),
+    ("n_probs", 1001),
+]
+
+
+@pytest.mark.parametrize(("param", "value"), INVALID, ids=[f"{param}={value!r}" for param, value in INVALID])
+async def test_an_invalid_field_is_named(engine: weft.Engine, param: str, value: object) -> None:
+    options: Any = {param: value}
+    with pytest.raises(weft.InvalidRequest) as raised:
+        engine.generate("A fox", **options)
+    assert raised.value.param == param
+    assert raised.value.message == str(raised.value) != ""
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [[], [-1], [2048], [2**31], [1, "a"], b"bytes", 5, None, "\ud800"],
+    ids=["no tokens", "negative", "outside of the vocabulary", "huge", "mixed", "bytes", "a number", "nothing", "lone surrogate"],
+)
+async def test_an_invalid_prompt_is_named(engine: weft.Engine, prompt: object) -> None:
+    options: Any = {"prompt": prompt}
+    with pytest.raises(weft.InvalidRequest) as raised:
+        engine.generate(**options)
+    assert raised.value.param == "prompt"
+
+
+async def test_an_unknown_option_is_a_type_error(engine: weft.Engine) -> None:
+    options: Any = {"temprature": 1.0}
+    with pytest.raises(TypeError, match="temprature"):
+        engine.generate("A fox", **options)
+
+
+async def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers(small: weft.Engine) -> None:
+    n_ctx = small.limits.n_ctx_slot
+    with pytest.raises(weft.ContextOverflow) as raised:
+        small.generate(prompt_of(n_ctx, "full"))
+    assert (raised.value.n_prompt, raised.value.n_ctx) == (n_ctx, n_ctx)
+    assert (await small.complete(prompt_of(n_ctx - 1, "fits"))).n_prompt == n_ctx - 1
+
+
+async def test_a_full_queue_refuses_and_recovers(small: weft.Engine) -> None:
+    running = small.generate("A fox", ignore_eos=True)
+    await anext(running)
+    waiting = small.generate("A hedgehog", max_tokens=1)
+    with pytest.raises(weft.QueueFull) as raised:
+        small.generate("An owl")
+    assert raised.value.n_waiting == 1
+    running.close()
+    assert len([event async for event in waiting]) == 2
+
+
+async def test_open_streams_end_with_engine_stopped() -> None:
+    engine = weft.Engine(slots=1, ctx_size=512, threads=1)
+    await engine.start()
+    running, waiting = engine.generate("A fox", ignore_eos=True), engine.generate("An owl", ignore_eos=True)
+    await anext(running)
+    waits = asyncio.create_task(waiting.next_batch())
+    await asyncio.sleep(0)
+    await engine.close()
+    with pytest.raises(weft.EngineStopped):
+        await asyncio.wait_for(waits, 2)
+    with pytest.raises(weft.EngineStopped):
+        async for _ in running:
+            pass
+    with pytest.raises(StopAsyncIteration):
+        await anext(running)
+
+
+async def test_a_closed_engine_says_so() -> None:
+    engine = weft.Engine()
+    await engine.close()
+    await engine.close()
+    with pytest.raises(weft.EngineStopped):
+        engine.generate("A fox")
+    with pytest.raises(weft.EngineStopped):
+        await engine.start()
+
+
+async def test_an_engine_that_was_not_started_says_what_to_do() -> None:
+    with pytest.raises(RuntimeError, match=re.escape("use `async with` or `await engine.start()`")):
+        weft.Engine().generate("A fox")
+
+
+async def test_an_engine_starts_once(engine: weft.Engine) -> None:
+    with pytest.raises(RuntimeError, match="started before"):
+        await engine.start()
+
+
+SETTINGS: list[tuple[str, object]] = [
+    ("slots", 0),
+    ("slots", 255),
+    ("ctx_size", -1),
+    ("batch_size", 0),
+    ("ubatch_size", 1.5),
+    ("threads", 0),
+    ("threads_batch", 10_000),
+    ("gpu_layers", -2),
+    ("flash_attention", "maybe"),
+    ("cache_type_k", "q3"),
+    ("max_token_gap_ms", math.nan),
+    ("max_token_gap_ms", -1.0),
+]
+
+
+@pytest.mark.parametrize(("param", "value"), SETTINGS, ids=[f"{param}={value!r}" for param, value in SETTINGS])
+async def test_an_invalid_setting_is_named_as_it_was_written(param: str, value: object) -> None:
+    settings: Any = {param: value}
+    engine = weft.Engine(**settings)
+    with pytest.raises(weft.InvalidConfig) as raised:
+        await engine.start()
+    assert raised.value.param == param
+    assert param in str(raised.value)
+    with pytest.raises(weft.EngineStopped):
+        engine.stats()
+
+
+def bad_file(kind: str, folder: Path, model_path: Path) -> Path:
+    """A file that is no model, in one way or another."""
+    path = folder / "bad.gguf"
+    match kind:
+        case "missing":
+            pass
+        case "a folder":
+            path.mkdir()
+        case "empty":
+            path.touch()
+        case "text":
+            path.write_text("Once upon a time, there was a file that wanted to be a model.")
+        case "cut in its header":
+            path.write_bytes(model_path.read_bytes()[:100])
+        case "cut in its tensors":
+            path.write_bytes(model_path.read_bytes()[:-1000])
+        case "nothing but a header":
+            path.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind", ["missing", "a folder", "empty", "text", "cut in its header", "cut in its tensors", "nothing but a header"]
+)
+async def test_a_bad_file_says_what_is_wrong_with_it(kind: str, tmp_path: Path, model_path: Path) -> None:
+    path = bad_file(kind, tmp_path, model_path)
+    with pytest.raises(weft.ModelLoadError) as raised:
+        await weft.Engine(path).start()
+    assert raised.value.path == str(path)
+    assert raised.value.reason != ""
+    assert str(path) in str(raised.value)
+
+
+async def test_progress_is_told_on_the_loop_and_ends_at_one() -> None:
+    told: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    def on_progress(fraction: float) -> None:
+        assert asyncio.get_running_loop() is loop
+        told.append(fraction)
+
+    async with weft.Engine(slots=1, ctx_size=256, threads=1, on_progress=on_progress):
+        assert told == sorted(told)
+        assert told[-1] == 1
+
+
+async def test_an_exception_in_a_progress_callback_is_raised() -> None:
+    def on_progress(_: float) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.to_thread(weft.Model.load, weft.DEMO_MODEL, on_progress=on_progress)
+
+
+async def test_a_cancelled_start_closes_the_engine() -> None:
+    engine = weft.Engine(slots=1, ctx_size=256)
+    task = asyncio.create_task(engine.start())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(weft.EngineStopped):
+        engine.generate("A fox")
+
+
+async def test_an_engine_closed_while_it_loads_does_not_start() -> None:
+    engine = weft.Engine(slots=1, ctx_size=256)
+    task = asyncio.create_task(engine.start())
+    await asyncio.sleep(0)
+    await engine.close()
+    with pytest.raises(weft.EngineStopped):
+        await task
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        weft.ModelLoadError("a.gguf", "it is empty"),
+        weft.InvalidConfig("slots", "slots is 0"),
+        weft.InvalidRequest("n", "n is 0"),
+        weft.ContextOverflow(600, 512),
+        weft.QueueFull(8),
+        weft.SlowReader(10_001, 10_000),
+        weft.DecodeError("out of memory"),
+        weft.EngineStopped(),
+        weft.ForkedProcess(1, 2),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_exceptions_travel_between_processes(error: weft.WeftError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert vars(copy) == vars(error)
+    assert str(copy) == str(error) != ""
+
+
+FORK = """
+import asyncio, os, sys, warnings, weft
+
+warnings.simplefilter("ignore", DeprecationWarning)  # Newer Pythons warn of every fork beside threads.
+
+def told(call):
+    try:
+        call()
+    except weft.ForkedProcess as error:
+        assert "spawn" in str(error) and error.used_in == os.getpid()
+        return "ForkedProcess"
+
+async def begin():
+    engine = weft.Engine(slots=1, ctx_size=256, threads=1)
+    await engine.start()
+    stream = engine.generate("A fox", ignore_eos=True)
+    await anext(stream)
+    return engine, stream
+
+async def go_on():
+    assert (await anext(stream)).n_predicted == 2
+    print("parent", flush=True)
+    await engine.close()
+
+# Not within a loop: parent and child would share its epoll.
+engine, stream = asyncio.run(begin())
+if os.fork() == 0:
+    calls = [lambda: engine.generate("An owl"), lambda: engine.tokenize("An owl"), engine.stats, stream.close, stream.aclose,
+             lambda: stream.next_batch().send(None), lambda: anext(stream).send(None)]
+    print(*map(told, calls), flush=True)
+    sys.exit(3)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
+asyncio.run(go_on())
+"""
+
+
+def test_a_forked_child_is_told_to_spawn_and_ends() -> None:
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=25, check=False)
+    assert done.stdout.splitlines() == [" ".join(["ForkedProcess"] * 7), "parent"], done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+EXIT = """
+import asyncio, weft
+
+async def main():
+    global engine, stream  # Left behind, for the interpreter to clear away while the worker is busy.
+    engine = weft.Engine(slots=1, ctx_size=1024, threads=1)
+    await engine.start()
+    stream = engine.generate("A fox", ignore_eos=True)
+    await anext(stream)
+
+asyncio.run(main())
+"""
+
+
+def test_an_engine_that_was_never_closed_does_not_disturb_the_exit() -> None:
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=25, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,80 @@
+"""Where an answer ends. A large bias makes the model say what a test needs."""
+
+import pytest
+
+import weft
+from tests.helpers import How, branches, prompt_of
+
+CERTAIN = 1e3
+"""A bias that leaves no other token a chance."""
+
+
+@pytest.fixture(scope="session")
+def cat(engine: weft.Engine) -> int:
+    """The token of " cat"."""
+    *_, token = engine.tokenize(" cat", add_special=False)
+    assert engine.model.token_bytes(token) == b" cat"
+    return token
+
+
+async def test_a_stop_string_across_tokens_is_no_part_of_the_text(engine: weft.Engine, how: How, cat: int) -> None:
+    (branch,) = await branches(engine, how, "A", max_tokens=9, stop=["at cat c"], logit_bias=[(cat, CERTAIN)])
+    assert (branch.text, branch.reason, branch.stop) == (" c", "stop", "at cat c")
+    assert len(branch.tokens) == 3
+
+
+async def test_the_stop_string_that_begins_first_ends_the_text(engine: weft.Engine, how: How, cat: int) -> None:
+    (branch,) = await branches(engine, how, "A", max_tokens=9, stop=["dog", "t c", "cat cat"], logit_bias=[(cat, CERTAIN)])
+    assert (branch.text, branch.reason, branch.stop) == (" ", "stop", "cat cat")
+
+
+async def test_what_only_began_like_a_stop_string_is_told_at_the_end(engine: weft.Engine, how: How, cat: int) -> None:
+    (branch,) = await branches(engine, how, "A", max_tokens=3, stop=["cat cat dog"], logit_bias=[(cat, CERTAIN)])
+    assert (branch.text, branch.reason) == (" cat cat cat", "length")
+
+
+async def test_an_end_token_ends_the_text_and_is_counted(engine: weft.Engine, how: How) -> None:
+    end = engine.model.eos_token
+    assert end is not None
+    (branch,) = await branches(engine, how, "A", max_tokens=9, logit_bias=[(end, CERTAIN)])
+    assert (branch.text, branch.tokens, branch.reason, branch.usage.n_predicted) == ("", (end,), "end", 1)
+
+
+async def test_an_ignored_end_token_is_never_drawn(engine: weft.Engine, how: How) -> None:
+    end = engine.model.eos_token
+    assert end is not None
+    (branch,) = await branches(engine, how, "A", max_tokens=9, ignore_eos=True, logit_bias=[(end, CERTAIN)])
+    assert end not in branch.tokens
+    assert branch.reason == "length"
+
+
+async def test_a_banned_token_is_never_drawn(engine: weft.Engine, cat: int) -> None:
+    bias = [(cat, CERTAIN), (cat, float("-inf"))]
+    completion = await engine.complete("A", max_tokens=5, logit_bias=bias, ignore_eos=True)
+    assert cat not in completion.branches[0].tokens
+
+
+async def test_a_text_without_a_limit_fills_the_context_exactly(engine: weft.Engine, how: How) -> None:
+    n_ctx = engine.limits.n_ctx_slot
+    (branch,) = await branches(engine, how, prompt_of(n_ctx - 20, "full"), ignore_eos=True)
+    assert (branch.reason, branch.usage.n_predicted) == ("context_full", 20)
+
+
+async def test_a_limit_beyond_the_context_is_cut(engine: weft.Engine, how: How) -> None:
+    n_ctx = engine.limits.n_ctx_slot
+    (branch,) = await branches(engine, how, prompt_of(n_ctx - 1, "cut"), max_tokens=1000, ignore_eos=True)
+    assert branch.usage.n_predicted == 1
+
+
+async def test_bytes_that_are_no_character_yet_are_held_back(engine: weft.Engine, how: How) -> None:
+    first_byte = next(token for token in range(engine.model.n_vocab) if engine.model.token_bytes(token) == b"\xc3")
+    (branch,) = await branches(engine, how, "A", max_tokens=1, logit_bias=[(first_byte, CERTAIN)])
+    assert (branch.text, branch.tokens) == ("", (first_byte,))
+
+
+async def test_a_repeat_penalty_keeps_a_text_from_repeating_itself(engine: weft.Engine, cat: int) -> None:
+    bias = [(cat, 20.0)]
+    plain = await engine.complete("A", max_tokens=8, temperature=0, logit_bias=bias)
+    penalized = await engine.complete("A", max_tokens=8, temperature=0, logit_bias=bias, presence_penalty=100)
+    assert plain.branches[0].tokens.count(cat) > 1
+    assert penalized.branches[0].tokens.count(cat) == 1

@@ -1,0 +1,101 @@
+"""Many event loops and threads on one engine, and many engines in one process."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import weft
+from tests.helpers import collect, n_processing, prompt_of, wait_until
+
+
+def run_loop(engine: weft.Engine, name: str) -> int:
+    """Asks for completions on an event loop of its own; says how many tokens came."""
+
+    async def main() -> int:
+        requests = (engine.complete(prompt_of(30, f"{name} {i}"), n=2, max_tokens=10, ignore_eos=True) for i in range(4))
+        return sum(completion.n_predicted for completion in await asyncio.gather(*requests))
+
+    return asyncio.run(main())
+
+
+async def test_every_thread_and_loop_gets_its_own_answers(engine: weft.Engine) -> None:
+    with ThreadPoolExecutor(6) as threads:
+        loop = asyncio.get_running_loop()
+        elsewhere = [loop.run_in_executor(threads, run_loop, engine, f"thread {i}") for i in range(6)]
+        here = await engine.complete(prompt_of(30, "here"), n=4, max_tokens=10, ignore_eos=True)
+        assert await asyncio.gather(*elsewhere) == [4 * 2 * 10] * 6
+    assert here.n_predicted == 40
+
+
+async def test_a_stream_may_be_read_on_another_loop_than_it_was_made_on(engine: weft.Engine) -> None:
+    stream = engine.generate("Once upon a time,", n=2, max_tokens=20, ignore_eos=True)
+    await anext(stream)
+    rest = await asyncio.to_thread(lambda: asyncio.run(collect(stream)))
+    assert len(rest) == 2 * (20 + 1) - 1
+
+
+async def test_loops_and_tasks_share_one_stream(engine: weft.Engine) -> None:
+    stream = engine.generate("Once upon a time,", n=4, max_tokens=50, ignore_eos=True)
+    elsewhere = [asyncio.to_thread(lambda: asyncio.run(collect(stream))) for _ in range(3)]
+    parts = await asyncio.gather(collect(stream), *elsewhere)
+    assert sum(map(len, parts)) == 4 * (50 + 1)
+
+
+async def test_a_loop_that_closes_in_mid_stream_disturbs_nobody(engine: weft.Engine) -> None:
+    left: list[weft.Completions] = []
+
+    async def leave() -> None:
+        stream = engine.generate("Once upon a time,", max_tokens=200, ignore_eos=True)
+        left.append(stream)
+        reading = asyncio.ensure_future(collect(stream))
+        await asyncio.sleep(0)
+        assert not reading.done()
+
+    for _ in range(5):
+        await asyncio.to_thread(lambda: asyncio.run(leave()))
+    assert (await engine.complete("Once upon a time,", max_tokens=10, ignore_eos=True)).n_predicted == 10
+    # What the closed loops left is still there to be read.
+    assert await left[0].next_batch() != []
+    left.clear()
+    await wait_until(lambda: n_processing(engine) == 0)
+
+
+async def test_a_stream_can_be_closed_from_another_thread(engine: weft.Engine) -> None:
+    stream = engine.generate("Once upon a time,", ignore_eos=True)
+    await anext(stream)
+    thread = threading.Timer(0.01, stream.close)
+    thread.start()
+    await asyncio.wait_for(collect(stream), 5)
+    thread.join()
+    await wait_until(lambda: n_processing(engine) == 0)
+
+
+def test_waiting_without_an_event_loop_is_an_error(engine: weft.Engine) -> None:
+    stream = engine.generate("Once upon a time,", ignore_eos=True)
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        read_all_that_is_ready(stream)
+
+
+def read_all_that_is_ready(stream: weft.Completions) -> None:
+    while True:
+        # Without a loop to wait on, an awaitable that is ready still answers.
+        with pytest.raises(StopIteration):
+            anext(stream).send(None)
+
+
+async def test_engines_live_beside_each_other(engine: weft.Engine) -> None:
+    async with weft.Engine(slots=2, ctx_size=512, threads=1) as other:
+        answers = await asyncio.gather(
+            engine.complete("Once upon a time,", n=2, max_tokens=10, ignore_eos=True),
+            other.complete("Once upon a time,", n=2, max_tokens=10, ignore_eos=True),
+        )
+        assert [answer.n_predicted for answer in answers] == [20, 20]
+        assert len(other.slots) == 2
+    assert (await engine.complete("Once upon a time,", max_tokens=3, ignore_eos=True)).n_predicted == 3
+
+
+async def test_many_requests_at_once_all_end(engine: weft.Engine) -> None:
+    requests = [engine.complete(prompt_of(20, f"many {i}"), max_tokens=5, ignore_eos=True) for i in range(100)]
+    assert [completion.n_predicted for completion in await asyncio.gather(*requests)] == [5] * 100

@@ -1,0 +1,80 @@
+"""What several tests need."""
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from typing import Literal, Unpack
+
+import weft
+from weft import Branch, Completions, Finished, Token
+
+How = Literal["stream", "whole"]
+"""Through which door: `Engine.generate` read event by event, or `Engine.complete`."""
+
+
+async def collect(stream: Completions) -> list[Token | Finished]:
+    """Every event of a stream."""
+    return [event async for event in stream]
+
+
+async def branches(
+    engine: weft.Engine, how: How, prompt: str | list[int] | weft.Request, **options: Unpack[weft.RequestOptions]
+) -> list[Branch]:
+    """The branches of the answer, through either door."""
+    if how == "whole":
+        return list((await engine.complete(prompt, **options)).branches)
+    tokens: defaultdict[int, list[Token]] = defaultdict(list)
+    finished: dict[int, Finished] = {}
+    async for event in engine.generate(prompt, **options):
+        assert event.index not in finished, "a branch yields nothing after its end"
+        if isinstance(event, Finished):
+            finished[event.index] = event
+        else:
+            tokens[event.index].append(event)
+    return [
+        Branch(
+            index=index,
+            text="".join(token.text for token in tokens[index]),
+            tokens=tuple(token.token for token in tokens[index]),
+            reason=end.reason,
+            stop=end.stop,
+            usage=end.usage,
+            logprobs=tuple(token.logprobs for token in tokens[index] if token.logprobs is not None),
+        )
+        for index, end in sorted(finished.items())
+    ]
+
+
+def prompt_of(n_tokens: int, name: str) -> list[int]:
+    """A prompt that no other test begins with: random words, the same for the same name."""
+    draw = random.Random(name)
+    return [draw.randrange(300, 2000) for _ in range(n_tokens)]
+
+
+def n_processing(engine: weft.Engine) -> int:
+    """How many slots are busy."""
+    return sum(slot.is_processing for slot in engine.slots)
+
+
+async def wait_until(condition: Callable[[], bool], deadline_s: float = 10) -> None:
+    """Waits for something that no event announces."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not so within {deadline_s} s"
+        await asyncio.sleep(0.002)
+
+
+async def read_sse(lines: AsyncIterator[str]) -> list[str]:
+    """The data of every server-sent event in a response's lines, comments left out."""
+    events: list[str] = []
+    data: list[str] = []
+    async for line in lines:
+        if line.startswith("data:"):
+            data.append(line.removeprefix("data:").removeprefix(" "))
+        elif not line and data:
+            events.append("\n".join(data))
+            data = []
+    assert not data, "an event ends with an empty line"
+    return events

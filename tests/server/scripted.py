@@ -1,0 +1,94 @@
+"""An engine that does what a test writes down: for what a real one cannot be made to do when it is wanted."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+from litestar.types import ASGIApp
+
+import weft
+
+Step = Sequence[Any] | Exception
+
+
+def token(index: int, text: str, n_predicted: int = 1) -> Any:
+    return SimpleNamespace(index=index, token=7, text=text, slot=index, n_predicted=n_predicted, logprobs=None)
+
+
+class ScriptedStream:
+    """Yields its steps, then waits for ever or until it is closed."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.seed = 1
+        self.n_prompt = 3
+        self.is_closed = False
+        self._steps = list(steps)
+
+    async def next_batch(self) -> Sequence[Any]:
+        if not self._steps:
+            await asyncio.get_running_loop().create_future()
+        step = self._steps.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class ScriptedEngine:
+    """Loads when `loaded` is set; every request gets the next of `scripts`, or the error that stands in its place."""
+
+    def __init__(self, *scripts: Sequence[Step] | Exception) -> None:
+        self.loaded = asyncio.Event()
+        self.streams: list[ScriptedStream] = []
+        self.model = SimpleNamespace(path="/models/scripted.gguf")
+        self._scripts = list(scripts)
+
+    async def start(self) -> None:
+        await self.loaded.wait()
+
+    async def close(self) -> None:
+        pass
+
+    def tokenize(self, text: str, **_: bool) -> list[int]:
+        return [ord(character) for character in text]
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens))
+
+    def generate(self, _: weft.Request) -> ScriptedStream:
+        script = self._scripts.pop(0)
+        if isinstance(script, Exception):
+            raise script
+        self.streams.append(ScriptedStream(script))
+        return self.streams[-1]
+
+    def as_engine(self) -> weft.Engine:
+        return cast("weft.Engine", self)
+
+
+async def connect(app: ASGIApp, path: str, body: object, leave: Callable[[list[Any]], bool]) -> list[Any]:
+    """Posts `body` as an ASGI server would, and leaves as soon as `leave` says so of what was sent; returns that."""
+    sent: list[Any] = []
+    has_left = asyncio.Event()
+    received = iter([{"type": "http.request", "body": msgspec.json.encode(body), "more_body": False}])
+
+    async def receive() -> Any:
+        for message in received:
+            return message
+        await has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if leave(sent):
+            has_left.set()
+
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [], "http_version": "1.1"}
+    if leave(sent):
+        has_left.set()
+    await app(cast("Any", scope), receive, send)
+    return sent

@@ -1,0 +1,66 @@
+"""What the package exports is what it documents."""
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_type_hints
+
+import msgspec
+
+import weft
+from weft import Request, RequestOptions, _native, completion, engine, errors, request
+
+STUB = ast.parse((Path(weft.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
+
+
+def stub_classes() -> dict[str, ast.ClassDef]:
+    return {node.name: node for node in STUB.body if isinstance(node, ast.ClassDef)}
+
+
+def test_all_is_what_there_is() -> None:
+    public = {name for name, value in vars(weft).items() if not name.startswith("_") and not inspect.ismodule(value)}
+    assert sorted(weft.__all__) == sorted(public)
+
+
+def test_every_public_module_exports_its_part() -> None:
+    for module in (completion, engine, errors, request):
+        assert set(module.__all__) <= vars(module).keys()
+    assert set(errors.__all__) < set(weft.__all__)
+
+
+def test_the_stub_has_the_classes_of_the_compiled_module() -> None:
+    compiled = {name for name, value in vars(_native).items() if inspect.isclass(value)}
+    assert stub_classes().keys() == compiled
+    # `weft.Engine` is the one for async Python.
+    assert compiled - {"Engine"} < set(weft.__all__)
+
+
+def test_every_class_of_the_stub_is_final_and_documented() -> None:
+    for name, node in stub_classes().items():
+        assert [ast.unparse(decorator) for decorator in node.decorator_list] == ["final"], name
+        assert ast.get_docstring(node), name
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and method.name != "__aiter__":
+                assert ast.get_docstring(method), f"{name}.{method.name}"
+
+
+def test_the_stub_is_what_was_compiled() -> None:
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy.stubtest", "weft._native"], capture_output=True, text=True, timeout=25, check=False
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_options_are_the_fields_of_a_request() -> None:
+    hints = get_type_hints(Request)
+    fields = {field.name: hints[field.name] for field in msgspec.structs.fields(Request) if field.name != "prompt"}
+    assert get_type_hints(RequestOptions) == fields
+
+
+def test_every_exception_is_ours_and_a_builtin_where_python_has_the_word() -> None:
+    classes = [getattr(errors, name) for name in errors.__all__]
+    assert all(issubclass(error, weft.WeftError) for error in classes)
+    values = {weft.ContextOverflow, weft.InvalidConfig, weft.InvalidRequest}
+    assert {error for error in classes if issubclass(error, ValueError)} == values
