@@ -8,17 +8,18 @@ mod backend;
 mod batch;
 mod context;
 mod gguf;
+mod kinds;
 mod kv_size;
 mod logging;
 mod memory;
 mod model;
-mod pieces;
 #[cfg(test)]
 mod sampler_parity;
 mod start;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod vocabulary;
 
 use std::sync::Arc;
 
@@ -78,9 +79,14 @@ impl LlamaRunner {
     fn reaches_back(&self, id: SequenceId, n_tokens: u32) -> bool {
         match self.reuse {
             Reuse::Prefix | Reuse::Whole => true,
-            Reuse::Window { n_swa } => self.context.first_position(id) <= n_tokens.saturating_sub(n_swa),
+            Reuse::Window { n_swa } => holds_window(self.context.first_position(id), n_tokens, n_swa),
         }
     }
+}
+
+/// Whether a sequence whose first cell is at `first_position` holds what a token after `n_tokens` sees through its window.
+fn holds_window(first_position: u32, n_tokens: u32, n_swa: u32) -> bool {
+    first_position <= n_tokens.saturating_sub(n_swa)
 }
 
 /// Decodes two tokens and forgets the second: whether that works is nowhere in the metadata. It also warms up the model.
@@ -141,11 +147,8 @@ impl Runner for LlamaRunner {
     fn end_tokens(&self) -> &[Token] {
         self.model.end_tokens()
     }
-<<<<<<< HEAD
-=======
 
     fn suppressed_tokens(&self) -> &[Token] {
         self.model.suppressed_tokens()
     }
->>>>>>> main
 }

@@ -14,26 +14,9 @@ use crate::error::{Error, Result};
 use crate::llama::backend::backend;
 use crate::llama::gguf::Metadata;
 use crate::llama::kv_size::KvShape;
-use crate::llama::logging;
-use crate::llama::pieces::Pieces;
+use crate::llama::vocabulary::Vocabulary;
+use crate::llama::{kinds, logging};
 use crate::request::Token;
-
-/// Architectures that read a text but continue none, under llama.cpp's names. llama.cpp has no call that tells them from the
-/// others before a context exists.
-const ENCODERS: [&str; 12] = [
-    "bert",
-    "modern-bert",
-    "nomic-bert",
-    "nomic-bert-moe",
-    "neo-bert",
-    "jina-bert-v2",
-    "jina-bert-v3",
-    "eurobert",
-    "gemma-embedding",
-    "wavtokenizer-dec",
-    "t5encoder",
-    "clef",
-];
 
 /// A loaded model. Every method may be called from any thread.
 pub struct Model {
@@ -43,9 +26,8 @@ pub struct Model {
     n_ctx_train: u32,
     metadata: Vec<(String, String)>,
     architecture: String,
-    pieces: Pieces,
+    vocabulary: Vocabulary,
     kv_shape: KvShape,
-    adds_special: bool,
 }
 
 impl Model {
@@ -58,7 +40,7 @@ impl Model {
         let refuse = |reason: String| Error::ModelLoad { path: config.path.clone(), reason };
         let backend = backend();
         let file = Metadata::open(&config.path).map_err(refuse)?;
-        check_architecture(&file.string("general.architecture").unwrap_or_default()).map_err(refuse)?;
+        kinds::check_file(&file).map_err(refuse)?;
         let mut params = LlamaModelParams::default()
             .with_use_mmap(config.use_mmap)
             .with_use_mlock(config.use_mlock)
@@ -79,19 +61,10 @@ impl Model {
         let metadata = read_metadata(raw(&inner));
         let value = |key: &str| metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
         let architecture = value("general.architecture").unwrap_or_default().to_owned();
-        check_kind(raw(&inner), &architecture)?;
+        kinds::check_model(raw(&inner), &architecture)?;
 
-        // SAFETY: the model is alive, and its vocabulary lives as long.
-        let vocab = unsafe { sys::llama_model_get_vocab(raw(&inner)) };
-        // SAFETY: as above.
-        if unsafe { sys::llama_vocab_type(vocab) } == sys::LLAMA_VOCAB_TYPE_NONE {
-            return Err("the file holds no vocabulary".to_owned());
-        }
-        // SAFETY: the vocabulary is one of a loaded model, and not of the type NONE.
-        let pieces = unsafe { Pieces::read(vocab) };
-        // SAFETY: as above.
-        unsafe { check_byte_tokens(vocab) }?;
-
+        // SAFETY: the model is alive, and its vocabulary is its own.
+        let vocabulary = unsafe { Vocabulary::read(sys::llama_model_get_vocab(raw(&inner))) }?;
         let number = |name: &str| value(&format!("{architecture}.{name}")).and_then(|text| text.parse().ok());
         let array = |name: &str| file.u32_array(&format!("{architecture}.{name}"));
         let kv_shape = if inner.is_recurrent() {
@@ -99,10 +72,8 @@ impl Model {
         } else {
             KvShape::read(inner.n_layer(), inner.n_embd().unsigned_abs(), number, array)
         };
-        // SAFETY: as above.
-        let adds_special = unsafe { has_the_specials_it_adds(vocab) };
         let n_ctx_train = inner.n_ctx_train();
-        Ok(Self { config, inner, n_ctx_train, metadata, architecture, pieces, kv_shape, adds_special })
+        Ok(Self { config, inner, n_ctx_train, metadata, architecture, vocabulary, kv_shape })
     }
 
     /// The file, as it was named.
@@ -139,7 +110,7 @@ impl Model {
     /// Size of the vocabulary, which is the length of a row of logits.
     #[must_use]
     pub fn n_vocab(&self) -> usize {
-        self.pieces.n_vocab()
+        self.vocabulary.n_vocab()
     }
 
     /// Width of the model.
@@ -213,7 +184,7 @@ impl Model {
     /// If `text` is 2 GiB long or longer.
     #[must_use]
     pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Vec<Token> {
-        let tokens = self.inner.vocab().tokenize(text, add_special && self.adds_special, parse_special);
+        let tokens = self.inner.vocab().tokenize(text, add_special && self.vocabulary.adds_special(), parse_special);
         tokens.into_iter().map(|LlamaToken(token)| token).collect()
     }
 
@@ -236,31 +207,31 @@ impl Model {
     /// The bytes that `token` is spelt with, control tokens too; perhaps no whole character. `None` outside of the vocabulary.
     #[must_use]
     pub fn piece(&self, token: Token) -> Option<&[u8]> {
-        self.pieces.spelling(token)
+        self.vocabulary.spelling(token)
     }
 
     /// The bytes that `token` adds to a text: none for a control token. `None` outside of the vocabulary.
     #[must_use]
     pub fn text_piece(&self, token: Token) -> Option<&[u8]> {
-        self.pieces.text(token)
+        self.vocabulary.text(token)
     }
 
     /// Whether `token` ends a text.
     #[must_use]
     pub fn is_end(&self, token: Token) -> bool {
-        self.pieces.is_end(token)
+        self.vocabulary.is_end(token)
     }
 
     /// Every token that ends a text, in order.
     #[must_use]
     pub fn end_tokens(&self) -> &[Token] {
-        self.pieces.end_tokens()
+        self.vocabulary.end_tokens()
     }
 
     /// Tokens that the model asks never to draw.
     #[must_use]
     pub fn suppressed_tokens(&self) -> &[Token] {
-        self.pieces.suppressed_tokens()
+        self.vocabulary.suppressed_tokens()
     }
 
     /// Bytes of the pool that one token takes, estimated from the metadata; 0 for a model without attention.
@@ -329,62 +300,6 @@ fn raw(model: &LlamaModel) -> *mut sys::llama_model {
     // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`, so it has
     // the layout of a pointer. The copy is only used while `model` lives.
     unsafe { std::mem::transmute_copy::<LlamaModel, *mut sys::llama_model>(model) }
-}
-
-/// Refuses by name the architectures that cannot continue a text, before gigabytes are read.
-fn check_architecture(architecture: &str) -> std::result::Result<(), String> {
-    let kind = match architecture {
-        "t5" => "an encoder-decoder model, which is not supported",
-        _ if ENCODERS.contains(&architecture) => "an encoder, which continues no text",
-        _ => return Ok(()),
-    };
-    Err(format!("its architecture, {architecture}, is that of {kind}"))
-}
-
-/// Refuses the kinds that only a loaded model shows.
-fn check_kind(model: *const sys::llama_model, architecture: &str) -> std::result::Result<(), String> {
-    // SAFETY: the caller holds the model.
-    let (has_encoder, is_diffusion) = unsafe { (sys::llama_model_has_encoder(model), sys::llama_model_is_diffusion(model)) };
-    let kind = match (is_diffusion, has_encoder) {
-        (true, _) => "a diffusion model, which does not write one token after another",
-        (_, true) => "a draft model for another one, which cannot run alone",
-        _ => return Ok(()),
-    };
-    Err(format!("its architecture, {architecture}, is that of {kind}"))
-}
-
-/// Refuses a `SentencePiece` vocabulary that lacks byte tokens: llama.cpp looks them up for whatever text it has no piece for, and
-/// ends the process where there is none.
-///
-/// # Safety
-/// `vocab` belongs to a loaded model, and its type is not `LLAMA_VOCAB_TYPE_NONE`.
-unsafe fn check_byte_tokens(vocab: *const sys::llama_vocab) -> std::result::Result<(), String> {
-    // SAFETY: the caller's promise; every id asked for is in the vocabulary.
-    let n_bytes = unsafe {
-        if sys::llama_vocab_type(vocab) != sys::LLAMA_VOCAB_TYPE_SPM {
-            return Ok(());
-        }
-        (0..sys::llama_vocab_n_tokens(vocab))
-            .filter(|&token| sys::llama_vocab_get_attr(vocab, token) & sys::LLAMA_TOKEN_ATTR_BYTE != 0)
-            .count()
-    };
-    if n_bytes < 256 {
-        return Err(format!("its vocabulary has {n_bytes} of 256 byte tokens, so it cannot spell every text"));
-    }
-    Ok(())
-}
-
-/// Whether the vocabulary has every token that it asks to be added; llama.cpp ends the process where one is missing.
-///
-/// # Safety
-/// `vocab` belongs to a loaded model, and its type is not `LLAMA_VOCAB_TYPE_NONE`.
-unsafe fn has_the_specials_it_adds(vocab: *const sys::llama_vocab) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe {
-        (!sys::llama_vocab_get_add_bos(vocab) || some_token(sys::llama_vocab_bos(vocab)).is_some())
-            && (!sys::llama_vocab_get_add_eos(vocab) || some_token(sys::llama_vocab_eos(vocab)).is_some())
-            && (!sys::llama_vocab_get_add_sep(vocab) || some_token(sys::llama_vocab_sep(vocab)).is_some())
-    }
 }
 
 /// llama.cpp says "none" with a negative token.

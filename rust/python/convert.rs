@@ -146,7 +146,8 @@ fn random_seed(py: Python<'_>) -> PyResult<u32> {
 /// # Errors
 /// `InvalidConfig` for anything but an integer from 0 to 2³² − 1.
 pub fn setting(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
-    let refuse = |value| InvalidConfig::new_err((name, format!("{name} is {}; it must be an integer from 0 to 2³² − 1", shown(value))));
+    let refuse =
+        |value| InvalidConfig::new_err((name, format!("{name} is {}; it must be an integer from 0 to 2³² − 1", shown(value))));
     value.map(|value| value.extract().map_err(|_| refuse(value))).transpose()
 }
 

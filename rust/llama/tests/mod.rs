@@ -1,8 +1,13 @@
 //! Tests of this folder on the demo model.
 
+#[allow(dead_code, reason = "the benchmarks, which own this file, use more of it")]
+#[path = "../../benches/support/gguf.rs"]
+mod gguf_writer;
+mod memories;
 mod model;
 mod runner;
 mod start;
+mod tiny;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use super::tiny::write_hollow;
 use super::{demo, demo_path, load};
 use crate::config::{EngineConfig, KvType, ModelConfig};
 use crate::error::Error;
@@ -180,6 +181,17 @@ fn a_file_cut_short_says_so() {
 fn an_architecture_that_cannot_run_is_named() {
     let unknown = refusal(&TempFile::new("unknown", &with_architecture(*b"lemma")).0);
     assert!(unknown.contains("unknown model architecture: 'lemma'"), "{unknown}");
+    for (architecture, words) in [("t5", "an encoder-decoder model"), ("bert", "an encoder"), ("modern-bert", "an encoder")] {
+        let file = TempFile(write_hollow(architecture, "llama"));
+        let reason = refusal(&file.0);
+        assert!(reason.contains(&format!("architecture, {architecture}, is that of {words}")), "{reason}");
+    }
+}
+
+#[test]
+fn a_file_without_a_vocabulary_says_so() {
+    let file = TempFile(write_hollow("llama", "no_vocab"));
+    assert_eq!(refusal(&file.0), "it holds no vocabulary, so it cannot read a text");
 }
 
 #[test]

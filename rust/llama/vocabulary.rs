@@ -1,4 +1,4 @@
-//! The bytes of every token, read once, so that a step copies a slice and never calls llama.cpp for text.
+//! A model's vocabulary, read once, so that a step copies a slice and never calls llama.cpp for text.
 
 use std::ffi::c_char;
 
@@ -12,7 +12,7 @@ const HIDDEN: u8 = 1;
 const END: u8 = 2;
 
 /// One row per token of a vocabulary.
-pub(super) struct Pieces {
+pub(super) struct Vocabulary {
     /// All spellings, one after the other.
     bytes: Vec<u8>,
     /// Token `t` is spelt `bytes[starts[t]..starts[t + 1]]`.
@@ -20,14 +20,20 @@ pub(super) struct Pieces {
     flags: Vec<u8>,
     end_tokens: Vec<Token>,
     suppressed_tokens: Vec<Token>,
+    adds_special: bool,
 }
 
-impl Pieces {
+impl Vocabulary {
     /// Reads the vocabulary.
     ///
     /// # Safety
-    /// `vocab` belongs to a loaded model, and its type is not `LLAMA_VOCAB_TYPE_NONE`.
-    pub(super) unsafe fn read(vocab: *const sys::llama_vocab) -> Self {
+    /// `vocab` belongs to a loaded model.
+    ///
+    /// # Errors
+    /// Why llama.cpp could not read every text with it, for [`crate::error::Error::ModelLoad`].
+    pub(super) unsafe fn read(vocab: *const sys::llama_vocab) -> Result<Self, String> {
+        // SAFETY: the caller's promise.
+        unsafe { check_byte_tokens(vocab) }?;
         // SAFETY: the caller's promise.
         let n_vocab = unsafe { sys::llama_vocab_n_tokens(vocab) };
         let mut n_suppressed = 0_i32;
@@ -39,24 +45,27 @@ impl Pieces {
             // SAFETY: llama.cpp's own list, as long as it says, which lives as long as the vocabulary.
             unsafe { std::slice::from_raw_parts(suppressed, n_suppressed.unsigned_abs() as usize) }.to_vec()
         };
-        let mut pieces = Self { bytes: Vec::new(), starts: vec![0], flags: Vec::new(), end_tokens: Vec::new(), suppressed_tokens };
+        // SAFETY: the caller's promise.
+        let adds_special = unsafe { has_the_specials_it_adds(vocab) };
+        let (bytes, starts, flags, end_tokens) = (Vec::new(), vec![0], Vec::new(), Vec::new());
+        let mut read = Self { bytes, starts, flags, end_tokens, suppressed_tokens, adds_special };
         for token in 0..n_vocab {
-            let start = pieces.bytes.len();
+            let start = read.bytes.len();
             // SAFETY: `token` is in the vocabulary.
-            unsafe { append_spelling(vocab, token, &mut pieces.bytes) };
-            let end = u32::try_from(pieces.bytes.len()).expect("a vocabulary's text is far below 4 GiB");
-            pieces.starts.push(end);
+            unsafe { append_spelling(vocab, token, &mut read.bytes) };
+            let end = u32::try_from(read.bytes.len()).expect("a vocabulary's text is far below 4 GiB");
+            read.starts.push(end);
             // SAFETY: `token` is in the vocabulary; a buffer of no bytes is asked only whether there would be any.
             let is_hidden = unsafe { sys::llama_token_to_piece(vocab, token, std::ptr::null_mut(), 0, 0, false) } == 0
-                && pieces.bytes.len() > start;
+                && read.bytes.len() > start;
             // SAFETY: `token` is in the vocabulary.
             let is_end = unsafe { sys::llama_vocab_is_eog(vocab, token) };
-            pieces.flags.push(if is_hidden { HIDDEN } else { 0 } | if is_end { END } else { 0 });
+            read.flags.push(if is_hidden { HIDDEN } else { 0 } | if is_end { END } else { 0 });
             if is_end {
-                pieces.end_tokens.push(token);
+                read.end_tokens.push(token);
             }
         }
-        pieces
+        Ok(read)
     }
 
     /// Size of the vocabulary.
@@ -92,13 +101,18 @@ impl Pieces {
         &self.suppressed_tokens
     }
 
+    /// Whether the special tokens that the vocabulary asks for can be added to a text.
+    pub(super) fn adds_special(&self) -> bool {
+        self.adds_special
+    }
+
     fn has(&self, token: Token, flag: u8) -> bool {
         usize::try_from(token).ok().and_then(|index| self.flags.get(index)).is_some_and(|flags| flags & flag != 0)
     }
 }
 
 /// # Safety
-/// `token` is in `vocab`, which is as [`Pieces::read`] asks.
+/// `token` is in `vocab`, which is as [`Vocabulary::read`] asks.
 unsafe fn append_spelling(vocab: *const sys::llama_vocab, token: Token, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     let mut room = 64;
@@ -114,5 +128,42 @@ unsafe fn append_spelling(vocab: *const sys::llama_vocab, token: Token, bytes: &
             return bytes.truncate(start + size);
         }
         room = size;
+    }
+}
+
+/// Refuses a model without a vocabulary, and a `SentencePiece` vocabulary that lacks byte tokens: llama.cpp looks them up for whatever text it has no piece for, and
+/// ends the process where there is none.
+///
+/// # Safety
+/// `vocab` belongs to a loaded model.
+unsafe fn check_byte_tokens(vocab: *const sys::llama_vocab) -> Result<(), String> {
+    // SAFETY: the caller's promise.
+    match unsafe { sys::llama_vocab_type(vocab) } {
+        sys::LLAMA_VOCAB_TYPE_NONE => return Err("it holds no vocabulary, so it cannot read a text".to_owned()),
+        sys::LLAMA_VOCAB_TYPE_SPM => {}
+        _ => return Ok(()),
+    }
+    // SAFETY: the caller's promise; every id asked for is in the vocabulary.
+    let n_bytes = unsafe {
+        (0..sys::llama_vocab_n_tokens(vocab))
+            .filter(|&token| sys::llama_vocab_get_attr(vocab, token) & sys::LLAMA_TOKEN_ATTR_BYTE != 0)
+            .count()
+    };
+    if n_bytes < 256 {
+        return Err(format!("its vocabulary has {n_bytes} of 256 byte tokens, so it cannot spell every text"));
+    }
+    Ok(())
+}
+
+/// Whether the vocabulary has every token that it asks to be added; llama.cpp ends the process where one is missing.
+///
+/// # Safety
+/// `vocab` belongs to a loaded model, and its type is not `LLAMA_VOCAB_TYPE_NONE`.
+unsafe fn has_the_specials_it_adds(vocab: *const sys::llama_vocab) -> bool {
+    // SAFETY: the caller's promise. A token that there is not is negative.
+    unsafe {
+        (!sys::llama_vocab_get_add_bos(vocab) || sys::llama_vocab_bos(vocab) >= 0)
+            && (!sys::llama_vocab_get_add_eos(vocab) || sys::llama_vocab_eos(vocab) >= 0)
+            && (!sys::llama_vocab_get_add_sep(vocab) || sys::llama_vocab_sep(vocab) >= 0)
     }
 }

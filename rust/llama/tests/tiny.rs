@@ -1,0 +1,176 @@
+//! Models of a few thousand random weights, one for each kind of memory that the demo model does not have.
+//!
+//! Their architectures are public ones at toy sizes; what they write is noise, but forks and removals act on their memories as on
+//! those of any model of the kind. The vocabulary is the 256 bytes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::{fs, process};
+
+use super::gguf_writer::{Header, Tensor, TensorType, padding};
+use super::load;
+use crate::llama::Model;
+
+const N_EMBD: usize = 64;
+const N_FF: usize = 128;
+const N_LAYER: usize = 2;
+const N_VOCAB: usize = 3 + 256;
+
+/// What a toy model keeps of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A state (Mamba).
+    Recurrent,
+    /// A state in the first layer, cells in the second (LFM2).
+    Hybrid,
+    /// Cells, where the first layer looks back [`N_SWA`] tokens (Gemma 2).
+    Window,
+}
+
+/// The sliding window of [`Kind::Window`], in tokens.
+pub(super) const N_SWA: u32 = 16;
+
+/// Writes and loads the toy model of this kind.
+pub(super) fn tiny(kind: Kind) -> Arc<Model> {
+    let mut header = Header::default();
+    add_metadata(&mut header, kind);
+    add_vocabulary(&mut header, "llama");
+    let matrix = |name: &str, dims: &[usize]| Tensor { name: name.to_owned(), dims: dims.to_vec(), kind: TensorType::F32 };
+    header.tensor(matrix("token_embd.weight", &[N_EMBD, N_VOCAB]));
+    header.tensor(matrix(if kind == Kind::Hybrid { "token_embd_norm.weight" } else { "output_norm.weight" }, &[N_EMBD]));
+    for layer in 0..N_LAYER {
+        for (name, dims) in layer_tensors(kind, layer) {
+            header.tensor(matrix(&format!("blk.{layer}.{name}"), &dims));
+        }
+    }
+    let path = write(&header, &format!("{kind:?}"));
+    let model = load(&path);
+    fs::remove_file(&path).expect("it was just written");
+    Arc::new(model.expect("the toy model loads"))
+}
+
+/// A file with this architecture and tokenizer, and no tensors.
+pub(super) fn write_hollow(architecture: &str, tokenizer: &str) -> PathBuf {
+    let mut header = Header::default();
+    header.string("general.architecture", architecture);
+    add_vocabulary(&mut header, tokenizer);
+    write(&header, architecture)
+}
+
+fn add_metadata(header: &mut Header, kind: Kind) {
+    let architecture = match kind {
+        Kind::Recurrent => "mamba",
+        Kind::Hybrid => "lfm2",
+        Kind::Window => "gemma2",
+    };
+    header.string("general.architecture", architecture);
+    let key = |name: &str| format!("{architecture}.{name}");
+    header.u32(&key("context_length"), 512);
+    header.u32(&key("embedding_length"), 64);
+    header.u32(&key("block_count"), 2);
+    header.f32(&key("attention.layer_norm_rms_epsilon"), 1e-6);
+    match kind {
+        Kind::Recurrent => {
+            header.u32(&key("feed_forward_length"), 0);
+            header.u32(&key("attention.head_count"), 0);
+            header.u32(&key("ssm.conv_kernel"), 4);
+            header.u32(&key("ssm.inner_size"), 128);
+            header.u32(&key("ssm.state_size"), 16);
+            header.u32(&key("ssm.time_step_rank"), 4);
+        }
+        Kind::Hybrid => {
+            header.u32(&key("feed_forward_length"), 128);
+            header.u32(&key("attention.head_count"), 4);
+            header.i32s(&key("attention.head_count_kv"), [0, 2].into_iter());
+            header.u32(&key("shortconv.l_cache"), 3);
+        }
+        Kind::Window => {
+            header.u32(&key("feed_forward_length"), 128);
+            header.u32(&key("attention.head_count"), 2);
+            header.u32(&key("attention.head_count_kv"), 1);
+            header.u32(&key("attention.key_length"), 32);
+            header.u32(&key("attention.value_length"), 32);
+            header.u32(&key("attention.sliding_window"), N_SWA);
+        }
+    }
+}
+
+fn add_vocabulary(header: &mut Header, tokenizer: &str) {
+    let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
+    let texts: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).into_iter().chain(bytes).collect();
+    header.string("tokenizer.ggml.model", tokenizer);
+    header.strings("tokenizer.ggml.tokens", texts.iter().map(String::as_str));
+    header.f32s("tokenizer.ggml.scores", vec![0.0; N_VOCAB].into_iter());
+    // llama.cpp's numbers: 2 is unknown, 3 control, 6 a byte.
+    let kinds: Vec<i32> = [2, 3, 3].into_iter().chain([6; 256]).collect();
+    header.i32s("tokenizer.ggml.token_type", kinds.into_iter());
+}
+
+/// The tensors of one layer, by llama.cpp's names, fastest-running dimension first.
+fn layer_tensors(kind: Kind, layer: usize) -> Vec<(&'static str, Vec<usize>)> {
+    let mut tensors = vec![("attn_norm.weight", vec![N_EMBD])];
+    match (kind, layer) {
+        (Kind::Recurrent, _) => tensors.extend([
+            ("ssm_in.weight", vec![N_EMBD, 256]),
+            ("ssm_conv1d.weight", vec![4, 128]),
+            ("ssm_conv1d.bias", vec![128]),
+            ("ssm_x.weight", vec![128, 4 + 2 * 16]),
+            ("ssm_dt.weight", vec![4, 128]),
+            ("ssm_dt.bias", vec![128]),
+            ("ssm_a", vec![16, 128]),
+            ("ssm_d", vec![128]),
+            ("ssm_out.weight", vec![128, N_EMBD]),
+        ]),
+        (Kind::Hybrid, 0) => tensors.extend([
+            ("shortconv.conv.weight", vec![3, N_EMBD]),
+            ("shortconv.in_proj.weight", vec![N_EMBD, 3 * N_EMBD]),
+            ("shortconv.out_proj.weight", vec![N_EMBD, N_EMBD]),
+        ]),
+        (Kind::Hybrid | Kind::Window, _) => tensors.extend([
+            ("attn_q.weight", vec![N_EMBD, 64]),
+            ("attn_k.weight", vec![N_EMBD, 32]),
+            ("attn_v.weight", vec![N_EMBD, 32]),
+            ("attn_output.weight", vec![64, N_EMBD]),
+        ]),
+    }
+    if kind == Kind::Hybrid && layer == 1 {
+        tensors.extend([("attn_q_norm.weight", vec![16]), ("attn_k_norm.weight", vec![16])]);
+    }
+    if kind == Kind::Window {
+        tensors.extend([("post_attention_norm.weight", vec![N_EMBD]), ("post_ffw_norm.weight", vec![N_EMBD])]);
+    }
+    if kind != Kind::Recurrent {
+        tensors.extend([
+            ("ffn_norm.weight", vec![N_EMBD]),
+            ("ffn_gate.weight", vec![N_EMBD, N_FF]),
+            ("ffn_up.weight", vec![N_EMBD, N_FF]),
+            ("ffn_down.weight", vec![N_FF, N_EMBD]),
+        ]);
+    }
+    tensors
+}
+
+/// Writes the file with weights between −0.5 and 0.5, norms of 1, and Mamba's rates of decay (`ssm_a`) so small that a state remembers.
+fn write(header: &Header, name: &str) -> PathBuf {
+    let mut bytes = header.to_bytes();
+    // Knuth's linear congruential generator.
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        f32::from(i16::from_le_bytes([state.to_le_bytes()[6], state.to_le_bytes()[7]])) / 32_768.0
+    };
+    for tensor in header.tensors() {
+        for _ in 0..tensor.n_bytes() / 4 {
+            let weight = match tensor.name.as_str() {
+                name if name.ends_with("ssm_a") => -0.01 * next().abs(),
+                name if name.ends_with("norm.weight") => 1.0,
+                _ => 0.5 * next(),
+            };
+            bytes.extend(weight.to_le_bytes());
+        }
+        bytes.extend(padding(tensor.n_bytes()));
+    }
+    let path = std::env::temp_dir().join(format!("weft-{}-{:?}-{name}.gguf", process::id(), std::thread::current().id()));
+    fs::write(&path, bytes).expect("the temporary folder is writable");
+    path
+}
