@@ -17,7 +17,7 @@ use crate::request::Prompt;
 
 /// `weft._native.Engine`.
 #[pyclass(frozen, module = "weft._native", name = "Engine")]
-pub struct PyEngine {
+pub(super) struct PyEngine {
     /// Always there until the drop.
     handle: Option<ThisProcess<Engine>>,
     bells: Arc<Bells>,
@@ -131,7 +131,7 @@ impl PyEngine {
 
 /// The numbers that were settled when the engine started.
 #[pyclass(frozen, module = "weft._native", name = "Limits")]
-pub struct PyLimits(Limits);
+pub(super) struct PyLimits(Limits);
 
 #[pymethods]
 impl PyLimits {

@@ -16,12 +16,12 @@ use crate::request::Token;
 
 /// `weft._native.Model`.
 #[pyclass(frozen, module = "weft._native", name = "Model")]
-pub struct PyModel(ThisProcess<Arc<Model>>);
+pub(super) struct PyModel(ThisProcess<Arc<Model>>);
 
 impl PyModel {
     /// # Errors
     /// `ForkedProcess` in a forked child.
-    pub fn loaded(&self) -> PyResult<&Arc<Model>> {
+    pub(super) fn loaded(&self) -> PyResult<&Arc<Model>> {
         self.0.get()
     }
 }
