@@ -35,7 +35,7 @@ ifneq ($(filter-out help fmt clean,$(or $(MAKECMDGOALS),help)),)
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test bench bench-quick wheel lint fmt types test-rust test-python extension clean FORCE
+.PHONY: help run test bench bench-quick wheel lint types test-rust test-python fmt extension env clean FORCE
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -86,6 +86,12 @@ extension: .venv/synced $(PYO3_CONFIG_FILE) ## Build weft._native into python/we
 	$(call step,build)
 	@maturin develop --release --locked --uv $(if $(shell test .venv/installed -nt pyproject.toml && echo yes),--skip-install)
 	@touch .venv/installed
+
+env: ## Print the variables for cargo called by hand, as shell commands
+	@for name in PATH CC CXX LIBCLANG_PATH RUSTFLAGS CARGO_TARGET_DIR PYO3_PYTHON PYO3_CONFIG_FILE PYO3_BUILD_EXTENSION_MODULE \
+		CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER; do \
+		if [ -n "$${!name:-}" ]; then printf 'export %s=%q\n' "$$name" "$${!name}"; fi; \
+	done
 
 clean: ## Remove what was built, the environment too
 	rm -rf $(CARGO_TARGET_DIR) $(VENV) dist

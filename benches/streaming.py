@@ -5,6 +5,8 @@ by more than HTTP costs. Both are timed by their reader, from the first event of
 is outside. Start it in the repository's root, after `cargo bench --bench decode`, which writes the synthetic model.
 """
 
+# ruff: noqa: T201  (a bench answers on the standard output)
+
 import argparse
 import asyncio
 import contextlib
@@ -29,7 +31,7 @@ DEMO = Path("python", "weft", "models", "storyteller-q8_0.gguf")
 PROMPT = "Once upon a time, there was a little girl who lived in a small house by the sea."
 # Longest answer that is asked for: with its prompt it fits the demo model's context of 1,024 tokens.
 MAX_TOKENS = 512
-# Length of the answers that warm a side up and say how fast it is.
+# Shortest answer that is asked for: one that warms a side up.
 N_TRIAL = 16
 # Cells of each stream for its prompt, and for what admission keeps free.
 SPARE_CELLS = 128
@@ -87,6 +89,9 @@ def main() -> int:
         "-m", "--model", action="append", type=Path, help="a GGUF file, instead of the synthetic and the demo model"
     )
     options = parser.parse_args()
+    print(
+        f"streaming over HTTP: the server against the engine in this process, in one run; load before: {os.getloadavg()[0]:.2f}"
+    )
     try:
         for path in options.model or [SYNTHETIC, DEMO]:
             if not path.is_file():
@@ -100,7 +105,7 @@ def main() -> int:
 
 async def bench(path: Path, effort: Effort) -> None:
     """Measures one model with every load, and prints its part of the table."""
-    print(f"\n{path.name}: streamed over HTTP against the engine in this process, in one run")
+    print(f"\n{path.name}")
     print("   requests  tokens  rounds │ engine tokens/s │ HTTP tokens/s │ ratio")
     for load in LOADS:
         # A pool of its own for each load, with little room beside its streams: cells that earlier rounds left behind slow both
@@ -133,9 +138,14 @@ def line(load: Load, n_tokens: int, speeds: Sequence[tuple[float, float]]) -> st
 
 
 async def fitting_tokens(engine: weft.Engine, load: Load, effort: Effort) -> int:
-    """How many tokens per branch fill the time, from a short trial."""
-    speed = await engine_speed(engine, load, N_TRIAL) / load.streams
-    return max(N_TRIAL, min(MAX_TOKENS, int(effort.side_s * speed)))
+    """How many tokens per branch fill the time, from trials that grow until they last long enough to tell."""
+    n_trial = N_TRIAL
+    while True:
+        speed = await engine_speed(engine, load, n_trial) / load.streams
+        n_fitting = int(effort.side_s * speed)
+        if n_fitting < n_trial * 4 or n_trial * 4 > MAX_TOKENS:
+            return max(N_TRIAL, min(MAX_TOKENS, n_fitting))
+        n_trial *= 4
 
 
 async def engine_speed(engine: weft.Engine, load: Load, n_tokens: int) -> float:

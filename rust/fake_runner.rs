@@ -12,6 +12,9 @@ pub const N_VOCAB: usize = 96;
 /// Ends a text.
 pub const END: Token = 0;
 
+/// Never drawn, however likely.
+pub const SUPPRESSED: Token = 3;
+
 /// What a test sees of a [`FakeRunner`], and how it steers it.
 #[derive(Clone, Default)]
 pub struct FakeControl {
@@ -125,7 +128,9 @@ impl FakeRunner {
     #[must_use]
     pub fn next_token(tokens: &[Token]) -> Token {
         let digest = tokens.iter().fold(0, |digest, &token| digest_of(digest, token));
-        argmax(&row(digest, false))
+        let mut logits = row(digest, false);
+        logits[3] = f32::NEG_INFINITY;
+        argmax(&logits)
     }
 
     fn held_mut(&mut self, id: SequenceId) -> &mut Vec<Held> {
@@ -246,6 +251,10 @@ impl Runner for FakeRunner {
     fn end_tokens(&self) -> &[Token] {
         &[END]
     }
+
+    fn suppressed_tokens(&self) -> &[Token] {
+        &[SUPPRESSED]
+    }
 }
 
 /// The tokens of printable ASCII `text`.
@@ -282,6 +291,7 @@ fn row(digest: u64, ends: bool) -> Vec<f32> {
         })
         .collect();
     logits[..3].fill(-100.0);
+    logits[3] = 100.0;
     if ends {
         logits.fill(f32::NEG_INFINITY);
         logits[0] = 0.0;

@@ -293,7 +293,7 @@ class Settings:
         env="LLAMA_ARG_PORT",
         help="port to listen on (default: 8080)",
     )
-    ping_s: int | None = flag(
+    ping_s: float | None = flag(
         30,
         SERVER,
         "--sse-ping-interval",

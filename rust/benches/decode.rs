@@ -12,7 +12,6 @@
     clippy::cast_sign_loss,
     reason = "a bench's counts are small"
 )]
-#![allow(unsafe_code, reason = "the yardstick is llama.cpp itself, called directly")]
 
 mod support;
 
@@ -138,13 +137,20 @@ fn bench(options: &Options) -> Result<(), String> {
 
     println!("decoding: the engine against a bare llama_decode loop, in one run");
     println!("  processor       {}, {} physical cores", machine::cpu(), machine::n_cores());
+    println!("  load before     {} (above 0, other work blurs the ratios)", machine::load());
     println!("  compiler        {}", machine::compiler());
+    println!("  instructions    {}", machine::llama_features());
     let origin = match options.threads {
         Threads::Kept => "kept between decodes on both sides",
         Threads::Started => "kept by the engine, started for each decode by the bare loop",
     };
     println!("  threads         {}, {origin}", options.n_threads);
-    println!("  flash attention {}", format!("{:?}", options.flash_attention).to_lowercase());
+    let flash_attention = match options.flash_attention {
+        FlashAttention::Auto => "auto: llama.cpp decides",
+        FlashAttention::On => "on",
+        FlashAttention::Off => "off",
+    };
+    println!("  flash attention {flash_attention}");
     for (name, path) in chosen {
         bench_model(&name, &path, options)?;
     }
@@ -157,7 +163,7 @@ fn bench_model(name: &str, path: &Path, options: &Options) -> Result<(), String>
     let model = Arc::new(Model::load(&config, |_| {}).map_err(|error| error.to_string())?);
     let bare = BareModel::load(path)?;
     let (n_params, n_vocab) = (bare.n_params() as f64 / 1e6, bare.n_vocab());
-    println!("\n{name}: {n_params:.1} million parameters, vocabulary {n_vocab}; llama.cpp for {}", machine::llama_features());
+    println!("\n{name}: {n_params:.1} million parameters, vocabulary {n_vocab}");
     let group = |title: &str| format!(" {title:<19}");
     println!("  {:>31} │{} │{:<40} │{}", "", group("bare loop"), group("engine, greedy"), group("engine, default sampling"));
     let (times, ratio) = (" ms/step   tokens/s", "ratio");

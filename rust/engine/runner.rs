@@ -75,4 +75,7 @@ pub trait Runner {
 
     /// Every token that ends a text.
     fn end_tokens(&self) -> &[Token];
+
+    /// Tokens that the model asks never to draw.
+    fn suppressed_tokens(&self) -> &[Token];
 }

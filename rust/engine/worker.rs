@@ -100,7 +100,9 @@ impl<R: Runner> Worker<R> {
                 }
             };
             match command {
-                Some(Command::Submit(job)) => {
+                Some(Command::Submit(mut job)) => {
+                    let suppressed = self.runner.suppressed_tokens().iter().map(|&token| (token, f32::NEG_INFINITY));
+                    job.request.sampling.logit_bias.extend(suppressed);
                     self.jobs.insert(self.n_submitted, *job);
                     self.n_submitted += 1;
                 }
@@ -256,8 +258,8 @@ impl<R: Runner> Worker<R> {
             job.events.push(Event::Token(event));
             finished.extend(reason.map(|reason| (place, reason)));
         }
-        for (place, reason) in finished.into_iter().rev() {
-            let running = self.running.remove(place);
+        let ended: Vec<_> = finished.into_iter().rev().map(|(place, reason)| (self.running.remove(place), reason)).collect();
+        for (running, reason) in ended.into_iter().rev() {
             self.finish(running, reason);
         }
     }

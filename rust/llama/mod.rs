@@ -138,4 +138,8 @@ impl Runner for LlamaRunner {
     fn end_tokens(&self) -> &[Token] {
         self.model.end_tokens()
     }
+
+    fn suppressed_tokens(&self) -> &[Token] {
+        self.model.suppressed_tokens()
+    }
 }

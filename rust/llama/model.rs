@@ -257,6 +257,12 @@ impl Model {
         self.pieces.end_tokens()
     }
 
+    /// Tokens that the model asks never to draw.
+    #[must_use]
+    pub fn suppressed_tokens(&self) -> &[Token] {
+        self.pieces.suppressed_tokens()
+    }
+
     /// Bytes of the pool that one token takes, estimated from the metadata; 0 for a model without attention.
     #[must_use]
     pub fn kv_bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {

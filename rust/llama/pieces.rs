@@ -19,6 +19,7 @@ pub(super) struct Pieces {
     starts: Vec<u32>,
     flags: Vec<u8>,
     end_tokens: Vec<Token>,
+    suppressed_tokens: Vec<Token>,
 }
 
 impl Pieces {
@@ -29,7 +30,16 @@ impl Pieces {
     pub(super) unsafe fn read(vocab: *const sys::llama_vocab) -> Self {
         // SAFETY: the caller's promise.
         let n_vocab = unsafe { sys::llama_vocab_n_tokens(vocab) };
-        let mut pieces = Self { bytes: Vec::new(), starts: vec![0], flags: Vec::new(), end_tokens: Vec::new() };
+        let mut n_suppressed = 0_i32;
+        // SAFETY: the caller's promise; the number is writable.
+        let suppressed = unsafe { sys::llama_vocab_get_suppress_tokens(vocab, &raw mut n_suppressed) };
+        let suppressed_tokens = if suppressed.is_null() {
+            Vec::new()
+        } else {
+            // SAFETY: llama.cpp's own list, as long as it says, which lives as long as the vocabulary.
+            unsafe { std::slice::from_raw_parts(suppressed, n_suppressed.unsigned_abs() as usize) }.to_vec()
+        };
+        let mut pieces = Self { bytes: Vec::new(), starts: vec![0], flags: Vec::new(), end_tokens: Vec::new(), suppressed_tokens };
         for token in 0..n_vocab {
             let start = pieces.bytes.len();
             // SAFETY: `token` is in the vocabulary.
@@ -75,6 +85,11 @@ impl Pieces {
     /// Every token that ends a text, in order.
     pub(super) fn end_tokens(&self) -> &[Token] {
         &self.end_tokens
+    }
+
+    /// Tokens that the model asks never to draw.
+    pub(super) fn suppressed_tokens(&self) -> &[Token] {
+        &self.suppressed_tokens
     }
 
     fn has(&self, token: Token, flag: u8) -> bool {

@@ -1,9 +1,12 @@
 """An engine that does what a test writes down: for what a real one cannot be made to do when it is wanted."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
+
+import msgspec
+from litestar.types import ASGIApp
 
 import weft
 
@@ -65,3 +68,27 @@ class ScriptedEngine:
 
     def as_engine(self) -> weft.Engine:
         return cast("weft.Engine", self)
+
+
+async def connect(app: ASGIApp, path: str, body: object, leave: Callable[[list[Any]], bool]) -> list[Any]:
+    """Posts `body` as an ASGI server would, and leaves as soon as `leave` says so of what was sent; returns that."""
+    sent: list[Any] = []
+    has_left = asyncio.Event()
+    received = iter([{"type": "http.request", "body": msgspec.json.encode(body), "more_body": False}])
+
+    async def receive() -> Any:
+        for message in received:
+            return message
+        await has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if leave(sent):
+            has_left.set()
+
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [], "http_version": "1.1"}
+    if leave(sent):
+        has_left.set()
+    await app(cast("Any", scope), receive, send)
+    return sent

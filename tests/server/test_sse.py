@@ -4,7 +4,8 @@ import msgspec
 import pytest
 from litestar.testing import AsyncTestClient
 
-from tests.server.scripted import ScriptedEngine, token
+from tests.server.live import events_of
+from tests.server.scripted import ScriptedEngine, connect, token
 from weft import ContextOverflow, DecodeError, EngineStopped, InvalidRequest, QueueFull, SlowReader
 from weft.server import create_app, sse
 from weft.settings import Settings
@@ -124,12 +125,32 @@ async def test_several_prompts_are_submitted_all_or_none() -> None:
 async def test_silence_carries_comments_and_starts_the_answer() -> None:
     engine = ScriptedEngine([])
     engine.loaded.set()
-    app = create_app(engine.as_engine(), Settings(ping_s=1))
-    lines: list[bytes] = []
-    sent: list[dict[str, object]] = []
+    app = create_app(engine.as_engine(), Settings(ping_s=0.01))
     async with AsyncTestClient(app):
-        lines, sent = await _first_writes(app, 2)
-    assert sent[0]["type"] == "http.response.start"
-    assert sent[0]["status"] == 200
-    assert lines == [b": ping\n\n"]
+        start, *pings = await connect(app, "/completion", {"prompt": "abc", "stream": True}, lambda sent: len(sent) == 3)
+    assert (start["type"], start["status"]) == ("http.response.start", 200)
+    assert pings == [{"type": "http.response.body", "body": b": ping\n\n", "more_body": True}] * 2
     assert engine.streams[0].is_closed
+
+
+async def test_all_events_of_a_step_leave_in_one_write() -> None:
+    engine = ScriptedEngine([[token(0, "a"), token(1, "b")], [token(1, "c"), token(0, "d")]])
+    engine.loaded.set()
+    app = create_app(engine.as_engine())
+    async with AsyncTestClient(app):
+        body = {"prompt": "abc", "n": 2, "stream": True}
+        _, first, second = await connect(app, "/completion", body, lambda sent: len(sent) == 3)
+    assert [event["content"] for event in map(json.loads, events_of(first["body"].decode()))] == ["a", "b"]
+    assert [event["content"] for event in map(json.loads, events_of(second["body"].decode()))] == ["c", "d"]
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_a_client_that_leaves_before_the_first_event_closes_its_streams(path: str, stream: bool) -> None:
+    engine = ScriptedEngine([], [])
+    engine.loaded.set()
+    app = create_app(engine.as_engine())
+    async with AsyncTestClient(app):
+        sent = await connect(app, path, {"prompt": ["abc", "abd"], "stream": stream}, lambda sent: True)
+    assert sent == []
+    assert [stream.is_closed for stream in engine.streams] == [True, True]

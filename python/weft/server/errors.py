@@ -109,11 +109,11 @@ def describe(error: Exception) -> ErrorObject:
 def _describe_field(error: ValidationException) -> ErrorObject:
     """Names the first field of a body or query that does not fit its schema."""
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
-    param = first.get("key")
+    place = first.get("key")
     message = first.get("message", error.detail)
-    if param == "data":
-        param, message = None, "the body must be a JSON object"
-    return ErrorObject(code=400, message=f"{param}: {message}" if param else message, type="invalid_request_error", param=param)
+    if place == "data":
+        place, message = None, "the body must be a JSON object"
+    return ErrorObject(code=400, message=f"{place}: {message}" if place else message, type="invalid_request_error", param=param)
 
 
 def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

@@ -3,6 +3,7 @@
 //! A step is what no engine can leave out: fill a batch with one row per branch, decode it, wait until the logits are there. There
 //! is no sampling (the tokens are fixed beforehand), no text, no event, no queue. The context has the engine's parameters, the
 //! branches share the cells of one prompt as the engine's do, and each step fills the cells that the engine's step would.
+#![allow(unsafe_code, reason = "the yardstick is llama.cpp itself, called directly")]
 
 use std::ffi::CString;
 use std::path::Path;
@@ -13,14 +14,14 @@ use llama_cpp_sys_2 as sys;
 use weft::config::{EngineConfig, FlashAttention, Limits};
 
 /// A model loaded once more, beside the engine's; where weights are mapped, both use the same memory.
-pub struct BareModel(*mut sys::llama_model);
+pub(crate) struct BareModel(*mut sys::llama_model);
 
 impl BareModel {
     /// Loads the file. llama.cpp must be initialised and its log be taken care of, as `weft::llama::Model::load` does.
     ///
     /// # Errors
     /// A message, when llama.cpp refuses the file.
-    pub fn load(path: &Path) -> Result<Self, String> {
+    pub(crate) fn load(path: &Path) -> Result<Self, String> {
         let name = path.to_str().and_then(|path| CString::new(path).ok());
         let name = name.ok_or_else(|| format!("{} is no path that llama.cpp can be given", path.display()))?;
         // SAFETY: the default parameters hold no pointers that we would have to keep alive, and `name` outlives the call.
@@ -29,13 +30,13 @@ impl BareModel {
     }
 
     /// Pieces in the vocabulary.
-    pub fn n_vocab(&self) -> u32 {
+    pub(crate) fn n_vocab(&self) -> u32 {
         // SAFETY: the model is alive, and its vocabulary lives as long.
         unsafe { sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(self.0)) }.cast_unsigned()
     }
 
     /// Weights of the model.
-    pub fn n_params(&self) -> u64 {
+    pub(crate) fn n_params(&self) -> u64 {
         // SAFETY: the model is alive.
         unsafe { sys::llama_model_n_params(self.0) }
     }
@@ -50,7 +51,7 @@ impl Drop for BareModel {
 
 /// Where the threads of a decode come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Threads {
+pub(crate) enum Threads {
     /// One pool lives as long as the context, as the engine's does, and sleeps between decodes.
     Kept,
     /// llama.cpp starts and ends them for each graph, which is what it does unless told otherwise.
@@ -58,7 +59,7 @@ pub enum Threads {
 }
 
 /// A context with the engine's parameters, and the rows of its next decode.
-pub struct BareContext<'a> {
+pub(crate) struct BareContext<'a> {
     context: *mut sys::llama_context,
     /// Null where threads are started for each graph.
     pool: sys::ggml_threadpool_t,
@@ -72,7 +73,7 @@ impl<'a> BareContext<'a> {
     ///
     /// # Errors
     /// A message, when llama.cpp cannot make it, for want of memory as a rule.
-    pub fn new(model: &'a BareModel, config: &EngineConfig, limits: &Limits, threads: Threads) -> Result<Self, String> {
+    pub(crate) fn new(model: &'a BareModel, config: &EngineConfig, limits: &Limits, threads: Threads) -> Result<Self, String> {
         let n_threads = config.n_threads.expect("the bench gives the number of threads").cast_signed();
         // SAFETY: returns a plain struct.
         let mut params = unsafe { sys::llama_context_default_params() };
@@ -113,7 +114,7 @@ impl<'a> BareContext<'a> {
     ///
     /// # Errors
     /// llama.cpp's code, when a decode fails.
-    pub fn share_prompt(&mut self, prompt: &[i32], n_branches: usize) -> Result<(), String> {
+    pub(crate) fn share_prompt(&mut self, prompt: &[i32], n_branches: usize) -> Result<(), String> {
         // SAFETY: the memory belongs to the live context.
         unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.context), false) };
         for (chunk, tokens) in prompt.chunks(self.n_ubatch).enumerate() {
@@ -134,7 +135,13 @@ impl<'a> BareContext<'a> {
     ///
     /// # Errors
     /// llama.cpp's code, when a decode fails.
-    pub fn time_steps(&mut self, tokens: &[i32], n_prompt: usize, n_branches: usize, n_steps: usize) -> Result<Duration, String> {
+    pub(crate) fn time_steps(
+        &mut self,
+        tokens: &[i32],
+        n_prompt: usize,
+        n_branches: usize,
+        n_steps: usize,
+    ) -> Result<Duration, String> {
         let started = Instant::now();
         for step in 0..n_steps {
             self.rows.clear();

@@ -23,53 +23,53 @@ const SPARE_CELLS: usize = 64;
 
 /// How long to measure.
 #[derive(Debug, Clone, Copy)]
-pub struct Effort {
+pub(crate) struct Effort {
     /// Aimed-at time of one side's steps in one round.
-    pub side: Duration,
+    pub(crate) side: Duration,
     /// A case is given up to this long, after its fewest rounds.
-    pub case: Duration,
+    pub(crate) case: Duration,
     /// Fewest rounds of a case.
-    pub min_rounds: usize,
+    pub(crate) min_rounds: usize,
     /// Most rounds of a case.
-    pub max_rounds: usize,
+    pub(crate) max_rounds: usize,
 }
 
 /// The model on both sides, and what is the same in all of its cases.
-pub struct Bench {
+pub(crate) struct Bench {
     /// The engine's copy of the model.
-    pub model: Arc<Model>,
+    pub(crate) model: Arc<Model>,
     /// The bare loop's copy.
-    pub bare: BareModel,
+    pub(crate) bare: BareModel,
     /// Threads of every decode.
-    pub n_threads: u32,
+    pub(crate) n_threads: u32,
     /// Where the bare loop's threads come from.
-    pub threads: Threads,
+    pub(crate) threads: Threads,
     /// On both sides.
-    pub flash_attention: FlashAttention,
+    pub(crate) flash_attention: FlashAttention,
     /// How long to measure.
-    pub effort: Effort,
+    pub(crate) effort: Effort,
 }
 
 /// So many branches of a prompt so long.
 #[allow(clippy::struct_field_names, reason = "counts are named so everywhere")]
-pub struct Case {
+pub(crate) struct Case {
     /// Branches, each of which gets one row in every decode.
-    pub n_branches: usize,
+    pub(crate) n_branches: usize,
     /// Length of the prompt that the branches share, in tokens.
-    pub n_shared: usize,
+    pub(crate) n_shared: usize,
     /// Decodes in one measurement.
-    pub n_steps: usize,
+    pub(crate) n_steps: usize,
 }
 
 /// The times of one step, per round.
 #[derive(Default)]
-pub struct Rounds {
+pub(crate) struct Rounds {
     /// The bare loop's.
-    pub bare: Vec<Duration>,
+    pub(crate) bare: Vec<Duration>,
     /// The engine's with greedy sampling.
-    pub greedy: Vec<Duration>,
+    pub(crate) greedy: Vec<Duration>,
     /// The engine's with default sampling.
-    pub sampled: Vec<Duration>,
+    pub(crate) sampled: Vec<Duration>,
 }
 
 impl Bench {
@@ -77,7 +77,7 @@ impl Bench {
     ///
     /// # Errors
     /// A message, when either side fails.
-    pub fn measure(&self, n_branches: usize, n_shared: usize) -> Result<(Case, Rounds), String> {
+    pub(crate) fn measure(&self, n_branches: usize, n_shared: usize) -> Result<(Case, Rounds), String> {
         let n_cells = n_shared + n_branches * (MAX_STEPS + 1 + SPARE_CELLS);
         let config = EngineConfig {
             n_slots: Some(N_SLOTS),
@@ -142,7 +142,7 @@ impl Bench {
 impl Case {
     /// The line of the table.
     #[must_use]
-    pub fn line(&self, rounds: &Rounds) -> String {
+    pub(crate) fn line(&self, rounds: &Rounds) -> String {
         let speed = |times: &[Duration]| {
             let step = median(times.iter().map(Duration::as_secs_f64));
             format!("{:>8.3}  {:>9.1}", step * 1e3, self.n_branches as f64 / step)

@@ -9,7 +9,7 @@ use weft::request::{Event, FinishReason, Prompt, Request, SamplingParams};
 
 /// How the branches of a run choose their tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sampling {
+pub(crate) enum Sampling {
     /// The most likely token.
     Greedy,
     /// The defaults of every request: top-k, top-p, min-p and temperature.
@@ -25,7 +25,7 @@ pub enum Sampling {
 ///
 /// # Errors
 /// A message, when the engine fails, or when a branch did not take exactly its steps.
-pub fn time_steps(
+pub(crate) fn time_steps(
     model: &Arc<Model>,
     config: &EngineConfig,
     (prompt, n_branches, n_steps): (&[i32], usize, usize),

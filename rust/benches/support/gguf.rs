@@ -4,7 +4,7 @@
 //! length in 64 bits and its bytes; each tensor starts at a multiple of the alignment, counted from the end of the padded header.
 
 /// Bytes that every tensor's offset is a multiple of; GGUF's default.
-pub const ALIGNMENT: usize = 32;
+pub(crate) const ALIGNMENT: usize = 32;
 
 const MAGIC: &[u8; 4] = b"GGUF";
 const VERSION: u32 = 3;
@@ -22,7 +22,7 @@ enum ValueType {
 
 /// How a tensor's numbers are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TensorType {
+pub(crate) enum TensorType {
     /// 32-bit floats.
     F32,
     /// Blocks of 32 weights: one 16-bit float that scales them, then 32 signed bytes.
@@ -40,7 +40,7 @@ impl TensorType {
 
     /// Bytes of `n` numbers; for [`TensorType::Q8_0`], `n` is a multiple of 32.
     #[must_use]
-    pub const fn n_bytes(self, n: usize) -> usize {
+    pub(crate) const fn n_bytes(self, n: usize) -> usize {
         match self {
             Self::F32 => n * 4,
             Self::Q8_0 => n / 32 * 34,
@@ -50,26 +50,26 @@ impl TensorType {
 
 /// One tensor of the file.
 #[derive(Debug, Clone)]
-pub struct Tensor {
+pub(crate) struct Tensor {
     /// The name that the architecture gives it.
-    pub name: String,
+    pub(crate) name: String,
     /// Its sizes, fastest-running dimension first.
-    pub dims: Vec<usize>,
+    pub(crate) dims: Vec<usize>,
     /// How its numbers are stored.
-    pub kind: TensorType,
+    pub(crate) kind: TensorType,
 }
 
 impl Tensor {
     /// Bytes of the tensor without padding.
     #[must_use]
-    pub fn n_bytes(&self) -> usize {
+    pub(crate) fn n_bytes(&self) -> usize {
         self.kind.n_bytes(self.dims.iter().product())
     }
 }
 
 /// The part of the file before the tensors' bytes, in the making.
 #[derive(Default)]
-pub struct Header {
+pub(crate) struct Header {
     metadata: Vec<u8>,
     n_metadata: u64,
     tensors: Vec<Tensor>,
@@ -77,31 +77,31 @@ pub struct Header {
 
 impl Header {
     /// Adds a string to the metadata.
-    pub fn string(&mut self, key: &str, value: &str) {
+    pub(crate) fn string(&mut self, key: &str, value: &str) {
         self.key(key, ValueType::String);
         push_string(&mut self.metadata, value);
     }
 
     /// Adds an unsigned number.
-    pub fn u32(&mut self, key: &str, value: u32) {
+    pub(crate) fn u32(&mut self, key: &str, value: u32) {
         self.key(key, ValueType::U32);
         self.metadata.extend(value.to_le_bytes());
     }
 
     /// Adds a float.
-    pub fn f32(&mut self, key: &str, value: f32) {
+    pub(crate) fn f32(&mut self, key: &str, value: f32) {
         self.key(key, ValueType::F32);
         self.metadata.extend(value.to_le_bytes());
     }
 
     /// Adds a truth value.
-    pub fn bool(&mut self, key: &str, value: bool) {
+    pub(crate) fn bool(&mut self, key: &str, value: bool) {
         self.key(key, ValueType::Bool);
         self.metadata.push(value.into());
     }
 
     /// Adds an array of strings.
-    pub fn strings<'a>(&mut self, key: &str, values: impl ExactSizeIterator<Item = &'a str>) {
+    pub(crate) fn strings<'a>(&mut self, key: &str, values: impl ExactSizeIterator<Item = &'a str>) {
         self.array(key, ValueType::String, values.len());
         for value in values {
             push_string(&mut self.metadata, value);
@@ -109,31 +109,31 @@ impl Header {
     }
 
     /// Adds an array of floats.
-    pub fn f32s(&mut self, key: &str, values: impl ExactSizeIterator<Item = f32>) {
+    pub(crate) fn f32s(&mut self, key: &str, values: impl ExactSizeIterator<Item = f32>) {
         self.array(key, ValueType::F32, values.len());
         self.metadata.extend(values.flat_map(f32::to_le_bytes));
     }
 
     /// Adds an array of signed numbers.
-    pub fn i32s(&mut self, key: &str, values: impl ExactSizeIterator<Item = i32>) {
+    pub(crate) fn i32s(&mut self, key: &str, values: impl ExactSizeIterator<Item = i32>) {
         self.array(key, ValueType::I32, values.len());
         self.metadata.extend(values.flat_map(i32::to_le_bytes));
     }
 
     /// Adds a tensor; the bytes follow the header in the order of these calls, each padded with [`padding`].
-    pub fn tensor(&mut self, tensor: Tensor) {
+    pub(crate) fn tensor(&mut self, tensor: Tensor) {
         self.tensors.push(tensor);
     }
 
     /// The tensors in the order of their bytes.
     #[must_use]
-    pub fn tensors(&self) -> &[Tensor] {
+    pub(crate) fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
     /// The bytes of the header, padded, so that the first tensor may follow.
     #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend((self.tensors.len() as u64).to_le_bytes());
@@ -168,7 +168,7 @@ impl Header {
 
 /// The zeros that fill `n_bytes` up to the next multiple of [`ALIGNMENT`].
 #[must_use]
-pub fn padding(n_bytes: usize) -> &'static [u8] {
+pub(crate) fn padding(n_bytes: usize) -> &'static [u8] {
     &[0; ALIGNMENT][..n_bytes.next_multiple_of(ALIGNMENT) - n_bytes]
 }
 

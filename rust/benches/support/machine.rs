@@ -1,4 +1,5 @@
 //! What a figure was measured on: a ratio may travel, a time never does.
+#![allow(unsafe_code, reason = "llama.cpp says itself what it was compiled for")]
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -10,14 +11,14 @@ use llama_cpp_sys_2 as sys;
 
 /// The processor's name, as Linux gives it.
 #[must_use]
-pub fn cpu() -> String {
+pub(crate) fn cpu() -> String {
     let name = cpu_lines("model name").next();
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
 /// Cores that have an arithmetic unit of their own, at most as many as this process may use.
 #[must_use]
-pub fn n_cores() -> u32 {
+pub(crate) fn n_cores() -> u32 {
     let cores: BTreeSet<_> = cpu_lines("physical id").zip(cpu_lines("core id")).collect();
     let n_allowed = thread::available_parallelism().map_or(1, usize::from);
     // Where the system does not tell its cores, as on ARM, every processor is taken for one.
@@ -25,9 +26,16 @@ pub fn n_cores() -> u32 {
     u32::try_from(n_cores).expect("a machine has fewer than four billion cores")
 }
 
+/// How many threads wanted to run over the last minute, as Linux gives it: what the figures have to be read with.
+#[must_use]
+pub(crate) fn load() -> String {
+    let averages = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    averages.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown").to_owned()
+}
+
 /// The compiler that the build was told to make llama.cpp with, in its own words.
 #[must_use]
-pub fn compiler() -> String {
+pub(crate) fn compiler() -> String {
     let compiler = option_env!("CXX").unwrap_or("c++");
     let output = Command::new(compiler).arg("--version").output().ok();
     let version = output.and_then(|output| String::from_utf8(output.stdout).ok());
@@ -37,7 +45,7 @@ pub fn compiler() -> String {
 
 /// The instruction sets and options that llama.cpp was compiled for, such as `AVX512 AMX_INT8 REPACK`.
 #[must_use]
-pub fn llama_features() -> String {
+pub(crate) fn llama_features() -> String {
     // SAFETY: returns a string that lives as long as the process; nobody else is loading a backend meanwhile.
     let features = unsafe { CStr::from_ptr(sys::llama_print_system_info()) }.to_string_lossy();
     let enabled = features.split('|').filter_map(|feature| feature.trim().strip_suffix(" = 1"));

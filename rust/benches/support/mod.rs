@@ -1,8 +1,8 @@
 //! What the benches of decoding stand on.
 
-pub mod bare;
-pub mod case;
-pub mod engine;
-pub mod gguf;
-pub mod machine;
-pub mod synthetic;
+pub(crate) mod bare;
+pub(crate) mod case;
+pub(crate) mod engine;
+pub(crate) mod gguf;
+pub(crate) mod machine;
+pub(crate) mod synthetic;

@@ -41,7 +41,7 @@ struct Piece {
 
 /// Where the model lies: beside the other things that cargo builds.
 #[must_use]
-pub fn path() -> PathBuf {
+pub(crate) fn path() -> PathBuf {
     let target =
         Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("cargo's folder for temporary files lies in its target folder");
     target.join("bench-models").join("synthetic-0.5b-q8_0.gguf")
@@ -51,7 +51,7 @@ pub fn path() -> PathBuf {
 ///
 /// # Errors
 /// When the folder cannot be made or the file cannot be written; a half-written file never stays under the final name.
-pub fn ensure() -> io::Result<PathBuf> {
+pub(crate) fn ensure() -> io::Result<PathBuf> {
     let path = path();
     let header = header();
     let bytes = header.to_bytes();

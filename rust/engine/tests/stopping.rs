@@ -1,5 +1,5 @@
 use super::*;
-use crate::fake_runner::END;
+use crate::fake_runner::{END, SUPPRESSED};
 
 #[test]
 fn the_end_token_is_reported_and_has_no_text() {
@@ -52,6 +52,14 @@ fn a_character_of_two_tokens_comes_whole() {
 }
 
 #[test]
+fn a_token_that_the_model_suppresses_is_never_drawn() {
+    let (engine, _) = start(limits(4, 4096));
+    for branch in run(&engine, drawn(&prompt(1, 20), 4, 100)) {
+        assert!(!branch.tokens.contains(&SUPPRESSED));
+    }
+}
+
+#[test]
 fn each_branch_ends_on_its_own() {
     let (engine, _) = start(limits(4, 4096));
     let free = run(&engine, drawn(&prompt(1, 20), 4, 20));
@@ -71,7 +79,7 @@ fn log_probabilities_are_of_the_raw_distribution() {
     let Event::Token(TokenEvent { token, logprobs: Some(logprobs), .. }) = &events[0] else { panic!("no token in {events:?}") };
     assert_eq!(logprobs.chosen.token, *token);
     assert_eq!(logprobs.top.len(), 3);
-    assert_eq!(logprobs.top[0], logprobs.chosen, "greedy takes the most likely");
+    assert_eq!(logprobs.top[1], logprobs.chosen, "greedy takes the most likely, but for the one that is suppressed");
     assert!(logprobs.top.is_sorted_by(|a, b| a.logprob >= b.logprob));
     assert!(logprobs.top.iter().map(|top| top.logprob.exp()).sum::<f32>() <= 1.0);
 }

@@ -2,7 +2,7 @@
 
 from litestar import Router, get, post
 from litestar.di import NamedDependency
-from litestar.params import SkipValidation
+from litestar.params import FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequest
 from weft.server import body
@@ -29,7 +29,7 @@ Here = NamedDependency[SkipValidation[Service]]
 
 
 @post(["/completion", "/completions"], status_code=200, responses=ERRORS)
-async def completion(data: CompletionBody, service: Here) -> Answer[CompletionResult | list[CompletionResult]]:
+async def completion(data: JSONBody[CompletionBody], service: Here) -> Answer[CompletionResult | list[CompletionResult]]:
     """Continues a prompt `n` times."""
     template = translate.template(data, service.settings, service.engine)
     generation = await service.submit(body.prompts_of(data.prompt), template)
@@ -41,7 +41,7 @@ async def completion(data: CompletionBody, service: Here) -> Answer[CompletionRe
 
 
 @post("/tokenize", status_code=200, responses=ERRORS)
-async def tokenize(data: TokenizeBody, service: Here) -> TokenizeResult:
+async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> TokenizeResult:
     """The tokens of a text."""
     if data.content is None:
         raise InvalidRequest("content", "content must be given")
@@ -53,7 +53,7 @@ async def tokenize(data: TokenizeBody, service: Here) -> TokenizeResult:
 
 
 @post("/detokenize", status_code=200, responses=ERRORS)
-async def detokenize(data: DetokenizeBody, service: Here) -> DetokenizeResult:
+async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> DetokenizeResult:
     """The text of tokens."""
     if data.tokens is None:
         raise InvalidRequest("tokens", "tokens must be given")
@@ -67,7 +67,7 @@ async def health() -> Health:
 
 
 @get("/slots", responses=ERRORS)
-async def slots(service: Here, fail_on_no_slot: int = 0) -> list[Slot]:
+async def slots(service: Here, fail_on_no_slot: FromQuery[int] = 0) -> list[Slot]:
     """What each slot does; with `fail_on_no_slot=1` it is 503 where all are busy."""
     result = translate.slots(service.engine.stats(), service.engine.limits.n_ctx_slot)
     if fail_on_no_slot and all(slot.is_processing for slot in result):

@@ -2,7 +2,7 @@
 
 from litestar import Router, get, post
 from litestar.di import NamedDependency
-from litestar.params import SkipValidation
+from litestar.params import JSONBody, SkipValidation
 
 from weft.server import body
 from weft.server.errors import ERRORS
@@ -17,7 +17,7 @@ Here = NamedDependency[SkipValidation[Service]]
 
 
 @post("/v1/completions", status_code=200, responses=ERRORS)
-async def completions(data: CompletionBody, service: Here) -> Answer[CompletionObject]:
+async def completions(data: JSONBody[CompletionBody], service: Here) -> Answer[CompletionObject]:
     """Continues a prompt, or several, `n` times each."""
     template = translate.template(data, service.settings, service.engine)
     generation = await service.submit(body.prompts_of(data.prompt), template)

@@ -1,0 +1,442 @@
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.conftest import PROMPT
+from tests.server.live import events_of
+from tests.server.matchers import COUNT, LOGPROB, NUMBER, SEED, SOME_TEXT, TEXT
+
+SETTINGS = {
+    "seed": SEED,
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.95,
+    "min_p": 0.05,
+    "repeat_last_n": 64,
+    "repeat_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "stop": [],
+    "max_tokens": -1,
+    "n_predict": -1,
+    "ignore_eos": False,
+    "stream": False,
+    "logit_bias": [],
+    "n_probs": 0,
+    "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
+}
+
+TIMINGS = {
+    "cache_n": COUNT,
+    "prompt_n": COUNT,
+    "prompt_ms": NUMBER,
+    "prompt_per_token_ms": NUMBER,
+    "prompt_per_second": NUMBER,
+    "predicted_n": COUNT,
+    "predicted_ms": NUMBER,
+    "predicted_per_token_ms": NUMBER,
+    "predicted_per_second": NUMBER,
+}
+
+
+async def complete(client: httpx.AsyncClient, **body: Any) -> Any:
+    answer = await client.post("/completion", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    return answer.json()
+
+
+async def stream(client: httpx.AsyncClient, **body: Any) -> list[Any]:
+    answer = await client.post("/completion", json=body | {"stream": True})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    return [json.loads(event) for event in events_of(answer.text)]
+
+
+def ends(events: list[Any]) -> list[Any]:
+    return sorted((event for event in events if event["stop"]), key=lambda event: event["index"])
+
+
+@pytest.mark.parametrize("path", ["/completion", "/completions"])
+async def test_a_whole_answer_is_one_object(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.post(path, json={"prompt": PROMPT, "n_predict": 4})
+    assert answer.json() == {
+        "index": 0,
+        "content": SOME_TEXT,
+        "tokens": [],
+        "id_slot": COUNT,
+        "stop": True,
+        "model": "storyteller",
+        "tokens_predicted": 4,
+        "tokens_evaluated": 6,
+        "generation_settings": SETTINGS | {"max_tokens": 4, "n_predict": 4},
+        "prompt": "<s>Once upon a time,",
+        "has_new_line": False,
+        "truncated": False,
+        "stop_type": "limit",
+        "stopping_word": "",
+        "tokens_cached": 9,
+        "timings": TIMINGS | {"predicted_n": 4},
+    }
+
+
+async def test_a_stream_has_one_event_per_token_and_one_for_the_end(client: httpx.AsyncClient) -> None:
+    events = await stream(client, prompt=PROMPT, n_predict=3)
+    token = {
+        "index": 0,
+        "content": TEXT,
+        "tokens": [COUNT],
+        "stop": False,
+        "id_slot": COUNT,
+        "tokens_evaluated": 6,
+    }
+    assert events == [
+        token | {"tokens_predicted": 1},
+        token | {"tokens_predicted": 2},
+        token | {"tokens_predicted": 3},
+        {
+            "index": 0,
+            "content": "",
+            "tokens": [],
+            "id_slot": events[0]["id_slot"],
+            "stop": True,
+            "model": "storyteller",
+            "tokens_predicted": 3,
+            "tokens_evaluated": 6,
+            "generation_settings": SETTINGS | {"max_tokens": 3, "n_predict": 3, "stream": True},
+            "prompt": "<s>Once upon a time,",
+            "has_new_line": False,
+            "truncated": False,
+            "stop_type": "limit",
+            "stopping_word": "",
+            "tokens_cached": 8,
+            "timings": TIMINGS | {"predicted_n": 3},
+        },
+    ]
+
+
+async def test_one_stream_carries_all_branches(client: httpx.AsyncClient) -> None:
+    events = await stream(client, prompt=PROMPT, n_predict=5, n=3, seed=7)
+    assert [end["index"] for end in ends(events)] == [0, 1, 2]
+    assert [end["generation_settings"]["seed"] for end in ends(events)] == [7, 8, 9]
+    for index in range(3):
+        own = [event for event in events if event["index"] == index]
+        assert [event["tokens_predicted"] for event in own] == [1, 2, 3, 4, 5, 5]
+        assert [event["stop"] for event in own] == [False] * 5 + [True]
+
+
+async def test_several_branches_whole_are_a_list_in_order_of_index(client: httpx.AsyncClient) -> None:
+    # More branches than slots, of different lengths, so that they end in another order than they began in.
+    results = await complete(client, prompt=PROMPT, n_predict=40, n=9, stop=[" and", ",", "."])
+    assert [result["index"] for result in results] == list(range(9))
+
+
+async def test_several_prompts_are_one_list_that_counts_on(client: httpx.AsyncClient) -> None:
+    results = await complete(client, prompt=["A cow says", "The capital of France is"], n_predict=2, n=2)
+    assert [(result["index"], result["prompt"]) for result in results] == [
+        (0, "<s>A cow says"),
+        (1, "<s>A cow says"),
+        (2, "<s>The capital of France is"),
+        (3, "<s>The capital of France is"),
+    ]
+
+
+async def test_the_texts_of_a_stream_join_to_the_whole_answer(client: httpx.AsyncClient) -> None:
+    body = {"prompt": PROMPT, "n_predict": 30, "temperature": 0, "stop": ["zebra"]}
+    whole = await complete(client, **body, return_tokens=True)
+    events = await stream(client, **body)
+    assert "".join(event["content"] for event in events) == whole["content"]
+    assert [token for event in events for token in event["tokens"]] == whole["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("body", "stop_type", "stopping_word", "truncated"),
+    [
+        ({"n_predict": 5}, "limit", "", False),
+        ({"n_predict": 0}, "limit", "", False),
+        ({"stop": [" ", "a"], "n_predict": 50}, "word", " ", False),
+        ({"stop": " ", "n_predict": 50}, "word", " ", False),
+        ({"logit_bias": [["</s>", 1000]], "n_predict": 50}, None, None, None),
+    ],
+)
+async def test_a_branch_says_why_it_ended(
+    client: httpx.AsyncClient, body: dict[str, Any], stop_type: str | None, stopping_word: str, truncated: bool, how: str
+) -> None:
+    if stop_type is None:
+        eos = (await client.post("/tokenize", json={"content": "</s>"})).json()["tokens"][-1]
+        body, stop_type, stopping_word, truncated = {"logit_bias": {str(eos): 1000}}, "eos", "", False
+    if how == "whole":
+        end = await complete(client, prompt=PROMPT, **body)
+    else:
+        [end] = ends(await stream(client, prompt=PROMPT, **body))
+    assert (end["stop_type"], end["stopping_word"], end["truncated"]) == (stop_type, stopping_word, truncated)
+    assert stopping_word == "" or stopping_word not in end["content"]
+
+
+async def test_a_full_context_is_told_as_truncated(client: httpx.AsyncClient) -> None:
+    end = await complete(client, prompt=PROMPT, ignore_eos=True, n_predict=100_000)
+    n_ctx = (await client.get("/props")).json()["default_generation_settings"]["n_ctx"]
+    assert (end["stop_type"], end["truncated"]) == ("limit", True)
+    assert end["tokens_evaluated"] + end["tokens_predicted"] == n_ctx
+
+
+async def test_nothing_predicted_only_evaluates_the_prompt(client: httpx.AsyncClient, how: str) -> None:
+    body = {"prompt": PROMPT, "n_predict": 0}
+    [end] = [await complete(client, **body)] if how == "whole" else await stream(client, **body)
+    assert (end["content"], end["tokens_predicted"], end["timings"]["predicted_n"]) == ("", 0, 0)
+
+
+async def test_what_the_branches_computed_adds_up_to_the_prompt(client: httpx.AsyncClient, how: str) -> None:
+    body = {"prompt": f"A {how} prompt that nobody has sent so far, and that is long enough to be shared", "n": 6, "n_predict": 3}
+    results = await complete(client, **body) if how == "whole" else ends(await stream(client, **body))
+    n_prompt = results[0]["tokens_evaluated"]
+    timings = [result["timings"] for result in results]
+    assert [timing["prompt_n"] + timing["cache_n"] for timing in timings] == [n_prompt] * 6
+    # The opening token of every text is there already, but fewer than 16 tokens are never shared.
+    assert sum(timing["prompt_n"] for timing in timings) == n_prompt
+
+
+async def test_probabilities_come_with_each_token(client: httpx.AsyncClient, how: str) -> None:
+    body = {"prompt": PROMPT, "n_predict": 3, "n_probs": 2}
+    if how == "whole":
+        probabilities = (await complete(client, **body))["completion_probabilities"]
+    else:
+        *tokens, end = await stream(client, **body)
+        assert "completion_probabilities" not in end
+        probabilities = [token["completion_probabilities"][0] for token in tokens]
+    entry = {"id": COUNT, "token": TEXT, "bytes": [COUNT] * 1, "logprob": LOGPROB}
+    for drawn in probabilities:
+        for each in (drawn, *drawn["top_logprobs"]):
+            assert {**each, "bytes": [0]} == {**entry, **({"top_logprobs": drawn["top_logprobs"]} if each is drawn else {})}
+            assert bytes(each["bytes"]).decode(errors="replace") == each["token"]
+        first, second = drawn["top_logprobs"]
+        assert first["logprob"] >= second["logprob"]
+    assert len(probabilities) == 3
+
+
+async def test_an_answer_repeats_with_the_seed_that_it_reports(client: httpx.AsyncClient) -> None:
+    body = {"prompt": PROMPT, "n_predict": 12, "seed": -1}
+    first = await complete(client, **body)
+    second = await complete(client, **body | {"seed": first["generation_settings"]["seed"]})
+    assert second["content"] == first["content"]
+
+
+@pytest.mark.parametrize(("seed", "reported"), [(0, 0), (5, 5), (2**32 - 2, 2**32 - 2), (2**32 + 5, 5), (2**63, 0)])
+async def test_a_seed_is_reported_as_it_took_effect(client: httpx.AsyncClient, seed: int, reported: int) -> None:
+    result = await complete(client, prompt=PROMPT, n_predict=1, seed=seed)
+    assert result["generation_settings"]["seed"] == reported
+
+
+async def test_settings_are_reported_as_they_took_effect(client: httpx.AsyncClient) -> None:
+    asked = {
+        "seed": 3,
+        "temperature": 0.5,
+        "top_k": 10,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "repeat_last_n": -1,
+        "repeat_penalty": 1.1,
+        "presence_penalty": 0.25,
+        "frequency_penalty": 0.5,
+        "stop": ["x"],
+        "n_predict": 2,
+        "ignore_eos": True,
+        "n_probs": 1,
+    }
+    result = await complete(client, prompt=PROMPT, **asked, logit_bias=[[300, 1.5], [301, False]])
+    biases = [{"token": 300, "bias": 1.5}, {"token": 301, "bias": False}]
+    assert result["generation_settings"] == SETTINGS | asked | {"max_tokens": 2, "logit_bias": biases}
+
+
+async def test_tokens_come_with_a_whole_answer_where_they_are_asked_for(client: httpx.AsyncClient) -> None:
+    result = await complete(client, prompt=PROMPT, n_predict=5, return_tokens=True)
+    content = (await client.post("/detokenize", json={"tokens": result["tokens"]})).json()["content"]
+    assert content == result["content"]
+
+
+async def test_a_ban_keeps_a_token_out(client: httpx.AsyncClient) -> None:
+    free = await complete(client, prompt=PROMPT, n_predict=1, temperature=0, return_tokens=True)
+    banned = await complete(
+        client, prompt=PROMPT, n_predict=1, temperature=0, return_tokens=True, logit_bias=[[free["tokens"][0], False]]
+    )
+    assert banned["tokens"] != free["tokens"]
+
+
+@pytest.mark.parametrize("bias", [[["There", -100]], {"There": -100}, [["There", False]], {"There": False}])
+async def test_a_text_in_logit_bias_stands_for_its_tokens(client: httpx.AsyncClient, bias: Any) -> None:
+    tokens = (await client.post("/tokenize", json={"content": "There"})).json()["tokens"]
+    result = await complete(client, prompt=PROMPT, n_predict=1, logit_bias=bias)
+    assert [entry["token"] for entry in result["generation_settings"]["logit_bias"]] == tokens
+
+
+@pytest.mark.parametrize(
+    ("prompt", "read"),
+    [
+        ("Once", ["<s>Once"]),
+        ([1, 300], ["<s>{300}"]),
+        (["Once", 300], ["<s>Once{300}"]),
+        ([300, "Once"], ["{300}Once"]),
+        ([["Once", 300], [1, 300], "Once"], ["<s>Once{300}", "<s>{300}", "<s>Once"]),
+        (["Once"], ["<s>Once"]),
+        ({"prompt_string": "Once"}, ["<s>Once"]),
+        ([{"prompt_string": "Once"}, "upon"], ["<s>Once", "<s>upon"]),
+    ],
+    ids=str,
+)
+async def test_a_prompt_may_be_text_and_tokens_and_several(client: httpx.AsyncClient, prompt: Any, read: list[str]) -> None:
+    piece = (await client.post("/detokenize", json={"tokens": [300]})).json()["content"]
+    result = await complete(client, prompt=prompt, n_predict=1)
+    results = result if isinstance(result, list) else [result]
+    once = (await complete(client, prompt="Once", n_predict=1))["prompt"]
+    assert once == "<s>Once"
+    assert [result["prompt"].replace(" Once", "Once") for result in results] == [text.replace("{300}", piece) for text in read]
+
+
+async def test_a_long_prompt_is_read_as_a_short_one(client: httpx.AsyncClient) -> None:
+    # Spaces are the cheapest way to many characters: this vocabulary has long runs of them.
+    tokens = (await client.post("/tokenize", json={"content": "cow " * 200})).json()["tokens"]
+    assert len(tokens) >= 200
+    answer = await client.post("/completion", json={"prompt": "cow " * 4000, "n_predict": 1})
+    assert answer.json()["error"]["type"] == "exceed_context_size_error"
+    assert answer.json()["error"]["n_prompt_tokens"] >= 20 * 200
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_tokens": 2},
+        {"max_completion_tokens": 2},
+        {"n_predict": 2, "max_tokens": 9},
+        {"n_predict": 2.0},
+        {"n_predict": 2, "temperature": None, "stop": None, "n": None, "logit_bias": None, "stream": None},
+        {"n_predict": 2, "no_such_field": {"a": 1}, "cache_prompt": True, "id_slot": 3},
+        {"n_cmpl": 1, "n_predict": 2},
+    ],
+    ids=str,
+)
+async def test_aliases_nulls_and_unknown_fields(client: httpx.AsyncClient, fields: dict[str, Any]) -> None:
+    assert (await complete(client, prompt=PROMPT, **fields))["tokens_predicted"] == 2
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain", "application/x-www-form-urlencoded", ""])
+async def test_the_body_is_json_whatever_its_type_says(client: httpx.AsyncClient, content_type: str) -> None:
+    answer = await client.post(
+        "/completion", content=b'{"prompt": "Once", "n_predict": 1}', headers={"content-type": content_type}
+    )
+    assert answer.json()["tokens_predicted"] == 1
+
+
+NEUTRAL = {
+    "adaptive_target": -1,
+    "dry_multiplier": 0,
+    "dynatemp_range": 0,
+    "grammar": "",
+    "image_data": [],
+    "lora": [],
+    "min_keep": 0,
+    "mirostat": 0,
+    "n_indent": 0,
+    "penalty_prompt": None,
+    "post_sampling_probs": False,
+    "response_fields": [],
+    "response_format": {"type": "text"},
+    "return_progress": False,
+    "samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+    "system_prompt": "",
+    "t_max_predict_ms": 0,
+    "tfs_z": 1,
+    "timings_per_token": False,
+    "tools": [],
+    "top_n_sigma": -1,
+    "typical_p": 1.0,
+    "xtc_probability": 0.0,
+}
+
+ASKING = {
+    "adaptive_target": 0.5,
+    "dry_multiplier": 0.8,
+    "dynatemp_range": 0.5,
+    "grammar": 'root ::= "a"',
+    "image_data": [{"id": 1, "data": ""}],
+    "json_schema": {},
+    "lora": [{"id": 0, "scale": 1}],
+    "min_keep": 1,
+    "mirostat": 2,
+    "n_indent": 4,
+    "penalty_prompt": "a",
+    "post_sampling_probs": True,
+    "response_fields": ["content"],
+    "response_format": {"type": "json_object"},
+    "return_progress": True,
+    "samplers": ["top_k"],
+    "system_prompt": {"prompt": "a"},
+    "t_max_predict_ms": 100,
+    "tfs_z": 0.9,
+    "timings_per_token": True,
+    "tools": [{"type": "function"}],
+    "top_n_sigma": 1,
+    "typical_p": 0.9,
+    "xtc_probability": 0.5,
+}
+
+
+async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, dialect: str) -> None:
+    path = {"llamacpp": "/completion", "openai": "/v1/completions"}[dialect]
+    answer = await client.post(path, json={"prompt": PROMPT, "max_tokens": 1, **NEUTRAL})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize("field", ASKING)
+async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, dialect: str, field: str) -> None:
+    path = {"llamacpp": "/completion", "openai": "/v1/completions"}[dialect]
+    answer = await client.post(path, json={"prompt": PROMPT, field: ASKING[field]})
+    assert answer.status_code == 400
+    assert answer.json() == {
+        "error": {
+            "code": 400,
+            "message": f"{field} is not supported; leave it out",
+            "type": "invalid_request_error",
+            "param": field,
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": [1, ["a"]]}, "prompt"),
+        ({"prompt": [99_999]}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [2**70]}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, "prompt"),
+        ({"prompt": "a", "n": 0}, "n"),
+        ({"prompt": "a", "n": 257}, "n"),
+        ({"prompt": "a", "n_predict": -2}, "n_predict"),
+        ({"prompt": "a", "n_predict": "many"}, "n_predict"),
+        ({"prompt": "a", "n_probs": 1001}, "n_probs"),
+        ({"prompt": "a", "repeat_penalty": 0}, "repeat_penalty"),
+        ({"prompt": "a", "repeat_last_n": -2}, "repeat_last_n"),
+        ({"prompt": "a", "temperature": []}, "temperature"),
+        ({"prompt": "a", "stop": [1]}, "stop"),
+        ({"prompt": "a", "logit_bias": [[99_999, 1]]}, "logit_bias"),
+        ({"prompt": "a", "logit_bias": [[1, True]]}, "logit_bias"),
+        ({"prompt": "a", "logit_bias": [[1]]}, "logit_bias"),
+        ({"prompt": "a", "logit_bias": {"1": "x"}}, "logit_bias"),
+        ({"prompt": "a", "stream": "perhaps"}, "stream"),
+    ],
+    ids=str,
+)
+async def test_a_wrong_field_is_named(client: httpx.AsyncClient, dialect: str, body: dict[str, Any], param: str) -> None:
+    path = {"llamacpp": "/completion", "openai": "/v1/completions"}[dialect]
+    answer = await client.post(path, json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json() == {
+        "error": {"code": 400, "message": SOME_TEXT, "type": "invalid_request_error", "param": param}
+    }

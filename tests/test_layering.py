@@ -1,0 +1,75 @@
+"""Who may name whom: the layers hold because this test reads the sources."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+class Rule(NamedTuple):
+    """`word`, a regular expression, stands in no file under `where` but those under `only_in`."""
+
+    where: str
+    word: str
+    only_in: tuple[str, ...] = ()
+
+
+RULES = {
+    "only rust/llama names llama.cpp": Rule("rust", r"\bllama_cpp(_sys)?_2\b", ("rust/llama", "rust/benches")),
+    "only rust/python names pyo3": Rule("rust", r"\bpyo3\b", ("rust/python",)),
+    "the engine names neither model": Rule("rust/engine", r"\bllama::|\bfake_runner\b", ("rust/engine/tests",)),
+    "the cache names no engine but its words": Rule("rust/cache", r"\bengine::(?!runner::SequenceId\b)|\bllama::|\bpython::"),
+    "sampling names no engine": Rule("rust/sampling", r"\bengine::|\bcache::|\bllama::|\bpython::"),
+    "llama names of the engine only its seam": Rule(
+        "rust/llama", r"\bengine::(?!runner\b)", ("rust/llama/tests", "rust/llama/start.rs")
+    ),
+    "requests name nobody": Rule("rust/request.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
+    "limits name nobody": Rule("rust/config.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
+    "errors name nobody": Rule("rust/error.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
+    "only the server names litestar": Rule("python/weft", r"\blitestar\b", ("python/weft/server",)),
+    "only serve.py names granian": Rule("python/weft", r"\bgranian\b", ("python/weft/serve.py",)),
+    "llama.cpp's dialect names no other": Rule("python/weft/server/llamacpp", r"\bserver\.openai\b"),
+    "openai's dialect names no other": Rule("python/weft/server/openai", r"\bserver\.llamacpp\b"),
+    "schemas name only what dialects share": Rule("python/weft/server/*/schemas.py", r"\bweft\.(?!server\.(body|report)\b)"),
+}
+
+
+def violations(rule: Rule, root: Path = ROOT) -> Iterator[str]:
+    """Lines of code that break the rule, as `file:line: text`. Comments and documentation may name what they like."""
+    for top in root.glob(rule.where):
+        for path in sorted([top] if top.is_file() else [*top.rglob("*.rs"), *top.rglob("*.py")]):
+            name = path.relative_to(root).as_posix()
+            if name.startswith(rule.only_in):
+                continue
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+                code = line.split("//" if path.suffix == ".rs" else "#", 1)[0]
+                is_code = path.suffix == ".rs" or re.match(r"\s*(from|import)\s", code)
+                if is_code and re.search(rule.word, code):
+                    yield f"{name}:{number}: {line.strip()}"
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
+def test_layer_names_only_what_it_may(rule: Rule) -> None:
+    assert list(ROOT.glob(rule.where)), "the rule is about files that are gone"
+    assert list(violations(rule)) == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "file", "line"),
+    [
+        pytest.param("the engine names neither model", "rust/engine/mod.rs", "use crate::llama::Model;", id="rust"),
+        pytest.param("only serve.py names granian", "python/weft/cli.py", "from granian import Granian", id="python"),
+        pytest.param(
+            "schemas name only what dialects share", "python/weft/server/x/schemas.py", "from weft.cli import main", id="schemas"
+        ),
+    ],
+)
+def test_planted_violation_is_found(rule: str, file: str, line: str, tmp_path: Path) -> None:
+    planted = tmp_path / file
+    planted.parent.mkdir(parents=True)
+    planted.write_text(f"\n{line}\n")
+    assert list(violations(RULES[rule], tmp_path)) == [f"{file}:2: {line}"]
