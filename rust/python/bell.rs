@@ -5,10 +5,12 @@
 //! its tasks wait for and wakes the tasks of those that have something.
 //!
 //! The other way would be a courier: a native thread that the worker wakes, that takes the GIL and calls
-//! `loop.call_soon_threadsafe`. But to take the GIL from a running Python thread is to wait for up to the switch interval of 5 ms,
-//! in every step, and `call_soon_threadsafe` then writes into a pipe of the loop's own all the same. Here only the loop's thread
-//! runs Python, when it would have run anyway. A pipe and not an eventfd, because writing and reading a byte costs 0.6 µs with
-//! either, and the standard library has pipes that close themselves and work on every Unix.
+//! `loop.call_soon_threadsafe`, which then writes into a pipe of the loop's own all the same. Measured from one process to another,
+//! on two busy cores: 40 µs from the write to the callback and 37 µs of CPU per wake-up here, 72 µs and 88 µs with a courier. Where
+//! another Python thread computes, both wait for the GIL, of which a running thread lets go every 5 ms; the courier waits twice, and
+//! one wake-up in a hundred takes 14 to 27 ms instead of 5 to 9. Here only the loop's thread runs Python, when it would have run
+//! anyway. And it is a pipe, no eventfd, because writing and reading a byte costs 0.6 µs with either, and the standard library has
+//! pipes that close themselves and work on every Unix.
 
 use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
