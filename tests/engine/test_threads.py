@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import uvloop
 
 import weft
 from tests.helpers import collect, n_processing, prompt_of, wait_until
@@ -27,6 +28,11 @@ async def test_every_thread_and_loop_gets_its_own_answers(engine: weft.Engine) -
         here = await engine.complete(prompt_of(30, "here"), n=4, max_tokens=10, ignore_eos=True)
         assert await asyncio.gather(*elsewhere) == [4 * 2 * 10] * 6
     assert here.n_predicted == 40
+
+
+async def test_uvloop_is_woken_too(engine: weft.Engine) -> None:
+    stream = engine.generate("Once upon a time,", n=4, max_tokens=20, ignore_eos=True)
+    assert len(await asyncio.to_thread(lambda: uvloop.run(collect(stream)))) == 4 * (20 + 1)
 
 
 async def test_a_stream_may_be_read_on_another_loop_than_it_was_made_on(engine: weft.Engine) -> None:
