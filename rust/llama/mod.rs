@@ -141,11 +141,8 @@ impl Runner for LlamaRunner {
     fn end_tokens(&self) -> &[Token] {
         self.model.end_tokens()
     }
-<<<<<<< HEAD
-=======
 
     fn suppressed_tokens(&self) -> &[Token] {
         self.model.suppressed_tokens()
     }
->>>>>>> main
 }
