@@ -5,6 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 ROOT := $(CURDIR)
@@ -31,26 +32,37 @@ endef
 
 # CC, CXX and LIBCLANG_PATH: found, or installed by apt, when something is to be built.
 TOOLCHAIN := $(CARGO_TARGET_DIR)/toolchain.mk
-ifneq ($(filter-out help fmt clean,$(or $(MAKECMDGOALS),help)),)
+ifneq ($(filter-out help clean,$(or $(MAKECMDGOALS),help)),)
+$(shell PATH="$(PATH)" CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" scripts/toolchain $(TOOLCHAIN))
+ifneq ($(filter-out 0,$(.SHELLSTATUS)),)
+$(error the build cannot start)
+endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test bench bench-quick wheel lint types test-rust test-python fmt extension env clean FORCE
+.PHONY: help run test bench bench-quick wheel lint types test-rust test-python fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{ printf "  %-13s %s\n", $$1, $$2 }'
 
 run: extension ## Serve the demo model on http://127.0.0.1:8080 (ARGS="-m model.gguf -np 16" goes to the server)
 	@exec python -m weft $(ARGS)
 
 test: lint types test-rust test-python ## Everything that must hold before a change lands
 
-bench: .venv/synced ## The engine's speed as a share of a bare decode loop, and HTTP's as a share of the engine's
-	cargo bench --locked --bench decode $(ARGS)
+bench: extension ## The engine's speed against a bare llama.cpp loop, and HTTP's against the engine
+	$(call step,the engine against a bare loop)
+	cargo bench --locked --bench decode -- $(ARGS)
+	$(call step,HTTP against the engine)
+	python benches/streaming.py $(ARGS)
 
+bench-quick: ## The same with fewer rounds
+	@$(MAKE) bench ARGS=--quick
+
+# Tagged `linux`, not `manylinux`: made for this CPU, it must not travel.
 wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel for this machine's CPU in dist/
-	maturin build --release --locked --out dist
+	maturin build --release --locked --strip --compatibility linux --out dist
 
 lint: .venv/synced $(PYO3_CONFIG_FILE) ## rustfmt, clippy and ruff, all warnings being errors
 	$(call step,format)
@@ -108,8 +120,3 @@ $(PYO3_CONFIG_FILE):
 	@mkdir -p $(@D)
 	@printf '%s\n' implementation=CPython version=3.11 target_abi=CPython-abi3-3.11 shared=true build_flags= \
 		suppress_build_script_link_lines=false >$@
-
-$(TOOLCHAIN): FORCE
-	@scripts/toolchain $@
-
-FORCE:

@@ -37,7 +37,11 @@ impl<R: Runner> Worker<R> {
     }
 
     fn next_job(&self) -> Option<u64> {
-        self.jobs.iter().filter(|(_, job)| job.can_start()).min_by_key(|(_, job)| job.n_running).map(|(&request_id, _)| request_id)
+        self.jobs
+            .iter()
+            .filter(|(_, job)| job.can_start())
+            .min_by_key(|(_, job)| job.n_running)
+            .map(|(&request_id, _)| request_id)
     }
 
     /// Starts the next branch of a request in `slot`. Where its prompt is computed, its first token is drawn at once.

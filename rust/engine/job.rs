@@ -25,7 +25,17 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) fn new(mut request: Request, sender: Sender) -> Self {
         let prompt = std::mem::take(&mut request.prompt).into_tokens();
-        Self { request, prompt, sender, n_started: 0, n_running: 0, n_finished: 0, prompt_logits: None, holder: None, events: Vec::new() }
+        Self {
+            request,
+            prompt,
+            sender,
+            n_started: 0,
+            n_running: 0,
+            n_finished: 0,
+            prompt_logits: None,
+            holder: None,
+            events: Vec::new(),
+        }
     }
 
     /// Whether a branch that was never in a slot could start: the first, or any once the prompt is computed.

@@ -65,11 +65,8 @@ impl Scheduler {
     /// Most prefill rows beside `n_decoding` sequences.
     fn chunk(&self, n_decoding: u32) -> u32 {
         let room = self.n_ubatch.saturating_sub(n_decoding);
-        let budget_s = if n_decoding > 0 {
-            MAX_CHUNK.min(self.max_token_gap).as_secs_f64() - self.step_s
-        } else {
-            MAX_CHUNK.as_secs_f64()
-        };
+        let budget_s =
+            if n_decoding > 0 { MAX_CHUNK.min(self.max_token_gap).as_secs_f64() - self.step_s } else { MAX_CHUNK.as_secs_f64() };
         if self.row_s == 0.0 {
             // Nothing is known yet: a small chunk beside others, as much as fits alone.
             return if n_decoding > 0 { MIN_CHUNK.min(room) } else { room };

@@ -37,7 +37,7 @@ fn free_on_device(device: sys::ggml_backend_dev_t) -> u64 {
 fn available_bytes() -> Option<u64> {
     let on_machine = parse_available(&fs::read_to_string("/proc/meminfo").ok()?)?;
     let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| parse_group(&text));
-    let in_groups = group.iter().flat_map(|path| path.ancestors()).filter_map(|path| free_in_group(&path.to_path_buf()));
+    let in_groups = group.iter().flat_map(|path| path.ancestors()).filter_map(free_in_group);
     Some(in_groups.fold(on_machine, u64::min))
 }
 

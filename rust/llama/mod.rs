@@ -55,6 +55,9 @@ impl LlamaRunner {
     /// # Errors
     /// [`Error::InvalidConfig`] if the pool does not fit into memory or the model cannot have a cache of this format;
     /// [`Error::ModelLoad`] if the model cannot continue a text; [`Error::Decode`] if it cannot compute two tokens.
+    ///
+    /// # Panics
+    /// If `limits` are not of [`EngineConfig::settle`]'s making: more than 256 sequence ids, say.
     pub fn new(model: Arc<Model>, config: &EngineConfig, limits: &Limits) -> Result<Self> {
         let keeps_states = model.is_recurrent() || model.is_hybrid();
         // One more id than the engine knows of, to try out, save and restore with. Not where each id costs a whole state.

@@ -39,7 +39,8 @@ impl Pieces {
             // SAFETY: llama.cpp's own list, as long as it says, which lives as long as the vocabulary.
             unsafe { std::slice::from_raw_parts(suppressed, n_suppressed.unsigned_abs() as usize) }.to_vec()
         };
-        let mut pieces = Self { bytes: Vec::new(), starts: vec![0], flags: Vec::new(), end_tokens: Vec::new(), suppressed_tokens };
+        let mut pieces =
+            Self { bytes: Vec::new(), starts: vec![0], flags: Vec::new(), end_tokens: Vec::new(), suppressed_tokens };
         for token in 0..n_vocab {
             let start = pieces.bytes.len();
             // SAFETY: `token` is in the vocabulary.

@@ -9,12 +9,22 @@ import msgspec
 from litestar.types import ASGIApp
 
 import weft
+from tests.server.matchers import Json
 
 Step = Sequence[Any] | Exception
 
 
-def token(index: int, text: str, n_predicted: int = 1) -> Any:
+def token(index: int, text: str, n_predicted: int = 1) -> Json:
     return SimpleNamespace(index=index, token=7, text=text, slot=index, n_predicted=n_predicted, logprobs=None)
+
+
+class Finished(SimpleNamespace):
+    """The end of a branch."""
+
+
+def finished(index: int, reason: str = "length", stop: str | None = None) -> Json:
+    usage = SimpleNamespace(n_prompt=3, n_computed=3, n_cached=0, n_predicted=2, prompt_ms=1.0, predicted_ms=2.0)
+    return Finished(index=index, slot=index, reason=reason, stop=stop, usage=usage)
 
 
 class ScriptedStream:
@@ -76,13 +86,13 @@ async def connect(app: ASGIApp, path: str, body: object, leave: Callable[[list[A
     has_left = asyncio.Event()
     received = iter([{"type": "http.request", "body": msgspec.json.encode(body), "more_body": False}])
 
-    async def receive() -> Any:
+    async def receive() -> Json:
         for message in received:
             return message
         await has_left.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: Any) -> None:
+    async def send(message: Json) -> None:
         sent.append(message)
         if leave(sent):
             has_left.set()

@@ -4,9 +4,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.helpers import How
 from tests.server.conftest import PROMPT
 from tests.server.live import events_of
-from tests.server.matchers import COUNT, LOGPROB, NUMBER, SEED, SOME_TEXT, TEXT
+from tests.server.matchers import COUNT, LOGPROB, NUMBER, SEED, SOME_TEXT, TEXT, Json
 
 SETTINGS = {
     "seed": SEED,
@@ -41,14 +42,14 @@ TIMINGS = {
 }
 
 
-async def complete(client: httpx.AsyncClient, **body: Any) -> Any:
+async def complete(client: httpx.AsyncClient, **body: Json) -> Json:
     answer = await client.post("/completion", json=body)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/json"
     return answer.json()
 
 
-async def stream(client: httpx.AsyncClient, **body: Any) -> list[Any]:
+async def stream(client: httpx.AsyncClient, **body: Json) -> list[Any]:
     answer = await client.post("/completion", json=body | {"stream": True})
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -59,9 +60,9 @@ def ends(events: list[Any]) -> list[Any]:
     return sorted((event for event in events if event["stop"]), key=lambda event: event["index"])
 
 
-@pytest.mark.parametrize("path", ["/completion", "/completions"])
-async def test_a_whole_answer_is_one_object(client: httpx.AsyncClient, path: str) -> None:
-    answer = await client.post(path, json={"prompt": PROMPT, "n_predict": 4})
+@pytest.mark.parametrize("name", ["/completion", "/completions"])
+async def test_a_whole_answer_is_one_object(client: httpx.AsyncClient, name: str) -> None:
+    answer = await client.post(name, json={"prompt": PROMPT, "n_predict": 4})
     assert answer.json() == {
         "index": 0,
         "content": SOME_TEXT,
@@ -162,7 +163,7 @@ async def test_the_texts_of_a_stream_join_to_the_whole_answer(client: httpx.Asyn
     ],
 )
 async def test_a_branch_says_why_it_ended(
-    client: httpx.AsyncClient, body: dict[str, Any], stop_type: str | None, stopping_word: str, truncated: bool, how: str
+    client: httpx.AsyncClient, body: dict[str, Any], stop_type: str | None, stopping_word: str, truncated: bool, how: How
 ) -> None:
     if stop_type is None:
         eos = (await client.post("/tokenize", json={"content": "</s>"})).json()["tokens"][-1]
@@ -182,13 +183,13 @@ async def test_a_full_context_is_told_as_truncated(client: httpx.AsyncClient) ->
     assert end["tokens_evaluated"] + end["tokens_predicted"] == n_ctx
 
 
-async def test_nothing_predicted_only_evaluates_the_prompt(client: httpx.AsyncClient, how: str) -> None:
+async def test_nothing_predicted_only_evaluates_the_prompt(client: httpx.AsyncClient, how: How) -> None:
     body = {"prompt": PROMPT, "n_predict": 0}
     [end] = [await complete(client, **body)] if how == "whole" else await stream(client, **body)
     assert (end["content"], end["tokens_predicted"], end["timings"]["predicted_n"]) == ("", 0, 0)
 
 
-async def test_what_the_branches_computed_adds_up_to_the_prompt(client: httpx.AsyncClient, how: str) -> None:
+async def test_what_the_branches_computed_adds_up_to_the_prompt(client: httpx.AsyncClient, how: How) -> None:
     body = {"prompt": f"A {how} prompt that nobody has sent so far, and that is long enough to be shared", "n": 6, "n_predict": 3}
     results = await complete(client, **body) if how == "whole" else ends(await stream(client, **body))
     n_prompt = results[0]["tokens_evaluated"]
@@ -198,7 +199,7 @@ async def test_what_the_branches_computed_adds_up_to_the_prompt(client: httpx.As
     assert sum(timing["prompt_n"] for timing in timings) == n_prompt
 
 
-async def test_probabilities_come_with_each_token(client: httpx.AsyncClient, how: str) -> None:
+async def test_probabilities_come_with_each_token(client: httpx.AsyncClient, how: How) -> None:
     body = {"prompt": PROMPT, "n_predict": 3, "n_probs": 2}
     if how == "whole":
         probabilities = (await complete(client, **body))["completion_probabilities"]
@@ -265,7 +266,7 @@ async def test_a_ban_keeps_a_token_out(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("bias", [[["There", -100]], {"There": -100}, [["There", False]], {"There": False}])
-async def test_a_text_in_logit_bias_stands_for_its_tokens(client: httpx.AsyncClient, bias: Any) -> None:
+async def test_a_text_in_logit_bias_stands_for_its_tokens(client: httpx.AsyncClient, bias: Json) -> None:
     tokens = (await client.post("/tokenize", json={"content": "There"})).json()["tokens"]
     result = await complete(client, prompt=PROMPT, n_predict=1, logit_bias=bias)
     assert [entry["token"] for entry in result["generation_settings"]["logit_bias"]] == tokens
@@ -285,7 +286,7 @@ async def test_a_text_in_logit_bias_stands_for_its_tokens(client: httpx.AsyncCli
     ],
     ids=str,
 )
-async def test_a_prompt_may_be_text_and_tokens_and_several(client: httpx.AsyncClient, prompt: Any, read: list[str]) -> None:
+async def test_a_prompt_may_be_text_and_tokens_and_several(client: httpx.AsyncClient, prompt: Json, read: list[str]) -> None:
     piece = (await client.post("/detokenize", json={"tokens": [300]})).json()["content"]
     result = await complete(client, prompt=prompt, n_predict=1)
     results = result if isinstance(result, list) else [result]
@@ -382,15 +383,13 @@ ASKING = {
 }
 
 
-async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, dialect: str) -> None:
-    path = {"llamacpp": "/completion", "openai": "/v1/completions"}[dialect]
+async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, path: str) -> None:
     answer = await client.post(path, json={"prompt": PROMPT, "max_tokens": 1, **NEUTRAL})
     assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize("field", ASKING)
-async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, dialect: str, field: str) -> None:
-    path = {"llamacpp": "/completion", "openai": "/v1/completions"}[dialect]
+async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, path: str, field: str) -> None:
     answer = await client.post(path, json={"prompt": PROMPT, field: ASKING[field]})
     assert answer.status_code == 400
     assert answer.json() == {
@@ -433,10 +432,7 @@ async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, d
     ],
     ids=str,
 )
-async def test_a_wrong_field_is_named(client: httpx.AsyncClient, dialect: str, body: dict[str, Any], param: str) -> None:
-    path = {"llamacpp": "/completion", "openai": "/v1/completions"}[dialect]
+async def test_a_wrong_field_is_named(client: httpx.AsyncClient, path: str, body: dict[str, Any], param: str) -> None:
     answer = await client.post(path, json=body)
     assert answer.status_code == 400, answer.text
-    assert answer.json() == {
-        "error": {"code": 400, "message": SOME_TEXT, "type": "invalid_request_error", "param": param}
-    }
+    assert answer.json() == {"error": {"code": 400, "message": SOME_TEXT, "type": "invalid_request_error", "param": param}}

@@ -82,7 +82,6 @@ def test_an_error_in_mid_stream_has_the_shape_of_an_answer() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 @pytest.mark.parametrize("when", ["refused", "first", "later"])
-@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_an_error_is_a_status_until_the_first_event_and_an_event_afterwards(
     error: Exception, status: int, described: dict[str, object], when: str, path: str, stream: bool
@@ -144,7 +143,6 @@ async def test_all_events_of_a_step_leave_in_one_write() -> None:
     assert [event["content"] for event in map(json.loads, events_of(second["body"].decode()))] == ["c", "d"]
 
 
-@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_a_client_that_leaves_before_the_first_event_closes_its_streams(path: str, stream: bool) -> None:
     engine = ScriptedEngine([], [])

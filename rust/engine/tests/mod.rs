@@ -92,7 +92,8 @@ fn collect(completions: Completions) -> Result<Vec<Branch>, Error> {
             Event::Finished(finished) => *end = Some(finished),
         }
     }
-    let branch = |(text, tokens, finished): (_, _, Option<_>)| Branch { text, tokens, finished: finished.expect("every branch ends") };
+    let branch =
+        |(text, tokens, finished): (_, _, Option<_>)| Branch { text, tokens, finished: finished.expect("every branch ends") };
     Ok(texts.into_iter().map(branch).collect())
 }
 

@@ -2,6 +2,7 @@
 
 mod model;
 mod runner;
+mod start;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

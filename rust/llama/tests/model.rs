@@ -39,14 +39,14 @@ fn refusal(path: &Path) -> String {
 }
 
 /// The demo model with its architecture spelt `name`, which must be as long.
-fn with_architecture(name: &[u8; 5]) -> Vec<u8> {
+fn with_architecture(name: [u8; 5]) -> Vec<u8> {
     let mut bytes = fs::read(demo_path()).expect("the demo model is there");
     let key = b"general.architecture";
     let at = bytes.windows(key.len()).position(|window| window == key).expect("every GGUF names its architecture");
     // The key is followed by the value's type (4 bytes) and length (8 bytes).
     let value = at + key.len() + 12;
     assert_eq!(&bytes[value..value + 5], b"llama");
-    bytes[value..value + 5].copy_from_slice(name);
+    bytes[value..value + 5].copy_from_slice(&name);
     bytes
 }
 
@@ -86,16 +86,15 @@ fn end_tokens_are_those_that_end() {
 }
 
 #[test]
-fn any_bytes_survive_tokens() {
+fn any_text_survives_tokens() {
     let model = demo();
-    let texts: [&[u8]; 8] = [
+    let texts: [&[u8]; 7] = [
         b"Once upon a time, there was a cow.",
         b"",
         b"\0",
         b"a\0b\0\0c",
         "naïve Ωμέγα 日本語 🦊👩‍👩‍👧".as_bytes(),
         b"  two  spaces  \n\n\ttab ",
-        b"not \xff\xfe UTF-8 \xc3",
         b"<|im_start|> as it is",
     ];
     for text in texts {
@@ -111,6 +110,16 @@ fn every_character_survives_tokens() {
     let text: String = (0..=0x10_FFFF).step_by(37).filter_map(char::from_u32).collect();
     let back = model.detokenize(&model.tokenize(text.as_bytes(), false, false)).expect("tokens of the vocabulary");
     assert!(back == text.into_bytes());
+}
+
+#[test]
+fn bytes_that_are_no_text_become_tokens_too() {
+    let model = demo();
+    // llama.cpp takes the bytes after a broken character for part of it, so not all of these come back as they were.
+    let bytes: Vec<u8> = (0..=255).rev().collect();
+    assert!(model.tokenize(&bytes, true, true).len() > 200);
+    let lonely = model.tokenize(b"\xc3", false, false);
+    assert_eq!(model.detokenize(&lonely).expect("tokens of the vocabulary"), b"\xc3");
 }
 
 #[test]
@@ -169,7 +178,7 @@ fn a_file_cut_short_says_so() {
 
 #[test]
 fn an_architecture_that_cannot_run_is_named() {
-    let unknown = refusal(&TempFile::new("unknown", &with_architecture(b"lemma")).0);
+    let unknown = refusal(&TempFile::new("unknown", &with_architecture(*b"lemma")).0);
     assert!(unknown.contains("unknown model architecture: 'lemma'"), "{unknown}");
 }
 
