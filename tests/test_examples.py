@@ -29,7 +29,8 @@ SERVES = {"mount_in_litestar.py"}
 
 
 def run(name: str, **environ: str) -> str:
-    done = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, check=False, env=os.environ | environ)
+    command = [sys.executable, EXAMPLES / name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

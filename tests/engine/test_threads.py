@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 import weft
-from tests.helpers import collect, n_processing, prompt_of, wait_until
+from tests.helpers import collect, is_idle, prompt_of, wait_until
 
 
 def run_loop(engine: weft.Engine, name: str) -> int:
@@ -65,7 +65,7 @@ async def test_a_loop_that_closes_in_mid_stream_disturbs_nobody(engine: weft.Eng
     # What the closed loops left is still there to be read.
     assert await left[0].next_batch() != []
     left.clear()
-    await wait_until(lambda: n_processing(engine) == 0)
+    await wait_until(lambda: is_idle(engine))
 
 
 async def test_a_stream_can_be_closed_from_another_thread(engine: weft.Engine) -> None:
@@ -75,7 +75,7 @@ async def test_a_stream_can_be_closed_from_another_thread(engine: weft.Engine) -
     thread.start()
     await asyncio.wait_for(collect(stream), 5)
     thread.join()
-    await wait_until(lambda: n_processing(engine) == 0)
+    await wait_until(lambda: is_idle(engine))
 
 
 def test_waiting_without_an_event_loop_is_an_error(engine: weft.Engine) -> None:
