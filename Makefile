@@ -33,10 +33,14 @@ endef
 # CC, CXX and LIBCLANG_PATH: found, or installed by apt, when something is to be built.
 TOOLCHAIN := $(CARGO_TARGET_DIR)/toolchain.mk
 ifneq ($(filter-out help clean,$(or $(MAKECMDGOALS),help)),)
+$(shell PATH="$(PATH)" CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" scripts/toolchain $(TOOLCHAIN))
+ifneq ($(filter-out 0,$(.SHELLSTATUS)),)
+$(error the build cannot start)
+endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test bench bench-quick wheel lint types test-rust test-python fmt extension env clean FORCE
+.PHONY: help run test bench bench-quick wheel lint types test-rust test-python fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -116,8 +120,3 @@ $(PYO3_CONFIG_FILE):
 	@mkdir -p $(@D)
 	@printf '%s\n' implementation=CPython version=3.11 target_abi=CPython-abi3-3.11 shared=true build_flags= \
 		suppress_build_script_link_lines=false >$@
-
-$(TOOLCHAIN): FORCE
-	@scripts/toolchain $@
-
-FORCE:

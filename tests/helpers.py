@@ -58,6 +58,12 @@ def n_processing(engine: weft.Engine) -> int:
     return sum(slot.is_processing for slot in engine.slots)
 
 
+def is_idle(engine: weft.Engine) -> bool:
+    """Whether no slot is busy and no request waits for one."""
+    stats = engine.stats()
+    return stats.n_waiting == 0 and not any(slot.is_processing for slot in stats.slots)
+
+
 async def wait_until(condition: Callable[[], bool], deadline_s: float = 10) -> None:
     """Waits for something that no event announces."""
     end = time.monotonic() + deadline_s

@@ -14,6 +14,20 @@ from typing import Any, Literal, Self, final
 
 from weft.request import Request
 
+__all__ = [
+    "Completions",
+    "Engine",
+    "Finished",
+    "Limits",
+    "Logprob",
+    "Logprobs",
+    "Model",
+    "Slot",
+    "Stats",
+    "Token",
+    "Usage",
+]
+
 @final
 class Model:
     """A loaded GGUF file: its vocabulary, its metadata, its weights."""

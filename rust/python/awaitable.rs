@@ -18,7 +18,7 @@ const MAX_BATCH: usize = 4096;
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy)]
-pub enum Want {
+pub(super) enum Want {
     /// One event; after the last, `StopAsyncIteration`.
     Event,
     /// A list of all that is ready; after the last, an empty one.
@@ -32,7 +32,7 @@ pub enum Want {
 /// An event is taken in the very step that hands it to the task, so a task that is cancelled while it waits, or after it was
 /// woken, leaves the event in the stream. Several tasks may wait for one stream, on several loops: each event goes to one of them.
 #[pyclass(frozen, module = "weft._native", name = "_Next")]
-pub struct PyNext {
+pub(super) struct PyNext {
     stream: Py<PyCompletions>,
     want: Want,
     waits: Mutex<Option<Wait>>,
@@ -45,7 +45,7 @@ struct Wait {
 }
 
 impl PyNext {
-    pub fn new(stream: Py<PyCompletions>, want: Want) -> Self {
+    pub(super) fn new(stream: Py<PyCompletions>, want: Want) -> Self {
         Self { stream, want, waits: Mutex::new(None) }
     }
 

@@ -13,7 +13,7 @@ use crate::config::{FlashAttention, KvType};
 use crate::request::{Prompt, Request, SamplingParams, Token};
 
 /// A prompt as the caller gave it.
-pub enum PromptInput {
+pub(super) enum PromptInput {
     /// To be tokenized.
     Text(Text),
     /// Token ids.
@@ -21,9 +21,9 @@ pub enum PromptInput {
 }
 
 /// A request whose prompt is still to be filled in.
-pub struct RequestInput {
-    pub prompt: PromptInput,
-    pub request: Request,
+pub(super) struct RequestInput {
+    pub(super) prompt: PromptInput,
+    pub(super) request: Request,
 }
 
 /// Reads a `weft.Request`.
@@ -31,7 +31,7 @@ pub struct RequestInput {
 /// # Errors
 /// `InvalidRequest` names the first field that has the wrong type or does not fit the type here (ranges are for
 /// [`Request::validate`]); `TypeError` for what is no `weft.Request`.
-pub fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput> {
+pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput> {
     let py = object.py();
     let get = |name: &Bound<'py, PyString>| -> PyResult<Bound<'py, PyAny>> {
         object.getattr(name).map_err(|_| {
@@ -83,13 +83,13 @@ fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
 
 /// A text as Python has it, or bytes that need not be UTF-8; read in place.
 #[derive(FromPyObject)]
-pub enum Text {
+pub(super) enum Text {
     Str(PyBackedStr),
     Bytes(PyBackedBytes),
 }
 
 impl Text {
-    pub fn as_bytes(&self) -> &[u8] {
+    pub(super) fn as_bytes(&self) -> &[u8] {
         match self {
             Self::Str(text) => text.as_bytes(),
             Self::Bytes(bytes) => bytes,
@@ -101,7 +101,7 @@ impl Text {
 ///
 /// # Errors
 /// `InvalidRequest` for what is neither string nor bytes, and for a string with a lone surrogate, which is no UTF-8.
-pub fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Text> {
+pub(super) fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Text> {
     value.extract().map_err(|_| {
         let wrong = if value.is_instance_of::<PyString>() { "has a lone surrogate" } else { "is no string" };
         InvalidRequest::new_err((name, format!("{name} is {}, which {wrong}", shown(value))))
@@ -112,7 +112,7 @@ pub fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Text> {
 ///
 /// # Errors
 /// `InvalidRequest` for anything but a sequence of integers below 2³¹.
-pub fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<Token>> {
+pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<Token>> {
     // Bytes are a sequence of integers too, but no one means token ids by them.
     let is_bytes = value.is_instance_of::<PyBytes>() || value.is_instance_of::<PyByteArray>();
     match value.extract() {
@@ -145,7 +145,7 @@ fn random_seed(py: Python<'_>) -> PyResult<u32> {
 ///
 /// # Errors
 /// `InvalidConfig` for anything but an integer from 0 to 2³² − 1.
-pub fn setting(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
+pub(super) fn setting(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u32>> {
     let refuse =
         |value| InvalidConfig::new_err((name, format!("{name} is {}; it must be an integer from 0 to 2³² − 1", shown(value))));
     value.map(|value| value.extract().map_err(|_| refuse(value))).transpose()
@@ -153,7 +153,7 @@ pub fn setting(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult
 
 /// # Errors
 /// `InvalidConfig` for another word.
-pub fn flash_attention(word: &str) -> PyResult<FlashAttention> {
+pub(super) fn flash_attention(word: &str) -> PyResult<FlashAttention> {
     match word {
         "auto" => Ok(FlashAttention::Auto),
         "on" => Ok(FlashAttention::On),
@@ -164,7 +164,7 @@ pub fn flash_attention(word: &str) -> PyResult<FlashAttention> {
 
 /// # Errors
 /// `InvalidConfig` for a word that names no format.
-pub fn kv_type(name: &'static str, word: &str) -> PyResult<KvType> {
+pub(super) fn kv_type(name: &'static str, word: &str) -> PyResult<KvType> {
     match word {
         "f32" => Ok(KvType::F32),
         "f16" => Ok(KvType::F16),
@@ -184,7 +184,7 @@ pub fn kv_type(name: &'static str, word: &str) -> PyResult<KvType> {
 
 /// # Errors
 /// `InvalidConfig` for a number of milliseconds that is no duration.
-pub fn max_token_gap(ms: f64) -> PyResult<Duration> {
+pub(super) fn max_token_gap(ms: f64) -> PyResult<Duration> {
     let refuse = |_| InvalidConfig::new_err(("max_token_gap_ms", format!("max_token_gap_ms is {ms}; it must be 0 or more")));
     Duration::try_from_secs_f64(ms / 1000.0).map_err(refuse)
 }

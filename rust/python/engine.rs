@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use super::bell::Bells;
 use super::convert::{self, PromptInput, RequestInput};
 use super::fork::ThisProcess;
+use super::logging;
 use super::model::PyModel;
 use super::stats::PyStats;
 use super::stream::{PyCompletions, Stream};
@@ -17,7 +18,7 @@ use crate::request::Prompt;
 
 /// `weft._native.Engine`.
 #[pyclass(frozen, module = "weft._native", name = "Engine")]
-pub struct PyEngine {
+pub(super) struct PyEngine {
     /// Always there until the drop.
     handle: Option<ThisProcess<Engine>>,
     bells: Arc<Bells>,
@@ -60,6 +61,7 @@ impl PyEngine {
         max_queue: Option<&Bound<'_, PyAny>>,
         max_token_gap_ms: Option<f64>,
     ) -> PyResult<Self> {
+        logging::follow(py)?;
         let default = EngineConfig::default();
         let config = EngineConfig {
             n_slots: convert::setting("n_slots", n_slots)?,
@@ -131,7 +133,7 @@ impl PyEngine {
 
 /// The numbers that were settled when the engine started.
 #[pyclass(frozen, module = "weft._native", name = "Limits")]
-pub struct PyLimits(Limits);
+pub(super) struct PyLimits(Limits);
 
 #[pymethods]
 impl PyLimits {

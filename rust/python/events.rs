@@ -7,7 +7,7 @@ use pyo3::types::{PyBytes, PyString};
 use crate::request::{Event, FinishReason, Finished, Logprob, Logprobs, Token, TokenEvent, Usage};
 
 /// The Python object of an event.
-pub fn to_python(py: Python<'_>, event: Event) -> PyResult<Py<PyAny>> {
+pub(super) fn to_python(py: Python<'_>, event: Event) -> PyResult<Py<PyAny>> {
     match event {
         Event::Token(token) => Ok(Py::new(py, PyToken::new(py, token)?)?.into_any()),
         Event::Finished(finished) => Ok(Py::new(py, PyFinished::new(py, finished)?)?.into_any()),
@@ -16,7 +16,7 @@ pub fn to_python(py: Python<'_>, event: Event) -> PyResult<Py<PyAny>> {
 
 /// One token of one branch.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Token")]
-pub struct PyToken {
+pub(super) struct PyToken {
     index: u32,
     token: Token,
     text: Py<PyString>,
@@ -48,13 +48,13 @@ impl PyToken {
 
 /// Log-probabilities of one step.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Logprobs")]
-pub struct PyLogprobs {
+pub(super) struct PyLogprobs {
     chosen: Py<PyLogprob>,
     top: Vec<Py<PyLogprob>>,
 }
 
 impl PyLogprobs {
-    fn new(py: Python<'_>, logprobs: Logprobs) -> PyResult<Self> {
+    fn new(py: Python<'_>, logprobs: &Logprobs) -> PyResult<Self> {
         let to_python = |logprob: &Logprob| Py::new(py, PyLogprob::new(py, logprob));
         let top = logprobs.top.iter().map(to_python).collect::<PyResult<_>>()?;
         Ok(Self { chosen: to_python(&logprobs.chosen)?, top })
@@ -70,7 +70,7 @@ impl PyLogprobs {
 
 /// One token with its log-probability.
 #[pyclass(frozen, module = "weft._native", name = "Logprob")]
-pub struct PyLogprob {
+pub(super) struct PyLogprob {
     #[pyo3(get)]
     token: Token,
     #[pyo3(get)]
@@ -80,7 +80,7 @@ pub struct PyLogprob {
 }
 
 impl PyLogprob {
-    fn new(py: Python<'_>, logprob: Logprob) -> Self {
+    fn new(py: Python<'_>, logprob: &Logprob) -> Self {
         Self { token: logprob.token, bytes: PyBytes::new(py, &logprob.bytes).unbind(), logprob: logprob.logprob }
     }
 }
@@ -100,7 +100,7 @@ impl PyLogprob {
 
 /// The end of one branch.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Finished")]
-pub struct PyFinished {
+pub(super) struct PyFinished {
     index: u32,
     slot: u32,
     reason: Py<PyString>,
@@ -135,7 +135,7 @@ impl PyFinished {
 
 /// What one branch cost.
 #[pyclass(frozen, module = "weft._native", name = "Usage")]
-pub struct PyUsage(Usage);
+pub(super) struct PyUsage(Usage);
 
 #[pymethods]
 impl PyUsage {

@@ -11,14 +11,14 @@ use super::errors::ForkedProcess;
 /// `fork` copies the memory but not the threads: in the child, a call would wait for a worker that does not exist, and so would a
 /// drop. So [`ThisProcess::get`] fails there, and the drop forgets the value; the memory was shared with the parent anyway.
 #[derive(Debug)]
-pub struct ThisProcess<T> {
+pub(super) struct ThisProcess<T> {
     process_id: u32,
     /// Always there until the drop.
     value: Option<T>,
 }
 
 impl<T> ThisProcess<T> {
-    pub fn new(value: T) -> Self {
+    pub(super) fn new(value: T) -> Self {
         Self { process_id: process::id(), value: Some(value) }
     }
 
@@ -26,7 +26,7 @@ impl<T> ThisProcess<T> {
     ///
     /// # Errors
     /// `ForkedProcess` in a child of the process that made it.
-    pub fn get(&self) -> PyResult<&T> {
+    pub(super) fn get(&self) -> PyResult<&T> {
         let process_id = process::id();
         match &self.value {
             Some(value) if process_id == self.process_id => Ok(value),

@@ -11,6 +11,7 @@ mod engine;
 mod errors;
 mod events;
 mod fork;
+mod logging;
 mod model;
 mod stats;
 mod stream;

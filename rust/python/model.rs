@@ -10,18 +10,19 @@ use pyo3::types::PyBytes;
 use super::convert;
 use super::errors::InvalidRequest;
 use super::fork::ThisProcess;
+use super::logging;
 use crate::config::ModelConfig;
 use crate::llama::Model;
 use crate::request::Token;
 
 /// `weft._native.Model`.
 #[pyclass(frozen, module = "weft._native", name = "Model")]
-pub struct PyModel(ThisProcess<Arc<Model>>);
+pub(super) struct PyModel(ThisProcess<Arc<Model>>);
 
 impl PyModel {
     /// # Errors
     /// `ForkedProcess` in a forked child.
-    pub fn loaded(&self) -> PyResult<&Arc<Model>> {
+    pub(super) fn loaded(&self) -> PyResult<&Arc<Model>> {
         self.0.get()
     }
 }
@@ -39,6 +40,7 @@ impl PyModel {
         use_mlock: bool,
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
+        logging::follow(py)?;
         let config = ModelConfig { path, n_gpu_layers: convert::setting("n_gpu_layers", n_gpu_layers)?, use_mmap, use_mlock };
         // llama.cpp's callback has no way to carry an exception: the first one is kept until the load returns.
         let raised: Arc<Mutex<Option<PyErr>>> = Arc::default();

@@ -6,7 +6,7 @@ use crate::engine::{RunningStats, SlotStats, Stats};
 
 /// A snapshot of the engine, as of its last step.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Stats")]
-pub struct PyStats {
+pub(super) struct PyStats {
     slots: Vec<Py<PySlot>>,
     n_waiting: usize,
     n_computed: u64,
@@ -19,7 +19,7 @@ pub struct PyStats {
 }
 
 impl PyStats {
-    pub fn new(py: Python<'_>, stats: Stats) -> PyResult<Self> {
+    pub(super) fn new(py: Python<'_>, stats: Stats) -> PyResult<Self> {
         let slots = stats.slots.into_iter().enumerate().map(|(id, SlotStats { running })| Py::new(py, PySlot { id, running }));
         Ok(Self {
             slots: slots.collect::<PyResult<_>>()?,
@@ -52,7 +52,7 @@ impl PyStats {
 
 /// One of the places where a sequence runs.
 #[pyclass(frozen, module = "weft._native", name = "Slot")]
-pub struct PySlot {
+pub(super) struct PySlot {
     #[pyo3(get)]
     id: usize,
     running: Option<RunningStats>,

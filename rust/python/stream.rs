@@ -11,23 +11,23 @@ use crate::engine::{Bell, Completions, Ready};
 use crate::error::Result;
 
 /// The receiving end of one request, and who is told which event loops wait for it.
-pub struct Stream {
+pub(super) struct Stream {
     completions: Completions,
     bells: Arc<Bells>,
 }
 
 impl Stream {
-    pub fn new(completions: Completions, bells: Arc<Bells>) -> Self {
+    pub(super) fn new(completions: Completions, bells: Arc<Bells>) -> Self {
         Self { completions, bells }
     }
 
-    pub fn bells(&self) -> &Bells {
+    pub(super) fn bells(&self) -> &Bells {
         &self.bells
     }
 
     /// Whether [`Stream::take`] would not answer [`Ready::Pending`]. Takes nothing, so that nothing is lost when the task that is
     /// woken for it is cancelled before it runs.
-    pub fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         self.completions.is_ready()
     }
 
@@ -35,7 +35,7 @@ impl Stream {
     ///
     /// # Errors
     /// What ended the stream before its branches had finished, once, after the events before it.
-    pub fn take(&self, at_most: usize) -> Result<Ready> {
+    pub(super) fn take(&self, at_most: usize) -> Result<Ready> {
         self.completions.try_events(at_most)
     }
 
@@ -48,7 +48,7 @@ impl Stream {
 
 /// `weft._native.Completions`.
 #[pyclass(frozen, module = "weft._native", name = "Completions")]
-pub struct PyCompletions {
+pub(super) struct PyCompletions {
     /// The only strong reference but for a look's own: when Python drops this object, the request is cancelled.
     stream: ThisProcess<Arc<Stream>>,
     /// The seed of branch 0.
@@ -60,13 +60,13 @@ pub struct PyCompletions {
 }
 
 impl PyCompletions {
-    pub fn new(stream: Stream, seed: u32, n_prompt: usize) -> Self {
+    pub(super) fn new(stream: Stream, seed: u32, n_prompt: usize) -> Self {
         Self { stream: ThisProcess::new(Arc::new(stream)), seed, n_prompt }
     }
 
     /// # Errors
     /// `ForkedProcess` in a forked child.
-    pub fn stream(&self) -> PyResult<&Arc<Stream>> {
+    pub(super) fn stream(&self) -> PyResult<&Arc<Stream>> {
         self.stream.get()
     }
 }

@@ -5,9 +5,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import uvloop
 
 import weft
-from tests.helpers import collect, n_processing, prompt_of, wait_until
+from tests.helpers import collect, is_idle, prompt_of, wait_until
 
 
 def run_loop(engine: weft.Engine, name: str) -> int:
@@ -27,6 +28,11 @@ async def test_every_thread_and_loop_gets_its_own_answers(engine: weft.Engine) -
         here = await engine.complete(prompt_of(30, "here"), n=4, max_tokens=10, ignore_eos=True)
         assert await asyncio.gather(*elsewhere) == [4 * 2 * 10] * 6
     assert here.n_predicted == 40
+
+
+async def test_uvloop_is_woken_too(engine: weft.Engine) -> None:
+    stream = engine.generate("Once upon a time,", n=4, max_tokens=20, ignore_eos=True)
+    assert len(await asyncio.to_thread(lambda: uvloop.run(collect(stream)))) == 4 * (20 + 1)
 
 
 async def test_a_stream_may_be_read_on_another_loop_than_it_was_made_on(engine: weft.Engine) -> None:
@@ -59,7 +65,7 @@ async def test_a_loop_that_closes_in_mid_stream_disturbs_nobody(engine: weft.Eng
     # What the closed loops left is still there to be read.
     assert await left[0].next_batch() != []
     left.clear()
-    await wait_until(lambda: n_processing(engine) == 0)
+    await wait_until(lambda: is_idle(engine))
 
 
 async def test_a_stream_can_be_closed_from_another_thread(engine: weft.Engine) -> None:
@@ -69,7 +75,7 @@ async def test_a_stream_can_be_closed_from_another_thread(engine: weft.Engine) -
     thread.start()
     await asyncio.wait_for(collect(stream), 5)
     thread.join()
-    await wait_until(lambda: n_processing(engine) == 0)
+    await wait_until(lambda: is_idle(engine))
 
 
 def test_waiting_without_an_event_loop_is_an_error(engine: weft.Engine) -> None:

@@ -1,6 +1,6 @@
 """Fixtures of the HTTP tests: the application in this process, and a server in a process of its own."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -18,7 +18,7 @@ PROMPT = "Once upon a time,"
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     """The application over the demo model, in this process."""
     settings = Settings(alias="storyteller", slots=4)
-    app = create_app(weft.Engine(slots=4, ctx_size=4096, kv_unified=True), settings)
+    app = create_app(weft.Engine(slots=4, ctx_size=4096, kv_unified=True, threads=1), settings)
     async with AsyncTestClient(app) as client:
         while (await client.get("/health")).status_code == 503:
             pass
@@ -26,20 +26,16 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture(scope="session")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+async def live(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
     """A server with four slots over the demo model, in a process of its own."""
     with LiveServer(tmp_path_factory.mktemp("live") / "log", "-np", "4", "-c", "4096", "--kv-unified") as server:
-        server.wait_until_ready()
+        await server.ready()
         yield server
         assert "ERROR" not in server.log
         assert "WARNING" not in server.log
 
 
-@pytest.fixture(params=["llamacpp", "openai"])
-def dialect(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(params=["stream", "whole"])
-def how(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=["/completion", "/v1/completions"], ids=["llamacpp", "openai"])
+def path(request: pytest.FixtureRequest) -> str:
+    """The route of either dialect."""
     return str(request.param)

@@ -1,17 +1,18 @@
 """A server in a process of its own, as a user starts it."""
 
-import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import httpx
+
+from tests.helpers import wait_until
+from tests.server.matchers import Json
 
 
 def free_port() -> int:
@@ -21,7 +22,7 @@ def free_port() -> int:
 
 
 class LiveServer:
-    """`python -m weft` on a free port; its log goes to a file."""
+    """`python -m weft` on a free port, its log in a file. One thread, so that a busy machine is slow and not very slow."""
 
     def __init__(self, log: Path, *arguments: str) -> None:
         self.port = free_port()
@@ -30,7 +31,7 @@ class LiveServer:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "weft", "--port", str(self.port), *arguments], stderr=stderr, env=environ
+                [sys.executable, "-m", "weft", "--port", str(self.port), "-t", "1", *arguments], stderr=stderr, env=environ
             )
 
     def __enter__(self) -> Self:
@@ -45,7 +46,9 @@ class LiveServer:
             self.process.kill()
             self.process.wait()
 
-    def wait_until_ready(self, deadline_s: float = 20) -> None:
+    async def ready(self) -> None:
+        """Waits until the model is loaded."""
+
         def is_ready() -> bool:
             assert self.process.poll() is None, f"the server ended:\n{self.log}"
             try:
@@ -53,7 +56,7 @@ class LiveServer:
             except httpx.TransportError:
                 return False
 
-        wait_until(is_ready, deadline_s)
+        await wait_until(is_ready, 20)
 
     @property
     def log(self) -> str:
@@ -70,32 +73,11 @@ class LiveServer:
         pages = int(Path(f"/proc/{self.worker_id()}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
-    def get(self, path: str) -> Any:
+    def get(self, path: str) -> Json:
         return httpx.get(self.url + path).raise_for_status().json()
 
     def busy_slots(self) -> list[int]:
         return [slot["id"] for slot in self.get("/slots") if slot["is_processing"]]
-
-
-def wait_until(condition: Callable[[], object], deadline_s: float) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {deadline_s} s: {condition}"
-        time.sleep(0.002)
-
-
-async def until(condition: Callable[[], object], deadline_s: float) -> None:
-    """`wait_until` beside other work on the event loop."""
-    async with asyncio.timeout(deadline_s):
-        while not await asyncio.to_thread(condition):
-            await asyncio.sleep(0.002)
-
-
-def bodies(dialect: str, **fields: Any) -> tuple[str, dict[str, Any]]:
-    """The route of a dialect, and a body for it with the limit spelt its way."""
-    if dialect == "openai" and "n_predict" in fields:
-        fields["max_tokens"] = fields.pop("n_predict")
-    return {"openai": "/v1/completions", "llamacpp": "/completion"}[dialect], fields
 
 
 def events_of(text: str) -> Sequence[str]:

@@ -4,6 +4,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+Json = Any
+"""What a response holds: a test says what that is by comparing it."""
+
 
 class Is:
     """Equal to whatever fulfils a condition."""
@@ -22,7 +25,7 @@ class Is:
         return f"<{self._name}>"
 
 
-def matching(pattern: str) -> Any:
+def matching(pattern: str) -> Json:
     return Is(f"text like {pattern}", lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
 
 

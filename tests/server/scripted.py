@@ -9,11 +9,12 @@ import msgspec
 from litestar.types import ASGIApp
 
 import weft
+from tests.server.matchers import Json
 
 Step = Sequence[Any] | Exception
 
 
-def token(index: int, text: str, n_predicted: int = 1) -> Any:
+def token(index: int, text: str, n_predicted: int = 1) -> Json:
     return SimpleNamespace(index=index, token=7, text=text, slot=index, n_predicted=n_predicted, logprobs=None)
 
 
@@ -44,6 +45,7 @@ class ScriptedEngine:
     def __init__(self, *scripts: Sequence[Step] | Exception) -> None:
         self.loaded = asyncio.Event()
         self.streams: list[ScriptedStream] = []
+        self.requests: list[weft.Request] = []
         self.model = SimpleNamespace(path="/models/scripted.gguf")
         self._scripts = list(scripts)
 
@@ -59,7 +61,8 @@ class ScriptedEngine:
     def detokenize(self, tokens: Sequence[int]) -> str:
         return "".join(map(chr, tokens))
 
-    def generate(self, _: weft.Request) -> ScriptedStream:
+    def generate(self, request: weft.Request) -> ScriptedStream:
+        self.requests.append(request)
         script = self._scripts.pop(0)
         if isinstance(script, Exception):
             raise script
@@ -76,13 +79,13 @@ async def connect(app: ASGIApp, path: str, body: object, leave: Callable[[list[A
     has_left = asyncio.Event()
     received = iter([{"type": "http.request", "body": msgspec.json.encode(body), "more_body": False}])
 
-    async def receive() -> Any:
+    async def receive() -> Json:
         for message in received:
             return message
         await has_left.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message: Any) -> None:
+    async def send(message: Json) -> None:
         sent.append(message)
         if leave(sent):
             has_left.set()

@@ -4,9 +4,13 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.helpers import How
 from tests.server.conftest import PROMPT
 from tests.server.live import events_of
-from tests.server.matchers import COUNT, LOGPROB, NUMBER, SEED, SOME_TEXT, TEXT
+from tests.server.matchers import COUNT, LOGPROB, NUMBER, SEED, SOME_TEXT, TEXT, Json
+
+END_TOKEN = 2
+"""`</s>` of the demo model."""
 
 SETTINGS = {
     "seed": SEED,
@@ -41,27 +45,31 @@ TIMINGS = {
 }
 
 
-async def complete(client: httpx.AsyncClient, **body: Any) -> Any:
+async def complete(client: httpx.AsyncClient, **body: Json) -> Json:
     answer = await client.post("/completion", json=body)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/json"
     return answer.json()
 
 
-async def stream(client: httpx.AsyncClient, **body: Any) -> list[Any]:
+async def stream(client: httpx.AsyncClient, **body: Json) -> list[Any]:
     answer = await client.post("/completion", json=body | {"stream": True})
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     return [json.loads(event) for event in events_of(answer.text)]
 
 
+async def detokenize(client: httpx.AsyncClient, tokens: list[int]) -> str:
+    return str((await client.post("/detokenize", json={"tokens": tokens})).json()["content"])
+
+
 def ends(events: list[Any]) -> list[Any]:
     return sorted((event for event in events if event["stop"]), key=lambda event: event["index"])
 
 
-@pytest.mark.parametrize("path", ["/completion", "/completions"])
-async def test_a_whole_answer_is_one_object(client: httpx.AsyncClient, path: str) -> None:
-    answer = await client.post(path, json={"prompt": PROMPT, "n_predict": 4})
+@pytest.mark.parametrize("name", ["/completion", "/completions"])
+async def test_a_whole_answer_is_one_object(client: httpx.AsyncClient, name: str) -> None:
+    answer = await client.post(name, json={"prompt": PROMPT, "n_predict": 4})
     assert answer.json() == {
         "index": 0,
         "content": SOME_TEXT,
@@ -143,36 +151,34 @@ async def test_several_prompts_are_one_list_that_counts_on(client: httpx.AsyncCl
     ]
 
 
-async def test_the_texts_of_a_stream_join_to_the_whole_answer(client: httpx.AsyncClient) -> None:
-    body = {"prompt": PROMPT, "n_predict": 30, "temperature": 0, "stop": ["zebra"]}
-    whole = await complete(client, **body, return_tokens=True)
-    events = await stream(client, **body)
-    assert "".join(event["content"] for event in events) == whole["content"]
-    assert [token for event in events for token in event["tokens"]] == whole["tokens"]
+@pytest.mark.parametrize("prompt", [PROMPT, "Human: Hello\nAssistant:"])
+async def test_the_texts_of_a_stream_join_to_its_tokens(client: httpx.AsyncClient, prompt: str) -> None:
+    events = await stream(client, prompt=prompt, n_predict=30, ignore_eos=True)
+    tokens = [token for event in events for token in event["tokens"]]
+    assert "".join(event["content"] for event in events) == await detokenize(client, tokens)
 
 
 @pytest.mark.parametrize(
-    ("body", "stop_type", "stopping_word", "truncated"),
+    ("body", "said"),
     [
-        ({"n_predict": 5}, "limit", "", False),
-        ({"n_predict": 0}, "limit", "", False),
-        ({"stop": [" ", "a"], "n_predict": 50}, "word", " ", False),
-        ({"stop": " ", "n_predict": 50}, "word", " ", False),
-        ({"logit_bias": [["</s>", 1000]], "n_predict": 50}, None, None, None),
+        ({"n_predict": 5}, ("limit", "")),
+        ({"n_predict": 0}, ("limit", "")),
+        ({"n_predict": 50, "stop": [" ", "a"]}, ("word", " ")),
+        ({"n_predict": 50, "stop": " "}, ("word", " ")),
+        ({"n_predict": 50, "logit_bias": {str(END_TOKEN): 1000}}, ("eos", "")),
     ],
+    ids=str,
 )
 async def test_a_branch_says_why_it_ended(
-    client: httpx.AsyncClient, body: dict[str, Any], stop_type: str | None, stopping_word: str, truncated: bool, how: str
+    client: httpx.AsyncClient, how: How, body: dict[str, Json], said: tuple[str, str]
 ) -> None:
-    if stop_type is None:
-        eos = (await client.post("/tokenize", json={"content": "</s>"})).json()["tokens"][-1]
-        body, stop_type, stopping_word, truncated = {"logit_bias": {str(eos): 1000}}, "eos", "", False
     if how == "whole":
         end = await complete(client, prompt=PROMPT, **body)
     else:
         [end] = ends(await stream(client, prompt=PROMPT, **body))
-    assert (end["stop_type"], end["stopping_word"], end["truncated"]) == (stop_type, stopping_word, truncated)
-    assert stopping_word == "" or stopping_word not in end["content"]
+    assert (end["stop_type"], end["stopping_word"]) == said
+    assert not end["truncated"]
+    assert " " not in end["content"] or "stop" not in body
 
 
 async def test_a_full_context_is_told_as_truncated(client: httpx.AsyncClient) -> None:
@@ -182,13 +188,13 @@ async def test_a_full_context_is_told_as_truncated(client: httpx.AsyncClient) ->
     assert end["tokens_evaluated"] + end["tokens_predicted"] == n_ctx
 
 
-async def test_nothing_predicted_only_evaluates_the_prompt(client: httpx.AsyncClient, how: str) -> None:
+async def test_nothing_predicted_only_evaluates_the_prompt(client: httpx.AsyncClient, how: How) -> None:
     body = {"prompt": PROMPT, "n_predict": 0}
     [end] = [await complete(client, **body)] if how == "whole" else await stream(client, **body)
     assert (end["content"], end["tokens_predicted"], end["timings"]["predicted_n"]) == ("", 0, 0)
 
 
-async def test_what_the_branches_computed_adds_up_to_the_prompt(client: httpx.AsyncClient, how: str) -> None:
+async def test_what_the_branches_computed_adds_up_to_the_prompt(client: httpx.AsyncClient, how: How) -> None:
     body = {"prompt": f"A {how} prompt that nobody has sent so far, and that is long enough to be shared", "n": 6, "n_predict": 3}
     results = await complete(client, **body) if how == "whole" else ends(await stream(client, **body))
     n_prompt = results[0]["tokens_evaluated"]
@@ -198,7 +204,7 @@ async def test_what_the_branches_computed_adds_up_to_the_prompt(client: httpx.As
     assert sum(timing["prompt_n"] for timing in timings) == n_prompt
 
 
-async def test_probabilities_come_with_each_token(client: httpx.AsyncClient, how: str) -> None:
+async def test_probabilities_come_with_each_token(client: httpx.AsyncClient, how: How) -> None:
     body = {"prompt": PROMPT, "n_predict": 3, "n_probs": 2}
     if how == "whole":
         probabilities = (await complete(client, **body))["completion_probabilities"]
@@ -216,11 +222,12 @@ async def test_probabilities_come_with_each_token(client: httpx.AsyncClient, how
     assert len(probabilities) == 3
 
 
-async def test_an_answer_repeats_with_the_seed_that_it_reports(client: httpx.AsyncClient) -> None:
-    body = {"prompt": PROMPT, "n_predict": 12, "seed": -1}
-    first = await complete(client, **body)
-    second = await complete(client, **body | {"seed": first["generation_settings"]["seed"]})
-    assert second["content"] == first["content"]
+async def test_a_seed_that_was_drawn_is_reported(client: httpx.AsyncClient) -> None:
+    seeds = {
+        (await complete(client, prompt=PROMPT, n_predict=0, seed=seed))["generation_settings"]["seed"]
+        for seed in (None, -1, 2**32 - 1)
+    }
+    assert len(seeds) == 3
 
 
 @pytest.mark.parametrize(("seed", "reported"), [(0, 0), (5, 5), (2**32 - 2, 2**32 - 2), (2**32 + 5, 5), (2**63, 0)])
@@ -252,8 +259,7 @@ async def test_settings_are_reported_as_they_took_effect(client: httpx.AsyncClie
 
 async def test_tokens_come_with_a_whole_answer_where_they_are_asked_for(client: httpx.AsyncClient) -> None:
     result = await complete(client, prompt=PROMPT, n_predict=5, return_tokens=True)
-    content = (await client.post("/detokenize", json={"tokens": result["tokens"]})).json()["content"]
-    assert content == result["content"]
+    assert await detokenize(client, result["tokens"]) == result["content"]
 
 
 async def test_a_ban_keeps_a_token_out(client: httpx.AsyncClient) -> None:
@@ -265,7 +271,7 @@ async def test_a_ban_keeps_a_token_out(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("bias", [[["There", -100]], {"There": -100}, [["There", False]], {"There": False}])
-async def test_a_text_in_logit_bias_stands_for_its_tokens(client: httpx.AsyncClient, bias: Any) -> None:
+async def test_a_text_in_logit_bias_stands_for_its_tokens(client: httpx.AsyncClient, bias: Json) -> None:
     tokens = (await client.post("/tokenize", json={"content": "There"})).json()["tokens"]
     result = await complete(client, prompt=PROMPT, n_predict=1, logit_bias=bias)
     assert [entry["token"] for entry in result["generation_settings"]["logit_bias"]] == tokens
@@ -285,8 +291,8 @@ async def test_a_text_in_logit_bias_stands_for_its_tokens(client: httpx.AsyncCli
     ],
     ids=str,
 )
-async def test_a_prompt_may_be_text_and_tokens_and_several(client: httpx.AsyncClient, prompt: Any, read: list[str]) -> None:
-    piece = (await client.post("/detokenize", json={"tokens": [300]})).json()["content"]
+async def test_a_prompt_may_be_text_and_tokens_and_several(client: httpx.AsyncClient, prompt: Json, read: list[str]) -> None:
+    piece = await detokenize(client, [300])
     result = await complete(client, prompt=prompt, n_predict=1)
     results = result if isinstance(result, list) else [result]
     once = (await complete(client, prompt="Once", n_predict=1))["prompt"]
@@ -382,15 +388,13 @@ ASKING = {
 }
 
 
-async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, dialect: str) -> None:
-    path = {"llamacpp": "/completion", "openai": "/v1/completions"}[dialect]
+async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, path: str) -> None:
     answer = await client.post(path, json={"prompt": PROMPT, "max_tokens": 1, **NEUTRAL})
     assert answer.status_code == 200, answer.text
 
 
 @pytest.mark.parametrize("field", ASKING)
-async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, dialect: str, field: str) -> None:
-    path = {"llamacpp": "/completion", "openai": "/v1/completions"}[dialect]
+async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, path: str, field: str) -> None:
     answer = await client.post(path, json={"prompt": PROMPT, field: ASKING[field]})
     assert answer.status_code == 400
     assert answer.json() == {
@@ -433,10 +437,7 @@ async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, d
     ],
     ids=str,
 )
-async def test_a_wrong_field_is_named(client: httpx.AsyncClient, dialect: str, body: dict[str, Any], param: str) -> None:
-    path = {"llamacpp": "/completion", "openai": "/v1/completions"}[dialect]
+async def test_a_wrong_field_is_named(client: httpx.AsyncClient, path: str, body: dict[str, Any], param: str) -> None:
     answer = await client.post(path, json=body)
     assert answer.status_code == 400, answer.text
-    assert answer.json() == {
-        "error": {"code": 400, "message": SOME_TEXT, "type": "invalid_request_error", "param": param}
-    }
+    assert answer.json() == {"error": {"code": 400, "message": SOME_TEXT, "type": "invalid_request_error", "param": param}}

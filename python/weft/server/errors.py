@@ -109,11 +109,12 @@ def describe(error: Exception) -> ErrorObject:
 def _describe_field(error: ValidationException) -> ErrorObject:
     """Names the first field of a body or query that does not fit its schema."""
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
-    place = first.get("key")
-    message = first.get("message", error.detail)
-    if place == "data":
-        place, message = None, "the body must be a JSON object"
-    return ErrorObject(code=400, message=f"{place}: {message}" if place else message, type="invalid_request_error", param=param)
+    place = first.get("key", "")
+    if place in ("", "data"):
+        return ErrorObject(code=400, message="the body must be a JSON object", type="invalid_request_error")
+    # The place may lie inside of the field: `stop[0]`, `stream_options.include_usage`.
+    field = place.partition("[")[0].partition(".")[0]
+    return ErrorObject(code=400, message=f"{place}: {first.get('message')}", type="invalid_request_error", param=field)
 
 
 def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

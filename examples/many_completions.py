@@ -1,0 +1,18 @@
+"""One prompt, eight answers: the prompt is computed once, and what it costs is shared."""
+
+import asyncio
+
+import weft
+
+PROMPT = "Once upon a time, in a small house at the edge of the forest, there lived a hedgehog who could not sleep."
+
+
+async def main() -> None:
+    async with weft.Engine(slots=8) as engine:
+        completion = await engine.complete(PROMPT, n=8, max_tokens=30)
+        for branch in completion.branches:
+            print(f"{branch.index}:{branch.text}")
+        print(f"prompt tokens computed: {completion.n_computed}, shared: {completion.n_cached}")
+
+
+asyncio.run(main())

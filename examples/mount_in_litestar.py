@@ -1,0 +1,30 @@
+"""Our routes inside your application: yours at /, ours below /llm."""
+
+import os
+
+from granian import Granian
+from granian.constants import Interfaces
+from litestar import Litestar, asgi, get
+from litestar.types import Receive, Scope, Send
+
+import weft
+from weft.server import create_app
+
+engine = weft.Engine()
+llm = create_app(engine)
+
+
+@get("/")
+async def story() -> str:
+    return (await engine.complete("Once upon a time,", max_tokens=50)).text
+
+
+@asgi("/llm", is_mount=True)
+async def mounted(scope: Scope, receive: Receive, send: Send) -> None:
+    await llm(scope, receive, send)
+
+
+app = Litestar([story, mounted], lifespan=[lambda _: llm.lifespan()])
+
+if __name__ == "__main__":
+    Granian("mount_in_litestar:app", interface=Interfaces.ASGI, port=int(os.environ.get("PORT", "8080"))).serve()

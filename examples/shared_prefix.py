@@ -1,0 +1,18 @@
+"""Two requests that begin alike: the second computes only what is new."""
+
+import asyncio
+
+import weft
+
+SETTING = "Once upon a time there was a village by the sea. Every morning the boats went out, and every evening they came home."
+
+
+async def main() -> None:
+    async with weft.Engine() as engine:
+        for ending in (" One day a whale", " One night the lighthouse"):
+            completion = await engine.complete(SETTING + ending, max_tokens=30)
+            print(ending + completion.text)
+            print(f"prompt tokens computed: {completion.n_computed}, found in the cache: {completion.n_cached}")
+
+
+asyncio.run(main())

@@ -1,0 +1,18 @@
+"""Print one answer while it is being written."""
+
+import asyncio
+
+import weft
+
+
+async def main() -> None:
+    async with weft.Engine() as engine:
+        async for event in engine.generate("Once upon a time,", max_tokens=100):
+            match event:
+                case weft.Token(text=text):
+                    print(text, end="", flush=True)
+                case weft.Finished(reason=reason, usage=usage):
+                    print(f"\n({reason} after {usage.n_predicted} tokens in {usage.predicted_ms:.0f} ms)")
+
+
+asyncio.run(main())

@@ -1,0 +1,208 @@
+import json
+
+import httpx
+import pytest
+
+from tests.helpers import How
+from tests.server.conftest import PROMPT
+from tests.server.live import events_of
+from tests.server.matchers import COUNT, LOGPROB, NUMBER, SOME_TEXT, TEXT, Json, matching
+
+ABOUT = {
+    "id": matching("cmpl-[0-9a-f]{32}"),
+    "object": "text_completion",
+    "created": COUNT,
+    "model": "storyteller",
+    "system_fingerprint": matching(r"weft-\d.*"),
+}
+
+TIMINGS = {
+    "cache_n": COUNT,
+    "prompt_n": COUNT,
+    "prompt_ms": NUMBER,
+    "prompt_per_token_ms": NUMBER,
+    "prompt_per_second": NUMBER,
+    "predicted_n": COUNT,
+    "predicted_ms": NUMBER,
+    "predicted_per_token_ms": NUMBER,
+    "predicted_per_second": NUMBER,
+}
+
+
+async def complete(client: httpx.AsyncClient, **body: Json) -> Json:
+    answer = await client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def stream(client: httpx.AsyncClient, **body: Json) -> list[Json]:
+    """The chunks, `[DONE]` left off."""
+    answer = await client.post("/v1/completions", json=body | {"stream": True})
+    assert answer.status_code == 200, answer.text
+    *chunks, done = events_of(answer.text)
+    assert done == "[DONE]"
+    return [json.loads(chunk) for chunk in chunks]
+
+
+async def texts(client: httpx.AsyncClient, how: How, **body: Json) -> list[str]:
+    if how == "whole":
+        return [choice["text"] for choice in (await complete(client, **body))["choices"]]
+    joined: dict[int, str] = {}
+    for chunk in await stream(client, **body):
+        [choice] = chunk["choices"]
+        joined[choice["index"]] = joined.get(choice["index"], "") + choice["text"]
+    return [joined[index] for index in sorted(joined)]
+
+
+async def test_a_whole_answer(client: httpx.AsyncClient) -> None:
+    assert await complete(client, model="whatever", prompt=PROMPT, max_tokens=4, n=2) == {
+        **ABOUT,
+        "choices": [
+            {"text": SOME_TEXT, "index": 0, "logprobs": None, "finish_reason": "length"},
+            {"text": SOME_TEXT, "index": 1, "logprobs": None, "finish_reason": "length"},
+        ],
+        "usage": {
+            "prompt_tokens": 6,
+            "completion_tokens": 8,
+            "total_tokens": 14,
+            "prompt_tokens_details": {"cached_tokens": COUNT},
+        },
+        "timings": TIMINGS | {"predicted_n": 8},
+    }
+
+
+async def test_a_stream(client: httpx.AsyncClient) -> None:
+    chunks = await stream(client, prompt=PROMPT, max_tokens=2, logit_bias={"300": -100})
+    assert chunks == [
+        {**ABOUT, "choices": [{"text": SOME_TEXT, "index": 0, "logprobs": None, "finish_reason": None}]},
+        {**ABOUT, "choices": [{"text": SOME_TEXT, "index": 0, "logprobs": None, "finish_reason": None}]},
+        {
+            **ABOUT,
+            "choices": [{"text": "", "index": 0, "logprobs": None, "finish_reason": "length"}],
+            "timings": TIMINGS | {"predicted_n": 2},
+        },
+    ]
+    assert len({chunk["id"] for chunk in chunks}) == 1
+
+
+async def test_the_usage_of_all_branches_is_one_last_chunk_without_choices(client: httpx.AsyncClient) -> None:
+    chunks = await stream(client, prompt=PROMPT, max_tokens=3, n=4, stream_options={"include_usage": True})
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1] == {
+        **ABOUT,
+        "choices": [],
+        "usage": {
+            "prompt_tokens": 6,
+            "completion_tokens": 12,
+            "total_tokens": 18,
+            "prompt_tokens_details": {"cached_tokens": COUNT},
+        },
+        "timings": TIMINGS | {"predicted_n": 12},
+    }
+
+
+@pytest.mark.parametrize("options", [{}, {"stream_options": None}, {"stream_options": {"include_usage": False}}], ids=str)
+async def test_usage_comes_only_where_it_is_asked_for(client: httpx.AsyncClient, options: dict[str, Json]) -> None:
+    assert all("usage" not in chunk for chunk in await stream(client, prompt=PROMPT, max_tokens=1, **options))
+
+
+async def test_cached_tokens_are_those_that_were_not_computed(client: httpx.AsyncClient) -> None:
+    prompt = "The quick brown fox of the third test in this file jumps over a dog that sleeps in the sun"
+    first = await complete(client, prompt=prompt, max_tokens=1, n=3)
+    second = await complete(client, prompt=prompt, max_tokens=1, n=3)
+    n_prompt = first["usage"]["prompt_tokens"]
+    assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert (first["timings"]["prompt_n"], first["timings"]["cache_n"]) == (n_prompt, 2 * n_prompt)
+    # The last token of a prompt is always computed, for its logits.
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == n_prompt - 1
+    assert (second["timings"]["prompt_n"], second["timings"]["cache_n"]) == (1, 3 * n_prompt - 1)
+
+
+async def test_end_tokens_count_and_stop(client: httpx.AsyncClient, how: How) -> None:
+    # Token 2 of the demo model is its end token.
+    body = {"prompt": PROMPT, "logit_bias": {"2": 1000}, "stream_options": {"include_usage": True}}
+    if how == "whole":
+        answer = await complete(client, **body)
+        [choice], usage = answer["choices"], answer["usage"]
+    else:
+        finished, last = await stream(client, **body)
+        [choice], usage = finished["choices"], last["usage"]
+    assert choice == {"text": "", "index": 0, "logprobs": None, "finish_reason": "stop"}
+    assert usage["completion_tokens"] == 1
+
+
+async def test_a_stop_string_is_no_part_of_the_text(client: httpx.AsyncClient, how: How) -> None:
+    free = (await texts(client, how, prompt=PROMPT, max_tokens=12, temperature=0))[0]
+    word = free.split()[3]
+    assert await texts(client, how, prompt=PROMPT, max_tokens=12, temperature=0, stop=word) == [free[: free.index(word)]]
+    assert await texts(client, how, prompt=PROMPT, max_tokens=12, temperature=0, stop=[word, "zebra"]) == [
+        free[: free.index(word)]
+    ]
+
+
+async def test_the_chunks_of_a_branch_join_to_its_tokens(client: httpx.AsyncClient) -> None:
+    chunks = await stream(client, prompt=[PROMPT, "A cow says"], max_tokens=24, n=2, logprobs=1)
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    for index in range(4):
+        own = [choice for choice in choices if choice["index"] == index]
+        tokens = [token for choice in own if choice["logprobs"] for token in choice["logprobs"]["content"]]
+        spelt = b"".join(bytes(token["bytes"]) for token in tokens).decode()
+        assert "".join(choice["text"] for choice in own) == spelt.removesuffix("</s>").removesuffix("<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    "prompt", [["A cow says", PROMPT], [[1, 300, 301], [1, 302]], ["A cow says", [1, 300]]], ids=["texts", "tokens", "mixed"]
+)
+async def test_several_prompts_count_their_branches_on(client: httpx.AsyncClient, how: How, prompt: Json) -> None:
+    n_prompt = [len(tokens) if isinstance(tokens, list) else {"A cow says": 4, PROMPT: 6}[tokens] for tokens in prompt]
+    assert len(await texts(client, how, prompt=prompt, max_tokens=2, n=2)) == 4
+    answer = await complete(client, prompt=prompt, max_tokens=2, n=2)
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["usage"]["prompt_tokens"] == sum(n_prompt)
+
+
+async def test_a_whole_answer_lists_log_probabilities_both_ways(client: httpx.AsyncClient) -> None:
+    [choice] = (await complete(client, prompt=PROMPT, max_tokens=3, logprobs=2))["choices"]
+    entry = {"id": COUNT, "token": TEXT, "bytes": [], "logprob": LOGPROB, "top_logprobs": []}
+    content = choice["logprobs"]["content"]
+    assert [{**token, "bytes": [], "top_logprobs": []} for token in content] == [entry] * 3
+    assert choice["logprobs"] == {
+        "tokens": [token["token"] for token in content],
+        "token_logprobs": [token["logprob"] for token in content],
+        "top_logprobs": [{top["token"]: top["logprob"] for top in token["top_logprobs"]} for token in content],
+        "text_offset": [choice["text"].index(token["token"]) for token in content],
+        "content": content,
+    }
+    assert [len(top) for top in choice["logprobs"]["top_logprobs"]] == [2, 2, 2]
+
+
+async def test_a_stream_brings_each_token_with_its_log_probability(client: httpx.AsyncClient) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 3, "logprobs": 2, "temperature": 0}
+    [whole] = (await complete(client, **body))["choices"]
+    *tokens, end = [chunk["choices"][0] for chunk in await stream(client, **body)]
+    for position, token in enumerate(tokens):
+        assert {name: len(values) for name, values in token["logprobs"].items()} == dict.fromkeys(token["logprobs"], 1)
+        assert token["logprobs"]["tokens"][0] == whole["logprobs"]["tokens"][position]
+        assert token["logprobs"]["text_offset"][0] == whole["logprobs"]["text_offset"][position]
+    assert (len(tokens), end["logprobs"], end["finish_reason"]) == (3, None, "length")
+
+
+@pytest.mark.parametrize("fields", [{"echo": False, "suffix": "", "best_of": 1}, {"best_of": 2, "n": 2}, {"user": "me"}], ids=str)
+async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, fields: dict[str, Json]) -> None:
+    answer = await complete(client, prompt=PROMPT, max_tokens=1, **fields)
+    assert len(answer["choices"]) == fields.get("n", 1)
+
+
+@pytest.mark.parametrize("fields", [{"echo": True}, {"suffix": "The end."}, {"best_of": 3, "n": 2}], ids=str)
+async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, fields: dict[str, Json]) -> None:
+    answer = await client.post("/v1/completions", json={"prompt": PROMPT, **fields})
+    name = next(iter(fields))
+    assert answer.status_code == 400
+    assert answer.json() == {
+        "error": {
+            "code": 400,
+            "message": matching(f"{name}.* is not supported; leave it out"),
+            "type": "invalid_request_error",
+            "param": name,
+        }
+    }

@@ -1,0 +1,80 @@
+"""Every example runs and prints what it is about."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server.live import LiveServer, free_port
+
+# Examples take every core, and where other programs run on them, llama.cpp's threads wait for each other.
+pytestmark = pytest.mark.timeout(120)
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+PRINTS = {
+    "complete.py": r"Once upon a time,.+",
+    "stream.py": r".+\n\((end|length|context_full) after \d+ tokens in \d+ ms\)\n",
+    "many_completions.py": r"0:.+\n7:.+\nprompt tokens computed: (\d+), shared: \d+\n",
+    "shared_prefix.py": r" One day a whale.+computed: \d\d, found in the cache: 0\n.+computed: \d, found in the cache: \d\d\n",
+    "openai_client.py": r"0:.+\n1:.+\n2:.+\n3:.+\n",
+}
+SERVES = {"mount_in_litestar.py"}
+
+
+def run(name: str, **environ: str) -> str:
+    command = [sys.executable, EXAMPLES / name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_example_is_tested_and_short() -> None:
+    examples = {path.name: path for path in EXAMPLES.glob("*.py")}
+    assert examples.keys() == PRINTS.keys() | SERVES
+    for name, path in examples.items():
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 30, name
+
+
+@pytest.mark.parametrize("name", sorted(PRINTS.keys() - {"openai_client.py"}))
+def test_an_example_prints_what_it_is_about(name: str) -> None:
+    printed = run(name)
+    assert re.fullmatch(PRINTS[name], printed, re.DOTALL), printed
+
+
+def test_the_openai_client_prints_four_answers(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log", "-t", "1") as server:
+        server.wait_until_ready()
+        printed = run("openai_client.py", OPENAI_BASE_URL=f"{server.url}/v1")
+    assert re.fullmatch(PRINTS["openai_client.py"], printed, re.DOTALL), printed
+
+
+def test_our_routes_are_mounted_beside_those_of_the_application() -> None:
+    port = free_port()
+    with subprocess.Popen([sys.executable, EXAMPLES / "mount_in_litestar.py"], env=os.environ | {"PORT": str(port)}) as server:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_until_healthy(f"{url}/llm/health")
+            answer = httpx.post(f"{url}/llm/v1/completions", json={"prompt": "Once upon a time,", "max_tokens": 3}, timeout=20)
+            assert answer.json()["usage"]["completion_tokens"] == 3
+            assert httpx.get(url, timeout=20).status_code == 200
+        finally:
+            server.send_signal(signal.SIGTERM)
+
+
+def wait_until_healthy(url: str, deadline_s: float = 20) -> None:
+    end = time.monotonic() + deadline_s
+    while True:
+        try:
+            if httpx.get(url).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        assert time.monotonic() < end, f"{url} is not healthy within {deadline_s} s"
+        time.sleep(0.05)
