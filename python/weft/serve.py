@@ -24,7 +24,6 @@ from typing import Any
 from granian.constants import Interfaces
 from granian.log import LogLevels
 from granian.server.mp import MPServer
-from litestar import Litestar
 from weft.engine import DEMO_MODEL, Engine
 
 from weft.server import create_app
@@ -129,7 +128,7 @@ class _Supervision(threading.Thread):
             return None
 
 
-def _worker(settings: Settings, line: Connection) -> Litestar:
+def _worker(settings: Settings, line: Connection) -> object:
     """The application, made in the worker process."""
     line.send(LOADING)
     began = time.monotonic()

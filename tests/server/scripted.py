@@ -18,15 +18,6 @@ def token(index: int, text: str, n_predicted: int = 1) -> Json:
     return SimpleNamespace(index=index, token=7, text=text, slot=index, n_predicted=n_predicted, logprobs=None)
 
 
-class Finished(SimpleNamespace):
-    """The end of a branch."""
-
-
-def finished(index: int, reason: str = "length", stop: str | None = None) -> Json:
-    usage = SimpleNamespace(n_prompt=3, n_computed=3, n_cached=0, n_predicted=2, prompt_ms=1.0, predicted_ms=2.0)
-    return Finished(index=index, slot=index, reason=reason, stop=stop, usage=usage)
-
-
 class ScriptedStream:
     """Yields its steps, then waits for ever or until it is closed."""
 
@@ -54,6 +45,7 @@ class ScriptedEngine:
     def __init__(self, *scripts: Sequence[Step] | Exception) -> None:
         self.loaded = asyncio.Event()
         self.streams: list[ScriptedStream] = []
+        self.requests: list[weft.Request] = []
         self.model = SimpleNamespace(path="/models/scripted.gguf")
         self._scripts = list(scripts)
 
@@ -69,7 +61,8 @@ class ScriptedEngine:
     def detokenize(self, tokens: Sequence[int]) -> str:
         return "".join(map(chr, tokens))
 
-    def generate(self, _: weft.Request) -> ScriptedStream:
+    def generate(self, request: weft.Request) -> ScriptedStream:
+        self.requests.append(request)
         script = self._scripts.pop(0)
         if isinstance(script, Exception):
             raise script

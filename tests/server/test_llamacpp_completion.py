@@ -9,6 +9,9 @@ from tests.server.conftest import PROMPT
 from tests.server.live import events_of
 from tests.server.matchers import COUNT, LOGPROB, NUMBER, SEED, SOME_TEXT, TEXT, Json
 
+END_TOKEN = 2
+"""`</s>` of the demo model."""
+
 SETTINGS = {
     "seed": SEED,
     "temperature": 0.8,
@@ -54,6 +57,10 @@ async def stream(client: httpx.AsyncClient, **body: Json) -> list[Any]:
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
     return [json.loads(event) for event in events_of(answer.text)]
+
+
+async def detokenize(client: httpx.AsyncClient, tokens: list[int]) -> str:
+    return str((await client.post("/detokenize", json={"tokens": tokens})).json()["content"])
 
 
 def ends(events: list[Any]) -> list[Any]:
@@ -144,36 +151,34 @@ async def test_several_prompts_are_one_list_that_counts_on(client: httpx.AsyncCl
     ]
 
 
-async def test_the_texts_of_a_stream_join_to_the_whole_answer(client: httpx.AsyncClient) -> None:
-    body = {"prompt": PROMPT, "n_predict": 30, "temperature": 0, "stop": ["zebra"]}
-    whole = await complete(client, **body, return_tokens=True)
-    events = await stream(client, **body)
-    assert "".join(event["content"] for event in events) == whole["content"]
-    assert [token for event in events for token in event["tokens"]] == whole["tokens"]
+@pytest.mark.parametrize("prompt", [PROMPT, "Human: Hello\nAssistant:"])
+async def test_the_texts_of_a_stream_join_to_its_tokens(client: httpx.AsyncClient, prompt: str) -> None:
+    events = await stream(client, prompt=prompt, n_predict=30, ignore_eos=True)
+    tokens = [token for event in events for token in event["tokens"]]
+    assert "".join(event["content"] for event in events) == await detokenize(client, tokens)
 
 
 @pytest.mark.parametrize(
-    ("body", "stop_type", "stopping_word", "truncated"),
+    ("body", "said"),
     [
-        ({"n_predict": 5}, "limit", "", False),
-        ({"n_predict": 0}, "limit", "", False),
-        ({"stop": [" ", "a"], "n_predict": 50}, "word", " ", False),
-        ({"stop": " ", "n_predict": 50}, "word", " ", False),
-        ({"logit_bias": [["</s>", 1000]], "n_predict": 50}, None, None, None),
+        ({"n_predict": 5}, ("limit", "")),
+        ({"n_predict": 0}, ("limit", "")),
+        ({"n_predict": 50, "stop": [" ", "a"]}, ("word", " ")),
+        ({"n_predict": 50, "stop": " "}, ("word", " ")),
+        ({"n_predict": 50, "logit_bias": {str(END_TOKEN): 1000}}, ("eos", "")),
     ],
+    ids=str,
 )
 async def test_a_branch_says_why_it_ended(
-    client: httpx.AsyncClient, body: dict[str, Any], stop_type: str | None, stopping_word: str, truncated: bool, how: How
+    client: httpx.AsyncClient, how: How, body: dict[str, Json], said: tuple[str, str]
 ) -> None:
-    if stop_type is None:
-        eos = (await client.post("/tokenize", json={"content": "</s>"})).json()["tokens"][-1]
-        body, stop_type, stopping_word, truncated = {"logit_bias": {str(eos): 1000}}, "eos", "", False
     if how == "whole":
         end = await complete(client, prompt=PROMPT, **body)
     else:
         [end] = ends(await stream(client, prompt=PROMPT, **body))
-    assert (end["stop_type"], end["stopping_word"], end["truncated"]) == (stop_type, stopping_word, truncated)
-    assert stopping_word == "" or stopping_word not in end["content"]
+    assert (end["stop_type"], end["stopping_word"]) == said
+    assert not end["truncated"]
+    assert " " not in end["content"] or "stop" not in body
 
 
 async def test_a_full_context_is_told_as_truncated(client: httpx.AsyncClient) -> None:
@@ -217,11 +222,12 @@ async def test_probabilities_come_with_each_token(client: httpx.AsyncClient, how
     assert len(probabilities) == 3
 
 
-async def test_an_answer_repeats_with_the_seed_that_it_reports(client: httpx.AsyncClient) -> None:
-    body = {"prompt": PROMPT, "n_predict": 12, "seed": -1}
-    first = await complete(client, **body)
-    second = await complete(client, **body | {"seed": first["generation_settings"]["seed"]})
-    assert second["content"] == first["content"]
+async def test_a_seed_that_was_drawn_is_reported(client: httpx.AsyncClient) -> None:
+    seeds = {
+        (await complete(client, prompt=PROMPT, n_predict=0, seed=seed))["generation_settings"]["seed"]
+        for seed in (None, -1, 2**32 - 1)
+    }
+    assert len(seeds) == 3
 
 
 @pytest.mark.parametrize(("seed", "reported"), [(0, 0), (5, 5), (2**32 - 2, 2**32 - 2), (2**32 + 5, 5), (2**63, 0)])
@@ -253,8 +259,7 @@ async def test_settings_are_reported_as_they_took_effect(client: httpx.AsyncClie
 
 async def test_tokens_come_with_a_whole_answer_where_they_are_asked_for(client: httpx.AsyncClient) -> None:
     result = await complete(client, prompt=PROMPT, n_predict=5, return_tokens=True)
-    content = (await client.post("/detokenize", json={"tokens": result["tokens"]})).json()["content"]
-    assert content == result["content"]
+    assert await detokenize(client, result["tokens"]) == result["content"]
 
 
 async def test_a_ban_keeps_a_token_out(client: httpx.AsyncClient) -> None:
@@ -287,7 +292,7 @@ async def test_a_text_in_logit_bias_stands_for_its_tokens(client: httpx.AsyncCli
     ids=str,
 )
 async def test_a_prompt_may_be_text_and_tokens_and_several(client: httpx.AsyncClient, prompt: Json, read: list[str]) -> None:
-    piece = (await client.post("/detokenize", json={"tokens": [300]})).json()["content"]
+    piece = await detokenize(client, [300])
     result = await complete(client, prompt=prompt, n_predict=1)
     results = result if isinstance(result, list) else [result]
     once = (await complete(client, prompt="Once", n_predict=1))["prompt"]
