@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -56,17 +57,23 @@ async def test_the_openai_client_prints_four_answers(tmp_path: Path) -> None:
     assert re.fullmatch(PRINTS["openai_client.py"], printed, re.DOTALL), printed
 
 
-async def test_our_routes_are_mounted_beside_those_of_the_application() -> None:
+@pytest.fixture
+def mounted() -> Iterator[str]:
+    """The address of the application that has our routes mounted."""
     port = free_port()
     with subprocess.Popen([sys.executable, EXAMPLES / "mount_in_litestar.py"], env=os.environ | {"PORT": str(port)}) as server:
         try:
-            url = f"http://127.0.0.1:{port}"
-            await wait_until(lambda: is_healthy(f"{url}/llm/health"), deadline_s=20)
-            answer = httpx.post(f"{url}/llm/v1/completions", json={"prompt": "Once upon a time,", "max_tokens": 3}, timeout=20)
-            assert answer.json()["usage"]["completion_tokens"] == 3
-            assert httpx.get(url, timeout=20).status_code == 200
+            yield f"http://127.0.0.1:{port}"
         finally:
             server.send_signal(signal.SIGTERM)
+
+
+async def test_our_routes_are_mounted_beside_those_of_the_application(mounted: str) -> None:
+    await wait_until(lambda: is_healthy(f"{mounted}/llm/health"), deadline_s=20)
+    async with httpx.AsyncClient(base_url=mounted, timeout=20) as client:
+        answer = await client.post("/llm/v1/completions", json={"prompt": "Once upon a time,", "max_tokens": 3})
+        assert answer.json()["usage"]["completion_tokens"] == 3
+        assert (await client.get("/")).status_code == 200
 
 
 def is_healthy(url: str) -> bool:
