@@ -6,6 +6,7 @@ import weft
 
 
 async def main() -> None:
+    """Loads the model, asks once, and lets the model go."""
     async with weft.Engine() as engine:
         completion = await engine.complete("Once upon a time,", max_tokens=100)
         print("Once upon a time," + completion.text)

@@ -5,7 +5,6 @@ import os
 from granian import Granian
 from granian.constants import Interfaces
 from litestar import Litestar, asgi, get
-from litestar.types import Receive, Scope, Send
 
 import weft
 from weft.server import create_app
@@ -16,15 +15,11 @@ llm = create_app(engine)
 
 @get("/")
 async def story() -> str:
+    """Tells a new story at every visit."""
     return (await engine.complete("Once upon a time,", max_tokens=50)).text
 
 
-@asgi("/llm", is_mount=True)
-async def mounted(scope: Scope, receive: Receive, send: Send) -> None:
-    await llm(scope, receive, send)
-
-
-app = Litestar([story, mounted], lifespan=[lambda _: llm.lifespan()])
+app = Litestar([story, asgi("/llm", is_mount=True)(llm)], lifespan=[lambda _: llm.lifespan()])
 
 if __name__ == "__main__":
     Granian("mount_in_litestar:app", interface=Interfaces.ASGI, port=int(os.environ.get("PORT", "8080"))).serve()

@@ -6,6 +6,7 @@ import weft
 
 
 async def main() -> None:
+    """Prints each piece of text as it comes."""
     async with weft.Engine() as engine:
         async for event in engine.generate("Once upon a time,", max_tokens=100):
             match event:

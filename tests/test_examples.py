@@ -1,16 +1,18 @@
 """Every example runs and prints what it is about."""
 
+import asyncio
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.helpers import wait_until
 from tests.server.live import LiveServer, free_port
 
 # Examples take every core, and where other programs run on them, llama.cpp's threads wait for each other.
@@ -29,7 +31,7 @@ SERVES = {"mount_in_litestar.py"}
 
 
 def run(name: str, **environ: str) -> str:
-    command = [sys.executable, EXAMPLES / name]
+    command = [sys.executable, str(EXAMPLES / name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -48,33 +50,34 @@ def test_an_example_prints_what_it_is_about(name: str) -> None:
     assert re.fullmatch(PRINTS[name], printed, re.DOTALL), printed
 
 
-def test_the_openai_client_prints_four_answers(tmp_path: Path) -> None:
-    with LiveServer(tmp_path / "log", "-t", "1") as server:
-        server.wait_until_ready()
-        printed = run("openai_client.py", OPENAI_BASE_URL=f"{server.url}/v1")
+async def test_the_openai_client_prints_four_answers(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log") as server:
+        await server.ready()
+        printed = await asyncio.to_thread(run, "openai_client.py", OPENAI_BASE_URL=f"{server.url}/v1")
     assert re.fullmatch(PRINTS["openai_client.py"], printed, re.DOTALL), printed
 
 
-def test_our_routes_are_mounted_beside_those_of_the_application() -> None:
+@pytest.fixture
+def mounted() -> Iterator[str]:
+    """The address of the application that has our routes mounted."""
     port = free_port()
     with subprocess.Popen([sys.executable, EXAMPLES / "mount_in_litestar.py"], env=os.environ | {"PORT": str(port)}) as server:
         try:
-            url = f"http://127.0.0.1:{port}"
-            wait_until_healthy(f"{url}/llm/health")
-            answer = httpx.post(f"{url}/llm/v1/completions", json={"prompt": "Once upon a time,", "max_tokens": 3}, timeout=20)
-            assert answer.json()["usage"]["completion_tokens"] == 3
-            assert httpx.get(url, timeout=20).status_code == 200
+            yield f"http://127.0.0.1:{port}"
         finally:
             server.send_signal(signal.SIGTERM)
 
 
-def wait_until_healthy(url: str, deadline_s: float = 20) -> None:
-    end = time.monotonic() + deadline_s
-    while True:
-        try:
-            if httpx.get(url).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        assert time.monotonic() < end, f"{url} is not healthy within {deadline_s} s"
-        time.sleep(0.05)
+async def test_our_routes_are_mounted_beside_those_of_the_application(mounted: str) -> None:
+    await wait_until(lambda: is_healthy(f"{mounted}/llm/health"), deadline_s=20)
+    async with httpx.AsyncClient(base_url=mounted, timeout=20) as client:
+        answer = await client.post("/llm/v1/completions", json={"prompt": "Once upon a time,", "max_tokens": 3})
+        assert answer.json()["usage"]["completion_tokens"] == 3
+        assert (await client.get("/")).status_code == 200
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        return httpx.get(url).status_code == 200
+    except httpx.TransportError:
+        return False

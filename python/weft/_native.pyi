@@ -108,7 +108,7 @@ class Model:
         """Every key of the file's metadata with its value as text, arrays left out."""
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """The token ids of a text. Works without the GIL, on this thread, at about 1 µs per byte.
+        """The token ids of a text. Works without the GIL, on this thread, at some 0.4 µs per byte.
 
         Args:
             text: The text; bytes need not be UTF-8.
