@@ -23,7 +23,9 @@ fn prompt_and_prediction_together_reach_exactly_the_context() {
 #[test]
 fn eight_sequences_that_each_grow_to_the_whole_pool_all_end_well() {
     let (engine, control) = start(limits(8, 256));
+    control.allow(Some(0));
     let streams: Vec<_> = (0..8).map(|seed| engine.submit(greedy(&prompt(seed, 20), 1_000), None).unwrap()).collect();
+    control.allow(None);
     for (seed, stream) in (0..).zip(streams) {
         let branches = collect(stream).unwrap();
         assert_eq!(branches[0].tokens, expected(&prompt(seed, 20), 236), "sequence {seed}");
@@ -43,9 +45,11 @@ fn eight_branches_that_each_grow_to_the_whole_pool_all_end_well() {
 
 #[test]
 fn a_preempted_sequence_draws_what_it_would_have_drawn() {
-    let (engine, _) = start(limits(4, 256));
+    let (engine, control) = start(limits(4, 256));
+    control.allow(Some(0));
     let requests: Vec<_> = (0..4).map(|seed| drawn(&prompt(seed, 50), 1, 150)).collect();
     let streams: Vec<_> = requests.iter().map(|request| engine.submit(request.clone(), None).unwrap()).collect();
+    control.allow(None);
     let together: Vec<_> = streams.into_iter().map(|stream| collect(stream).unwrap().remove(0).tokens).collect();
     assert!(engine.stats().n_preempted > 0, "they did not fit together");
     for (request, tokens) in requests.into_iter().zip(together) {
@@ -56,7 +60,9 @@ fn a_preempted_sequence_draws_what_it_would_have_drawn() {
 #[test]
 fn two_that_are_too_large_together_take_turns() {
     let (engine, control) = start(limits(2, 256));
+    control.allow(Some(0));
     let streams: Vec<_> = (0..2).map(|seed| engine.submit(greedy(&prompt(seed, 50), 150), None).unwrap()).collect();
+    control.allow(None);
     for (seed, stream) in (0..).zip(streams) {
         assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(seed, 50), 150));
     }
