@@ -30,7 +30,7 @@ define step
 @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 endef
 
-# CC, CXX and LIBCLANG_PATH: found, or installed by apt, when something is to be built.
+# CC, CXX and the like: found, or installed by apt, when something is to be built.
 TOOLCHAIN := $(CARGO_TARGET_DIR)/toolchain.mk
 ifneq ($(filter-out help clean,$(or $(MAKECMDGOALS),help)),)
 $(shell PATH="$(PATH)" CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" scripts/toolchain $(TOOLCHAIN))
@@ -100,7 +100,7 @@ extension: .venv/synced $(PYO3_CONFIG_FILE) ## Build weft._native into python/we
 	@touch .venv/installed
 
 env: ## Print the variables for cargo called by hand, as shell commands
-	@for name in PATH CC CXX LIBCLANG_PATH RUSTFLAGS CARGO_TARGET_DIR PYO3_PYTHON PYO3_CONFIG_FILE PYO3_BUILD_EXTENSION_MODULE \
+	@for name in PATH CC CXX LIBCLANG_PATH LLAMA_LIB_PROFILE RUSTFLAGS CARGO_TARGET_DIR PYO3_PYTHON PYO3_CONFIG_FILE PYO3_BUILD_EXTENSION_MODULE \
 		CMAKE_C_COMPILER_LAUNCHER CMAKE_CXX_COMPILER_LAUNCHER; do \
 		if [ -n "$${!name:-}" ]; then printf 'export %s=%q\n' "$$name" "$${!name}"; fi; \
 	done

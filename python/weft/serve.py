@@ -24,8 +24,9 @@ from typing import Any
 from granian.constants import Interfaces
 from granian.log import LogLevels
 from granian.server.mp import MPServer
-from weft.engine import DEMO_MODEL, Engine
 
+from weft.engine import DEMO_MODEL, Engine
+from weft.errors import EngineStopped
 from weft.server import create_app
 from weft.settings import Settings
 
@@ -43,7 +44,7 @@ STOP = "stop"
 KILL_AFTER_S = 1
 """A worker that has not ended this long after it was told to is killed: SIGTERM is to end the server within two seconds."""
 
-_LEVELS = {0: logging.CRITICAL + 1, 1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.INFO, 5: logging.DEBUG}
+_LEVELS = {0: logging.ERROR, 1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.INFO, 5: logging.DEBUG}
 
 
 def serve(settings: Settings) -> int:
@@ -128,7 +129,7 @@ class _Supervision(threading.Thread):
             return None
 
 
-def _worker(settings: Settings, line: Connection) -> object:
+def _worker(settings: Settings, line: Connection) -> Callable[..., Any]:
     """The application, made in the worker process."""
     line.send(LOADING)
     began = time.monotonic()
@@ -153,6 +154,8 @@ def _worker(settings: Settings, line: Connection) -> object:
     )
 
     def on_started(error: BaseException | None) -> None:
+        if isinstance(error, EngineStopped):  # Told to stop before the model was there.
+            return
         if error is not None:
             line.send(str(error))
             return
@@ -164,7 +167,7 @@ def _worker(settings: Settings, line: Connection) -> object:
             limits.n_slots,
             limits.n_ctx,
             limits.n_ctx_slot,
-            settings.host,
+            f"[{settings.host}]" if ":" in settings.host else settings.host,
             settings.port,
         )
 

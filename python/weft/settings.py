@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from weft.engine import KvType
-
 from weft.flags import boolean, flag, layers, number, on_off_auto, one_of, unset_at, whole
 
 __all__ = ["Settings"]
@@ -312,5 +311,5 @@ class Settings:
         parse=whole(0, 5),
         env="LLAMA_ARG_LOG_VERBOSITY",
         constants={"-v": 5, "--verbose": 5, "--log-verbose": 5},
-        help="what is logged: 0 nothing, 1 errors, 2 warnings, 3 what happens, 4 more, 5 all; -v is 5 (default: 3)",
+        help="what is logged: 0 and 1 errors, 2 warnings too, 3 and 4 what happens, 5 everything; -v is 5 (default: 3)",
     )

@@ -62,11 +62,15 @@ class LiveServer:
     def log(self) -> str:
         return self._log.read_text()
 
+    def worker_ids(self) -> list[int]:
+        """The supervisor's children."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(child) for child in children.split()]
+
     def worker_id(self) -> int:
-        """The process that owns the engine: the supervisor's only child."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        assert len(children) == 1
-        return int(children[0])
+        """The process that owns the engine."""
+        [worker] = self.worker_ids()
+        return worker
 
     def memory_bytes(self) -> int:
         """Resident memory of the worker."""

@@ -46,11 +46,14 @@ class ScriptedEngine:
         self.loaded = asyncio.Event()
         self.streams: list[ScriptedStream] = []
         self.requests: list[weft.Request] = []
+        self.failure: Exception | None = None
         self.model = SimpleNamespace(path="/models/scripted.gguf")
         self._scripts = list(scripts)
 
     async def start(self) -> None:
         await self.loaded.wait()
+        if self.failure is not None:
+            raise self.failure
 
     async def close(self) -> None:
         pass

@@ -67,6 +67,7 @@ def create_app(engine: Engine, settings: Settings | None = None, *, on_started: 
         openapi_config=OpenAPIConfig(
             title="Weft",
             version=service.build,
+            use_handler_docstrings=True,
             path="/openapi.json",
             render_plugins=[JsonRenderPlugin(path="/")],
         ),

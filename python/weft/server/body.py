@@ -31,6 +31,9 @@ LogitBias = list[tuple[int | str, float | bool]] | dict[str, float | bool]
 
 DEFAULT_SAMPLERS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
 
+MAX_LIMIT = 2**31 - 1
+"""Limits above this are as good as this: the context ends every completion long before."""
+
 RANDOM_SEED = 2**32 - 1
 """llama-server's number for "any seed", as -1 is."""
 
@@ -175,7 +178,7 @@ def template(body: CompletionFields, settings: Settings, engine: Engine, *, n_pr
     return Request(
         prompt=(),
         n=1 if n is None else n,
-        max_tokens=settings.n_predict if limit is None else None if limit == -1 else limit,
+        max_tokens=settings.n_predict if limit is None else None if limit == -1 else min(limit, MAX_LIMIT),
         stop=[word for word in ([body.stop] if isinstance(body.stop, str) else body.stop or []) if word],
         seed=_seed(given("seed")),
         logit_bias=_logit_bias(body.logit_bias or [], engine),

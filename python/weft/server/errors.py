@@ -11,11 +11,14 @@ import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, InternalServerException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
+
 from weft.errors import (
     ContextOverflow,
     DecodeError,
     EngineStopped,
+    InvalidConfig,
     InvalidRequest,
+    ModelLoadError,
     QueueFull,
     SlowReader,
 )
@@ -76,11 +79,14 @@ def _param(error: InvalidRequest) -> dict[str, Any]:
 _TABLE: list[tuple[type[Exception], int, str, Callable[[Any], dict[str, Any]] | None]] = [
     (ContextOverflow, 400, "exceed_context_size_error", _overflow),
     (InvalidRequest, 400, "invalid_request_error", _param),
-    (msgspec.MsgspecError, 400, "invalid_request_error", None),
+    # A body whose texts are no UTF-8; nothing else here decodes strictly.
+    (UnicodeDecodeError, 400, "invalid_request_error", None),
     (QueueFull, 429, "rate_limit_error", None),
     (StillLoadingError, 503, "unavailable_error", None),
     (SlotsBusyError, 503, "unavailable_error", None),
     (EngineStopped, 503, "unavailable_error", None),
+    (ModelLoadError, 500, "server_error", None),
+    (InvalidConfig, 500, "server_error", None),
     (SlowReader, 500, "server_error", None),
     (DecodeError, 500, "server_error", None),
 ]

@@ -1,7 +1,7 @@
 """The completions of one HTTP request, which may hold several prompts."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from weft import Completions, Finished, Request, Token
 
@@ -9,7 +9,7 @@ __all__ = ["Generation"]
 
 
 class Generation:
-    """One stream of completions for each prompt of a request, read as one."""
+    """One stream of completions for each prompt of a request, read as one. Dropping it cancels them."""
 
     def __init__(self, requests: Sequence[Request], streams: Sequence[Completions]) -> None:
         self.requests = requests
@@ -17,7 +17,6 @@ class Generation:
         self._reading: dict[asyncio.Task[list[Token | Finished]], int] = {}
         self._is_begun = False
         self.closed = asyncio.Event()
-        self.on_close: Callable[[Generation], object] = _nothing
 
     async def next_batches(self) -> list[tuple[int, list[Token | Finished]]]:
         """All events that are ready, with the position of their prompt; at least one, and none once all have finished."""
@@ -54,11 +53,6 @@ class Generation:
         for stream in self.streams:
             stream.close()
         self.closed.set()
-        self.on_close(self)
-
-
-def _nothing(_: "Generation") -> None:
-    """Nobody asked to be told."""
 
 
 async def _next_batch(stream: Completions) -> list[Token | Finished]:

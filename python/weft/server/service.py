@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from weakref import WeakSet
 
 import msgspec
 
-from weft import Completions, Engine, Request
+from weft import Completions, Engine, Request, WeftError
 from weft.server.errors import StillLoadingError
 from weft.server.generation import Generation
 from weft.settings import Settings
@@ -32,7 +33,9 @@ class Service:
         self.settings = settings
         self.build = f"weft-{version('weft')}"
         self._is_ready = False
-        self._running: set[Generation] = set()
+        self._failure: Exception | None = None
+        # Weak, because a generation that nobody holds is cancelled.
+        self._generations: WeakSet[Generation] = WeakSet()
 
     async def start(self) -> None:
         """Loads the model; until this returns, requests are refused with [`StillLoadingError`].
@@ -41,17 +44,23 @@ class Service:
             ModelLoadError: the file is no model that can be run.
             InvalidConfig: a setting does not fit the model.
         """
-        await self.engine.start()
+        try:
+            await self.engine.start()
+        except WeftError as error:
+            self._failure = error
+            raise
         self._is_ready = True
 
     async def stop(self) -> None:
         """Stops the engine, and gives the open streams a moment to say so to their clients."""
         await self.engine.close()
-        if ends := [asyncio.create_task(generation.closed.wait()) for generation in self._running]:
+        if ends := [asyncio.create_task(generation.closed.wait()) for generation in self._generations]:
             await asyncio.wait(ends, timeout=FAREWELL_S)
 
     def require_ready(self) -> None:
-        """Raises [`StillLoadingError`] until the model is there."""
+        """Raises [`StillLoadingError`] until the model is there, or what keeps it from ever being there."""
+        if self._failure is not None:
+            raise self._failure
         if not self._is_ready:
             raise StillLoadingError
 
@@ -79,8 +88,7 @@ class Service:
                 stream.close()
             raise
         generation = Generation(requests, streams)
-        self._running.add(generation)
-        generation.on_close = self._running.discard
+        self._generations.add(generation)
         return generation
 
     async def tokenize(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> list[int]:

@@ -92,7 +92,9 @@ class StreamedAnswer(ASGIResponse):
         pinging = asyncio.create_task(self._ping(send, self._ping_s)) if self._ping_s is not None else None
         try:
             while batches := await self._generation.next_batches():
-                await self._write(send, b"".join([self._form.frames(prompt, events) for prompt, events in batches]))
+                # A step may show nothing yet, as where a character's bytes are held back.
+                if frames := b"".join([self._form.frames(prompt, events) for prompt, events in batches]):
+                    await self._write(send, frames)
             tail = self._form.end()
         except Exception as error:
             if not self._is_started:

@@ -7,7 +7,7 @@ from litestar.params import JSONBody, SkipValidation
 from weft.server import body
 from weft.server.errors import ERRORS
 from weft.server.openai import translate
-from weft.server.openai.schemas import CompletionBody, CompletionObject, ModelList
+from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelList
 from weft.server.service import Service
 from weft.server.stream import Answer, StreamedAnswer, WholeAnswer
 
@@ -17,7 +17,7 @@ Here = NamedDependency[SkipValidation[Service]]
 
 
 @post("/v1/completions", status_code=200, responses=ERRORS)
-async def completions(data: JSONBody[CompletionBody], service: Here) -> Answer[CompletionObject]:
+async def completions(data: JSONBody[CreateCompletion], service: Here) -> Answer[CompletionObject]:
     """Continues a prompt, or several, `n` times each."""
     template = translate.template(data, service.settings, service.engine)
     generation = await service.submit(body.prompts_of(data.prompt), template)

@@ -9,9 +9,9 @@ from weft.server.report import Timings, TokenLogprobs
 
 __all__ = [
     "Choice",
-    "CompletionBody",
     "CompletionChunk",
     "CompletionObject",
+    "CreateCompletion",
     "Logprobs",
     "ModelCard",
     "ModelList",
@@ -29,7 +29,7 @@ class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class CompletionBody(CompletionFields, kw_only=True):
+class CreateCompletion(CompletionFields, kw_only=True):
     """`POST /v1/completions`. Any `model` is accepted: there is one."""
 
     model: str | None = None

@@ -14,9 +14,9 @@ from weft.server import body, sse
 from weft.server.generation import Generation
 from weft.server.openai.schemas import (
     Choice,
-    CompletionBody,
     CompletionChunk,
     CompletionObject,
+    CreateCompletion,
     Logprobs,
     ModelCard,
     ModelList,
@@ -35,7 +35,7 @@ FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_fu
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {"echo": lambda value: value is False, "suffix": lambda value: value == ""}
 
 
-def template(data: CompletionBody, settings: Settings, engine: Engine) -> Request:
+def template(data: CreateCompletion, settings: Settings, engine: Engine) -> Request:
     """The request that a body asks for, all but its prompt."""
     body.refuse_unsupported(data, _NEUTRAL)
     request = body.template(data, settings, engine, n_probs=body.first_given(data, "logprobs", "n_probs") or 0)

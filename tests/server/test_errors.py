@@ -1,0 +1,149 @@
+import json
+from collections.abc import Sequence
+
+import httpx
+import pytest
+from litestar.routes import HTTPRoute
+from litestar.testing import AsyncTestClient
+
+from tests.helpers import How
+from tests.server.matchers import SOME_TEXT, Json
+from tests.server.scripted import ScriptedEngine, Step, token
+from weft import ContextOverflow, DecodeError, EngineStopped, InvalidRequest, ModelLoadError, QueueFull, SlowReader
+from weft.server import create_app
+
+
+def error_of(status: int, message: str, kind: str, **more: object) -> dict[str, object]:
+    return {"error": {"code": status, "message": message, "type": kind, **more}}
+
+
+ERRORS: dict[Exception, dict[str, object]] = {
+    ContextOverflow(70, 64): error_of(
+        400,
+        "the prompt of 70 tokens does not fit in the context of 64 tokens",
+        "exceed_context_size_error",
+        n_prompt_tokens=70,
+        n_ctx=64,
+    ),
+    InvalidRequest("n", "n is 0"): error_of(400, "n is 0", "invalid_request_error", param="n"),
+    QueueFull(9): error_of(429, "9 requests are waiting, which is the limit; try again later", "rate_limit_error"),
+    EngineStopped(): error_of(503, "the engine has stopped", "unavailable_error"),
+    DecodeError("out of memory"): error_of(500, "the model could not compute a step: out of memory", "server_error"),
+    SlowReader(11, 10): error_of(
+        500, "the stream was ended because its reader is 11 events behind (the limit is 10)", "server_error"
+    ),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("when", ["refused", "first", "later"])
+async def test_an_error_is_a_status_until_the_first_event_and_an_event_afterwards(
+    error: Exception, when: str, path: str, how: How
+) -> None:
+    scripts: dict[str, Sequence[Step] | Exception] = {"refused": error, "first": [error], "later": [[token(0, "a")], error]}
+    engine = ScriptedEngine(scripts[when])
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        answer = await client.post(path, json={"prompt": "abc", "stream": how == "stream"})
+    if how == "stream" and when == "later":
+        assert answer.status_code == 200
+        first, second = answer.text.removesuffix("\n\n").split("\n\n")
+        assert '"a"' in first
+        assert json.loads(second.removeprefix("data: ")) == ERRORS[error]
+    else:
+        assert answer.json() == ERRORS[error]
+        assert answer.status_code == answer.json()["error"]["code"]
+    assert all(stream.is_closed for stream in engine.streams)
+
+
+async def test_our_own_bug_is_said_without_detail_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    engine = ScriptedEngine(ZeroDivisionError("secret"))
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        answer = await client.post("/completion", json={"prompt": "abc"})
+    assert answer.status_code == 500
+    assert answer.json() == {"error": {"code": 500, "message": "internal error", "type": "server_error"}}
+    assert "secret" in caplog.text
+
+
+async def test_several_prompts_are_submitted_all_or_none() -> None:
+    engine = ScriptedEngine([[token(0, "a")]], QueueFull(1))
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        answer = await client.post("/completion", json={"prompt": ["abc", "abd"]})
+    assert answer.status_code == 429
+    assert [stream.is_closed for stream in engine.streams] == [True]
+
+
+@pytest.mark.parametrize(
+    ("method", "route", "error"),
+    [
+        ("GET", "/no/such/route", error_of(404, "Not Found", "not_found_error")),
+        ("GET", "/", error_of(404, "Not Found", "not_found_error")),
+        ("POST", "/v1/chat/completions", error_of(404, "Not Found", "not_found_error")),
+        ("GET", "/completion", error_of(405, "Method Not Allowed", "invalid_request_error")),
+        ("POST", "/slots", error_of(405, "Method Not Allowed", "invalid_request_error")),
+    ],
+)
+async def test_a_wrong_route_or_method_is_told_in_our_shape(
+    client: httpx.AsyncClient, method: str, route: str, error: dict[str, dict[str, Json]]
+) -> None:
+    answer = await client.request(method, route)
+    assert answer.json() == error
+    assert answer.status_code == error["error"]["code"]
+
+
+@pytest.mark.parametrize("route", ["/completion", "/v1/completions", "/tokenize", "/detokenize"])
+@pytest.mark.parametrize("body", [b"", b"{", b'{"prompt": "a"', b"[]", b"5", b"null", b'"text"', b'{"prompt": "\xff"}'], ids=repr)
+async def test_a_body_that_is_no_json_object_is_told_in_our_shape(client: httpx.AsyncClient, route: str, body: bytes) -> None:
+    answer = await client.post(route, content=body)
+    assert answer.status_code == 400
+    assert answer.json() == error_of(400, SOME_TEXT, "invalid_request_error")
+
+
+async def test_a_body_that_is_too_large_is_told_in_our_shape(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.post(path, content=b" " * (64 * 1024 * 1024 + 1))
+    assert answer.status_code == 413
+    assert answer.json() == error_of(413, "Request Entity Too Large", "invalid_request_error")
+
+
+async def test_a_prompt_of_the_whole_context_is_refused_with_both_numbers(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.post(path, json={"prompt": [300] * 1024})
+    message = "the prompt of 1024 tokens does not fit in the context of 1024 tokens"
+    assert answer.json() == error_of(400, message, "exceed_context_size_error", n_prompt_tokens=1024, n_ctx=1024)
+
+
+async def test_every_route_is_503_while_the_model_is_loaded() -> None:
+    engine = ScriptedEngine()
+    app = create_app(engine.as_engine())
+    routes = {
+        (method, route.path)
+        for route in app.routes
+        if isinstance(route, HTTPRoute)
+        for method in route.methods - {"OPTIONS"}
+        if "{" not in route.path
+    }
+    assert {("GET", "/health"), ("POST", "/completion"), ("GET", "/v1/models"), ("GET", "/docs")} <= routes
+    async with AsyncTestClient(app) as client:
+        for method, route in sorted(routes):
+            answer = await client.request(method, route)
+            assert (route, answer.status_code) == (route, 503)
+            assert answer.json() == error_of(503, "Loading model", "unavailable_error")
+        engine.loaded.set()
+        while (await client.get("/health")).status_code == 503:
+            pass
+        assert (await client.get("/health")).json() == {"status": "ok"}
+
+
+async def test_a_model_that_cannot_be_loaded_is_told_by_every_route() -> None:
+    engine = ScriptedEngine()
+    engine.failure = ModelLoadError("a.gguf", "there is no such file")
+    engine.loaded.set()
+    told: list[BaseException | None] = []
+    app = create_app(engine.as_engine(), on_started=told.append)
+    async with AsyncTestClient(app) as client:
+        answer = await client.get("/health")
+        while answer.status_code == 503:
+            answer = await client.get("/health")
+    assert answer.json() == error_of(500, "cannot load the model a.gguf: there is no such file", "server_error")
+    assert told == [engine.failure]

@@ -1,0 +1,210 @@
+import asyncio
+
+import httpx
+import pytest
+
+from tests.helpers import wait_until
+from tests.server.conftest import PROMPT
+from tests.server.live import LiveServer
+from tests.server.matchers import COUNT, SOME_TEXT, Json, matching
+from weft import DEMO_MODEL
+
+
+@pytest.mark.parametrize("route", ["/health", "/v1/health"])
+async def test_health_is_ok_once_the_model_is_loaded(client: httpx.AsyncClient, route: str) -> None:
+    answer = await client.get(route)
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+
+
+async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/props")).json() == {
+        "default_generation_settings": {
+            "params": {
+                "seed": 2**32 - 1,
+                "temperature": 0.8,
+                "top_k": 40,
+                "top_p": 0.95,
+                "min_p": 0.05,
+                "repeat_last_n": 64,
+                "repeat_penalty": 1.0,
+                "presence_penalty": 0.0,
+                "frequency_penalty": 0.0,
+                "stop": [],
+                "max_tokens": -1,
+                "n_predict": -1,
+                "ignore_eos": False,
+                "stream": False,
+                "logit_bias": [],
+                "n_probs": 0,
+                "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
+            },
+            "n_ctx": 1024,
+        },
+        "total_slots": 4,
+        "n_ctx": 4096,
+        "model_alias": "storyteller",
+        "model_path": DEMO_MODEL,
+        "modalities": {"vision": False, "audio": False},
+        "chat_template": SOME_TEXT,
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "build_info": matching(r"weft-\d+\.\d+\.\d+.*"),
+        "is_sleeping": False,
+        "endpoint_slots": True,
+        "endpoint_props": False,
+        "endpoint_metrics": False,
+    }
+
+
+@pytest.mark.parametrize("route", ["/v1/models", "/models"])
+async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, route: str) -> None:
+    assert (await client.get(route)).json() == {
+        "object": "list",
+        "data": [
+            {
+                "id": "storyteller",
+                "object": "model",
+                "created": COUNT,
+                "owned_by": "weft",
+                "meta": {
+                    "vocab_type": 1,
+                    "n_vocab": 2048,
+                    "n_ctx_train": 1024,
+                    "n_embd": 192,
+                    "n_params": 2755008,
+                    "size": COUNT,
+                },
+            }
+        ],
+        "models": [
+            {"name": "storyteller", "model": "storyteller", "capabilities": ["completion"], "details": {"format": "gguf"}}
+        ],
+    }
+
+
+async def test_a_model_without_an_alias_has_its_files_name(live: LiveServer) -> None:
+    assert live.get("/v1/models")["data"][0]["id"] == "storyteller-q8_0.gguf"
+
+
+async def test_there_are_as_many_slots_as_were_asked_for(client: httpx.AsyncClient) -> None:
+    idle = {"n_ctx": 1024, "speculative": False, "is_processing": False}
+    assert (await client.get("/slots")).json() == [{"id": id_slot, **idle} for id_slot in range(4)]
+
+
+async def test_busy_slots_tell_what_they_do(live: LiveServer) -> None:
+    async with httpx.AsyncClient(base_url=live.url) as client:
+        body = {"prompt": PROMPT, "n": 40, "ignore_eos": True, "stream": True}
+        async with client.stream("POST", "/completion", json=body) as answer:
+            lines = answer.aiter_lines()
+            await anext(lines)
+            slots: list[Json] = []
+
+            def are_busy() -> bool:
+                slots[:] = live.get("/slots")
+                return all(slot["is_processing"] for slot in slots)
+
+            await wait_until(are_busy)
+            assert slots == [
+                {
+                    "id": id_slot,
+                    "n_ctx": 1024,
+                    "speculative": False,
+                    "is_processing": True,
+                    "id_task": COUNT,
+                    "n_prompt_tokens": 6,
+                    "n_prompt_tokens_processed": COUNT,
+                    "n_prompt_tokens_cache": COUNT,
+                    "next_token": [{"has_next_token": True, "n_remain": COUNT, "n_decoded": COUNT}],
+                }
+                for id_slot in range(4)
+            ]
+            assert len({slot["id_task"] for slot in slots}) == 1
+            refused = await client.get("/slots", params={"fail_on_no_slot": 1})
+            assert refused.status_code == 503
+            assert refused.json() == {"error": {"code": 503, "message": "no slot available", "type": "unavailable_error"}}
+        await wait_until(lambda: live.busy_slots() == [])
+        assert (await client.get("/slots", params={"fail_on_no_slot": 1})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({}, [381, 2003]),
+        ({"add_special": True}, [1, 381, 2003]),
+        ({"add_special": None, "parse_special": None, "with_pieces": None}, [381, 2003]),
+        ({"with_pieces": True}, [{"id": 381, "piece": " time"}, {"id": 2003, "piece": ","}]),
+    ],
+    ids=str,
+)
+async def test_tokenize(client: httpx.AsyncClient, fields: dict[str, Json], tokens: list[Json]) -> None:
+    assert (await client.post("/tokenize", json={"content": " time,", **fields})).json() == {"tokens": tokens}
+
+
+async def test_the_spelling_of_a_control_token_is_that_token_unless_it_is_not_wanted(client: httpx.AsyncClient) -> None:
+    parsed = (await client.post("/tokenize", json={"content": "</s>"})).json()["tokens"]
+    spelt = (await client.post("/tokenize", json={"content": "</s>", "parse_special": False})).json()["tokens"]
+    assert parsed[-1] == 2
+    assert 2 not in spelt
+
+
+async def test_a_piece_that_is_no_text_is_bytes(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/tokenize", json={"content": "é", "with_pieces": True})
+    assert [token["piece"] for token in answer.json()["tokens"]][-2:] == [[0xC3], [0xA9]]
+
+
+@pytest.mark.parametrize("text", ["Once upon a time,", "é🙂 </s> \n", "x" * 10_000], ids=["story", "bytes", "long"])
+async def test_detokenize_undoes_tokenize(client: httpx.AsyncClient, text: str) -> None:
+    tokens = (await client.post("/tokenize", json={"content": text, "add_special": True})).json()["tokens"]
+    assert (await client.post("/detokenize", json={"tokens": tokens})).json() == {"content": "<s>" + text}
+
+
+async def test_a_list_may_be_tokenized_too(client: httpx.AsyncClient) -> None:
+    body = {"content": [" time", 7, " time"], "add_special": True}
+    assert (await client.post("/tokenize", json=body)).json() == {"tokens": [1, 381, 7, 381]}
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "param"),
+    [
+        ("/tokenize", {}, "content"),
+        ("/tokenize", {"content": 5}, "content"),
+        ("/detokenize", {}, "tokens"),
+        ("/detokenize", {"tokens": "a"}, "tokens"),
+        ("/detokenize", {"tokens": [2048]}, "tokens"),
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [2**40]}, "tokens"),
+    ],
+    ids=str,
+)
+async def test_a_wrong_field_is_named(client: httpx.AsyncClient, route: str, body: dict[str, Json], param: str) -> None:
+    answer = await client.post(route, json=body)
+    assert answer.status_code == 400
+    assert answer.json() == {"error": {"code": 400, "message": SOME_TEXT, "type": "invalid_request_error", "param": param}}
+
+
+async def test_the_openapi_document_tells_every_route(client: httpx.AsyncClient) -> None:
+    document = (await client.get("/openapi.json")).json()
+    assert document["info"]["title"] == "Weft"
+    assert set(document["paths"]) == {
+        "/completion", "/completions", "/tokenize", "/detokenize", "/health", "/v1/health", "/slots", "/props",
+        "/v1/completions", "/v1/models", "/models",
+    }  # fmt: skip
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert operation["description"]
+            assert operation["responses"]["503"]["content"]["application/json"]["schema"] == {
+                "$ref": "#/components/schemas/ErrorBody"
+            }
+
+
+async def test_the_page_shows_the_routes_and_needs_no_other_host(client: httpx.AsyncClient) -> None:
+    page = await client.get("/docs")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "/v1/completions" in page.text
+    assert "//" not in page.text.replace("<!doctype html>", "")
+
+
+async def test_many_may_look_at_once(live: LiveServer) -> None:
+    async with httpx.AsyncClient(base_url=live.url) as client:
+        answers = await asyncio.gather(*(client.get("/slots") for _ in range(50)))
+    assert [len(answer.json()) for answer in answers] == [4] * 50

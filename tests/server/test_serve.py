@@ -1,0 +1,189 @@
+"""The process: how it starts, how it ends, and what it says."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+import weft
+from tests.helpers import How, wait_until
+from tests.server.conftest import PROMPT
+from tests.server.http2 import Http2Client
+from tests.server.live import LiveServer, events_of, free_port
+
+
+async def test_it_says_which_model_it_serves_and_where(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log", "-np", "2", "-c", "512", "--kv-unified") as server:
+        await server.ready()
+        await wait_until(lambda: "ready" in server.log)
+        first, last = server.log.splitlines()
+    assert first.endswith("INFO serving the demo model, storyteller-q8_0.gguf; give another with -m")
+    assert re.search(r"INFO ready after \d+\.\d s: 2 slots, 512 tokens of context, at most 512 for one completion; ", last)
+    assert last.endswith(server.url)
+
+
+async def test_a_named_model_is_served_without_a_word_about_the_demo(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log", "-m", weft.DEMO_MODEL, "-a", "mine", "-np", "1") as server:
+        await server.ready()
+        assert server.get("/v1/models")["data"][0]["id"] == "mine"
+        assert len(server.get("/slots")) == 1
+    assert "demo" not in server.log
+
+
+async def test_it_listens_while_the_model_is_loaded(tmp_path: Path) -> None:
+    # Whoever reads a pipe waits for its writer, so this model is being loaded for as long as we like.
+    model = tmp_path / "model.gguf"
+    os.mkfifo(model)
+    with LiveServer(tmp_path / "log", "-m", str(model)) as server:
+
+        def answer() -> httpx.Response | None:
+            try:
+                return httpx.get(f"{server.url}/health")
+            except httpx.TransportError:
+                return None
+
+        await wait_until(lambda: answer() is not None)
+        response = answer()
+        assert response is not None
+        assert response.status_code == 503
+        assert response.json() == {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+
+
+@pytest.mark.parametrize(("data", "reason"), [(None, "there is no such file"), (b"not a model", "it is not a GGUF file")])
+def test_a_model_that_cannot_be_loaded_ends_it_with_the_reason_last(tmp_path: Path, data: bytes | None, reason: str) -> None:
+    model = tmp_path / "model.gguf"
+    if data is not None:
+        model.write_bytes(data)
+    with LiveServer(tmp_path / "log", "-m", str(model)) as server:
+        assert server.process.wait(20) == 1
+    assert f"ERROR cannot load the model {model}: {reason}" in server.log.splitlines()[-1]
+    assert "Traceback" not in server.log
+
+
+def test_settings_that_do_not_fit_the_model_end_it_with_the_reason_last(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log", "-ctv", "q8_0", "-fa", "off") as server:
+        assert server.process.wait(20) == 1
+    assert "ERROR" in server.log.splitlines()[-1]
+
+
+def test_a_port_that_is_taken_ends_it(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log") as server, socket.socket() as other:
+        server.process.kill()
+        server.process.wait()
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        ended = subprocess.run(
+            [sys.executable, "-m", "weft", "--port", str(other.getsockname()[1])], capture_output=True, text=True, check=False
+        )
+    assert ended.returncode == 1
+    assert re.fullmatch(r".* ERROR cannot listen on 127\.0\.0\.1:\d+: Address already in use\n", ended.stderr)
+
+
+STOPPED = '{"error":{"code":503,"message":"the engine has stopped","type":"unavailable_error"}}'
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_within_two_seconds_and_its_answers_with_an_error(
+    tmp_path: Path, number: signal.Signals, how: How
+) -> None:
+    with LiveServer(tmp_path / "log") as server:
+        await server.ready()
+        async with httpx.AsyncClient(base_url=server.url, timeout=20) as client, Http2Client(server.port) as idle:
+            await idle.first_data(await idle.request("GET", "/health"))
+            body = {"prompt": PROMPT, "n": 100, "ignore_eos": True, "stream": how == "stream"}
+            asking = asyncio.create_task(client.post("/completion", json=body))
+            await wait_until(lambda: len(server.busy_slots()) == 8)
+            signalled = time.monotonic()
+            server.process.send_signal(number)
+            answer = await asking
+            await wait_until(lambda: server.process.poll() is not None)
+            assert time.monotonic() - signalled < 2
+    assert server.process.returncode == 0
+    assert (answer.status_code, events_of(answer.text)[-1] if how == "stream" else answer.text) == (
+        200 if how == "stream" else 503,
+        STOPPED,
+    )
+    assert "ERROR" not in server.log
+
+
+async def test_a_client_that_does_not_read_cannot_hold_the_end_up(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log") as server, socket.socket() as client:
+        await server.ready()
+        client.connect(("127.0.0.1", server.port))
+        body = b'{"prompt": "Once", "n": 200, "ignore_eos": true, "stream": true, "n_probs": 100}'
+        client.sendall(b"POST /completion HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await wait_until(lambda: len(server.busy_slots()) == 8)
+        signalled = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        await wait_until(lambda: server.process.poll() is not None)
+        assert time.monotonic() - signalled < 2
+    assert server.process.returncode == 0
+
+
+async def test_a_signal_ends_it_while_it_loads(tmp_path: Path) -> None:
+    model = tmp_path / "model.gguf"
+    os.mkfifo(model)
+    with LiveServer(tmp_path / "log", "-m", str(model)) as server:
+        await wait_until(lambda: _listens(server.port))
+        signalled = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        await wait_until(lambda: server.process.poll() is not None)
+        assert time.monotonic() - signalled < 2
+    assert server.process.returncode == 0
+    assert "ERROR" not in server.log
+
+
+async def test_native_code_that_crashes_is_started_again(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log") as server:
+        await server.ready()
+        crashed = server.worker_id()
+        os.kill(crashed, signal.SIGSEGV)
+        await wait_until(lambda: crashed not in server.worker_ids())
+        await server.ready()
+        assert server.worker_id() != crashed
+
+
+async def test_a_worker_whose_supervisor_was_killed_ends_too(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log") as server:
+        await server.ready()
+        worker = Path(f"/proc/{server.worker_id()}")
+        server.process.kill()
+        await wait_until(lambda: not worker.exists())
+
+
+def _serve_at(terminal: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "weft", "--port", str(free_port()), "-t", "1"], stderr=terminal)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_a_terminal_sees_how_much_is_loaded() -> None:
+    ours, theirs = os.openpty()
+    with _serve_at(theirs) as process:
+        os.close(theirs)
+        os.set_blocking(ours, False)
+        shown = ""
+
+        def is_ready() -> bool:
+            nonlocal shown
+            with suppress(BlockingIOError):
+                shown += os.read(ours, 65_536).decode()
+            return " ready after " in shown
+
+        await wait_until(is_ready, 20)
+        process.send_signal(signal.SIGTERM)
+        await wait_until(lambda: process.poll() is not None)
+    os.close(ours)
+    assert f"\rloading storyteller-q8_0.gguf [{'#' * 30}] 100%" in shown
