@@ -23,8 +23,11 @@ const CELLS_STEP: u32 = 256;
 /// Sequence ids beside those of the slots, for cached branches.
 const N_CACHED_IDS: u32 = 64;
 
-/// The least chunk of a waiting prompt that must fit into a decode beside one token of every slot.
-const MIN_CHUNK: u32 = 16;
+/// The least chunk of a waiting prompt, so that it always moves on; it fits into a decode beside one token of every slot.
+pub const MIN_CHUNK: u32 = 16;
+
+/// The largest pool.
+const MAX_CELLS: u64 = (1 << 31) - 256;
 
 /// Many slots do not make the default pool larger than this, unless the model was trained on more.
 const DEFAULT_POOL: u64 = 32_768;
@@ -154,6 +157,31 @@ pub struct Limits {
     pub max_token_gap: Duration,
 }
 
+impl Limits {
+    /// Checks what the engine relies on; [`EngineConfig::settle`] keeps it.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] names the first number that is out of range.
+    pub fn validate(&self) -> Result<()> {
+        let Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, max_queue, .. } = *self;
+        let rules = [
+            ("n_slots", n_slots > 0, format!("there are {n_slots} slots; at least one is needed")),
+            ("n_ctx", (2..=n_ctx).contains(&n_ctx_slot), format!("a slot of {n_ctx_slot} tokens needs 2 to n_ctx = {n_ctx}")),
+            (
+                "n_ubatch",
+                n_ubatch > n_slots,
+                format!("a decode of {n_ubatch} tokens needs one for each of {n_slots} slots and more"),
+            ),
+            ("n_slots", (n_slots + 1..=256).contains(&n_seq_max), format!("{n_seq_max} sequence ids need {n_slots} + 1 to 256")),
+            ("max_queue", max_queue > 0, "max_queue is 0; at least one request must be able to wait".to_owned()),
+        ];
+        match rules.into_iter().find(|(_, holds, _)| !holds) {
+            Some((param, _, message)) => Err(Error::InvalidConfig { param, message }),
+            None => Ok(()),
+        }
+    }
+}
+
 impl EngineConfig {
     /// Settles every number that was left open. `free_memory_bytes` is the memory that the pool could have.
     ///
@@ -230,7 +258,8 @@ impl EngineConfig {
 fn default_n_ctx(n_slots: u32, facts: &ModelFacts, free_memory_bytes: u64) -> u32 {
     let n_ctx_train = u64::from(facts.n_ctx_train);
     let wanted = n_ctx_train.max((u64::from(n_slots) * n_ctx_train).min(DEFAULT_POOL));
-    let wanted = round_up(u32::try_from(wanted).expect("at most the training length or 32,768"));
+    // llama.cpp's positions are signed.
+    let wanted = round_up(u32::try_from(wanted.min(MAX_CELLS)).expect("at most 2³¹ − 256"));
     let Some(n_fit) = (free_memory_bytes / 2).checked_div(facts.kv_bytes_per_token) else { return wanted };
     let n_fit = u32::try_from(n_fit).unwrap_or(u32::MAX) / CELLS_STEP * CELLS_STEP;
     if n_fit >= wanted {

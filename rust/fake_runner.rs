@@ -3,6 +3,7 @@
 //! For tests and benches. It is as strict as llama.cpp: a gap in the positions, a taken id or a full pool is a panic or an error.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use crate::engine::runner::{DecodeError, Plan, Runner, SequenceId};
 use crate::request::Token;
@@ -15,6 +16,9 @@ pub const END: Token = 0;
 /// Never drawn, however likely.
 pub const SUPPRESSED: Token = 3;
 
+/// How long a decode waits for its permission.
+const PATIENCE: Duration = Duration::from_secs(15);
+
 /// What a test sees of a [`FakeRunner`], and how it steers it.
 #[derive(Clone, Default)]
 pub struct FakeControl {
@@ -26,7 +30,7 @@ struct State {
     plans: Vec<Plan>,
     /// Decodes that may still run; `None` is any number.
     n_allowed: Option<u64>,
-    /// Decodes from now on that fail, by whether their plan holds a prompt's rows or not.
+    /// Which decodes fail from now on.
     failing: Option<Failing>,
     n_cells_used: usize,
 }
@@ -151,7 +155,10 @@ impl FakeRunner {
     fn wait_for_permission(&self) {
         let mut state = self.control.lock();
         while state.n_allowed == Some(0) {
-            state = self.control.shared.1.wait(state).expect("no code that holds the state can panic");
+            let (woken, timeout) =
+                self.control.shared.1.wait_timeout(state, PATIENCE).expect("no code that holds the state can panic");
+            assert!(!timeout.timed_out(), "no test keeps a decode waiting for so long: it has failed");
+            state = woken;
         }
         if let Some(n) = &mut state.n_allowed {
             *n -= 1;

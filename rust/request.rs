@@ -11,6 +11,12 @@ pub const MAX_COMPLETIONS: u32 = 256;
 /// Most alternatives per token that [`SamplingParams::n_probs`] may ask for.
 pub const MAX_PROBS: u32 = 1_000;
 
+/// Most stop strings of one [`Request`]: each token looks for all of them.
+pub const MAX_STOPS: usize = 256;
+
+/// Most bytes of all the stop strings of one [`Request`].
+pub const MAX_STOP_BYTES: usize = 65_536;
+
 /// A stretch of a prompt that enters the model in one way.
 ///
 /// Text is tokens; media will be a run of its own.
@@ -119,7 +125,7 @@ pub struct Request {
     pub n: u32,
     /// Most tokens of one completion; `None` is until the context is full, 0 only computes the prompt.
     pub max_tokens: Option<u32>,
-    /// Strings that end a completion; none of them is part of its text.
+    /// Strings that end a completion, at most [`MAX_STOPS`]; none of them is part of its text.
     pub stop: Vec<String>,
     /// Branch `i` draws from a generator seeded with `seed + i` (modulo 2³²).
     pub seed: u32,
@@ -152,6 +158,12 @@ impl Request {
         }
         if !(1..=MAX_COMPLETIONS).contains(&self.n) {
             return refuse("n", format!("n is {}; it must be 1 to {MAX_COMPLETIONS}", self.n));
+        }
+        let n_stop_bytes: usize = self.stop.iter().map(String::len).sum();
+        if self.stop.len() > MAX_STOPS || n_stop_bytes > MAX_STOP_BYTES {
+            let n_stops = self.stop.len();
+            let limit = format!("at most {MAX_STOPS} of {MAX_STOP_BYTES} bytes together");
+            return refuse("stop", format!("there are {n_stops} stop strings of {n_stop_bytes} bytes; they must be {limit}"));
         }
         if self.stop.iter().any(String::is_empty) {
             return refuse("stop", "a stop string is empty".into());

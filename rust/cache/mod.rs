@@ -5,9 +5,12 @@
 
 mod cells;
 
-use crate::engine::runner::SequenceId;
 use crate::request::Token;
 use cells::{CellId, Cells};
+
+/// llama.cpp's number that owns cells, `0 ≤ id < n_seq_max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(pub u16);
 
 /// Fewer tokens than this are not worth a place in somebody's cells: they are computed again.
 pub const MIN_SHARED: u32 = 16;
@@ -188,6 +191,12 @@ impl KvCache {
     /// What the model's memory must do since the last call, in order.
     pub fn take_ops(&mut self) -> impl Iterator<Item = CacheOp> {
         self.ops.drain(..)
+    }
+
+    /// Whether every cell is free or can be evicted: nobody runs.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.n_free() + self.n_evictable() == self.cells.n_total()
     }
 
     /// Compares every count with one made anew.

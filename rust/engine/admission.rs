@@ -4,18 +4,18 @@ use std::time::Instant;
 
 use crate::cache::{MIN_SHARED, Match};
 use crate::engine::job::Job;
-use crate::engine::runner::Runner;
-use crate::engine::sequence::{Context, Drawn, Running, Sequence};
+use crate::engine::runner::{Runner, SequenceId};
+use crate::engine::sequence::{Drawn, Running, Sequence};
 use crate::engine::worker::Worker;
-use crate::request::Event;
+use crate::request::{Event, Token};
 
 /// Cells kept free for each running sequence when another one is admitted, so that it need not be preempted at once.
 const MARGIN: u32 = 64;
 
 impl<R: Runner> Worker<R> {
     /// Fills the free slots: first with preempted sequences, oldest first; then with new ones, from the request that has the
-    /// fewest running, of these the oldest. So a request for many completions takes the slots that are free, and one for a single
-    /// completion gets the next.
+    /// fewest running, of these the one that has waited for its turn the longest. So a request for many completions takes the
+    /// slots that are free, one for a single completion gets the next, and where both wait they take turns.
     pub(super) fn admit(&mut self) {
         while let Some(slot) = self.free_slot() {
             let is_admitted = if self.preempted.is_empty() {
@@ -40,7 +40,7 @@ impl<R: Runner> Worker<R> {
         self.jobs
             .iter()
             .filter(|(_, job)| job.can_start())
-            .min_by_key(|(_, job)| job.n_running)
+            .min_by_key(|(_, job)| (job.n_running, job.last_served))
             .map(|(&request_id, _)| request_id)
     }
 
@@ -50,22 +50,21 @@ impl<R: Runner> Worker<R> {
         self.carry_out();
         let job = &self.jobs[&request_id];
         let matched = self.find(&job.prompt, job.prompt_logits.is_some());
-        if !self.fits(job.prompt.len(), matched) {
+        if !self.fits(job.prompt.len(), matched, 0) {
             return false;
         }
-        let context = Context { n_ctx_slot: self.limits.n_ctx_slot, end_tokens: self.runner.end_tokens(), now };
-        let sequence = Sequence::new(request_id, job.n_started, &job.request, &job.prompt, &context);
-        let Some(place) = self.run_in(slot, sequence, matched) else { return false };
+        let sequence = Sequence::new(request_id, job, self.limits.n_ctx_slot, self.runner.end_tokens(), now);
+        let place = self.run_in(slot, sequence, matched);
+        let turn = self.next_turn();
         let job = self.jobs.get_mut(&request_id).expect("it was found above");
         job.n_started += 1;
-        if job.n_started == 1 {
-            self.published.n_waiting.fetch_sub(1, std::sync::atomic::Ordering::AcqRel);
-        }
+        job.last_served = turn;
+        self.admitted.extend(job.waiting.take());
         if self.running[place].n_uncomputed() == 0 {
             self.draw_first(place, now);
         }
         let job = self.jobs.get_mut(&request_id).expect("it was found above");
-        if job.n_started == job.request.n {
+        if job.n_started == job.n {
             job.prompt_logits = None;
             self.release_holder(request_id);
         }
@@ -92,25 +91,33 @@ impl<R: Runner> Worker<R> {
     /// Gives the oldest preempted sequence a slot again.
     fn resume(&mut self, slot: u32) -> bool {
         self.carry_out();
-        let matched = self.find(&self.preempted[0].tokens, false);
-        if !self.fits(self.preempted[0].tokens.len(), matched) {
+        let oldest = &self.preempted[0];
+        let matched = self.find(&oldest.tokens, false);
+        if !self.fits(oldest.tokens.len(), matched, oldest.n_remaining().min(MARGIN)) {
             return false;
         }
         let sequence = self.preempted.remove(0);
-        self.run_in(slot, sequence, matched).is_some()
+        self.run_in(slot, sequence, matched);
+        true
     }
 
     /// The longest prefix that can be shared. At least the last token is left to compute, for its logits, unless they are kept.
-    fn find(&self, tokens: &[i32], has_logits: bool) -> Option<Match> {
+    fn find(&self, tokens: &[Token], has_logits: bool) -> Option<Match> {
         let n = u32::try_from(tokens.len()).expect("a sequence fits its context");
         let can_fork = |id, n_held, n_tokens| self.runner.can_fork(id, n_held, n_tokens);
-        let whole = if has_logits { self.cache.longest_prefix(tokens, n, n, can_fork) } else { None };
+        let whole = if has_logits { self.find_whole(tokens) } else { None };
         whole.or_else(|| self.cache.longest_prefix(tokens, MIN_SHARED, n - 1, can_fork))
     }
 
-    /// Whether a sequence of `n_tokens` can start: what it must compute, and [`MARGIN`] tokens for each running one, are free or
-    /// can be evicted. Alone it always can.
-    fn fits(&self, n_tokens: usize, matched: Option<Match>) -> bool {
+    /// An id that holds all of `tokens`.
+    fn find_whole(&self, tokens: &[Token]) -> Option<Match> {
+        let n = u32::try_from(tokens.len()).expect("a sequence fits its context");
+        self.cache.longest_prefix(tokens, n, n, |id, n_held, n_tokens| self.runner.can_fork(id, n_held, n_tokens))
+    }
+
+    /// Whether a sequence of `n_tokens` can start: what it must compute, `n_more` tokens for itself and [`MARGIN`] for each running
+    /// one are free or can be evicted. Alone it always can.
+    fn fits(&self, n_tokens: usize, matched: Option<Match>, n_more: u32) -> bool {
         if self.running.is_empty() {
             return true;
         }
@@ -118,20 +125,21 @@ impl<R: Runner> Worker<R> {
         let n_promised: u32 =
             self.running.iter().map(|running| running.n_uncomputed() + running.sequence.n_remaining().min(MARGIN)).sum();
         let n_kept = matched.map_or(0, |matched| self.cache.n_evictable_in(matched));
-        n_needed + n_promised as usize + n_kept <= self.cache.n_free() + self.cache.n_evictable()
+        n_needed + (n_promised + n_more) as usize + n_kept <= self.cache.n_free() + self.cache.n_evictable()
     }
 
     /// Puts `sequence` into `slot`, over what `matched` found; returns its place among the running.
-    fn run_in(&mut self, slot: u32, mut sequence: Sequence, matched: Option<Match>) -> Option<usize> {
-        let (id, n_held) = loop {
+    fn run_in(&mut self, slot: u32, mut sequence: Sequence, mut matched: Option<Match>) -> usize {
+        let id = loop {
             if let Some(id) = self.cache.place(matched) {
-                break (id, matched.map_or(0, |matched| matched.n_tokens));
+                break id;
             }
-            if !self.release_youngest_holder() {
-                // Every other id runs: only the match's own could be had, so it is given up.
-                break (self.cache.place(None)?, 0);
+            // No id but those of running sequences and kept prompts, and the match's own: that one is the last to be given up.
+            if !self.release_youngest_holder(matched.map(|matched| matched.source)) {
+                assert!(matched.take().is_some(), "there are more ids than slots");
             }
         };
+        let n_held = matched.map_or(0, |matched| matched.n_tokens);
         self.carry_out();
         if sequence.start(n_held) {
             self.stats.n_cached += u64::from(n_held);
@@ -140,14 +148,14 @@ impl<R: Runner> Worker<R> {
         self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences").n_running += 1;
         let place = self.running.partition_point(|other| other.sequence.age() < sequence.age());
         self.running.insert(place, Running { sequence, slot, id, n_held, n_planned: 0 });
-        Some(place)
+        place
     }
 
     /// Frees `n_wanted` cells for the running sequence at `place` if that can be done without taking from older ones; returns how
     /// many of them are free. Idle paths go first, then kept prompts, then the youngest sequences.
     pub(super) fn make_room(&mut self, place: usize, n_wanted: u32) -> u32 {
         while self.cache.n_free() < n_wanted as usize {
-            let has_more = self.cache.evict() || self.release_youngest_holder() || {
+            let has_more = self.cache.evict() || self.release_youngest_holder(None) || {
                 let is_younger = self.running.len() > place + 1;
                 if is_younger {
                     self.preempt_youngest();
@@ -181,15 +189,17 @@ impl<R: Runner> Worker<R> {
         for request_id in waiting {
             self.carry_out();
             let prompt = &self.jobs[&request_id].prompt;
-            if let Some(matched) = self.find(prompt, true).filter(|matched| matched.n_tokens as usize == prompt.len()) {
+            if let Some(matched) = self.find_whole(prompt) {
                 let holder = self.cache.place(Some(matched));
                 self.jobs.get_mut(&request_id).expect("it was found above").holder = holder;
             }
         }
     }
 
-    fn release_youngest_holder(&mut self) -> bool {
-        let youngest = self.jobs.iter().rev().find(|(_, job)| job.holder.is_some()).map(|(&request_id, _)| request_id);
+    /// Gives up the kept prompt of the youngest request that has one, but not that on the id `kept`; `false` where there is none.
+    fn release_youngest_holder(&mut self, kept: Option<SequenceId>) -> bool {
+        let can_go = |job: &Job| job.holder.is_some() && job.holder != kept;
+        let youngest = self.jobs.iter().rev().find(|(_, job)| can_go(job)).map(|(&request_id, _)| request_id);
         youngest.is_some_and(|request_id| self.release_holder(request_id))
     }
 
@@ -206,10 +216,6 @@ impl<R: Runner> Worker<R> {
         }
         self.preempted.retain(|sequence| sequence.request_id != request_id);
         self.release_holder(request_id);
-        let job = self.jobs.remove(&request_id)?;
-        if job.n_started == 0 {
-            self.stop_waiting();
-        }
-        Some(job)
+        self.jobs.remove(&request_id)
     }
 }

@@ -1,15 +1,25 @@
 //! A request inside the worker: what its branches share.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::engine::runner::SequenceId;
 use crate::engine::stream::Sender;
-use crate::request::{Event, Request, Token};
+use crate::request::{Event, Request, SamplingParams, Token};
 
 /// A request, from its submission to the end of its last branch.
 pub(crate) struct Job {
-    /// The request, its prompt taken out.
-    pub(crate) request: Request,
     pub(crate) prompt: Vec<Token>,
+    pub(crate) n: u32,
+    pub(crate) max_tokens: Option<u32>,
+    pub(crate) stops: Arc<[String]>,
+    pub(crate) seed: u32,
+    pub(crate) sampling: SamplingParams,
     pub(crate) sender: Sender,
+    /// Until its first branch is in a slot.
+    pub(crate) waiting: Option<Waiting>,
+    /// When it came or last got a slot, whichever is later, counted in such events.
+    pub(crate) last_served: u64,
     /// Branches `[0, n_started)` have been in a slot.
     pub(crate) n_started: u32,
     pub(crate) n_running: u32,
@@ -23,12 +33,18 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(crate) fn new(mut request: Request, sender: Sender) -> Self {
-        let prompt = std::mem::take(&mut request.prompt).into_tokens();
+    pub(crate) fn new(request: Request, sender: Sender, waiting: Waiting) -> Self {
+        let Request { prompt, n, max_tokens, stop, seed, sampling } = request;
         Self {
-            request,
-            prompt,
+            prompt: prompt.into_tokens(),
+            n,
+            max_tokens,
+            stops: stop.into(),
+            seed,
+            sampling,
             sender,
+            waiting: Some(waiting),
+            last_served: 0,
             n_started: 0,
             n_running: 0,
             n_finished: 0,
@@ -45,10 +61,33 @@ impl Job {
 
     /// Whether the prompt is computed and some branch was never in a slot.
     pub(crate) fn waits_with_prompt(&self) -> bool {
-        self.n_started < self.request.n && self.prompt_logits.is_some()
+        self.n_started < self.n && self.prompt_logits.is_some()
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.n_finished == self.request.n
+        self.n_finished == self.n
+    }
+}
+
+/// A place in the queue: counted from its making until it is dropped.
+pub(crate) struct Waiting {
+    n_waiting: Arc<AtomicUsize>,
+}
+
+impl Waiting {
+    /// Takes a place in a queue of at most `max_queue`.
+    ///
+    /// # Errors
+    /// How many wait, if that is the limit.
+    pub(crate) fn take_place(n_waiting: &Arc<AtomicUsize>, max_queue: usize) -> Result<Self, usize> {
+        let one_more = |n| (n < max_queue).then_some(n + 1);
+        n_waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more)?;
+        Ok(Self { n_waiting: Arc::clone(n_waiting) })
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.n_waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }

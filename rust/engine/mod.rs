@@ -12,8 +12,8 @@ mod worker;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, ThreadId};
 
 pub use stats::{RunningStats, SlotStats, Stats};
 pub use stream::{Bell, Completions, MAX_EVENTS_BEHIND, Ready};
@@ -21,7 +21,7 @@ pub use stream::{Bell, Completions, MAX_EVENTS_BEHIND, Ready};
 use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::request::Request;
-use job::Job;
+use job::{Job, Waiting};
 use runner::Runner;
 use worker::{Command, Worker};
 
@@ -38,6 +38,7 @@ struct Inner {
     commands: mpsc::Sender<Command>,
     published: Arc<Published>,
     worker: Mutex<Option<JoinHandle<()>>>,
+    worker_id: ThreadId,
     /// A forked child has no worker thread that could be waited for.
     process_id: u32,
 }
@@ -47,19 +48,21 @@ struct Inner {
 struct Published {
     stats: Mutex<Stats>,
     /// Requests that were submitted and have not been in a slot.
-    n_waiting: AtomicUsize,
+    n_waiting: Arc<AtomicUsize>,
 }
 
 impl Engine {
     /// Starts the worker thread, which builds its runner by `build` and then serves requests.
     ///
     /// # Errors
-    /// What `build` answers; [`Error::Stopped`] if the thread could not be started or died in `build`.
+    /// [`Error::InvalidConfig`] for `limits` that no configuration settles to; what `build` answers; [`Error::Stopped`] if the
+    /// thread could not be started or died in `build`.
     pub fn start<R, F>(limits: Limits, build: F) -> Result<Self>
     where
         R: Runner,
         F: FnOnce() -> Result<R> + Send + 'static,
     {
+        limits.validate()?;
         let (commands, received) = mpsc::channel();
         let (tell, told) = mpsc::sync_channel(1);
         let published = Arc::new(Published::default());
@@ -79,8 +82,9 @@ impl Engine {
         };
         let worker = worker.map_err(|_| Error::Stopped)?;
         let n_vocab = told.recv().map_err(|_| Error::Stopped)??;
-        let worker = Mutex::new(Some(worker));
-        Ok(Self { inner: Arc::new(Inner { limits, n_vocab, commands, published, worker, process_id: std::process::id() }) })
+        let (worker_id, worker) = (worker.thread().id(), Mutex::new(Some(worker)));
+        let process_id = std::process::id();
+        Ok(Self { inner: Arc::new(Inner { limits, n_vocab, commands, published, worker, worker_id, process_id }) })
     }
 
     /// The numbers that were settled when the model was loaded.
@@ -101,21 +105,14 @@ impl Engine {
         if n_prompt >= n_ctx {
             return Err(Error::ContextOverflow { n_prompt, n_ctx });
         }
-        let max_queue = limits.max_queue as usize;
-        let one_more = |n_waiting| (n_waiting < max_queue).then_some(n_waiting + 1);
-        published
-            .n_waiting
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more)
+        let waiting = Waiting::take_place(&published.n_waiting, limits.max_queue as usize)
             .map_err(|n_waiting| Error::QueueFull { n_waiting })?;
         let (sender, completions) = stream::stream(request.n, bell);
-        commands.send(Command::Submit(Box::new(Job::new(request, sender)))).map_err(|_| Error::Stopped)?;
+        commands.send(Command::Submit(Box::new(Job::new(request, sender, waiting)))).map_err(|_| Error::Stopped)?;
         Ok(completions)
     }
 
     /// What the engine is doing, as of its last step.
-    ///
-    /// # Panics
-    /// Never: no code that holds the lock can.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = self.inner.published.stats.lock().expect("no code that holds the stats can panic").clone();
@@ -134,12 +131,15 @@ impl Inner {
         if std::process::id() != self.process_id {
             return;
         }
-        let worker = self.worker.lock().expect("no code that holds the handle can panic").take();
         // The worker may have died already: then there is nobody to tell, and its streams have ended.
         drop(self.commands.send(Command::Stop));
-        if let Some(worker) = worker {
-            drop(worker.join());
+        if thread::current().id() == self.worker_id {
+            // A bell that owns the engine stops it: the worker ends when the bell has rung.
+            return;
         }
+        // Held while waiting, so that whoever stops it too waits as well. A worker that panicked has said so on its own.
+        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(worker.take().map(JoinHandle::join));
     }
 }
 

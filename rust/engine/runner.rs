@@ -1,10 +1,7 @@
 //! The one seam between the engine and a model.
 
+pub use crate::cache::SequenceId;
 use crate::request::Token;
-
-/// llama.cpp's number that owns cells, `0 ≤ id < n_seq_max`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SequenceId(pub u16);
 
 /// One token of one sequence in a decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-/// A prefill chunk is never smaller, so that a prompt always moves on.
-pub const MIN_CHUNK: u32 = 16;
+use crate::config::MIN_CHUNK;
 
 /// A prefill chunk never takes longer, also with nobody decoding, so that arrivals and cancels never wait long.
 pub const MAX_CHUNK: Duration = Duration::from_millis(500);
@@ -68,8 +67,8 @@ impl Scheduler {
         let budget_s =
             if n_decoding > 0 { MAX_CHUNK.min(self.max_token_gap).as_secs_f64() - self.step_s } else { MAX_CHUNK.as_secs_f64() };
         if self.row_s == 0.0 {
-            // Nothing is known yet: a small chunk beside others, as much as fits alone.
-            return if n_decoding > 0 { MIN_CHUNK.min(room) } else { room };
+            // Nothing is known yet, and a row may take a tenth of a second.
+            return MIN_CHUNK.min(room);
         }
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float too large or negative saturates")]
         let affordable = (budget_s / self.row_s) as u32;
@@ -105,13 +104,16 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_alone_fills_the_decode() {
-        assert_eq!(scheduler().plan(&[2_000]), [512]);
+    fn a_prompt_starts_small_until_its_cost_is_known() {
+        assert_eq!(scheduler().plan(&[2_000]), [MIN_CHUNK]);
+        assert_eq!(scheduler().plan(&[1, 2_000]), [1, MIN_CHUNK]);
     }
 
     #[test]
-    fn a_prompt_beside_running_streams_starts_small_until_its_cost_is_known() {
-        assert_eq!(scheduler().plan(&[1, 2_000]), [1, MIN_CHUNK]);
+    fn a_prompt_alone_on_a_fast_machine_fills_the_decode() {
+        let mut fast = scheduler();
+        fast.observe(0, 16, Duration::from_millis(1));
+        assert_eq!(fast.plan(&[2_000]), [512]);
     }
 
     #[test]

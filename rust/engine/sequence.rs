@@ -1,10 +1,12 @@
 //! One completion being written.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use crate::engine::job::Job;
 use crate::engine::runner::{Runner, SequenceId};
 use crate::engine::text::{Shown, Text};
-use crate::request::{FinishReason, Logprob, Logprobs, Request, Token, TokenEvent, Usage};
+use crate::request::{FinishReason, Logprob, Logprobs, Token, TokenEvent, Usage};
 use crate::sampling::{self, Sampler};
 
 /// One completion of a request, from its first start in a slot to its end: what survives a preemption.
@@ -25,7 +27,6 @@ pub(crate) struct Sequence {
     limit_reason: FinishReason,
     sampler: Sampler,
     text: Text,
-    stops: Vec<String>,
     n_probs: usize,
     clock: Clock,
     /// `None` until it was placed for the first time: what later placements find counts for nobody.
@@ -40,30 +41,32 @@ struct Clock {
 }
 
 impl Sequence {
-    pub(crate) fn new(request_id: u64, index: u32, request: &Request, prompt: &[Token], context: &Context<'_>) -> Self {
+    /// The next branch of `job` that was never in a slot; of its context it may use `n_ctx_slot` tokens.
+    pub(crate) fn new(request_id: u64, job: &Job, n_ctx_slot: u32, end_tokens: &[Token], now: Instant) -> Self {
+        let prompt = &job.prompt;
         let n_prompt = u32::try_from(prompt.len()).expect("a prompt that fits the context was admitted");
-        let n_room = context.n_ctx_slot - n_prompt;
-        let (n_limit, limit_reason) = match request.max_tokens {
+        let n_room = n_ctx_slot - n_prompt;
+        let (n_limit, limit_reason) = match job.max_tokens {
             Some(n) if n <= n_room => (n, FinishReason::Length),
             _ => (n_room, FinishReason::ContextFull),
         };
-        let seed = request.seed.wrapping_add(index);
-        let mut sampler = Sampler::new(&request.sampling, seed, context.end_tokens, context.n_ctx_slot);
+        let index = job.n_started;
+        let seed = job.seed.wrapping_add(index);
+        let mut sampler = Sampler::new(&job.sampling, seed, end_tokens, n_ctx_slot);
         for &token in prompt {
             sampler.accept(token);
         }
         Self {
             request_id,
             index,
-            tokens: prompt.to_vec(),
+            tokens: prompt.clone(),
             n_prompt,
             n_limit,
             limit_reason,
             sampler,
-            text: Text::new(&request.stop),
-            stops: request.stop.clone(),
-            n_probs: request.sampling.n_probs as usize,
-            clock: Clock { started: context.now, first_token: None, last_token: context.now },
+            text: Text::new(Arc::clone(&job.stops)),
+            n_probs: job.sampling.n_probs as usize,
+            clock: Clock { started: now, first_token: None, last_token: now },
             n_cached: None,
         }
     }
@@ -103,7 +106,7 @@ impl Sequence {
             }
         });
         let finished = match stop {
-            Some(stop) => Some(FinishReason::Stop(self.stops[stop].clone())),
+            Some(stop) => Some(FinishReason::Stop(stop)),
             None if is_end => Some(FinishReason::End),
             None if self.n_remaining() == 0 => Some(self.limit_reason.clone()),
             None => None,
@@ -181,6 +184,11 @@ impl Running {
         self.sequence.n_tokens() - self.n_held
     }
 
+    /// The tokens that the next decode computes.
+    pub(crate) fn planned(&self) -> &[Token] {
+        &self.sequence.tokens[self.n_held as usize..(self.n_held + self.n_planned) as usize]
+    }
+
     /// Whether the next decode computes its last token, so that another can be drawn.
     pub(crate) fn will_draw(&self) -> bool {
         self.n_planned == self.n_uncomputed()
@@ -190,12 +198,4 @@ impl Running {
     pub(crate) fn is_decoding(&self) -> bool {
         self.n_planned == 1 && self.will_draw()
     }
-}
-
-/// What a new sequence needs to know of the engine.
-pub(crate) struct Context<'a> {
-    /// Most tokens of one sequence.
-    pub(crate) n_ctx_slot: u32,
-    pub(crate) end_tokens: &'a [Token],
-    pub(crate) now: Instant,
 }

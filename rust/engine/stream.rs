@@ -57,7 +57,7 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// Takes up to `at_most` events that are ready, without waiting.
+    /// Takes up to `at_most` events that are ready, but at least one, without waiting.
     ///
     /// # Errors
     /// What ended the stream early, once; the stream has ended then.
@@ -72,7 +72,7 @@ impl Completions {
                 }
             };
         }
-        let n = queue.events.len().min(at_most);
+        let n = queue.events.len().min(at_most.max(1));
         Ok(Ready::Events(queue.events.drain(..n).collect()))
     }
 
@@ -84,9 +84,6 @@ impl Completions {
     }
 
     /// The next event, waiting for it; `None` once every branch has finished, or after an error.
-    ///
-    /// # Panics
-    /// Never: no code that holds the lock can.
     pub fn wait(&self) -> Option<Result<Event>> {
         let mut queue = self.shared.lock();
         loop {
@@ -103,8 +100,9 @@ impl Completions {
 
     /// Cancels the request: its slots are free before the next decode, and the stream has ended.
     pub fn close(&self) {
-        self.shared.is_cancelled.store(true, Ordering::Release);
+        // Under the lock, so that a worker that sees the flag finds the stream ended.
         let mut queue = self.shared.lock();
+        self.shared.is_cancelled.store(true, Ordering::Release);
         queue.events.clear();
         queue.end = Some(Ok(()));
         self.shared.arrived.notify_all();
@@ -142,23 +140,24 @@ impl Sender {
         self.bell.as_ref()
     }
 
-    /// Publishes `events`, which are left empty.
+    /// Whether `n_events` more may wait to be read.
     ///
     /// # Errors
-    /// [`Error::SlowReader`] where too many wait already; the stream must be ended with it.
-    pub(crate) fn send(&self, events: &mut Vec<Event>) -> Result<()> {
+    /// [`Error::SlowReader`] where they would be too many; the stream must be ended with it.
+    pub(crate) fn check_room(&self, n_events: usize) -> Result<()> {
+        let n_behind = self.shared.lock().events.len() + n_events;
+        if n_behind > self.max_events { Err(Error::SlowReader { n_behind, limit: self.max_events }) } else { Ok(()) }
+    }
+
+    /// Publishes `events`, which are left empty.
+    pub(crate) fn send(&self, events: &mut Vec<Event>) {
         let mut queue = self.shared.lock();
         if self.is_cancelled() {
             events.clear();
-            return Ok(());
+        } else {
+            queue.events.extend(events.drain(..));
+            self.shared.arrived.notify_all();
         }
-        queue.events.extend(events.drain(..));
-        let n_behind = queue.events.len();
-        self.shared.arrived.notify_one();
-        if n_behind > self.max_events {
-            return Err(Error::SlowReader { n_behind, limit: self.max_events });
-        }
-        Ok(())
     }
 
     /// Ends the stream: all branches have finished, or an error ended them.

@@ -1,9 +1,12 @@
 //! Tokens → text: bytes are held back until they are whole UTF-8 and cannot be the start of a stop string.
 
+use std::sync::Arc;
+
 /// The text of one branch as it grows.
 #[derive(Debug)]
 pub(crate) struct Text {
-    stops: Vec<Vec<u8>>,
+    /// Shared by the branches of a request.
+    stops: Arc<[String]>,
     /// Bytes that no caller has seen yet.
     held: Vec<u8>,
 }
@@ -13,25 +16,27 @@ pub(crate) struct Text {
 pub(crate) struct Shown {
     /// Text that became safe to show.
     pub(crate) text: String,
-    /// Which stop string the text reached, if it did; the text ends before it.
-    pub(crate) stop: Option<usize>,
+    /// The stop string that the text reached, if it did; the text ends before it.
+    pub(crate) stop: Option<String>,
 }
 
 impl Text {
-    pub(crate) fn new(stops: &[String]) -> Self {
-        Self { stops: stops.iter().map(|stop| stop.clone().into_bytes()).collect(), held: Vec::new() }
+    pub(crate) fn new(stops: Arc<[String]>) -> Self {
+        Self { stops, held: Vec::new() }
     }
 
-    /// Takes the bytes that `append` adds. The stop string that begins first wins; of two that begin together, the one listed first.
+    /// Takes the bytes that `append` adds. The stop string that begins first wins; of two that begin together, the one that is
+    /// listed first.
     pub(crate) fn push(&mut self, append: impl FnOnce(&mut Vec<u8>)) -> Shown {
         append(&mut self.held);
-        let first = self.stops.iter().enumerate().filter_map(|(index, stop)| Some((find(&self.held, stop)?, index))).min();
+        let first =
+            self.stops.iter().enumerate().filter_map(|(index, stop)| Some((find(&self.held, stop.as_bytes())?, index))).min();
         if let Some((at, index)) = first {
             let text = String::from_utf8_lossy(&self.held[..at]).into_owned();
             self.held.clear();
-            return Shown { text, stop: Some(index) };
+            return Shown { text, stop: Some(self.stops[index].clone()) };
         }
-        let n_stop = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let n_stop = self.stops.iter().map(|stop| overlap(&self.held, stop.as_bytes())).max().unwrap_or(0);
         let n_shown = self.held.len() - n_stop.max(incomplete_tail(&self.held));
         Shown { text: self.show(n_shown), stop: None }
     }
@@ -74,6 +79,10 @@ fn incomplete_tail(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
+    fn text(stops: &[&str]) -> Text {
+        Text::new(stops.iter().map(|&stop| stop.to_owned()).collect())
+    }
+
     fn push(text: &mut Text, bytes: &[u8]) -> Shown {
         text.push(|held| held.extend_from_slice(bytes))
     }
@@ -84,68 +93,68 @@ mod tests {
 
     #[test]
     fn text_without_stop_strings_is_shown_at_once() {
-        let mut text = Text::new(&[]);
-        assert_eq!(push(&mut text, b"once"), shown("once"));
-        assert_eq!(text.finish(), "");
+        let mut growing = text(&[]);
+        assert_eq!(push(&mut growing, b"once"), shown("once"));
+        assert_eq!(growing.finish(), "");
     }
 
     #[test]
     fn a_character_is_shown_when_its_last_byte_has_come() {
-        let mut text = Text::new(&[]);
+        let mut growing = text(&[]);
         for byte in &"🦊".as_bytes()[..3] {
-            assert_eq!(push(&mut text, &[*byte]), shown(""));
+            assert_eq!(push(&mut growing, &[*byte]), shown(""));
         }
-        assert_eq!(push(&mut text, &"🦊".as_bytes()[3..]), shown("🦊"));
+        assert_eq!(push(&mut growing, &"🦊".as_bytes()[3..]), shown("🦊"));
     }
 
     #[test]
     fn an_unfinished_character_at_the_end_is_left_out() {
-        let mut text = Text::new(&[]);
-        push(&mut text, &[b'a', 0xF0, 0x9F]);
-        assert_eq!(text.finish(), "");
+        let mut growing = text(&[]);
+        push(&mut growing, &[b'a', 0xF0, 0x9F]);
+        assert_eq!(growing.finish(), "");
     }
 
     #[test]
     fn a_byte_that_can_never_be_text_becomes_a_replacement_character() {
-        let mut text = Text::new(&[]);
-        assert_eq!(push(&mut text, &[0xFF, b'a']), shown("\u{FFFD}a"));
+        let mut growing = text(&[]);
+        assert_eq!(push(&mut growing, &[0xFF, b'a']), shown("\u{FFFD}a"));
     }
 
     #[test]
     fn what_may_be_a_stop_string_is_held_back_until_it_is_not() {
-        let mut text = Text::new(&["\nUser:".into()]);
-        assert_eq!(push(&mut text, b"yes\nUs"), shown("yes"));
-        assert_eq!(push(&mut text, b"ual"), shown("\nUsual"));
+        let mut growing = text(&["\nUser:"]);
+        assert_eq!(push(&mut growing, b"yes\nUs"), shown("yes"));
+        assert_eq!(push(&mut growing, b"ual"), shown("\nUsual"));
     }
 
     #[test]
     fn a_stop_string_across_pieces_ends_the_text_before_it() {
-        let mut text = Text::new(&["stop".into(), "\nUser:".into()]);
-        assert_eq!(push(&mut text, b"yes\nUs"), shown("yes"));
-        assert_eq!(push(&mut text, b"er: no"), Shown { text: String::new(), stop: Some(1) });
-        assert_eq!(text.finish(), "");
+        let mut growing = text(&["stop", "\nUser:"]);
+        assert_eq!(push(&mut growing, b"yes\nUs"), shown("yes"));
+        assert_eq!(push(&mut growing, b"er: no"), Shown { text: String::new(), stop: Some("\nUser:".into()) });
+        assert_eq!(growing.finish(), "");
     }
 
     #[test]
     fn the_stop_string_that_begins_first_wins() {
-        let mut text = Text::new(&["cd".into(), "bc".into()]);
-        assert_eq!(push(&mut text, b"abcd"), Shown { text: "a".into(), stop: Some(1) });
+        let mut growing = text(&["cd", "bc"]);
+        assert_eq!(push(&mut growing, b"abcd"), Shown { text: "a".into(), stop: Some("bc".into()) });
     }
 
     #[test]
     fn a_held_back_start_of_a_stop_string_is_shown_at_the_end() {
-        let mut text = Text::new(&["###".into()]);
-        assert_eq!(push(&mut text, b"a##"), shown("a"));
-        assert_eq!(text.finish(), "##");
+        let mut growing = text(&["###"]);
+        assert_eq!(push(&mut growing, b"a##"), shown("a"));
+        assert_eq!(growing.finish(), "##");
     }
 
     #[test]
     fn pieces_join_to_the_same_text_however_they_are_cut() {
         let whole = "Grüße, 🦊! #- end ##".as_bytes();
         for size in 1..=whole.len() {
-            let mut text = Text::new(&["###".into(), "#-#".into()]);
-            let mut joined: String = whole.chunks(size).map(|piece| push(&mut text, piece).text).collect();
-            joined.push_str(&text.finish());
+            let mut growing = text(&["###", "#-#"]);
+            let mut joined: String = whole.chunks(size).map(|piece| push(&mut growing, piece).text).collect();
+            joined.push_str(&growing.finish());
             assert_eq!(joined.as_bytes(), whole, "in pieces of {size} bytes");
         }
     }

@@ -1,7 +1,6 @@
 //! The loop of the one thread that owns the runner.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
@@ -9,13 +8,13 @@ use std::time::Instant;
 use crate::cache::{CacheOp, KvCache};
 use crate::config::Limits;
 use crate::engine::Published;
-use crate::engine::job::Job;
+use crate::engine::job::{Job, Waiting};
 use crate::engine::runner::{DecodeError, Plan, Row, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::sequence::{Drawn, Running, Sequence};
 use crate::engine::stats::{RunningStats, SlotStats, Stats};
 use crate::engine::stream::Bell;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::request::{Event, FinishReason, Finished};
 
 /// What a handle asks of the worker.
@@ -36,12 +35,17 @@ pub(crate) struct Worker<R> {
     /// By request id, which counts up: in order of arrival.
     pub(super) jobs: BTreeMap<u64, Job>,
     n_submitted: u64,
+    n_turns: u64,
     /// Oldest first.
     pub(super) running: Vec<Running>,
     /// Sequences that gave up their slot and wait to resume, oldest first.
     pub(super) preempted: Vec<Sequence>,
     /// By slot.
     pub(super) is_busy: Vec<bool>,
+    /// Requests that this step gave their first slot: they wait until the snapshot shows them there, so that it never loses one.
+    pub(super) admitted: Vec<Waiting>,
+    /// Requests that this step ends with an error.
+    failed: Vec<(u64, Error)>,
     pub(super) stats: Stats,
 }
 
@@ -56,6 +60,9 @@ impl<R: Runner> Worker<R> {
             published,
             jobs: BTreeMap::new(),
             n_submitted: 0,
+            n_turns: 0,
+            admitted: Vec::new(),
+            failed: Vec::new(),
             running: Vec::new(),
             preempted: Vec::new(),
             is_busy: vec![false; limits.n_slots as usize],
@@ -89,7 +96,7 @@ impl<R: Runner> Worker<R> {
         loop {
             let command = if self.jobs.is_empty() {
                 if cfg!(any(test, debug_assertions)) {
-                    self.cache.check_integrity();
+                    self.check_idle();
                 }
                 self.commands.recv().ok()
             } else {
@@ -102,13 +109,28 @@ impl<R: Runner> Worker<R> {
             match command {
                 Some(Command::Submit(mut job)) => {
                     let suppressed = self.runner.suppressed_tokens().iter().map(|&token| (token, f32::NEG_INFINITY));
-                    job.request.sampling.logit_bias.extend(suppressed);
+                    job.sampling.logit_bias.extend(suppressed);
+                    job.last_served = self.next_turn();
                     self.jobs.insert(self.n_submitted, *job);
                     self.n_submitted += 1;
                 }
                 Some(Command::Stop) | None => return false,
             }
         }
+    }
+
+    /// Nobody holds anything when there is nothing to do.
+    fn check_idle(&self) {
+        self.cache.check_integrity();
+        assert!(self.cache.is_idle(), "cells are pinned, but nobody runs");
+        assert!(self.running.is_empty() && self.preempted.is_empty(), "a sequence outlives its request");
+        assert!(!self.is_busy.contains(&true), "a slot is busy, but nobody runs in it");
+    }
+
+    /// Counts arrivals and starts, so that requests can take turns.
+    pub(super) fn next_turn(&mut self) -> u64 {
+        self.n_turns += 1;
+        self.n_turns
     }
 
     /// Frees what requests hold whose reader has gone.
@@ -124,19 +146,19 @@ impl<R: Runner> Worker<R> {
     fn plan(&mut self) -> Plan {
         let n_uncomputed: Vec<u32> = self.running.iter().map(Running::n_uncomputed).collect();
         let mut n_rows = self.scheduler.plan(&n_uncomputed).into_iter();
-        let mut n_planned = 0;
+        let mut place = 0;
         // The oldest takes what it needs first; where there is too little, the youngest gives up its place.
-        while n_planned < self.running.len() {
+        while place < self.running.len() {
             let n_wanted = n_rows.next().expect("one number for each running sequence");
-            let n = self.make_room(n_planned, n_wanted);
+            let n = self.make_room(place, n_wanted);
             if n == 0 && n_wanted > 0 {
                 self.preempt_youngest();
                 break;
             }
-            let Running { sequence, id, n_held, n_planned: rows, .. } = &mut self.running[n_planned];
-            *rows = n;
-            self.cache.extend(*id, &sequence.tokens[*n_held as usize..(*n_held + n) as usize]);
-            n_planned += 1;
+            let running = &mut self.running[place];
+            running.n_planned = n;
+            self.cache.extend(running.id, running.planned());
+            place += 1;
         }
         self.carry_out();
         self.rows(|_| true)
@@ -193,11 +215,8 @@ impl<R: Runner> Worker<R> {
         let is_whole = self.take_back(|_| true);
         if is_whole && !decoding.is_empty() && !prefilling.is_empty() {
             self.fail(&prefilling, error);
-            for running in &mut self.running {
-                if running.n_planned > 0 {
-                    let next = running.n_held as usize..(running.n_held + running.n_planned) as usize;
-                    self.cache.extend(running.id, &running.sequence.tokens[next]);
-                }
+            for running in &self.running {
+                self.cache.extend(running.id, running.planned());
             }
             self.carry_out();
             let plan = self.rows(Running::is_decoding);
@@ -228,7 +247,7 @@ impl<R: Runner> Worker<R> {
                 self.is_busy[running.slot as usize] = false;
                 self.cache.forget(running.id);
             }
-            self.end(request_id, Error::Decode { reason: error.reason.clone() });
+            self.failed.push((request_id, Error::Decode { reason: error.reason.clone() }));
         }
     }
 
@@ -246,7 +265,8 @@ impl<R: Runner> Worker<R> {
             }
             let job = self.jobs.get_mut(&running.sequence.request_id).expect("a job outlives its sequences");
             let logits = self.runner.logits(n_rows - 1);
-            if job.n_started < job.request.n && job.prompt_logits.is_none() {
+            let is_prompt_done = running.sequence.n_predicted() == 0;
+            if is_prompt_done && job.n_started < job.n && job.prompt_logits.is_none() {
                 job.prompt_logits = Some(logits.to_vec());
             }
             if let Some(reason) = running.sequence.end_without_token(now) {
@@ -277,44 +297,34 @@ impl<R: Runner> Worker<R> {
 
     /// Makes the step's events readable, then rings each bell once.
     fn publish(&mut self) {
-        let mut bells: Vec<Arc<dyn Bell>> = Vec::new();
-        let mut ended = Vec::new();
-        // First, so that whoever reads the end of a stream finds its slot idle.
-        self.publish_stats();
-        for (&request_id, job) in self.jobs.iter_mut().filter(|(_, job)| !job.events.is_empty()) {
-            let sent = job.sender.send(&mut job.events);
-            if sent.is_err() || job.is_done() {
-                ended.push((request_id, sent));
+        let mut ended: Vec<(u64, Result<()>)> =
+            self.failed.drain(..).map(|(request_id, error)| (request_id, Err(error))).collect();
+        for (&request_id, job) in self.jobs.iter().filter(|(_, job)| !job.events.is_empty()) {
+            let has_room = job.sender.check_room(job.events.len());
+            if has_room.is_err() || job.is_done() {
+                ended.push((request_id, has_room));
             }
+        }
+        let mut leaving: Vec<(Job, Result<()>)> =
+            ended.into_iter().filter_map(|(request_id, how)| Some((self.remove(request_id)?, how))).collect();
+        // First, so that whoever reads the end of a stream finds its slots idle.
+        self.publish_stats();
+        self.admitted.clear();
+        let mut bells: Vec<Arc<dyn Bell>> = Vec::new();
+        let staying = self.jobs.values_mut().filter(|job| !job.events.is_empty());
+        for job in staying.chain(leaving.iter_mut().map(|(job, _)| job)) {
+            job.sender.send(&mut job.events);
             if let Some(bell) = job.sender.bell()
                 && !bells.iter().any(|known| Arc::ptr_eq(known, bell))
             {
                 bells.push(Arc::clone(bell));
             }
         }
-        for (request_id, sent) in ended {
-            let is_early = sent.is_err();
-            if let Some(job) = self.remove(request_id) {
-                job.sender.end(sent);
-            }
-            if is_early {
-                self.publish_stats();
-            }
+        for (job, how) in leaving {
+            job.sender.end(how);
         }
         for bell in bells {
             bell.ring();
-        }
-    }
-
-    /// Ends a request with an error that its reader gets after the events that wait.
-    fn end(&mut self, request_id: u64, error: Error) {
-        if let Some(mut job) = self.remove(request_id) {
-            // A reader that is too slow as well is told of the error all the same.
-            drop(job.sender.send(&mut job.events));
-            job.sender.end(Err(error));
-            if let Some(bell) = job.sender.bell() {
-                bell.ring();
-            }
         }
     }
 
@@ -343,11 +353,6 @@ impl<R: Runner> Worker<R> {
                 n_remaining: sequence.n_remaining(),
             });
         }
-    }
-
-    /// One request fewer waits for its first slot.
-    pub(super) fn stop_waiting(&self) {
-        self.published.n_waiting.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -44,7 +44,6 @@ impl Context {
         let mut params = params(config, limits, n_seq_max);
         params.n_threads = n_threads.cast_signed();
         params.n_threads_batch = n_threads_batch.cast_signed();
-        assert!(params.kv_unified, "without one unified pool, a fork of a part of a sequence ends the process");
         let (raw, errors) = {
             // Making a context may write to the model, so two are never made at once.
             static MAKING: Mutex<()> = Mutex::new(());

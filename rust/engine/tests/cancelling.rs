@@ -11,9 +11,9 @@ fn a_dropped_stream_frees_its_slots_before_the_next_decode() {
     let stream = engine.submit(drawn(&prompt(1, 20), 4, 1_000), None).unwrap();
     wait_until(&engine, |stats| stats.n_decodes == 10);
     drop(stream);
-    control.allow(Some(1));
+    control.allow(None);
     wait_until(&engine, is_idle);
-    assert!(control.plans().len() <= 11, "at most the decode that was running");
+    assert!(control.plans().len() <= 11, "at most the decode that was about to run");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_bell_rings_once_per_step_for_all_its_streams() {
         collect(stream).unwrap();
     }
     let n_rings = bell.0.load(Ordering::SeqCst);
-    assert!(n_rings <= control.plans().len(), "{n_rings} rings in {} decodes", control.plans().len());
+    assert!((10..=control.plans().len()).contains(&n_rings), "{n_rings} rings in {} decodes", control.plans().len());
 }
 
 #[test]
@@ -126,4 +126,52 @@ fn a_reader_too_far_behind_is_told_so() {
     let last = stream.last().unwrap();
     assert_eq!(last, Err(Error::SlowReader { n_behind: 10_001, limit: 10_000 }));
     run(&engine, greedy(&prompt(2, 20), 5));
+}
+
+#[test]
+fn after_a_stop_the_queue_is_not_called_full() {
+    let mut limits = limits(1, 4096);
+    limits.max_queue = 2;
+    let (engine, control) = start(limits);
+    control.allow(Some(1));
+    let streams: Vec<_> = (0..2).map(|seed| engine.submit(greedy(&prompt(seed, 20), 4_000), None).unwrap()).collect();
+    let stopper = std::thread::spawn({
+        let engine = engine.clone();
+        move || engine.stop()
+    });
+    while !stopper.is_finished() {
+        control.allow(Some(1));
+    }
+    for _ in 0..5 {
+        assert_eq!(engine.submit(greedy(&prompt(9, 20), 1), None).err(), Some(Error::Stopped));
+    }
+    drop(streams);
+}
+
+/// Owns the engine, and stops it from the worker's own thread.
+struct StoppingBell(Engine);
+
+impl Bell for StoppingBell {
+    fn ring(&self) {
+        self.0.stop();
+    }
+}
+
+#[test]
+fn a_bell_may_stop_the_engine() {
+    let (engine, _) = start(limits(1, 256));
+    let bell: Arc<dyn Bell> = Arc::new(StoppingBell(engine.clone()));
+    let stream = engine.submit(greedy(&prompt(1, 20), 200), Some(bell)).unwrap();
+    assert_eq!(collect(stream), Err(Error::Stopped));
+}
+
+#[test]
+fn every_thread_that_waits_for_a_stream_gets_some_of_it() {
+    let (engine, _) = start(limits(8, 4096));
+    let stream = engine.submit(drawn(&prompt(1, 20), 8, 200), None).unwrap();
+    let n_read: usize = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..4).map(|_| scope.spawn(|| std::iter::from_fn(|| stream.wait()).count())).collect();
+        readers.into_iter().map(|reader| reader.join().unwrap()).sum()
+    });
+    assert_eq!(n_read, 8 * 201);
 }

@@ -75,7 +75,9 @@ fn a_preempted_request_is_not_overtaken() {
     let (engine, control) = start(limits(3, 256));
     control.allow(Some(0));
     let old: Vec<_> = (0..2).map(|seed| engine.submit(greedy(&prompt(seed, 50), 150), None).unwrap()).collect();
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
     while engine.stats().n_preempted == 0 {
+        assert!(std::time::Instant::now() < deadline, "nobody gives way");
         control.allow(Some(1));
     }
     let young = engine.submit(greedy(&prompt(9, 20), 3), None).unwrap();
@@ -93,8 +95,8 @@ fn a_full_queue_refuses_and_says_how_many_wait() {
     let mut limits = limits(1, 256);
     limits.max_queue = 3;
     let (engine, control) = start(limits);
-    control.allow(Some(0));
-    let running = engine.submit(greedy(&prompt(0, 20), 5), None).unwrap();
+    control.allow(Some(2));
+    let running = engine.submit(greedy(&prompt(0, 20), 50), None).unwrap();
     wait_until(&engine, |stats| stats.n_waiting == 0);
     let waiting: Vec<_> = (1..4).map(|seed| engine.submit(greedy(&prompt(seed, 20), 5), None).unwrap()).collect();
     assert_eq!(engine.submit(greedy(&prompt(4, 20), 5), None).err(), Some(Error::QueueFull { n_waiting: 3 }));

@@ -41,7 +41,7 @@ fn any_branch_can_be_continued_not_only_the_first() {
 #[test]
 fn a_running_sequence_shares_what_it_has_computed() {
     let (engine, control) = start(limits(2, 1024));
-    control.allow(Some(3));
+    control.allow(Some(4));
     let first = engine.submit(greedy(&prompt(1, 100), 50), None).unwrap();
     wait_until(&engine, |stats| stats.n_predicted == 3);
     let second = engine.submit(greedy(&prompt(1, 100), 5), None).unwrap();
@@ -80,6 +80,34 @@ fn more_branches_than_ids_stay_correct() {
     for seed in 0..40 {
         assert_eq!(run(&engine, greedy(&prompt(seed % 7, 40), 5))[0].tokens, expected(&prompt(seed % 7, 40), 5));
     }
+}
+
+#[test]
+fn requests_for_many_survive_on_one_id_more_than_slots() {
+    let mut limits = limits(4, 256);
+    limits.n_seq_max = 5;
+    let (engine, _) = start(limits);
+    std::thread::scope(|scope| {
+        for thread in 0..6_u64 {
+            let engine = &engine;
+            scope.spawn(move || {
+                for round in 0..40 {
+                    let text = prompt((thread + round) % 5, 30);
+                    let mut request = greedy(&text, 15);
+                    request.n = 2 + u32::try_from((thread + round) % 4).unwrap();
+                    let stream = engine.submit(request, None).unwrap();
+                    if round % 3 == 0 {
+                        assert!(stream.take(20).all(|event| event.is_ok()));
+                        continue;
+                    }
+                    for branch in collect(stream).unwrap() {
+                        assert_eq!(branch.tokens, expected(&text, 15), "thread {thread}, round {round}");
+                    }
+                }
+            });
+        }
+    });
+    wait_until(&engine, is_idle);
 }
 
 #[test]

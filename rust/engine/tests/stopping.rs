@@ -100,6 +100,8 @@ fn a_field_out_of_range_is_named() {
     assert_eq!(refused(|request| request.n = 0), "n");
     assert_eq!(refused(|request| request.n = 257), "n");
     assert_eq!(refused(|request| request.stop = vec![String::new()]), "stop");
+    assert_eq!(refused(|request| request.stop = vec!["a".into(); 257]), "stop");
+    assert_eq!(refused(|request| request.stop = vec!["a".repeat(65_537)]), "stop");
     assert_eq!(refused(|request| request.sampling.temperature = f32::NAN), "temperature");
     assert_eq!(refused(|request| request.sampling.repeat_penalty = 0.0), "repeat_penalty");
     assert_eq!(refused(|request| request.sampling.repeat_last_n = -2), "repeat_last_n");
