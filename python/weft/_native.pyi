@@ -203,6 +203,10 @@ class Engine:
             EngineStopped: The engine was stopped.
         """
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the worker thread lives: it was not stopped and has not died."""
+
     def stats(self) -> Stats:
         """What the engine is doing, as of its last step."""
 

@@ -228,6 +228,11 @@ class Engine:
         """
         return self.model.detokenize(tokens)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the worker thread lives: it was started, was not stopped and has not died."""
+        return self._native is not None and self._native.is_running
+
     def stats(self) -> Stats:
         """What the engine is doing, as of its last step."""
         return self._running().stats()

@@ -120,6 +120,13 @@ impl Engine {
         stats
     }
 
+    /// Whether the worker lives: it was not stopped and has not panicked.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        // While somebody holds the handle, the worker is being stopped.
+        self.inner.worker.try_lock().is_ok_and(|worker| worker.as_ref().is_some_and(|worker| !worker.is_finished()))
+    }
+
     /// Ends the worker and waits for it. Every open stream ends with [`Error::Stopped`]; later requests are refused with it.
     pub fn stop(&self) {
         self.inner.stop();

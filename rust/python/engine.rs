@@ -113,6 +113,12 @@ impl PyEngine {
         Ok(PyCompletions::new(Stream::new(completions, Arc::clone(&self.bells)), seed, n_prompt))
     }
 
+    /// Whether the worker lives: it was not stopped and has not died.
+    #[getter]
+    fn is_running(&self) -> PyResult<bool> {
+        Ok(self.handle()?.is_running())
+    }
+
     /// What the engine is doing, as of its last step.
     fn stats(&self, py: Python<'_>) -> PyResult<PyStats> {
         PyStats::new(py, self.handle()?.stats())

@@ -93,6 +93,7 @@ fn stopping_the_engine_ends_every_stream_with_an_error() {
     assert_eq!(collect(running), Err(Error::Stopped));
     assert_eq!(collect(waiting), Err(Error::Stopped));
     assert_eq!(engine.submit(greedy(&prompt(1, 20), 1), None).err(), Some(Error::Stopped));
+    assert!(!engine.is_running());
 }
 
 struct CountingBell(AtomicUsize);
