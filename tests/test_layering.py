@@ -32,8 +32,8 @@ RULES = {
     "errors name nobody": Rule("rust/error.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
     "only the server names litestar": Rule("python/weft", r"\blitestar\b", ("python/weft/server",)),
     "only serve.py names granian": Rule("python/weft", r"\bgranian\b", ("python/weft/serve.py",)),
-    "llama.cpp's dialect names no other": Rule("python/weft/server/llamacpp", r"\bserver\.openai\b"),
-    "openai's dialect names no other": Rule("python/weft/server/openai", r"\bserver\.llamacpp\b"),
+    "llama.cpp's dialect names no other": Rule("python/weft/server/llamacpp", r"\bserver(\.| import .*\b)openai\b"),
+    "openai's dialect names no other": Rule("python/weft/server/openai", r"\bserver(\.| import .*\b)llamacpp\b"),
     "schemas name only what dialects share": Rule("python/weft/server/*/schemas.py", r"\bweft\.(?!server\.(body|report)\b)"),
 }
 
@@ -63,6 +63,18 @@ def test_layer_names_only_what_it_may(rule: Rule) -> None:
     [
         pytest.param("the engine names neither model", "rust/engine/mod.rs", "use crate::llama::Model;", id="rust"),
         pytest.param("only serve.py names granian", "python/weft/cli.py", "from granian import Granian", id="python"),
+        pytest.param(
+            "llama.cpp's dialect names no other",
+            "python/weft/server/llamacpp/routes.py",
+            "from weft.server import body, openai",
+            id="llamacpp",
+        ),
+        pytest.param(
+            "openai's dialect names no other",
+            "python/weft/server/openai/routes.py",
+            "from weft.server import llamacpp as other",
+            id="openai",
+        ),
         pytest.param(
             "schemas name only what dialects share", "python/weft/server/x/schemas.py", "from weft.cli import main", id="schemas"
         ),

@@ -18,7 +18,7 @@ EPILOG = "Each setting can also be given in the variable named beside it; a flag
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Serves until SIGTERM or SIGINT and ends the process: 0 then, 1 if it could not serve, 2 for a wrong command line."""
+    """Serves until a signal and ends the process: 0 then, 1 if it could not serve, 2 for a wrong command line."""
     settings = parse(sys.argv[1:] if argv is None else argv, os.environ)
     # The server pulls in all of HTTP; `--help` should not wait for that.
     from weft.serve import serve  # noqa: PLC0415

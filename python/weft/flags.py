@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Flag", "boolean", "flag", "layers", "number", "on_off_auto", "one_of", "unset_at", "whole"]
+__all__ = ["Flag", "at_most", "boolean", "flag", "layers", "number", "on_off_auto", "one_of", "unset_at", "unset_below", "whole"]
 
 _TRUE = ("on", "enabled", "true", "1")
 _FALSE = ("off", "disabled", "false", "0")
@@ -68,6 +68,21 @@ def unset_at(unset: int, parse: Callable[[str], int]) -> Callable[[str], int | N
         return None if text.strip() == str(unset) else parse(text)
 
     return parse_or_unset
+
+
+def unset_below(low: int, parse: Callable[[str], int]) -> Callable[[str], int | None]:
+    """A parser for numbers that llama-server reads as unset where they are less than `low`."""
+
+    def parse_or_unset(text: str) -> int | None:
+        value = whole(-(2**31))(text)
+        return None if value < low else parse(text)
+
+    return parse_or_unset
+
+
+def at_most(high: int, parse: Callable[[str], int]) -> Callable[[str], int]:
+    """A parser that takes greater numbers for `high`."""
+    return lambda text: min(parse(text), high)
 
 
 def one_of(*choices: str) -> Callable[[str], str]:

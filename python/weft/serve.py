@@ -1,7 +1,7 @@
 """Granian with one worker process, which owns the engine, under a supervisor that owns nothing.
 
-The supervisor starts another worker if native code ever takes one down. It does not where the model cannot be loaded: the
-worker says why, the supervisor stops, and the reason is the last line of the log.
+The supervisor starts another worker if native code ever takes one down, or its engine. It does not where the model cannot be
+loaded: the worker says why, the supervisor stops, and the reason is the last line of the log.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 from multiprocessing import Pipe, parent_process
 from multiprocessing.connection import Connection, wait
@@ -26,8 +27,9 @@ from granian.log import LogLevels
 from granian.server.mp import MPServer
 
 from weft.engine import DEMO_MODEL, Engine
-from weft.errors import EngineStopped
+from weft.errors import EngineStopped, InvalidConfig
 from weft.server import create_app
+from weft.server.app import Application
 from weft.settings import Settings
 
 __all__ = ["serve"]
@@ -48,14 +50,19 @@ _LEVELS = {0: logging.ERROR, 1: logging.ERROR, 2: logging.WARNING, 3: logging.IN
 
 
 def serve(settings: Settings) -> int:
-    """Serves until SIGTERM or SIGINT. Returns the exit code: 0 then, 1 if it could not serve."""
+    """Serves until SIGTERM, SIGINT or SIGHUP. Returns the exit code: 0 then, 1 if it could not serve."""
     log_config = _log_config(settings.verbosity)
     logging.config.dictConfig(log_config)
     try:
-        address = _free_address(settings.host, settings.port)
+        address, claim = _claim(settings.host, settings.port)
     except OSError as error:
         logger.error("cannot listen on %s:%d: %s", settings.host, settings.port, error.strerror or error)
         return 1
+    with claim:
+        return _supervise(settings, address, log_config)
+
+
+def _supervise(settings: Settings, address: str, log_config: dict[str, Any]) -> int:
     if settings.model is None:
         logger.info("serving the demo model, %s; give another with -m", Path(DEMO_MODEL).name)
     ours, workers = Pipe()
@@ -72,6 +79,7 @@ def serve(settings: Settings) -> int:
         log_level=LogLevels.debug if settings.verbosity >= 5 else LogLevels.error,
     )
     server.line = ours
+    server.is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     supervision = _Supervision(server)
     supervision.start()
     try:
@@ -98,12 +106,19 @@ class _Server(MPServer):
     """
 
     line: Connection
+    is_hangup_ignored = False
+    """Whether whoever started the server wants it to outlive the terminal, as `nohup` does."""
 
     def signal_handler_interrupt(self, *args: object, **kwargs: object) -> None:
         """Called when a signal has come, and when a model cannot be loaded."""
         with suppress(OSError):  # No worker is left to hear it.
             self.line.send(STOP)
         super().signal_handler_interrupt(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def signal_handler_reload(self, *args: object, **kwargs: object) -> None:
+        """Called at SIGHUP, where Granian would put a second engine beside the first and drop the streams of that."""
+        if not self.is_hangup_ignored:
+            self.signal_handler_interrupt(*args, **kwargs)
 
 
 class _Supervision(threading.Thread):
@@ -132,6 +147,8 @@ class _Supervision(threading.Thread):
 def _worker(settings: Settings, line: Connection) -> Callable[..., Any]:
     """The application, made in the worker process."""
     line.send(LOADING)
+    # A terminal that closes tells every process; what is to happen then, the supervisor decides.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     began = time.monotonic()
     engine = Engine(
         settings.model,
@@ -153,11 +170,11 @@ def _worker(settings: Settings, line: Connection) -> Callable[..., Any]:
         on_progress=_progress_bar(settings),
     )
 
-    def on_started(error: BaseException | None) -> None:
+    def on_started(error: Exception | None) -> None:
         if isinstance(error, EngineStopped):  # Told to stop before the model was there.
             return
         if error is not None:
-            line.send(str(error))
+            line.send(_reason(error))
             return
         line.send(READY)
         limits = engine.limits
@@ -173,11 +190,26 @@ def _worker(settings: Settings, line: Connection) -> Callable[..., Any]:
 
     # Granian has made the worker's loop current, and runs it when it has the application.
     loop = asyncio.get_event_loop()
-    threading.Thread(target=_stop_when_told, args=(line, engine, loop), name="weft-line", daemon=True).start()
-    return create_app(engine, settings, on_started=on_started)
+    # With its engine dead the process is of no use: it ends, and the supervisor starts another.
+    app = create_app(engine, settings, on_started=on_started, on_died=partial(os._exit, 1))
+    threading.Thread(target=_stop_when_told, args=(line, app, loop), name="weft-line", daemon=True).start()
+    return app
 
 
-def _stop_when_told(line: Connection, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+def _reason(error: Exception) -> str:
+    """What keeps the engine from starting; a setting is named as a user spells it."""
+    if not isinstance(error, InvalidConfig):
+        return str(error)
+    flags = {field.name: field.metadata["flag"] for field in fields(Settings)}
+    if (flag := flags.get(error.param)) is None:
+        return str(error)
+    spelt = "/".join((*flag.names, *flag.constants))
+    if error.param in error.message:
+        return error.message.replace(error.param, spelt)
+    return f"{spelt}: {error.message}"
+
+
+def _stop_when_told(line: Connection, app: Application, loop: asyncio.AbstractEventLoop) -> None:
     """Stops the engine when the supervisor says so, and the process too where the supervisor was killed.
 
     Such a process would hold the port with nobody to stop it.
@@ -185,22 +217,30 @@ def _stop_when_told(line: Connection, engine: Engine, loop: asyncio.AbstractEven
     supervisor = parent_process()
     assert supervisor is not None, "a worker is a child of the process that serves"
     ready = wait([line, supervisor.sentinel])
-    asyncio.run_coroutine_threadsafe(engine.close(), loop)
+    asyncio.run_coroutine_threadsafe(app.service.stop_engine(), loop)
     if line not in ready:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _free_address(host: str, port: int) -> str:
-    """The numeric address of `host`, if nobody listens there.
+def _claim(host: str, port: int) -> tuple[str, socket.socket]:
+    """The numeric address of `host`, if nobody listens there, and a claim on it that holds until it is closed.
 
-    Granian would listen beside whoever does (SO_REUSEPORT), and each would get some of the connections.
+    Granian would listen beside whoever does (SO_REUSEPORT), and each would get some of the connections. Trying to listen finds
+    strangers; the claim, a name that one process at a time can have, finds a server like this one that does not listen yet.
     """
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
-        probe.listen(1)
-    return str(address[0])
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        # The zero makes it a name without a file (unix(7), abstract sockets), which goes with the process.
+        claim.bind(f"\0weft-{address[0]}-{port}")
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError:
+        claim.close()
+        raise
+    return str(address[0]), claim
 
 
 def _progress_bar(settings: Settings) -> Callable[[float], object] | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from weft.engine import KvType
-from weft.flags import boolean, flag, layers, number, on_off_auto, one_of, unset_at, whole
+from weft.flags import at_most, boolean, flag, layers, number, on_off_auto, one_of, unset_at, unset_below, whole
 
 __all__ = ["Settings"]
 
@@ -84,7 +84,7 @@ class Settings:
         CONTEXT,
         "-np",
         "--parallel",
-        parse=unset_at(-1, whole(1, 256)),
+        parse=unset_at(-1, whole(1, 254)),
         env="LLAMA_ARG_N_PARALLEL",
         help="completions that are written at once (default: -1, which is 8, each free to use the whole context)",
     )
@@ -148,18 +148,18 @@ class Settings:
         COMPUTE,
         "-t",
         "--threads",
-        parse=unset_at(-1, whole(1, 512)),
+        parse=unset_below(1, whole(1, 512)),
         env="LLAMA_ARG_THREADS",
-        help="threads that compute new tokens (default: -1, one for each physical core)",
+        help="threads that compute new tokens; 0 or less is one for each physical core (default: -1)",
     )
     threads_batch: int | None = flag(
         None,
         COMPUTE,
         "-tb",
         "--threads-batch",
-        parse=unset_at(-1, whole(1, 512)),
+        parse=unset_below(1, whole(1, 512)),
         env="LLAMA_ARG_THREADS_BATCH",
-        help="threads that compute prompts (default: -1, the same as --threads)",
+        help="threads that compute prompts; 0 or less is as many as --threads (default: -1)",
     )
     flash_attention: Literal["auto", "on", "off"] = flag(
         "auto",
@@ -308,8 +308,8 @@ class Settings:
         "-lv",
         "--verbosity",
         "--log-verbosity",
-        parse=whole(0, 5),
+        parse=at_most(5, whole(0)),
         env="LLAMA_ARG_LOG_VERBOSITY",
         constants={"-v": 5, "--verbose": 5, "--log-verbose": 5},
-        help="what is logged: 0 and 1 errors, 2 warnings too, 3 and 4 what happens, 5 everything; -v is 5 (default: 3)",
+        help="what is logged: 0 and 1 errors, 2 warnings too, 3 and 4 what happens, 5 and more everything; -v is 5 (default: 3)",
     )

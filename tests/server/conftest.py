@@ -1,5 +1,6 @@
 """Fixtures of the HTTP tests: the application in this process, and a server in a process of its own."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import httpx
@@ -14,14 +15,20 @@ from weft.settings import Settings
 PROMPT = "Once upon a time,"
 
 
+async def answers(client: httpx.AsyncClient, status: int, deadline_s: float = 10) -> None:
+    """Waits until `/health` has this status."""
+    async with asyncio.timeout(deadline_s):
+        while (await client.get("/health")).status_code != status:
+            pass
+
+
 @pytest.fixture(scope="session")
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     """The application over the demo model, in this process."""
     settings = Settings(alias="storyteller", slots=4)
     app = create_app(weft.Engine(slots=4, ctx_size=4096, kv_unified=True, threads=1), settings)
     async with AsyncTestClient(app) as client:
-        while (await client.get("/health")).status_code == 503:
-            pass
+        await answers(client, 200)
         yield client
 
 

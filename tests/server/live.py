@@ -21,17 +21,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def environ() -> dict[str, str]:
+    """The environment without settings of the server."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
+
+
 class LiveServer:
     """`python -m weft` on a free port, its log in a file. One thread, so that a busy machine is slow and not very slow."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
-        self.port = free_port()
+    def __init__(self, log: Path, *arguments: str, port: int | None = None, program: Sequence[str] = ("-m", "weft")) -> None:
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._log = log
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "weft", "--port", str(self.port), "-t", "1", *arguments], stderr=stderr, env=environ
+                [sys.executable, *program, "--port", str(self.port), "-t", "1", *arguments], stderr=stderr, env=environ()
             )
 
     def __enter__(self) -> Self:

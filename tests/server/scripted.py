@@ -1,6 +1,7 @@
 """An engine that does what a test writes down: for what a real one cannot be made to do when it is wanted."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -47,22 +48,35 @@ class ScriptedEngine:
         self.streams: list[ScriptedStream] = []
         self.requests: list[weft.Request] = []
         self.failure: Exception | None = None
-        self.model = SimpleNamespace(path="/models/scripted.gguf")
+        self.is_running = False
+        self.model = SimpleNamespace(path="/models/scripted.gguf", n_vocab=128, token_bytes=self._token_bytes)
+        self.limits = SimpleNamespace(max_queue=8)
+        self.loop_thread = 0
+        self.threads: set[int] = set()
+        """Threads that texts and tokens were worked on."""
         self._scripts = list(scripts)
 
     async def start(self) -> None:
+        self.loop_thread = threading.get_ident()
         await self.loaded.wait()
         if self.failure is not None:
             raise self.failure
+        self.is_running = True
 
     async def close(self) -> None:
-        pass
+        self.is_running = False
 
     def tokenize(self, text: str, **_: bool) -> list[int]:
+        self.threads.add(threading.get_ident())
         return [ord(character) for character in text]
 
     def detokenize(self, tokens: Sequence[int]) -> str:
+        self.threads.add(threading.get_ident())
         return "".join(map(chr, tokens))
+
+    def _token_bytes(self, token: int) -> bytes:
+        self.threads.add(threading.get_ident())
+        return chr(token).encode()
 
     def generate(self, request: weft.Request) -> ScriptedStream:
         self.requests.append(request)

@@ -1,13 +1,16 @@
 import json
 from collections.abc import Sequence
+from typing import Any, cast
 
 import httpx
 import pytest
+from litestar.exceptions import InternalServerException
 from litestar.routes import HTTPRoute
 from litestar.testing import AsyncTestClient
 
 from tests.helpers import How
-from tests.server.matchers import SOME_TEXT, Json
+from tests.server.conftest import answers
+from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import ScriptedEngine, Step, token
 from weft import ContextOverflow, DecodeError, EngineStopped, InvalidRequest, ModelLoadError, QueueFull, SlowReader
 from weft.server import create_app
@@ -101,6 +104,65 @@ async def test_a_body_that_is_no_json_object_is_told_in_our_shape(client: httpx.
     assert answer.json() == error_of(400, SOME_TEXT, "invalid_request_error")
 
 
+@pytest.mark.parametrize("route", ["/completion", "/v1/completions", "/tokenize", "/detokenize"])
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"[" * 100_000, "the body is nested too deep"),
+        (b'{"ignored": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "the body is nested too deep"),
+        (b'{"ignored": ' + b'{"a":' * 100_000, "the body is nested too deep"),
+        (b'{"ignored": "\xff"}', "the body is no UTF-8: invalid start byte"),
+        (b'{"ignored": "\xed\xa0\x80"}', "the body is no UTF-8: invalid continuation byte"),
+        (b'{"ignored": "\\ud800", "more": 1}', matching("the body is no JSON in UTF-8: .*surrogate.*")),
+        (b'{"ignored": "\\udc00"}', matching("the body is no JSON in UTF-8: .*surrogate.*")),
+        (b"{", "the body is no JSON in UTF-8: Input data was truncated"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+async def test_a_body_that_cannot_be_read_is_told_why(client: httpx.AsyncClient, route: str, body: bytes, message: Json) -> None:
+    answer = await client.post(route, content=body)
+    assert answer.status_code == 400
+    assert answer.json() == error_of(400, message, "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    "bug", [InternalServerException("secret"), RecursionError("secret"), "\ud800", b"\xff"], ids=lambda bug: type(bug).__name__
+)
+async def test_our_own_bug_is_not_told_as_a_bad_body(bug: Json, caplog: pytest.LogCaptureFixture, path: str) -> None:
+    if isinstance(bug, bytes | str):
+        with pytest.raises(UnicodeError) as raised:
+            bug.decode() if isinstance(bug, bytes) else bug.encode()
+        bug = raised.value
+    engine = ScriptedEngine(bug)
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        answer = await client.post(path, json={"prompt": "abc"})
+    assert answer.status_code == 500
+    assert answer.json() == error_of(500, "internal error", "server_error")
+    assert "a request failed" in caplog.text
+
+
+async def test_a_body_that_ends_before_its_end_is_the_clients_error(path: str) -> None:
+    engine = ScriptedEngine()
+    engine.loaded.set()
+    app = create_app(engine.as_engine())
+    messages = iter([{"type": "http.request", "body": b'{"prompt"', "more_body": True}, {"type": "http.disconnect"}])
+    sent: list[Json] = []
+
+    async def receive() -> Json:
+        return next(messages)
+
+    async def send(message: Json) -> None:
+        sent.append(message)
+
+    async with AsyncTestClient(app) as client:
+        assert (await client.get("/health")).status_code == 200
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": [], "http_version": "1.1"}
+        await app(cast("Any", scope), receive, send)
+    assert sent[0]["status"] == 400
+    assert json.loads(sent[1]["body"]) == error_of(400, "the body was not sent to its end", "invalid_request_error")
+
+
 async def test_a_body_that_is_too_large_is_told_in_our_shape(client: httpx.AsyncClient, path: str) -> None:
     answer = await client.post(path, content=b" " * (64 * 1024 * 1024 + 1))
     assert answer.status_code == 413
@@ -130,8 +192,7 @@ async def test_every_route_is_503_while_the_model_is_loaded() -> None:
             assert (route, answer.status_code) == (route, 503)
             assert answer.json() == error_of(503, "Loading model", "unavailable_error")
         engine.loaded.set()
-        while (await client.get("/health")).status_code == 503:
-            pass
+        await answers(client, 200)
         assert (await client.get("/health")).json() == {"status": "ok"}
 
 
@@ -142,8 +203,7 @@ async def test_a_model_that_cannot_be_loaded_is_told_by_every_route() -> None:
     told: list[BaseException | None] = []
     app = create_app(engine.as_engine(), on_started=told.append)
     async with AsyncTestClient(app) as client:
+        await answers(client, 500)
         answer = await client.get("/health")
-        while answer.status_code == 503:
-            answer = await client.get("/health")
     assert answer.json() == error_of(500, "cannot load the model a.gguf: there is no such file", "server_error")
     assert told == [engine.failure]

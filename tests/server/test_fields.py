@@ -29,6 +29,11 @@ from weft.settings import Settings
         ({"stop": ["a", "", "b"]}, {"stop": ["a", "b"]}),
         ({"logit_bias": {"65": 1, "BC": False}}, {"logit_bias": [(65, 1), (66, -math.inf), (67, -math.inf)]}),
         ({"logit_bias": [[65, -1.5], ["BC", 2]]}, {"logit_bias": [(65, -1.5), (66, 2), (67, 2)]}),
+        ({"logit_bias": {"-0": 1}}, {"logit_bias": [(0, 1)]}),
+        ({"logit_bias": {"1_0": 1}}, {"logit_bias": [(49, 1), (95, 1), (48, 1)]}),
+        ({"logit_bias": {" 7 ": 1}}, {"logit_bias": [(32, 1), (55, 1), (32, 1)]}),
+        ({"logit_bias": {"+8": 1}}, {"logit_bias": [(43, 1), (56, 1)]}),
+        ({"logit_bias": {"\u0663": 1}}, {"logit_bias": [(0x663, 1)]}),
         ({"logprobs": 3}, {"n_probs": 3}),
         ({"n_probs": 2}, {"n_probs": 2}),
         ({"top_k": 1, "top_p": 0.5, "min_p": 0.25}, {"top_k": 1, "top_p": 0.5, "min_p": 0.25}),
@@ -45,6 +50,15 @@ async def test_each_field_reaches_the_engine(path: str, body: dict[str, object],
         await client.post(path, json={"prompt": "ab", **body})
     defaults = msgspec.structs.asdict(Request(prompt=[97, 98], stop=[], logit_bias=[]))
     assert [msgspec.structs.asdict(request) for request in engine.requests] == [defaults | request_]
+
+
+@pytest.mark.parametrize(("route", "n_probs"), [("/completion", 0), ("/v1/completions", 1)])
+async def test_log_probabilities_of_the_drawn_token_alone_are_asked_of_the_engine(route: str, n_probs: int) -> None:
+    engine = ScriptedEngine(QueueFull(1))
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        await client.post(route, json={"prompt": "ab", "logprobs": 0})
+    assert [request.n_probs for request in engine.requests] == [n_probs]
 
 
 async def test_what_a_request_leaves_unsaid_comes_from_the_settings(path: str) -> None:
@@ -116,6 +130,65 @@ async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, path:
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dynatemp_range": -1},
+        {"grammar": ""},
+        {"image_data": ""},
+        {"image_data": {}},
+        {"lora": {}},
+        {"lora": ""},
+        {"response_format": {}},
+        {"response_format": {"type": None}},
+        {"response_fields": ""},
+        {"tools": {}},
+        {"samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"]},
+        {"samplers": ["dry", "penalties", "top_k", "top_p", "min_p", "temperature", "xtc"]},
+        {"samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]},
+        {"samplers": []},
+        {"samplers": ""},
+        {"samplers": "ekpmt"},
+        {"samplers": "edskypmxt"},
+    ],
+    ids=str,
+)
+async def test_every_neutral_value_asks_for_nothing(client: httpx.AsyncClient, path: str, fields: dict[str, Json]) -> None:
+    answer = await client.post(path, json={"prompt": PROMPT, "max_tokens": 1, **fields})
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"dynatemp_range": 0.1},
+        {"grammar": {"root": "a"}},
+        {"grammar": 5},
+        {"image_data": {"id": 1}},
+        {"lora": {"id": 0}},
+        {"response_format": {"type": "json_object"}},
+        {"response_format": "json"},
+        {"tools": {"type": "function"}},
+        {"samplers": ["dry"]},
+        {"samplers": ["top_k", "penalties", "top_p", "min_p", "temperature"]},
+        {"samplers": ["penalties", "top_k", "top_p", "min_p", "temperature", "no_such_sampler"]},
+        {"samplers": "kept"},
+    ],
+    ids=str,
+)
+async def test_any_other_value_is_said_not_to_be_supported(client: httpx.AsyncClient, path: str, fields: dict[str, Json]) -> None:
+    [name] = fields
+    answer = await client.post(path, json={"prompt": PROMPT, **fields})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+    assert answer.json()["error"]["message"] == f"{name} is not supported; leave it out"
+
+
+async def test_the_settings_that_are_reported_may_be_sent_back(client: httpx.AsyncClient, path: str) -> None:
+    params = (await client.get("/props")).json()["default_generation_settings"]["params"]
+    answer = await client.post(path, json={"prompt": PROMPT, **params, "stop": [" "]})
+    assert answer.status_code == 200, answer.text
+
+
 @pytest.mark.parametrize("field", ASKING)
 async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, path: str, field: str) -> None:
     answer = await client.post(path, json={"prompt": PROMPT, field: ASKING[field]})
@@ -145,26 +218,67 @@ async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, p
         ({"prompt": {"prompt_string": "a", "multimodal_data": ["x"]}}, "prompt"),
         ({"prompt": "a", "n": 0}, "n"),
         ({"prompt": "a", "n": 257}, "n"),
+        ({"prompt": "a", "n_cmpl": 257}, "n_cmpl"),
+        ({"prompt": "a", "n_cmpl": 0, "n": 1}, "n_cmpl"),
         ({"prompt": "a", "n": 2**70}, "n"),
         ({"prompt": "a", "n_probs": -1}, "n_probs"),
         ({"prompt": "a", "top_k": 2**40}, "top_k"),
         ({"prompt": "a", "top_p": 1e300}, "top_p"),
         ({"prompt": "a", "n_predict": -2}, "n_predict"),
+        ({"prompt": "a", "max_tokens": -2}, "max_tokens"),
+        ({"prompt": "a", "max_completion_tokens": -7}, "max_completion_tokens"),
         ({"prompt": "a", "n_predict": "many"}, "n_predict"),
         ({"prompt": "a", "n_probs": 1001}, "n_probs"),
+        ({"prompt": "a", "logprobs": 3000}, "logprobs"),
+        ({"prompt": "a", "logprobs": 2**70}, "logprobs"),
         ({"prompt": "a", "repeat_penalty": 0}, "repeat_penalty"),
         ({"prompt": "a", "repeat_last_n": -2}, "repeat_last_n"),
         ({"prompt": "a", "temperature": []}, "temperature"),
         ({"prompt": "a", "stop": [1]}, "stop"),
         ({"prompt": "a", "logit_bias": [[99_999, 1]]}, "logit_bias"),
+        ({"prompt": "a", "logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"prompt": "a", "logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"prompt": "a", "logit_bias": [[1, 1]] * 2049}, "logit_bias"),
+        ({"prompt": "a", "logit_bias": {str(key): 1 for key in range(2049)}}, "logit_bias"),
+        ({"prompt": "a", "logit_bias": {"a b" * 2048: 1}}, "logit_bias"),
         ({"prompt": "a", "logit_bias": [[1, True]]}, "logit_bias"),
         ({"prompt": "a", "logit_bias": [[1]]}, "logit_bias"),
         ({"prompt": "a", "logit_bias": {"1": "x"}}, "logit_bias"),
         ({"prompt": "a", "stream": "perhaps"}, "stream"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
 async def test_a_wrong_field_is_named(client: httpx.AsyncClient, path: str, body: dict[str, Json], param: str) -> None:
     answer = await client.post(path, json=body)
     assert answer.status_code == 400, answer.text
     assert answer.json() == {"error": {"code": 400, "message": SOME_TEXT, "type": "invalid_request_error", "param": param}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n": 300}, "n is 300; it must be 1 to 256"),
+        ({"n_cmpl": 300}, "n_cmpl is 300; it must be 1 to 256"),
+        ({"max_tokens": -2}, "max_tokens is -2; it must be -1 or more"),
+        ({"max_completion_tokens": -7}, "max_completion_tokens is -7; it must be -1 or more"),
+        ({"logprobs": 3000}, "logprobs is 3000; it must be 0 to 1000"),
+        ({"n_probs": 3000}, "n_probs is 3000; it must be 0 to 1000"),
+        ({"logit_bias": [[1, 1]] * 2049}, "there are 2049 biases; the vocabulary has 2048 pieces"),
+    ],
+    ids=lambda value: str(value)[:80],
+)
+async def test_a_message_names_the_field_that_was_sent(
+    client: httpx.AsyncClient, path: str, fields: dict[str, Json], message: str
+) -> None:
+    answer = await client.post(path, json={"prompt": PROMPT, **fields})
+    assert answer.json()["error"]["message"] == message
+
+
+async def test_more_prompts_than_may_ever_wait_are_refused(path: str) -> None:
+    engine = ScriptedEngine()
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        answer = await client.post(path, json={"prompt": ["a"] * 9})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt"
+    assert answer.json()["error"]["message"] == "there are 9 prompts; at most 8 may wait"

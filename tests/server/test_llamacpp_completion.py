@@ -8,6 +8,7 @@ from tests.helpers import How
 from tests.server.conftest import PROMPT
 from tests.server.live import events_of
 from tests.server.matchers import COUNT, LOGPROB, NUMBER, SEED, SOME_TEXT, TEXT, Json
+from weft.server.service import LONG_TEXT
 
 END_TOKEN = 2
 """`</s>` of the demo model."""
@@ -300,13 +301,14 @@ async def test_a_prompt_may_be_text_and_tokens_and_several(client: httpx.AsyncCl
     assert [result["prompt"].replace(" Once", "Once") for result in results] == [text.replace("{300}", piece) for text in read]
 
 
-async def test_a_long_prompt_is_read_as_a_short_one(client: httpx.AsyncClient) -> None:
-    # Spaces are the cheapest way to many characters: this vocabulary has long runs of them.
-    tokens = (await client.post("/tokenize", json={"content": "cow " * 200})).json()["tokens"]
-    assert len(tokens) >= 200
-    answer = await client.post("/completion", json={"prompt": "cow " * 4000, "n_predict": 1})
+@pytest.mark.parametrize("n_characters", [LONG_TEXT, LONG_TEXT + 1])
+async def test_a_prompt_is_read_as_tokenize_reads_it_however_long(client: httpx.AsyncClient, n_characters: int) -> None:
+    # Longer than the context, so that the refusal tells how many tokens were read.
+    text = ("A cow says </s> moo. " * n_characters)[:n_characters]
+    tokens = (await client.post("/tokenize", json={"content": text, "add_special": True})).json()["tokens"]
+    answer = await client.post("/completion", json={"prompt": text, "n_predict": 1})
     assert answer.json()["error"]["type"] == "exceed_context_size_error"
-    assert answer.json()["error"]["n_prompt_tokens"] >= 20 * 200
+    assert answer.json()["error"]["n_prompt_tokens"] == len(tokens)
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,16 @@ import asyncio
 
 import httpx
 import pytest
+from litestar.testing import AsyncTestClient
 
 from tests.helpers import wait_until
 from tests.server.conftest import PROMPT
 from tests.server.live import LiveServer
 from tests.server.matchers import COUNT, SOME_TEXT, Json, matching
-from weft import DEMO_MODEL
+from tests.server.scripted import ScriptedEngine
+from weft import DEMO_MODEL, QueueFull
+from weft.server import create_app
+from weft.server.service import LONG_TEXT
 
 
 @pytest.mark.parametrize("route", ["/health", "/v1/health"])
@@ -80,6 +84,14 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
             {"name": "storyteller", "model": "storyteller", "capabilities": ["completion"], "details": {"format": "gguf"}}
         ],
     }
+
+
+@pytest.mark.parametrize("name", ["storyteller", "gpt-4", "org/model.gguf", "org%2Fmodel"])
+async def test_the_model_is_told_by_whatever_name(client: httpx.AsyncClient, name: str) -> None:
+    answer = await client.get(f"/v1/models/{name}")
+    [listed] = (await client.get("/v1/models")).json()["data"]
+    assert answer.status_code == 200
+    assert answer.json() == listed | {"created": COUNT}
 
 
 async def test_a_model_without_an_alias_has_its_files_name(live: LiveServer) -> None:
@@ -158,6 +170,42 @@ async def test_detokenize_undoes_tokenize(client: httpx.AsyncClient, text: str) 
     assert (await client.post("/detokenize", json={"tokens": tokens})).json() == {"content": "<s>" + text}
 
 
+@pytest.mark.parametrize("opening", [{"add_special": True}, {}, {"parse_special": False}], ids=str)
+async def test_a_long_text_is_tokenized_as_a_short_one(client: httpx.AsyncClient, opening: dict[str, Json]) -> None:
+    text = " A cow says </s> moo."
+    n_short, n_long = LONG_TEXT // len(text), LONG_TEXT // len(text) + 1
+    assert len(text * n_short) <= LONG_TEXT < len(text * n_long)
+    one, two, short, long = [
+        (await client.post("/tokenize", json={"content": text * n, **opening})).json()["tokens"] for n in (1, 2, n_short, n_long)
+    ]
+    more = two[len(one) :]
+    assert short == one + more * (n_short - 1)
+    assert long == one + more * (n_long - 1)
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("/tokenize", {"content": "a" * (LONG_TEXT + 1)}),
+        ("/tokenize", {"content": ["a", 1] * LONG_TEXT}),
+        ("/tokenize", {"content": [1] * (LONG_TEXT + 1), "with_pieces": True}),
+        ("/detokenize", {"tokens": [1] * (LONG_TEXT + 1)}),
+        ("/completion", {"prompt": "a" * (LONG_TEXT + 1)}),
+        ("/completion", {"prompt": ["a" * LONG_TEXT, "a"]}),
+        ("/completion", {"prompt": "a", "logit_bias": {"a" * (LONG_TEXT + 1): 1}}),
+        ("/completion", {"prompt": "a", "logit_bias": [["a" * 100, 1]] * 100}),
+    ],
+    ids=["tokenize", "a list", "pieces", "detokenize", "a prompt", "prompts", "a bias", "biases"],
+)
+async def test_what_takes_long_leaves_the_event_loop_alone(route: str, body: dict[str, Json]) -> None:
+    engine = ScriptedEngine(QueueFull(1))
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        await client.post(route, json=body)
+    assert engine.threads
+    assert engine.loop_thread not in engine.threads
+
+
 async def test_a_list_may_be_tokenized_too(client: httpx.AsyncClient) -> None:
     body = {"content": [" time", 7, " time"], "add_special": True}
     assert (await client.post("/tokenize", json=body)).json() == {"tokens": [1, 381, 7, 381]}
@@ -168,6 +216,10 @@ async def test_a_list_may_be_tokenized_too(client: httpx.AsyncClient) -> None:
     [
         ("/tokenize", {}, "content"),
         ("/tokenize", {"content": 5}, "content"),
+        ("/tokenize", {"content": [2048]}, "content"),
+        ("/tokenize", {"content": ["a", -1]}, "content"),
+        ("/tokenize", {"content": [2**70]}, "content"),
+        ("/tokenize", {"content": [2**70], "with_pieces": True}, "content"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": "a"}, "tokens"),
         ("/detokenize", {"tokens": [2048]}, "tokens"),
@@ -187,7 +239,7 @@ async def test_the_openapi_document_tells_every_route(client: httpx.AsyncClient)
     assert document["info"]["title"] == "Weft"
     assert set(document["paths"]) == {
         "/completion", "/completions", "/tokenize", "/detokenize", "/health", "/v1/health", "/slots", "/props",
-        "/v1/completions", "/v1/models", "/models",
+        "/v1/completions", "/v1/models", "/v1/models/{name}", "/models",
     }  # fmt: skip
     for operations in document["paths"].values():
         for operation in operations.values():

@@ -176,6 +176,44 @@ async def test_a_whole_answer_lists_log_probabilities_both_ways(client: httpx.As
     assert [len(top) for top in choice["logprobs"]["top_logprobs"]] == [2, 2, 2]
 
 
+async def logprobs_of(client: httpx.AsyncClient, how: How, **body: Json) -> dict[str, list[Json]]:
+    """The lists of the one branch."""
+    if how == "whole":
+        return dict((await complete(client, **body))["choices"][0]["logprobs"])
+    joined: dict[str, list[Json]] = {}
+    for chunk in await stream(client, **body):
+        for name, values in (chunk["choices"][0]["logprobs"] or {}).items():
+            joined.setdefault(name, []).extend(values)
+    return joined
+
+
+async def test_no_likely_tokens_still_brings_the_drawn_one(client: httpx.AsyncClient, how: How) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 3, "temperature": 0}
+    with_likely = await logprobs_of(client, how, **body, logprobs=2)
+    alone = await logprobs_of(client, how, **body, logprobs=0)
+    content = [token | {"top_logprobs": []} for token in with_likely["content"]]
+    assert alone == with_likely | {"top_logprobs": [{}, {}, {}], "content": content}
+
+
+async def test_offsets_count_the_text_of_the_tokens_also_where_it_is_held_back(client: httpx.AsyncClient, how: How) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0, "logprobs": 1}
+    free = await logprobs_of(client, how, **body)
+    # The stop string begins with every second token's text and never comes, so that this text is shown with a later token.
+    waited = await logprobs_of(client, how, **body, stop=[token + "\N{BELL}" for token in free["tokens"][1::2]])
+    lengths = [len(token) for token in free["tokens"]]
+    assert free["text_offset"] == [sum(lengths[:position]) for position in range(12)]
+    assert waited == free
+
+
+async def test_offsets_of_a_split_character_are_where_it_begins(client: httpx.AsyncClient, how: How) -> None:
+    # The bytes of é in the demo model's vocabulary, which has no piece for it; each is the only likely token in its turn.
+    [first, second] = (await client.post("/tokenize", json={"content": "é"})).json()["tokens"][-2:]
+    body = {"prompt": PROMPT, "max_tokens": 4, "temperature": 0, "logprobs": 1, "repeat_penalty": 1}
+    drawn = await logprobs_of(client, how, **body, logit_bias={str(first): 1000, str(second): 995}, frequency_penalty=10)
+    assert [token["id"] for token in drawn["content"]] == [first, second, first, second]
+    assert drawn["text_offset"] == [0, 0, 1, 1]
+
+
 async def test_a_stream_brings_each_token_with_its_log_probability(client: httpx.AsyncClient) -> None:
     body = {"prompt": PROMPT, "max_tokens": 3, "logprobs": 2, "temperature": 0}
     [whole] = (await complete(client, **body))["choices"]

@@ -8,7 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -18,7 +19,7 @@ import weft
 from tests.helpers import How, wait_until
 from tests.server.conftest import PROMPT
 from tests.server.http2 import Http2Client
-from tests.server.live import LiveServer, events_of, free_port
+from tests.server.live import LiveServer, environ, events_of, free_port
 
 
 async def test_it_says_which_model_it_serves_and_where(tmp_path: Path) -> None:
@@ -72,7 +73,8 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_the_reason_last(tmp_path: Pa
 def test_settings_that_do_not_fit_the_model_end_it_with_the_reason_last(tmp_path: Path) -> None:
     with LiveServer(tmp_path / "log", "-ctv", "q8_0", "-fa", "off") as server:
         assert server.process.wait(20) == 1
-    assert "ERROR" in server.log.splitlines()[-1]
+    last = server.log.splitlines()[-1]
+    assert last.endswith(" ERROR -ctv/--cache-type-v is Q8_0, which needs flash attention; turn it on, or use F16")
 
 
 def test_a_port_that_is_taken_ends_it(tmp_path: Path) -> None:
@@ -82,16 +84,31 @@ def test_a_port_that_is_taken_ends_it(tmp_path: Path) -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         ended = subprocess.run(
-            [sys.executable, "-m", "weft", "--port", str(other.getsockname()[1])], capture_output=True, text=True, check=False
+            [sys.executable, "-m", "weft", "--port", str(other.getsockname()[1])],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=20,
+            env=environ(),
         )
     assert ended.returncode == 1
     assert re.fullmatch(r".* ERROR cannot listen on 127\.0\.0\.1:\d+: Address already in use\n", ended.stderr)
 
 
+async def test_of_two_servers_that_are_started_at_once_at_one_port_one_ends(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "one") as one, LiveServer(tmp_path / "two", port=one.port) as two:
+        await wait_until(lambda: (one.process.poll() is None) != (two.process.poll() is None))
+        ended, serving = (one, two) if two.process.poll() is None else (two, one)
+        await serving.ready()
+    assert ended.process.returncode == 1
+    assert re.fullmatch(r".* ERROR cannot listen on 127\.0\.0\.1:\d+: Address already in use\n", ended.log)
+    assert serving.process.returncode == 0
+
+
 STOPPED = '{"error":{"code":503,"message":"the engine has stopped","type":"unavailable_error"}}'
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_ends_it_within_two_seconds_and_its_answers_with_an_error(
     tmp_path: Path, number: signal.Signals, how: How
 ) -> None:
@@ -113,6 +130,22 @@ async def test_a_signal_ends_it_within_two_seconds_and_its_answers_with_an_error
         STOPPED,
     )
     assert "ERROR" not in server.log
+
+
+async def test_a_hangup_that_was_ignored_where_it_was_started_does_not_end_it(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        server = LiveServer(tmp_path / "log")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with server:
+        await server.ready()
+        worker = server.worker_id()
+        server.process.send_signal(signal.SIGHUP)
+        os.kill(worker, signal.SIGHUP)
+        await asyncio.sleep(0.5)
+        assert server.worker_id() == worker
+        assert server.get("/health") == {"status": "ok"}
 
 
 async def test_a_client_that_does_not_read_cannot_hold_the_end_up(tmp_path: Path) -> None:
@@ -152,6 +185,43 @@ async def test_native_code_that_crashes_is_started_again(tmp_path: Path) -> None
         assert server.worker_id() != crashed
 
 
+DYING = """
+import signal
+import weft
+from weft.cli import main
+
+start = weft.Engine.start
+
+async def start_mortal(engine):
+    await start(engine)
+    signal.signal(signal.SIGUSR1, lambda *_: engine._native.stop())
+
+weft.Engine.start = start_mortal
+if __name__ == "__main__":
+    main()
+"""
+"""The server, with an engine that a signal to the worker kills."""
+
+
+async def test_an_engine_that_dies_is_logged_told_to_its_clients_and_started_again(tmp_path: Path) -> None:
+    program = tmp_path / "dying.py"
+    program.write_text(DYING)
+    with LiveServer(tmp_path / "log", program=[str(program)]) as server:
+        await server.ready()
+        dying = server.worker_id()
+        async with httpx.AsyncClient(base_url=server.url, timeout=20) as client:
+            asking = asyncio.create_task(client.post("/completion", json={"prompt": PROMPT, "n": 100, "ignore_eos": True}))
+            await wait_until(lambda: len(server.busy_slots()) == 8)
+            os.kill(dying, signal.SIGUSR1)
+            answer = await asking
+        await wait_until(lambda: dying not in server.worker_ids())
+        await server.ready()
+        assert server.worker_id() != dying
+    assert (answer.status_code, answer.text) == (503, STOPPED)
+    assert server.log.count("CRITICAL the engine has died") == 1
+    assert server.process.returncode == 0
+
+
 async def test_a_worker_whose_supervisor_was_killed_ends_too(tmp_path: Path) -> None:
     with LiveServer(tmp_path / "log") as server:
         await server.ready()
@@ -160,8 +230,15 @@ async def test_a_worker_whose_supervisor_was_killed_ends_too(tmp_path: Path) -> 
         await wait_until(lambda: not worker.exists())
 
 
-def _serve_at(terminal: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "weft", "--port", str(free_port()), "-t", "1"], stderr=terminal)
+@contextmanager
+def _serving_at(terminal: int) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "weft", "--port", str(free_port()), "-t", "1"]
+    with subprocess.Popen(command, stderr=terminal, env=environ()) as process:
+        try:
+            yield process
+        finally:
+            # Leaving waits for the process, without a deadline.
+            process.kill()
 
 
 def _listens(port: int) -> bool:
@@ -171,7 +248,7 @@ def _listens(port: int) -> bool:
 
 async def test_a_terminal_sees_how_much_is_loaded() -> None:
     ours, theirs = os.openpty()
-    with _serve_at(theirs) as process:
+    with _serving_at(theirs) as process:
         os.close(theirs)
         os.set_blocking(ours, False)
         shown = ""

@@ -1,16 +1,19 @@
 """The application: the only place where routes, errors and the engine meet."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 from litestar import Litestar, Request
 from litestar.di import Provide
+from litestar.enums import HttpMethod, ScopeType
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Message, Receive, Scope, Send
 
-from weft import Engine
+from weft import Engine, WeftError
 from weft.server.docs import docs
 from weft.server.errors import error_response
 from weft.server.llamacpp.routes import router as llamacpp_router
@@ -18,49 +21,85 @@ from weft.server.openai.routes import router as openai_router
 from weft.server.service import Service
 from weft.settings import Settings
 
-__all__ = ["create_app"]
+__all__ = ["Application", "create_app"]
+
+logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Bodies above this are answered 413: a prompt of any context known today is far smaller."""
 
-Told = Callable[[BaseException | None], object]
+Told = Callable[[Exception | None], object]
 
 
-def create_app(engine: Engine, settings: Settings | None = None, *, on_started: Told | None = None) -> Litestar:
+class Application(Litestar):
+    """The routes, behind what holds for every request, also for one that no route fits."""
+
+    service: Service
+
+    async def __call__(self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend) -> None:
+        """Answers 503 unless the engine runs, and HEAD as GET without a body."""
+        if scope["type"] == ScopeType.HTTP:
+            await self._answer(cast("HTTPScope", scope), cast("Receive", receive), cast("Send", send))
+        else:
+            await super().__call__(scope, receive, send)
+
+    async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": HttpMethod.GET}, _without_body(send)
+        if (refusal := self.service.refusal()) is None:
+            await super().__call__(scope, receive, send)
+        else:
+            request = Request[Any, Any, Any](scope, receive, send)
+            await error_response(request, refusal).to_asgi_response(None, request)(scope, receive, send)
+
+
+def _without_body(send: Send) -> Send:
+    """Sends the headers of an answer, its length among them, and of the body only that it has ended."""
+
+    async def send_without_body(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message["body"] = b""
+        await send(message)
+
+    return send_without_body
+
+
+def create_app(
+    engine: Engine,
+    settings: Settings | None = None,
+    *,
+    on_started: Told | None = None,
+    on_died: Callable[[], object] | None = None,
+) -> Application:
     """Makes an ASGI application of an engine that is not started yet.
 
-    The application listens at once, starts the engine meanwhile and closes it at the end. Until the model is loaded every
-    route is 503.
+    The application listens at once, starts the engine meanwhile and closes it at the end. Every route is 503 until the model
+    is loaded, and once the engine runs no more.
 
     Args:
         engine: The engine; the application owns it from now on.
         settings: What requests leave unsaid, and the model's name; the engine has its own settings already.
         on_started: Called once, with None when the model is loaded, or with what went wrong.
+        on_died: Called when the engine has died, which is logged, and its streams have been told.
     """
     service = Service(engine, settings or Settings())
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        starting = asyncio.create_task(service.start())
-        if on_started is not None:
-            starting.add_done_callback(lambda task: None if task.cancelled() else on_started(task.exception()))
+        running = asyncio.create_task(_run(service, on_started, on_died))
         try:
             yield
         finally:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
             await service.stop()
 
     def provide_service() -> Service:
         return service
 
-    async def require_ready(_: Request[Any, Any, Any]) -> None:
-        service.require_ready()
-
-    return Litestar(
+    app = Application(
         route_handlers=[llamacpp_router, openai_router, docs],
         dependencies={"service": Provide(provide_service, sync_to_thread=False)},
-        before_request=require_ready,
         lifespan=[lifespan],
         exception_handlers={Exception: error_response},
         request_max_body_size=MAX_BODY_BYTES,
@@ -74,3 +113,27 @@ def create_app(engine: Engine, settings: Settings | None = None, *, on_started: 
         # Granian's lines and ours go to one place; Litestar would replace the logging that is set up.
         logging_config=None,
     )
+    app.service = service
+    return app
+
+
+async def _run(service: Service, on_started: Told | None, on_died: Callable[[], object] | None) -> None:
+    """Starts the engine and watches it; returns when it could not be started or has died."""
+    failure: Exception | None = None
+    try:
+        await service.start()
+    except WeftError as error:
+        failure = error
+        if on_started is None:  # Nobody else would say it.
+            logger.error("%s", error)
+    except Exception as error:  # noqa: BLE001 (the service has logged it)
+        failure = error
+    if on_started is not None:
+        on_started(failure)
+    if failure is not None:
+        return
+    await service.until_dead()
+    logger.critical("the engine has died: its worker thread ended though nobody stopped it")
+    await service.stop()
+    if on_died is not None:
+        on_died()

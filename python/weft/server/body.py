@@ -4,16 +4,17 @@ Null is absent in every field, and a field that is not named here is ignored. A 
 refused by name, unless its value asks for nothing.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from weft import Engine, InvalidRequest, Request
-from weft.server.service import Piece
+from weft import InvalidRequest, Request
+from weft.server.submission import Piece, Submission
 from weft.settings import Settings
 
-__all__ = ["CompletionFields", "Prompt", "first_given", "prompts_of", "refuse_unsupported", "template"]
+__all__ = ["SAMPLERS", "CompletionFields", "Prompt", "first_given", "refuse_unsupported", "submission", "template"]
 
 
 class TextPrompt(msgspec.Struct):
@@ -29,7 +30,28 @@ Prompt = str | TextPrompt | list[int | str | TextPrompt | list[int | str]]
 LogitBias = list[tuple[int | str, float | bool]] | dict[str, float | bool]
 """Pairs, or OpenAI's object; a text stands for each of its tokens, and `false` bans."""
 
-DEFAULT_SAMPLERS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
+SAMPLERS = ["penalties", "top_k", "top_p", "min_p", "temperature"]
+"""What is applied to the logits, in this order."""
+
+IDLE_SAMPLERS = {"dry", "top_n_sigma", "typ_p", "xtc", "adaptive_p"}
+"""llama-server's other samplers: each has a field of its own, which can only leave it off."""
+
+SAMPLER_LETTERS = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+    "a": "adaptive_p",
+}
+"""llama-server's short spelling of the list."""
+
+MAX_DIGITS = 18
+"""A token's number of more digits is in no vocabulary, and costly to read."""
 
 MAX_LIMIT = 2**31 - 1
 """Limits above this are as good as this: the context ends every completion long before."""
@@ -67,34 +89,43 @@ class CompletionFields(msgspec.Struct, kw_only=True):
     adaptive_target: float | None = None
     dry_multiplier: float | None = None
     dynatemp_range: float | None = None
-    grammar: str | None = None
-    image_data: list[Any] | None = None
+    grammar: Any = None
+    image_data: Any = None
     json_schema: Any = None
-    lora: list[Any] | None = None
+    lora: Any = None
     min_keep: int | None = None
     mirostat: int | None = None
     n_indent: int | None = None
     penalty_prompt: Any = None
     post_sampling_probs: bool | None = None
-    response_fields: list[Any] | None = None
-    response_format: dict[str, Any] | None = None
+    response_fields: Any = None
+    response_format: Any = None
     return_progress: bool | None = None
     samplers: str | list[str] | None = None
     system_prompt: Any = None
     t_max_predict_ms: int | None = None
     tfs_z: float | None = None
     timings_per_token: bool | None = None
-    tools: list[Any] | None = None
+    tools: Any = None
     top_n_sigma: float | None = None
     typical_p: float | None = None
     xtc_probability: float | None = None
+
+
+def _is_free_text(response_format: Any) -> bool:  # noqa: ANN401 (any JSON)
+    return not response_format or (isinstance(response_format, dict) and response_format.get("type") in (None, "text"))
+
+
+def _is_our_order(samplers: str | list[str]) -> bool:
+    names = [SAMPLER_LETTERS.get(letter, letter) for letter in samplers] if isinstance(samplers, str) else samplers
+    return not names or [name for name in names if name not in IDLE_SAMPLERS] == SAMPLERS
 
 
 # Field → whether a value asks for nothing.
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "adaptive_target": lambda value: value < 0,
     "dry_multiplier": lambda value: value == 0,
-    "dynatemp_range": lambda value: value == 0,
+    "dynatemp_range": lambda value: value <= 0,
     "grammar": lambda value: value == "",
     "image_data": lambda value: not value,
     # `{}` is a schema: any JSON.
@@ -106,9 +137,9 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "penalty_prompt": lambda value: not value,
     "post_sampling_probs": lambda value: value is False,
     "response_fields": lambda value: not value,
-    "response_format": lambda value: value.get("type", "text") == "text",
+    "response_format": _is_free_text,
     "return_progress": lambda value: value is False,
-    "samplers": lambda value: value in (DEFAULT_SAMPLERS, "", [], "edskypmxt"),
+    "samplers": _is_our_order,
     "system_prompt": lambda value: not value,
     "t_max_predict_ms": lambda value: value <= 0,
     "tfs_z": lambda value: value >= 1,
@@ -131,12 +162,12 @@ def refuse_unsupported(body: CompletionFields, more: dict[str, Callable[[Any], b
             raise InvalidRequest(name, f"{name} is not supported; leave it out")
 
 
-def first_given(body: CompletionFields, *names: str) -> int | None:
-    """The value of the first of several names for one field that the body gives; None where it gives none."""
-    return next((value for name in names if (value := getattr(body, name)) is not None), None)
+def first_given(body: CompletionFields, *names: str) -> tuple[str, int | None]:
+    """The first of several names for one field that the body gives, and its value; the last, with None, where it gives none."""
+    return next(((name, value) for name in names if (value := getattr(body, name)) is not None), (names[-1], None))
 
 
-def prompts_of(prompt: Prompt | None) -> list[list[Piece]]:
+def _prompts(prompt: Prompt | None) -> list[list[Piece]]:
     """The prompts of a body, each a list of texts and tokens.
 
     A list is one prompt if any of its elements is a token, as llama-server reads it; otherwise each element is a prompt.
@@ -164,28 +195,40 @@ def _pieces(prompt: str | TextPrompt | list[int | str]) -> list[Piece]:
     return list(prompt)
 
 
-def template(body: CompletionFields, settings: Settings, engine: Engine, *, n_probs: int) -> Request:
-    """The request that a body asks for, all but its prompt."""
+def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str, int | None]) -> Submission:
+    """What a body asks for; `n_probs` with the name that the body has for it."""
+    name, value = n_probs
+    return Submission(
+        prompts=_prompts(body.prompt),
+        template=template(body, settings, n_probs=value or 0),
+        logit_bias=_logit_bias(body.logit_bias or []),
+        sent_as={"n": first_given(body, *_N)[0], "n_probs": name},
+    )
+
+
+def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0) -> Request:
+    """The request that a body asks for, all but its prompt and its biases."""
 
     def given(name: str) -> Any:  # noqa: ANN401 (each field has its own type)
         value = getattr(body, name)
         return getattr(settings, name) if value is None else value
 
-    n = first_given(body, "n_cmpl", "n")
-    limit = first_given(body, "n_predict", "max_completion_tokens", "max_tokens")
+    _, n = first_given(body, *_N)
+    name, limit = first_given(body, "n_predict", "max_completion_tokens", "max_tokens")
     if limit is not None and limit < -1:
-        raise InvalidRequest("n_predict", f"n_predict is {limit}; it must be -1 or more")
+        raise InvalidRequest(name, f"{name} is {limit}; it must be -1 or more")
     return Request(
         prompt=(),
         n=1 if n is None else n,
         max_tokens=settings.n_predict if limit is None else None if limit == -1 else min(limit, MAX_LIMIT),
         stop=[word for word in ([body.stop] if isinstance(body.stop, str) else body.stop or []) if word],
         seed=_seed(given("seed")),
-        logit_bias=_logit_bias(body.logit_bias or [], engine),
         n_probs=n_probs,
         **{name: given(name) for name in _SAMPLING},
     )
 
+
+_N = ("n_cmpl", "n")
 
 _SAMPLING = (
     "temperature",
@@ -205,21 +248,18 @@ def _seed(seed: int | None) -> int | None:
     return None if seed in (None, -1, RANDOM_SEED) else seed % 2**32
 
 
-def _logit_bias(biases: LogitBias, engine: Engine) -> Sequence[tuple[int, float]]:
+def _logit_bias(biases: LogitBias) -> Sequence[tuple[Piece, float]]:
     pairs = [(_key(key), bias) for key, bias in biases.items()] if isinstance(biases, dict) else biases
-    result: list[tuple[int, float]] = []
     for key, bias in pairs:
         if bias is True:
             raise InvalidRequest("logit_bias", f"the bias of {key!r} is true; it must be a number or false")
-        number = float("-inf") if bias is False else bias
-        tokens = [key] if isinstance(key, int) else engine.tokenize(key, add_special=False, parse_special=False)
-        result += [(token, number) for token in tokens]
-    return result
+    return [(key, float("-inf") if bias is False else bias) for key, bias in pairs]
 
 
-def _key(key: str) -> int | str:
+def _key(key: str) -> Piece:
     """A key of OpenAI's object: a token's number, or a text."""
-    try:
-        return int(key)
-    except ValueError:
+    if re.fullmatch("-?[0-9]+", key) is None:
         return key
+    if len(key) > MAX_DIGITS:
+        raise InvalidRequest("logit_bias", f"a token of {len(key)} digits is outside of the vocabulary")
+    return int(key)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 from litestar import Request, Response
-from litestar.exceptions import HTTPException, InternalServerException, ValidationException
+from litestar.exceptions import HTTPException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 
 from weft.errors import (
@@ -79,8 +79,6 @@ def _param(error: InvalidRequest) -> dict[str, Any]:
 _TABLE: list[tuple[type[Exception], int, str, Callable[[Any], dict[str, Any]] | None]] = [
     (ContextOverflow, 400, "exceed_context_size_error", _overflow),
     (InvalidRequest, 400, "invalid_request_error", _param),
-    # A body whose texts are no UTF-8; nothing else here decodes strictly.
-    (UnicodeDecodeError, 400, "invalid_request_error", None),
     (QueueFull, 429, "rate_limit_error", None),
     (StillLoadingError, 503, "unavailable_error", None),
     (SlotsBusyError, 503, "unavailable_error", None),
@@ -105,9 +103,6 @@ def describe(error: Exception) -> ErrorObject:
     if isinstance(error, HTTPException) and error.status_code < 500:
         name = _TYPES.get(error.status_code, "invalid_request_error")
         return ErrorObject(code=error.status_code, message=error.detail, type=name)
-    if isinstance(error, InternalServerException):
-        # The framework raises it for one thing only: the client left before it had sent its whole body.
-        return ErrorObject(code=400, message="the body was not sent to its end", type="invalid_request_error")
     logger.error("a request failed", exc_info=error)
     return ErrorObject(code=500, message="internal error", type="server_error")
 

@@ -71,15 +71,15 @@ def _ratio(amount: float, per: float) -> float:
     return amount / per if per else 0.0
 
 
-def token_logprobs(logprobs: Logprobs) -> TokenLogprobs:
-    """One drawn token in llama-server's shape."""
+def token_logprobs(logprobs: Logprobs, *, with_top: bool = True) -> TokenLogprobs:
+    """One drawn token in llama-server's shape, and what was likely in its place unless only the token was asked for."""
     chosen = logprobs.chosen
     return TokenLogprobs(
         id=chosen.token,
         token=chosen.text,
         bytes=list(chosen.bytes),
         logprob=max(chosen.logprob, LOWEST),
-        top_logprobs=[_token_logprob(logprob) for logprob in logprobs.top],
+        top_logprobs=[_token_logprob(logprob) for logprob in logprobs.top if with_top],
     )
 
 

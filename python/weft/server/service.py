@@ -1,28 +1,41 @@
 """The engine as HTTP sees it: loading or ready, and the requests that run on it."""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 from weakref import WeakSet
 
 import msgspec
 
-from weft import Completions, Engine, Request, WeftError
+from weft import Completions, Engine, EngineStopped, InvalidRequest, Request, WeftError
 from weft.server.errors import StillLoadingError
 from weft.server.generation import Generation
+from weft.server.submission import Piece, Submission, size_of
 from weft.settings import Settings
 
-__all__ = ["Piece", "Service"]
+__all__ = ["Service", "aside"]
 
-Piece = str | int
-"""A stretch of a prompt: text, or one token."""
+logger = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
+Given = ParamSpec("Given")
 
 LONG_TEXT = 8_192
-"""Texts of more characters than this are tokenized on a thread of their own: they would hold the event loop up."""
+"""More characters or tokens than this are worked on by another thread: they would hold the event loop up."""
+
+LIVENESS_S = 0.25
+"""How often the engine is asked whether it still runs."""
 
 FAREWELL_S = 1.0
 """How long open streams have, after the engine was stopped, to tell their clients."""
+
+
+async def aside(size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
+    """Does work on `size` characters or tokens: at once if they are few, else on another thread."""
+    return work(*args, **kwargs) if size <= LONG_TEXT else await asyncio.to_thread(work, *args, **kwargs)
 
 
 class Service:
@@ -33,6 +46,7 @@ class Service:
         self.settings = settings
         self.build = f"weft-{version('weft')}"
         self._is_ready = False
+        self._is_stopping = False
         self._failure: Exception | None = None
         # Weak, because a generation that nobody holds is cancelled.
         self._generations: WeakSet[Generation] = WeakSet()
@@ -43,34 +57,48 @@ class Service:
         Raises:
             ModelLoadError: the file is no model that can be run.
             InvalidConfig: a setting does not fit the model.
+            RuntimeError: the engine was started before.
         """
         try:
             await self.engine.start()
-        except WeftError as error:
+        except Exception as error:
             self._failure = error
+            if not isinstance(error, WeftError):
+                logger.exception("the engine cannot be started")
             raise
         self._is_ready = True
 
+    async def until_dead(self) -> None:
+        """Returns when the engine of a service that was started runs no more though nobody stopped it."""
+        while self._is_stopping or self.engine.is_running:  # noqa: ASYNC110 (a thread that dies rings no bell)
+            await asyncio.sleep(LIVENESS_S)
+
+    async def stop_engine(self) -> None:
+        """Stops the engine: every open stream ends with an error that says so."""
+        self._is_stopping = True
+        await self.engine.close()
+
     async def stop(self) -> None:
         """Stops the engine, and gives the open streams a moment to say so to their clients."""
-        await self.engine.close()
+        await self.stop_engine()
         if ends := [asyncio.create_task(generation.closed.wait()) for generation in self._generations]:
             await asyncio.wait(ends, timeout=FAREWELL_S)
 
-    def require_ready(self) -> None:
-        """Raises [`StillLoadingError`] until the model is there, or what keeps it from ever being there."""
+    def refusal(self) -> Exception | None:
+        """Why no request can be served now: the model is being loaded, cannot be loaded, or the engine runs no more."""
         if self._failure is not None:
-            raise self._failure
+            return self._failure
         if not self._is_ready:
-            raise StillLoadingError
+            return StillLoadingError()
+        return None if self.engine.is_running else EngineStopped()
 
     @property
     def model_name(self) -> str:
         """What answers call the model."""
         return self.settings.alias or Path(self.engine.model.path).name
 
-    async def submit(self, prompts: Sequence[Sequence[Piece]], template: Request) -> Generation:
-        """Submits one request like `template` for each prompt: all of them, or none.
+    async def submit(self, asked: Submission) -> Generation:
+        """Submits one request for each prompt: all of them, or none.
 
         Raises:
             ContextOverflow: a prompt does not fit.
@@ -78,29 +106,49 @@ class Service:
             QueueFull: too many requests wait.
             EngineStopped: the engine was stopped.
         """
-        requests = [msgspec.structs.replace(template, prompt=await self.tokenize(prompt)) for prompt in prompts]
+        requests = await aside(asked.size, self._requests, asked)
         streams: list[Completions] = []
         try:
             for request in requests:
                 streams.append(self.engine.generate(request))  # noqa: PERF401 (those before a failure must be closed)
-        except Exception:
+        except Exception as error:
             for stream in streams:
                 stream.close()
+            if isinstance(error, InvalidRequest):
+                raise asked.blame(error) from None
             raise
         generation = Generation(requests, streams)
         self._generations.add(generation)
         return generation
 
-    async def tokenize(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def _requests(self, asked: Submission) -> list[Request]:
+        limit = self.engine.limits.max_queue
+        if len(asked.prompts) > limit:
+            raise InvalidRequest("prompt", f"there are {len(asked.prompts)} prompts; at most {limit} may wait")
+        template = msgspec.structs.replace(asked.template, logit_bias=self._biases(asked.logit_bias))
+        return [msgspec.structs.replace(template, prompt=self._tokens(prompt)) for prompt in asked.prompts]
+
+    def _biases(self, biases: Sequence[tuple[Piece, float]]) -> list[tuple[int, float]]:
+        n_vocab = self.engine.model.n_vocab
+        if len(biases) > n_vocab:
+            raise InvalidRequest("logit_bias", f"there are {len(biases)} biases; the vocabulary has {n_vocab} pieces")
+        result = [
+            (token, bias) for piece, bias in biases for token in self._tokens([piece], add_special=False, parse_special=False)
+        ]
+        if len(result) > n_vocab:
+            raise InvalidRequest("logit_bias", f"there are biases of {len(result)} tokens; the vocabulary has {n_vocab} pieces")
+        return result
+
+    async def tokenize(self, pieces: Sequence[Piece], *, add_special: bool, parse_special: bool) -> list[int]:
         """The tokens of a prompt. Only text that begins it gets the model's opening tokens."""
+        return await aside(size_of(pieces), self._tokens, pieces, add_special=add_special, parse_special=parse_special)
+
+    def _tokens(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         tokens: list[int] = []
         for position, piece in enumerate(pieces):
             if isinstance(piece, int):
                 tokens.append(piece)
-                continue
-            opens = add_special and position == 0
-            if len(piece) <= LONG_TEXT:
-                tokens += self.engine.tokenize(piece, add_special=opens, parse_special=parse_special)
             else:
-                tokens += await asyncio.to_thread(self.engine.tokenize, piece, add_special=opens, parse_special=parse_special)
+                opens = add_special and position == 0
+                tokens += self.engine.tokenize(piece, add_special=opens, parse_special=parse_special)
         return tokens

@@ -5,8 +5,8 @@ from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequest
-from weft.server import body
 from weft.server.errors import ERRORS, SlotsBusyError
+from weft.server.json_request import JsonRequest
 from weft.server.llamacpp import translate
 from weft.server.llamacpp.schemas import (
     CompletionBody,
@@ -18,9 +18,8 @@ from weft.server.llamacpp.schemas import (
     Slot,
     TokenizeBody,
     TokenizeResult,
-    TokenPiece,
 )
-from weft.server.service import Service
+from weft.server.service import Service, aside
 from weft.server.stream import Answer, StreamedAnswer, WholeAnswer
 
 __all__ = ["router"]
@@ -31,8 +30,7 @@ Here = NamedDependency[SkipValidation[Service]]
 @post(["/completion", "/completions"], status_code=200, responses=ERRORS)
 async def completion(data: JSONBody[CompletionBody], service: Here) -> Answer[CompletionResult | list[CompletionResult]]:
     """Continues a prompt `n` times."""
-    template = translate.template(data, service.settings, service.engine)
-    generation = await service.submit(body.prompts_of(data.prompt), template)
+    generation = await service.submit(translate.submission(data, service.settings))
     if data.stream:
         form = translate.Stream(generation, service.engine, service.model_name)
         return Answer(StreamedAnswer(generation, form, service.settings.ping_s))
@@ -43,13 +41,9 @@ async def completion(data: JSONBody[CompletionBody], service: Here) -> Answer[Co
 @post("/tokenize", status_code=200, responses=ERRORS)
 async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> TokenizeResult:
     """The tokens of a text."""
-    if data.content is None:
-        raise InvalidRequest("content", "content must be given")
-    pieces = [data.content] if isinstance(data.content, str) else data.content
+    pieces = translate.content(data, service.engine.model.n_vocab)
     tokens = await service.tokenize(pieces, add_special=data.add_special is True, parse_special=data.parse_special is not False)
-    if not data.with_pieces:
-        return TokenizeResult(tokens)
-    return TokenizeResult([TokenPiece(token, translate.piece(service.engine.model.token_bytes(token))) for token in tokens])
+    return await aside(len(tokens), translate.tokens, tokens, service.engine.model, with_pieces=data.with_pieces is True)
 
 
 @post("/detokenize", status_code=200, responses=ERRORS)
@@ -57,7 +51,7 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Detokeniz
     """The text of tokens."""
     if data.tokens is None:
         raise InvalidRequest("tokens", "tokens must be given")
-    return DetokenizeResult(service.engine.detokenize(data.tokens))
+    return DetokenizeResult(await aside(len(data.tokens), service.engine.detokenize, data.tokens))
 
 
 @get(["/health", "/v1/health"], responses=ERRORS)
@@ -78,7 +72,13 @@ async def slots(service: Here, fail_on_no_slot: FromQuery[int] = 0) -> list[Slot
 @get("/props", responses=ERRORS)
 async def props(service: Here) -> Properties:
     """The server and its model."""
-    return translate.properties(service)
+    engine = service.engine
+    return translate.properties(engine.model, engine.limits, service.settings, service.model_name, service.build)
 
 
-router = Router(path="/", route_handlers=[completion, tokenize, detokenize, health, slots, props], tags=["llama.cpp"])
+router = Router(
+    path="/",
+    route_handlers=[completion, tokenize, detokenize, health, slots, props],
+    request_class=JsonRequest,
+    tags=["llama.cpp"],
+)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft import Engine, Finished, Model, Request, Stats, Token
+from weft import Engine, Finished, InvalidRequest, Limits, Model, Request, Stats, Token
 from weft.server import body, sse
 from weft.server.generation import Generation
 from weft.server.llamacpp.schemas import (
@@ -16,20 +16,23 @@ from weft.server.llamacpp.schemas import (
     NextToken,
     Properties,
     Slot,
+    TokenizeBody,
+    TokenizeResult,
+    TokenPiece,
 )
 from weft.server.report import TokenLogprobs, timings, token_logprobs
-from weft.server.service import Service
+from weft.server.submission import Piece, Submission
 from weft.settings import Settings
 
-__all__ = ["Results", "Stream", "generation_settings", "piece", "properties", "slots", "template"]
+__all__ = ["Results", "Stream", "content", "generation_settings", "properties", "slots", "submission", "tokens"]
 
 STOP_TYPES = {"end": "eos", "stop": "word", "length": "limit", "context_full": "limit"}
 
 
-def template(data: CompletionBody, settings: Settings, engine: Engine) -> Request:
-    """The request that a body asks for, all but its prompt."""
+def submission(data: CompletionBody, settings: Settings) -> Submission:
+    """What a body asks for."""
     body.refuse_unsupported(data)
-    return body.template(data, settings, engine, n_probs=body.first_given(data, "n_probs", "logprobs") or 0)
+    return body.submission(data, settings, n_probs=body.first_given(data, "n_probs", "logprobs"))
 
 
 def generation_settings(request: Request, *, seed: int, stream: bool) -> GenerationSettings:
@@ -53,7 +56,7 @@ def generation_settings(request: Request, *, seed: int, stream: bool) -> Generat
         # JSON has no infinity: a banned token is `false`, as it is in a request.
         logit_bias=[{"token": token, "bias": bias if bias > float("-inf") else False} for token, bias in request.logit_bias],
         n_probs=request.n_probs,
-        samplers=["penalties", "top_k", "top_p", "min_p", "temperature"],
+        samplers=body.SAMPLERS,
     )
 
 
@@ -206,10 +209,9 @@ def slots(stats: Stats, n_ctx: int) -> list[Slot]:
     ]
 
 
-def properties(service: Service) -> Properties:
+def properties(model: Model, limits: Limits, settings: Settings, name: str, build: str) -> Properties:
     """The server and its model, for `/props`."""
-    model, limits = service.engine.model, service.engine.limits
-    request = template(CompletionBody(), service.settings, service.engine)
+    request = body.template(CompletionBody(), settings)
     seed = body.RANDOM_SEED if request.seed is None else request.seed
     return Properties(
         default_generation_settings=DefaultSettings(
@@ -217,13 +219,13 @@ def properties(service: Service) -> Properties:
         ),
         total_slots=limits.n_slots,
         n_ctx=limits.n_ctx,
-        model_alias=service.model_name,
+        model_alias=name,
         model_path=model.path,
         modalities={"vision": False, "audio": False},
         chat_template=model.chat_template or "",
         bos_token=_spelling(model, model.bos_token),
         eos_token=_spelling(model, model.eos_token),
-        build_info=service.build,
+        build_info=build,
         is_sleeping=False,
         endpoint_slots=True,
         endpoint_props=False,
@@ -235,7 +237,24 @@ def _spelling(model: Model, token: int | None) -> str:
     return "" if token is None else model.token_bytes(token).decode(errors="replace")
 
 
-def piece(data: bytes) -> str | list[int]:
+def content(data: TokenizeBody, n_vocab: int) -> list[Piece]:
+    """What is to be tokenized; tokens may stand in it, of a vocabulary of `n_vocab` pieces."""
+    if data.content is None:
+        raise InvalidRequest("content", "content must be given")
+    if isinstance(data.content, str):
+        return [data.content]
+    for element in data.content:
+        if isinstance(element, int) and not 0 <= element < n_vocab:
+            raise InvalidRequest("content", f"token {element} is outside of the vocabulary of {n_vocab} pieces")
+    return data.content
+
+
+def tokens(ids: Sequence[int], model: Model, *, with_pieces: bool) -> TokenizeResult:
+    """Tokens, with what they stand for where that is asked for."""
+    return TokenizeResult([TokenPiece(token, _piece(model.token_bytes(token))) for token in ids] if with_pieces else ids)
+
+
+def _piece(data: bytes) -> str | list[int]:
     """What a token stands for: text, or its bytes where they are no whole characters."""
     try:
         return data.decode()

@@ -4,10 +4,10 @@ from litestar import Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
-from weft.server import body
 from weft.server.errors import ERRORS
+from weft.server.json_request import JsonRequest
 from weft.server.openai import translate
-from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelList
+from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
 from weft.server.service import Service
 from weft.server.stream import Answer, StreamedAnswer, WholeAnswer
 
@@ -19,12 +19,10 @@ Here = NamedDependency[SkipValidation[Service]]
 @post("/v1/completions", status_code=200, responses=ERRORS)
 async def completions(data: JSONBody[CreateCompletion], service: Here) -> Answer[CompletionObject]:
     """Continues a prompt, or several, `n` times each."""
-    template = translate.template(data, service.settings, service.engine)
-    generation = await service.submit(body.prompts_of(data.prompt), template)
+    generation = await service.submit(translate.submission(data, service.settings))
     if not data.stream:
-        return Answer(WholeAnswer(generation, translate.Whole(generation, service.model_name, service.build)))
-    include_usage = data.stream_options is not None and data.stream_options.include_usage is True
-    form = translate.Stream(generation, service.model_name, service.build, include_usage=include_usage)
+        return Answer(WholeAnswer(generation, translate.Whole(data, generation, service.model_name, service.build)))
+    form = translate.Stream(data, generation, service.model_name, service.build)
     return Answer(StreamedAnswer(generation, form, service.settings.ping_s))
 
 
@@ -34,4 +32,10 @@ async def models(service: Here) -> ModelList:
     return translate.models(service.engine.model, service.model_name)
 
 
-router = Router(path="/", route_handlers=[completions, models], tags=["OpenAI"])
+@get("/v1/models/{name:path}", responses=ERRORS)
+async def model(service: Here) -> ModelCard:
+    """The one model that is served, by whatever name."""
+    return translate.model(service.engine.model, service.model_name)
+
+
+router = Router(path="/", route_handlers=[completions, models, model], request_class=JsonRequest, tags=["OpenAI"])

@@ -1,5 +1,6 @@
 """OpenAI's dialect: a body becomes requests, events become chunks and completions. No I/O here."""
 
+import codecs
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -7,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from weft import Engine, Finished, InvalidRequest, Model, Request, Token
+from weft import Finished, InvalidRequest, Model, Token
 from weft import Logprobs as DrawnLogprobs
 from weft import Usage as BranchUsage
 from weft.server import body, sse
@@ -26,32 +27,55 @@ from weft.server.openai.schemas import (
     Usage,
 )
 from weft.server.report import timings, token_logprobs
+from weft.server.submission import Submission
 from weft.settings import Settings
 
-__all__ = ["Stream", "Whole", "models", "template"]
+__all__ = ["Stream", "Whole", "model", "models", "submission"]
 
 FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length"}
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {"echo": lambda value: value is False, "suffix": lambda value: value == ""}
 
 
-def template(data: CreateCompletion, settings: Settings, engine: Engine) -> Request:
-    """The request that a body asks for, all but its prompt."""
+def submission(data: CreateCompletion, settings: Settings) -> Submission:
+    """What a body asks for."""
     body.refuse_unsupported(data, _NEUTRAL)
-    request = body.template(data, settings, engine, n_probs=body.first_given(data, "logprobs", "n_probs") or 0)
-    if data.best_of is not None and data.best_of > request.n:
+    # The engine tells of a drawn token only beside the likely ones.
+    n_probs = ("logprobs", 1) if data.logprobs == 0 else body.first_given(data, "logprobs", "n_probs")
+    submission = body.submission(data, settings, n_probs=n_probs)
+    if data.best_of is not None and data.best_of > submission.template.n:
         raise InvalidRequest("best_of", f"best_of is {data.best_of}, more than n, which is not supported; leave it out")
-    return request
+    return submission
+
+
+class _Offsets:
+    """Where the tokens of one branch begin in its text, in characters.
+
+    Counted over the tokens' own bytes, because what is shown with a token may be another's text, held back until then. A
+    token that begins within a character begins where that character does.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._n = 0
+
+    def next(self, drawn: DrawnLogprobs) -> int:
+        """The offset of the next token."""
+        offset = self._n
+        self._n += len(self._decoder.decode(drawn.chosen.bytes))
+        return offset
 
 
 class _Completion:
     """What all chunks and choices of one answer have in common."""
 
-    def __init__(self, generation: Generation, model: str, build: str) -> None:
+    def __init__(self, data: CreateCompletion, generation: Generation, model: str, build: str) -> None:
         self.id = f"cmpl-{uuid.uuid4().hex}"
         self.created = int(time.time())
         self.model = model
         self.build = build
+        # 0 asks for the drawn token alone.
+        self.with_top = data.logprobs != 0
         self._n = generation.requests[0].n
         self._n_prompt = [stream.n_prompt for stream in generation.streams]
         self._usages: list[list[BranchUsage]] = [[] for _ in generation.streams]
@@ -89,10 +113,10 @@ class _Completion:
 class Stream:
     """One chunk per token that brings text or probabilities, one at the end of each branch, `[DONE]` at the very end."""
 
-    def __init__(self, generation: Generation, model: str, build: str, *, include_usage: bool) -> None:
-        self._completion = _Completion(generation, model, build)
-        self._include_usage = include_usage
-        self._offsets: dict[int, int] = {}
+    def __init__(self, data: CreateCompletion, generation: Generation, model: str, build: str) -> None:
+        self._completion = _Completion(data, generation, model, build)
+        self._include_usage = data.stream_options is not None and data.stream_options.include_usage is True
+        self._offsets: dict[int, _Offsets] = {}
 
     def frames(self, prompt: int, events: Sequence[Token | Finished]) -> bytes:
         """The frames of events of one prompt, in order."""
@@ -107,9 +131,8 @@ class Stream:
             return sse.frame(chunk)
         logprobs = None
         if event.logprobs is not None:
-            offset = self._offsets.get(index, 0)
-            self._offsets[index] = offset + len(event.text)
-            logprobs = _logprobs([event.logprobs], [offset])
+            offsets = self._offsets.setdefault(index, _Offsets())
+            logprobs = _logprobs([event.logprobs], offsets, with_top=self._completion.with_top)
         elif not event.text:
             return b""
         return sse.frame(self._chunk([Choice(event.text, index, logprobs, None)]))
@@ -139,8 +162,8 @@ class Stream:
 class Whole:
     """The whole answer."""
 
-    def __init__(self, generation: Generation, model: str, build: str) -> None:
-        self._completion = _Completion(generation, model, build)
+    def __init__(self, data: CreateCompletion, generation: Generation, model: str, build: str) -> None:
+        self._completion = _Completion(data, generation, model, build)
         self._texts: dict[int, list[str]] = {}
         self._logprobs: dict[int, list[DrawnLogprobs]] = {}
         self._choices: list[Choice] = []
@@ -158,14 +181,10 @@ class Whole:
                 self._logprobs.setdefault(index, []).append(event.logprobs)
 
     def _choice(self, index: int, finished: Finished) -> Choice:
-        texts = self._texts.pop(index, [])
-        logprobs = None
-        if drawn := self._logprobs.pop(index, None):
-            offsets = [0]
-            for text in texts:
-                offsets.append(offsets[-1] + len(text))
-            logprobs = _logprobs(drawn, offsets[:-1])
-        return Choice("".join(texts), index, logprobs, FINISH_REASONS[finished.reason])
+        text = "".join(self._texts.pop(index, []))
+        drawn = self._logprobs.pop(index, None)
+        logprobs = _logprobs(drawn, _Offsets(), with_top=self._completion.with_top) if drawn else None
+        return Choice(text, index, logprobs, FINISH_REASONS[finished.reason])
 
     def body(self) -> bytes:
         """The JSON, once every branch has finished."""
@@ -184,30 +203,35 @@ class Whole:
         )
 
 
-def _logprobs(drawn: Sequence[DrawnLogprobs], offsets: list[int]) -> Logprobs:
-    content = [token_logprobs(logprobs) for logprobs in drawn]
+def _logprobs(drawn: Sequence[DrawnLogprobs], offsets: _Offsets, *, with_top: bool) -> Logprobs:
+    content = [token_logprobs(logprobs, with_top=with_top) for logprobs in drawn]
     return Logprobs(
         tokens=[token.token for token in content],
         token_logprobs=[token.logprob for token in content],
         # Two tokens may be spelt alike where their bytes are no whole characters; OpenAI's object keeps the likelier.
         top_logprobs=[{top.token: top.logprob for top in reversed(token.top_logprobs)} for token in content],
-        text_offset=offsets,
+        text_offset=[offsets.next(logprobs) for logprobs in drawn],
         content=content,
     )
 
 
-def models(model: Model, name: str) -> ModelList:
-    """The one model that is served, as OpenAI and as llama-server list it."""
+def model(served: Model, name: str) -> ModelCard:
+    """The one model that is served, as OpenAI describes it."""
     meta = ModelMeta(
-        vocab_type=model.vocab_type,
-        n_vocab=model.n_vocab,
-        n_ctx_train=model.n_ctx_train,
-        n_embd=model.n_embd,
-        n_params=model.n_params,
-        size=model.size_bytes,
+        vocab_type=served.vocab_type,
+        n_vocab=served.n_vocab,
+        n_ctx_train=served.n_ctx_train,
+        n_embd=served.n_embd,
+        n_params=served.n_params,
+        size=served.size_bytes,
     )
+    return ModelCard(id=name, object="model", created=int(time.time()), owned_by="weft", meta=meta)
+
+
+def models(served: Model, name: str) -> ModelList:
+    """The one model that is served, as OpenAI and as llama-server list it."""
     return ModelList(
         object="list",
-        data=[ModelCard(id=name, object="model", created=int(time.time()), owned_by="weft", meta=meta)],
+        data=[model(served, name)],
         models=[ModelName(name=name, model=name, capabilities=["completion"], details={"format": "gguf"})],
     )

@@ -1,0 +1,42 @@
+"""What one HTTP request asks of the engine, before any of its texts is tokenized."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from weft import InvalidRequest, Request
+
+__all__ = ["Piece", "Submission", "size_of"]
+
+Piece = str | int
+"""A stretch of a prompt: text, or one token."""
+
+
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
+    """One request like `template` for each prompt."""
+
+    prompts: Sequence[Sequence[Piece]]
+    template: Request
+    """All but the prompt and the biases."""
+    logit_bias: Sequence[tuple[Piece, float]]
+    """A text stands for each of its tokens."""
+    sent_as: dict[str, str]
+    """The body's names of fields of a request, where it may spell them otherwise."""
+
+    @property
+    def size(self) -> int:
+        """Characters and tokens, over all prompts and biases."""
+        return sum(map(size_of, self.prompts)) + size_of([piece for piece, _ in self.logit_bias])
+
+    def blame(self, error: InvalidRequest) -> InvalidRequest:
+        """The same error, by the name that the body has for the field."""
+        name = self.sent_as.get(error.param, error.param)
+        message = error.message
+        return InvalidRequest(
+            name, name + message.removeprefix(error.param) if message.startswith(f"{error.param} ") else message
+        )
+
+
+def size_of(pieces: Sequence[Piece]) -> int:
+    """Characters and tokens of a prompt: what it costs to tokenize it follows this."""
+    return sum(len(piece) if isinstance(piece, str) else 1 for piece in pieces)
