@@ -21,10 +21,12 @@
 //! | sequence, branch | one completion being written |
 //! | slot | one of the places where a sequence runs |
 //! | [`SequenceId`](engine::runner::SequenceId) | llama.cpp's number that owns cells of the KV cache |
+//! | path | the tokens that a sequence id holds, and their cells |
 //! | fork | give another sequence id the cells of a prefix: nothing is computed or copied |
 //! | [`Plan`](engine::runner::Plan) | which tokens of which sequences go into the next decode |
 //! | prefill, decode | computing prompt tokens, computing one drawn token per running sequence |
 //! | preempt | take a sequence off its slot; its text and generator stay, its cells can be evicted |
+//! | job, holder | a request inside the worker; the id that keeps its prompt's cells until its last branch has started |
 //! | [`Event`](request::Event) | what a stream yields: tokens, and exactly one end per branch |
 //!
 //! # What always holds

@@ -33,8 +33,8 @@ pub struct DecodeError {
 
 /// A model with its KV cells, as the worker sees it. Every call is made on the worker's thread.
 ///
-/// The caller keeps count of cells and positions ; an implementation checks what would otherwise
-/// end the process, and answers with an error.
+/// The caller keeps count of cells and positions (see [`KvCache`](crate::cache::KvCache)); an implementation checks what would
+/// otherwise end the process, and answers with an error.
 pub trait Runner {
     /// Length of a row of logits.
     fn n_vocab(&self) -> usize;

@@ -1,6 +1,6 @@
 //! A model's vocabulary, read once, so that a step copies a slice and never calls llama.cpp for text.
 
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 
 use llama_cpp_sys_2 as sys;
 
@@ -131,8 +131,8 @@ unsafe fn append_spelling(vocab: *const sys::llama_vocab, token: Token, bytes: &
     }
 }
 
-/// Refuses a model without a vocabulary, and a `SentencePiece` vocabulary that lacks byte tokens: llama.cpp looks them up for whatever text it has no piece for, and
-/// ends the process where there is none.
+/// Refuses a model without a vocabulary, and a `SentencePiece` vocabulary that cannot spell every byte: llama.cpp looks for
+/// `<0xE2>`, then for the byte itself, wherever it has no piece for a text, and ends the process where there is neither.
 ///
 /// # Safety
 /// `vocab` belongs to a loaded model.
@@ -143,16 +143,31 @@ unsafe fn check_byte_tokens(vocab: *const sys::llama_vocab) -> Result<(), String
         sys::LLAMA_VOCAB_TYPE_SPM => {}
         _ => return Ok(()),
     }
-    // SAFETY: the caller's promise; every id asked for is in the vocabulary.
-    let n_bytes = unsafe {
-        (0..sys::llama_vocab_n_tokens(vocab))
-            .filter(|&token| sys::llama_vocab_get_attr(vocab, token) & sys::LLAMA_TOKEN_ATTR_BYTE != 0)
-            .count()
-    };
-    if n_bytes < 256 {
-        return Err(format!("its vocabulary has {n_bytes} of 256 byte tokens, so it cannot spell every text"));
+    let mut is_spelt = [false; 256];
+    // SAFETY: the caller's promise.
+    for token in 0..unsafe { sys::llama_vocab_n_tokens(vocab) } {
+        // SAFETY: `token` is in the vocabulary, whose texts end in NUL and live as long as the model.
+        let text = unsafe { CStr::from_ptr(sys::llama_vocab_get_text(vocab, token)) };
+        if let Some(byte) = byte_spelt_by(text.to_bytes()) {
+            is_spelt[usize::from(byte)] = true;
+        }
     }
-    Ok(())
+    match is_spelt.iter().filter(|&&is_spelt| is_spelt).count() {
+        256 => Ok(()),
+        n_bytes => Err(format!("its vocabulary has {n_bytes} of 256 byte tokens, so it cannot spell every text")),
+    }
+}
+
+/// The byte that a piece of this text stands for, if it stands for one: `<0xE2>`, or the byte itself.
+fn byte_spelt_by(text: &[u8]) -> Option<u8> {
+    match text {
+        &[byte] => Some(byte),
+        &[b'<', b'0', b'x', high, low, b'>'] => {
+            let digit = |digit| b"0123456789ABCDEF".iter().position(|&known| known == digit);
+            u8::try_from(digit(high)? * 16 + digit(low)?).ok()
+        }
+        _ => None,
+    }
 }
 
 /// Whether the vocabulary has every token that it asks to be added; llama.cpp ends the process where one is missing.
@@ -165,5 +180,19 @@ unsafe fn has_the_specials_it_adds(vocab: *const sys::llama_vocab) -> bool {
         (!sys::llama_vocab_get_add_bos(vocab) || sys::llama_vocab_bos(vocab) >= 0)
             && (!sys::llama_vocab_get_add_eos(vocab) || sys::llama_vocab_eos(vocab) >= 0)
             && (!sys::llama_vocab_get_add_sep(vocab) || sys::llama_vocab_sep(vocab) >= 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::byte_spelt_by;
+
+    #[test]
+    fn a_byte_is_spelt_in_hexadecimal_or_by_itself() {
+        assert_eq!(byte_spelt_by(b"<0xE2>"), Some(0xE2));
+        assert_eq!(byte_spelt_by(b"a"), Some(b'a'));
+        for text in [&b"<0xe2>"[..], b"<0xE>", b"<0xE2", b"ab", b""] {
+            assert_eq!(byte_spelt_by(text), None, "{text:?}");
+        }
     }
 }
