@@ -10,7 +10,7 @@ mod stream;
 mod text;
 mod worker;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
@@ -49,6 +49,23 @@ struct Published {
     stats: Mutex<Stats>,
     /// Requests that were submitted and have not been in a slot.
     n_waiting: Arc<AtomicUsize>,
+    is_running: AtomicBool,
+}
+
+/// The worker runs as long as this lives, also if it panics.
+struct Alive(Arc<Published>);
+
+impl Alive {
+    fn new(published: &Arc<Published>) -> Self {
+        published.is_running.store(true, Ordering::Release);
+        Self(Arc::clone(published))
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.is_running.store(false, Ordering::Release);
+    }
 }
 
 impl Engine {
@@ -71,6 +88,7 @@ impl Engine {
             thread::Builder::new().name("weft-worker".into()).spawn(move || match build() {
                 Ok(runner) => {
                     let n_vocab = runner.n_vocab();
+                    let _alive = Alive::new(&published);
                     let worker = Worker::new(runner, limits, received, published);
                     if tell.send(Ok(n_vocab)).is_ok() {
                         worker.run();
@@ -123,8 +141,7 @@ impl Engine {
     /// Whether the worker lives: it was not stopped and has not panicked.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        // While somebody holds the handle, the worker is being stopped.
-        self.inner.worker.try_lock().is_ok_and(|worker| worker.as_ref().is_some_and(|worker| !worker.is_finished()))
+        self.inner.published.is_running.load(Ordering::Acquire)
     }
 
     /// Ends the worker and waits for it. Every open stream ends with [`Error::Stopped`]; later requests are refused with it.
