@@ -160,9 +160,9 @@ unsafe fn check_byte_tokens(vocab: *const sys::llama_vocab) -> Result<(), String
 
 /// The byte that a piece of this text stands for, if it stands for one: `<0xE2>`, or the byte itself.
 fn byte_spelt_by(text: &[u8]) -> Option<u8> {
-    match text {
-        &[byte] => Some(byte),
-        &[b'<', b'0', b'x', high, low, b'>'] => {
+    match *text {
+        [byte] => Some(byte),
+        [b'<', b'0', b'x', high, low, b'>'] => {
             let digit = |digit| b"0123456789ABCDEF".iter().position(|&known| known == digit);
             u8::try_from(digit(high)? * 16 + digit(low)?).ok()
         }

@@ -1,7 +1,8 @@
 """Fixtures of the HTTP tests: the application in this process, and a server in a process of its own."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import signal
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
@@ -20,6 +21,14 @@ async def answers(client: httpx.AsyncClient, status: int, deadline_s: float = 10
     async with asyncio.timeout(deadline_s):
         while (await client.get("/health")).status_code != status:
             pass
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hangups_are_heard() -> Iterator[None]:
+    """Tests that run under nohup would hand their deafness to SIGHUP on to every server that they start."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture(scope="session")
