@@ -33,7 +33,7 @@ impl<R: Runner> Worker<R> {
     }
 
     fn free_slot(&self) -> Option<u32> {
-        (0..).zip(&self.is_busy).find_map(|(slot, &is_busy)| (!is_busy).then_some(slot))
+        (0..self.limits.n_slots).find(|&slot| self.running.iter().all(|running| running.slot != slot))
     }
 
     fn next_job(&self) -> Option<u64> {
@@ -144,7 +144,6 @@ impl<R: Runner> Worker<R> {
         if sequence.start(n_held) {
             self.stats.n_cached += u64::from(n_held);
         }
-        self.is_busy[slot as usize] = true;
         self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences").n_running += 1;
         let place = self.running.partition_point(|other| other.sequence.age() < sequence.age());
         self.running.insert(place, Running { sequence, slot, id, n_held, n_planned: 0 });
@@ -171,9 +170,8 @@ impl<R: Runner> Worker<R> {
 
     /// Takes the youngest running sequence off its slot. Its text and its generator stay, its cells can be evicted.
     pub(super) fn preempt_youngest(&mut self) {
-        let Running { sequence, slot, id, .. } = self.running.pop().expect("somebody runs where room is made");
+        let Running { sequence, id, .. } = self.running.pop().expect("somebody runs where room is made");
         self.cache.unpin(id);
-        self.is_busy[slot as usize] = false;
         self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences").n_running -= 1;
         let place = self.preempted.partition_point(|other| other.age() < sequence.age());
         self.preempted.insert(place, sequence);
@@ -211,7 +209,6 @@ impl<R: Runner> Worker<R> {
     /// Takes a request out, with everything that it holds.
     pub(super) fn remove(&mut self, request_id: u64) -> Option<Job> {
         for running in self.running.extract_if(.., |running| running.sequence.request_id == request_id) {
-            self.is_busy[running.slot as usize] = false;
             self.cache.unpin(running.id);
         }
         self.preempted.retain(|sequence| sequence.request_id != request_id);

@@ -40,8 +40,6 @@ pub(crate) struct Worker<R> {
     pub(super) running: Vec<Running>,
     /// Sequences that gave up their slot and wait to resume, oldest first.
     pub(super) preempted: Vec<Sequence>,
-    /// By slot.
-    pub(super) is_busy: Vec<bool>,
     /// Requests that this step gave their first slot: they wait until the snapshot shows them there, so that it never loses one.
     pub(super) admitted: Vec<Waiting>,
     /// Requests that this step ends with an error.
@@ -65,7 +63,6 @@ impl<R: Runner> Worker<R> {
             failed: Vec::new(),
             running: Vec::new(),
             preempted: Vec::new(),
-            is_busy: vec![false; limits.n_slots as usize],
             stats: Stats {
                 slots: vec![SlotStats::default(); limits.n_slots as usize],
                 n_cells: limits.n_ctx as usize,
@@ -124,7 +121,6 @@ impl<R: Runner> Worker<R> {
         self.cache.check_integrity();
         assert!(self.cache.is_idle(), "cells are pinned, but nobody runs");
         assert!(self.running.is_empty() && self.preempted.is_empty(), "a sequence outlives its request");
-        assert!(!self.is_busy.contains(&true), "a slot is busy, but nobody runs in it");
     }
 
     /// Counts arrivals and starts, so that requests can take turns.
@@ -244,7 +240,6 @@ impl<R: Runner> Worker<R> {
     fn fail(&mut self, request_ids: &[u64], error: &DecodeError) {
         for &request_id in request_ids {
             for running in self.running.extract_if(.., |running| running.sequence.request_id == request_id) {
-                self.is_busy[running.slot as usize] = false;
                 self.cache.forget(running.id);
             }
             self.failed.push((request_id, Error::Decode { reason: error.reason.clone() }));
@@ -288,7 +283,6 @@ impl<R: Runner> Worker<R> {
     pub(super) fn finish(&mut self, running: Running, reason: FinishReason) {
         let Running { sequence, slot, id, .. } = running;
         self.cache.unpin(id);
-        self.is_busy[slot as usize] = false;
         let job = self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences");
         job.n_running -= 1;
         job.n_finished += 1;

@@ -35,3 +35,16 @@ LOGPROB: Any = Is("a log-probability", lambda value: isinstance(value, float) an
 TEXT: Any = Is("a text", lambda value: isinstance(value, str))
 SOME_TEXT: Any = Is("a text that is not empty", lambda value: isinstance(value, str) and value != "")
 SEED: Any = Is("a seed", lambda value: type(value) is int and 0 <= value < 2**32)
+
+TIMINGS: Json = {
+    "cache_n": COUNT,
+    "prompt_n": COUNT,
+    "prompt_ms": NUMBER,
+    "prompt_per_token_ms": NUMBER,
+    "prompt_per_second": NUMBER,
+    "predicted_n": COUNT,
+    "predicted_ms": NUMBER,
+    "predicted_per_token_ms": NUMBER,
+    "predicted_per_second": NUMBER,
+}
+"""What both dialects say of the time."""

@@ -7,7 +7,7 @@ import pytest
 from tests.helpers import How
 from tests.server.conftest import PROMPT
 from tests.server.live import events_of
-from tests.server.matchers import COUNT, LOGPROB, NUMBER, SEED, SOME_TEXT, TEXT, Json
+from tests.server.matchers import COUNT, LOGPROB, SEED, SOME_TEXT, TEXT, TIMINGS, Json
 from weft.server.service import LONG_TEXT
 
 END_TOKEN = 2
@@ -31,18 +31,6 @@ SETTINGS = {
     "logit_bias": [],
     "n_probs": 0,
     "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
-}
-
-TIMINGS = {
-    "cache_n": COUNT,
-    "prompt_n": COUNT,
-    "prompt_ms": NUMBER,
-    "prompt_per_token_ms": NUMBER,
-    "prompt_per_second": NUMBER,
-    "predicted_n": COUNT,
-    "predicted_ms": NUMBER,
-    "predicted_per_token_ms": NUMBER,
-    "predicted_per_second": NUMBER,
 }
 
 

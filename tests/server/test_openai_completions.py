@@ -6,7 +6,7 @@ import pytest
 from tests.helpers import How
 from tests.server.conftest import PROMPT
 from tests.server.live import events_of
-from tests.server.matchers import COUNT, LOGPROB, NUMBER, SOME_TEXT, TEXT, Json, matching
+from tests.server.matchers import COUNT, LOGPROB, SOME_TEXT, TEXT, TIMINGS, Json, matching
 
 ABOUT = {
     "id": matching("cmpl-[0-9a-f]{32}"),
@@ -14,18 +14,6 @@ ABOUT = {
     "created": COUNT,
     "model": "storyteller",
     "system_fingerprint": matching(r"weft-\d.*"),
-}
-
-TIMINGS = {
-    "cache_n": COUNT,
-    "prompt_n": COUNT,
-    "prompt_ms": NUMBER,
-    "prompt_per_token_ms": NUMBER,
-    "prompt_per_second": NUMBER,
-    "predicted_n": COUNT,
-    "predicted_ms": NUMBER,
-    "predicted_per_token_ms": NUMBER,
-    "predicted_per_second": NUMBER,
 }
 
 
