@@ -29,6 +29,9 @@ pub const MIN_CHUNK: u32 = 16;
 /// The largest pool.
 const MAX_CELLS: u64 = (1 << 31) - 256;
 
+/// The largest store where its size is left open; it is also at most a quarter of the machine's memory.
+const DEFAULT_STORE: u64 = 8192 << 20;
+
 /// Many slots do not make the default pool larger than this, unless the model was trained on more.
 const DEFAULT_POOL: u64 = 32_768;
 
@@ -79,6 +82,17 @@ impl KvType {
     }
 }
 
+/// How much host memory saved pieces of the cache may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CacheRam {
+    /// 8 GiB or a quarter of the machine's memory, whichever is less.
+    Default,
+    /// As much as there is.
+    Unlimited,
+    /// This many bytes; 0 keeps nothing outside of the pool.
+    Bytes(u64),
+}
+
 /// What a user asks of the engine; `None` leaves the choice to [`EngineConfig::settle`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
@@ -102,6 +116,8 @@ pub struct EngineConfig {
     pub type_k: KvType,
     /// `-ctv`.
     pub type_v: KvType,
+    /// Host memory for saved pieces of the cache (`--cache-ram`).
+    pub cache_ram: CacheRam,
     /// Requests that may wait for a slot before further ones are refused.
     pub max_queue: u32,
     /// Longest pause between two tokens of a running stream that a waiting prompt may cause; it sizes the chunks of its prefill.
@@ -121,6 +137,7 @@ impl Default for EngineConfig {
             flash_attention: FlashAttention::Auto,
             type_k: KvType::F16,
             type_v: KvType::F16,
+            cache_ram: CacheRam::Default,
             max_queue: 1024,
             max_token_gap: Duration::from_millis(200),
         }
@@ -151,6 +168,8 @@ pub struct Limits {
     pub n_ubatch: u32,
     /// Sequence ids that the engine may use, `0 ≤ id < n_seq_max`; more than `n_slots`, at most 256.
     pub n_seq_max: u32,
+    /// Most bytes of saved pieces in host memory; `None` is no limit, 0 keeps none.
+    pub max_store_bytes: Option<u64>,
     /// Requests that may wait for a slot.
     pub max_queue: u32,
     /// See [`EngineConfig::max_token_gap`].
@@ -183,7 +202,8 @@ impl Limits {
 }
 
 impl EngineConfig {
-    /// Settles every number that was left open. `free_memory_bytes` is the memory that the pool could have.
+    /// Settles every number that was left open. `free_memory_bytes` is the memory that the pool could have, `machine_bytes` all
+    /// that the machine has.
     ///
     /// - A slot may use the whole pool where the number of slots was left open or `kv_unified` is true, else `n_ctx / n_slots`
     ///   rounded up to 256; never more than the model was trained on.
@@ -193,7 +213,7 @@ impl EngineConfig {
     /// # Errors
     /// [`Error::InvalidConfig`] names the first setting that is out of range, contradicts another, or asks for more memory than is
     /// free.
-    pub fn settle(&self, facts: &ModelFacts, free_memory_bytes: u64) -> Result<Limits> {
+    pub fn settle(&self, facts: &ModelFacts, free_memory_bytes: u64, machine_bytes: u64) -> Result<Limits> {
         self.validate()?;
         let n_slots = self.n_slots.unwrap_or(DEFAULT_SLOTS);
         let n_rows_min = n_slots + MIN_CHUNK;
@@ -221,6 +241,11 @@ impl EngineConfig {
             n_ctx_slot: n_ctx_slot.min(facts.n_ctx_train.max(1)),
             n_ubatch: self.n_ubatch.min(self.n_batch).max(n_rows_min).min(n_ctx),
             n_seq_max: n_ids.min(n_ids_max),
+            max_store_bytes: match self.cache_ram {
+                CacheRam::Default => Some(DEFAULT_STORE.min(machine_bytes / 4)),
+                CacheRam::Unlimited => None,
+                CacheRam::Bytes(n) => Some(n),
+            },
             max_queue: self.max_queue,
             max_token_gap: self.max_token_gap,
         })
@@ -294,7 +319,7 @@ mod tests {
     fn settle_for(facts: ModelFacts, free: u64, change: impl FnOnce(&mut EngineConfig)) -> Limits {
         let mut config = EngineConfig::default();
         change(&mut config);
-        config.settle(&facts, free).expect("the configuration is valid")
+        config.settle(&facts, free, 64 << 30).expect("the configuration is valid")
     }
 
     #[test]
@@ -347,7 +372,7 @@ mod tests {
     fn a_pool_beyond_the_free_memory_is_refused_with_both_numbers() {
         let config = EngineConfig { n_ctx: Some(4096), ..EngineConfig::default() };
         let message = "a context of 4096 tokens takes 6291456 bytes, but 6291455 are free; set a smaller n_ctx".to_owned();
-        assert_eq!(config.settle(&FACTS, 6_291_455), Err(Error::InvalidConfig { param: "n_ctx", message }));
+        assert_eq!(config.settle(&FACTS, 6_291_455, 64 << 30), Err(Error::InvalidConfig { param: "n_ctx", message }));
     }
 
     #[test]
@@ -371,7 +396,7 @@ mod tests {
         let refused = |change: fn(&mut EngineConfig)| {
             let mut config = EngineConfig::default();
             change(&mut config);
-            match config.settle(&FACTS, PLENTY) {
+            match config.settle(&FACTS, PLENTY, 64 << 30) {
                 Err(Error::InvalidConfig { param, .. }) => param,
                 other => panic!("{other:?}"),
             }

@@ -55,6 +55,24 @@ pub enum Error {
         /// Most events that may wait.
         limit: usize,
     },
+    /// A file of a saved prefix does not belong to this model and cache, or is damaged. Nothing was loaded.
+    #[error("cannot load the prefix in {}: {reason}", path.display())]
+    PrefixFile {
+        /// The file that was asked for.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Pinned prefixes would take more than half of the cache.
+    #[error("the prefix of {n_bytes} bytes cannot be pinned: {n_pinned_bytes} are pinned already, and {limit} may be")]
+    PinsFull {
+        /// What it would take.
+        n_bytes: u64,
+        /// What the pinned prefixes take.
+        n_pinned_bytes: u64,
+        /// Most bytes of all pinned prefixes.
+        limit: u64,
+    },
     /// llama.cpp could not compute a step.
     #[error("the model could not compute a step: {reason}")]
     Decode {

@@ -5,7 +5,9 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::engine::runner::{DecodeError, Plan, Runner, SequenceId};
+use std::ops::Range;
+
+use crate::engine::runner::{DecodeError, MemoryKind, Plan, Runner, SequenceId, StateError};
 use crate::request::Token;
 
 /// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the others are printable characters.
@@ -240,6 +242,22 @@ impl Runner for FakeRunner {
     fn drop_sequence(&mut self, id: SequenceId) {
         let removed = std::mem::take(self.held_mut(id));
         self.release(&removed);
+    }
+
+    fn memory(&self) -> MemoryKind {
+        todo!("state is being written")
+    }
+
+    fn save(&mut self, _id: SequenceId, _range: Range<u32>) -> std::result::Result<Box<[u8]>, StateError> {
+        todo!("state is being written")
+    }
+
+    fn restore(&mut self, _id: SequenceId, _piece: &[u8], _kept: Range<u32>) -> std::result::Result<(), StateError> {
+        todo!("state is being written")
+    }
+
+    fn relocate(&mut self, _ids: &[SequenceId], _range: Range<u32>) -> std::result::Result<(), StateError> {
+        todo!("state is being written")
     }
 
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {

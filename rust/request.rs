@@ -1,5 +1,8 @@
 //! What a caller asks for and what a stream yields: plain data that crosses threads.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 
 /// A token id of the model's vocabulary, `0 ≤ id < n_vocab`.
@@ -116,6 +119,54 @@ impl Default for SamplingParams {
     }
 }
 
+/// What becomes of a prompt once it is computed.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum Task {
+    /// It is continued.
+    #[default]
+    Complete,
+    /// It stays computed until it is unpinned.
+    Pin,
+    /// It is copied out of the cache. With `computes` false, only as far as it is cached.
+    Save {
+        /// Whether what is not cached is computed first.
+        computes: bool,
+    },
+    /// It is not computed, but taken from this copy.
+    Load(Arc<SavedPrefix>),
+}
+
+/// The computed state of a prompt, outside of the cache. Its bytes mean something only to the same model with the same cache.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SavedPrefix {
+    /// The prompt.
+    pub tokens: Vec<Token>,
+    /// Copies of stretches that follow each other from 0 to the prompt's end.
+    pub pieces: Vec<SavedPiece>,
+    /// The logits after the prompt, where the state cannot be cut to compute them again.
+    pub logits: Option<Vec<f32>>,
+}
+
+/// The computed state of a stretch of tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SavedPiece {
+    /// Which tokens of the prompt.
+    pub range: Range<u32>,
+    /// As [`Runner::save`](crate::engine::runner::Runner::save) made them.
+    pub bytes: Arc<[u8]>,
+}
+
+/// A prefix that stays computed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PinnedPrefix {
+    /// Names it when it is unpinned; counts up.
+    pub id: u64,
+    /// The prefix.
+    pub tokens: Vec<Token>,
+    /// What its computed state takes, in the pool or in the store, shared or not.
+    pub n_bytes: u64,
+}
+
 /// What a caller asks for: one prompt, `n` completions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
@@ -131,13 +182,32 @@ pub struct Request {
     pub seed: u32,
     /// How each branch chooses its tokens.
     pub sampling: SamplingParams,
+    /// The slot that its first branch takes where that one is free; [`Task::Load`] waits for it.
+    pub slot: Option<u32>,
+    /// What becomes of the prompt. All but [`Task::Complete`] have one branch, which draws no token.
+    pub task: Task,
 }
 
 impl Request {
     /// A request for one completion with default sampling.
     #[must_use]
     pub fn new(prompt: Prompt, seed: u32) -> Self {
-        Self { prompt, n: 1, max_tokens: None, stop: Vec::new(), seed, sampling: SamplingParams::default() }
+        Self {
+            prompt,
+            n: 1,
+            max_tokens: None,
+            stop: Vec::new(),
+            seed,
+            sampling: SamplingParams::default(),
+            slot: None,
+            task: Task::Complete,
+        }
+    }
+
+    /// A request that computes `prompt`, or takes what is cached of it, for `task`.
+    #[must_use]
+    pub fn for_task(prompt: Prompt, task: Task) -> Self {
+        Self { max_tokens: Some(0), task, ..Self::new(prompt, 0) }
     }
 
     /// Checks every field against its range and the model's vocabulary of `n_vocab` pieces.
@@ -254,6 +324,17 @@ pub struct Finished {
     pub reason: FinishReason,
     /// What it cost.
     pub usage: Usage,
+    /// What a task other than [`Task::Complete`] and [`Task::Load`] made.
+    pub made: Option<Box<Made>>,
+}
+
+/// What a task made.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Made {
+    /// By [`Task::Pin`].
+    Pinned(PinnedPrefix),
+    /// By [`Task::Save`].
+    Saved(SavedPrefix),
 }
 
 /// Why a branch ended.

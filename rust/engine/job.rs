@@ -34,7 +34,7 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn new(request: Request, sender: Sender, waiting: Waiting) -> Self {
-        let Request { prompt, n, max_tokens, stop, seed, sampling } = request;
+        let Request { prompt, n, max_tokens, stop, seed, sampling, slot: _, task: _ } = request;
         Self {
             prompt: prompt.into_tokens(),
             n,

@@ -15,15 +15,15 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 
-pub use stats::{RunningStats, SlotStats, Stats};
+pub use stats::{CachedNode, RunningStats, SlotStats, Stats, StepTimes, StoreStats, Tier};
 pub use stream::{Bell, Completions, MAX_EVENTS_BEHIND, Ready};
 
 use crate::config::Limits;
 use crate::error::{Error, Result};
-use crate::request::Request;
+use crate::request::{PinnedPrefix, Request, Token};
 use job::{Job, Waiting};
 use runner::Runner;
-use worker::{Command, Worker};
+use worker::{Command, Question, Worker};
 
 /// A handle on the worker thread. Clones share it; the last one to drop ends it, and every open stream with [`Error::Stopped`].
 #[derive(Clone)]
@@ -136,6 +136,64 @@ impl Engine {
         let mut stats = self.inner.published.stats.lock().expect("no code that holds the stats can panic").clone();
         stats.n_waiting = self.inner.published.n_waiting.load(Ordering::Acquire);
         stats
+    }
+
+    /// The prefix tree, parents before their children. The worker answers between two steps.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`], as every question that the worker answers.
+    pub fn cached(&self) -> Result<Vec<CachedNode>> {
+        self.ask(Question::Cached)
+    }
+
+    /// Every pinned prefix, in the order of their pinning.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    pub fn pinned(&self) -> Result<Vec<PinnedPrefix>> {
+        self.ask(Question::Pinned)
+    }
+
+    /// Lets a pinned prefix be evicted again; `false` where no prefix has that id.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`].
+    pub fn unpin(&self, id: u64) -> Result<bool> {
+        self.ask(|answer| Question::Unpin(id, answer))
+    }
+
+    /// The tokens that `slot` holds: those that its sequence has computed, or the last one's that ran there.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for a slot that does not exist; [`Error::Stopped`].
+    pub fn slot_tokens(&self, slot: u32) -> Result<Vec<Token>> {
+        self.check_slot(slot)?;
+        self.ask(|answer| Question::SlotTokens(slot, answer))
+    }
+
+    /// Forgets the tokens that `slot` holds, in the pool and in the store, as far as no other path holds them; returns how many
+    /// the slot held. A slot where a sequence runs is erased when that has ended.
+    ///
+    /// # Errors
+    /// As [`Engine::slot_tokens`].
+    pub fn erase_slot(&self, slot: u32) -> Result<u32> {
+        self.check_slot(slot)?;
+        self.ask(|answer| Question::EraseSlot(slot, answer))
+    }
+
+    fn check_slot(&self, slot: u32) -> Result<()> {
+        let n_slots = self.inner.limits.n_slots;
+        if slot < n_slots {
+            return Ok(());
+        }
+        let message = format!("there is no slot {slot}; there are {n_slots}, counted from 0");
+        Err(Error::InvalidRequest { param: "id_slot", message })
+    }
+
+    fn ask<T>(&self, question: impl FnOnce(mpsc::SyncSender<T>) -> Question) -> Result<T> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.inner.commands.send(Command::Ask(question(answer))).map_err(|_| Error::Stopped)?;
+        answered.recv().map_err(|_| Error::Stopped)
     }
 
     /// Whether the worker lives: it was not stopped and has not panicked.

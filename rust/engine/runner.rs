@@ -1,5 +1,7 @@
 //! The one seam between the engine and a model.
 
+use std::ops::Range;
+
 pub use crate::cache::SequenceId;
 use crate::request::Token;
 
@@ -29,6 +31,38 @@ pub struct Plan {
 pub struct DecodeError {
     /// The backend's code in words.
     pub reason: String,
+}
+
+/// Why a piece could not be saved or restored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct StateError {
+    /// What the memory answered.
+    pub reason: String,
+}
+
+/// At which points of what a sequence holds another one can begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Forks {
+    /// At any.
+    Anywhere,
+    /// Where the last tokens, as many as a sliding window looks back, are still there; a saved piece only at its end.
+    InWindow,
+    /// Only at the end: the memory is a state, which is saved and restored whole.
+    AtEnd,
+}
+
+/// What a model's memory can do, and what it costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryKind {
+    /// Where it can be shared.
+    pub forks: Forks,
+    /// Whether every used cell slows every decode: attention on a CPU.
+    pub idle_cells_cost: bool,
+    /// Bytes of one token's cells in a saved piece, about.
+    pub bytes_per_token: u64,
+    /// What one more run of adjacent cells costs in a save, in tokens of one run.
+    pub tokens_per_run: u32,
 }
 
 /// A model with its KV cells, as the worker sees it. Every call is made on the worker's thread.
@@ -63,6 +97,31 @@ pub trait Runner {
 
     /// Forgets everything that `id` holds.
     fn drop_sequence(&mut self, id: SequenceId);
+
+    /// What the memory can do.
+    fn memory(&self) -> MemoryKind;
+
+    /// A copy of what `id` holds of the tokens of `range`, on its own; of a memory that forks [`Forks::AtEnd`] the whole state,
+    /// and `range` is all that `id` holds. Nothing changes.
+    ///
+    /// # Errors
+    /// [`StateError`] if the memory refused.
+    fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Box<[u8]>, StateError>;
+
+    /// Appends the tokens of `kept` of a saved piece to `id`, which holds `[0, kept.start)`; the piece was saved of a range that
+    /// contains `kept`, after the same tokens. As many cells as the piece has must be free. A whole state goes to an `id` that
+    /// holds nothing.
+    ///
+    /// # Errors
+    /// [`StateError`] if the memory refused the piece; then `id` holds what it held before.
+    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError>;
+
+    /// Moves the cells of `range`, which every one of `ids` holds in common, to the lowest free ones; all of them go on sharing
+    /// them. Only for a memory that forks [`Forks::Anywhere`].
+    ///
+    /// # Errors
+    /// [`StateError`] if the memory refused: nothing was moved, or, where it says so, `ids` hold only `[0, range.start)`.
+    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), StateError>;
 
     /// Appends the bytes that `token` stands for; control tokens stand for none.
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>);

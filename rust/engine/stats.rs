@@ -1,5 +1,9 @@
 //! What the engine is doing: counters since its start, and one entry per slot.
 
+use std::time::Duration;
+
+use crate::request::Token;
+
 /// A snapshot of the engine, as of its last step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
@@ -9,8 +13,12 @@ pub struct Stats {
     pub n_waiting: usize,
     /// Tokens computed that nobody drew in that step: prompts, and what preempted sequences computed again.
     pub n_computed: u64,
-    /// Prompt tokens that were found computed.
+    /// Prompt tokens that were found computed: in the pool, in the store, or because another request computed them meanwhile.
     pub n_cached: u64,
+    /// Of these, tokens that came back from the store.
+    pub n_restored: u64,
+    /// Of these, tokens that another request was still computing when they were asked for.
+    pub n_awaited: u64,
     /// Tokens drawn.
     pub n_predicted: u64,
     /// Decodes.
@@ -21,6 +29,96 @@ pub struct Stats {
     pub n_cells_used: usize,
     /// Cells of the pool.
     pub n_cells: usize,
+    /// The highest used cell, plus one: what each decode looks through.
+    pub n_cells_reached: usize,
+    /// Cells that only idle prefixes hold.
+    pub n_cells_idle: usize,
+    /// Sequence ids that hold something.
+    pub n_ids_used: usize,
+    /// Sequence ids.
+    pub n_ids: usize,
+    /// The second tier.
+    pub store: StoreStats,
+    /// Where the worker's time went.
+    pub times: StepTimes,
+}
+
+/// The store: saved pieces in host memory.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoreStats {
+    /// Bytes of all pieces.
+    pub n_bytes: u64,
+    /// Most bytes; `None` is no limit.
+    pub max_bytes: Option<u64>,
+    /// Pieces.
+    pub n_pieces: usize,
+    /// Tokens copied into it since the start.
+    pub n_saved: u64,
+    /// Tokens copied back into the pool since the start.
+    pub n_restored: u64,
+    /// Tokens that were forgotten for want of room, in either tier, since the start.
+    pub n_forgotten: u64,
+    /// Cells that were moved to lower ones since the start.
+    pub n_relocated: u64,
+}
+
+/// Time that the worker spent since its start, by part of a step.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StepTimes {
+    /// Taking commands, dropping cancelled requests; waiting for work is not counted.
+    pub receive: Duration,
+    /// Finding prefixes, admitting sequences and forking.
+    pub place: Duration,
+    /// Deciding which tokens are computed next, and making room for them.
+    pub plan: Duration,
+    /// Computing.
+    pub decode: Duration,
+    /// Choosing tokens.
+    pub sample: Duration,
+    /// Turning tokens into text.
+    pub text: Duration,
+    /// Handing events to their readers.
+    pub emit: Duration,
+    /// Copying cells out of the pool, or to lower cells.
+    pub spill: Duration,
+    /// Copying cells back into the pool.
+    pub restore: Duration,
+}
+
+/// A part of the prefix tree: a stretch of tokens after those of its parent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedNode {
+    /// Its place in the listing of its parent; `None` for a first stretch.
+    pub parent: Option<usize>,
+    /// Its tokens.
+    pub tokens: Vec<Token>,
+    /// Tokens before it.
+    pub start: u32,
+    /// Where it is.
+    pub tier: Tier,
+    /// Slots whose sequences run on it.
+    pub slots: Vec<u32>,
+    /// Whether a pinned prefix contains it.
+    pub is_pinned: bool,
+    /// Requests that found it computed.
+    pub n_hits: u64,
+    /// Bytes that it takes in the store; a piece that was saved in one is counted in its last stretch.
+    pub n_stored_bytes: u64,
+}
+
+/// Where a stretch of computed tokens is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    /// In cells.
+    Pool,
+    /// In cells, and a copy in the store.
+    Both,
+    /// In the store.
+    Store,
+    /// In cells, as far as a running sequence has computed it.
+    Computing,
+    /// Nowhere: only what follows it is stored.
+    Nowhere,
 }
 
 /// What one slot is doing.

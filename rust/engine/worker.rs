@@ -1,7 +1,7 @@
 //! The loop of the one thread that owns the runner.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
@@ -12,17 +12,28 @@ use crate::engine::job::{Job, Waiting};
 use crate::engine::runner::{DecodeError, Plan, Row, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::sequence::{Drawn, Running, Sequence};
-use crate::engine::stats::{RunningStats, SlotStats, Stats};
+use crate::engine::stats::{CachedNode, RunningStats, SlotStats, Stats};
 use crate::engine::stream::Bell;
 use crate::error::{Error, Result};
-use crate::request::{Event, FinishReason, Finished};
+use crate::request::{Event, FinishReason, Finished, PinnedPrefix, Token};
 
 /// What a handle asks of the worker.
 pub(crate) enum Command {
     /// A request to queue; counted in [`Published::n_waiting`].
     Submit(Box<Job>),
+    /// To be answered between two steps.
+    Ask(Question),
     /// End now.
     Stop,
+}
+
+/// A question, with the channel for its answer.
+pub(crate) enum Question {
+    Cached(SyncSender<Vec<CachedNode>>),
+    Pinned(SyncSender<Vec<PinnedPrefix>>),
+    Unpin(u64, SyncSender<bool>),
+    SlotTokens(u32, SyncSender<Vec<Token>>),
+    EraseSlot(u32, SyncSender<u32>),
 }
 
 pub(crate) struct Worker<R> {
@@ -111,6 +122,7 @@ impl<R: Runner> Worker<R> {
                     self.jobs.insert(self.n_submitted, *job);
                     self.n_submitted += 1;
                 }
+                Some(Command::Ask(_)) => todo!("the cache is being rewritten"),
                 Some(Command::Stop) | None => return false,
             }
         }
@@ -286,7 +298,7 @@ impl<R: Runner> Worker<R> {
         let job = self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences");
         job.n_running -= 1;
         job.n_finished += 1;
-        job.events.push(Event::Finished(Finished { index: sequence.index, slot, reason, usage: sequence.usage() }));
+        job.events.push(Event::Finished(Finished { index: sequence.index, slot, reason, usage: sequence.usage(), made: None }));
     }
 
     /// Makes the step's events readable, then rings each bell once.

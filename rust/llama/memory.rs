@@ -35,15 +35,25 @@ fn free_on_device(device: sys::ggml_backend_dev_t) -> u64 {
 
 /// Bytes that this process can take before the machine swaps or its control group is full. `None` where the system is not Linux.
 fn available_bytes() -> Option<u64> {
-    let on_machine = parse_available(&fs::read_to_string("/proc/meminfo").ok()?)?;
+    let on_machine = parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?, "MemAvailable:")?;
     let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| parse_group(&text));
     let in_groups = group.iter().flat_map(|path| path.ancestors()).filter_map(free_in_group);
     Some(in_groups.fold(on_machine, u64::min))
 }
 
-/// `MemAvailable` of `/proc/meminfo`, in bytes.
-fn parse_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+/// Bytes of memory that this process could ever have; `u64::MAX` where the system is not Linux.
+pub(super) fn machine_bytes() -> u64 {
+    let Some(on_machine) = fs::read_to_string("/proc/meminfo").ok().and_then(|text| parse_meminfo(&text, "MemTotal:")) else {
+        return u64::MAX;
+    };
+    let group = fs::read_to_string("/proc/self/cgroup").ok().and_then(|text| parse_group(&text));
+    let limit = |folder: &Path| fs::read_to_string(folder.join("memory.max")).ok()?.trim().parse::<u64>().ok();
+    group.iter().flat_map(|path| path.ancestors()).filter_map(limit).fold(on_machine, u64::min)
+}
+
+/// The line `name` of `/proc/meminfo`, in bytes.
+fn parse_meminfo(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
@@ -69,8 +79,8 @@ mod tests {
     #[test]
     fn linux_says_what_is_available() {
         let meminfo = "MemTotal:       32000000 kB\nMemFree:         1000000 kB\nMemAvailable:   20000000 kB\n";
-        assert_eq!(parse_available(meminfo), Some(20_480_000_000));
-        assert_eq!(parse_available("MemTotal: 1 kB\n"), None);
+        assert_eq!(parse_meminfo(meminfo, "MemAvailable:"), Some(20_480_000_000));
+        assert_eq!(parse_meminfo("MemTotal: 1 kB\n", "MemAvailable:"), None);
         assert!(available_bytes().is_some_and(|bytes| bytes > 0));
     }
 

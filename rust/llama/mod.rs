@@ -24,7 +24,9 @@ mod vocabulary;
 use std::sync::Arc;
 
 use crate::config::{EngineConfig, Limits};
-use crate::engine::runner::{DecodeError, Plan, Runner, SequenceId};
+use std::ops::Range;
+
+use crate::engine::runner::{DecodeError, MemoryKind, Plan, Runner, SequenceId, StateError};
 use crate::error::{Error, Result};
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
@@ -134,6 +136,22 @@ impl Runner for LlamaRunner {
     fn drop_sequence(&mut self, id: SequenceId) {
         let is_done = self.context.truncate(id, 0);
         assert!(is_done, "every memory can forget a whole sequence");
+    }
+
+    fn memory(&self) -> MemoryKind {
+        todo!("state is being written")
+    }
+
+    fn save(&mut self, _id: SequenceId, _range: Range<u32>) -> std::result::Result<Box<[u8]>, StateError> {
+        todo!("state is being written")
+    }
+
+    fn restore(&mut self, _id: SequenceId, _piece: &[u8], _kept: Range<u32>) -> std::result::Result<(), StateError> {
+        todo!("state is being written")
+    }
+
+    fn relocate(&mut self, _ids: &[SequenceId], _range: Range<u32>) -> std::result::Result<(), StateError> {
+        todo!("state is being written")
     }
 
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {

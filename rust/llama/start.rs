@@ -13,7 +13,7 @@ use crate::llama::{LlamaRunner, Model, memory};
 /// [`Error::InvalidConfig`](crate::error::Error::InvalidConfig) names the setting that is out of range or asks for more memory
 /// than there is; otherwise what [`LlamaRunner::new`] answers.
 pub fn start(model: &Arc<Model>, config: &EngineConfig) -> Result<Engine> {
-    let limits = config.settle(&model.facts(config.type_k, config.type_v), memory::free_bytes(model))?;
+    let limits = config.settle(&model.facts(config.type_k, config.type_v), memory::free_bytes(model), memory::machine_bytes())?;
     let (model, config) = (Arc::clone(model), config.clone());
     Engine::start(limits, move || LlamaRunner::new(model, &config, &limits))
 }

@@ -11,6 +11,8 @@ import_exception!(weft.errors, InvalidRequest);
 import_exception!(weft.errors, ContextOverflow);
 import_exception!(weft.errors, QueueFull);
 import_exception!(weft.errors, SlowReader);
+import_exception!(weft.errors, PrefixFileError);
+import_exception!(weft.errors, PinsFull);
 import_exception!(weft.errors, DecodeError);
 import_exception!(weft.errors, EngineStopped);
 import_exception!(weft.errors, ForkedProcess);
@@ -25,6 +27,8 @@ impl From<Error> for PyErr {
             Error::ContextOverflow { n_prompt, n_ctx } => ContextOverflow::new_err((n_prompt, n_ctx)),
             Error::QueueFull { n_waiting } => QueueFull::new_err((n_waiting,)),
             Error::SlowReader { n_behind, limit } => SlowReader::new_err((n_behind, limit)),
+            Error::PrefixFile { path, reason } => PrefixFileError::new_err((path, reason)),
+            Error::PinsFull { n_bytes, n_pinned_bytes, limit } => PinsFull::new_err((n_bytes, n_pinned_bytes, limit)),
             Error::Decode { reason } => DecodeError::new_err((reason,)),
             Error::Stopped => EngineStopped::new_err(()),
         }

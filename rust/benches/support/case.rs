@@ -90,7 +90,7 @@ impl Bench {
         };
         let facts = self.model.facts(config.type_k, config.type_v);
         // The pool's size is given, so that free memory does not matter.
-        let limits = config.settle(&facts, u64::MAX).map_err(|error| error.to_string())?;
+        let limits = config.settle(&facts, u64::MAX, u64::MAX).map_err(|error| error.to_string())?;
         let n_ctx = limits.n_ctx_slot as usize;
         let tokens = self.tokens();
         let prompt = &tokens[..n_shared.min(n_ctx / 8 * 7)];

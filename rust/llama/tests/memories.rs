@@ -15,7 +15,7 @@ const C: SequenceId = SequenceId(2);
 
 fn start(model: &Arc<Model>) -> (LlamaRunner, Limits) {
     let config = EngineConfig { n_slots: Some(4), n_ctx: Some(512), n_threads: Some(1), ..EngineConfig::default() };
-    let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30).expect("the configuration is valid");
+    let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("the configuration is valid");
     (LlamaRunner::new(Arc::clone(model), &config, &limits).expect("the toy model runs"), limits)
 }
 

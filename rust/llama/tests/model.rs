@@ -71,7 +71,7 @@ fn a_model_says_what_it_is() {
 #[test]
 fn the_default_pool_of_the_demo_model_has_8192_cells() {
     let facts = demo().facts(KvType::F16, KvType::F16);
-    let limits = EngineConfig::default().settle(&facts, 8 << 30).expect("the defaults are valid");
+    let limits = EngineConfig::default().settle(&facts, 8 << 30, 8 << 30).expect("the defaults are valid");
     assert_eq!((limits.n_slots, limits.n_ctx, limits.n_ctx_slot), (8, 8192, 1024));
 }
 

@@ -18,7 +18,7 @@ fn try_start(change: impl FnOnce(&mut EngineConfig)) -> Result<(LlamaRunner, Lim
     let mut config = EngineConfig { n_slots: Some(4), n_ctx: Some(1024), n_threads: Some(1), ..EngineConfig::default() };
     change(&mut config);
     let model = demo();
-    let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30)?;
+    let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30)?;
     Ok((LlamaRunner::new(Arc::clone(&model), &config, &limits)?, limits))
 }
 
