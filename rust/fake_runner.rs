@@ -1,13 +1,14 @@
 //! A runner without a model: the next token is a function of the prefix, and every computed token is counted.
 //!
 //! For tests and benches. It is as strict as llama.cpp: a gap in the positions, a taken id or a full pool is a panic or an error.
+//! It puts tokens into cells as llama.cpp does, and a saved piece knows the text that it was saved after: what is restored in the
+//! wrong place changes everything that is drawn from then on.
 
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use std::ops::Range;
-
-use crate::engine::runner::{DecodeError, MemoryKind, Plan, Runner, SequenceId, StateError};
+use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, Runner, SequenceId, StateError};
 use crate::request::Token;
 
 /// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the others are printable characters.
@@ -35,6 +36,11 @@ struct State {
     /// Which decodes fail from now on.
     failing: Option<Failing>,
     n_cells_used: usize,
+    n_cells_reached: usize,
+    n_saves: usize,
+    n_restores: usize,
+    /// Whether saves and restores fail from now on.
+    fails_states: bool,
 }
 
 /// Which decodes fail.
@@ -79,6 +85,29 @@ impl FakeControl {
     pub fn n_cells_used(&self) -> usize {
         self.lock().n_cells_used
     }
+
+    /// The highest cell in use, plus one.
+    #[must_use]
+    pub fn n_cells_reached(&self) -> usize {
+        self.lock().n_cells_reached
+    }
+
+    /// Pieces saved so far.
+    #[must_use]
+    pub fn n_saves(&self) -> usize {
+        self.lock().n_saves
+    }
+
+    /// Pieces restored so far.
+    #[must_use]
+    pub fn n_restores(&self) -> usize {
+        self.lock().n_restores
+    }
+
+    /// From now on saves and restores fail, or no longer do.
+    pub fn fail_states(&self, fails: bool) {
+        self.lock().fails_states = fails;
+    }
 }
 
 /// See the module.
@@ -91,6 +120,9 @@ pub struct FakeRunner {
     /// A sequence of this many tokens is followed by [`END`].
     ends_at: Option<usize>,
     keeps_plans: bool,
+    memory: MemoryKind,
+    /// Where the search for free cells begins.
+    head: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -99,6 +131,13 @@ struct Held {
     /// A digest of the tokens up to this one.
     digest: u64,
 }
+
+/// Bytes of one token in a piece: its position, the digest up to it, and the one before it.
+const PIECE_TOKEN: usize = 20;
+
+/// The memory of a fake runner: as attention on a CPU.
+pub const MEMORY: MemoryKind =
+    MemoryKind { forks: Forks::Anywhere, idle_cells_cost: true, bytes_per_token: PIECE_TOKEN as u64, tokens_per_run: 2 };
 
 impl FakeRunner {
     /// A pool of `n_cells` cells and `n_ids` ids.
@@ -112,6 +151,8 @@ impl FakeRunner {
             logits: Vec::new(),
             ends_at: None,
             keeps_plans: true,
+            memory: MEMORY,
+            head: 0,
         };
         (runner, control)
     }
@@ -120,6 +161,13 @@ impl FakeRunner {
     #[must_use]
     pub fn ending_at(mut self, n_tokens: usize) -> Self {
         self.ends_at = Some(n_tokens);
+        self
+    }
+
+    /// The same, but its memory is of this kind.
+    #[must_use]
+    pub fn with_memory(mut self, memory: MemoryKind) -> Self {
+        self.memory = memory;
         self
     }
 
@@ -146,12 +194,40 @@ impl FakeRunner {
     fn release(&mut self, held: &[Held]) {
         for held in held {
             self.n_owners[held.cell] -= 1;
+            if self.n_owners[held.cell] == 0 {
+                self.head = self.head.min(held.cell);
+            }
         }
         self.count_cells();
     }
 
+    /// Free cells for `n` tokens, as llama.cpp finds them.
+    fn find_cells(&mut self, n: usize) -> Option<Vec<usize>> {
+        let n_cells = self.n_owners.len();
+        let n_used = self.n_owners.iter().filter(|&&n| n > 0).count();
+        let head = if self.head > n_used + 2 * n { 0 } else { self.head };
+        let around = (head..n_cells).chain(0..head);
+        let cells: Vec<usize> = around.filter(|&cell| self.n_owners[cell] == 0).take(n).collect();
+        (cells.len() == n).then(|| {
+            self.head = cells.last().map_or(self.head, |last| last + 1);
+            for &cell in &cells {
+                self.n_owners[cell] = 1;
+            }
+            cells
+        })
+    }
+
     fn count_cells(&self) {
-        self.control.lock().n_cells_used = self.n_owners.iter().filter(|&&n| n > 0).count();
+        let mut state = self.control.lock();
+        state.n_cells_used = self.n_owners.iter().filter(|&&n| n > 0).count();
+        state.n_cells_reached = self.n_owners.iter().rposition(|&n| n > 0).map_or(0, |cell| cell + 1);
+    }
+
+    fn check_states(&self) -> Result<(), StateError> {
+        if self.control.lock().fails_states {
+            return Err(StateError { reason: "told to fail".into() });
+        }
+        Ok(())
     }
 
     fn wait_for_permission(&self) {
@@ -182,7 +258,12 @@ impl Runner for FakeRunner {
             None => false,
         };
         self.logits.clear();
-        let mut next_free = 0;
+        let Some(cells) = self.find_cells(plan.rows.len()) else {
+            return Err(DecodeError { reason: "the pool is full".into() });
+        };
+        for &cell in &cells {
+            self.n_owners[cell] = 0;
+        }
         for (n, row_of) in plan.rows.iter().enumerate() {
             // A backend that fails has computed some of the rows already.
             if fails && n > 0 {
@@ -192,14 +273,8 @@ impl Runner for FakeRunner {
             assert_eq!(held.len(), row_of.position as usize, "a gap in the positions of {:?}", row_of.sequence);
             let digest = digest_of(held.last().map_or(0, |held| held.digest), row_of.token);
             let ends = self.ends_at.is_some_and(|n| held.len() + 1 >= n);
-            while self.n_owners.get(next_free).is_some_and(|&n| n > 0) {
-                next_free += 1;
-            }
-            let cell = next_free;
-            let Some(n_owners) = self.n_owners.get_mut(cell) else {
-                return Err(DecodeError { reason: "the pool is full".into() });
-            };
-            *n_owners = 1;
+            let cell = cells[n];
+            self.n_owners[cell] = 1;
             self.held_mut(row_of.sequence).push(Held { cell, digest });
             self.logits.push(row_of.wants_logits.then(|| row(digest, ends)));
         }
@@ -219,7 +294,10 @@ impl Runner for FakeRunner {
 
     fn can_fork(&self, from: SequenceId, n_held: u32, n_tokens: u32) -> bool {
         assert_eq!(self.sequences[usize::from(from.0)].len(), n_held as usize, "the cache and the model agree on {from:?}");
-        n_tokens <= n_held
+        match self.memory.forks {
+            Forks::Anywhere | Forks::InWindow => n_tokens <= n_held,
+            Forks::AtEnd => n_tokens == n_held,
+        }
     }
 
     fn fork(&mut self, from: SequenceId, to: SequenceId, n_tokens: u32) {
@@ -233,7 +311,11 @@ impl Runner for FakeRunner {
     }
 
     fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool {
+        let is_state = self.memory.forks == Forks::AtEnd;
         let held = self.held_mut(id);
+        if is_state && n_kept > 0 && (n_kept as usize) < held.len() {
+            return false;
+        }
         let removed = held.split_off(held.len().min(n_kept as usize));
         self.release(&removed);
         true
@@ -245,19 +327,78 @@ impl Runner for FakeRunner {
     }
 
     fn memory(&self) -> MemoryKind {
-        todo!("state is being written")
+        self.memory
     }
 
-    fn save(&mut self, _id: SequenceId, _range: Range<u32>) -> std::result::Result<Box<[u8]>, StateError> {
-        todo!("state is being written")
+    fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Box<[u8]>, StateError> {
+        self.check_states()?;
+        let held = &self.sequences[usize::from(id.0)];
+        let is_state = self.memory.forks == Forks::AtEnd;
+        assert!(!is_state || (range.start == 0 && range.end as usize == held.len()), "a state is saved whole");
+        let mut cells: Vec<u32> = range.collect();
+        cells.sort_by_key(|&position| held[position as usize].cell);
+        let mut bytes = Vec::with_capacity(cells.len() * PIECE_TOKEN);
+        for position in cells {
+            let before = position.checked_sub(1).map_or(0, |before| held[before as usize].digest);
+            bytes.extend(position.to_le_bytes());
+            bytes.extend(held[position as usize].digest.to_le_bytes());
+            bytes.extend(before.to_le_bytes());
+        }
+        self.control.lock().n_saves += 1;
+        Ok(bytes.into())
     }
 
-    fn restore(&mut self, _id: SequenceId, _piece: &[u8], _kept: Range<u32>) -> std::result::Result<(), StateError> {
-        todo!("state is being written")
+    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<Vec<u32>, StateError> {
+        self.check_states()?;
+        let mut tokens: Vec<(u32, u64, u64)> = Vec::new();
+        for token in piece.chunks(PIECE_TOKEN) {
+            let digest = |at: usize| Some(u64::from_le_bytes(token.get(at..at + 8)?.try_into().ok()?));
+            let position = token.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+            let read = position.and_then(|position| Some((position, digest(4)?, digest(12)?)));
+            tokens.push(read.ok_or_else(|| StateError { reason: "the piece is cut short".into() })?);
+        }
+        let order: Vec<u32> = tokens.iter().map(|&(position, ..)| position).collect();
+        let cells = self.find_cells(tokens.len()).ok_or_else(|| StateError { reason: "the pool is full".into() })?;
+        let mut placed: Vec<_> = tokens.into_iter().zip(cells).collect();
+        placed.sort_by_key(|&((position, ..), _)| position);
+        for ((position, digest, before), cell) in placed {
+            if !kept.contains(&position) {
+                self.release(&[Held { cell, digest }]);
+                continue;
+            }
+            let held = self.held_mut(id);
+            assert_eq!(held.len(), position as usize, "a piece continues what {id:?} holds");
+            assert_eq!(
+                held.last().map_or(0, |held| held.digest),
+                before,
+                "a piece is restored after the text it was saved after"
+            );
+            held.push(Held { cell, digest });
+        }
+        assert_eq!(self.sequences[usize::from(id.0)].len(), kept.end as usize, "the piece holds all that is kept of it");
+        self.count_cells();
+        self.control.lock().n_restores += 1;
+        Ok(order)
     }
 
-    fn relocate(&mut self, _ids: &[SequenceId], _range: Range<u32>) -> std::result::Result<(), StateError> {
-        todo!("state is being written")
+    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), StateError> {
+        self.check_states()?;
+        let places = range.start as usize..range.end as usize;
+        let mut order: Vec<usize> = places.clone().collect();
+        order.sort_by_key(|&place| self.sequences[usize::from(ids[0].0)][place].cell);
+        for &id in ids {
+            let held: Vec<Held> = self.sequences[usize::from(id.0)][places.clone()].to_vec();
+            self.release(&held);
+        }
+        let cells = self.find_cells(order.len()).expect("as many were just given up");
+        for (&place, cell) in order.iter().zip(cells) {
+            self.n_owners[cell] = u16::try_from(ids.len()).expect("there are at most 256 ids");
+            for &id in ids {
+                self.held_mut(id)[place].cell = cell;
+            }
+        }
+        self.count_cells();
+        Ok(())
     }
 
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {

@@ -1,12 +1,38 @@
-//! What is already computed: which sequence id holds which tokens, and how many cells that takes.
+//! What is already computed: a prefix tree in two tiers over one pool of cells.
 //!
 //! Bookkeeping only. Changes that the model's memory must follow are queued as [`CacheOp`]s, which the worker carries out in
-//! order before the next decode.
+//! order before the next decode; what must be copied (saved, restored, moved) is named here and done by the worker.
+//!
+//! A *path* is what one sequence id holds: its tokens and a cell for each. While a sequence runs on it, the path is pinned, and
+//! what it computes is its own *tail*; when it ends, or when another one shares a part, that part enters the tree. A node of the
+//! tree is in the pool where some path goes through it, and stored where a saved piece contains it.
 
 mod cells;
+mod departure;
+mod find;
+mod listing;
+mod memory;
+mod pins;
+mod prefix_tree;
+mod relocation;
+mod store;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crate::request::Token;
 use cells::{CellId, Cells};
+pub use departure::{Departure, Saved};
+pub use find::{Match, Restore, Wanted};
+pub use listing::{CachedNode, Tier};
+pub use memory::{Forks, MemoryKind};
+pub use pins::Reservation;
+pub use prefix_tree::Variant;
+use prefix_tree::{DropKey, NodeId, PrefixTree, common_prefix, length};
+pub use relocation::Relocation;
+use store::{PieceId, Store};
 
 /// llama.cpp's number that owns cells, `0 ≤ id < n_seq_max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,44 +53,73 @@ pub enum CacheOp {
         /// How many.
         n_tokens: u32,
     },
+    /// Forget all but the first `n_kept` tokens of this id.
+    Truncate(SequenceId, u32),
     /// Forget everything that this id holds.
     Drop(SequenceId),
-}
-
-/// The longest usable prefix of a prompt that an id holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Match {
-    /// Who holds it.
-    pub source: SequenceId,
-    /// `[0, n_tokens)` of the prompt is computed.
-    pub n_tokens: u32,
 }
 
 /// What one sequence id holds.
 #[derive(Debug)]
 struct Path {
-    tokens: Vec<Token>,
+    /// Where the part of it that is in the tree ends.
+    tip: NodeId,
+    /// The rest, which nobody shares.
+    tail: Vec<Token>,
+    /// One for each token.
     cells: Vec<CellId>,
     is_pinned: bool,
-    last_used: u64,
 }
 
-/// The pool's bookkeeping: a path of tokens for each sequence id, cells shared between paths with a common prefix.
-///
-/// A path is pinned while a sequence runs on it and evictable afterwards; an id without a path is free.
+/// The pool's bookkeeping and the store. See the module.
 #[derive(Debug)]
 pub struct KvCache {
+    memory: MemoryKind,
+    tree: PrefixTree,
+    /// By sequence id; an id without a path is free.
     paths: Vec<Option<Path>>,
     cells: Cells,
+    store: Store,
+    /// Nodes whose saved pieces can be dropped, first those to drop first.
+    droppable: BTreeSet<(DropKey, NodeId)>,
+    pins: BTreeMap<u64, pins::Pin>,
+    n_pinned_ever: u64,
     ops: Vec<CacheOp>,
     now: u64,
+    counts: Counts,
+}
+
+/// Tokens that moved between the tiers since the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Copied into the store.
+    pub n_saved: u64,
+    /// Copied back into the pool.
+    pub n_restored: u64,
+    /// Forgotten for want of room.
+    pub n_forgotten: u64,
+    /// Moved to lower cells.
+    pub n_relocated: u64,
 }
 
 impl KvCache {
-    /// A pool of `n_cells` cells and `n_ids` sequence ids, all free.
+    /// A pool of `n_cells` cells and `n_ids` sequence ids, all free, for a memory of this kind, and an empty store of at most
+    /// `max_store_bytes` (`None` is no limit).
     #[must_use]
-    pub fn new(n_cells: u32, n_ids: u32) -> Self {
-        Self { paths: (0..n_ids).map(|_| None).collect(), cells: Cells::new(n_cells), ops: Vec::new(), now: 0 }
+    pub fn new(n_cells: u32, n_ids: u32, memory: MemoryKind, max_store_bytes: Option<u64>) -> Self {
+        Self {
+            memory,
+            tree: PrefixTree::default(),
+            paths: (0..n_ids).map(|_| None).collect(),
+            cells: Cells::new(n_cells),
+            store: Store::new(max_store_bytes),
+            droppable: BTreeSet::new(),
+            pins: BTreeMap::new(),
+            n_pinned_ever: 0,
+            ops: Vec::new(),
+            now: 0,
+            counts: Counts::default(),
+        }
     }
 
     /// Cells that nobody holds.
@@ -82,110 +137,191 @@ impl KvCache {
     /// Cells that are not free.
     #[must_use]
     pub fn n_used(&self) -> usize {
-        self.cells.n_total() - self.cells.n_free()
+        self.cells.n_used()
     }
 
-    /// Cells of `[0, n_tokens)` of `matched` that can be evicted now and could not once the match is placed.
+    /// The highest used cell, plus one: what a decode looks through.
     #[must_use]
-    pub fn n_evictable_in(&self, matched: Match) -> usize {
-        self.path(matched.source).cells[..matched.n_tokens as usize].iter().filter(|&&cell| !self.cells.is_pinned(cell)).count()
+    pub fn n_reached(&self) -> usize {
+        self.cells.n_reached()
     }
 
-    /// The longest prefix of `tokens`, `at_least` to `at_most` tokens long, that any id holds, idle or running.
-    ///
-    /// `can_fork(id, n_held, n_tokens)` says whether the model's memory allows that fork.
-    pub fn longest_prefix(
-        &self,
-        tokens: &[Token],
-        at_least: u32,
-        at_most: u32,
-        can_fork: impl Fn(SequenceId, u32, u32) -> bool,
-    ) -> Option<Match> {
-        let tokens = &tokens[..tokens.len().min(at_most as usize)];
-        self.held()
-            .filter_map(|(source, path)| {
-                let n_tokens = common_prefix(&path.tokens, tokens);
-                (n_tokens >= at_least && can_fork(source, length(&path.tokens), n_tokens)).then_some(Match { source, n_tokens })
-            })
-            .max_by_key(|matched| (matched.n_tokens, self.path(matched.source).last_used))
+    /// Sequence ids that hold something.
+    #[must_use]
+    pub fn n_ids_used(&self) -> usize {
+        self.paths.iter().flatten().count()
     }
 
-    /// A pinned path that starts with what `matched` found, on an id that was free or, where none was, the least recently used
-    /// idle one. `None` where every id is pinned, or none but the match's own could be had.
-    pub fn place(&mut self, matched: Option<Match>) -> Option<SequenceId> {
+    /// Bytes of the store, the most that it may take, and its pieces.
+    #[must_use]
+    pub fn store_size(&self) -> (u64, Option<u64>, usize) {
+        (self.store.n_bytes(), self.store.max_bytes(), self.store.n_pieces())
+    }
+
+    /// Whether saved pieces are kept at all.
+    #[must_use]
+    pub fn has_store(&self) -> bool {
+        self.store.is_on()
+    }
+
+    /// What moved between the tiers so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Cells of what `matched` found in the pool that can be evicted now and could not once the match is placed.
+    #[must_use]
+    pub fn n_evictable_in(&self, matched: &Match) -> usize {
+        let Some(source) = matched.source else { return 0 };
+        self.path(source).cells[..matched.n_pool as usize].iter().filter(|&&cell| !self.cells.is_pinned(cell)).count()
+    }
+
+    /// Whether a path could be placed: some id holds nothing.
+    #[must_use]
+    pub fn has_free_id(&self) -> bool {
+        self.paths.iter().any(Option::is_none)
+    }
+
+    /// A pinned path that starts with what `matched` found in the pool, on the lowest free id. `None` where no id is free.
+    pub fn place(&mut self, variant: &Variant, matched: Option<&Match>) -> Option<SequenceId> {
+        let id = self.free_id()?;
         self.now += 1;
-        if let Some(Match { source, .. }) = matched {
-            self.path_mut(source).last_used = self.now;
-        }
-        let source = matched.map(|matched| matched.source);
-        let id = self.free_id().or_else(|| {
-            let id = self.least_recently_used().filter(|&id| Some(id) != source)?;
-            self.drop_path(id);
-            Some(id)
-        })?;
-        let mut path = Path { tokens: Vec::new(), cells: Vec::new(), is_pinned: true, last_used: self.now };
-        if let Some(Match { source, n_tokens }) = matched {
-            let shared = self.path(source);
-            path.tokens.extend_from_slice(&shared.tokens[..n_tokens as usize]);
-            path.cells.extend_from_slice(&shared.cells[..n_tokens as usize]);
-            for &cell in &path.cells {
-                self.cells.share(cell);
+        let source = matched.and_then(|matched| Some((matched.source?, matched.n_pool)));
+        let (tip, cells) = match source {
+            Some((source, n_pool)) => {
+                let tip = self.cut_at(source, n_pool);
+                (tip, self.path(source).cells[..n_pool as usize].to_vec())
             }
-            self.ops.push(CacheOp::Fork { from: source, to: id, n_tokens });
+            None => (self.tree.root(variant), Vec::new()),
+        };
+        for &cell in &cells {
+            self.cells.share(cell);
         }
-        self.paths[usize::from(id.0)] = Some(path);
+        if let Some((from, n_tokens)) = source {
+            self.ops.push(CacheOp::Fork { from, to: id, n_tokens });
+        }
+        self.paths[usize::from(id.0)] = Some(Path { tip, tail: Vec::new(), cells, is_pinned: true });
+        self.add_tip(tip, id);
+        self.give_back_ids(tip, id);
         Some(id)
     }
 
-    /// Appends `tokens` to the pinned path of `id`, a free cell for each.
+    /// What is known of `tokens` is used now: it is the last to be given up.
+    pub fn touch(&mut self, variant: &Variant, tokens: &[Token]) {
+        self.now += 1;
+        let now = self.now;
+        let walk = self.tree.walk(variant, tokens);
+        for node in walk.whole.into_iter().chain(walk.part.map(|(node, _)| node)) {
+            self.tree.node_mut(node).last_used = now;
+            self.refresh(node);
+        }
+    }
+
+    /// A request uses what is computed of `tokens`, and the listing counts it.
+    pub fn count_hit(&mut self, variant: &Variant, tokens: &[Token]) {
+        let walk = self.tree.walk(variant, tokens);
+        for node in walk.whole.into_iter().chain(walk.part.map(|(node, _)| node)) {
+            self.tree.node_mut(node).n_hits += 1;
+        }
+    }
+
+    /// Appends `tokens` to the pinned path of each id, in the order in which the next decode computes them, a free cell for each.
     ///
     /// # Panics
     /// If fewer cells are free: whoever plans makes room first.
-    pub fn extend(&mut self, id: SequenceId, tokens: &[Token]) {
-        let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id grows");
-        for &token in tokens {
-            path.cells.push(self.cells.take().expect("room was made before the plan"));
-            path.tokens.push(token);
+    pub fn extend<'a>(&mut self, rows: impl IntoIterator<Item = (SequenceId, &'a [Token])>) {
+        let mut n_new: Vec<(SequenceId, usize)> = Vec::new();
+        for (id, tokens) in rows {
+            let path = self.path_mut(id);
+            debug_assert!(path.is_pinned, "only a running path grows");
+            path.tail.extend_from_slice(tokens);
+            n_new.push((id, tokens.len()));
+        }
+        let mut taken = self.cells.take(n_new.iter().map(|&(_, n)| n).sum()).into_iter();
+        for (id, n) in n_new {
+            self.path_mut(id).cells.extend(taken.by_ref().take(n));
         }
     }
 
     /// Takes back the tokens of `[n_kept, …)` of the pinned path of `id`, whose decode has failed.
     ///
     /// # Panics
-    /// If nothing was placed on `id`.
+    /// If they are not the path's own: nobody shares what was not computed.
     pub fn truncate(&mut self, id: SequenceId, n_kept: u32) {
+        let in_tree = self.tree.node(self.path(id).tip).end();
+        assert!(n_kept >= in_tree, "{n_kept} tokens of {id:?} are kept, but {in_tree} are shared");
         let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is taken back");
-        path.tokens.truncate(n_kept as usize);
+        path.tail.truncate((n_kept - in_tree) as usize);
         for cell in path.cells.drain(n_kept as usize..) {
             self.cells.unpin(cell);
             self.cells.release(cell);
         }
     }
 
-    /// The path of `id` is idle from now on: it stays until its cells or its id are needed.
-    ///
-    /// # Panics
-    /// If nothing was placed on `id`.
+    /// A saved piece was restored to `id`, which then holds `tokens` more: `positions` are those of the whole piece, in the order
+    /// in which they took cells; those outside of the tokens were given up again.
+    pub fn restored(&mut self, id: SequenceId, tokens: &[Token], positions: &[u32]) {
+        let start = length_of(self.path(id).cells.len());
+        let kept = start..start + length(tokens);
+        let taken = self.cells.take(positions.len());
+        let mut cells: Vec<Option<CellId>> = vec![None; tokens.len()];
+        for (&position, cell) in positions.iter().zip(taken) {
+            if kept.contains(&position) {
+                cells[(position - start) as usize] = Some(cell);
+            } else {
+                self.cells.unpin(cell);
+                self.cells.release(cell);
+            }
+        }
+        self.counts.n_restored += tokens.len() as u64;
+        let path = self.path_mut(id);
+        path.cells.extend(cells.into_iter().map(|cell| cell.expect("the piece holds what is kept of it")));
+        path.tail.extend_from_slice(tokens);
+        self.commit(id);
+    }
+
+    /// The path of `id` is idle from now on: it stays until its cells or its id are needed. Where another path contains it, its
+    /// id is free.
     pub fn unpin(&mut self, id: SequenceId) {
         self.now += 1;
+        self.commit(id);
         let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is released");
         debug_assert!(path.is_pinned, "a path is unpinned once");
         path.is_pinned = false;
-        path.last_used = self.now;
+        let tip = path.tip;
         for &cell in &path.cells {
             self.cells.unpin(cell);
         }
+        let now = self.now;
+        self.tree.change_upwards(tip, |node| {
+            node.n_running -= 1;
+            node.last_used = now;
+        });
+        self.refresh_upwards(tip);
+        let node = self.tree.node(tip);
+        let is_contained = match self.memory.forks {
+            Forks::Anywhere => node.n_holders > 1,
+            // A shorter state is not part of a longer one; a window moves on.
+            Forks::InWindow | Forks::AtEnd => node.tips.iter().any(|&other| other != id && !self.path(other).is_pinned),
+        };
+        if is_contained || node.parent.is_none() {
+            self.drop_path(id);
+        }
     }
 
-    /// The pinned path of `id` is forgotten.
+    /// The pinned path of `id` is forgotten, since what it holds is unknown.
     pub fn forget(&mut self, id: SequenceId) {
-        self.unpin(id);
+        let path = self.path_mut(id);
+        debug_assert!(path.is_pinned, "what nobody runs on is not forgotten");
+        path.is_pinned = false;
+        let tip = path.tip;
+        let path = self.paths[usize::from(id.0)].as_ref().expect("it was found above");
+        for &cell in &path.cells {
+            self.cells.unpin(cell);
+        }
+        self.tree.change_upwards(tip, |node| node.n_running -= 1);
         self.drop_path(id);
-    }
-
-    /// Forgets the least recently used idle path; `false` where there is none.
-    pub fn evict(&mut self) -> bool {
-        self.least_recently_used().map(|id| self.drop_path(id)).is_some()
     }
 
     /// What the model's memory must do since the last call, in order.
@@ -193,10 +329,205 @@ impl KvCache {
         self.ops.drain(..)
     }
 
-    /// Whether every cell is free or can be evicted: nobody runs.
+    /// Whether every cell is free or can be evicted, but for pinned prefixes: nobody runs.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.n_free() + self.n_evictable() == self.cells.n_total()
+        let held: Vec<SequenceId> = self.pins.values().filter_map(|pin| pin.holder).collect();
+        self.held().all(|(id, path)| !path.is_pinned || held.contains(&id))
+    }
+
+    /// How many tokens `id` holds.
+    #[must_use]
+    pub fn n_held(&self, id: SequenceId) -> u32 {
+        length_of(self.path(id).cells.len())
+    }
+
+    /// Moves the tail of `id` into the tree.
+    fn commit(&mut self, id: SequenceId) {
+        let n = self.path(id).tail.len();
+        self.commit_part(id, n);
+    }
+
+    /// Moves the first `n` tokens of the tail of `id` into the tree.
+    fn commit_part(&mut self, id: SequenceId, n: usize) {
+        if n == 0 {
+            return;
+        }
+        let path = self.path_mut(id);
+        let mut tokens: Vec<Token> = path.tail.drain(..n).collect();
+        let old = path.tip;
+        let mut passed = vec![old];
+        let mut at = old;
+        while !tokens.is_empty() {
+            let Some(&child) = self.tree.node(at).children.get(&tokens[0]) else {
+                at = self.tree.add_child(at, std::mem::take(&mut tokens));
+                break;
+            };
+            let n = common_prefix(&self.tree.node(child).tokens, &tokens);
+            at = if (n as usize) < self.tree.node(child).tokens.len() { self.split(child, n) } else { child };
+            tokens.drain(..n as usize);
+            passed.push(at);
+        }
+        self.add_tip(at, id);
+        self.path_mut(id).tip = at;
+        for node in passed {
+            self.give_back_ids(node, id);
+        }
+        self.remove_tip(old, id);
+    }
+
+    /// The node that ends after `n` tokens of the path of `id`; what has to be is cut or enters the tree.
+    fn cut_at(&mut self, id: SequenceId, n: u32) -> NodeId {
+        let path = self.path(id);
+        let end = self.tree.node(path.tip).end();
+        if n > end {
+            self.commit_part(id, (n - end) as usize);
+            return self.path(id).tip;
+        }
+        let at = self.tree.upwards(path.tip).find(|&node| self.tree.node(node).start < n);
+        match at {
+            None => self.tree.upwards(path.tip).last().expect("a path begins at a root"),
+            Some(node) if self.tree.node(node).end() == n => node,
+            Some(node) => self.split(node, n - self.tree.node(node).start),
+        }
+    }
+
+    /// Cuts a node, and what is stored of it where both parts can be restored from it.
+    fn split(&mut self, node: NodeId, n: u32) -> NodeId {
+        let upper = self.tree.split(node, n);
+        if let Some(piece) = self.tree.node(node).stored
+            && self.memory.forks == Forks::Anywhere
+        {
+            self.store.share(piece);
+            self.tree.node_mut(upper).stored = Some(piece);
+        }
+        self.refresh(upper);
+        self.refresh(node);
+        upper
+    }
+
+    fn add_tip(&mut self, node: NodeId, id: SequenceId) {
+        let is_running = u32::from(self.path(id).is_pinned);
+        let now = self.now;
+        self.tree.node_mut(node).tips.push(id);
+        self.tree.change_upwards(node, |node| {
+            node.n_holders += 1;
+            node.n_running += is_running;
+            node.last_used = now;
+        });
+        self.refresh_upwards(node);
+    }
+
+    fn remove_tip(&mut self, node: NodeId, id: SequenceId) {
+        let is_running = u32::from(self.path(id).is_pinned);
+        self.tree.node_mut(node).tips.retain(|&tip| tip != id);
+        self.tree.change_upwards(node, |node| {
+            node.n_holders -= 1;
+            node.n_running -= is_running;
+        });
+        self.refresh_upwards(node);
+        self.prune(node);
+    }
+
+    /// Idle paths that end at `node`, where the path of `by` goes on or ends, hold nothing of their own.
+    fn give_back_ids(&mut self, node: NodeId, by: SequenceId) {
+        if self.memory.forks != Forks::Anywhere {
+            return;
+        }
+        let idle: Vec<SequenceId> =
+            self.tree.node(node).tips.iter().copied().filter(|&tip| tip != by && !self.path(tip).is_pinned).collect();
+        for id in idle {
+            self.drop_path(id);
+        }
+    }
+
+    /// An idle path is forgotten, with the cells that no other one holds.
+    fn drop_path(&mut self, id: SequenceId) {
+        let tip = self.path(id).tip;
+        debug_assert!(!self.path(id).is_pinned, "a pinned path is never dropped");
+        self.remove_tip(tip, id);
+        let path = self.paths[usize::from(id.0)].take().expect("it was found above");
+        for cell in path.cells {
+            self.cells.release(cell);
+        }
+        self.ops.push(CacheOp::Drop(id));
+    }
+
+    /// Takes out `node` and what is above it, as far as they hold nothing, and joins what was cut for no more reason.
+    fn prune(&mut self, node: NodeId) {
+        let mut at = node;
+        while let Some(parent) = self.tree.node(at).parent {
+            let node = self.tree.node(at);
+            if !node.tips.is_empty() || node.stored.is_some() || node.n_reserved > 0 {
+                return;
+            }
+            match node.children.len() {
+                0 if node.n_pins == 0 => self.tree.remove(at),
+                1 => {
+                    let (_, &child) = node.children.first_key_value().expect("there is one");
+                    let below = self.tree.node(child);
+                    if below.stored.is_none() && below.n_pins == node.n_pins {
+                        self.tree.join_with_child(at);
+                        self.refresh(child);
+                    }
+                    return;
+                }
+                _ => return,
+            }
+            self.refresh(parent);
+            at = parent;
+        }
+    }
+
+    fn refresh_upwards(&mut self, node: NodeId) {
+        let mut at = Some(node);
+        while let Some(node) = at {
+            self.refresh(node);
+            at = self.tree.node(node).parent;
+        }
+    }
+
+    /// Updates the entry of `node` among the pieces that can be dropped: what is in the pool too, and what nothing follows.
+    fn refresh(&mut self, id: NodeId) {
+        let node = self.tree.node(id);
+        // A part is restored over what is before it; a state is whole.
+        let is_needed_below = self.memory.forks != Forks::AtEnd && !node.is_in_pool() && !node.children.is_empty();
+        let can_go = node.stored.is_some() && node.n_pins == 0 && !is_needed_below;
+        let class = if node.is_in_pool() {
+            0
+        } else if node.n_reserved == 0 {
+            1
+        } else {
+            2
+        };
+        let key = can_go.then_some((class, node.last_used));
+        let old = node.drop_key;
+        if key == old {
+            return;
+        }
+        if let Some(old) = old {
+            self.droppable.remove(&(old, id));
+        }
+        if let Some(key) = key {
+            self.droppable.insert((key, id));
+        }
+        self.tree.node_mut(id).drop_key = key;
+    }
+
+    fn held(&self) -> impl Iterator<Item = (SequenceId, &Path)> {
+        (0u16..).map(SequenceId).zip(&self.paths).filter_map(|(id, path)| Some((id, path.as_ref()?)))
+    }
+
+    fn path(&self, id: SequenceId) -> &Path {
+        self.paths[usize::from(id.0)].as_ref().expect("only ids that hold something are named")
+    }
+
+    fn path_mut(&mut self, id: SequenceId) -> &mut Path {
+        self.paths[usize::from(id.0)].as_mut().expect("only ids that hold something are named")
+    }
+
+    fn free_id(&self) -> Option<SequenceId> {
+        (0u16..).map(SequenceId).zip(&self.paths).find_map(|(id, path)| path.is_none().then_some(id))
     }
 
     /// Compares every count with one made anew.
@@ -206,174 +537,35 @@ impl KvCache {
     pub fn check_integrity(&self) {
         self.cells.check_integrity(self.held().map(|(_, path)| (&path.cells[..], path.is_pinned)));
         for (id, path) in self.held() {
-            assert_eq!(path.tokens.len(), path.cells.len(), "a cell for each token of {id:?}");
+            let n_tokens = self.tree.node(path.tip).end() as usize + path.tail.len();
+            assert_eq!(n_tokens, path.cells.len(), "a cell for each token of {id:?}");
+            assert!(path.is_pinned || path.tail.is_empty(), "what is idle is in the tree: {id:?}");
+            assert!(self.tree.node(path.tip).tips.contains(&id), "{id:?} is known where it ends");
         }
-    }
-
-    fn held(&self) -> impl Iterator<Item = (SequenceId, &Path)> {
-        (0u16..).map(SequenceId).zip(&self.paths).filter_map(|(id, path)| Some((id, path.as_ref()?)))
-    }
-
-    fn path(&self, id: SequenceId) -> &Path {
-        self.paths[usize::from(id.0)].as_ref().expect("a match names an id that holds something")
-    }
-
-    fn path_mut(&mut self, id: SequenceId) -> &mut Path {
-        self.paths[usize::from(id.0)].as_mut().expect("a match names an id that holds something")
-    }
-
-    fn free_id(&self) -> Option<SequenceId> {
-        (0u16..).map(SequenceId).zip(&self.paths).find_map(|(id, path)| path.is_none().then_some(id))
-    }
-
-    fn least_recently_used(&self) -> Option<SequenceId> {
-        self.held().filter(|(_, path)| !path.is_pinned).min_by_key(|(_, path)| path.last_used).map(|(id, _)| id)
-    }
-
-    fn drop_path(&mut self, id: SequenceId) {
-        let path = self.paths[usize::from(id.0)].take().expect("only a held path is dropped");
-        debug_assert!(!path.is_pinned, "a pinned path is never dropped");
-        for cell in path.cells {
-            self.cells.release(cell);
+        let n_tips: usize = self.tree.nodes().map(|(_, node)| node.tips.len()).sum();
+        assert_eq!(n_tips, self.n_ids_used(), "every path ends once");
+        let pins: Vec<NodeId> = self.pins.values().map(|pin| pin.node).collect();
+        self.tree.check_integrity(&pins, |id| self.path(id).is_pinned);
+        self.store.check_integrity(self.tree.nodes().filter_map(|(_, node)| node.stored));
+        for (id, node) in self.tree.nodes() {
+            if let Some(piece) = node.stored {
+                let range = &self.store.piece(piece).range;
+                let is_inside = range.start <= node.start && node.end() <= range.end;
+                assert!(is_inside || self.memory.forks == Forks::AtEnd, "{range:?} holds {id:?}");
+            }
+            assert_eq!(node.drop_key.is_some(), self.droppable.iter().any(|&(_, entry)| entry == id), "entry of {id:?}");
         }
-        self.ops.push(CacheOp::Drop(id));
+        assert!(self.droppable.iter().all(|&(key, id)| self.tree.node(id).drop_key == Some(key)), "entries name nodes");
     }
 }
 
-fn common_prefix(a: &[Token], b: &[Token]) -> u32 {
-    let n = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+/// Lengths are 32-bit numbers, as positions are.
+fn length_of(n: usize) -> u32 {
     u32::try_from(n).expect("a context is shorter than 2³² tokens")
 }
 
-fn length(tokens: &[Token]) -> u32 {
-    u32::try_from(tokens.len()).expect("a context is shorter than 2³² tokens")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn anywhere(_: SequenceId, n_held: u32, n_tokens: u32) -> bool {
-        n_tokens <= n_held
-    }
-
-    /// Places `tokens` over what is cached of them and appends the rest.
-    fn write(cache: &mut KvCache, tokens: &[Token]) -> SequenceId {
-        let matched = cache.longest_prefix(tokens, 1, u32::MAX, anywhere);
-        let id = cache.place(matched).expect("an id can be had");
-        cache.extend(id, &tokens[matched.map_or(0, |matched| matched.n_tokens as usize)..]);
-        id
-    }
-
-    #[test]
-    fn paths_with_a_common_prefix_share_its_cells() {
-        let mut cache = KvCache::new(100, 4);
-        write(&mut cache, &[1, 2, 3, 4]);
-        write(&mut cache, &[1, 2, 3, 5, 6]);
-        assert_eq!(cache.n_used(), 6);
-        assert_eq!(cache.n_evictable(), 0);
-    }
-
-    #[test]
-    fn a_cell_can_be_evicted_once_no_running_sequence_holds_it() {
-        let mut cache = KvCache::new(100, 4);
-        let [a, b] = [&[1, 2, 3, 4][..], &[1, 2, 3, 5, 6]].map(|tokens| write(&mut cache, tokens));
-        cache.unpin(a);
-        assert_eq!(cache.n_evictable(), 1);
-        cache.unpin(b);
-        assert_eq!(cache.n_evictable(), 6);
-        assert!(cache.evict());
-        assert_eq!(cache.n_used(), 5, "the least recently used path gives up what it holds alone");
-    }
-
-    #[test]
-    fn the_longest_prefix_wins() {
-        let mut cache = KvCache::new(100, 4);
-        write(&mut cache, &[1, 2]);
-        let longer = write(&mut cache, &[1, 2, 3, 4]);
-        let found = cache.longest_prefix(&[1, 2, 3, 9], 1, 3, anywhere);
-        assert_eq!(found, Some(Match { source: longer, n_tokens: 3 }));
-        assert_eq!(cache.longest_prefix(&[1, 2, 3, 9], 4, 4, anywhere), None);
-    }
-
-    #[test]
-    fn a_model_that_forks_only_at_the_end_shares_whole_paths() {
-        let mut cache = KvCache::new(100, 4);
-        let whole = write(&mut cache, &[1, 2, 3]);
-        let at_end = |_, n_held, n_tokens| n_tokens == n_held;
-        assert_eq!(cache.longest_prefix(&[1, 2, 3, 4], 1, 3, at_end), Some(Match { source: whole, n_tokens: 3 }));
-        assert_eq!(cache.longest_prefix(&[1, 2, 4], 1, 2, at_end), None);
-    }
-
-    #[test]
-    fn the_source_of_a_match_is_not_evicted_for_its_own_fork() {
-        let mut cache = KvCache::new(100, 2);
-        let ids = [&[1, 2, 3][..], &[7, 8, 9]].map(|tokens| write(&mut cache, tokens));
-        for id in ids {
-            cache.unpin(id);
-        }
-        let matched = cache.longest_prefix(&[1, 2, 5], 1, 2, anywhere);
-        assert_eq!(cache.place(matched), Some(ids[1]), "the other one goes, though it was used later");
-        cache.check_integrity();
-    }
-
-    #[test]
-    fn every_id_pinned_is_no_place() {
-        let mut cache = KvCache::new(100, 1);
-        write(&mut cache, &[1]);
-        assert_eq!(cache.place(None), None);
-        assert!(!cache.evict());
-    }
-
-    #[test]
-    fn the_model_is_told_of_forks_and_drops_in_order() {
-        let mut cache = KvCache::new(100, 2);
-        let a = write(&mut cache, &[1, 2, 3]);
-        let b = write(&mut cache, &[1, 2, 4]);
-        cache.unpin(a);
-        cache.evict();
-        let ops: Vec<_> = cache.take_ops().collect();
-        assert_eq!(ops, [CacheOp::Fork { from: a, to: b, n_tokens: 2 }, CacheOp::Drop(a)]);
-        assert_eq!(cache.take_ops().count(), 0);
-    }
-
-    #[test]
-    fn random_use_keeps_every_count() {
-        let mut state = 1_u64;
-        let mut random = |n: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % n
-        };
-        let mut cache = KvCache::new(64, 6);
-        let mut pinned: Vec<(SequenceId, u32)> = Vec::new();
-        for _ in 0..5_000 {
-            match random(5) {
-                0 | 1 => {
-                    let tokens: Vec<Token> = (0..=random(12)).map(|_| Token::from(random(2) == 0)).collect();
-                    let matched = cache.longest_prefix(&tokens, 1, u32::MAX, anywhere);
-                    let n_matched = matched.map_or(0, |matched| matched.n_tokens);
-                    if let Some(id) = cache.place(matched) {
-                        let rest = &tokens[n_matched as usize..];
-                        while cache.n_free() < rest.len() && cache.evict() {}
-                        let n = rest.len().min(cache.n_free());
-                        cache.extend(id, &rest[..n]);
-                        pinned.push((id, n_matched + u32::try_from(n).unwrap()));
-                    }
-                }
-                2 if !pinned.is_empty() => {
-                    let at = usize::try_from(random(pinned.len() as u64)).unwrap();
-                    cache.unpin(pinned.swap_remove(at).0);
-                }
-                3 if !pinned.is_empty() => {
-                    let at = usize::try_from(random(pinned.len() as u64)).unwrap();
-                    let (id, n_held) = &mut pinned[at];
-                    *n_held = u32::try_from(random(u64::from(*n_held) + 1)).unwrap();
-                    cache.truncate(*id, *n_held);
-                }
-                _ => drop(cache.evict()),
-            }
-            cache.check_integrity();
-            assert_eq!(cache.n_free() + cache.n_used(), 64);
-        }
-    }
+/// A piece of the store, and which of its tokens a node needs.
+fn part_of(piece: PieceId, store: &Store, kept: Range<u32>) -> Restore {
+    let piece = store.piece(piece);
+    Restore { bytes: std::sync::Arc::clone(&piece.bytes), piece: piece.range.clone(), kept }
 }

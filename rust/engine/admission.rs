@@ -1,57 +1,100 @@
 //! Who runs: sequences enter slots, give them up under pressure, and come back.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cache::{MIN_SHARED, Match};
-use crate::engine::job::Job;
-use crate::engine::runner::{Runner, SequenceId};
+use crate::cache::{MIN_SHARED, Match, Wanted};
+use crate::engine::job::{Awaits, Job};
+use crate::engine::runner::{Forks, Runner, SequenceId};
 use crate::engine::sequence::{Drawn, Running, Sequence};
-use crate::engine::worker::Worker;
-use crate::request::{Event, Token};
+use crate::engine::worker::{Left, Preempted, Reserved, Worker};
+use crate::request::{Event, SavedPrefix, Task, Token};
 
 /// Cells kept free for each running sequence when another one is admitted, so that it need not be preempted at once.
 const MARGIN: u32 = 64;
 
+/// What became of an attempt to start a branch.
+enum Start {
+    /// It runs.
+    Done,
+    /// Another sequence is computing what it needs.
+    Waits,
+    /// There is no room for it yet, and nobody else goes first.
+    NoRoom,
+}
+
 impl<R: Runner> Worker<R> {
     /// Fills the free slots: first with preempted sequences, oldest first; then with new ones, from the request that has the
     /// fewest running, of these the one that has waited for its turn the longest. So a request for many completions takes the
-    /// slots that are free, one for a single completion gets the next, and where both wait they take turns.
+    /// slots that are free, one for a single completion gets the next, and where both wait they take turns. One that waits for
+    /// another to compute its prompt lets others go first; one that does not fit yet lets nobody.
     pub(super) fn admit(&mut self) {
-        while let Some(slot) = self.free_slot() {
-            let is_admitted = if self.preempted.is_empty() {
-                match self.next_job() {
-                    Some(request_id) => self.start(request_id, slot),
-                    None => return,
+        while self.running.len() < self.limits.n_slots as usize {
+            if !self.preempted.is_empty() {
+                if !self.resume() {
+                    return;
                 }
-            } else {
-                self.resume(slot)
-            };
-            if !is_admitted {
-                return;
+                continue;
+            }
+            let Some(request_id) = self.next_job() else { return };
+            match self.start(request_id) {
+                Start::Done | Start::Waits => {}
+                Start::NoRoom => return,
             }
         }
     }
 
-    fn free_slot(&self) -> Option<u32> {
-        (0..self.limits.n_slots).find(|&slot| self.running.iter().all(|running| running.slot != slot))
+    /// The slot that a branch takes: the one that it would like where that is free, else the one that was left the longest ago.
+    fn free_slot(&self, wanted: Option<u32>) -> u32 {
+        let is_free = |slot: &u32| self.running.iter().all(|running| running.slot != *slot);
+        let longest_idle = || (0..self.limits.n_slots).filter(is_free).min_by_key(|&slot| (self.left[slot as usize].at, slot));
+        wanted.filter(is_free).or_else(longest_idle).expect("fewer sequences run than there are slots")
     }
 
     fn next_job(&self) -> Option<u64> {
         self.jobs
             .iter()
-            .filter(|(_, job)| job.can_start())
+            .filter(|(_, job)| job.can_start() && !self.is_waiting(job))
             .min_by_key(|(_, job)| (job.n_running, job.last_served))
             .map(|(&request_id, _)| request_id)
     }
 
-    /// Starts the next branch of a request in `slot`. Where its prompt is computed, its first token is drawn at once.
-    fn start(&mut self, request_id: u64, slot: u32) -> bool {
+    /// Whether what a request needs is still being computed, or the slot that it must have is taken.
+    fn is_waiting(&self, job: &Job) -> bool {
+        let is_computing = |Awaits { owner, n_tokens, .. }: Awaits| {
+            self.running.iter().any(|running| running.sequence.age() == owner && running.n_held < n_tokens)
+        };
+        let must_have = job.slot.filter(|_| matches!(job.task, Task::Load(_)));
+        job.awaits.is_some_and(is_computing)
+            || must_have.is_some_and(|slot| self.running.iter().any(|running| running.slot == slot))
+    }
+
+    /// Starts the next branch of a request. Where its prompt is computed, its first token is drawn at once.
+    fn start(&mut self, request_id: u64) -> Start {
         let now = Instant::now();
+        let job = &self.jobs[&request_id];
+        self.cache.touch(&job.variant, &job.prompt);
+        if !self.free_an_id() {
+            return Start::NoRoom;
+        }
         self.carry_out();
         let job = &self.jobs[&request_id];
-        let matched = self.find(&job.prompt, job.prompt_logits.is_some());
-        if !self.fits(job.prompt.len(), matched, 0) {
-            return false;
+        let mut matched = self.find(job);
+        if let Some(awaits) = self.worth_awaiting(job, matched.n_tokens()) {
+            self.jobs.get_mut(&request_id).expect("it was found above").awaits = Some(awaits);
+            return Start::Waits;
+        }
+        if !self.fits(job.prompt.len(), &matched, 0) {
+            return Start::NoRoom;
+        }
+        self.count_found(request_id, &matched);
+        let slot = self.free_slot(self.jobs[&request_id].slot);
+        let job = self.jobs.get_mut(&request_id).expect("it was found above");
+        match &job.task {
+            Task::Save { computes: false } => job.prompt.truncate(matched.n_tokens() as usize),
+            Task::Load(saved) => matched.take_from(saved, self.runner.memory().forks),
+            Task::Complete | Task::Pin | Task::Save { computes: true } => {}
         }
         let sequence = Sequence::new(request_id, job, self.limits.n_ctx_slot, self.runner.end_tokens(), now);
         let place = self.run_in(slot, sequence, matched);
@@ -60,101 +103,179 @@ impl<R: Runner> Worker<R> {
         job.n_started += 1;
         job.last_served = turn;
         self.admitted.extend(job.waiting.take());
-        if self.running[place].n_uncomputed() == 0 {
-            self.draw_first(place, now);
+        let is_complete = job.task == Task::Complete;
+        let running = &self.running[place];
+        if is_complete && running.restores.is_empty() && running.n_uncomputed() == 0 {
+            self.draw_first(place);
         }
         let job = self.jobs.get_mut(&request_id).expect("it was found above");
         if job.n_started == job.n {
             job.prompt_logits = None;
             self.release_holder(request_id);
         }
+        Start::Done
+    }
+
+    /// Makes sure that some sequence id is free; `false` where none can be had yet.
+    fn free_an_id(&mut self) -> bool {
+        while !self.cache.has_free_id() {
+            if !self.evict() && !self.release_youngest_holder() {
+                return false;
+            }
+        }
         true
     }
 
-    /// The first token of a branch whose whole prompt was computed for another one.
-    fn draw_first(&mut self, place: usize, now: Instant) {
+    /// The first token of a branch whose whole prompt is computed, and the logits after it are known.
+    pub(super) fn draw_first(&mut self, place: usize) {
         let running = &mut self.running[place];
         let job = self.jobs.get_mut(&running.sequence.request_id).expect("a job outlives its sequences");
-        let reason = running.sequence.end_without_token(now).or_else(|| {
-            let logits = job.prompt_logits.as_ref().expect("a whole prompt is only matched where its logits are kept");
-            let Drawn { event, finished } = running.sequence.draw(logits, &self.runner, running.slot, now);
+        let restored = running.logits.take();
+        if let Some(logits) = &restored
+            && job.n_started < job.n
+        {
+            job.prompt_logits = Some(Arc::clone(logits));
+        }
+        let logits = restored.or_else(|| job.prompt_logits.clone());
+        let logits = logits.expect("a whole prompt is only matched where its logits are kept");
+        let reason = running.sequence.end_without_token(Instant::now()).or_else(|| {
+            let Drawn { event, finished } = running.sequence.draw(&logits, &self.runner, running.slot, &mut self.stats.times);
             self.stats.n_predicted += 1;
             job.events.push(Event::Token(event));
             finished
         });
         if let Some(reason) = reason {
             let running = self.running.remove(place);
-            self.finish(running, reason);
+            self.finish(running, reason, None);
         }
     }
 
     /// Gives the oldest preempted sequence a slot again.
-    fn resume(&mut self, slot: u32) -> bool {
-        self.carry_out();
-        let oldest = &self.preempted[0];
-        let matched = self.find(&oldest.tokens, false);
-        if !self.fits(oldest.tokens.len(), matched, oldest.n_remaining().min(MARGIN)) {
+    fn resume(&mut self) -> bool {
+        let Preempted { sequence, .. } = &self.preempted[0];
+        let (request_id, n_more) = (sequence.request_id, sequence.n_remaining().min(MARGIN));
+        let variant = self.jobs[&request_id].variant.clone();
+        let Preempted { sequence, .. } = &self.preempted[0];
+        self.cache.touch(&variant, &sequence.tokens);
+        if !self.free_an_id() {
             return false;
         }
-        let sequence = self.preempted.remove(0);
+        let Preempted { sequence, .. } = &self.preempted[0];
+        let n = sequence.n_tokens();
+        let wanted = Wanted { variant: &variant, tokens: &sequence.tokens, at_least: 1, at_most: n - 1, takes_logits: false };
+        let matched = self.look_up(&wanted);
+        if !self.fits(sequence.tokens.len(), &matched, n_more) {
+            return false;
+        }
+        let Preempted { sequence, reservation } = self.preempted.remove(0);
+        let slot = self.free_slot(Some(reservation.slot));
         self.run_in(slot, sequence, matched);
+        self.cache.release(reservation.place);
         true
     }
 
-    /// The longest prefix that can be shared. At least the last token is left to compute, for its logits, unless they are kept.
-    fn find(&self, tokens: &[Token], has_logits: bool) -> Option<Match> {
-        let n = u32::try_from(tokens.len()).expect("a sequence fits its context");
-        let can_fork = |id, n_held, n_tokens| self.runner.can_fork(id, n_held, n_tokens);
-        let whole = if has_logits { self.find_whole(tokens) } else { None };
-        whole.or_else(|| self.cache.longest_prefix(tokens, MIN_SHARED, n - 1, can_fork))
+    /// The longest prefix of a prompt that can be shared. At least its last token is left to compute, for the logits, unless they
+    /// are known or not needed.
+    fn find(&self, job: &Job) -> Match {
+        let n = count(&job.prompt);
+        let needs_logits = job.task == Task::Complete;
+        let whole = if job.prompt_logits.is_some() { self.find_whole(job) } else { None };
+        whole.unwrap_or_else(|| {
+            let wanted = Wanted {
+                variant: &job.variant,
+                tokens: &job.prompt,
+                at_least: MIN_SHARED,
+                at_most: if needs_logits { n - 1 } else { n },
+                takes_logits: true,
+            };
+            self.look_up(&wanted)
+        })
     }
 
-    /// An id that holds all of `tokens`.
-    fn find_whole(&self, tokens: &[Token]) -> Option<Match> {
-        let n = u32::try_from(tokens.len()).expect("a sequence fits its context");
-        self.cache.longest_prefix(tokens, n, n, |id, n_held, n_tokens| self.runner.can_fork(id, n_held, n_tokens))
+    fn look_up(&self, wanted: &Wanted<'_>) -> Match {
+        self.cache.find(wanted, |id, n_held, n_tokens| self.runner.can_fork(id, n_held, n_tokens)).unwrap_or_default()
     }
 
-    /// Whether a sequence of `n_tokens` can start: what it must compute, `n_more` tokens for itself and [`MARGIN`] for each running
-    /// one are free or can be evicted. Alone it always can.
-    fn fits(&self, n_tokens: usize, matched: Option<Match>, n_more: u32) -> bool {
+    /// What holds all of a prompt in the pool.
+    fn find_whole(&self, job: &Job) -> Option<Match> {
+        let n = count(&job.prompt);
+        let wanted = Wanted { variant: &job.variant, tokens: &job.prompt, at_least: n, at_most: n, takes_logits: false };
+        Some(self.look_up(&wanted)).filter(|matched| matched.n_pool == n)
+    }
+
+    /// The running sequence that is computing more of a prompt than the `n_known` tokens that are known, if it is worth a wait.
+    fn worth_awaiting(&self, job: &Job, n_known: u32) -> Option<Awaits> {
+        if job.prompt_logits.is_some() || matches!(job.task, Task::Save { computes: false } | Task::Load(_)) {
+            return None;
+        }
+        let forks = self.runner.memory().forks;
+        let n = count(&job.prompt);
+        let ahead = self.running.iter().filter(|running| running.n_uncomputed() >= MIN_SHARED).filter_map(|running| {
+            let owner = &self.jobs[&running.sequence.request_id];
+            let tokens = &running.sequence.tokens;
+            let n_common = count_common(tokens, &job.prompt);
+            let n_tokens = match forks {
+                Forks::Anywhere | Forks::InWindow => n_common.min(n - 1),
+                // A state is only kept at the end of a prompt.
+                Forks::AtEnd if n_common == running.sequence.n_prompt && self.cache.has_store() => n_common,
+                Forks::AtEnd => return None,
+            };
+            let is_more = n_tokens >= n_known + MIN_SHARED && n_tokens > running.n_held && owner.variant == job.variant;
+            is_more.then(|| Awaits { owner: running.sequence.age(), n_tokens, n_known })
+        });
+        ahead.max_by_key(|awaits| awaits.n_tokens)
+    }
+
+    /// Counts where the tokens of a prompt came from.
+    fn count_found(&mut self, job: u64, matched: &Match) {
+        let job = &self.jobs[&job];
+        let n_found = matched.n_tokens();
+        if let Some(Awaits { n_tokens, n_known, .. }) = job.awaits {
+            self.stats.n_awaited += u64::from(n_found.min(n_tokens).saturating_sub(n_known));
+        }
+        self.stats.n_restored += u64::from(n_found - matched.n_pool);
+        self.cache.count_hit(&job.variant, &job.prompt[..n_found as usize]);
+    }
+
+    /// Whether a sequence of `n_tokens` can start: what it must compute or restore, `n_more` tokens for itself and [`MARGIN`] for
+    /// each running one are free or can be evicted. Alone it always can.
+    fn fits(&self, n_tokens: usize, matched: &Match, n_more: u32) -> bool {
         if self.running.is_empty() {
             return true;
         }
-        let n_needed = n_tokens - matched.map_or(0, |matched| matched.n_tokens as usize);
+        let n_needed = n_tokens - matched.n_pool as usize;
         let n_promised: u32 =
             self.running.iter().map(|running| running.n_uncomputed() + running.sequence.n_remaining().min(MARGIN)).sum();
-        let n_kept = matched.map_or(0, |matched| self.cache.n_evictable_in(matched));
+        let n_kept = self.cache.n_evictable_in(matched);
         n_needed + (n_promised + n_more) as usize + n_kept <= self.cache.n_free() + self.cache.n_evictable()
     }
 
-    /// Puts `sequence` into `slot`, over what `matched` found; returns its place among the running.
-    fn run_in(&mut self, slot: u32, mut sequence: Sequence, mut matched: Option<Match>) -> usize {
-        let id = loop {
-            if let Some(id) = self.cache.place(matched) {
-                break id;
-            }
-            // No id but those of running sequences and kept prompts, and the match's own: that one is the last to be given up.
-            if !self.release_youngest_holder(matched.map(|matched| matched.source)) {
-                assert!(matched.take().is_some(), "there are more ids than slots");
-            }
-        };
-        let n_held = matched.map_or(0, |matched| matched.n_tokens);
+    /// Puts `sequence` into `slot`, over what `matched` found; returns its place among the running. An id is free.
+    fn run_in(&mut self, slot: u32, mut sequence: Sequence, matched: Match) -> usize {
+        let job = self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences");
+        job.n_running += 1;
+        let id = self.cache.place(&job.variant, Some(&matched)).expect("an id was freed before");
         self.carry_out();
-        if sequence.start(n_held) {
-            self.stats.n_cached += u64::from(n_held);
+        self.newest_start = self.cache.now();
+        if sequence.start(matched.n_tokens()) {
+            self.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
         }
-        self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences").n_running += 1;
         let place = self.running.partition_point(|other| other.sequence.age() < sequence.age());
-        self.running.insert(place, Running { sequence, slot, id, n_held, n_planned: 0 });
+        let Match { n_pool, restores, logits, .. } = matched;
+        let (restores, saved) = (VecDeque::from(restores), SavedPrefix::default());
+        self.running.insert(place, Running { sequence, slot, id, n_held: n_pool, n_planned: 0, restores, logits, saved });
         place
     }
 
     /// Frees `n_wanted` cells for the running sequence at `place` if that can be done without taking from older ones; returns how
-    /// many of them are free. Idle paths go first, then kept prompts, then the youngest sequences.
-    pub(super) fn make_room(&mut self, place: usize, n_wanted: u32) -> u32 {
+    /// many of them are free. Idle paths go first, then kept prompts, then the youngest sequences. Where it is not `urgent`,
+    /// no longer is spent on it than this step has time for.
+    pub(super) fn make_room(&mut self, place: usize, n_wanted: u32, is_urgent: bool) -> u32 {
         while self.cache.n_free() < n_wanted as usize {
-            let has_more = self.cache.evict() || self.release_youngest_holder(None) || {
+            if !is_urgent && self.is_out_of_time() {
+                break;
+            }
+            let has_more = self.evict() || self.release_youngest_holder() || {
                 let is_younger = self.running.len() > place + 1;
                 if is_younger {
                     self.preempt_youngest();
@@ -168,14 +289,23 @@ impl<R: Runner> Worker<R> {
         n_wanted.min(u32::try_from(self.cache.n_free()).expect("a pool has fewer than 2³² cells"))
     }
 
-    /// Takes the youngest running sequence off its slot. Its text and its generator stay, its cells can be evicted.
+    /// Takes the youngest running sequence off its slot. Its text and its generator stay; its cells can be evicted, after others.
     pub(super) fn preempt_youngest(&mut self) {
-        let Running { sequence, id, .. } = self.running.pop().expect("somebody runs where room is made");
-        self.cache.unpin(id);
+        let running = self.running.pop().expect("somebody runs where room is made");
+        self.leave_slot(&running);
+        let Running { sequence, slot, id, .. } = running;
+        let place = self.cache.reserve(id);
         self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences").n_running -= 1;
-        let place = self.preempted.partition_point(|other| other.age() < sequence.age());
-        self.preempted.insert(place, sequence);
+        let at = self.preempted.partition_point(|other| other.sequence.age() < sequence.age());
+        self.preempted.insert(at, Preempted { sequence, reservation: Reserved { place, slot } });
         self.stats.n_preempted += 1;
+    }
+
+    /// A slot keeps the tokens of the sequence that leaves it, until the next one comes.
+    pub(super) fn leave_slot(&mut self, running: &Running) {
+        let at = self.next_turn();
+        let variant = self.jobs[&running.sequence.request_id].variant.clone();
+        self.left[running.slot as usize] = Left { at, variant, tokens: running.held().to_vec() };
     }
 
     /// Keeps the cells of prompts that are computed and that further branches wait for.
@@ -186,33 +316,47 @@ impl<R: Runner> Worker<R> {
             .collect();
         for request_id in waiting {
             self.carry_out();
-            let prompt = &self.jobs[&request_id].prompt;
-            if let Some(matched) = self.find_whole(prompt) {
-                let holder = self.cache.place(Some(matched));
+            let job = &self.jobs[&request_id];
+            if self.cache.has_free_id()
+                && let Some(matched) = self.find_whole(job)
+            {
+                let holder = self.cache.place(&job.variant, Some(&matched));
                 self.jobs.get_mut(&request_id).expect("it was found above").holder = holder;
             }
         }
     }
 
-    /// Gives up the kept prompt of the youngest request that has one, but not that on the id `kept`; `false` where there is none.
-    fn release_youngest_holder(&mut self, kept: Option<SequenceId>) -> bool {
-        let can_go = |job: &Job| job.holder.is_some() && job.holder != kept;
-        let youngest = self.jobs.iter().rev().find(|(_, job)| can_go(job)).map(|(&request_id, _)| request_id);
+    /// Gives up the kept prompt of the youngest request that has one; `false` where there is none.
+    fn release_youngest_holder(&mut self) -> bool {
+        let youngest = self.jobs.iter().rev().find(|(_, job)| job.holder.is_some()).map(|(&request_id, _)| request_id);
         youngest.is_some_and(|request_id| self.release_holder(request_id))
     }
 
     fn release_holder(&mut self, request_id: u64) -> bool {
-        let holder = self.jobs.get_mut(&request_id).and_then(|job| job.holder.take());
-        holder.map(|holder| self.cache.forget(holder)).is_some()
+        let holder: Option<SequenceId> = self.jobs.get_mut(&request_id).and_then(|job| job.holder.take());
+        holder.map(|holder| self.cache.unpin(holder)).is_some()
     }
 
     /// Takes a request out, with everything that it holds.
     pub(super) fn remove(&mut self, request_id: u64) -> Option<Job> {
-        for running in self.running.extract_if(.., |running| running.sequence.request_id == request_id) {
+        let ended: Vec<Running> = self.running.extract_if(.., |running| running.sequence.request_id == request_id).collect();
+        for running in ended {
+            self.leave_slot(&running);
             self.cache.unpin(running.id);
         }
-        self.preempted.retain(|sequence| sequence.request_id != request_id);
+        for preempted in self.preempted.extract_if(.., |preempted| preempted.sequence.request_id == request_id) {
+            self.cache.release(preempted.reservation.place);
+        }
         self.release_holder(request_id);
         self.jobs.remove(&request_id)
     }
+}
+
+fn count(tokens: &[Token]) -> u32 {
+    u32::try_from(tokens.len()).expect("a sequence fits its context")
+}
+
+fn count_common(a: &[Token], b: &[Token]) -> u32 {
+    let n = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    u32::try_from(n).expect("a sequence fits its context")
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::cache::Variant;
 use crate::engine::runner::SequenceId;
 use crate::engine::stream::Sender;
-use crate::request::{Event, Request, SamplingParams, Token};
+use crate::request::{Event, Request, SamplingParams, Task, Token};
 
 /// A request, from its submission to the end of its last branch.
 pub(crate) struct Job {
@@ -15,9 +16,16 @@ pub(crate) struct Job {
     pub(crate) stops: Arc<[String]>,
     pub(crate) seed: u32,
     pub(crate) sampling: SamplingParams,
+    /// How its prompt is computed.
+    pub(crate) variant: Variant,
+    /// The slot that it would like.
+    pub(crate) slot: Option<u32>,
+    pub(crate) task: Task,
     pub(crate) sender: Sender,
     /// Until its first branch is in a slot.
     pub(crate) waiting: Option<Waiting>,
+    /// What it waits for instead of computing it too.
+    pub(crate) awaits: Option<Awaits>,
     /// When it came or last got a slot, whichever is later, counted in such events.
     pub(crate) last_served: u64,
     /// Branches `[0, n_started)` have been in a slot.
@@ -25,7 +33,7 @@ pub(crate) struct Job {
     pub(crate) n_running: u32,
     pub(crate) n_finished: u32,
     /// The logits after the prompt, from the moment it is computed until the last branch has started.
-    pub(crate) prompt_logits: Option<Vec<f32>>,
+    pub(crate) prompt_logits: Option<Arc<[f32]>>,
     /// Keeps the prompt's cells in the meantime.
     pub(crate) holder: Option<SequenceId>,
     /// What the running step has made for the stream.
@@ -34,7 +42,7 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn new(request: Request, sender: Sender, waiting: Waiting) -> Self {
-        let Request { prompt, n, max_tokens, stop, seed, sampling, slot: _, task: _ } = request;
+        let Request { prompt, n, max_tokens, stop, seed, sampling, slot, task } = request;
         Self {
             prompt: prompt.into_tokens(),
             n,
@@ -42,8 +50,12 @@ impl Job {
             stops: stop.into(),
             seed,
             sampling,
+            variant: Variant::default(),
+            slot,
+            task,
             sender,
             waiting: Some(waiting),
+            awaits: None,
             last_served: 0,
             n_started: 0,
             n_running: 0,
@@ -67,6 +79,17 @@ impl Job {
     pub(crate) fn is_done(&self) -> bool {
         self.n_finished == self.n
     }
+}
+
+/// A prefix that a running sequence is still computing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Awaits {
+    /// Which sequence, by its age.
+    pub(crate) owner: (u64, u32),
+    /// `[0, n_tokens)` of the prompt.
+    pub(crate) n_tokens: u32,
+    /// As much was known when the wait began.
+    pub(crate) n_known: u32,
 }
 
 /// A place in the queue: counted from its making until it is dropped.

@@ -2,10 +2,12 @@
 
 mod admission;
 mod job;
+mod movement;
 pub mod runner;
 pub mod scheduler;
 mod sequence;
 mod stats;
+mod step_cost;
 mod stream;
 mod text;
 mod worker;

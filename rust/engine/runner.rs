@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-pub use crate::cache::SequenceId;
+pub use crate::cache::{Forks, MemoryKind, SequenceId};
 use crate::request::Token;
 
 /// One token of one sequence in a decode.
@@ -39,30 +39,6 @@ pub struct DecodeError {
 pub struct StateError {
     /// What the memory answered.
     pub reason: String,
-}
-
-/// At which points of what a sequence holds another one can begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Forks {
-    /// At any.
-    Anywhere,
-    /// Where the last tokens, as many as a sliding window looks back, are still there; a saved piece only at its end.
-    InWindow,
-    /// Only at the end: the memory is a state, which is saved and restored whole.
-    AtEnd,
-}
-
-/// What a model's memory can do, and what it costs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryKind {
-    /// Where it can be shared.
-    pub forks: Forks,
-    /// Whether every used cell slows every decode: attention on a CPU.
-    pub idle_cells_cost: bool,
-    /// Bytes of one token's cells in a saved piece, about.
-    pub bytes_per_token: u64,
-    /// What one more run of adjacent cells costs in a save, in tokens of one run.
-    pub tokens_per_run: u32,
 }
 
 /// A model with its KV cells, as the worker sees it. Every call is made on the worker's thread.
@@ -110,11 +86,11 @@ pub trait Runner {
 
     /// Appends the tokens of `kept` of a saved piece to `id`, which holds `[0, kept.start)`; the piece was saved of a range that
     /// contains `kept`, after the same tokens. As many cells as the piece has must be free. A whole state goes to an `id` that
-    /// holds nothing.
+    /// holds nothing. Returns the positions of the piece in the order in which they took cells.
     ///
     /// # Errors
     /// [`StateError`] if the memory refused the piece; then `id` holds what it held before.
-    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError>;
+    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<Vec<u32>, StateError>;
 
     /// Moves the cells of `range`, which every one of `ids` holds in common, to the lowest free ones; all of them go on sharing
     /// them. Only for a memory that forks [`Forks::Anywhere`].

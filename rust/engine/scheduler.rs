@@ -3,40 +3,54 @@
 use std::time::Duration;
 
 use crate::config::MIN_CHUNK;
+use crate::engine::step_cost::{Shape, StepCost};
 
 /// A prefill chunk never takes longer, also with nobody decoding, so that arrivals and cancels never wait long.
 pub const MAX_CHUNK: Duration = Duration::from_millis(500);
 
+/// Longest time at once for moving pieces of the cache while nobody decodes, so that arrivals never wait long.
+pub const MAX_MOVE: Duration = Duration::from_millis(100);
+
+/// A chunk is at most so many times the largest one that was measured, so that a wrong first estimate costs little.
+const MAX_GROWTH: u32 = 4;
+
+/// Weight of the newest step in the mean time outside of decodes.
+const NEWEST: f64 = 0.1;
+
 /// Decides how many rows of the next decode each running sequence gets, and learns from how long the last ones took.
+///
+/// It keeps the 99th percentile of the gap between two tokens of a stream within the longest gap that is allowed. That gap is one
+/// step of the worker: what is spent on moving pieces of the cache, the decode, and the rest (sampling, text, events).
 #[derive(Debug)]
 pub struct Scheduler {
     n_ubatch: u32,
     max_token_gap: Duration,
-    /// Seconds of a step in which every sequence decodes one token; 0 until one was measured.
-    step_s: f64,
-    /// Seconds that one prefill row adds to a step; 0 until one was measured.
-    row_s: f64,
+    decode: StepCost,
+    /// Mean seconds of a step outside of its decode, and mean distance from that.
+    rest_s: f64,
+    rest_spread_s: f64,
 }
 
-/// Weight of the newest measurement in a running mean.
-const NEWEST: f64 = 0.2;
-
 impl Scheduler {
-    /// For decodes of at most `n_ubatch` rows that hold nobody up for longer than `max_token_gap`.
+    /// For decodes of at most `n_ubatch` rows, in steps that hold nobody up for longer than `max_token_gap`.
     #[must_use]
-    pub fn new(n_ubatch: u32, max_token_gap: Duration) -> Self {
-        Self { n_ubatch, max_token_gap, step_s: 0.0, row_s: 0.0 }
+    pub const fn new(n_ubatch: u32, max_token_gap: Duration) -> Self {
+        Self { n_ubatch, max_token_gap, decode: StepCost::new(), rest_s: 0.0, rest_spread_s: 0.0 }
     }
 
-    /// Rows for each running sequence, oldest first; `n_uncomputed[i]` tokens of sequence `i` wait to be computed, one or more.
+    /// Rows for each running sequence, oldest first; `n_uncomputed[i]` tokens of sequence `i` wait to be computed, 0 where it cannot
+    /// use rows now.
     ///
     /// A sequence that waits for one token gets it in every step. Prompts share the chunk: [`MIN_CHUNK`] each, so that a short
     /// one need not wait for a long one, and the rest to the oldest.
+    ///
+    /// `n_cells` is how many cells each row looks through, without those that this step fills: the highest used cell of the pool.
+    /// `spent` is what this step has spent on moving pieces of the cache; the chunk is smaller by as much time.
     #[must_use]
-    pub fn plan(&self, n_uncomputed: &[u32]) -> Vec<u32> {
+    pub fn plan(&self, n_uncomputed: &[u32], n_cells: u32, spent: Duration) -> Vec<u32> {
         let mut rows: Vec<u32> = n_uncomputed.iter().map(|&n| u32::from(n == 1)).collect();
-        let n_decoding = rows.iter().sum();
-        let mut chunk = self.chunk(n_decoding);
+        let n_wanted = n_uncomputed.iter().filter(|&&n| n > 1).fold(0, |sum: u32, &n| sum.saturating_add(n));
+        let mut chunk = self.chunk(rows.iter().sum(), n_wanted, n_cells, spent);
         for most in [MIN_CHUNK, u32::MAX] {
             for (rows, &n) in rows.iter_mut().zip(n_uncomputed).filter(|&(_, &n)| n > 1) {
                 let more = (n - *rows).min(most).min(chunk);
@@ -47,44 +61,73 @@ impl Scheduler {
         rows
     }
 
-    /// Tells how long a decode of `n_decoding` single rows and `n_prefill` rows of prompts took.
-    pub fn observe(&mut self, n_decoding: u32, n_prefill: u32, took: Duration) {
+    /// How long this step may spend on moving pieces of the cache, beside `n_decoding` sequences that decode and `n_prefilling`
+    /// whose prompts wait to be computed: with nobody decoding [`MAX_MOVE`], else half of what the gap leaves, or a quarter where a
+    /// prompt wants time as well. Zero where the decode takes all of the gap. `n_cells` as in [`Scheduler::plan`].
+    #[must_use]
+    pub fn spare(&self, n_decoding: u32, n_prefilling: u32, n_cells: u32) -> Duration {
+        if n_decoding == 0 {
+            return MAX_MOVE;
+        }
+        let shape = Shape { n_decoding, n_prefill: 0, n_cells };
+        let left_s = self.budget_s(n_decoding, Duration::ZERO) - self.decode.high_s(shape);
+        let share = if n_prefilling == 0 { 0.5 } else { 0.25 };
+        Duration::from_secs_f64(left_s.max(0.0) * share)
+    }
+
+    /// Tells how long a decode took, of `n_decoding` single rows and `n_prefill` rows of prompts beside `n_cells` cells, which is
+    /// the number that [`Scheduler::plan`] was given.
+    pub fn observe(&mut self, n_decoding: u32, n_prefill: u32, n_cells: u32, took: Duration) {
+        self.decode.observe(Shape { n_decoding, n_prefill, n_cells }, took.as_secs_f64());
+    }
+
+    /// Tells how long the rest of a step took: all but its decode and what `plan` was told as `spent`.
+    pub fn observe_rest(&mut self, took: Duration) {
         let took_s = took.as_secs_f64();
-        if n_prefill == 0 {
-            learn(&mut self.step_s, took_s);
-        } else {
-            let beside_s = if n_decoding > 0 { self.step_s } else { 0.0 };
-            // A chunk of few rows says little about the cost of one: most of its time is the pass over the weights.
-            if n_prefill >= MIN_CHUNK {
-                learn(&mut self.row_s, (took_s - beside_s).max(0.0) / f64::from(n_prefill));
+        if self.rest_s == 0.0 {
+            self.rest_s = took_s;
+            return;
+        }
+        // A step in which another process took the CPU says little about the next one.
+        let off_s = (took_s - self.rest_s).clamp(-self.rest_s, self.rest_s);
+        self.rest_s += NEWEST * off_s;
+        self.rest_spread_s += NEWEST * (off_s.abs() - self.rest_spread_s);
+    }
+
+    /// Most prefill rows beside `n_decoding` sequences, where `n_wanted` wait: as many as stay within the budget in 99 of 100 steps.
+    fn chunk(&self, n_decoding: u32, n_wanted: u32, n_cells: u32, spent: Duration) -> u32 {
+        let budget_s = self.budget_s(n_decoding, spent);
+        let fits = |n_prefill| self.decode.high_s(Shape { n_decoding, n_prefill, n_cells }) <= budget_s;
+        let most = self.n_ubatch.saturating_sub(n_decoding).min(n_wanted);
+        let [mut low, mut high] = [MIN_CHUNK, MAX_GROWTH.saturating_mul(self.decode.n_tried())].map(|n| n.min(most));
+        // `low` rows are granted, and `high` is the most that could be.
+        while low < high {
+            let middle = high - (high - low) / 2;
+            if fits(middle) {
+                low = middle;
+            } else {
+                high = middle - 1;
             }
         }
+        low
     }
 
-    /// Most prefill rows beside `n_decoding` sequences.
-    fn chunk(&self, n_decoding: u32) -> u32 {
-        let room = self.n_ubatch.saturating_sub(n_decoding);
-        let budget_s =
-            if n_decoding > 0 { MAX_CHUNK.min(self.max_token_gap).as_secs_f64() - self.step_s } else { MAX_CHUNK.as_secs_f64() };
-        if self.row_s == 0.0 {
-            // Nothing is known yet, and a row may take a tenth of a second.
-            return MIN_CHUNK.min(room);
-        }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float too large or negative saturates")]
-        let affordable = (budget_s / self.row_s) as u32;
-        affordable.max(MIN_CHUNK).min(room)
+    /// Seconds that a step's decode may take. Negative where the rest of the step alone takes more than is allowed.
+    fn budget_s(&self, n_decoding: u32, spent: Duration) -> f64 {
+        let whole = if n_decoding > 0 { MAX_CHUNK.min(self.max_token_gap) } else { MAX_CHUNK };
+        whole.as_secs_f64() - spent.as_secs_f64() - self.rest_s - 3.0 * self.rest_spread_s
     }
 }
 
-fn learn(mean: &mut f64, value: f64) {
-    *mean = if *mean == 0.0 { value } else { *mean + NEWEST * (value - *mean) };
-}
+#[cfg(test)]
+mod simulation;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const GAP: Duration = Duration::from_millis(100);
+    const N_CELLS: u32 = 1_000;
 
     fn scheduler() -> Scheduler {
         Scheduler::new(512, GAP)
@@ -93,56 +136,125 @@ mod tests {
     /// A step takes 20 ms, and 1 ms more for each prefill row.
     fn measured() -> Scheduler {
         let mut scheduler = scheduler();
-        scheduler.observe(4, 0, Duration::from_millis(20));
-        scheduler.observe(0, 100, Duration::from_millis(100));
+        for i in 0..200 {
+            let n_prefill = 20 * (i % 5);
+            scheduler.observe(1, n_prefill, N_CELLS, Duration::from_millis(20 + u64::from(n_prefill)));
+        }
         scheduler
+    }
+
+    fn plan(scheduler: &Scheduler, n_uncomputed: &[u32]) -> Vec<u32> {
+        scheduler.plan(n_uncomputed, N_CELLS, Duration::ZERO)
     }
 
     #[test]
     fn every_decoding_sequence_gets_its_token() {
-        assert_eq!(scheduler().plan(&[1, 1, 1]), [1, 1, 1]);
+        assert_eq!(plan(&scheduler(), &[1, 1, 1]), [1, 1, 1]);
     }
 
     #[test]
     fn a_prompt_starts_small_until_its_cost_is_known() {
-        assert_eq!(scheduler().plan(&[2_000]), [MIN_CHUNK]);
-        assert_eq!(scheduler().plan(&[1, 2_000]), [1, MIN_CHUNK]);
+        assert_eq!(plan(&scheduler(), &[2_000]), [MIN_CHUNK]);
+        assert_eq!(plan(&scheduler(), &[1, 2_000]), [1, MIN_CHUNK]);
     }
 
     #[test]
-    fn a_prompt_alone_on_a_fast_machine_fills_the_decode() {
+    fn a_prompt_alone_on_a_fast_machine_soon_fills_the_decode() {
         let mut fast = scheduler();
-        fast.observe(0, 16, Duration::from_millis(1));
-        assert_eq!(fast.plan(&[2_000]), [512]);
+        for expected in [16, 64, 256, 512] {
+            assert_eq!(plan(&fast, &[2_000]), [expected]);
+            fast.observe(0, expected, N_CELLS, Duration::from_micros(1_000 + u64::from(expected)));
+        }
     }
 
     #[test]
     fn a_chunk_beside_running_streams_keeps_within_the_token_gap() {
-        assert_eq!(measured().plan(&[1, 2_000]), [1, 80]);
+        let rows = plan(&measured(), &[1, 2_000]);
+        assert!((70..=80).contains(&rows[1]), "{rows:?} of 20 ms and 1 ms for each");
     }
 
     #[test]
     fn a_chunk_alone_takes_half_a_second_at_most() {
-        assert_eq!(measured().plan(&[2_000]), [500]);
+        let mut measured = measured();
+        measured.observe(0, 200, N_CELLS, Duration::from_millis(220));
+        let rows = plan(&measured, &[2_000]);
+        assert!((400..=480).contains(&rows[0]), "{rows:?} of 20 ms and 1 ms for each");
     }
 
     #[test]
     fn a_chunk_is_never_smaller_than_the_minimum_however_slow_the_machine() {
         let mut slow = scheduler();
-        slow.observe(1, 0, Duration::from_secs(1));
-        slow.observe(0, 16, Duration::from_secs(16));
-        assert_eq!(slow.plan(&[1, 2_000]), [1, MIN_CHUNK]);
+        slow.observe(1, 0, N_CELLS, Duration::from_secs(1));
+        slow.observe(0, 16, N_CELLS, Duration::from_secs(16));
+        assert_eq!(plan(&slow, &[1, 2_000]), [1, MIN_CHUNK]);
     }
 
     #[test]
     fn a_short_prompt_need_not_wait_for_a_long_one() {
-        assert_eq!(measured().plan(&[2_000, 10, 300, 1]), [54, 10, 16, 1]);
+        let measured = measured();
+        let chunk = plan(&measured, &[1, 2_000])[1];
+        assert_eq!(plan(&measured, &[2_000, 10, 300, 1]), [chunk - 26, 10, 16, 1]);
+    }
+
+    #[test]
+    fn a_sequence_that_waits_for_its_cells_gets_no_rows() {
+        assert_eq!(plan(&measured(), &[0, 1, 0, 30]), [0, 1, 0, 30]);
+    }
+
+    #[test]
+    fn time_spent_on_moving_makes_the_chunk_smaller() {
+        let measured = measured();
+        let chunk = |spent_ms| measured.plan(&[1, 2_000], N_CELLS, Duration::from_millis(spent_ms))[1];
+        let smaller = chunk(0) - chunk(30);
+        assert!((25..=35).contains(&smaller), "30 ms are {smaller} rows of 1 ms");
+        assert_eq!(chunk(1_000), MIN_CHUNK);
+    }
+
+    #[test]
+    fn time_spent_outside_of_decodes_makes_the_chunk_smaller() {
+        let mut measured = measured();
+        let before = plan(&measured, &[1, 2_000])[1];
+        for _ in 0..50 {
+            measured.observe_rest(Duration::from_millis(30));
+        }
+        let smaller = before - plan(&measured, &[1, 2_000])[1];
+        assert!((25..=35).contains(&smaller), "30 ms are {smaller} rows of 1 ms");
+    }
+
+    #[test]
+    fn longer_contexts_make_the_chunk_smaller() {
+        let mut machine = scheduler();
+        for i in 0..400 {
+            let (n_prefill, n_cells) = (16 * (i % 6), 1_000 * (i % 17));
+            let took_us = 10_000 + n_prefill * 500 + n_prefill * n_cells / 10;
+            machine.observe(1, n_prefill, n_cells, Duration::from_micros(took_us.into()));
+        }
+        let [short, long] = [0, 16_000].map(|n_cells| machine.plan(&[1, 2_000], n_cells, Duration::ZERO)[1]);
+        assert!((120..=180).contains(&short), "{short} rows of 0.5 ms");
+        assert!((35..=45).contains(&long), "{long} rows of 2.1 ms");
+    }
+
+    #[test]
+    fn moving_gets_half_of_what_the_gap_leaves_and_a_quarter_beside_a_prompt() {
+        let measured = measured();
+        let [alone, beside] = [0, 1].map(|n_prefilling| measured.spare(1, n_prefilling, N_CELLS));
+        assert!((Duration::from_millis(37)..Duration::from_millis(41)).contains(&alone), "{alone:?} is not half of 80 ms");
+        assert!((alone / 2).abs_diff(beside) < Duration::from_micros(1), "{beside:?} is not half of {alone:?}");
+        assert_eq!(measured.spare(0, 1, N_CELLS), MAX_MOVE);
+    }
+
+    #[test]
+    fn moving_gets_nothing_where_the_decode_takes_all_of_the_gap() {
+        let mut slow = scheduler();
+        slow.observe(1, 0, N_CELLS, Duration::from_secs(1));
+        assert_eq!(slow.spare(1, 0, N_CELLS), Duration::ZERO);
+        assert_eq!(Scheduler::new(512, Duration::ZERO).spare(1, 0, N_CELLS), Duration::ZERO);
     }
 
     #[test]
     fn no_plan_holds_more_rows_than_a_decode_takes() {
         let n_uncomputed: Vec<u32> = (0..60).map(|i| if i % 2 == 0 { 1 } else { 500 }).collect();
-        let rows = Scheduler::new(96, GAP).plan(&n_uncomputed);
+        let rows = plan(&Scheduler::new(96, GAP), &n_uncomputed);
         assert!(rows.iter().sum::<u32>() <= 96);
         assert!(rows.iter().zip(&n_uncomputed).all(|(rows, n)| rows <= n));
         assert!(n_uncomputed.iter().zip(&rows).all(|(&n, &rows)| n > 1 || rows == 1), "nobody misses a token");

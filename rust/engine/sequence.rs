@@ -1,12 +1,15 @@
 //! One completion being written.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::cache::Restore;
 use crate::engine::job::Job;
 use crate::engine::runner::{Runner, SequenceId};
+use crate::engine::stats::StepTimes;
 use crate::engine::text::{Shown, Text};
-use crate::request::{FinishReason, Logprob, Logprobs, Token, TokenEvent, Usage};
+use crate::request::{FinishReason, Logprob, Logprobs, SavedPrefix, Token, TokenEvent, Usage};
 use crate::sampling::{self, Sampler};
 
 /// One completion of a request, from its first start in a slot to its end: what survives a preemption.
@@ -90,12 +93,20 @@ impl Sequence {
         is_first
     }
 
+    /// Of what it found, only `n_cached` tokens could be used.
+    pub(crate) fn lower_n_cached(&mut self, n_cached: u32) {
+        self.n_cached = self.n_cached.map(|found| found.min(n_cached));
+    }
+
     /// Draws the next token from the `logits` after its last one, and says whether that ends it.
-    pub(crate) fn draw(&mut self, logits: &[f32], runner: &impl Runner, slot: u32, now: Instant) -> Drawn {
+    pub(crate) fn draw(&mut self, logits: &[f32], runner: &impl Runner, slot: u32, times: &mut StepTimes) -> Drawn {
+        let started = Instant::now();
         let token = self.sampler.sample(logits);
         let logprobs = (self.n_probs > 0).then(|| Box::new(logprobs(logits, token, self.n_probs, runner)));
         self.tokens.push(token);
         self.sampler.accept(token);
+        let now = Instant::now();
+        times.sample += now - started;
         self.clock.first_token.get_or_insert(now);
         self.clock.last_token = now;
 
@@ -114,6 +125,7 @@ impl Sequence {
         if finished.is_some() {
             text.push_str(&self.text.finish());
         }
+        times.text += now.elapsed();
         let event = TokenEvent { index: self.index, token, text, slot, n_predicted: self.n_predicted(), logprobs };
         Drawn { event, finished }
     }
@@ -176,12 +188,23 @@ pub(crate) struct Running {
     pub(crate) n_held: u32,
     /// How many more the next decode computes.
     pub(crate) n_planned: u32,
+    /// What is to be restored before anything is computed.
+    pub(crate) restores: VecDeque<Restore>,
+    /// The logits after all of its tokens, where they come with what is restored.
+    pub(crate) logits: Option<Arc<[f32]>>,
+    /// What was copied so far, where it is to be saved.
+    pub(crate) saved: SavedPrefix,
 }
 
 impl Running {
-    /// Tokens that wait to be computed, one or more: the one drawn last, or a prompt's rest.
+    /// Tokens that wait to be computed or restored: the one drawn last, or a prompt's rest; none where a prompt is all there is.
     pub(crate) fn n_uncomputed(&self) -> u32 {
         self.sequence.n_tokens() - self.n_held
+    }
+
+    /// Tokens that the next decode could compute.
+    pub(crate) fn n_ready(&self) -> u32 {
+        if self.restores.is_empty() { self.n_uncomputed() } else { 0 }
     }
 
     /// The tokens that the next decode computes.
@@ -197,5 +220,10 @@ impl Running {
     /// Whether the next decode computes one token that was drawn, or the last one of a prompt.
     pub(crate) fn is_decoding(&self) -> bool {
         self.n_planned == 1 && self.will_draw()
+    }
+
+    /// The tokens that it holds.
+    pub(crate) fn held(&self) -> &[Token] {
+        &self.sequence.tokens[..self.n_held as usize]
     }
 }

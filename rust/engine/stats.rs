@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::request::Token;
+pub use crate::cache::{CachedNode, Tier};
 
 /// A snapshot of the engine, as of its last step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -83,42 +83,6 @@ pub struct StepTimes {
     pub spill: Duration,
     /// Copying cells back into the pool.
     pub restore: Duration,
-}
-
-/// A part of the prefix tree: a stretch of tokens after those of its parent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CachedNode {
-    /// Its place in the listing of its parent; `None` for a first stretch.
-    pub parent: Option<usize>,
-    /// Its tokens.
-    pub tokens: Vec<Token>,
-    /// Tokens before it.
-    pub start: u32,
-    /// Where it is.
-    pub tier: Tier,
-    /// Slots whose sequences run on it.
-    pub slots: Vec<u32>,
-    /// Whether a pinned prefix contains it.
-    pub is_pinned: bool,
-    /// Requests that found it computed.
-    pub n_hits: u64,
-    /// Bytes that it takes in the store; a piece that was saved in one is counted in its last stretch.
-    pub n_stored_bytes: u64,
-}
-
-/// Where a stretch of computed tokens is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tier {
-    /// In cells.
-    Pool,
-    /// In cells, and a copy in the store.
-    Both,
-    /// In the store.
-    Store,
-    /// In cells, as far as a running sequence has computed it.
-    Computing,
-    /// Nowhere: only what follows it is stored.
-    Nowhere,
 }
 
 /// What one slot is doing.

@@ -1,21 +1,22 @@
 //! The loop of the one thread that owns the runner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::sync::{Arc, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::cache::{CacheOp, KvCache};
+use crate::cache::{CacheOp, Counts, KvCache, Reservation, Variant};
 use crate::config::Limits;
 use crate::engine::Published;
 use crate::engine::job::{Job, Waiting};
+use crate::engine::movement::{Movement, PATIENCE};
 use crate::engine::runner::{DecodeError, Plan, Row, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::sequence::{Drawn, Running, Sequence};
-use crate::engine::stats::{CachedNode, RunningStats, SlotStats, Stats};
+use crate::engine::stats::{CachedNode, RunningStats, SlotStats, Stats, StepTimes, StoreStats};
 use crate::engine::stream::Bell;
 use crate::error::{Error, Result};
-use crate::request::{Event, FinishReason, Finished, PinnedPrefix, Token};
+use crate::request::{Event, FinishReason, Finished, Made, PinnedPrefix, Task, Token};
 
 /// What a handle asks of the worker.
 pub(crate) enum Command {
@@ -36,11 +37,52 @@ pub(crate) enum Question {
     EraseSlot(u32, SyncSender<u32>),
 }
 
+/// A sequence that gave up its slot and waits to resume.
+pub(super) struct Preempted {
+    pub(super) sequence: Sequence,
+    pub(super) reservation: Reserved,
+}
+
+/// What it finds when it comes back.
+pub(super) struct Reserved {
+    /// What it computed, in either tier.
+    pub(super) place: Reservation,
+    /// Where it ran.
+    pub(super) slot: u32,
+}
+
+/// What is measured of the running step.
+#[derive(Debug)]
+struct Step {
+    started: Instant,
+    /// The highest used cell before its rows, plus one.
+    n_cells: u32,
+    decode: Duration,
+}
+
+impl Default for Step {
+    fn default() -> Self {
+        Self { started: Instant::now(), n_cells: 0, decode: Duration::ZERO }
+    }
+}
+
+/// What the last sequence left in a slot.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// When, counted as [`Worker::next_turn`] counts.
+    pub(super) at: u64,
+    pub(super) variant: Variant,
+    /// What it had computed.
+    pub(super) tokens: Vec<Token>,
+}
+
 pub(crate) struct Worker<R> {
     pub(super) runner: R,
     pub(super) limits: Limits,
     pub(super) cache: KvCache,
     scheduler: Scheduler,
+    pub(super) movement: Movement,
+    step: Step,
     commands: Receiver<Command>,
     pub(super) published: Arc<Published>,
     /// By request id, which counts up: in order of arrival.
@@ -49,22 +91,33 @@ pub(crate) struct Worker<R> {
     n_turns: u64,
     /// Oldest first.
     pub(super) running: Vec<Running>,
-    /// Sequences that gave up their slot and wait to resume, oldest first.
-    pub(super) preempted: Vec<Sequence>,
+    /// Oldest first.
+    pub(super) preempted: Vec<Preempted>,
+    /// By slot.
+    pub(super) left: Vec<Left>,
+    /// Slots that are to be erased when their sequence has ended, with the channel for how many tokens that were.
+    erasures: Vec<(u32, SyncSender<u32>)>,
+    /// The cache's time at each of the last decodes, oldest first.
+    pub(super) decoded_at: VecDeque<u64>,
+    /// The cache's time when the last sequence was placed.
+    pub(super) newest_start: u64,
     /// Requests that this step gave their first slot: they wait until the snapshot shows them there, so that it never loses one.
     pub(super) admitted: Vec<Waiting>,
     /// Requests that this step ends with an error.
-    failed: Vec<(u64, Error)>,
+    pub(super) failed: Vec<(u64, Error)>,
     pub(super) stats: Stats,
 }
 
 impl<R: Runner> Worker<R> {
     pub(crate) fn new(runner: R, limits: Limits, commands: Receiver<Command>, published: Arc<Published>) -> Self {
+        let cache = KvCache::new(limits.n_ctx, limits.n_seq_max, runner.memory(), limits.max_store_bytes);
         let worker = Self {
             runner,
             limits,
-            cache: KvCache::new(limits.n_ctx, limits.n_seq_max),
+            cache,
             scheduler: Scheduler::new(limits.n_ubatch, limits.max_token_gap),
+            movement: Movement::new(),
+            step: Step::default(),
             commands,
             published,
             jobs: BTreeMap::new(),
@@ -74,9 +127,14 @@ impl<R: Runner> Worker<R> {
             failed: Vec::new(),
             running: Vec::new(),
             preempted: Vec::new(),
+            left: (0..limits.n_slots).map(|_| Left::default()).collect(),
+            erasures: Vec::new(),
+            decoded_at: VecDeque::with_capacity(PATIENCE),
+            newest_start: 0,
             stats: Stats {
                 slots: vec![SlotStats::default(); limits.n_slots as usize],
                 n_cells: limits.n_ctx as usize,
+                n_ids: limits.n_seq_max as usize,
                 ..Stats::default()
             },
         };
@@ -87,44 +145,117 @@ impl<R: Runner> Worker<R> {
     /// Serves requests until the engine stops.
     pub(crate) fn run(mut self) {
         while self.receive() {
-            self.drop_cancelled();
-            self.admit();
-            let plan = self.plan();
+            self.step = Step::default();
+            self.timed(|times| &mut times.receive, Self::drop_cancelled);
+            self.begin_moving();
+            self.timed(|times| &mut times.place, Self::admit);
+            self.move_pieces();
+            self.finish_tasks();
+            self.hold_prompts();
+            let plan = self.timed(|times| &mut times.plan, Self::plan);
             if self.decode(&plan) {
+                self.keep_snapshots();
                 self.draw();
-                self.admit();
+                self.timed(|times| &mut times.place, Self::admit);
             }
             self.hold_prompts();
-            self.publish();
+            self.timed(|times| &mut times.emit, Self::publish);
+            self.end_step();
         }
+    }
+
+    /// Counts how long `part` takes, but for what it moves and what it draws, which are counted on their own.
+    fn timed<T>(&mut self, of: impl FnOnce(&mut StepTimes) -> &mut Duration, part: impl FnOnce(&mut Self) -> T) -> T {
+        let counted = |times: &StepTimes| times.spill + times.restore + times.sample + times.text;
+        let (started, before) = (Instant::now(), counted(&self.stats.times));
+        let result = part(self);
+        let took = started.elapsed().saturating_sub(counted(&self.stats.times) - before);
+        *of(&mut self.stats.times) += took;
+        result
+    }
+
+    /// How long this step may take to move pieces between the tiers.
+    fn begin_moving(&mut self) {
+        let n_decoding = count(self.running.iter().filter(|running| running.n_ready() == 1));
+        let n_prefilling = count(self.running.iter().filter(|running| running.n_ready() > 1));
+        self.movement.begin(self.scheduler.spare(n_decoding, n_prefilling, self.n_cells()));
+    }
+
+    /// Tells the scheduler what the step took beside its decode and what was moved before that.
+    fn end_step(&mut self) {
+        if self.step.decode > Duration::ZERO {
+            self.scheduler.observe_rest(self.step.started.elapsed().saturating_sub(self.step.decode + self.movement.spent));
+        }
+    }
+
+    /// Cells that a decode looks through.
+    fn n_cells(&self) -> u32 {
+        u32::try_from(self.cache.n_reached()).expect("a pool has fewer than 2³² cells")
     }
 
     /// Takes the commands that wait; where there is nothing to do, waits for one. `false` when the engine stops.
     fn receive(&mut self) -> bool {
         loop {
-            let command = if self.jobs.is_empty() {
-                if cfg!(any(test, debug_assertions)) {
-                    self.check_idle();
-                }
-                self.commands.recv().ok()
-            } else {
-                match self.commands.try_recv() {
-                    Ok(command) => Some(command),
-                    Err(TryRecvError::Empty) => return true,
-                    Err(TryRecvError::Disconnected) => None,
+            let command = match self.commands.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Disconnected) => return false,
+                Err(TryRecvError::Empty) if !self.jobs.is_empty() => return true,
+                Err(TryRecvError::Empty) if self.use_idle_time() => continue,
+                Err(TryRecvError::Empty) => {
+                    self.carry_out();
+                    self.publish_stats();
+                    if cfg!(any(test, debug_assertions)) {
+                        self.check_idle();
+                    }
+                    match self.commands.recv() {
+                        Ok(command) => command,
+                        Err(_) => return false,
+                    }
                 }
             };
             match command {
-                Some(Command::Submit(mut job)) => {
+                Command::Submit(mut job) => {
                     let suppressed = self.runner.suppressed_tokens().iter().map(|&token| (token, f32::NEG_INFINITY));
                     job.sampling.logit_bias.extend(suppressed);
                     job.last_served = self.next_turn();
                     self.jobs.insert(self.n_submitted, *job);
                     self.n_submitted += 1;
                 }
-                Some(Command::Ask(_)) => todo!("the cache is being rewritten"),
-                Some(Command::Stop) | None => return false,
+                Command::Ask(question) => self.answer(question),
+                Command::Stop => return false,
             }
+        }
+    }
+
+    fn answer(&mut self, question: Question) {
+        match question {
+            Question::Cached(answer) => {
+                let slot_of = |id| self.running.iter().find(|running| running.id == id).map(|running| running.slot);
+                tell(&answer, self.cache.listing(slot_of));
+            }
+            Question::Pinned(answer) => tell(&answer, self.cache.pinned()),
+            Question::Unpin(name, answer) => tell(&answer, self.cache.unpin_prefix(name)),
+            Question::SlotTokens(slot, answer) => {
+                let running = self.running.iter().find(|running| running.slot == slot);
+                let tokens = running.map_or(&self.left[slot as usize].tokens[..], Running::held);
+                tell(&answer, tokens.to_vec());
+            }
+            Question::EraseSlot(slot, answer) => {
+                self.erasures.push((slot, answer));
+                self.erase_slots();
+            }
+        }
+        self.carry_out();
+    }
+
+    /// Erases the slots that wait for it and where nobody runs.
+    fn erase_slots(&mut self) {
+        let is_free = |slot: u32| self.running.iter().all(|running| running.slot != slot);
+        let ready: Vec<_> = self.erasures.extract_if(.., |(slot, _)| is_free(*slot)).collect();
+        for (slot, answer) in ready {
+            let left = std::mem::take(&mut self.left[slot as usize]);
+            self.cache.erase(&left.variant, &left.tokens);
+            tell(&answer, u32::try_from(left.tokens.len()).expect("a sequence fits its context"));
         }
     }
 
@@ -152,24 +283,49 @@ impl<R: Runner> Worker<R> {
 
     /// Decides which tokens go into the next decode, and makes room for them.
     fn plan(&mut self) -> Plan {
-        let n_uncomputed: Vec<u32> = self.running.iter().map(Running::n_uncomputed).collect();
-        let mut n_rows = self.scheduler.plan(&n_uncomputed).into_iter();
-        let mut place = 0;
+        let n_ready: Vec<u32> = self.running.iter().map(Running::n_ready).collect();
+        self.step.n_cells = self.n_cells();
+        let mut n_rows = self.scheduler.plan(&n_ready, self.step.n_cells, self.movement.spent).into_iter();
+        let (mut place, mut n_planned) = (0, 0);
         // The oldest takes what it needs first; where there is too little, the youngest gives up its place.
         while place < self.running.len() {
             let n_wanted = n_rows.next().expect("one number for each running sequence");
-            let n = self.make_room(place, n_wanted);
-            if n == 0 && n_wanted > 0 {
-                self.preempt_youngest();
+            let is_urgent = self.running[place].n_ready() == 1;
+            let n = self.make_room(place, n_planned + n_wanted, is_urgent).saturating_sub(n_planned);
+            self.running[place].n_planned = n.min(n_wanted);
+            if n == 0 && n_wanted > 0 && !self.is_worth_waiting(is_urgent) {
+                if self.running.len() == 1 {
+                    self.end_oversized();
+                } else {
+                    self.preempt_youngest();
+                }
                 break;
             }
-            let running = &mut self.running[place];
-            running.n_planned = n;
-            self.cache.extend(running.id, running.planned());
+            n_planned += n.min(n_wanted);
             place += 1;
         }
+        self.cache
+            .extend(self.running.iter().filter(|running| running.n_planned > 0).map(|running| (running.id, running.planned())));
         self.carry_out();
         self.rows(|_| true)
+    }
+
+    /// Whether room is found later for what found none in this step: there was no time to make it.
+    fn is_worth_waiting(&self, is_urgent: bool) -> bool {
+        !is_urgent && self.is_out_of_time() && self.cache.n_evictable() > 0
+    }
+
+    /// The only sequence that runs does not fit alone, since pinned prefixes take the rest of the pool.
+    fn end_oversized(&mut self) {
+        let running = self.running.remove(0);
+        if running.sequence.n_predicted() > 0 {
+            self.finish(running, FinishReason::ContextFull, None);
+            return;
+        }
+        let (n_prompt, n_ctx) = (running.sequence.n_prompt as usize, running.n_held as usize);
+        self.failed.push((running.sequence.request_id, Error::ContextOverflow { n_prompt, n_ctx }));
+        self.leave_slot(&running);
+        self.cache.unpin(running.id);
     }
 
     /// The planned rows of those that `filter` lets through, in order.
@@ -192,14 +348,20 @@ impl<R: Runner> Worker<R> {
         if plan.rows.is_empty() {
             return false;
         }
+        if self.decoded_at.len() == PATIENCE {
+            self.decoded_at.pop_front();
+        }
+        self.decoded_at.push_back(self.cache.now());
         let started = Instant::now();
         if let Err(error) = self.runner.decode(plan) {
             return self.recover(&error);
         }
         let took = started.elapsed();
+        self.stats.times.decode += took;
         let n_decoding = count(self.running.iter().filter(|running| running.is_decoding()));
         let n_prefill = count(plan.rows.iter()) - n_decoding;
-        self.scheduler.observe(n_decoding, n_prefill, took);
+        self.step.decode = took;
+        self.scheduler.observe(n_decoding, n_prefill, self.step.n_cells, took);
         self.stats.n_decodes += 1;
         self.stats.n_computed += plan.rows.len() as u64 - self.n_drawn_before();
         true
@@ -223,9 +385,8 @@ impl<R: Runner> Worker<R> {
         let is_whole = self.take_back(|_| true);
         if is_whole && !decoding.is_empty() && !prefilling.is_empty() {
             self.fail(&prefilling, error);
-            for running in &self.running {
-                self.cache.extend(running.id, running.planned());
-            }
+            let rows = self.running.iter().filter(|running| running.is_decoding());
+            self.cache.extend(rows.map(|running| (running.id, running.planned())));
             self.carry_out();
             let plan = self.rows(Running::is_decoding);
             if self.runner.decode(&plan).is_ok() {
@@ -251,7 +412,9 @@ impl<R: Runner> Worker<R> {
 
     fn fail(&mut self, request_ids: &[u64], error: &DecodeError) {
         for &request_id in request_ids {
-            for running in self.running.extract_if(.., |running| running.sequence.request_id == request_id) {
+            let ended: Vec<Running> = self.running.extract_if(.., |running| running.sequence.request_id == request_id).collect();
+            for running in ended {
+                self.leave_slot(&Running { n_held: 0, ..running });
                 self.cache.forget(running.id);
             }
             self.failed.push((request_id, Error::Decode { reason: error.reason.clone() }));
@@ -271,34 +434,45 @@ impl<R: Runner> Worker<R> {
                 continue;
             }
             let job = self.jobs.get_mut(&running.sequence.request_id).expect("a job outlives its sequences");
+            if job.task != Task::Complete {
+                continue;
+            }
             let logits = self.runner.logits(n_rows - 1);
             let is_prompt_done = running.sequence.n_predicted() == 0;
             if is_prompt_done && job.n_started < job.n && job.prompt_logits.is_none() {
-                job.prompt_logits = Some(logits.to_vec());
+                job.prompt_logits = Some(logits.into());
             }
             if let Some(reason) = running.sequence.end_without_token(now) {
                 finished.push((place, reason));
                 continue;
             }
-            let Drawn { event, finished: reason } = running.sequence.draw(logits, &self.runner, running.slot, now);
+            let Drawn { event, finished: reason } =
+                running.sequence.draw(logits, &self.runner, running.slot, &mut self.stats.times);
             self.stats.n_predicted += 1;
             job.events.push(Event::Token(event));
             finished.extend(reason.map(|reason| (place, reason)));
         }
         let ended: Vec<_> = finished.into_iter().rev().map(|(place, reason)| (self.running.remove(place), reason)).collect();
         for (running, reason) in ended.into_iter().rev() {
-            self.finish(running, reason);
+            self.finish(running, reason, None);
         }
     }
 
     /// A branch has ended: its slot is free, and its path stays cached.
-    pub(super) fn finish(&mut self, running: Running, reason: FinishReason) {
-        let Running { sequence, slot, id, .. } = running;
-        self.cache.unpin(id);
+    pub(super) fn finish(&mut self, running: Running, reason: FinishReason, made: Option<Made>) {
+        self.leave_slot(&running);
+        self.cache.unpin(running.id);
+        self.finish_idle(&running, reason, made);
+    }
+
+    /// As [`Worker::finish`], where slot and path were left already.
+    pub(super) fn finish_idle(&mut self, running: &Running, reason: FinishReason, made: Option<Made>) {
+        let Running { sequence, slot, .. } = running;
         let job = self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences");
         job.n_running -= 1;
         job.n_finished += 1;
-        job.events.push(Event::Finished(Finished { index: sequence.index, slot, reason, usage: sequence.usage(), made: None }));
+        let (usage, made) = (sequence.usage(), made.map(Box::new));
+        job.events.push(Event::Finished(Finished { index: sequence.index, slot: *slot, reason, usage, made }));
     }
 
     /// Makes the step's events readable, then rings each bell once.
@@ -313,6 +487,7 @@ impl<R: Runner> Worker<R> {
         }
         let mut leaving: Vec<(Job, Result<()>)> =
             ended.into_iter().filter_map(|(request_id, how)| Some((self.remove(request_id)?, how))).collect();
+        self.erase_slots();
         // First, so that whoever reads the end of a stream finds its slots idle.
         self.publish_stats();
         self.admitted.clear();
@@ -339,6 +514,10 @@ impl<R: Runner> Worker<R> {
         for op in self.cache.take_ops() {
             match op {
                 CacheOp::Fork { from, to, n_tokens } => self.runner.fork(from, to, n_tokens),
+                CacheOp::Truncate(id, n_kept) => {
+                    let is_done = self.runner.truncate(id, n_kept);
+                    assert!(is_done, "only a memory that can be cut anywhere is told to");
+                }
                 CacheOp::Drop(id) => self.runner.drop_sequence(id),
             }
         }
@@ -348,6 +527,12 @@ impl<R: Runner> Worker<R> {
         let mut stats: MutexGuard<'_, Stats> = self.published.stats.lock().expect("no code that holds the stats can panic");
         stats.clone_from(&self.stats);
         stats.n_cells_used = self.cache.n_used();
+        stats.n_cells_reached = self.cache.n_reached();
+        stats.n_cells_idle = self.cache.n_evictable();
+        stats.n_ids_used = self.cache.n_ids_used();
+        let (n_bytes, max_bytes, n_pieces) = self.cache.store_size();
+        let Counts { n_saved, n_restored, n_forgotten, n_relocated } = self.cache.counts();
+        stats.store = StoreStats { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated };
         for Running { sequence, slot, n_held, .. } in &self.running {
             stats.slots[*slot as usize].running = Some(RunningStats {
                 request_id: sequence.request_id,
@@ -364,4 +549,9 @@ impl<R: Runner> Worker<R> {
 
 fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).expect("a decode has fewer than 2³² rows")
+}
+
+/// Whoever asked may have gone; then nobody needs the answer.
+fn tell<T>(asker: &SyncSender<T>, answer: T) {
+    asker.send(answer).ok();
 }

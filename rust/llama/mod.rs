@@ -146,7 +146,7 @@ impl Runner for LlamaRunner {
         todo!("state is being written")
     }
 
-    fn restore(&mut self, _id: SequenceId, _piece: &[u8], _kept: Range<u32>) -> std::result::Result<(), StateError> {
+    fn restore(&mut self, _id: SequenceId, _piece: &[u8], _kept: Range<u32>) -> std::result::Result<Vec<u32>, StateError> {
         todo!("state is being written")
     }
 

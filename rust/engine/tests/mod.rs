@@ -124,6 +124,18 @@ fn wait_until(engine: &Engine, condition: impl Fn(&Stats) -> bool) -> Stats {
     }
 }
 
+/// Lets one decode after the other run until the engine's snapshot satisfies `condition`.
+fn step_until(engine: &Engine, control: &FakeControl, condition: impl Fn(&Stats) -> bool) -> Stats {
+    loop {
+        let stats = engine.stats();
+        if condition(&stats) {
+            return stats;
+        }
+        control.allow(Some(1));
+        wait_until(engine, |now| now.n_decodes > stats.n_decodes);
+    }
+}
+
 fn is_idle(stats: &Stats) -> bool {
     stats.slots.iter().all(|slot| slot.running.is_none()) && stats.n_waiting == 0
 }

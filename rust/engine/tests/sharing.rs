@@ -41,9 +41,9 @@ fn any_branch_can_be_continued_not_only_the_first() {
 #[test]
 fn a_running_sequence_shares_what_it_has_computed() {
     let (engine, control) = start(limits(2, 1024));
-    control.allow(Some(4));
+    control.allow(Some(0));
     let first = engine.submit(greedy(&prompt(1, 100), 50), None).unwrap();
-    wait_until(&engine, |stats| stats.n_predicted == 3);
+    step_until(&engine, &control, |stats| stats.n_predicted == 3);
     let second = engine.submit(greedy(&prompt(1, 100), 5), None).unwrap();
     control.allow(None);
     assert_eq!(collect(second).unwrap()[0].finished.usage.n_cached, 99);

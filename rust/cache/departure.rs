@@ -1,0 +1,241 @@
+//! What leaves the pool: into the store, or into nothing.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::cache::Forks;
+use crate::cache::prefix_tree::NodeId;
+use crate::cache::{CacheOp, KvCache, SequenceId};
+use crate::request::Token;
+
+/// A part of an idle path that is next to leave the pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Departure {
+    node: NodeId,
+    /// Who holds it.
+    pub id: SequenceId,
+    /// What is to be saved before it leaves; `None` where it is saved already, or not worth it.
+    pub saves: Option<Range<u32>>,
+    /// What the save costs, in tokens of one run of cells.
+    pub n_units: u64,
+    /// When it was last used, on the cache's clock.
+    pub last_used: u64,
+}
+
+/// What a save made.
+#[derive(Debug)]
+pub struct Saved {
+    /// As [`Runner::save`](crate::engine::runner::Runner::save) made it.
+    pub bytes: Box<[u8]>,
+    /// Whether another sequence could have begun at its end.
+    pub forks_at_end: bool,
+}
+
+impl KvCache {
+    /// The time on the clock that [`Departure::last_used`] is read from.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// The part of the least recently used idle path that can leave next, leaf first, whose save costs about `max_units` or less,
+    /// but of 16 tokens at least. `None` where nothing is idle.
+    #[must_use]
+    pub fn next_departure(&self, max_units: u64) -> Option<Departure> {
+        let is_leaf = |node: NodeId| {
+            let node = self.tree.node(node);
+            node.n_running == 0 && node.n_holders as usize == node.tips.len()
+        };
+        let is_candidate = |node: NodeId| match self.memory.forks {
+            Forks::Anywhere | Forks::InWindow => is_leaf(node),
+            Forks::AtEnd => true,
+        };
+        let idle = self.held().filter(|(_, path)| !path.is_pinned && is_candidate(path.tip));
+        let (id, path) = idle.min_by_key(|(_, path)| self.tree.node(path.tip).last_used)?;
+        let last_used = self.tree.node(path.tip).last_used;
+        let (node, range) = match self.memory.forks {
+            Forks::Anywhere => (path.tip, self.tree.node(path.tip).start..self.n_held(id)),
+            Forks::AtEnd => (path.tip, 0..self.n_held(id)),
+            Forks::InWindow => {
+                // Its cells leave together, when all of them are saved: what is left of a window cannot be cut.
+                let own = self.tree.upwards(path.tip).take_while(|&node| {
+                    let node = self.tree.node(node);
+                    node.n_holders == 1 && node.parent.is_some()
+                });
+                let unsaved = own.filter(|&node| self.tree.node(node).stored.is_none()).last();
+                let node = unsaved.unwrap_or(path.tip);
+                (node, self.tree.node(node).start..self.tree.node(node).end())
+            }
+        };
+        let (n_tokens, n_units) = if self.memory.forks == Forks::AtEnd {
+            (range.end, u64::from(range.end))
+        } else {
+            self.affordable(id, range.clone(), max_units)
+        };
+        let saves = self.tree.node(node).stored.is_none() && self.is_worth_saving(node, n_tokens);
+        Some(Departure { node, id, saves: saves.then(|| range.end - n_tokens..range.end), n_units, last_used })
+    }
+
+    /// How many of the last tokens of `range` can be saved for `max_units`, 16 at least, and what they cost.
+    fn affordable(&self, id: SequenceId, range: Range<u32>, max_units: u64) -> (u32, u64) {
+        let cells = &self.path(id).cells[range.start as usize..range.end as usize];
+        let (mut n_tokens, mut n_units) = (0, 0);
+        let mut after = None;
+        for &cell in cells.iter().rev() {
+            let is_next = after.is_some_and(|after| cell.0 + 1 == after);
+            let more = 1 + if is_next { 0 } else { u64::from(self.memory.tokens_per_run) };
+            if n_tokens >= crate::cache::MIN_SHARED && n_units + more > max_units {
+                break;
+            }
+            (n_tokens, n_units, after) = (n_tokens + 1, n_units + more, Some(cell.0));
+        }
+        (n_tokens, n_units)
+    }
+
+    /// Whether the store takes `n_tokens` tokens of `node`: it has room, or holds something that is worth less.
+    fn is_worth_saving(&self, node: NodeId, n_tokens: u32) -> bool {
+        let n_bytes = self.memory.bytes_per_token * u64::from(n_tokens);
+        self.store.can_ever_hold(n_bytes)
+            && (self.store.has_room(n_bytes) || self.droppable.first().is_some_and(|&(key, _)| self.gives_way(key, node)))
+    }
+
+    /// Whether a stored piece is dropped for what `node` holds.
+    fn gives_way(&self, (class, last_used): (u8, u64), node: NodeId) -> bool {
+        let node = self.tree.node(node);
+        let is_firm = node.n_pins > 0 || node.n_reserved > 0;
+        class == 0 || (class == 1 && (is_firm || last_used < node.last_used)) || node.n_pins > 0
+    }
+
+    /// Drops stored pieces until `n_bytes` more fit; `false` where what would be left to drop is worth more than `node`.
+    fn make_room_in_store(&mut self, node: NodeId, n_bytes: u64) -> bool {
+        if !self.store.can_ever_hold(n_bytes) {
+            return false;
+        }
+        while !self.store.has_room(n_bytes) {
+            match self.droppable.first() {
+                Some(&(key, least)) if least != node && self.gives_way(key, node) => self.drop_stored(least),
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Gives up the saved piece of `node`.
+    pub(super) fn drop_stored(&mut self, id: NodeId) {
+        let node = self.tree.node_mut(id);
+        let piece = node.stored.take().expect("it is stored");
+        if !node.is_in_pool() {
+            self.counts.n_forgotten += node.tokens.len() as u64;
+        }
+        let parent = node.parent;
+        self.store.release(piece);
+        self.refresh(id);
+        self.prune(id);
+        if let Some(parent) = parent {
+            self.refresh(parent);
+        }
+    }
+
+    /// Carries out `departure`, with what was saved for it: its cells are free, where the memory can give up a part. Nothing else
+    /// may have changed since [`KvCache::next_departure`].
+    pub fn depart(&mut self, departure: &Departure, saved: Option<Saved>) {
+        let Departure { node, id, .. } = *departure;
+        if let Some(range) = &departure.saves {
+            let start = self.tree.node(node).start;
+            if range.start > start && self.memory.forks != Forks::AtEnd {
+                self.split(node, range.start - start);
+            }
+            if let Some(Saved { bytes, forks_at_end }) = saved
+                && self.make_room_in_store(node, bytes.len() as u64)
+            {
+                self.keep(node, range.clone(), bytes, None, forks_at_end);
+                if self.memory.forks == Forks::InWindow {
+                    return;
+                }
+            }
+        }
+        match self.memory.forks {
+            Forks::Anywhere => self.leave_leaf(node),
+            Forks::InWindow => self.forget_path(id, true),
+            Forks::AtEnd => self.forget_path(id, false),
+        }
+    }
+
+    fn keep(&mut self, node: NodeId, range: Range<u32>, bytes: Box<[u8]>, logits: Option<Arc<[f32]>>, forks_at_end: bool) {
+        self.counts.n_saved += u64::from(range.end - range.start);
+        let piece = self.store.add(range, bytes, logits);
+        let known = self.tree.node_mut(node).stored.replace(piece);
+        debug_assert!(known.is_none(), "what is stored is not saved again");
+        self.tree.node_mut(node).forks_at_end = forks_at_end;
+        self.refresh(node);
+    }
+
+    /// The path that ends at the leaf `node` ends above it from now on.
+    fn leave_leaf(&mut self, node: NodeId) {
+        if self.tree.node(node).stored.is_none() {
+            self.counts.n_forgotten += self.tree.node(node).tokens.len() as u64;
+        }
+        for id in self.tree.node(node).tips.clone() {
+            self.move_up(id);
+        }
+    }
+
+    /// The idle path of `id` gives up its last node; where others hold the rest, it gives back its id.
+    pub(super) fn move_up(&mut self, id: SequenceId) {
+        let node = self.path(id).tip;
+        let start = self.tree.node(node).start;
+        let parent = self.tree.node(node).parent.expect("a path that ends at a root holds nothing and is free");
+        let is_held = self.tree.node(parent).n_holders > self.tree.node(node).n_holders;
+        if is_held || start == 0 {
+            self.drop_path(id);
+            return;
+        }
+        self.add_tip_quietly(parent, id);
+        self.path_mut(id).tip = parent;
+        self.remove_tip(node, id);
+        for cell in self.path_mut(id).cells.split_off(start as usize) {
+            self.cells.release(cell);
+        }
+        self.ops.push(CacheOp::Truncate(id, start));
+    }
+
+    /// As a path that moves up, without being used by that.
+    fn add_tip_quietly(&mut self, node: NodeId, id: SequenceId) {
+        self.tree.node_mut(node).tips.push(id);
+        self.tree.change_upwards(node, |node| node.n_holders += 1);
+    }
+
+    /// An idle path leaves whole. `counts_parts` where what is stored of it is stored part by part.
+    fn forget_path(&mut self, id: SequenceId, counts_parts: bool) {
+        let tip = self.path(id).tip;
+        let is_lost = |node: &NodeId| {
+            let node = self.tree.node(*node);
+            node.n_holders == 1 && node.stored.is_none()
+        };
+        let n_parts = if counts_parts { usize::MAX } else { 1 };
+        let n_lost: usize =
+            self.tree.upwards(tip).take(n_parts).filter(is_lost).map(|node| self.tree.node(node).tokens.len()).sum();
+        self.counts.n_forgotten += n_lost as u64;
+        self.drop_path(id);
+    }
+
+    /// Keeps the whole state after the first tokens of the path of `id`, which runs and has computed exactly `n_tokens` tokens,
+    /// with the logits after them. `false` where the store has no room for it.
+    pub fn add_snapshot(&mut self, id: SequenceId, n_tokens: u32, bytes: Box<[u8]>, logits: Arc<[f32]>) -> bool {
+        let node = self.cut_at(id, n_tokens);
+        let n_bytes = (bytes.len() + size_of_val(&*logits)) as u64;
+        if self.tree.node(node).stored.is_some() || !self.make_room_in_store(node, n_bytes) {
+            return self.tree.node(node).stored.is_some();
+        }
+        self.keep(node, 0..n_tokens, bytes, Some(logits), true);
+        true
+    }
+
+    /// Whether a snapshot of this prefix is stored already.
+    #[must_use]
+    pub fn has_snapshot(&self, variant: &super::Variant, tokens: &[Token]) -> bool {
+        let walk = self.tree.walk(variant, tokens);
+        let end = walk.whole.last().map(|&id| self.tree.node(id));
+        end.is_some_and(|node| node.end() as usize == tokens.len() && node.stored.is_some())
+    }
+}

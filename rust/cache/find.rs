@@ -1,0 +1,189 @@
+//! The longest prefix that is computed, in either tier.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::cache::Forks;
+use crate::cache::prefix_tree::{NodeId, Walk, common_prefix, length};
+use crate::cache::{KvCache, SequenceId, Variant, part_of};
+use crate::request::{SavedPrefix, Token};
+
+/// What is looked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// How it was computed.
+    pub variant: &'a Variant,
+    /// A prefix of this text.
+    pub tokens: &'a [Token],
+    /// Fewer tokens are not worth it.
+    pub at_least: u32,
+    /// Where the logits after the prefix are not known, more would leave nothing to compute them with.
+    pub at_most: u32,
+    /// Whether a state with its logits may be all of the text.
+    pub takes_logits: bool,
+}
+
+/// The longest prefix that is computed: what an id holds of it, and what can be restored after that.
+#[derive(Debug, Clone, Default)]
+pub struct Match {
+    /// Who holds `[0, n_pool)`; `None` where that is nothing.
+    pub source: Option<SequenceId>,
+    /// Tokens in the pool.
+    pub n_pool: u32,
+    /// What follows, in order.
+    pub restores: Vec<Restore>,
+    /// The logits after the prefix, where they were saved with it.
+    pub logits: Option<Arc<[f32]>>,
+}
+
+impl Match {
+    /// Tokens of the prefix.
+    #[must_use]
+    pub fn n_tokens(&self) -> u32 {
+        self.restores.last().map_or(self.n_pool, |last| last.kept.end)
+    }
+}
+
+impl Match {
+    /// Adds what `saved` holds of the same text beyond the prefix.
+    pub fn take_from(&mut self, saved: &SavedPrefix, forks: Forks) {
+        let n_tokens = self.n_tokens();
+        if n_tokens >= length(&saved.tokens) {
+            return;
+        }
+        if forks == Forks::AtEnd {
+            *self = Self::default();
+        }
+        let n_tokens = self.n_tokens();
+        self.restores.extend(saved.pieces.iter().filter(|piece| piece.range.end > n_tokens).map(|piece| Restore {
+            bytes: Arc::clone(&piece.bytes),
+            piece: piece.range.clone(),
+            kept: piece.range.start.max(n_tokens)..piece.range.end,
+        }));
+    }
+}
+
+/// A saved piece, and which of its tokens are needed.
+#[derive(Debug, Clone)]
+pub struct Restore {
+    /// The piece.
+    pub bytes: Arc<[u8]>,
+    /// The tokens that it was saved of.
+    pub piece: Range<u32>,
+    /// Those that are needed; they begin where what was restored before them ends.
+    pub kept: Range<u32>,
+}
+
+impl KvCache {
+    /// The longest prefix that can be forked and restored, idle or running.
+    ///
+    /// `can_fork(id, n_held, n_tokens)` says whether the model's memory allows that fork.
+    pub fn find(&self, wanted: &Wanted<'_>, can_fork: impl Fn(SequenceId, u32, u32) -> bool) -> Option<Match> {
+        let walk = self.tree.walk(wanted.variant, wanted.tokens);
+        let matched = match self.memory.forks {
+            Forks::Anywhere => self.find_anywhere(wanted, &walk),
+            Forks::InWindow => self.find_in_window(wanted, &walk, &can_fork),
+            Forks::AtEnd => self.find_state(wanted, &walk, &can_fork),
+        };
+        matched.filter(|matched| matched.n_tokens() >= wanted.at_least.max(1))
+    }
+
+    /// Nodes below the roots that the text reaches, with how many of its first `at_most` tokens are known at the end of each.
+    fn reached<'a>(&'a self, walk: &'a Walk, at_most: u32) -> impl Iterator<Item = (NodeId, Range<u32>)> + 'a {
+        let whole = walk.whole.iter().skip(1).map(|&id| (id, self.tree.node(id).end()));
+        let part = walk.part.map(|(id, n)| (id, self.tree.node(id).start + n));
+        whole.chain(part).filter_map(move |(id, end)| {
+            let reached = self.tree.node(id).start..end.min(at_most);
+            (!reached.is_empty()).then_some((id, reached))
+        })
+    }
+
+    /// What running sequences computed after the nodes that the text contains, and did not share yet.
+    fn in_tails<'a>(&'a self, wanted: &'a Wanted<'_>, walk: &'a Walk) -> impl Iterator<Item = (SequenceId, u32)> + 'a {
+        self.held().filter(|(_, path)| !path.tail.is_empty() && walk.whole.contains(&path.tip)).map(|(id, path)| {
+            let end = self.tree.node(path.tip).end();
+            let rest = &wanted.tokens[(end as usize).min(wanted.tokens.len())..];
+            (id, end + common_prefix(&path.tail, rest))
+        })
+    }
+
+    fn find_anywhere(&self, wanted: &Wanted<'_>, walk: &Walk) -> Option<Match> {
+        let mut matched = Match::default();
+        let mut holds = None;
+        for (id, reached) in self.reached(walk, wanted.at_most) {
+            let node = self.tree.node(id);
+            if node.is_in_pool() {
+                matched.n_pool = reached.end;
+                holds = Some(id);
+            } else if let Some(piece) = node.stored {
+                matched.restores.push(part_of(piece, &self.store, reached));
+            } else {
+                break;
+            }
+        }
+        matched.source = holds.and_then(|id| self.tree.holders(id).next());
+        let in_tails = self.in_tails(wanted, walk).map(|(id, n)| (id, n.min(wanted.at_most))).max_by_key(|&(_, n)| n);
+        match in_tails {
+            Some((id, n)) if n > matched.n_tokens() => Some(Match { source: Some(id), n_pool: n, ..Match::default() }),
+            _ => Some(matched),
+        }
+    }
+
+    fn find_in_window(
+        &self,
+        wanted: &Wanted<'_>,
+        walk: &Walk,
+        can_fork: &impl Fn(SequenceId, u32, u32) -> bool,
+    ) -> Option<Match> {
+        let fork = |id: NodeId, n: u32| self.tree.holders(id).find(|&holder| can_fork(holder, self.n_held(holder), n));
+        let reached: Vec<(NodeId, Range<u32>)> = self.reached(walk, wanted.at_most).collect();
+        let n_in_pool = reached.iter().take_while(|(id, _)| self.tree.node(*id).is_in_pool()).count();
+        let (in_pool, below) = reached.split_at(n_in_pool);
+        let in_tails = self
+            .in_tails(wanted, walk)
+            .map(|(id, n)| (id, n.min(wanted.at_most)))
+            .filter(|&(id, n)| can_fork(id, self.n_held(id), n))
+            .max_by_key(|&(_, n)| n);
+        let deepest = in_pool.iter().rev().find_map(|(id, reached)| Some((fork(*id, reached.end)?, reached.end)));
+        let pool = in_tails.into_iter().chain(deepest).max_by_key(|&(_, n)| n);
+        let mut matched = Match { source: pool.map(|(id, _)| id), n_pool: pool.map_or(0, |(_, n)| n), ..Match::default() };
+        // What is stored can be put after a trunk that is forked where it begins, and forked where a piece ends.
+        let trunk_end = in_pool.last().map_or(0, |(_, reached)| reached.end);
+        if matched.n_pool == trunk_end {
+            let stored = below.iter().map_while(|(id, reached)| {
+                let node = self.tree.node(*id);
+                let piece = node.stored.filter(|_| reached.end == node.end())?;
+                Some((part_of(piece, &self.store, reached.clone()), node.forks_at_end))
+            });
+            let (pieces, forks): (Vec<_>, Vec<_>) = stored.unzip();
+            let n_usable = forks.iter().rposition(|&forks| forks).map_or(0, |at| at + 1);
+            matched.restores.extend(pieces.into_iter().take(n_usable));
+        }
+        Some(matched)
+    }
+
+    fn find_state(&self, wanted: &Wanted<'_>, walk: &Walk, can_fork: &impl Fn(SequenceId, u32, u32) -> bool) -> Option<Match> {
+        let whole = self
+            .in_tails(wanted, walk)
+            .filter(|&(id, n)| n == self.n_held(id) && n <= wanted.at_most && can_fork(id, n, n))
+            .max_by_key(|&(_, n)| n);
+        let in_tails = whole.map(|(id, n)| Match { source: Some(id), n_pool: n, ..Match::default() });
+        let in_tree = walk.whole.iter().skip(1).rev().find_map(|&id| {
+            let node = self.tree.node(id);
+            let end = node.end();
+            let holds = |&tip: &SequenceId| self.path(tip).tail.is_empty() && can_fork(tip, end, end);
+            if end <= wanted.at_most
+                && let Some(source) = node.tips.iter().copied().find(holds)
+            {
+                return Some(Match { source: Some(source), n_pool: end, ..Match::default() });
+            }
+            let piece = self.store.piece(node.stored?);
+            let logits = piece.logits.clone().filter(|_| wanted.takes_logits && end == length(wanted.tokens));
+            if end > wanted.at_most && logits.is_none() {
+                return None;
+            }
+            Some(Match { restores: vec![part_of(node.stored?, &self.store, 0..end)], logits, ..Match::default() })
+        });
+        in_tails.into_iter().chain(in_tree).max_by_key(Match::n_tokens)
+    }
+}

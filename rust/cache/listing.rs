@@ -1,0 +1,108 @@
+//! The tree, for those who look at it.
+
+use std::collections::BTreeMap;
+
+use crate::cache::prefix_tree::NodeId;
+use crate::cache::{KvCache, SequenceId};
+use crate::request::Token;
+
+/// A part of the prefix tree: a stretch of tokens after those of its parent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CachedNode {
+    /// Its place in the listing of its parent; `None` for a first stretch.
+    pub parent: Option<usize>,
+    /// Its tokens.
+    pub tokens: Vec<Token>,
+    /// Tokens before it.
+    pub start: u32,
+    /// Where it is.
+    pub tier: Tier,
+    /// Slots whose sequences run on it.
+    pub slots: Vec<u32>,
+    /// Whether a pinned prefix contains it.
+    pub is_pinned: bool,
+    /// Requests that found it computed.
+    pub n_hits: u64,
+    /// Bytes that it takes in the store; a piece that was saved in one is counted in its last stretch.
+    pub n_stored_bytes: u64,
+}
+
+/// Where a stretch of computed tokens is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    /// In cells.
+    Pool,
+    /// In cells, and a copy in the store.
+    Both,
+    /// In the store.
+    Store,
+    /// In cells, as far as a running sequence has computed it.
+    Computing,
+    /// Nowhere: only what follows it is stored.
+    Nowhere,
+}
+
+impl KvCache {
+    /// The tree and, after its nodes, what running sequences computed and did not share yet; parents before their children.
+    /// `slot_of` says in which slot the sequence on an id runs.
+    #[must_use]
+    pub fn listing(&self, slot_of: impl Fn(SequenceId) -> Option<u32>) -> Vec<CachedNode> {
+        let order: Vec<NodeId> = self.tree.in_order().into_iter().filter(|&id| self.tree.node(id).parent.is_some()).collect();
+        let places: BTreeMap<NodeId, usize> = order.iter().enumerate().map(|(place, &id)| (id, place)).collect();
+        let place_of = |id: NodeId| places.get(&id).copied();
+        let mut listing: Vec<CachedNode> = order
+            .iter()
+            .map(|&id| {
+                let node = self.tree.node(id);
+                // A piece may be that of several nodes.
+                let piece = node.stored.filter(|&piece| self.store.piece(piece).range.end == node.end());
+                CachedNode {
+                    parent: node.parent.and_then(place_of),
+                    tokens: node.tokens.clone(),
+                    start: node.start,
+                    tier: match (node.is_in_pool(), node.stored.is_some()) {
+                        (true, false) => Tier::Pool,
+                        (true, true) => Tier::Both,
+                        (false, true) => Tier::Store,
+                        (false, false) => Tier::Nowhere,
+                    },
+                    slots: Vec::new(),
+                    is_pinned: node.n_pins > 0,
+                    n_hits: node.n_hits,
+                    n_stored_bytes: piece.map_or(0, |piece| self.store.bytes_of(piece)),
+                }
+            })
+            .collect();
+        for (id, path) in self.held() {
+            let Some(slot) = slot_of(id) else { continue };
+            for place in self.tree.upwards(path.tip).filter_map(place_of) {
+                listing[place].slots.push(slot);
+            }
+            if !path.tail.is_empty() {
+                listing.push(CachedNode {
+                    parent: place_of(path.tip),
+                    tokens: path.tail.clone(),
+                    start: self.tree.node(path.tip).end(),
+                    tier: Tier::Computing,
+                    slots: vec![slot],
+                    is_pinned: false,
+                    n_hits: 0,
+                    n_stored_bytes: 0,
+                });
+            }
+        }
+        for node in &mut listing {
+            node.slots.sort_unstable();
+        }
+        listing
+    }
+
+    /// The tokens of the path of `id`.
+    #[must_use]
+    pub fn tokens_of(&self, id: SequenceId) -> Vec<Token> {
+        let path = self.path(id);
+        let mut tokens = self.tree.tokens_to(path.tip);
+        tokens.extend_from_slice(&path.tail);
+        tokens
+    }
+}

@@ -1,0 +1,356 @@
+//! The radix tree over token ids: which prefixes are computed, who holds them, and when they were last used.
+
+use std::collections::BTreeMap;
+
+use crate::cache::SequenceId;
+use crate::cache::store::PieceId;
+use crate::request::Token;
+
+/// What beside its tokens decides how a prefix is computed: the adapters that are on, with their scales. Prefixes of different
+/// variants share nothing.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Variant {
+    /// Adapter and the bits of its scale, by adapter.
+    adapters: Vec<(u32, u32)>,
+}
+
+impl Variant {
+    /// The model with these adapters, each with its scale; one whose scale is 0 is off.
+    pub fn with_adapters(adapters: impl IntoIterator<Item = (u32, f32)>) -> Self {
+        let on = adapters.into_iter().filter(|&(_, scale)| scale != 0.0);
+        let mut adapters: Vec<_> = on.map(|(adapter, scale)| (adapter, scale.to_bits())).collect();
+        adapters.sort_unstable();
+        Self { adapters }
+    }
+}
+
+/// Names a node; after a split the lower half keeps its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NodeId(usize);
+
+/// A stretch of tokens after those of its parent.
+#[derive(Debug)]
+pub(super) struct Node {
+    /// `None` for the root of a variant.
+    pub(super) parent: Option<NodeId>,
+    /// By their first token.
+    pub(super) children: BTreeMap<Token, NodeId>,
+    pub(super) tokens: Vec<Token>,
+    /// Tokens before it.
+    pub(super) start: u32,
+    /// The ids whose paths end here.
+    pub(super) tips: Vec<SequenceId>,
+    /// Ids whose paths end here or below: where there is one, the node is in the pool.
+    pub(super) n_holders: u32,
+    /// Of these, ids whose path is pinned, because a sequence runs on it.
+    pub(super) n_running: u32,
+    /// Pins that end here or below.
+    pub(super) n_pins: u32,
+    /// Preempted sequences that end here.
+    pub(super) n_reserved: u32,
+    /// The saved piece that it can be restored from.
+    pub(super) stored: Option<PieceId>,
+    /// Whether what is restored of it can be forked at its end.
+    pub(super) forks_at_end: bool,
+    pub(super) n_hits: u64,
+    pub(super) last_used: u64,
+    /// Its entry among the pieces that can be dropped.
+    pub(super) drop_key: Option<DropKey>,
+}
+
+/// Order in which saved pieces are dropped: copies of what is in the pool, then what nobody waits for, then what preempted
+/// sequences left; within these, the least recently used first.
+pub(super) type DropKey = (u8, u64);
+
+impl Node {
+    pub(super) fn end(&self) -> u32 {
+        self.start + length(&self.tokens)
+    }
+
+    pub(super) fn is_in_pool(&self) -> bool {
+        self.n_holders > 0
+    }
+}
+
+/// How far a text is known: nodes that it contains whole, from the root on, and the one that it ends or leaves in the middle of.
+#[derive(Debug)]
+pub(super) struct Walk {
+    pub(super) whole: Vec<NodeId>,
+    /// That node and how many of its tokens are in the text, at least one and not all.
+    pub(super) part: Option<(NodeId, u32)>,
+}
+
+/// The nodes of all variants.
+#[derive(Debug, Default)]
+pub(super) struct PrefixTree {
+    nodes: Vec<Option<Node>>,
+    free: Vec<usize>,
+    roots: BTreeMap<Variant, NodeId>,
+}
+
+impl PrefixTree {
+    pub(super) fn node(&self, id: NodeId) -> &Node {
+        self.nodes[id.0].as_ref().expect("a name is given up with its node")
+    }
+
+    pub(super) fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        self.nodes[id.0].as_mut().expect("a name is given up with its node")
+    }
+
+    /// Every node, parents not necessarily before their children.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().enumerate().filter_map(|(place, node)| Some((NodeId(place), node.as_ref()?)))
+    }
+
+    pub(super) fn roots(&self) -> impl Iterator<Item = NodeId> {
+        self.roots.values().copied()
+    }
+
+    /// The root of `variant`, made where there is none.
+    pub(super) fn root(&mut self, variant: &Variant) -> NodeId {
+        if let Some(&root) = self.roots.get(variant) {
+            return root;
+        }
+        let root = self.add(None, Vec::new(), 0);
+        self.roots.insert(variant.clone(), root);
+        root
+    }
+
+    fn add(&mut self, parent: Option<NodeId>, tokens: Vec<Token>, start: u32) -> NodeId {
+        let node = Node {
+            parent,
+            children: BTreeMap::new(),
+            tokens,
+            start,
+            tips: Vec::new(),
+            n_holders: 0,
+            n_running: 0,
+            n_pins: 0,
+            n_reserved: 0,
+            stored: None,
+            forks_at_end: true,
+            n_hits: 0,
+            last_used: 0,
+            drop_key: None,
+        };
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(None);
+            self.nodes.len() - 1
+        });
+        self.nodes[place] = Some(node);
+        NodeId(place)
+    }
+
+    /// A new last stretch after `parent`, which has no child that begins as `tokens` do.
+    pub(super) fn add_child(&mut self, parent: NodeId, tokens: Vec<Token>) -> NodeId {
+        let start = self.node(parent).end();
+        let first = tokens[0];
+        let child = self.add(Some(parent), tokens, start);
+        let known = self.node_mut(parent).children.insert(first, child);
+        debug_assert!(known.is_none(), "a child is followed, not replaced");
+        child
+    }
+
+    /// Follows `tokens` from the root of `variant` as far as they are known.
+    pub(super) fn walk(&self, variant: &Variant, mut tokens: &[Token]) -> Walk {
+        let mut walk = Walk { whole: Vec::new(), part: None };
+        let Some(&root) = self.roots.get(variant) else { return walk };
+        walk.whole.push(root);
+        let mut at = root;
+        while let Some(child) = tokens.first().and_then(|first| self.node(at).children.get(first).copied()) {
+            let node = self.node(child);
+            let n = common_prefix(&node.tokens, tokens);
+            if (n as usize) < node.tokens.len() {
+                walk.part = Some((child, n));
+                break;
+            }
+            tokens = &tokens[n as usize..];
+            walk.whole.push(child);
+            at = child;
+        }
+        walk
+    }
+
+    /// Cuts `id` after its first `n` tokens and returns the upper part; the lower one keeps the name, the tips and what is below.
+    /// What is stored of it stays with the lower part: the caller knows whether the upper one can have it too.
+    pub(super) fn split(&mut self, id: NodeId, n: u32) -> NodeId {
+        let node = self.node_mut(id);
+        debug_assert!(n > 0 && (n as usize) < node.tokens.len(), "both parts hold something");
+        let lower = node.tokens.split_off(n as usize);
+        let tokens = std::mem::replace(&mut node.tokens, lower);
+        let (parent, start) = (node.parent.expect("a root has no tokens to cut"), node.start);
+        node.start += n;
+        let first_of_lower = node.tokens[0];
+        let (n_holders, n_running, n_pins) = (node.n_holders, node.n_running, node.n_pins);
+        let (n_hits, last_used) = (node.n_hits, node.last_used);
+        let first = tokens[0];
+        let upper = self.add(Some(parent), tokens, start);
+        self.node_mut(id).parent = Some(upper);
+        self.node_mut(parent).children.insert(first, upper);
+        let node = self.node_mut(upper);
+        node.children.insert(first_of_lower, id);
+        (node.n_holders, node.n_running, node.n_pins) = (n_holders, n_running, n_pins);
+        (node.n_hits, node.last_used) = (n_hits, last_used);
+        upper
+    }
+
+    /// Takes out a node that has no child.
+    pub(super) fn remove(&mut self, id: NodeId) {
+        let node = self.nodes[id.0].take().expect("a node is removed once");
+        debug_assert!(node.children.is_empty() && node.tips.is_empty(), "what is removed holds nothing");
+        self.free.push(id.0);
+        if let Some(parent) = node.parent {
+            self.node_mut(parent).children.remove(&node.tokens[0]);
+        }
+    }
+
+    /// Joins `id` with its only child, which keeps its name.
+    pub(super) fn join_with_child(&mut self, id: NodeId) {
+        let node = self.nodes[id.0].take().expect("a node is joined once");
+        self.free.push(id.0);
+        let (&_, &child) = node.children.first_key_value().expect("it has a child");
+        let parent = node.parent.expect("a root is never joined");
+        let first = node.tokens[0];
+        let lower = self.node_mut(child);
+        let mut tokens = node.tokens;
+        tokens.append(&mut lower.tokens);
+        lower.tokens = tokens;
+        lower.start = node.start;
+        lower.parent = Some(parent);
+        self.node_mut(parent).children.insert(first, child);
+    }
+
+    /// `id` and everything above it, upwards.
+    pub(super) fn upwards(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
+        std::iter::successors(Some(id), |&id| self.node(id).parent)
+    }
+
+    /// Changes `id` and everything above it.
+    pub(super) fn change_upwards(&mut self, id: NodeId, mut change: impl FnMut(&mut Node)) {
+        let mut at = Some(id);
+        while let Some(id) = at {
+            let node = self.node_mut(id);
+            change(node);
+            at = node.parent;
+        }
+    }
+
+    /// The tokens from the root to the end of `id`.
+    pub(super) fn tokens_to(&self, id: NodeId) -> Vec<Token> {
+        let mut parts: Vec<NodeId> = self.upwards(id).collect();
+        parts.reverse();
+        parts.into_iter().flat_map(|id| self.node(id).tokens.iter().copied()).collect()
+    }
+
+    /// The ids whose paths go through `id`, nearest first.
+    pub(super) fn holders(&self, id: NodeId) -> impl Iterator<Item = SequenceId> {
+        let mut waiting = vec![id];
+        std::iter::from_fn(move || {
+            let node = self.node(waiting.pop()?);
+            waiting.extend(node.children.values().copied().filter(|&child| self.node(child).is_in_pool()));
+            Some(node.tips.iter().copied())
+        })
+        .flatten()
+    }
+
+    /// Nodes, parents before their children.
+    pub(super) fn in_order(&self) -> Vec<NodeId> {
+        let mut order: Vec<NodeId> = self.roots().collect();
+        let mut at = 0;
+        while at < order.len() {
+            order.extend(self.node(order[at]).children.values().copied());
+            at += 1;
+        }
+        order
+    }
+
+    /// Compares every count and link with one made anew; `is_running` says of each id whether a sequence runs on it.
+    ///
+    /// # Panics
+    /// Where one differs.
+    pub(super) fn check_integrity(&self, pins: &[NodeId], is_running: impl Fn(SequenceId) -> bool) {
+        let order = self.in_order();
+        assert_eq!(order.len() + self.free.len(), self.nodes.len(), "every node is in the tree or free");
+        let mut counted: BTreeMap<NodeId, (u32, u32, u32)> = BTreeMap::new();
+        for &id in order.iter().rev() {
+            let node = self.node(id);
+            let running = node.tips.iter().filter(|&&tip| is_running(tip)).count();
+            let pinned = pins.iter().filter(|&&pin| pin == id).count();
+            let number = |n: usize| u32::try_from(n).expect("few");
+            let mut sums = (number(node.tips.len()), number(running), number(pinned));
+            for (first, child) in &node.children {
+                let (holders, running, pins) = counted[child];
+                sums = (sums.0 + holders, sums.1 + running, sums.2 + pins);
+                let child = self.node(*child);
+                assert_eq!((child.parent, child.start, child.tokens[0]), (Some(id), node.end(), *first), "a child's links");
+            }
+            assert_eq!((node.n_holders, node.n_running, node.n_pins), sums, "counts of {id:?}");
+            assert_eq!(node.tokens.is_empty(), node.parent.is_none(), "only a root is empty");
+            let is_empty = node.children.is_empty() && node.tips.is_empty() && node.stored.is_none();
+            assert!(!is_empty || node.parent.is_none() || node.n_pins + node.n_reserved > 0, "{id:?} holds nothing");
+            counted.insert(id, sums);
+        }
+    }
+}
+
+/// How many tokens `a` and `b` begin with in common.
+pub(super) fn common_prefix(a: &[Token], b: &[Token]) -> u32 {
+    let n = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    u32::try_from(n).expect("a context is shorter than 2³² tokens")
+}
+
+pub(super) fn length(tokens: &[Token]) -> u32 {
+    u32::try_from(tokens.len()).expect("a context is shorter than 2³² tokens")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(texts: &[&[Token]]) -> PrefixTree {
+        let mut tree = PrefixTree::default();
+        for text in texts {
+            let root = tree.root(&Variant::default());
+            let Walk { whole, part } = tree.walk(&Variant::default(), text);
+            let mut at = part.map_or_else(|| *whole.last().unwrap_or(&root), |(node, n)| tree.split(node, n));
+            let n = tree.node(at).end() as usize;
+            if n < text.len() {
+                at = tree.add_child(at, text[n..].to_vec());
+            }
+            tree.node_mut(at).n_reserved += 1;
+        }
+        tree
+    }
+
+    #[test]
+    fn a_common_prefix_is_one_node() {
+        let tree = tree(&[&[1, 2, 3, 4], &[1, 2, 9]]);
+        let Walk { whole, part } = tree.walk(&Variant::default(), &[1, 2, 3, 7]);
+        assert_eq!(whole.iter().map(|&id| tree.node(id).end()).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(part.map(|(id, n)| (tree.node(id).tokens.clone(), n)), Some((vec![3, 4], 1)));
+        assert_eq!(tree.in_order().len(), 4);
+        tree.check_integrity(&[], |_| false);
+    }
+
+    #[test]
+    fn a_split_and_a_join_leave_the_same_text() {
+        let mut tree = tree(&[&[1, 2, 3, 4]]);
+        let Walk { whole, .. } = tree.walk(&Variant::default(), &[1, 2, 3, 4]);
+        let node = whole[1];
+        let upper = tree.split(node, 3);
+        assert_eq!((tree.tokens_to(upper), tree.tokens_to(node)), (vec![1, 2, 3], vec![1, 2, 3, 4]));
+        tree.join_with_child(upper);
+        assert_eq!(tree.node(node).tokens, [1, 2, 3, 4]);
+        tree.check_integrity(&[], |_| false);
+    }
+
+    #[test]
+    fn variants_share_nothing() {
+        let tree = tree(&[&[1, 2, 3, 4]]);
+        let adapted = Variant::with_adapters([(3, 0.5)]);
+        assert!(tree.walk(&adapted, &[1, 2, 3]).whole.is_empty());
+        assert_ne!(adapted, Variant::with_adapters([(3, 0.25)]));
+        assert_eq!(Variant::with_adapters([(3, 0.5), (1, 1.0), (2, 0.0)]), Variant::with_adapters([(1, 1.0), (3, 0.5)]));
+        assert_eq!(Variant::with_adapters([(3, 0.0)]), Variant::default());
+    }
+}

@@ -1,0 +1,152 @@
+//! The second tier: saved pieces in host memory, bounded in bytes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes that a piece takes beside its own: its node in the tree and the entries that find it.
+const OVERHEAD: u64 = 512;
+
+/// Names a piece of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PieceId(usize);
+
+/// A saved piece.
+#[derive(Debug, Clone)]
+pub(super) struct Piece {
+    /// The tokens that it was saved of.
+    pub(super) range: Range<u32>,
+    pub(super) bytes: Arc<[u8]>,
+    /// The logits after the last of them, where the piece is a whole state.
+    pub(super) logits: Option<Arc<[f32]>>,
+    /// Nodes of the tree that are restored from it.
+    n_nodes: u32,
+}
+
+impl Piece {
+    fn n_bytes(&self) -> u64 {
+        let n_logits = self.logits.as_ref().map_or(0, |logits| logits.len());
+        (self.bytes.len() + n_logits * size_of::<f32>()) as u64 + OVERHEAD
+    }
+}
+
+/// Pieces, and the bytes that they take.
+#[derive(Debug)]
+pub(super) struct Store {
+    pieces: Vec<Option<Piece>>,
+    free: Vec<usize>,
+    n_bytes: u64,
+    max_bytes: Option<u64>,
+}
+
+impl Store {
+    /// At most `max_bytes`; `None` is no limit.
+    pub(super) fn new(max_bytes: Option<u64>) -> Self {
+        Self { pieces: Vec::new(), free: Vec::new(), n_bytes: 0, max_bytes }
+    }
+
+    pub(super) fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+
+    pub(super) fn max_bytes(&self) -> Option<u64> {
+        self.max_bytes
+    }
+
+    pub(super) fn n_pieces(&self) -> usize {
+        self.pieces.len() - self.free.len()
+    }
+
+    /// Whether anything can ever be kept.
+    pub(super) fn is_on(&self) -> bool {
+        self.max_bytes != Some(0)
+    }
+
+    /// Whether `n_bytes` more would fit into an empty store.
+    pub(super) fn can_ever_hold(&self, n_bytes: u64) -> bool {
+        self.max_bytes.is_none_or(|max| n_bytes + OVERHEAD <= max)
+    }
+
+    /// Whether a piece of `n_bytes` fits now.
+    pub(super) fn has_room(&self, n_bytes: u64) -> bool {
+        self.max_bytes.is_none_or(|max| self.n_bytes + n_bytes + OVERHEAD <= max)
+    }
+
+    /// Keeps a piece for one node.
+    pub(super) fn add(&mut self, range: Range<u32>, bytes: Box<[u8]>, logits: Option<Arc<[f32]>>) -> PieceId {
+        let piece = Piece { range, bytes: bytes.into(), logits, n_nodes: 1 };
+        self.n_bytes += piece.n_bytes();
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.pieces.push(None);
+            self.pieces.len() - 1
+        });
+        self.pieces[place] = Some(piece);
+        PieceId(place)
+    }
+
+    pub(super) fn piece(&self, id: PieceId) -> &Piece {
+        self.pieces[id.0].as_ref().expect("a node names a piece that is kept")
+    }
+
+    /// One more node is restored from this piece.
+    pub(super) fn share(&mut self, id: PieceId) {
+        self.pieces[id.0].as_mut().expect("a node names a piece that is kept").n_nodes += 1;
+    }
+
+    /// A node needs this piece no more; the last one frees its bytes.
+    pub(super) fn release(&mut self, id: PieceId) {
+        let piece = self.pieces[id.0].as_mut().expect("a node names a piece that is kept");
+        piece.n_nodes -= 1;
+        if piece.n_nodes == 0 {
+            self.n_bytes -= piece.n_bytes();
+            self.pieces[id.0] = None;
+            self.free.push(id.0);
+        }
+    }
+
+    /// What the piece takes, for the node that is listed with it.
+    pub(super) fn bytes_of(&self, id: PieceId) -> u64 {
+        self.piece(id).n_bytes()
+    }
+
+    /// Compares every count with one made anew from the pieces that `nodes` name.
+    ///
+    /// # Panics
+    /// Where one differs.
+    pub(super) fn check_integrity(&self, nodes: impl Iterator<Item = PieceId>) {
+        let mut counted = vec![0_u32; self.pieces.len()];
+        for PieceId(place) in nodes {
+            counted[place] += 1;
+        }
+        for (place, (piece, counted)) in self.pieces.iter().zip(counted).enumerate() {
+            assert_eq!(piece.as_ref().map_or(0, |piece| piece.n_nodes), counted, "nodes of piece {place}");
+        }
+        assert_eq!(self.pieces.iter().flatten().map(Piece::n_bytes).sum::<u64>(), self.n_bytes, "bytes of the store");
+        assert_eq!(self.pieces.iter().filter(|piece| piece.is_none()).count(), self.free.len(), "free places");
+        assert!(self.max_bytes.is_none_or(|max| self.n_bytes <= max), "the store is bounded");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_is_kept_until_its_last_node_has_gone() {
+        let mut store = Store::new(Some(2000));
+        let piece = store.add(0..4, vec![7; 1000].into(), None);
+        assert_eq!((store.n_bytes(), store.n_pieces()), (1000 + OVERHEAD, 1));
+        assert!(!store.has_room(1000) && store.can_ever_hold(1000) && !store.can_ever_hold(2000));
+        store.share(piece);
+        store.release(piece);
+        assert_eq!(store.piece(piece).bytes.len(), 1000);
+        store.release(piece);
+        assert_eq!((store.n_bytes(), store.n_pieces()), (0, 0));
+        store.check_integrity(std::iter::empty());
+    }
+
+    #[test]
+    fn no_limit_and_no_store() {
+        assert!(Store::new(None).has_room(u64::MAX / 2));
+        assert!(!Store::new(Some(0)).is_on() && !Store::new(Some(0)).has_room(0));
+    }
+}

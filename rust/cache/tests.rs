@@ -1,0 +1,508 @@
+//! The cache against a memory that only remembers tokens: what it says is held is held, whatever happens in which order.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+fn memory(forks: Forks) -> MemoryKind {
+    MemoryKind { forks, idle_cells_cost: true, bytes_per_token: 4, tokens_per_run: 2 }
+}
+
+/// What a model's memory would hold.
+struct Shadow {
+    sequences: BTreeMap<SequenceId, Vec<Token>>,
+}
+
+impl Shadow {
+    fn follow(&mut self, cache: &mut KvCache) {
+        for op in cache.take_ops() {
+            match op {
+                CacheOp::Fork { from, to, n_tokens } => {
+                    let shared = self.sequences[&from][..n_tokens as usize].to_vec();
+                    assert!(self.sequences.get(&to).is_none_or(Vec::is_empty), "{to:?} holds nothing before");
+                    self.sequences.insert(to, shared);
+                }
+                CacheOp::Truncate(id, n_kept) => self.sequences.get_mut(&id).expect("it holds tokens").truncate(n_kept as usize),
+                CacheOp::Drop(id) => drop(self.sequences.insert(id, Vec::new())),
+            }
+        }
+    }
+
+    /// A piece is all of the text up to its end, so that it can be checked where it is restored.
+    fn save(&self, id: SequenceId, end: u32) -> Box<[u8]> {
+        self.sequences[&id][..end as usize].iter().flat_map(|token| token.to_le_bytes()).collect()
+    }
+}
+
+fn read(bytes: &[u8]) -> Vec<Token> {
+    bytes.chunks(4).map(|bytes| Token::from_le_bytes(bytes.try_into().expect("four bytes"))).collect()
+}
+
+/// A cache and the memory that follows it.
+struct Bench {
+    cache: KvCache,
+    shadow: Shadow,
+    forks: Forks,
+    base: Variant,
+}
+
+impl Bench {
+    fn new(n_cells: u32, n_ids: u32, forks: Forks, max_store_bytes: Option<u64>) -> Self {
+        let cache = KvCache::new(n_cells, n_ids, memory(forks), max_store_bytes);
+        Self { cache, shadow: Shadow { sequences: BTreeMap::new() }, forks, base: Variant::default() }
+    }
+
+    fn find(&self, tokens: &[Token], at_least: u32) -> Match {
+        let n = length(tokens);
+        let wanted = Wanted { variant: &self.base, tokens, at_least, at_most: n, takes_logits: false };
+        let is_state = self.forks == Forks::AtEnd;
+        self.cache.find(&wanted, |_, n_held, n| if is_state { n == n_held } else { n <= n_held }).unwrap_or_default()
+    }
+
+    fn evict(&mut self, max_units: u64) -> bool {
+        let Some(departure) = self.cache.next_departure(max_units) else { return false };
+        self.shadow.follow(&mut self.cache);
+        let saved =
+            departure.saves.as_ref().map(|range| Saved { bytes: self.shadow.save(departure.id, range.end), forks_at_end: true });
+        self.cache.depart(&departure, saved);
+        self.shadow.follow(&mut self.cache);
+        true
+    }
+
+    /// Places `tokens` over what is known of them, restores and computes the rest. `None` where there is no room.
+    fn write(&mut self, tokens: &[Token]) -> Option<SequenceId> {
+        self.cache.touch(&self.base, tokens);
+        while !self.cache.has_free_id() {
+            if !self.evict(u64::MAX) {
+                return None;
+            }
+        }
+        let matched = self.find(tokens, 1);
+        let id = self.cache.place(&self.base, Some(&matched)).expect("an id is free");
+        self.shadow.follow(&mut self.cache);
+        assert_eq!(self.shadow.sequences.entry(id).or_default(), &tokens[..matched.n_pool as usize], "what is forked");
+        for restore in &matched.restores {
+            let n = (restore.piece.end - restore.piece.start) as usize;
+            if !self.make_room(n) {
+                self.cache.unpin(id);
+                return None;
+            }
+            let text = read(&restore.bytes);
+            let kept = restore.kept.start as usize..restore.kept.end as usize;
+            assert_eq!(&text[..kept.end], &tokens[..kept.end], "a piece is of the text that it is found for");
+            let positions: Vec<u32> = restore.piece.clone().rev().collect();
+            self.cache.restored(id, &tokens[kept.clone()], &positions);
+            self.shadow.follow(&mut self.cache);
+            self.shadow.sequences.get_mut(&id).expect("it was placed").extend(&tokens[kept]);
+        }
+        let rest = &tokens[matched.n_tokens() as usize..];
+        let has_room = self.make_room(rest.len());
+        let n = if has_room { rest.len() } else { rest.len().min(self.cache.n_free()) };
+        self.grow(id, &rest[..n]);
+        Some(id)
+    }
+
+    fn make_room(&mut self, n: usize) -> bool {
+        while self.cache.n_free() < n {
+            if !self.evict(8) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn grow(&mut self, id: SequenceId, tokens: &[Token]) {
+        self.cache.extend([(id, tokens)]);
+        self.shadow.follow(&mut self.cache);
+        self.shadow.sequences.get_mut(&id).expect("it was placed").extend(tokens);
+    }
+
+    fn end(&mut self, id: SequenceId) {
+        self.cache.unpin(id);
+        self.shadow.follow(&mut self.cache);
+    }
+
+    fn check(&self) {
+        self.cache.check_integrity();
+        for (id, path) in self.cache.held() {
+            assert_eq!(self.cache.tokens_of(id), self.shadow.sequences[&id], "the memory holds what the cache says of {id:?}");
+            assert_eq!(path.cells.len(), self.shadow.sequences[&id].len());
+        }
+    }
+}
+
+fn bench() -> Bench {
+    Bench::new(100, 8, Forks::Anywhere, Some(1 << 20))
+}
+
+fn text(seed: u64, n: usize) -> Vec<Token> {
+    let mut random = Random(seed);
+    (0..n).map(|_| Token::try_from(random.below(1000)).expect("small")).collect()
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+#[test]
+fn paths_with_a_common_prefix_share_its_cells() {
+    let mut bench = bench();
+    bench.write(&[1, 2, 3, 4]).unwrap();
+    bench.write(&[1, 2, 3, 5, 6]).unwrap();
+    assert_eq!((bench.cache.n_used(), bench.cache.n_evictable()), (6, 0));
+    bench.check();
+}
+
+#[test]
+fn what_a_running_sequence_computed_is_shared_up_to_its_last_token() {
+    let mut bench = bench();
+    let running = bench.write(&text(1, 20)).unwrap();
+    bench.grow(running, &[7, 8]);
+    let longer = [text(1, 20), vec![7, 9]].concat();
+    assert_eq!(bench.find(&longer, 16).n_pool, 21);
+    bench.write(&longer).unwrap();
+    bench.grow(running, &[10]);
+    assert_eq!(bench.cache.n_used(), 24);
+    bench.check();
+}
+
+#[test]
+fn a_path_that_another_contains_gives_its_id_back() {
+    let mut bench = bench();
+    let short = bench.write(&text(1, 20)).unwrap();
+    bench.end(short);
+    assert_eq!(bench.cache.n_ids_used(), 1);
+    let long = bench.write(&text(1, 30)).unwrap();
+    assert_eq!(bench.cache.n_ids_used(), 1, "the longer one holds all of it");
+    let again = bench.write(&text(1, 25)).unwrap();
+    bench.end(again);
+    assert_eq!(bench.cache.n_ids_used(), 1);
+    bench.end(long);
+    assert_eq!((bench.cache.n_ids_used(), bench.cache.n_used()), (1, 30));
+    bench.check();
+}
+
+#[test]
+fn branches_that_wrote_the_same_text_are_one_path_when_they_end() {
+    let mut bench = bench();
+    let ids: Vec<_> = (0..3).map(|_| bench.write(&text(1, 20)).unwrap()).collect();
+    for &id in &ids {
+        bench.grow(id, &[1, 2, 3]);
+    }
+    assert_eq!(bench.cache.n_used(), 29);
+    for id in ids {
+        bench.end(id);
+    }
+    assert_eq!((bench.cache.n_used(), bench.cache.n_ids_used()), (23, 1));
+    bench.check();
+}
+
+#[test]
+fn the_least_recently_used_leaf_leaves_first_and_comes_back() {
+    let mut bench = bench();
+    let trunk = text(1, 20);
+    for seed in [2, 3] {
+        let id = bench.write(&[trunk.clone(), text(seed, 10)].concat()).unwrap();
+        bench.end(id);
+    }
+    assert!(bench.evict(u64::MAX));
+    assert_eq!(bench.cache.n_used(), 30, "the older branch left, the trunk and the younger one stay");
+    let older = [trunk.clone(), text(2, 10)].concat();
+    let found = bench.find(&older, 16);
+    assert_eq!((found.n_pool, found.n_tokens()), (20, 30));
+    bench.write(&older).unwrap();
+    assert_eq!(bench.cache.counts().n_restored, 10);
+    bench.check();
+}
+
+#[test]
+fn what_was_saved_once_leaves_without_a_save() {
+    let mut bench = bench();
+    let id = bench.write(&text(1, 20)).unwrap();
+    bench.end(id);
+    bench.evict(u64::MAX);
+    let id = bench.write(&text(1, 20)).unwrap();
+    bench.end(id);
+    assert_eq!(bench.cache.next_departure(u64::MAX).unwrap().saves, None);
+    bench.evict(u64::MAX);
+    assert_eq!((bench.cache.counts().n_saved, bench.cache.n_used()), (20, 0));
+    bench.check();
+}
+
+#[test]
+fn a_long_leaf_leaves_in_pieces_that_cost_what_may_be_spent() {
+    let mut bench = bench();
+    let id = bench.write(&text(1, 90)).unwrap();
+    bench.end(id);
+    // Adjacent cells: one run costs two tokens more.
+    assert_eq!(bench.cache.next_departure(42).unwrap().saves, Some(50..90));
+    assert_eq!(bench.cache.next_departure(1).unwrap().saves, Some(74..90), "16 tokens at least");
+    bench.evict(42);
+    assert_eq!(bench.cache.n_used(), 50);
+    let found = bench.find(&text(1, 90), 16);
+    assert_eq!((found.n_pool, found.n_tokens()), (50, 90));
+    bench.check();
+}
+
+#[test]
+fn scattered_cells_cost_more_to_save() {
+    let mut bench = bench();
+    let [a, b] = [1, 2].map(|seed| bench.write(&text(seed, 1)).unwrap());
+    for token in 0..30 {
+        bench.cache.extend([(a, &[token][..]), (b, &[token])]);
+        for id in [a, b] {
+            bench.shadow.sequences.get_mut(&id).unwrap().push(token);
+        }
+    }
+    bench.end(a);
+    bench.end(b);
+    let departure = bench.cache.next_departure(60).unwrap();
+    assert_eq!((departure.saves, departure.n_units), (Some(11..31), 60));
+}
+
+#[test]
+fn a_request_that_ends_inside_a_stored_piece_keeps_what_it_needs_of_it() {
+    let mut bench = bench();
+    let id = bench.write(&text(1, 60)).unwrap();
+    bench.end(id);
+    bench.evict(u64::MAX);
+    let shorter = [&text(1, 60)[..40], &[5000, 5001]].concat();
+    bench.write(&shorter).unwrap();
+    assert_eq!((bench.cache.n_used(), bench.cache.counts().n_restored), (42, 40));
+    bench.check();
+}
+
+#[test]
+fn a_full_store_drops_what_was_used_longest_ago() {
+    // Room for two pieces.
+    let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(2 * (30 * 4 + 512)));
+    for seed in 1..=3 {
+        let id = bench.write(&text(seed, 30)).unwrap();
+        bench.end(id);
+        bench.evict(u64::MAX);
+        bench.check();
+    }
+    let known: Vec<u32> = (1..=3).map(|seed| bench.find(&text(seed, 30), 16).n_tokens()).collect();
+    assert_eq!(known, [0, 30, 30]);
+    assert_eq!(bench.cache.counts().n_forgotten, 30);
+}
+
+#[test]
+fn without_a_store_what_leaves_is_forgotten() {
+    let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(0));
+    let id = bench.write(&text(1, 30)).unwrap();
+    bench.end(id);
+    assert_eq!(bench.cache.next_departure(u64::MAX).unwrap().saves, None);
+    bench.evict(u64::MAX);
+    assert_eq!((bench.cache.n_used(), bench.find(&text(1, 30), 1).n_tokens()), (0, 0));
+    bench.check();
+}
+
+#[test]
+fn a_pinned_prefix_outlives_everything_that_is_not() {
+    let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(2 * (30 * 4 + 512)));
+    let id = bench.write(&text(1, 30)).unwrap();
+    let pinned = bench.cache.pin(id).unwrap();
+    bench.shadow.follow(&mut bench.cache);
+    for seed in 2..9 {
+        let id = bench.write(&text(seed, 30)).unwrap();
+        bench.end(id);
+        while bench.evict(u64::MAX) {}
+        bench.check();
+    }
+    assert_eq!(bench.find(&text(1, 30), 16).n_tokens(), 30);
+    assert_eq!(bench.cache.pinned(), [pinned.clone()]);
+    assert!(bench.cache.unpin_prefix(pinned.id) && !bench.cache.unpin_prefix(pinned.id));
+    for seed in 2..5 {
+        let id = bench.write(&text(seed, 30)).unwrap();
+        bench.end(id);
+        while bench.evict(u64::MAX) {}
+    }
+    assert_eq!(bench.find(&text(1, 30), 16).n_tokens(), 0, "now it goes as others do");
+    bench.check();
+}
+
+#[test]
+fn without_a_store_a_pinned_prefix_stays_in_the_pool() {
+    let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(0));
+    let id = bench.write(&text(1, 30)).unwrap();
+    let pinned = bench.cache.pin(id).unwrap();
+    assert!(bench.cache.is_idle() && !bench.evict(u64::MAX));
+    let id = bench.write(&text(2, 30)).unwrap();
+    let refused = bench.cache.pin(id);
+    assert!(matches!(refused, Err(crate::error::Error::PinsFull { n_bytes: 120, n_pinned_bytes: 120, limit: 200 })));
+    bench.cache.unpin_prefix(pinned.id);
+    bench.check();
+    assert_eq!(bench.cache.n_evictable(), 60);
+}
+
+#[test]
+fn an_erased_text_is_forgotten_as_far_as_nobody_else_holds_it() {
+    let mut bench = bench();
+    let (trunk, a, b) = (text(1, 20), text(2, 10), text(3, 10));
+    for tail in [&a, &b] {
+        let id = bench.write(&[trunk.clone(), tail.clone()].concat()).unwrap();
+        bench.end(id);
+    }
+    bench.evict(u64::MAX);
+    bench.cache.erase(&bench.base, &[trunk.clone(), a.clone()].concat());
+    bench.shadow.follow(&mut bench.cache);
+    bench.check();
+    assert_eq!(bench.find(&[trunk.clone(), a].concat(), 16).n_tokens(), 20);
+    bench.cache.erase(&bench.base, &[trunk.clone(), b].concat());
+    bench.shadow.follow(&mut bench.cache);
+    bench.check();
+    assert_eq!((bench.find(&trunk, 16).n_tokens(), bench.cache.n_used(), bench.cache.store_size().2), (0, 0, 0));
+}
+
+#[test]
+fn cells_that_lie_high_are_moved_down_for_all_who_share_them() {
+    let mut bench = Bench::new(2000, 8, Forks::Anywhere, Some(0));
+    let low = bench.write(&text(1, 1500)).unwrap();
+    let trunk = text(2, 40);
+    let high = [3, 4].map(|seed| bench.write(&[trunk.clone(), text(seed, 30)].concat()).unwrap());
+    bench.end(low);
+    while bench.evict(u64::MAX) {}
+    assert_eq!((bench.cache.n_used(), bench.cache.n_reached()), (100, 1600));
+    let mut n_moves = 0;
+    while let Some(relocation) = bench.cache.next_relocation(24) {
+        assert!(relocation.range.len() <= 24 && !relocation.ids.is_empty());
+        bench.cache.relocated(&relocation);
+        bench.check();
+        n_moves += 1;
+    }
+    assert!(bench.cache.n_reached() <= 256, "{} after {n_moves} moves", bench.cache.n_reached());
+    for id in high {
+        bench.end(id);
+    }
+    bench.check();
+}
+
+#[test]
+fn a_state_is_found_only_where_it_was_kept() {
+    let mut bench = Bench::new(100, 8, Forks::AtEnd, Some(1 << 20));
+    let id = bench.write(&text(1, 20)).unwrap();
+    let bytes = bench.shadow.save(id, 20);
+    assert!(bench.cache.add_snapshot(id, 20, bytes, [1.0, 2.0].into()));
+    bench.grow(id, &[7, 8, 9]);
+    assert_eq!(bench.find(&[text(1, 20), vec![7]].concat(), 16).n_tokens(), 20);
+    assert_eq!(bench.find(&[text(1, 20), vec![7, 8, 9, 1]].concat(), 16).n_pool, 23);
+    assert_eq!(bench.find(&text(1, 19), 16).n_tokens(), 0);
+    let prompt = text(1, 20);
+    let exact = Wanted { variant: &bench.base, tokens: &prompt, at_least: 16, at_most: 19, takes_logits: true };
+    let found = bench.cache.find(&exact, |_, n_held, n| n == n_held).unwrap();
+    assert_eq!((found.n_tokens(), found.logits.as_deref()), (20, Some(&[1.0, 2.0][..])));
+    bench.end(id);
+    bench.evict(u64::MAX);
+    assert_eq!(bench.find(&[text(1, 20), vec![7, 8, 9, 1]].concat(), 16).n_tokens(), 23, "its end was kept as it left");
+    bench.check();
+}
+
+/// Any operation after any other, in a vocabulary of two words, a pool of few cells, few ids and a small store.
+fn nothing_is_ever_lost(forks: Forks, max_store_bytes: Option<u64>, n_operations: u32) {
+    let mut random = Random(11);
+    let mut bench = Bench::new(64, 6, forks, max_store_bytes);
+    let mut running: Vec<SequenceId> = Vec::new();
+    let mut reserved: Vec<Reservation> = Vec::new();
+    let mut pins: Vec<u64> = Vec::new();
+    let words = |random: &mut Random, n: u64| -> Vec<Token> {
+        (0..=random.below(n)).map(|_| Token::from(random.below(8) == 0)).collect()
+    };
+    for _ in 0..n_operations {
+        let at = if running.is_empty() { 0 } else { usize::try_from(random.below(running.len() as u64)).unwrap() };
+        match random.below(14) {
+            0..=2 if running.len() < 4 => running.extend(bench.write(&words(&mut random, 30))),
+            3..=4 if !running.is_empty() => {
+                let tokens = words(&mut random, 6);
+                if bench.make_room(tokens.len()) {
+                    bench.grow(running[at], &tokens);
+                }
+            }
+            5 if !running.is_empty() => bench.end(running.swap_remove(at)),
+            6 if !running.is_empty() => {
+                bench.cache.forget(running.swap_remove(at));
+                bench.shadow.follow(&mut bench.cache);
+            }
+            7 if !running.is_empty() => {
+                let id = running[at];
+                let shared = bench.cache.tree.node(bench.cache.path(id).tip).end();
+                let n_kept = shared + u32::try_from(random.below(u64::from(bench.cache.n_held(id) - shared) + 1)).unwrap();
+                bench.cache.truncate(id, n_kept);
+                bench.shadow.sequences.get_mut(&id).unwrap().truncate(n_kept as usize);
+            }
+            8 if !running.is_empty() && reserved.len() < 3 => reserved.push(bench.cache.reserve(running.swap_remove(at))),
+            9 if !reserved.is_empty() => {
+                let place = usize::try_from(random.below(reserved.len() as u64)).unwrap();
+                bench.cache.release(reserved.swap_remove(place));
+            }
+            10 if !running.is_empty() => pins.extend(bench.cache.pin(running.swap_remove(at)).map(|pin| pin.id)),
+            11 if pins.len() > 1 => {
+                let place = usize::try_from(random.below(pins.len() as u64)).unwrap();
+                assert!(bench.cache.unpin_prefix(pins.swap_remove(place)));
+            }
+            12 => {
+                let tokens = words(&mut random, 30);
+                bench.cache.erase(&bench.base, &tokens);
+            }
+            _ => {
+                let limit = 1 + random.below(40);
+                bench.evict(limit);
+                if forks == Forks::AtEnd && !running.is_empty() {
+                    let id = running[at];
+                    let n = bench.cache.n_held(id);
+                    bench.shadow.follow(&mut bench.cache);
+                    let bytes = bench.shadow.save(id, n);
+                    if n > 0 {
+                        bench.cache.add_snapshot(id, n, bytes, [0.5].into());
+                    }
+                }
+            }
+        }
+        bench.shadow.follow(&mut bench.cache);
+        bench.check();
+        assert_eq!(bench.cache.n_free() + bench.cache.n_used(), 64);
+    }
+    for id in running {
+        bench.end(id);
+    }
+    for reservation in reserved {
+        bench.cache.release(reservation);
+    }
+    for pin in pins {
+        bench.cache.unpin_prefix(pin);
+    }
+    bench.shadow.follow(&mut bench.cache);
+    while bench.evict(u64::MAX) {}
+    bench.check();
+    assert_eq!((bench.cache.n_used(), bench.cache.n_ids_used()), (0, 0), "everything can leave at last");
+}
+
+#[test]
+fn any_order_of_operations_loses_no_cell_no_id_and_no_byte() {
+    nothing_is_ever_lost(Forks::Anywhere, Some(3000), 100_000);
+}
+
+#[test]
+fn the_same_holds_without_a_store() {
+    nothing_is_ever_lost(Forks::Anywhere, Some(0), 20_000);
+}
+
+#[test]
+fn the_same_holds_with_a_store_without_a_limit() {
+    nothing_is_ever_lost(Forks::Anywhere, None, 20_000);
+}
+
+#[test]
+fn the_same_holds_for_windows() {
+    nothing_is_ever_lost(Forks::InWindow, Some(3000), 20_000);
+}
+
+#[test]
+fn the_same_holds_for_states() {
+    nothing_is_ever_lost(Forks::AtEnd, Some(9000), 20_000);
+}
