@@ -96,11 +96,18 @@ impl KvCache {
     fn is_worth_saving(&self, node: NodeId, n_tokens: u32) -> bool {
         let n_bytes = self.memory.bytes_per_token * u64::from(n_tokens);
         self.store.can_ever_hold(n_bytes)
-            && (self.store.has_room(n_bytes) || self.droppable.first().is_some_and(|&(key, _)| self.gives_way(key, node)))
+            && (self.store.has_room(n_bytes)
+                || self.droppable.first().is_some_and(|&(key, least)| self.gives_way(key, least, node)))
     }
 
-    /// Whether a stored piece is dropped for what `node` holds.
-    fn gives_way(&self, (class, last_used): (u8, u64), node: NodeId) -> bool {
+    /// Whether the stored piece of `least` is dropped for what `node` holds.
+    fn gives_way(&self, (class, last_used): (u8, u64), least: NodeId, node: NodeId) -> bool {
+        // What leaves together is saved together, or never.
+        let is_same_path =
+            || self.tree.upwards(node).chain(self.tree.upwards(least)).filter(|&at| at == node || at == least).count() > 2;
+        if least == node || (self.memory.forks == Forks::InWindow && is_same_path()) {
+            return false;
+        }
         let node = self.tree.node(node);
         let is_firm = node.n_pins > 0 || node.n_reserved > 0;
         class == 0 || (class == 1 && (is_firm || last_used < node.last_used)) || node.n_pins > 0
@@ -113,7 +120,7 @@ impl KvCache {
         }
         while !self.store.has_room(n_bytes) {
             match self.droppable.first() {
-                Some(&(key, least)) if least != node && self.gives_way(key, node) => self.drop_stored(least),
+                Some(&(key, least)) if self.gives_way(key, least, node) => self.drop_stored(least),
                 _ => return false,
             }
         }
@@ -127,13 +134,9 @@ impl KvCache {
         if !node.is_in_pool() {
             self.counts.n_forgotten += node.tokens.len() as u64;
         }
-        let parent = node.parent;
         self.store.release(piece);
         self.refresh(id);
         self.prune(id);
-        if let Some(parent) = parent {
-            self.refresh(parent);
-        }
     }
 
     /// Carries out `departure`, with what was saved for it: its cells are free, where the memory can give up a part. Nothing else
@@ -141,13 +144,13 @@ impl KvCache {
     pub fn depart(&mut self, departure: &Departure, saved: Option<Saved>) {
         let Departure { node, id, .. } = *departure;
         if let Some(range) = &departure.saves {
+            // First, because it may join what is above with the node.
+            let saved = saved.filter(|saved| self.make_room_in_store(node, saved.bytes.len() as u64));
             let start = self.tree.node(node).start;
             if range.start > start && self.memory.forks != Forks::AtEnd {
                 self.split(node, range.start - start);
             }
-            if let Some(Saved { bytes, forks_at_end }) = saved
-                && self.make_room_in_store(node, bytes.len() as u64)
-            {
+            if let Some(Saved { bytes, forks_at_end }) = saved {
                 self.keep(node, range.clone(), bytes, None, forks_at_end);
                 if self.memory.forks == Forks::InWindow {
                     return;

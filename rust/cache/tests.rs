@@ -494,7 +494,7 @@ fn the_same_holds_without_a_store() {
 
 #[test]
 fn the_same_holds_with_a_store_without_a_limit() {
-    nothing_is_ever_lost(Forks::Anywhere, None, 20_000);
+    nothing_is_ever_lost(Forks::Anywhere, None, 3_000);
 }
 
 #[test]
