@@ -221,7 +221,11 @@ impl KvCache {
     /// A request uses what is computed of `tokens`, and the listing counts it.
     pub fn count_hit(&mut self, variant: &Variant, tokens: &[Token]) {
         let walk = self.tree.walk(variant, tokens);
-        for node in walk.whole.into_iter().chain(walk.part.map(|(node, _)| node)) {
+        let part = match walk.part {
+            Some((node, n)) if self.memory.forks == Forks::Anywhere => Some(self.split(node, n)),
+            _ => None,
+        };
+        for node in walk.whole.into_iter().chain(part) {
             self.tree.node_mut(node).n_hits += 1;
         }
     }

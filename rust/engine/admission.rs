@@ -88,7 +88,6 @@ impl<R: Runner> Worker<R> {
         if !self.fits(job.prompt.len(), &matched, 0) {
             return Start::NoRoom;
         }
-        self.count_found(request_id, &matched);
         let slot = self.free_slot(self.jobs[&request_id].slot);
         let job = self.jobs.get_mut(&request_id).expect("it was found above");
         match &job.task {
@@ -96,8 +95,10 @@ impl<R: Runner> Worker<R> {
             Task::Load(saved) => matched.take_from(saved, self.runner.memory().forks),
             Task::Complete | Task::Pin | Task::Save { computes: true } => {}
         }
+        let (n_pool, n_found) = (matched.n_pool, matched.n_tokens());
         let sequence = Sequence::new(request_id, job, self.limits.n_ctx_slot, self.runner.end_tokens(), now);
         let place = self.run_in(slot, sequence, matched);
+        self.count_found(request_id, n_pool, n_found);
         let turn = self.next_turn();
         let job = self.jobs.get_mut(&request_id).expect("it was found above");
         job.n_started += 1;
@@ -226,14 +227,13 @@ impl<R: Runner> Worker<R> {
         ahead.max_by_key(|awaits| awaits.n_tokens)
     }
 
-    /// Counts where the tokens of a prompt came from.
-    fn count_found(&mut self, job: u64, matched: &Match) {
-        let job = &self.jobs[&job];
-        let n_found = matched.n_tokens();
+    /// Counts where the first `n_found` tokens of a prompt came from.
+    fn count_found(&mut self, request_id: u64, n_pool: u32, n_found: u32) {
+        let job = &self.jobs[&request_id];
         if let Some(Awaits { n_tokens, n_known, .. }) = job.awaits {
             self.stats.n_awaited += u64::from(n_found.min(n_tokens).saturating_sub(n_known));
         }
-        self.stats.n_restored += u64::from(n_found - matched.n_pool);
+        self.stats.n_restored += u64::from(n_found - n_pool);
         self.cache.count_hit(&job.variant, &job.prompt[..n_found as usize]);
     }
 

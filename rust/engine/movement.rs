@@ -102,7 +102,8 @@ impl<R: Runner> Worker<R> {
             }
             let running = &self.running[place];
             let n_before = self.running.len();
-            if running.logits.is_some() && running.restores.is_empty() && running.n_uncomputed() == 0 {
+            let is_complete = self.jobs[&running.sequence.request_id].task == Task::Complete;
+            if is_complete && running.logits.is_some() && running.restores.is_empty() {
                 self.draw_first(place);
             }
             place += usize::from(self.running.len() == n_before);
@@ -168,8 +169,9 @@ impl<R: Runner> Worker<R> {
             return false;
         }
         let Some(departure) = self.cache.next_departure(self.movement.affordable()) else { return false };
-        let patient_until = self.decoded_at.front().filter(|_| self.decoded_at.len() == PATIENCE).copied().unwrap_or(0);
-        let is_due = self.running.is_empty() || departure.last_used < self.newest_start.max(patient_until);
+        let last_used = departure.last_used;
+        let is_older = |&decoded_at: &u64| self.decoded_at.len() == PATIENCE && last_used <= decoded_at;
+        let is_due = self.running.is_empty() || last_used < self.newest_start || self.decoded_at.front().is_some_and(is_older);
         if is_due {
             self.depart(&departure);
         }

@@ -6,6 +6,7 @@ mod many_completions;
 mod pressure;
 mod sharing;
 mod stopping;
+mod tiers;
 
 use std::time::{Duration, Instant};
 

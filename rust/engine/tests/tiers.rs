@@ -1,0 +1,510 @@
+//! The store beside the pool: what leaves comes back without being computed, and nobody waits for it.
+
+use super::*;
+use crate::cache::{Forks, MemoryKind, Tier};
+use crate::fake_runner::MEMORY;
+use crate::request::{Made, PinnedPrefix, SavedPrefix, Task};
+
+const STORE: Option<u64> = Some(16 << 20);
+
+fn start_stored(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
+    start(Limits { max_store_bytes: STORE, ..limits(n_slots, n_ctx) })
+}
+
+/// A model whose memory is a state: two ids beside those of the slots.
+fn start_recurrent(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
+    let limits = Limits { max_store_bytes: STORE, n_seq_max: n_slots + 2, ..limits(n_slots, n_ctx) };
+    start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::AtEnd, ..MEMORY }))
+}
+
+fn continued(prompt: &str, branch: &Branch, n_more: u32) -> Request {
+    let mut tokens = tokens_of(prompt);
+    tokens.extend(&branch.tokens);
+    let mut request = greedy("", n_more);
+    request.prompt = Prompt::from_tokens(tokens);
+    request
+}
+
+fn made(engine: &Engine, request: Request) -> Made {
+    *run(engine, request).remove(0).finished.made.expect("the task makes something")
+}
+
+fn task(prompt: &str, task: Task) -> Request {
+    Request::for_task(Prompt::from_tokens(tokens_of(prompt)), task)
+}
+
+fn save(engine: &Engine, prompt: &str) -> SavedPrefix {
+    match made(engine, task(prompt, Task::Save { computes: true })) {
+        Made::Saved(saved) => saved,
+        Made::Pinned(_) => panic!("a save pins nothing"),
+    }
+}
+
+fn pin(engine: &Engine, prompt: &str) -> PinnedPrefix {
+    match made(engine, task(prompt, Task::Pin)) {
+        Made::Pinned(pinned) => pinned,
+        Made::Saved(_) => panic!("a pin saves nothing"),
+    }
+}
+
+#[test]
+fn when_nothing_runs_the_pool_is_empty_and_nothing_is_lost() {
+    let (engine, control) = start_stored(8, 1024);
+    let first = prompt(1, 200);
+    let branches = run(&engine, drawn(&first, 8, 40));
+    wait_until(&engine, |stats| stats.n_cells_used == 0);
+    assert_eq!(control.n_cells_used(), 0);
+    for branch in &branches {
+        let before = control.n_computed();
+        let next = run(&engine, continued(&first, branch, 5)).remove(0);
+        // Its last token was drawn and never computed; four of the five new ones are.
+        assert_eq!(control.n_computed() - before, 1 + 4, "branch {}", branch.finished.index);
+        assert_eq!(next.finished.usage.n_cached, 239);
+    }
+}
+
+#[test]
+fn a_thousand_branches_outlive_a_pool_of_a_thousand_tokens() {
+    let (engine, control) = start_stored(8, 1024);
+    let prompts: Vec<String> = (0..50).map(|seed| prompt(seed, 100)).collect();
+    let branches: Vec<Vec<Branch>> = prompts.iter().map(|prompt| run(&engine, drawn(prompt, 8, 30))).collect();
+    for (prompt, branches) in prompts.iter().zip(&branches) {
+        for branch in branches {
+            let before = control.n_computed();
+            run(&engine, continued(prompt, branch, 1));
+            assert_eq!(control.n_computed() - before, 1);
+        }
+    }
+}
+
+#[test]
+fn a_fan_out_from_a_stored_prompt_restores_it_once() {
+    let (engine, control) = start_stored(8, 1024);
+    run(&engine, greedy(&prompt(1, 300), 1));
+    wait_until(&engine, |stats| stats.n_cells_used == 0);
+    let (n_computed, n_restored) = (control.n_computed(), engine.stats().store.n_restored);
+    let branches = run(&engine, drawn(&prompt(1, 300), 8, 1));
+    assert_eq!(control.n_computed() - n_computed, 1, "the last token, for its logits");
+    assert_eq!(engine.stats().store.n_restored - n_restored, 299);
+    assert_eq!(branches[0].finished.usage.n_cached, 299);
+}
+
+#[test]
+fn what_two_requests_share_is_computed_once_while_it_is_computed() {
+    let (engine, control) = start(limits(8, 4096));
+    control.allow(Some(0));
+    let shared = prompt(1, 1000);
+    // Each goes on with a letter of its own.
+    let texts: Vec<String> = ('a'..='p').map(|letter| format!("{shared}{letter}{}", prompt(2, 19))).collect();
+    let streams: Vec<_> = texts.iter().map(|text| engine.submit(greedy(text, 3), None).unwrap()).collect();
+    control.allow(None);
+    for (text, stream) in texts.iter().zip(streams) {
+        assert_eq!(collect(stream).unwrap()[0].tokens, expected(text, 3));
+    }
+    let stats = engine.stats();
+    assert_eq!(stats.n_computed, 1000 + 16 * 20);
+    assert_eq!((stats.n_cached, stats.n_awaited), (15 * 1000, 15 * 1000));
+}
+
+#[test]
+fn a_wait_is_for_the_shared_part_alone() {
+    let (engine, control) = start(limits(2, 4096));
+    control.allow(Some(0));
+    let long = engine.submit(greedy(&format!("{}{}", prompt(1, 100), prompt(2, 3000)), 3), None).unwrap();
+    let short = engine.submit(greedy(&format!("{}{}", prompt(1, 100), prompt(3, 20)), 3), None).unwrap();
+    let stats = step_until(&engine, &control, |stats| stats.n_waiting == 0);
+    let n_computed = stats.slots.iter().filter_map(|slot| slot.running.as_ref()).map(|running| running.n_computed).max();
+    assert!(n_computed < Some(1000), "it started long before the other's prompt was computed: {n_computed:?}");
+    control.allow(None);
+    assert_eq!(collect(short).unwrap()[0].finished.usage.n_cached, 100);
+    collect(long).unwrap();
+}
+
+#[test]
+fn less_than_sixteen_tokens_more_are_not_waited_for() {
+    let (engine, control) = start(limits(2, 1024));
+    control.allow(Some(0));
+    let shared = prompt(1, 15);
+    let streams: Vec<_> =
+        [2, 3].map(|seed| engine.submit(greedy(&format!("{shared}{}", prompt(seed, 300)), 3), None).unwrap()).into();
+    step_until(&engine, &control, |stats| stats.n_waiting == 0);
+    assert!(engine.stats().n_decodes <= 1);
+    control.allow(None);
+    for stream in streams {
+        assert_eq!(collect(stream).unwrap()[0].finished.usage.n_cached, 0);
+    }
+}
+
+#[test]
+fn when_the_owner_leaves_the_oldest_waiter_computes_on() {
+    let (engine, control) = start(limits(4, 4096));
+    control.allow(Some(0));
+    let text = prompt(1, 2000);
+    let owner = engine.submit(greedy(&text, 3), None).unwrap();
+    let waiters: Vec<_> = (0..3).map(|_| engine.submit(greedy(&text, 3), None).unwrap()).collect();
+    step_until(&engine, &control, |stats| stats.n_computed >= 80);
+    drop(owner);
+    control.allow(None);
+    for waiter in waiters {
+        assert_eq!(collect(waiter).unwrap()[0].tokens, expected(&text, 3));
+    }
+    assert!(control.n_computed() < 2000 + 100, "{} computed", control.n_computed());
+}
+
+#[test]
+fn a_preempted_sequence_resumes_without_computing() {
+    let (engine, control) = start_stored(2, 256);
+    control.allow(Some(0));
+    let streams: Vec<_> = (0..2).map(|seed| engine.submit(greedy(&prompt(seed, 50), 150), None).unwrap()).collect();
+    control.allow(None);
+    for (seed, stream) in (0..).zip(streams) {
+        assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(seed, 50), 150));
+    }
+    assert_eq!(engine.stats().n_preempted, 1);
+    // Every token but the last ones is computed once.
+    assert_eq!(control.n_computed(), 2 * 199);
+}
+
+#[test]
+fn eight_that_each_grow_to_the_whole_pool_compute_nothing_twice() {
+    let (engine, control) = start_stored(8, 256);
+    control.allow(Some(0));
+    let streams: Vec<_> = (0..8).map(|seed| engine.submit(greedy(&prompt(seed, 20), 1_000), None).unwrap()).collect();
+    control.allow(None);
+    for (seed, stream) in (0..).zip(streams) {
+        let branches = collect(stream).unwrap();
+        assert_eq!(branches[0].tokens, expected(&prompt(seed, 20), 236), "sequence {seed}");
+        assert_eq!(reasons(&branches), [FinishReason::ContextFull]);
+    }
+    assert_eq!(control.n_computed(), 8 * 255);
+}
+
+#[test]
+fn many_branches_and_a_stream_of_single_requests_both_get_on() {
+    let (engine, control) = start_stored(4, 1024);
+    control.allow(Some(0));
+    let many = engine.submit(drawn(&prompt(1, 100), 32, 20), None).unwrap();
+    let mut singles: std::collections::VecDeque<_> =
+        (10..14).map(|seed| engine.submit(greedy(&prompt(seed, 50), 20), None).unwrap()).collect();
+    control.allow(None);
+    let mut n_ended_first = 0;
+    let (mut n_left, mut seed) = (32, 14);
+    for event in many {
+        if let Event::Finished(_) = event.unwrap() {
+            n_left -= 1;
+            if let Some(stream) = singles.pop_front() {
+                n_ended_first += usize::from(n_left > 0);
+                assert_eq!(collect(stream).unwrap()[0].tokens.len(), 20);
+                singles.push_back(engine.submit(greedy(&prompt(seed, 50), 20), None).unwrap());
+                seed += 1;
+            }
+        }
+    }
+    assert_eq!(n_ended_first, 31, "one single request ends for each of the many branches");
+}
+
+#[test]
+fn a_restore_that_fails_is_computed_instead() {
+    let (engine, control) = start_stored(2, 1024);
+    run(&engine, greedy(&prompt(1, 200), 1));
+    wait_until(&engine, |stats| stats.n_cells_used == 0);
+    control.fail_states(true);
+    let branch = run(&engine, greedy(&prompt(1, 200), 5)).remove(0);
+    assert_eq!(branch.tokens, expected(&prompt(1, 200), 5));
+    assert_eq!(branch.finished.usage.n_cached, 0, "and says so");
+}
+
+#[test]
+fn a_save_that_fails_forgets_and_hurts_nobody() {
+    let (engine, control) = start_stored(2, 1024);
+    control.fail_states(true);
+    run(&engine, greedy(&prompt(1, 200), 1));
+    wait_until(&engine, |stats| stats.n_cells_used == 0);
+    control.fail_states(false);
+    assert_eq!(run(&engine, greedy(&prompt(1, 200), 5))[0].tokens, expected(&prompt(1, 200), 5));
+}
+
+#[test]
+fn a_pinned_prompt_stays_while_others_push_each_other_out() {
+    let (engine, control) = start(Limits { max_store_bytes: Some(40_000), ..limits(2, 1024) });
+    let system = prompt(1, 300);
+    let pinned = pin(&engine, &system);
+    assert_eq!((pinned.tokens.len(), pinned.n_bytes), (300, 300 * MEMORY.bytes_per_token));
+    for seed in 2..30 {
+        run(&engine, greedy(&prompt(seed, 300), 5));
+    }
+    assert!(engine.stats().store.n_forgotten > 0);
+    let before = control.n_computed();
+    run(&engine, greedy(&format!("{system}{}", prompt(50, 20)), 1));
+    assert_eq!(control.n_computed() - before, 20);
+    assert_eq!(engine.pinned().unwrap(), [pinned.clone()]);
+    assert!(engine.unpin(pinned.id).unwrap() && !engine.unpin(pinned.id).unwrap());
+    assert!(engine.pinned().unwrap().is_empty());
+}
+
+#[test]
+fn pins_that_would_take_more_than_half_are_refused_with_the_numbers() {
+    let (engine, _) = start(limits(2, 1024));
+    pin(&engine, &prompt(1, 400));
+    let refused = collect(engine.submit(task(&prompt(2, 200), Task::Pin), None).unwrap());
+    let bytes = MEMORY.bytes_per_token;
+    let expected = Error::PinsFull { n_bytes: 200 * bytes, n_pinned_bytes: 400 * bytes, limit: 512 * bytes };
+    assert_eq!(refused.err(), Some(expected));
+    // What is pinned leaves room enough for others to end well.
+    assert_eq!(reasons(&run(&engine, greedy(&prompt(3, 100), 2_000))), [FinishReason::ContextFull]);
+    run(&engine, greedy(&prompt(4, 20), 5));
+}
+
+#[test]
+fn a_saved_prefix_loads_into_another_engine() {
+    let (engine, _) = start_stored(2, 1024);
+    let text = prompt(1, 300);
+    let saved = save(&engine, &text);
+    assert_eq!(saved.tokens, tokens_of(&text));
+    assert_eq!(saved.pieces.last().map(|piece| piece.range.end), Some(300));
+    for max_store_bytes in [STORE, Some(0)] {
+        let (other, control) = start(Limits { max_store_bytes, ..limits(2, 1024) });
+        run(&other, task(&text, Task::Load(saved.clone().into())));
+        assert_eq!(control.n_computed(), 0);
+        assert_eq!(run(&other, greedy(&text, 4))[0].tokens, expected(&text, 4));
+        assert_eq!(control.n_computed(), 1 + 3);
+    }
+}
+
+#[test]
+fn only_what_is_cached_is_saved_where_nothing_is_to_be_computed() {
+    let (engine, control) = start_stored(2, 1024);
+    run(&engine, greedy(&prompt(1, 100), 1));
+    let longer = format!("{}{}", prompt(1, 100), prompt(2, 50));
+    let before = control.n_computed();
+    let Made::Saved(saved) = made(&engine, task(&longer, Task::Save { computes: false })) else { panic!("it saves") };
+    assert_eq!((saved.tokens, control.n_computed() - before), (tokens_of(&prompt(1, 100)), 0));
+    let Made::Saved(nothing) = made(&engine, task(&prompt(9, 50), Task::Save { computes: false })) else { panic!("it saves") };
+    assert!(nothing.tokens.is_empty() && nothing.pieces.is_empty());
+}
+
+#[test]
+fn a_slot_tells_what_it_holds_and_can_be_erased() {
+    let (engine, control) = start_stored(2, 1024);
+    let mut request = greedy(&prompt(1, 100), 5);
+    request.slot = Some(1);
+    let answer = run(&engine, request)[0].tokens.clone();
+    let held = engine.slot_tokens(1).unwrap();
+    assert_eq!(held, [tokens_of(&prompt(1, 100)), answer[..4].to_vec()].concat());
+    assert_eq!(engine.slot_tokens(0).unwrap(), []);
+    assert!(matches!(engine.slot_tokens(2), Err(Error::InvalidRequest { param: "id_slot", .. })));
+    assert_eq!(engine.erase_slot(1).unwrap(), 104);
+    assert_eq!(engine.erase_slot(1).unwrap(), 0);
+    let before = control.n_computed();
+    run(&engine, greedy(&prompt(1, 100), 1));
+    assert_eq!(control.n_computed() - before, 100);
+}
+
+#[test]
+fn erasing_a_slot_keeps_what_another_path_holds() {
+    let (engine, control) = start_stored(2, 1024);
+    for (slot, seed) in [(0, 2), (1, 3)] {
+        let mut request = greedy(&format!("{}{}", prompt(1, 100), prompt(seed, 50)), 1);
+        request.slot = Some(slot);
+        run(&engine, request);
+    }
+    engine.erase_slot(0).unwrap();
+    for (seed, n) in [(3, 1), (2, 50)] {
+        let before = control.n_computed();
+        run(&engine, greedy(&format!("{}{}", prompt(1, 100), prompt(seed, 50)), 1));
+        assert_eq!(control.n_computed() - before, n, "the prompt that ends with {seed}");
+    }
+}
+
+#[test]
+fn a_slot_is_erased_when_its_sequence_has_ended() {
+    let (engine, control) = start_stored(1, 1024);
+    control.allow(Some(3));
+    let stream = engine.submit(greedy(&prompt(1, 60), 20), None).unwrap();
+    wait_until(&engine, |stats| stats.n_waiting == 0);
+    std::thread::scope(|scope| {
+        let erased = scope.spawn(|| engine.erase_slot(0).unwrap());
+        control.allow(None);
+        assert_eq!(collect(stream).unwrap()[0].tokens.len(), 20);
+        assert_eq!(erased.join().unwrap(), 79);
+    });
+}
+
+#[test]
+fn the_tree_shows_what_is_where() {
+    let (engine, control) = start_stored(2, 8192);
+    run(&engine, greedy(&format!("{}{}", prompt(1, 100), prompt(2, 50)), 1));
+    run(&engine, greedy(&format!("{}{}", prompt(1, 100), prompt(3, 60)), 1));
+    wait_until(&engine, |stats| stats.n_cells_used == 0);
+    let listing = engine.cached().unwrap();
+    assert!(listing.iter().all(|node| node.tier == Tier::Store && node.slots.is_empty() && !node.is_pinned));
+    // How long a stretch is depends on how long its save took.
+    let n_tokens = |n_hits| -> usize { listing.iter().filter(|node| node.n_hits == n_hits).map(|node| node.tokens.len()).sum() };
+    assert_eq!((n_tokens(1), n_tokens(0)), (100, 110));
+    for node in &listing {
+        assert_eq!(
+            node.start as usize,
+            node.parent.map_or(0, |parent| listing[parent].start as usize + listing[parent].tokens.len())
+        );
+    }
+    control.allow(Some(0));
+    let stream = engine.submit(greedy(&format!("{}{}", prompt(1, 100), prompt(4, 4000)), 1), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_computed > 300);
+    let listing = std::thread::scope(|scope| {
+        let listing = scope.spawn(|| engine.cached().unwrap());
+        control.allow(Some(1));
+        listing.join().unwrap()
+    });
+    let computing: Vec<_> = listing.iter().filter(|node| node.tier == Tier::Computing).collect();
+    assert_eq!(computing.len(), 1);
+    assert_eq!((computing[0].start, computing[0].slots.len()), (100, 1));
+    control.allow(None);
+    collect(stream).unwrap();
+}
+
+#[test]
+fn idle_prefixes_leave_the_pool_beside_running_streams() {
+    let (engine, control) = start_stored(2, 2048);
+    control.allow(Some(0));
+    let stream = engine.submit(greedy(&prompt(1, 50), 400), None).unwrap();
+    let other = engine.submit(greedy(&prompt(2, 1000), 2), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_cells_idle > 900);
+    let n_decodes = engine.stats().n_decodes;
+    step_until(&engine, &control, |stats| stats.n_cells_idle == 0);
+    assert!(engine.stats().n_decodes - n_decodes < 60, "after {}", engine.stats().n_decodes - n_decodes);
+    control.allow(None);
+    collect(other).unwrap();
+    assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(1, 50), 400));
+}
+
+#[test]
+fn cells_are_moved_down_when_what_lay_below_them_has_left() {
+    let (engine, control) = start_stored(2, 4096);
+    control.allow(Some(0));
+    let low = engine.submit(greedy(&prompt(1, 2000), 20), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted > 0);
+    let high = engine.submit(greedy(&prompt(2, 100), 300), None).unwrap();
+    step_until(&engine, &control, |stats| {
+        stats.slots.iter().all(|slot| slot.running.as_ref().is_some_and(|of| of.n_predicted > 0))
+    });
+    assert!(control.n_cells_reached() > 2000);
+    drop(low);
+    step_until(&engine, &control, |stats| stats.n_cells_reached <= 512);
+    assert_eq!(control.n_cells_reached(), engine.stats().n_cells_reached);
+    control.allow(None);
+    assert_eq!(collect(high).unwrap()[0].tokens, expected(&prompt(2, 100), 300));
+}
+
+#[test]
+fn where_idle_cells_cost_nothing_they_stay() {
+    let limits = Limits { max_store_bytes: STORE, ..limits(2, 1024) };
+    let (engine, control) = start_with(limits, |runner| runner.with_memory(MemoryKind { idle_cells_cost: false, ..MEMORY }));
+    run(&engine, greedy(&prompt(1, 200), 1));
+    run(&engine, greedy(&prompt(2, 200), 1));
+    assert_eq!((control.n_cells_used(), control.n_saves()), (400, 0));
+    for seed in 3..8 {
+        run(&engine, greedy(&prompt(seed, 200), 1));
+    }
+    assert!(control.n_saves() > 0, "but for others they make room");
+    let before = control.n_computed();
+    run(&engine, greedy(&prompt(1, 200), 1));
+    assert_eq!(control.n_computed() - before, 1);
+}
+
+#[test]
+fn a_state_continues_from_its_deepest_snapshot() {
+    let (engine, control) = start_recurrent(2, 1024);
+    let first = prompt(1, 100);
+    let branch = run(&engine, greedy(&first, 20)).remove(0);
+    // The end of the branch is kept, and then that of the longer prompt with its logits.
+    for found in [(1, 119), (0, 120)] {
+        let before = control.n_computed();
+        let next = run(&engine, continued(&first, &branch, 1)).remove(0);
+        assert_eq!((control.n_computed() - before, next.finished.usage.n_cached), found);
+        // Something else takes the ids.
+        for seed in 5..10 {
+            run(&engine, greedy(&prompt(seed, 50), 3));
+        }
+    }
+    let other = format!("{first}{}", prompt(2, 30));
+    let usage = run(&engine, greedy(&other, 4)).remove(0);
+    assert_eq!((usage.finished.usage.n_cached, usage.tokens), (100, expected(&other, 4)));
+}
+
+#[test]
+fn an_exact_hit_on_a_state_decodes_nothing() {
+    let (engine, control) = start_recurrent(4, 1024);
+    run(&engine, greedy(&prompt(1, 100), 3));
+    wait_until(&engine, is_idle);
+    let before = control.n_computed();
+    let branches = run(&engine, drawn(&prompt(1, 100), 4, 1));
+    assert_eq!((control.n_computed() - before, branches.len()), (0, 4));
+    assert_eq!(branches[0].finished.usage.n_cached, 100);
+    assert_eq!(run(&engine, greedy(&prompt(1, 100), 5))[0].tokens, expected(&prompt(1, 100), 5));
+}
+
+#[test]
+fn the_same_prompt_of_a_state_is_computed_once_while_it_is_computed() {
+    let (engine, control) = start_recurrent(4, 4096);
+    control.allow(Some(0));
+    let streams: Vec<_> = (0..6).map(|_| engine.submit(greedy(&prompt(1, 900), 3), None).unwrap()).collect();
+    control.allow(None);
+    for stream in streams {
+        assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(1, 900), 3));
+    }
+    assert_eq!(engine.stats().n_computed, 900);
+}
+
+/// Several clients, each with its own mix of shared prompts, branches, pins and cancelled streams.
+fn random_requests(engine: &Engine) {
+    std::thread::scope(|scope| {
+        for thread in 0..6_u64 {
+            scope.spawn(move || {
+                for round in 0..60 {
+                    let stem = prompt((thread + round) % 3, 30 + usize::try_from(round % 5).unwrap() * 20);
+                    let text = format!("{stem}{}", prompt(round % 4, usize::try_from(round % 40).unwrap()));
+                    let mut request = greedy(&text, 30);
+                    request.n = u32::try_from(1 + round % 3).unwrap();
+                    if round % 7 == 3 {
+                        assert!(engine.submit(request, None).unwrap().take(10).all(|event| event.is_ok()));
+                        continue;
+                    }
+                    for branch in run(engine, request) {
+                        assert_eq!(branch.tokens, expected(&text, 30), "thread {thread}, round {round}");
+                    }
+                    if round % 9 == 4 {
+                        match collect(engine.submit(task(&stem, Task::Pin), None).unwrap()) {
+                            Ok(_) => unpin_one(engine),
+                            Err(error) => assert!(matches!(error, Error::PinsFull { .. }), "{error}"),
+                        }
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn unpin_one(engine: &Engine) {
+    // Another client may have unpinned it already.
+    if let Some(pinned) = engine.pinned().unwrap().first() {
+        engine.unpin(pinned.id).unwrap();
+    }
+}
+
+#[test]
+fn random_requests_in_two_tiers_give_the_text_that_an_empty_cache_gives() {
+    for (max_store_bytes, n_ctx) in [(STORE, 512), (Some(20_000), 512), (STORE, 256), (Some(0), 512)] {
+        let (engine, control) = start(Limits { max_store_bytes, ..limits(4, n_ctx) });
+        random_requests(&engine);
+        let stats = wait_until(&engine, is_idle);
+        assert_eq!(stats.n_cells_used, control.n_cells_used(), "the cache and the model count the same cells");
+        assert_eq!(stats.n_cells_reached, control.n_cells_reached(), "and know the same highest one");
+    }
+}
+
+#[test]
+fn random_requests_to_a_state_give_the_text_that_an_empty_cache_gives() {
+    let (engine, _) = start_recurrent(4, 1024);
+    random_requests(&engine);
+    wait_until(&engine, is_idle);
+}
