@@ -352,7 +352,10 @@ fn the_tree_shows_what_is_where() {
     step_until(&engine, &control, |stats| stats.n_computed > 300);
     let listing = std::thread::scope(|scope| {
         let listing = scope.spawn(|| engine.cached().unwrap());
-        control.allow(Some(1));
+        while !listing.is_finished() {
+            control.allow(Some(1));
+            std::thread::yield_now();
+        }
         listing.join().unwrap()
     });
     let computing: Vec<_> = listing.iter().filter(|node| node.tier == Tier::Computing).collect();
