@@ -7,6 +7,7 @@ mod memories;
 mod model;
 mod runner;
 mod start;
+mod state;
 mod tiny;
 
 use std::path::{Path, PathBuf};
