@@ -8,12 +8,14 @@ mod backend;
 mod batch;
 mod context;
 mod gguf;
+mod identity;
 mod kinds;
 mod kv_size;
 mod logging;
 mod memory;
 mod model;
 mod piece;
+mod prefix_file;
 #[cfg(test)]
 mod sampler_parity;
 mod start;
@@ -33,6 +35,7 @@ use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
 pub use crate::llama::model::Model;
 use crate::llama::piece::Layout;
+pub use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};
 pub use crate::llama::start::start;
 use crate::request::Token;
 
