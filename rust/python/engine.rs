@@ -167,12 +167,12 @@ impl PyEngine {
 
     /// Writes a saved prefix to a file and returns the file's size in bytes.
     fn write_prefix(&self, py: Python<'_>, prefix: &Bound<'_, PySavedPrefix>, path: PathBuf) -> PyResult<u64> {
-        self.files.write(py, &path, &prefix.get().0)
+        self.files.write(py, path, &prefix.get().0)
     }
 
     /// Reads such a file; returns the prefix and the file's size in bytes.
     fn read_prefix(&self, py: Python<'_>, path: PathBuf) -> PyResult<(PySavedPrefix, u64)> {
-        let (prefix, n_bytes) = self.files.read(py, &path)?;
+        let (prefix, n_bytes) = self.files.read(py, path)?;
         Ok((PySavedPrefix(Arc::new(prefix)), n_bytes))
     }
 

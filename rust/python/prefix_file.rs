@@ -11,8 +11,7 @@ use pyo3::prelude::*;
 
 use super::fork::ThisProcess;
 use crate::config::EngineConfig;
-use crate::llama::Model;
-use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};
+use crate::llama::{Model, PrefixFileError, PrefixFiles};
 use crate::request::SavedPrefix;
 
 /// Writes and reads files for one engine, without the GIL.
@@ -27,21 +26,21 @@ impl Files {
     ///
     /// # Errors
     /// `OSError`; `ForkedProcess` in a forked child.
-    pub(super) fn write(&self, py: Python<'_>, path: &Path, prefix: &SavedPrefix) -> PyResult<u64> {
+    pub(super) fn write(&self, py: Python<'_>, path: PathBuf, prefix: &SavedPrefix) -> PyResult<u64> {
         let files = self.0.get()?;
-        let written = py.detach(|| files.write(path, prefix).map(|()| size_of_file(path)));
-        written.map_err(|error| raised(py, error))?.map_err(|error| os_error(py, path.to_owned(), error))
+        let written = py.detach(|| files.write(&path, prefix).map(|()| size_of_file(&path)));
+        written.map_err(|error| raised(py, error))?.map_err(|error| os_error(py, path, error))
     }
 
     /// Reads the file at `path`; returns its prefix and its size in bytes.
     ///
     /// # Errors
     /// `PrefixFileError`, `OSError`; `ForkedProcess` in a forked child.
-    pub(super) fn read(&self, py: Python<'_>, path: &Path) -> PyResult<(SavedPrefix, u64)> {
+    pub(super) fn read(&self, py: Python<'_>, path: PathBuf) -> PyResult<(SavedPrefix, u64)> {
         let files = self.0.get()?;
-        let read = py.detach(|| files.read(path).map(|prefix| (prefix, size_of_file(path))));
+        let read = py.detach(|| files.read(&path).map(|prefix| (prefix, size_of_file(&path))));
         let (prefix, n_bytes) = read.map_err(|error| raised(py, error))?;
-        Ok((prefix, n_bytes.map_err(|error| os_error(py, path.to_owned(), error))?))
+        Ok((prefix, n_bytes.map_err(|error| os_error(py, path, error))?))
     }
 }
 
