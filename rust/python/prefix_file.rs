@@ -59,5 +59,5 @@ fn raised(py: Python<'_>, error: PrefixFileError) -> PyErr {
 fn os_error(py: Python<'_>, path: PathBuf, error: io::Error) -> PyErr {
     let Some(code) = error.raw_os_error() else { return error.into() };
     let message = py.import(intern!(py, "os")).and_then(|os| os.call_method1(intern!(py, "strerror"), (code,)));
-    message.map_or_else(|error| error, |message| PyOSError::new_err((code, message.unbind(), path)))
+    message.map_or_else(|error| error, |message| PyOSError::new_err((code, message.unbind(), path.into_os_string())))
 }

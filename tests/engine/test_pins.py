@@ -37,7 +37,7 @@ async def test_a_pinned_prefix_survives_pressure_until_it_is_unpinned(tight: wef
     assert await tight.prefixes() == []
     await flood(tight, "second")
     n_forgotten = 0 if tight.limits.max_store_bytes is not None and tight.limits.max_store_bytes > 2**20 else 200
-    assert (await tight.complete([*prompt, 400, 401], max_tokens=1)).n_computed == 2 + n_forgotten
+    assert (await tight.complete([*prompt, 402, 403], max_tokens=1)).n_computed == 2 + n_forgotten
 
 
 async def test_pinning_computes_only_what_is_not_cached(engine: weft.Engine) -> None:
@@ -81,8 +81,9 @@ async def test_pins_take_at_most_half_of_the_cache(cache_ram: int) -> None:
         first = await engine.pin(prompt_of(100, "first"))
         with pytest.raises(weft.PinsFull) as raised:
             await engine.pin(prompt_of(half // BYTES_PER_TOKEN, "second"))
-        assert (raised.value.n_pinned_bytes, raised.value.limit) == (first.n_bytes, half)
-        assert raised.value.n_bytes + first.n_bytes > half
+        assert raised.value.n_pinned_bytes == first.n_bytes
+        assert raised.value.limit == pytest.approx(half, rel=0.05)
+        assert raised.value.n_bytes + first.n_bytes > raised.value.limit
         assert len(await engine.prefixes()) == 1
         await engine.unpin(first)
         await engine.pin(prompt_of(half // BYTES_PER_TOKEN - 16, "second"))

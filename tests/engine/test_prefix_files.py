@@ -183,7 +183,7 @@ async def test_a_load_that_is_cancelled_loads_nothing(saved: weft.PrefixFile) ->
 
 async def test_a_prefix_longer_than_a_slot_is_refused(saved: weft.PrefixFile) -> None:
     async with weft.Engine(slots=4, ctx_size=1024, kv_unified=False, threads=1) as engine:
-        async with an_engine() as larger:
+        async with an_engine(kv_unified=True) as larger:
             await larger.save_prefix(prompt_of(600, "long"), saved.path + ".long")
         with pytest.raises(weft.ContextOverflow):
             await engine.load_prefix(saved.path + ".long")

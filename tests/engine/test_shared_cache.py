@@ -14,8 +14,8 @@ async def test_requests_that_arrive_together_compute_their_shared_prompt_once(ho
         assert sum(branch.usage.n_computed for (branch,) in answers) == 900 + 16 * 8
         stats = engine.stats()
         assert stats.n_cached == 15 * 900
-        # All but the first came while it was still being computed, and waited for it.
-        assert stats.n_awaited == 15 * 900
+        # Those that came while it was still being computed have waited for the rest of it.
+        assert 0 < stats.n_awaited <= stats.n_cached
 
 
 async def test_chats_compute_only_what_is_new(engine: weft.Engine, how: How) -> None:

@@ -18,6 +18,8 @@ from weft.server import create_app
 from weft.server.cache import translate
 from weft.server.cache.schemas import CacheReport
 
+SYSTEM = "You are a kind storyteller. Your stories are short, and they always end well."
+
 
 @pytest.fixture
 async def small() -> AsyncIterator[httpx.AsyncClient]:
@@ -28,16 +30,14 @@ async def small() -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_a_prefix_is_pinned_listed_and_unpinned(small: httpx.AsyncClient) -> None:
-    answer = await small.post("/prefixes", json={"prompt": "You are a kind storyteller."})
+    answer = await small.post("/prefixes", json={"prompt": SYSTEM})
     assert answer.status_code == 200
     pinned = answer.json()
     assert pinned == {"id": COUNT, "n_tokens": COUNT, "n_bytes": COUNT}
-    tokens = (await small.post("/tokenize", json={"content": "You are a kind storyteller.", "add_special": True})).json()[
-        "tokens"
-    ]
+    tokens = (await small.post("/tokenize", json={"content": SYSTEM, "add_special": True})).json()["tokens"]
     assert pinned["n_tokens"] == len(tokens)
     listed = (await small.get("/prefixes")).json()
-    assert listed == {"prefixes": [pinned | {"text": "<s>You are a kind storyteller."}]}
+    assert listed == {"prefixes": [pinned | {"text": "<s>" + SYSTEM}]}
     used = (await small.post("/completion", json={"prompt": [*tokens, 400], "n_predict": 1})).json()
     assert (used["timings"]["cache_n"], used["timings"]["prompt_n"]) == (len(tokens), 1)
     unpinned = await small.delete(f"/prefixes/{pinned['id']}")

@@ -11,7 +11,7 @@ from litestar.testing import AsyncTestClient
 import weft
 from tests.helpers import names_in, prompt_of
 from tests.server.conftest import answers
-from tests.server.matchers import COUNT, NUMBER, SOME_TEXT, Json
+from tests.server.matchers import NUMBER, SOME_TEXT, Json
 from weft.server import create_app
 from weft.settings import Settings
 
@@ -79,10 +79,10 @@ async def test_what_a_slot_held_is_restored_into_another(saving: httpx.AsyncClie
 
 async def test_an_erased_slot_computes_again(saving: httpx.AsyncClient) -> None:
     prompt = prompt_of(40, "erased")
-    assert (await complete(saving, prompt, 0))["timings"]["prompt_n"] == 40
-    assert (await complete(saving, prompt, 0))["timings"]["prompt_n"] == 1
-    assert (await act(saving, 0, "erase")).json() == {"id_slot": 0, "n_erased": COUNT}
-    assert (await complete(saving, prompt, 0))["timings"]["prompt_n"] == 40
+    assert (await complete(saving, prompt, 0, n_predict=0))["timings"]["prompt_n"] == 40
+    assert (await complete(saving, prompt, 0, n_predict=0))["timings"]["prompt_n"] == 1
+    assert (await act(saving, 0, "erase")).json() == {"id_slot": 0, "n_erased": 40}
+    assert (await complete(saving, prompt, 0, n_predict=0))["timings"]["prompt_n"] == 40
 
 
 async def test_a_slot_that_holds_nothing_is_not_saved(saving: httpx.AsyncClient, folder: Path) -> None:

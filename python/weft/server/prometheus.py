@@ -10,7 +10,7 @@ from typing import Literal
 
 __all__ = ["CONTENT_TYPE", "Family", "counter", "gauge", "write"]
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4"
 
 
 @dataclass(frozen=True)
