@@ -5,6 +5,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Literal, Unpack
 
 import weft
@@ -70,6 +71,11 @@ async def wait_until(condition: Callable[[], bool], deadline_s: float = 10) -> N
     while not condition():
         assert time.monotonic() < end, f"not so within {deadline_s} s"
         await asyncio.sleep(0.002)
+
+
+def names_in(folder: Path) -> list[str]:
+    """What is in a folder, in order."""
+    return sorted(entry.name for entry in folder.iterdir())
 
 
 async def read_sse(lines: AsyncIterator[str]) -> list[str]:

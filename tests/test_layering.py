@@ -34,6 +34,10 @@ RULES = {
     "only serve.py names granian": Rule("python/weft", r"\bgranian\b", ("python/weft/serve.py",)),
     "llama.cpp's dialect names no other": Rule("python/weft/server/llamacpp", r"\bserver(\.| import .*\b)openai\b"),
     "openai's dialect names no other": Rule("python/weft/server/openai", r"\bserver(\.| import .*\b)llamacpp\b"),
+    "the cache's routes name no dialect": Rule("python/weft/server/cache", r"\bserver(\.| import .*\b)(llamacpp|openai)\b"),
+    "no dialect names the cache's routes": Rule(
+        "python/weft/server/*", r"\bserver\.cache\b", ("python/weft/server/app.py", "python/weft/server/cache")
+    ),
     "schemas name only what dialects share": Rule("python/weft/server/*/schemas.py", r"\bweft\.(?!server\.(body|report)\b)"),
 }
 

@@ -10,7 +10,7 @@ from typing import get_type_hints
 import msgspec
 
 import weft
-from weft import Request, RequestOptions, _native, completion, engine, errors, request
+from weft import Request, RequestOptions, _native, completion, engine, errors, prefix, request
 
 STUB = ast.parse((Path(weft.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
 
@@ -25,7 +25,7 @@ def test_all_is_what_there_is() -> None:
 
 
 def test_every_public_module_exports_its_part() -> None:
-    for module in (completion, engine, errors, request):
+    for module in (completion, engine, errors, prefix, request):
         assert set(module.__all__) <= vars(module).keys()
     assert set(errors.__all__) < set(weft.__all__)
 

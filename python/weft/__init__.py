@@ -1,14 +1,19 @@
 """Weft: one prompt, many completions, over one shared KV cache."""
 
 from weft._native import (
+    CachedNode,
     Completions,
     Finished,
     Limits,
     Logprob,
     Logprobs,
     Model,
+    Prefix,
+    SavedPrefix,
     Slot,
     Stats,
+    StepTimes,
+    StoreStats,
     Token,
     Usage,
 )
@@ -22,15 +27,19 @@ from weft.errors import (
     InvalidConfig,
     InvalidRequest,
     ModelLoadError,
+    PinsFull,
+    PrefixFileError,
     QueueFull,
     SlowReader,
     WeftError,
 )
+from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
 
 __all__ = [
     "DEMO_MODEL",
     "Branch",
+    "CachedNode",
     "Completion",
     "Completions",
     "ContextOverflow",
@@ -46,12 +55,19 @@ __all__ = [
     "Logprobs",
     "Model",
     "ModelLoadError",
+    "PinsFull",
+    "Prefix",
+    "PrefixFile",
+    "PrefixFileError",
     "QueueFull",
     "Request",
     "RequestOptions",
+    "SavedPrefix",
     "Slot",
     "SlowReader",
     "Stats",
+    "StepTimes",
+    "StoreStats",
     "Token",
     "Usage",
     "WeftError",

@@ -10,11 +10,13 @@ In a forked child every call that touches a model, an engine or a stream raises 
 
 import os
 from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
 from typing import Any, Literal, Self, final
 
 from weft.request import Request
 
 __all__ = [
+    "CachedNode",
     "Completions",
     "Engine",
     "Finished",
@@ -22,8 +24,12 @@ __all__ = [
     "Logprob",
     "Logprobs",
     "Model",
+    "Prefix",
+    "SavedPrefix",
     "Slot",
     "Stats",
+    "StepTimes",
+    "StoreStats",
     "Token",
     "Usage",
 ]
@@ -151,6 +157,7 @@ class Engine:
         flash_attention: Literal["auto", "on", "off"] = "auto",
         type_k: str = "f16",
         type_v: str = "f16",
+        cache_ram: int | None = None,
         max_queue: int | None = None,
         max_token_gap_ms: float | None = None,
     ) -> Self:
@@ -172,6 +179,8 @@ class Engine:
             flash_attention: Whether attention runs as one fused kernel; "auto" lets llama.cpp decide.
             type_k: Number format of K in the pool: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1.
             type_v: The same of V; a quantised one needs flash attention.
+            cache_ram: Most MiB of host memory for saved pieces of the cache; -1 is no limit, 0 keeps none, None is 8,192 or a
+                quarter of the machine's memory, whichever is less.
             max_queue: Requests that may wait for a slot; None is 1,024.
             max_token_gap_ms: Longest pause in milliseconds between two tokens of a running stream that a prompt being computed
                 beside it may cause; None is 200.
@@ -200,6 +209,105 @@ class Engine:
             InvalidRequest: A field has the wrong type or is out of range.
             ContextOverflow: The prompt alone fills the context of a slot.
             QueueFull: `max_queue` requests wait already.
+            EngineStopped: The engine was stopped.
+        """
+
+    def pin(self, prompt: str | Sequence[int]) -> Completions:
+        """Queues the pinning of a prompt: it is computed, as far as it is not cached, and stays so until it is unpinned.
+
+        The stream yields one event, a `Finished` whose `made` is a `Prefix`, and raises `PinsFull` where pinned prefixes would
+        take more than half of the cache.
+
+        Raises:
+            InvalidRequest: The prompt holds no tokens, or is none.
+            ContextOverflow: The prompt alone fills the context of a slot.
+            QueueFull: `max_queue` requests wait already.
+            EngineStopped: The engine was stopped.
+        """
+
+    def unpin(self, prefix_id: int) -> bool:
+        """Lets a pinned prefix be evicted again; False where no prefix has that id. Waits for the step that is running.
+
+        Raises:
+            EngineStopped: The engine was stopped.
+        """
+
+    def pinned(self) -> list[Prefix]:
+        """Every pinned prefix, in the order of their pinning. Waits for the step that is running.
+
+        Raises:
+            EngineStopped: The engine was stopped.
+        """
+
+    def save(self, prompt: str | Sequence[int], *, compute: bool = True) -> Completions:
+        """Queues the copying of a prompt's computed state out of the cache.
+
+        The stream yields one event, a `Finished` whose `made` is a `SavedPrefix`.
+
+        Args:
+            prompt: The prompt; what is not cached of it is computed first.
+            compute: False copies only as much as is cached.
+
+        Raises:
+            InvalidRequest: The prompt holds no tokens, or is none.
+            ContextOverflow: The prompt alone fills the context of a slot.
+            QueueFull: `max_queue` requests wait already.
+            EngineStopped: The engine was stopped.
+        """
+
+    def load(self, prefix: SavedPrefix, *, slot: int | None = None) -> Completions:
+        """Queues the copying of a saved prefix into the cache. The stream yields one event, a `Finished`.
+
+        Args:
+            prefix: Saved by an engine with the same model and the same kind of cache.
+            slot: Waits for this slot and lets it hold the prefix; None takes any.
+
+        Raises:
+            InvalidRequest: There is no such slot.
+            ContextOverflow: The prefix alone fills the context of a slot.
+            QueueFull: `max_queue` requests wait already.
+            EngineStopped: The engine was stopped.
+        """
+
+    def write_prefix(self, prefix: SavedPrefix, path: str | os.PathLike[str]) -> int:
+        """Writes a saved prefix to a file, without the GIL; returns the file's size in bytes.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+
+    def read_prefix(self, path: str | os.PathLike[str]) -> tuple[SavedPrefix, int]:
+        """Reads what `write_prefix` wrote, without the GIL; returns the prefix and the file's size in bytes.
+
+        Raises:
+            PrefixFileError: The file is of another model or another kind of cache, or it is damaged; `reason` says which.
+            OSError: The file cannot be read.
+        """
+
+    def cached(self) -> list[CachedNode]:
+        """What is cached: the prefix tree, parents before their children. Waits for the step that is running.
+
+        Raises:
+            EngineStopped: The engine was stopped.
+        """
+
+    def slot_tokens(self, slot: int) -> list[int]:
+        """The tokens that a slot holds: those that its sequence has computed, or the last one's that ran there.
+
+        Waits for the step that is running.
+
+        Raises:
+            InvalidRequest: There is no such slot.
+            EngineStopped: The engine was stopped.
+        """
+
+    def erase_slot(self, slot: int) -> int:
+        """Forgets the tokens that a slot holds, as far as nothing else that is cached holds them; returns how many they were.
+
+        A slot where a sequence runs is erased when that has ended. Waits for the step that is running.
+
+        Raises:
+            InvalidRequest: There is no such slot.
             EngineStopped: The engine was stopped.
         """
 
@@ -239,6 +347,10 @@ class Limits:
     @property
     def n_seq_max(self) -> int:
         """Sequence ids, at most 256: those of the slots and of cached branches."""
+
+    @property
+    def max_store_bytes(self) -> int | None:
+        """Most bytes of saved pieces in host memory; None is no limit, 0 keeps none."""
 
     @property
     def max_queue(self) -> int:
@@ -387,6 +499,10 @@ class Finished:
     def usage(self) -> Usage:
         """What it cost."""
 
+    @property
+    def made(self) -> Prefix | SavedPrefix | None:
+        """What `Engine.pin` or `Engine.save` made; None for a completion, and for what was loaded."""
+
 @final
 class Usage:
     """What one branch cost.
@@ -420,6 +536,86 @@ class Usage:
         """Milliseconds from the first token to the last."""
 
 @final
+class Prefix:
+    """A prefix that stays computed until it is unpinned."""
+
+    @property
+    def id(self) -> int:
+        """Names it when it is unpinned; counts up."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """Its tokens."""
+
+    @property
+    def n_tokens(self) -> int:
+        """How many they are."""
+
+    @property
+    def n_bytes(self) -> int:
+        """What its computed state takes, in the KV cache or in host memory, shared with others or not."""
+
+@final
+class SavedPrefix:
+    """The computed state of a prompt, copied out of the cache."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """The prompt, as far as it was copied."""
+
+    @property
+    def n_tokens(self) -> int:
+        """How many tokens that is."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the copy, which this object keeps in memory."""
+
+@final
+class CachedNode:
+    """A part of the prefix tree: a stretch of tokens after those of its parent."""
+
+    @property
+    def parent(self) -> int | None:
+        """The place of its parent in the listing; None for a first stretch."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """Its tokens, as a new list."""
+
+    @property
+    def n_tokens(self) -> int:
+        """How many they are."""
+
+    @property
+    def start(self) -> int:
+        """Tokens before it."""
+
+    @property
+    def tier(self) -> Literal["pool", "both", "store", "computing", "nowhere"]:
+        """Where its computed state is.
+
+        "pool": in cells. "both": in cells, with a copy in the store. "store": in the store, in host memory. "computing": in
+        cells, as far as a running sequence has computed it. "nowhere": only what follows it is stored.
+        """
+
+    @property
+    def slots(self) -> list[int]:
+        """Slots whose sequences run on it."""
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a pinned prefix contains it."""
+
+    @property
+    def n_hits(self) -> int:
+        """Requests that found it computed."""
+
+    @property
+    def n_stored_bytes(self) -> int:
+        """Bytes that it takes in the store; a piece that was saved in one is counted in its last stretch."""
+
+@final
 class Stats:
     """What the engine is doing, as of its last step, and counters since its start."""
 
@@ -437,7 +633,15 @@ class Stats:
 
     @property
     def n_cached(self) -> int:
-        """Prompt tokens that were found computed."""
+        """Prompt tokens found computed: in the pool, in the store, or because another request computed them meanwhile."""
+
+    @property
+    def n_restored(self) -> int:
+        """Of these, tokens that came back from the store."""
+
+    @property
+    def n_awaited(self) -> int:
+        """Of these, tokens that another request was still computing when they were asked for."""
 
     @property
     def n_predicted(self) -> int:
@@ -458,6 +662,102 @@ class Stats:
     @property
     def n_cells(self) -> int:
         """Cells of the pool."""
+
+    @property
+    def n_cells_reached(self) -> int:
+        """The highest used cell, plus one: what each decode looks through."""
+
+    @property
+    def n_cells_idle(self) -> int:
+        """Cells that only idle prefixes hold."""
+
+    @property
+    def n_ids_used(self) -> int:
+        """Sequence ids that hold something."""
+
+    @property
+    def n_ids(self) -> int:
+        """Sequence ids."""
+
+    @property
+    def store(self) -> StoreStats:
+        """The second tier of the cache."""
+
+    @property
+    def times(self) -> StepTimes:
+        """Where the worker's time went."""
+
+@final
+class StoreStats:
+    """The store: pieces of the cache in host memory. What is counted in tokens counts since the engine's start."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all pieces."""
+
+    @property
+    def max_bytes(self) -> int | None:
+        """Most bytes; None is no limit."""
+
+    @property
+    def n_pieces(self) -> int:
+        """Pieces."""
+
+    @property
+    def n_saved(self) -> int:
+        """Tokens copied into it."""
+
+    @property
+    def n_restored(self) -> int:
+        """Tokens copied back into the pool."""
+
+    @property
+    def n_forgotten(self) -> int:
+        """Tokens that were forgotten for want of room, in either tier."""
+
+    @property
+    def n_relocated(self) -> int:
+        """Cells that were moved to lower ones."""
+
+@final
+class StepTimes:
+    """Time that the worker spent since its start, by part of a step."""
+
+    @property
+    def receive(self) -> timedelta:
+        """Taking commands and dropping cancelled requests; waiting for work is not counted."""
+
+    @property
+    def place(self) -> timedelta:
+        """Finding prefixes, admitting sequences and forking."""
+
+    @property
+    def plan(self) -> timedelta:
+        """Deciding which tokens are computed next, and making room for them."""
+
+    @property
+    def decode(self) -> timedelta:
+        """Computing."""
+
+    @property
+    def sample(self) -> timedelta:
+        """Choosing tokens."""
+
+    @property
+    def text(self) -> timedelta:
+        """Turning tokens into text."""
+
+    @property
+    def emit(self) -> timedelta:
+        """Handing events to their readers."""
+
+    @property
+    def spill(self) -> timedelta:
+        """Copying cells out of the pool, or to lower cells."""
+
+    @property
+    def restore(self) -> timedelta:
+        """Copying cells back into the pool."""
 
 @final
 class Slot:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -11,9 +12,10 @@ from typing import Literal, Self, Unpack
 import msgspec
 
 from weft import _native
-from weft._native import Completions, Limits, Model, Slot, Stats
+from weft._native import CachedNode, Completions, Finished, Limits, Model, Prefix, SavedPrefix, Slot, Stats
 from weft.completion import Completion
-from weft.errors import EngineStopped, InvalidConfig
+from weft.errors import EngineStopped, InvalidConfig, InvalidRequest
+from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
 
 __all__ = ["DEMO_MODEL", "Engine", "KvType"]
@@ -63,6 +65,8 @@ class Engine:
         flash_attention: Whether attention runs as one fused kernel; "auto" lets llama.cpp decide.
         cache_type_k: Number format of the keys in the cache.
         cache_type_v: Number format of the values in the cache; a quantised one needs flash attention.
+        cache_ram: Most MiB of host memory for what is cached and does not run; -1 is no limit, 0 keeps nothing outside of the KV
+            cache, None is 8,192 or a quarter of the machine's memory, whichever is less.
         max_queue: Requests that may wait for a slot before further ones are refused with `QueueFull`; None is 1,024.
         max_token_gap_ms: Longest pause in milliseconds between two tokens of a running stream that a prompt being computed beside
             it may cause; None is 200.
@@ -86,6 +90,7 @@ class Engine:
         flash_attention: Literal["auto", "on", "off"] = "auto",
         cache_type_k: KvType = "f16",
         cache_type_v: KvType = "f16",
+        cache_ram: int | None = None,
         max_queue: int | None = None,
         max_token_gap_ms: float | None = None,
         mmap: bool = True,
@@ -109,6 +114,7 @@ class Engine:
                 flash_attention=flash_attention,
                 type_k=cache_type_k,
                 type_v=cache_type_v,
+                cache_ram=cache_ram,
                 max_queue=max_queue,
                 max_token_gap_ms=max_token_gap_ms,
             )
@@ -210,6 +216,99 @@ class Engine:
         """
         return await Completion.collect(self.generate(prompt, **options))
 
+    async def pin(self, prompt: str | Sequence[int]) -> Prefix:
+        """Computes a prompt, as far as it is not cached, and keeps it computed until it is unpinned. Cancelling it pins nothing.
+
+        Raises:
+            InvalidRequest: The prompt holds no tokens, or is none.
+            ContextOverflow: The prompt alone fills the context.
+            PinsFull: Pinned prefixes would take more than half of the cache.
+            QueueFull: `max_queue` requests wait already.
+            DecodeError: The model could not compute a step.
+            EngineStopped: The engine was closed, before or meanwhile.
+        """
+        made = (await _finish(self._running().pin(prompt))).made
+        assert isinstance(made, Prefix), "a request to pin makes a pinned prefix"
+        return made
+
+    async def unpin(self, prefix: Prefix | int) -> bool:
+        """Lets a pinned prefix be evicted again, given itself or its id. False where it is not pinned."""
+        return await asyncio.to_thread(self._running().unpin, prefix.id if isinstance(prefix, Prefix) else prefix)
+
+    async def prefixes(self) -> list[Prefix]:
+        """Every pinned prefix, in the order of their pinning."""
+        return await asyncio.to_thread(self._running().pinned)
+
+    async def cached(self) -> list[CachedNode]:
+        """What is cached: the prefix tree, parents before their children. Waits for the step that is running."""
+        return await asyncio.to_thread(self._running().cached)
+
+    async def save_prefix(self, prompt: str | Sequence[int], path: str | os.PathLike[str], *, compute: bool = True) -> PrefixFile:
+        """Saves the computed state of a prompt to a file, which `load_prefix` of an engine with the same model and cache takes.
+
+        Cancelling it frees the slot; a file that is being written by then is written to its end.
+
+        Args:
+            prompt: The prefix; what is not cached of it is computed first.
+            path: The file; one that is there is replaced at the end.
+            compute: False saves only as much as is cached.
+
+        Raises:
+            InvalidRequest: The prompt holds no tokens, or is none, or without `compute` nothing of it is cached.
+            ContextOverflow: The prompt alone fills the context.
+            QueueFull: `max_queue` requests wait already.
+            DecodeError: The model could not compute a step.
+            EngineStopped: The engine was closed, before or meanwhile.
+            OSError: The file cannot be written.
+        """
+        began = time.perf_counter()
+        native = self._running()
+        saved = (await _finish(native.save(prompt, compute=compute))).made
+        assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
+        if saved.n_tokens == 0:
+            raise InvalidRequest("prompt", "nothing of the prompt is cached")
+        n_bytes = await asyncio.to_thread(native.write_prefix, saved, path)
+        return _file(path, saved, n_bytes, began)
+
+    async def load_prefix(self, path: str | os.PathLike[str], *, slot: int | None = None) -> PrefixFile:
+        """Loads what `save_prefix` has saved: a request that begins like it computes only what is new. Cancelling loads nothing.
+
+        Args:
+            path: The file.
+            slot: Waits for this slot and lets it hold the prefix; None takes any.
+
+        Raises:
+            PrefixFileError: The file is of another model or another kind of cache, or it is damaged.
+            InvalidRequest: There is no such slot.
+            ContextOverflow: The prefix alone fills the context.
+            QueueFull: `max_queue` requests wait already.
+            EngineStopped: The engine was closed, before or meanwhile.
+            OSError: The file cannot be read.
+        """
+        began = time.perf_counter()
+        native = self._running()
+        saved, n_bytes = await asyncio.to_thread(native.read_prefix, path)
+        await _finish(native.load(saved, slot=slot))
+        return _file(path, saved, n_bytes, began)
+
+    async def slot_tokens(self, slot: int) -> list[int]:
+        """The tokens that a slot holds: those that its sequence has computed, or the last one's that ran there.
+
+        Raises:
+            InvalidRequest: There is no such slot.
+        """
+        return await asyncio.to_thread(self._running().slot_tokens, slot)
+
+    async def erase_slot(self, slot: int) -> int:
+        """Forgets the tokens that a slot holds, as far as nothing else that is cached holds them; returns how many they were.
+
+        A slot where a sequence runs is erased when that has ended.
+
+        Raises:
+            InvalidRequest: There is no such slot.
+        """
+        return await asyncio.to_thread(self._running().erase_slot, slot)
+
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of a text; the defaults are how `generate` reads a prompt.
 
@@ -268,6 +367,23 @@ class Engine:
         if self._is_closed():
             raise EngineStopped
         raise RuntimeError("the engine is not started; use `async with` or `await engine.start()`")
+
+
+async def _finish(stream: Completions) -> Finished:
+    """The end of a request that has one branch, which draws no token. However this ends, the stream is closed."""
+    ends: list[Finished] = []
+    try:
+        while events := await stream.next_batch():
+            ends += [event for event in events if isinstance(event, Finished)]
+    finally:
+        stream.close()
+    [end] = ends
+    return end
+
+
+def _file(path: str | os.PathLike[str], saved: SavedPrefix, n_bytes: int, began: float) -> PrefixFile:
+    ms = (time.perf_counter() - began) * 1000
+    return PrefixFile(path=os.fspath(path), n_tokens=saved.n_tokens, n_bytes=n_bytes, ms=ms)
 
 
 def _stop(native: _native.Engine, process_id: int) -> None:

@@ -15,6 +15,8 @@ __all__ = [
     "InvalidConfig",
     "InvalidRequest",
     "ModelLoadError",
+    "PinsFull",
+    "PrefixFileError",
     "QueueFull",
     "SlowReader",
     "WeftError",
@@ -97,6 +99,39 @@ class SlowReader(WeftError):
 
     def __str__(self) -> str:
         return f"the stream was ended because its reader is {self.n_behind} events behind (the limit is {self.limit})"
+
+
+class PrefixFileError(WeftError):
+    """A file of a saved prefix does not belong to this model and cache, or is damaged. Nothing was loaded."""
+
+    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
+        self.path = os.fspath(path)
+        """The file that was asked for."""
+        self.reason = reason
+        """What is wrong with it."""
+        super().__init__(self.path, reason)
+
+    def __str__(self) -> str:
+        return f"cannot load the prefix in {self.path}: {self.reason}"
+
+
+class PinsFull(WeftError):
+    """Pinned prefixes would take more than half of the cache. Unpin another one first."""
+
+    def __init__(self, n_bytes: int, n_pinned_bytes: int, limit: int) -> None:
+        self.n_bytes = n_bytes
+        """Bytes that the prefix would take."""
+        self.n_pinned_bytes = n_pinned_bytes
+        """Bytes that the pinned prefixes take."""
+        self.limit = limit
+        """Most bytes of all pinned prefixes."""
+        super().__init__(n_bytes, n_pinned_bytes, limit)
+
+    def __str__(self) -> str:
+        return (
+            f"the prefix of {self.n_bytes} bytes cannot be pinned: {self.n_pinned_bytes} are pinned already, "
+            f"and {self.limit} may be"
+        )
 
 
 class DecodeError(WeftError):

@@ -3,9 +3,23 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Flag", "at_most", "boolean", "flag", "layers", "number", "on_off_auto", "one_of", "unset_at", "unset_below", "whole"]
+__all__ = [
+    "Flag",
+    "at_most",
+    "boolean",
+    "flag",
+    "folder",
+    "layers",
+    "number",
+    "on_off_auto",
+    "one_of",
+    "unset_at",
+    "unset_below",
+    "whole",
+]
 
 _TRUE = ("on", "enabled", "true", "1")
 _FALSE = ("off", "disabled", "false", "0")
@@ -118,6 +132,13 @@ def on_off_auto(text: str) -> str:
 def layers(text: str) -> int | None:
     """A parser of a number of layers; `auto` and `all` are as many as there are."""
     return None if text in ("auto", "all", "-1") else whole(0)(text)
+
+
+def folder(text: str) -> str:
+    """A parser of a folder that is there."""
+    if not Path(text).is_dir():
+        raise ValueError(f"{text!r} is not a folder")
+    return text
 
 
 def flag(default: object, group: str, *names: str, **about: Any) -> Any:  # noqa: ANN401 (a field of any type)

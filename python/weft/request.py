@@ -49,6 +49,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Bans every end token."""
     n_probs: int = 0
     """Reports the log-probabilities of each chosen token and of this many most likely ones, 0 to 1,000; 0 is off."""
+    slot: int | None = None
+    """The slot that branch 0 takes where that one is free, from 0; None leaves the choice to the engine."""
 
 
 class RequestOptions(TypedDict, total=False):
@@ -69,3 +71,4 @@ class RequestOptions(TypedDict, total=False):
     logit_bias: Sequence[tuple[int, float]]
     ignore_eos: bool
     n_probs: int
+    slot: int | None

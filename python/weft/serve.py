@@ -163,6 +163,7 @@ def _worker(settings: Settings, line: Connection) -> Callable[..., Any]:
         flash_attention=settings.flash_attention,
         cache_type_k=settings.cache_type_k,
         cache_type_v=settings.cache_type_v,
+        cache_ram=settings.cache_ram,
         max_queue=settings.max_queue,
         max_token_gap_ms=settings.max_token_gap_ms,
         mmap=settings.mmap,

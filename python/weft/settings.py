@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from weft.engine import KvType
-from weft.flags import at_most, boolean, flag, layers, number, on_off_auto, one_of, unset_at, unset_below, whole
+from weft.flags import at_most, boolean, flag, folder, layers, number, on_off_auto, one_of, unset_at, unset_below, whole
 
 __all__ = ["Settings"]
 
@@ -115,6 +115,25 @@ class Settings:
         parse=kv_type,
         env="LLAMA_ARG_CACHE_TYPE_V",
         help="number format of V in the cache, one of the same (default: f16)",
+    )
+    cache_ram: int | None = flag(
+        None,
+        CONTEXT,
+        "-cram",
+        "--cache-ram",
+        parse=whole(-1),
+        env="LLAMA_ARG_CACHE_RAM",
+        help="most MiB of memory for what is cached beside the context; -1 is no limit, 0 is off"
+        " (default: 8192, or a quarter of the machine's memory if that is less)",
+    )
+    slot_save_path: str | None = flag(
+        None,
+        CONTEXT,
+        "--slot-save-path",
+        metavar="PATH",
+        parse=folder,
+        env="LLAMA_ARG_SLOT_SAVE_PATH",
+        help="folder in which POST /slots saves and restores what slots hold (default: none, which turns that off)",
     )
     max_queue: int = flag(
         1024,
@@ -291,6 +310,14 @@ class Settings:
         parse=whole(1, 65535),
         env="LLAMA_ARG_PORT",
         help="port to listen on (default: 8080)",
+    )
+    metrics: bool = flag(
+        False,
+        SERVER,
+        constants={"--metrics": True},
+        parse=boolean,
+        env="LLAMA_ARG_ENDPOINT_METRICS",
+        help="serve counters for Prometheus at /metrics",
     )
     ping_s: float | None = flag(
         30,

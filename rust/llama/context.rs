@@ -1,12 +1,13 @@
 //! llama.cpp's context under our names: decode, fork, truncate, drop.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{EngineConfig, FlashAttention, Limits};
-use crate::engine::runner::{DecodeError, Plan, SequenceId};
+use crate::engine::runner::{DecodeError, Plan, SequenceId, StateError};
 use crate::error::{Error, Result};
 use crate::llama::batch::{Batch, Bounds};
 use crate::llama::kv_size::ggml_type;
@@ -27,6 +28,9 @@ pub(super) struct Context {
     batch: Batch,
     /// Tokens that each sequence holds. llama.cpp knows too, but it would have to be asked for every row.
     n_held: Vec<u32>,
+    /// From which position on each sequence has no hole in the cache of its sliding window. Restored pieces bring only the end of
+    /// theirs, and llama.cpp knows the first position, not the holes above it. 0 for a memory without a window.
+    whole_from: Vec<u32>,
     n_ctx: u32,
     // Dropped in this order, after `raw` is freed, which uses them.
     threads: Vec<ThreadPool>,
@@ -58,8 +62,9 @@ impl Context {
             n_rows: limits.n_ubatch as usize,
             n_outputs: n_seq_max as usize,
         };
-        let (batch, n_held) = (Batch::new(bounds), vec![0; n_seq_max as usize]);
-        let mut context = Self { raw, batch, n_held, n_ctx: limits.n_ctx, threads: Vec::new(), model };
+        let (n_held, whole_from) = (vec![0; n_seq_max as usize], vec![0; n_seq_max as usize]);
+        let mut context =
+            Self { raw, batch: Batch::new(bounds), n_held, whole_from, n_ctx: limits.n_ctx, threads: Vec::new(), model };
         if context.memory().is_null() {
             let reason = "its architecture keeps no memory of a text, so it cannot continue one".to_owned();
             return Err(Error::ModelLoad { path: context.model.path().to_owned(), reason });
@@ -106,7 +111,9 @@ impl Context {
             let id = self.batch.ids()[i];
             // SAFETY: the id was checked when the batch was filled.
             let last = unsafe { sys::llama_memory_seq_pos_max(self.memory(), id) };
-            self.n_held[id.unsigned_abs() as usize] = (last + 1).unsigned_abs();
+            let (id, n_held) = (id.unsigned_abs() as usize, (last + 1).unsigned_abs());
+            self.n_held[id] = n_held;
+            self.whole_from[id] = self.whole_from[id].min(n_held);
         }
         let n_rows = self.batch.n_rows();
         self.batch.clear();
@@ -138,10 +145,19 @@ impl Context {
         self.n_held[usize::from(id)]
     }
 
-    /// The first position that `id` still holds; 0 if it holds none.
-    pub(super) fn first_position(&self, id: SequenceId) -> u32 {
+    /// From which position on `id` holds everything that a sliding window may look at.
+    pub(super) fn whole_from(&self, id: SequenceId) -> u32 {
         // SAFETY: `checked` ensures that the id is in range.
-        unsafe { sys::llama_memory_seq_pos_min(self.memory(), self.checked(id)) }.max(0).unsigned_abs()
+        let first = unsafe { sys::llama_memory_seq_pos_min(self.memory(), self.checked(id)) }.max(0).unsigned_abs();
+        first.max(self.whole_from[usize::from(id.0)])
+    }
+
+    /// The first row of `plan` that looks through a window of `n_swa` tokens into a hole that a restored piece left.
+    pub(super) fn looks_into_hole(&self, plan: &Plan, n_swa: u32) -> Option<usize> {
+        plan.rows.iter().position(|row| {
+            let whole_from = self.whole_from.get(usize::from(row.sequence.0)).copied().unwrap_or(0);
+            whole_from > row.position.saturating_sub(n_swa)
+        })
     }
 
     /// Gives the cells of `[0, n_tokens)` of `from` to `to` as well. Part of a sequence only where the memory allows it.
@@ -158,6 +174,7 @@ impl Context {
         // SAFETY: both ids are in range, and the pool is unified, so that a part may be copied.
         unsafe { sys::llama_memory_seq_cp(self.memory(), self.checked(from), self.checked(to), start, end) };
         self.n_held[usize::from(to.0)] = n_tokens;
+        self.whole_from[usize::from(to.0)] = self.whole_from[usize::from(from.0)];
     }
 
     /// Forgets all but the first `n_kept` tokens of `id`; false where the memory cannot, and then nothing was forgotten.
@@ -171,6 +188,9 @@ impl Context {
         if is_done {
             self.n_held[usize::from(id.0)] = n_kept;
         }
+        if self.n_held(id) == 0 {
+            self.whole_from[usize::from(id.0)] = 0;
+        }
         is_done
     }
 
@@ -179,7 +199,85 @@ impl Context {
         // SAFETY: the memory is alive. The cells' bytes may stay: no sequence owns them.
         unsafe { sys::llama_memory_clear(self.memory(), false) };
         self.n_held.fill(0);
+        self.whole_from.fill(0);
         self.batch.clear();
+    }
+
+    /// Gives what `from` holds at the positions of `range` to `to`, without counting it as held.
+    pub(super) fn lend(&mut self, from: SequenceId, to: SequenceId, range: Range<u32>) {
+        let (start, end) = (range.start.cast_signed(), range.end.cast_signed());
+        // SAFETY: both ids are in range, and the pool is unified, so that a part may be copied.
+        unsafe { sys::llama_memory_seq_cp(self.memory(), self.checked(from), self.checked(to), start, end) };
+    }
+
+    /// Takes the positions of `range` from `id`, without counting them as lost. Only where the memory can be cut.
+    pub(super) fn take_back(&mut self, id: SequenceId, range: Range<u32>) {
+        let (start, end) = (range.start.cast_signed(), range.end.cast_signed());
+        // SAFETY: the id is in range.
+        let is_done = unsafe { sys::llama_memory_seq_rm(self.memory(), self.checked(id), start, end) };
+        assert!(is_done, "a memory that can be cut was found to be so when it was made");
+    }
+
+    /// Takes everything from `id`, counted or not.
+    pub(super) fn take_all_back(&mut self, id: SequenceId) {
+        // SAFETY: the id is in range, and every memory can forget a whole sequence.
+        unsafe { sys::llama_memory_seq_rm(self.memory(), self.checked(id), -1, -1) };
+    }
+
+    /// Counts `id` as holding `n_held` tokens, its window without a hole from `whole_from` on.
+    pub(super) fn set_held(&mut self, id: SequenceId, n_held: u32, whole_from: u32) {
+        self.n_held[usize::from(id.0)] = n_held;
+        self.whole_from[usize::from(id.0)] = whole_from;
+    }
+
+    /// A copy of all that `id` holds, as llama.cpp writes it.
+    ///
+    /// # Errors
+    /// llama.cpp's reason.
+    pub(super) fn read_state(&mut self, id: SequenceId) -> std::result::Result<Vec<u8>, StateError> {
+        let id = self.checked(id);
+        // SAFETY: the context is alive and the id in range.
+        let (n_bytes, errors) = logging::errors_during(|| unsafe { sys::llama_state_seq_get_size(self.raw.as_ptr(), id) });
+        let mut bytes = vec![0; n_bytes];
+        // SAFETY: as above, and llama.cpp writes at most the given number of bytes.
+        let (n_written, more_errors) = logging::errors_during(|| unsafe {
+            sys::llama_state_seq_get_data(self.raw.as_ptr(), bytes.as_mut_ptr(), bytes.len(), id)
+        });
+        if n_bytes == 0 || n_written != n_bytes {
+            return Err(state_error("llama.cpp could not copy the cells", &[errors, more_errors].concat()));
+        }
+        Ok(bytes)
+    }
+
+    /// Gives `id` all that `bytes` hold, in place of what it holds; nothing is counted.
+    ///
+    /// # Errors
+    /// llama.cpp's reason; it may have given `id` a part.
+    ///
+    /// # Safety
+    /// `bytes` were written by [`Context::read_state`] of a context of the same kind, or say only what such bytes could say.
+    pub(super) unsafe fn write_state(&mut self, id: SequenceId, bytes: &[u8]) -> std::result::Result<(), StateError> {
+        let id = self.checked(id);
+        // SAFETY: the context is alive, the id in range; the caller vouches for the bytes, which llama.cpp only reads.
+        let (n_read, errors) = logging::errors_during(|| unsafe {
+            sys::llama_state_seq_set_data(self.raw.as_ptr(), bytes.as_ptr(), bytes.len(), id)
+        });
+        match n_read == bytes.len() {
+            true => Ok(()),
+            false => Err(state_error("llama.cpp could not place the cells", &errors)),
+        }
+    }
+
+    /// Position and owners of every used cell, in the order of the cells, as llama.cpp writes the whole memory.
+    #[cfg(test)]
+    pub(super) fn whole_state(&mut self) -> Vec<u8> {
+        // SAFETY: the context is alive, and llama.cpp writes at most the given number of bytes.
+        unsafe {
+            let mut bytes = vec![0; sys::llama_state_get_size(self.raw.as_ptr())];
+            let n_written = sys::llama_state_get_data(self.raw.as_ptr(), bytes.as_mut_ptr(), bytes.len());
+            assert_eq!(n_written, bytes.len());
+            bytes
+        }
     }
 
     /// llama.cpp's number of `id`, which is in range.
@@ -224,6 +322,11 @@ fn params(config: &EngineConfig, limits: &Limits, n_seq_max: u32) -> sys::llama_
     params.swa_full = true;
     params.no_perf = true;
     params
+}
+
+fn state_error(words: &str, errors: &[String]) -> StateError {
+    let reason = logging::reason(errors).map_or_else(|| words.to_owned(), |why| format!("{words}: {why}"));
+    StateError { reason }
 }
 
 /// Why llama.cpp made no context, as an error that names what to change.

@@ -77,6 +77,12 @@ impl Metadata {
         values.iter().map(|&value| u32::try_from(value).ok()).collect()
     }
 
+    /// Bytes before the first tensor's.
+    pub(super) fn data_offset(&self) -> u64 {
+        // SAFETY: the context is alive.
+        unsafe { sys::gguf_get_data_offset(self.0.as_ptr()) as u64 }
+    }
+
     /// Where `key` is, if its value is of the type `kind`.
     fn find(&self, key: &str, kind: sys::gguf_type) -> Option<i64> {
         let key = CString::new(key).ok()?;

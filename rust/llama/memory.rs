@@ -26,6 +26,15 @@ pub(super) fn free_bytes(model: &Model) -> u64 {
     }
 }
 
+/// Whether layers of `model`, and with them their cells, are on a device of their own.
+pub(super) fn is_offloaded(model: &Model) -> bool {
+    // SAFETY: the backend was started when the model was loaded, so its devices are registered and live for ever.
+    let kinds = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_type(sys::ggml_backend_dev_get(i))) };
+    let has_gpu =
+        kinds.into_iter().any(|kind| [sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU].contains(&kind));
+    has_gpu && model.n_gpu_layers() != Some(0)
+}
+
 fn free_on_device(device: sys::ggml_backend_dev_t) -> u64 {
     let (mut free, mut total) = (0_usize, 0_usize);
     // SAFETY: the device is registered, and both numbers are writable.

@@ -8,48 +8,48 @@ mod backend;
 mod batch;
 mod context;
 mod gguf;
+mod identity;
 mod kinds;
 mod kv_size;
 mod logging;
 mod memory;
 mod model;
+mod piece;
+mod prefix_file;
 #[cfg(test)]
 mod sampler_parity;
 mod start;
+mod state;
 #[cfg(test)]
 mod tests;
 mod threads;
 mod vocabulary;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::config::{EngineConfig, Limits};
-use std::ops::Range;
-
-use crate::engine::runner::{DecodeError, MemoryKind, Plan, Runner, SequenceId, StateError};
+use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, Runner, SequenceId, StateError};
 use crate::error::{Error, Result};
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
 pub use crate::llama::model::Model;
+use crate::llama::piece::Layout;
+pub use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};
 pub use crate::llama::start::start;
 use crate::request::Token;
-
-/// Which prefixes of a sequence another one can begin with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reuse {
-    /// Any.
-    Prefix,
-    /// Those whose last tokens, as many as the sliding window looks back, are still there.
-    Window { n_swa: u32 },
-    /// Only the whole sequence: the memory is a state, which cannot be cut.
-    Whole,
-}
 
 /// A model with its cells. Made and used on the worker's thread.
 pub struct LlamaRunner {
     context: Context,
     model: Arc<Model>,
-    reuse: Reuse,
+    memory: MemoryKind,
+    /// How far back a sliding window looks; 0 for a memory that forks anywhere or only at the end.
+    n_swa: u32,
+    /// What the engine does not know of: to save and restore with. Not used where each id costs a whole state.
+    spare: SequenceId,
+    /// What pieces of this memory look like; `None` if it is of a kind that cannot be checked, and so not be saved.
+    layout: Option<Layout>,
 }
 
 impl LlamaRunner {
@@ -67,38 +67,62 @@ impl LlamaRunner {
         let n_seq_max = limits.n_seq_max + u32::from(!keeps_states);
         let spare = SequenceId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
         let mut context = Context::new(Arc::clone(&model), config, limits, n_seq_max)?;
-        let can_cut = try_to_cut(&mut context, spare, &model)?;
-        let reuse = match model.n_swa() {
-            _ if keeps_states || !can_cut => Reuse::Whole,
-            0 => Reuse::Prefix,
-            n_swa => Reuse::Window { n_swa },
+        let Trial { can_cut, layout } = try_out(&mut context, spare, &model)?;
+        let (forks, n_swa) = match model.n_swa() {
+            _ if keeps_states || !can_cut => (Forks::AtEnd, 0),
+            0 => (Forks::Anywhere, 0),
+            n_swa => (Forks::InWindow, n_swa),
         };
-        tracing::debug!("prefixes that can be shared: {reuse:?}");
-        Ok(Self { context, model, reuse })
+        let memory = MemoryKind {
+            forks,
+            idle_cells_cost: !memory::is_offloaded(&model),
+            bytes_per_token: match &layout {
+                Some(layout) => layout.bytes_per_token(),
+                None => model.kv_bytes_per_token(config.type_k, config.type_v),
+            },
+            tokens_per_run: layout.as_ref().map_or(0, Layout::tokens_per_run),
+        };
+        tracing::debug!("the memory: {memory:?}");
+        Ok(Self { context, model, memory, n_swa, spare, layout })
     }
 
     /// Whether the first `n_tokens` of `id` are there as far as the next token looks back.
     fn reaches_back(&self, id: SequenceId, n_tokens: u32) -> bool {
-        match self.reuse {
-            Reuse::Prefix | Reuse::Whole => true,
-            Reuse::Window { n_swa } => holds_window(self.context.first_position(id), n_tokens, n_swa),
-        }
+        self.n_swa == 0 || holds_window(self.context.whole_from(id), n_tokens, self.n_swa)
     }
 }
 
-/// Whether a sequence whose first cell is at `first_position` holds what a token after `n_tokens` sees through its window.
-fn holds_window(first_position: u32, n_tokens: u32, n_swa: u32) -> bool {
-    first_position <= n_tokens.saturating_sub(n_swa)
+/// Whether a sequence that holds everything from `whole_from` on holds what a token after `n_tokens` sees through its window.
+fn holds_window(whole_from: u32, n_tokens: u32, n_swa: u32) -> bool {
+    whole_from <= n_tokens.saturating_sub(n_swa)
 }
 
-/// Decodes two tokens and forgets the second: whether that works is nowhere in the metadata. It also warms up the model.
-fn try_to_cut(context: &mut Context, spare: SequenceId, model: &Model) -> Result<bool> {
+/// What is nowhere in the metadata.
+struct Trial {
+    can_cut: bool,
+    layout: Option<Layout>,
+}
+
+/// Decodes two tokens, saves them, and forgets the second. It also warms up the model.
+fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Trial> {
     let token = model.bos_token().unwrap_or(0);
     let plan = rows_of(spare, 0, &[token, token]);
     context.decode(&plan).map_err(|DecodeError { reason }| Error::Decode { reason })?;
+    let ends_in_state = model.is_recurrent() || model.is_hybrid();
+    let layout = match context.read_state(spare).map(|piece| Layout::read(&piece, plan.rows.len(), ends_in_state)) {
+        Ok(Some(layout)) => Some(layout),
+        Ok(None) => {
+            tracing::warn!("nothing is cached outside of the pool: the memory of {} models is not known", model.architecture());
+            None
+        }
+        Err(StateError { reason }) => {
+            tracing::warn!("nothing is cached outside of the pool: {reason}");
+            None
+        }
+    };
     let can_cut = context.truncate(spare, 1);
     context.clear();
-    Ok(can_cut)
+    Ok(Trial { can_cut, layout })
 }
 
 impl Runner for LlamaRunner {
@@ -107,6 +131,12 @@ impl Runner for LlamaRunner {
     }
 
     fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
+        if self.n_swa > 0
+            && let Some(row) = self.context.looks_into_hole(plan, self.n_swa)
+        {
+            let reason = format!("the plan breaks a rule: row {row} looks back at tokens that its restored sequence lacks");
+            return Err(DecodeError { reason });
+        }
         self.context.decode(plan)
     }
 
@@ -115,9 +145,9 @@ impl Runner for LlamaRunner {
     }
 
     fn can_fork(&self, from: SequenceId, n_held: u32, n_tokens: u32) -> bool {
-        match self.reuse {
-            Reuse::Whole => n_tokens == n_held,
-            Reuse::Prefix | Reuse::Window { .. } => n_tokens <= n_held && self.reaches_back(from, n_tokens),
+        match self.memory.forks {
+            Forks::AtEnd => n_tokens == n_held,
+            Forks::Anywhere | Forks::InWindow => n_tokens <= n_held && self.reaches_back(from, n_tokens),
         }
     }
 
@@ -139,19 +169,19 @@ impl Runner for LlamaRunner {
     }
 
     fn memory(&self) -> MemoryKind {
-        todo!("state is being written")
+        self.memory
     }
 
-    fn save(&mut self, _id: SequenceId, _range: Range<u32>) -> std::result::Result<Box<[u8]>, StateError> {
-        todo!("state is being written")
+    fn save(&mut self, id: SequenceId, range: Range<u32>) -> std::result::Result<Box<[u8]>, StateError> {
+        self.save_piece(id, &range)
     }
 
-    fn restore(&mut self, _id: SequenceId, _piece: &[u8], _kept: Range<u32>) -> std::result::Result<Vec<u32>, StateError> {
-        todo!("state is being written")
+    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> std::result::Result<Vec<u32>, StateError> {
+        self.restore_piece(id, piece, &kept)
     }
 
-    fn relocate(&mut self, _ids: &[SequenceId], _range: Range<u32>) -> std::result::Result<(), StateError> {
-        todo!("state is being written")
+    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> std::result::Result<(), StateError> {
+        self.relocate_cells(ids, &range)
     }
 
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {

@@ -2,6 +2,7 @@
 
 use std::ffi::c_char;
 use std::fmt;
+use std::io;
 use std::path::Path;
 
 use llama_cpp_2::model::LlamaModel;
@@ -13,6 +14,7 @@ use crate::config::{KvType, ModelConfig, ModelFacts};
 use crate::error::{Error, Result};
 use crate::llama::backend::backend;
 use crate::llama::gguf::Metadata;
+use crate::llama::identity::{Identity, ModelFiles};
 use crate::llama::kv_size::KvShape;
 use crate::llama::vocabulary::Vocabulary;
 use crate::llama::{kinds, logging};
@@ -21,6 +23,7 @@ use crate::request::Token;
 /// A loaded model. Every method may be called from any thread.
 pub struct Model {
     config: ModelConfig,
+    files: ModelFiles,
     inner: LlamaModel,
     /// Read once: making a context may change llama.cpp's own number (`YaRN`).
     n_ctx_train: u32,
@@ -73,7 +76,9 @@ impl Model {
             KvShape::read(inner.n_layer(), inner.n_embd().unsigned_abs(), number, array)
         };
         let n_ctx_train = inner.n_ctx_train();
-        Ok(Self { config, inner, n_ctx_train, metadata, architecture, vocabulary, kv_shape })
+        let n_parts = value("split.count").and_then(|text| text.parse().ok()).unwrap_or(1);
+        let files = ModelFiles::of(&config.path, n_parts).map_err(|error| error.to_string())?;
+        Ok(Self { config, files, inner, n_ctx_train, metadata, architecture, vocabulary, kv_shape })
     }
 
     /// The file, as it was named.
@@ -267,6 +272,14 @@ impl Model {
     pub fn n_swa(&self) -> u32 {
         // SAFETY: the model is alive.
         unsafe { sys::llama_model_n_swa(self.as_ptr()) }.unsigned_abs()
+    }
+
+    /// What tells these weights from all others; see [`ModelFiles::identity`].
+    ///
+    /// # Errors
+    /// If the files cannot be read any more, or have changed since they were loaded.
+    pub(super) fn identity(&self) -> io::Result<Identity> {
+        self.files.identity()
     }
 
     /// How many layers were asked to go to the GPU; `None` is all.

@@ -9,8 +9,8 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use super::errors::{InvalidConfig, InvalidRequest};
-use crate::config::{FlashAttention, KvType};
-use crate::request::{Prompt, Request, SamplingParams, Token};
+use crate::config::{CacheRam, FlashAttention, KvType};
+use crate::request::{Prompt, Request, SamplingParams, Task, Token};
 
 /// A prompt as the caller gave it.
 pub(super) enum PromptInput {
@@ -66,6 +66,8 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             ignore_eos: field!("ignore_eos", "True or False"),
             n_probs: field!("n_probs", "an integer from 0 to 1000"),
         },
+        slot: slot(&get(intern!(py, "slot"))?)?,
+        task: Task::Complete,
     };
     Ok(RequestInput { prompt, request })
 }
@@ -74,7 +76,27 @@ fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: 
     value.extract().map_err(|_| InvalidRequest::new_err((name, format!("{name} is {}; it must be {what}", shown(value)))))
 }
 
-fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
+/// Reads the slot that a request wishes for.
+///
+/// # Errors
+/// `InvalidRequest` for anything but `None` and an integer from 0 to 2³² − 1.
+pub(super) fn slot(value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    field("slot", "a slot's number, from 0, or None", value)
+}
+
+/// Reads the number of a slot that is asked about.
+///
+/// # Errors
+/// `InvalidRequest` for anything but an integer from 0 to 2³² − 1.
+pub(super) fn slot_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    field("slot", "a slot's number, from 0", value)
+}
+
+/// Reads a prompt: a text, or token ids.
+///
+/// # Errors
+/// `InvalidRequest` for anything else.
+pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     if value.is_instance_of::<PyString>() {
         return text("prompt", value).map(PromptInput::Text);
     }
@@ -149,6 +171,23 @@ pub(super) fn setting(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> P
     let refuse =
         |value| InvalidConfig::new_err((name, format!("{name} is {}; it must be an integer from 0 to 2³² − 1", shown(value))));
     value.map(|value| value.extract().map_err(|_| refuse(value))).transpose()
+}
+
+/// Host memory in MiB; −1 is no limit.
+///
+/// # Errors
+/// `InvalidConfig` for anything but an integer from −1 whose bytes fit 64 bits.
+pub(super) fn cache_ram(value: Option<&Bound<'_, PyAny>>) -> PyResult<CacheRam> {
+    let Some(value) = value else { return Ok(CacheRam::Default) };
+    let n_mib: Option<i64> = value.extract().ok();
+    if n_mib == Some(-1) {
+        return Ok(CacheRam::Unlimited);
+    }
+    let n_bytes = n_mib.and_then(|n_mib| u64::try_from(n_mib).ok()?.checked_mul(1 << 20));
+    n_bytes.map(CacheRam::Bytes).ok_or_else(|| {
+        let message = format!("cache_ram is {}; it must be a number of MiB, or −1 for no limit", shown(value));
+        InvalidConfig::new_err(("cache_ram", message))
+    })
 }
 
 /// # Errors

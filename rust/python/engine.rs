@@ -1,20 +1,27 @@
 //! The engine's handle.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
 use super::bell::Bells;
+use super::cached::PyCachedNode;
 use super::convert::{self, PromptInput, RequestInput};
 use super::fork::ThisProcess;
+use super::limits::PyLimits;
 use super::logging;
 use super::model::PyModel;
+use super::prefix::{PyPrefix, PySavedPrefix};
+use super::prefix_file::Files;
 use super::stats::PyStats;
 use super::stream::{PyCompletions, Stream};
 use crate::config::{EngineConfig, Limits};
 use crate::engine::{Bell, Completions, Engine};
+use crate::error::Error;
 use crate::llama;
-use crate::request::Prompt;
+use crate::request::{Prompt, Request, Task, Token};
 
 /// `weft._native.Engine`.
 #[pyclass(frozen, module = "weft._native", name = "Engine")]
@@ -23,11 +30,42 @@ pub(super) struct PyEngine {
     handle: Option<ThisProcess<Engine>>,
     bells: Arc<Bells>,
     model: Py<PyModel>,
+    files: Files,
 }
 
 impl PyEngine {
     fn handle(&self) -> PyResult<&Engine> {
         self.handle.as_ref().expect("only the drop takes the handle").get()
+    }
+
+    /// Queues the request that `request` makes of the prompt's tokens.
+    fn queue(
+        &self,
+        py: Python<'_>,
+        prompt: PromptInput,
+        request: impl FnOnce(Prompt) -> Request + Send,
+    ) -> PyResult<PyCompletions> {
+        let engine = self.handle()?;
+        let model = self.model.get().loaded()?;
+        let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
+        let submit = || -> crate::error::Result<(Completions, u32, usize)> {
+            let tokens = match prompt {
+                PromptInput::Tokens(tokens) => tokens,
+                // As llama-server tokenizes a raw prompt: clients that write their own template need the special tokens.
+                PromptInput::Text(text) => model.tokenize(text.as_bytes(), true, true),
+            };
+            let n_prompt = tokens.len();
+            let request = request(Prompt::from_tokens(tokens));
+            let n_slots = engine.limits().n_slots;
+            if let Some(slot) = request.slot.filter(|&slot| slot >= n_slots) {
+                let message = format!("slot is {slot}; it must be 0 to {}", n_slots - 1);
+                return Err(Error::InvalidRequest { param: "slot", message });
+            }
+            let seed = request.seed;
+            Ok((engine.submit(request, Some(bell))?, seed, n_prompt))
+        };
+        let (completions, seed, n_prompt) = py.detach(submit)?;
+        Ok(PyCompletions::new(Stream::new(completions, Arc::clone(&self.bells)), seed, n_prompt))
     }
 }
 
@@ -43,7 +81,7 @@ impl Drop for PyEngine {
 impl PyEngine {
     #[new]
     #[pyo3(signature = (model, *, n_slots=None, n_ctx=None, kv_unified=None, n_batch=None, n_ubatch=None, n_threads=None,
-        n_threads_batch=None, flash_attention="auto", type_k="f16", type_v="f16", max_queue=None, max_token_gap_ms=None))]
+        n_threads_batch=None, flash_attention="auto", type_k="f16", type_v="f16", cache_ram=None, max_queue=None, max_token_gap_ms=None))]
     #[expect(clippy::too_many_arguments, clippy::similar_names, reason = "all but the model are keywords in Python")]
     fn new(
         py: Python<'_>,
@@ -58,6 +96,7 @@ impl PyEngine {
         flash_attention: &str,
         type_k: &str,
         type_v: &str,
+        cache_ram: Option<&Bound<'_, PyAny>>,
         max_queue: Option<&Bound<'_, PyAny>>,
         max_token_gap_ms: Option<f64>,
     ) -> PyResult<Self> {
@@ -74,12 +113,14 @@ impl PyEngine {
             flash_attention: convert::flash_attention(flash_attention)?,
             type_k: convert::kv_type("type_k", type_k)?,
             type_v: convert::kv_type("type_v", type_v)?,
+            cache_ram: convert::cache_ram(cache_ram)?,
             max_queue: convert::setting("max_queue", max_queue)?.unwrap_or(default.max_queue),
             max_token_gap: max_token_gap_ms.map_or(Ok(default.max_token_gap), convert::max_token_gap)?,
         };
         let loaded = model.get().loaded()?;
         let engine = py.detach(|| llama::start(loaded, &config))?;
-        Ok(Self { handle: Some(ThisProcess::new(engine)), bells: Arc::default(), model })
+        let files = Files::new(loaded, &config);
+        Ok(Self { handle: Some(ThisProcess::new(engine)), bells: Arc::default(), model, files })
     }
 
     #[getter]
@@ -94,23 +135,84 @@ impl PyEngine {
 
     /// Queues a request and returns its stream at once.
     fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<PyCompletions> {
-        let engine = self.handle()?;
-        let model = self.model.get().loaded()?;
         let RequestInput { prompt, request } = convert::request(request)?;
-        let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
-        let submit = || -> crate::error::Result<(Completions, u32, usize)> {
-            let tokens = match prompt {
-                PromptInput::Tokens(tokens) => tokens,
-                // As llama-server tokenizes a raw prompt: clients that write their own template need the special tokens.
-                PromptInput::Text(text) => model.tokenize(text.as_bytes(), true, true),
-            };
-            let n_prompt = tokens.len();
-            let request = crate::request::Request { prompt: Prompt::from_tokens(tokens), ..request };
-            let seed = request.seed;
-            Ok((engine.submit(request, Some(bell))?, seed, n_prompt))
-        };
-        let (completions, seed, n_prompt) = py.detach(submit)?;
-        Ok(PyCompletions::new(Stream::new(completions, Arc::clone(&self.bells)), seed, n_prompt))
+        self.queue(py, prompt, |prompt| Request { prompt, ..request })
+    }
+
+    /// Queues the pinning of a prompt.
+    fn pin(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>) -> PyResult<PyCompletions> {
+        self.queue(py, convert::prompt(prompt)?, |prompt| Request::for_task(prompt, Task::Pin))
+    }
+
+    /// Queues the copying of a prompt out of the cache.
+    #[pyo3(signature = (prompt, *, compute=true))]
+    fn save(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, compute: bool) -> PyResult<PyCompletions> {
+        let task = Task::Save { computes: compute };
+        self.queue(py, convert::prompt(prompt)?, |prompt| Request::for_task(prompt, task))
+    }
+
+    /// Queues the copying of a saved prefix into the cache.
+    #[pyo3(signature = (prefix, *, slot=None))]
+    fn load(
+        &self,
+        py: Python<'_>,
+        prefix: &Bound<'_, PySavedPrefix>,
+        slot: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyCompletions> {
+        let slot = slot.map(convert::slot).transpose()?.flatten();
+        let saved = Arc::clone(&prefix.get().0);
+        let tokens = PromptInput::Tokens(saved.tokens.clone());
+        self.queue(py, tokens, |prompt| Request { slot, ..Request::for_task(prompt, Task::Load(saved)) })
+    }
+
+    /// Writes a saved prefix to a file and returns the file's size in bytes.
+    fn write_prefix(&self, py: Python<'_>, prefix: &Bound<'_, PySavedPrefix>, path: PathBuf) -> PyResult<u64> {
+        self.files.write(py, path, &prefix.get().0)
+    }
+
+    /// Reads such a file; returns the prefix and the file's size in bytes.
+    fn read_prefix(&self, py: Python<'_>, path: PathBuf) -> PyResult<(PySavedPrefix, u64)> {
+        let (prefix, n_bytes) = self.files.read(py, path)?;
+        Ok((PySavedPrefix(Arc::new(prefix)), n_bytes))
+    }
+
+    /// The prefix tree, parents before their children.
+    fn cached(&self, py: Python<'_>) -> PyResult<Vec<PyCachedNode>> {
+        let engine = self.handle()?;
+        let nodes = py.detach(|| engine.cached())?;
+        Ok(nodes.into_iter().map(PyCachedNode).collect())
+    }
+
+    /// Every pinned prefix, in the order of their pinning.
+    fn pinned(&self, py: Python<'_>) -> PyResult<Vec<PyPrefix>> {
+        let engine = self.handle()?;
+        let prefixes = py.detach(|| engine.pinned())?;
+        Ok(prefixes.into_iter().map(PyPrefix).collect())
+    }
+
+    /// Lets a pinned prefix be evicted again; `False` where no prefix has that id.
+    fn unpin(&self, py: Python<'_>, prefix_id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let engine = self.handle()?;
+        match prefix_id.extract() {
+            Ok(id) => Ok(py.detach(|| engine.unpin(id))?),
+            // No prefix has a negative number, nor one of more than 64 bits.
+            Err(error) if error.is_instance_of::<PyOverflowError>(py) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The tokens that a slot holds.
+    fn slot_tokens(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<Vec<Token>> {
+        let engine = self.handle()?;
+        let slot = convert::slot_number(slot)?;
+        Ok(py.detach(|| engine.slot_tokens(slot))?)
+    }
+
+    /// Forgets the tokens that a slot holds; returns how many they were.
+    fn erase_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<u32> {
+        let engine = self.handle()?;
+        let slot = convert::slot_number(slot)?;
+        Ok(py.detach(|| engine.erase_slot(slot))?)
     }
 
     /// Whether the worker lives: it was not stopped and has not died.
@@ -134,50 +236,5 @@ impl PyEngine {
     fn __repr__(&self) -> PyResult<String> {
         let Limits { n_slots, n_ctx, .. } = self.handle()?.limits();
         Ok(format!("Engine(n_slots={n_slots}, n_ctx={n_ctx})"))
-    }
-}
-
-/// The numbers that were settled when the engine started.
-#[pyclass(frozen, module = "weft._native", name = "Limits")]
-pub(super) struct PyLimits(Limits);
-
-#[pymethods]
-impl PyLimits {
-    #[getter]
-    fn n_slots(&self) -> u32 {
-        self.0.n_slots
-    }
-
-    #[getter]
-    fn n_ctx(&self) -> u32 {
-        self.0.n_ctx
-    }
-
-    #[getter]
-    fn n_ctx_slot(&self) -> u32 {
-        self.0.n_ctx_slot
-    }
-
-    #[getter]
-    fn n_ubatch(&self) -> u32 {
-        self.0.n_ubatch
-    }
-
-    #[getter]
-    fn n_seq_max(&self) -> u32 {
-        self.0.n_seq_max
-    }
-
-    #[getter]
-    fn max_queue(&self) -> u32 {
-        self.0.max_queue
-    }
-
-    fn __repr__(&self) -> String {
-        let Limits { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, max_queue, .. } = self.0;
-        format!(
-            "Limits(n_slots={n_slots}, n_ctx={n_ctx}, n_ctx_slot={n_ctx_slot}, n_ubatch={n_ubatch}, n_seq_max={n_seq_max}, \
-             max_queue={max_queue})"
-        )
     }
 }

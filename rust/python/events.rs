@@ -4,6 +4,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
+use super::prefix;
 use crate::request::{Event, FinishReason, Finished, Logprob, Logprobs, Token, TokenEvent, Usage};
 
 /// The Python object of an event.
@@ -106,6 +107,7 @@ pub(super) struct PyFinished {
     reason: Py<PyString>,
     stop: Option<String>,
     usage: Py<PyUsage>,
+    made: Option<Py<PyAny>>,
 }
 
 impl PyFinished {
@@ -117,7 +119,8 @@ impl PyFinished {
             FinishReason::ContextFull => (intern!(py, "context_full"), None),
         };
         let usage = Py::new(py, PyUsage(finished.usage))?;
-        Ok(Self { index: finished.index, slot: finished.slot, reason: reason.clone().unbind(), stop, usage })
+        let made = finished.made.map(|made| prefix::to_python(py, *made)).transpose()?;
+        Ok(Self { index: finished.index, slot: finished.slot, reason: reason.clone().unbind(), stop, usage, made })
     }
 }
 

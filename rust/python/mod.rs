@@ -6,13 +6,17 @@
 
 mod awaitable;
 mod bell;
+mod cached;
 mod convert;
 mod engine;
 mod errors;
 mod events;
 mod fork;
+mod limits;
 mod logging;
 mod model;
+mod prefix;
+mod prefix_file;
 mod stats;
 mod stream;
 
@@ -22,13 +26,19 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false, name = "_native")]
 mod native {
     #[pymodule_export]
-    use super::engine::{PyEngine, PyLimits};
+    use super::cached::PyCachedNode;
+    #[pymodule_export]
+    use super::engine::PyEngine;
     #[pymodule_export]
     use super::events::{PyFinished, PyLogprob, PyLogprobs, PyToken, PyUsage};
     #[pymodule_export]
+    use super::limits::PyLimits;
+    #[pymodule_export]
     use super::model::PyModel;
     #[pymodule_export]
-    use super::stats::{PySlot, PyStats};
+    use super::prefix::{PyPrefix, PySavedPrefix};
+    #[pymodule_export]
+    use super::stats::{PySlot, PyStats, PyStepTimes, PyStoreStats};
     #[pymodule_export]
     use super::stream::PyCompletions;
 }

@@ -1,8 +1,10 @@
 //! What the engine is doing, for Python.
 
+use std::time::Duration;
+
 use pyo3::prelude::*;
 
-use crate::engine::{RunningStats, SlotStats, Stats};
+use crate::engine::{RunningStats, SlotStats, Stats, StepTimes, StoreStats};
 
 /// A snapshot of the engine, as of its last step.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Stats")]
@@ -11,11 +13,19 @@ pub(super) struct PyStats {
     n_waiting: usize,
     n_computed: u64,
     n_cached: u64,
+    n_restored: u64,
+    n_awaited: u64,
     n_predicted: u64,
     n_decodes: u64,
     n_preempted: u64,
     n_cells_used: usize,
     n_cells: usize,
+    n_cells_reached: usize,
+    n_cells_idle: usize,
+    n_ids_used: usize,
+    n_ids: usize,
+    store: Py<PyStoreStats>,
+    times: Py<PyStepTimes>,
 }
 
 impl PyStats {
@@ -26,11 +36,19 @@ impl PyStats {
             n_waiting: stats.n_waiting,
             n_computed: stats.n_computed,
             n_cached: stats.n_cached,
+            n_restored: stats.n_restored,
+            n_awaited: stats.n_awaited,
             n_predicted: stats.n_predicted,
             n_decodes: stats.n_decodes,
             n_preempted: stats.n_preempted,
             n_cells_used: stats.n_cells_used,
             n_cells: stats.n_cells,
+            n_cells_reached: stats.n_cells_reached,
+            n_cells_idle: stats.n_cells_idle,
+            n_ids_used: stats.n_ids_used,
+            n_ids: stats.n_ids,
+            store: Py::new(py, PyStoreStats::from(stats.store))?,
+            times: Py::new(py, PyStepTimes::from(stats.times))?,
         })
     }
 }
@@ -47,6 +65,62 @@ impl PyStats {
             self.n_cached,
             self.n_predicted
         )
+    }
+}
+
+/// The store: saved pieces in host memory.
+#[pyclass(frozen, get_all, module = "weft._native", name = "StoreStats")]
+pub(super) struct PyStoreStats {
+    n_bytes: u64,
+    max_bytes: Option<u64>,
+    n_pieces: usize,
+    n_saved: u64,
+    n_restored: u64,
+    n_forgotten: u64,
+    n_relocated: u64,
+}
+
+impl From<StoreStats> for PyStoreStats {
+    fn from(stats: StoreStats) -> Self {
+        let StoreStats { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated } = stats;
+        Self { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated }
+    }
+}
+
+#[pymethods]
+impl PyStoreStats {
+    fn __repr__(&self) -> String {
+        let limit = self.max_bytes.map_or_else(|| "None".to_owned(), |limit| limit.to_string());
+        format!("StoreStats(n_bytes={}, max_bytes={limit}, n_pieces={})", self.n_bytes, self.n_pieces)
+    }
+}
+
+/// Time that the worker spent, by part of a step.
+#[pyclass(frozen, get_all, module = "weft._native", name = "StepTimes")]
+pub(super) struct PyStepTimes {
+    receive: Duration,
+    place: Duration,
+    plan: Duration,
+    decode: Duration,
+    sample: Duration,
+    text: Duration,
+    emit: Duration,
+    spill: Duration,
+    restore: Duration,
+}
+
+impl From<StepTimes> for PyStepTimes {
+    fn from(times: StepTimes) -> Self {
+        let StepTimes { receive, place, plan, decode, sample, text, emit, spill, restore } = times;
+        Self { receive, place, plan, decode, sample, text, emit, spill, restore }
+    }
+}
+
+#[pymethods]
+impl PyStepTimes {
+    fn __repr__(&self) -> String {
+        let Self { decode, sample, spill, restore, .. } = self;
+        format!("StepTimes(decode={decode:?}, sample={sample:?}, spill={spill:?}, restore={restore:?})")
     }
 }
 

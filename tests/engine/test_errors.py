@@ -47,6 +47,10 @@ INVALID: list[tuple[str, object]] = [
     ("logit_bias", {1: 1.0}),
     ("ignore_eos", 1),
     ("n_probs", 1001),
+    ("slot", -1),
+    ("slot", 4),
+    ("slot", 2**32),
+    ("slot", "0"),
 ]
 
 
@@ -144,6 +148,9 @@ SETTINGS: list[tuple[str, object]] = [
     ("gpu_layers", -2),
     ("flash_attention", "maybe"),
     ("cache_type_k", "q3"),
+    ("cache_ram", -2),
+    ("cache_ram", 2**44),
+    ("cache_ram", 1.5),
     ("max_token_gap_ms", math.nan),
     ("max_token_gap_ms", -1.0),
 ]
@@ -243,6 +250,8 @@ async def test_an_engine_closed_while_it_loads_does_not_start() -> None:
         weft.InvalidRequest("n", "n is 0"),
         weft.ContextOverflow(600, 512),
         weft.QueueFull(8),
+        weft.PrefixFileError("a.bin", "it is cut short"),
+        weft.PinsFull(3, 2, 4),
         weft.SlowReader(10_001, 10_000),
         weft.DecodeError("out of memory"),
         weft.EngineStopped(),
@@ -284,8 +293,11 @@ async def go_on():
 # Not within a loop: parent and child would share its epoll.
 engine, stream = asyncio.run(begin())
 if os.fork() == 0:
+    native = engine._native
     calls = [lambda: engine.generate("An owl"), lambda: engine.tokenize("An owl"), engine.stats, stream.close, stream.aclose,
-             lambda: stream.next_batch().send(None), lambda: anext(stream).send(None)]
+             lambda: stream.next_batch().send(None), lambda: anext(stream).send(None), lambda: native.pin("An owl"),
+             lambda: native.save("An owl"), native.pinned, native.cached, lambda: native.unpin(0),
+             lambda: native.slot_tokens(0), lambda: native.erase_slot(0), lambda: native.read_prefix("a.bin")]
     print(*map(told, calls), flush=True)
     sys.exit(3)
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
@@ -295,7 +307,7 @@ asyncio.run(go_on())
 
 def test_a_forked_child_is_told_to_spawn_and_ends() -> None:
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=25, check=False)
-    assert done.stdout.splitlines() == [" ".join(["ForkedProcess"] * 7), "parent"], done.stderr
+    assert done.stdout.splitlines() == [" ".join(["ForkedProcess"] * 15), "parent"], done.stderr
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -2,21 +2,73 @@
 
 import asyncio
 
+import pytest
+
 import weft
 from tests.helpers import How, branches, prompt_of
 
+N_CONTROL = 8
+"""The demo model's first pieces are control tokens, which stand for no text."""
 
-async def test_sequences_that_each_grow_to_the_whole_pool_all_end_well(how: How) -> None:
-    async with weft.Engine(slots=8, ctx_size=256, kv_unified=True, threads=1) as engine:
+
+@pytest.fixture(params=[0, None], ids=["no store", "a store"])
+def cache_ram(request: pytest.FixtureRequest) -> int | None:
+    """Where a sequence that gives up its slot leaves what it computed."""
+    param: int | None = request.param
+    return param
+
+
+def is_whole(engine: weft.Engine, branch: weft.Branch) -> bool:
+    """Whether the text of a branch is that of its tokens: nothing was lost, and nothing came twice."""
+    shown = [token for token in branch.tokens if token >= N_CONTROL]
+    return branch.text == engine.detokenize(shown) and len(branch.tokens) == branch.usage.n_predicted
+
+
+async def test_sequences_that_each_grow_to_the_whole_pool_all_end_well(how: How, cache_ram: int | None) -> None:
+    async with weft.Engine(slots=8, ctx_size=256, kv_unified=True, threads=1, cache_ram=cache_ram) as engine:
         n_ctx = engine.limits.n_ctx_slot
         assert n_ctx == engine.limits.n_ctx == 256
         answers = await asyncio.gather(*(branches(engine, how, prompt_of(16, f"grow {i}"), ignore_eos=True) for i in range(8)))
         assert [(branch.reason, branch.usage.n_predicted) for (branch,) in answers] == [("context_full", n_ctx - 16)] * 8
+        assert all(is_whole(engine, branch) for (branch,) in answers)
         assert engine.stats().n_preempted > 0
 
 
-async def test_branches_of_one_prompt_that_grow_to_the_whole_pool_all_end_well(how: How) -> None:
-    async with weft.Engine(slots=8, ctx_size=256, kv_unified=True, threads=1) as engine:
+async def test_branches_of_one_prompt_that_grow_to_the_whole_pool_all_end_well(how: How, cache_ram: int | None) -> None:
+    async with weft.Engine(slots=8, ctx_size=256, kv_unified=True, threads=1, cache_ram=cache_ram) as engine:
         answer = await branches(engine, how, prompt_of(128, "branches"), n=8, ignore_eos=True)
         assert [(branch.reason, branch.usage.n_predicted) for branch in answer] == [("context_full", 128)] * 8
+        assert all(is_whole(engine, branch) for branch in answer)
         assert sum(branch.usage.n_computed for branch in answer) == 128
+
+
+async def test_what_gave_up_its_slot_resumes_without_computing(how: How) -> None:
+    async with weft.Engine(slots=8, ctx_size=256, kv_unified=True, threads=1) as engine:
+        await asyncio.gather(*(branches(engine, how, prompt_of(16, f"resume {i}"), ignore_eos=True) for i in range(8)))
+        stats = engine.stats()
+        # The token that was drawn last is computed where the sequence goes on, and counts as prompt there.
+        assert stats.n_preempted > 0
+        assert stats.n_computed <= 8 * 16 + stats.n_preempted
+
+
+async def test_two_that_need_more_than_half_of_the_pool_take_turns_without_chasing_each_other(
+    how: How, cache_ram: int | None
+) -> None:
+    async with weft.Engine(slots=2, ctx_size=256, kv_unified=True, threads=1, cache_ram=cache_ram) as engine:
+        prompts = [prompt_of(100, f"turns {i}") for i in range(2)]
+        answers = await asyncio.gather(*(branches(engine, how, prompt, max_tokens=120, ignore_eos=True) for prompt in prompts))
+        assert [(branch.reason, branch.usage.n_predicted) for (branch,) in answers] == [("length", 120)] * 2
+        assert all(is_whole(engine, branch) for (branch,) in answers)
+        assert engine.stats().n_preempted <= 1
+
+
+async def test_the_texts_of_events_count_up_also_where_a_sequence_was_interrupted(cache_ram: int | None) -> None:
+    async with weft.Engine(slots=4, ctx_size=256, kv_unified=True, threads=1, cache_ram=cache_ram) as engine:
+
+        async def counted(name: str) -> list[int]:
+            stream = engine.generate(prompt_of(16, name), ignore_eos=True)
+            return [event.n_predicted async for event in stream if isinstance(event, weft.Token)]
+
+        for counts in await asyncio.gather(*(counted(f"count {i}") for i in range(4))):
+            assert counts == list(range(1, 256 - 16 + 1))
+        assert engine.stats().n_preempted > 0

@@ -50,7 +50,7 @@ class ScriptedEngine:
         self.failure: Exception | None = None
         self.is_running = False
         self.model = SimpleNamespace(path="/models/scripted.gguf", n_vocab=128, token_bytes=self._token_bytes)
-        self.limits = SimpleNamespace(max_queue=8)
+        self.limits = SimpleNamespace(max_queue=8, n_slots=4)
         self.loop_thread = 0
         self.threads: set[int] = set()
         """Threads that texts and tokens were worked on."""

@@ -102,7 +102,7 @@ async def test_an_engine_that_cannot_be_started_is_logged_and_told(
     assert answer.json() == {"error": {"code": 500, "message": message, "type": "server_error"}}
 
 
-@pytest.mark.parametrize("route", ["/health", "/v1/models", "/props", "/slots", "/docs", "/openapi.json"])
+@pytest.mark.parametrize("route", ["/health", "/v1/models", "/props", "/slots", "/prefixes", "/cache", "/docs", "/openapi.json"])
 async def test_head_is_get_without_a_body(client: httpx.AsyncClient, route: str) -> None:
     get, head = await client.get(route), await client.head(route)
     assert (head.status_code, head.content) == (200, b"")

@@ -101,8 +101,9 @@ async def test_others_go_on_when_one_leaves(client: httpx.AsyncClient, live: Liv
 
 @pytest.fixture(scope="module")
 async def busy(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
-    """Eight slots, and so small a gap that a long prompt takes many steps."""
-    with LiveServer(tmp_path_factory.mktemp("busy") / "log", "-np", "8", "--kv-unified", "--max-token-gap", "1") as server:
+    """Eight slots, so small a gap that a long prompt takes many steps, and a cache that is soon as large as it gets."""
+    arguments = ("-np", "8", "--kv-unified", "--max-token-gap", "1", "--cache-ram", "1")
+    with LiveServer(tmp_path_factory.mktemp("busy") / "log", *arguments) as server:
         await server.ready()
         yield server
         assert "ERROR" not in server.log

@@ -12,7 +12,17 @@ from tests.helpers import How
 from tests.server.conftest import answers
 from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import ScriptedEngine, Step, token
-from weft import ContextOverflow, DecodeError, EngineStopped, InvalidRequest, ModelLoadError, QueueFull, SlowReader
+from weft import (
+    ContextOverflow,
+    DecodeError,
+    EngineStopped,
+    InvalidRequest,
+    ModelLoadError,
+    PinsFull,
+    PrefixFileError,
+    QueueFull,
+    SlowReader,
+)
 from weft.server import create_app
 
 
@@ -32,6 +42,12 @@ ERRORS: dict[Exception, dict[str, object]] = {
     QueueFull(9): error_of(429, "9 requests are waiting, which is the limit; try again later", "rate_limit_error"),
     EngineStopped(): error_of(503, "the engine has stopped", "unavailable_error"),
     DecodeError("out of memory"): error_of(500, "the model could not compute a step: out of memory", "server_error"),
+    PrefixFileError("a.bin", "it is cut short"): error_of(
+        400, "cannot load the prefix in a.bin: it is cut short", "invalid_request_error"
+    ),
+    PinsFull(3, 2, 4): error_of(
+        409, "the prefix of 3 bytes cannot be pinned: 2 are pinned already, and 4 may be", "conflict_error"
+    ),
     SlowReader(11, 10): error_of(
         500, "the stream was ended because its reader is 11 events behind (the limit is 10)", "server_error"
     ),
@@ -57,6 +73,14 @@ async def test_an_error_is_a_status_until_the_first_event_and_an_event_afterward
         assert answer.json() == ERRORS[error]
         assert answer.status_code == answer.json()["error"]["code"]
     assert all(stream.is_closed for stream in engine.streams)
+
+
+async def test_a_full_queue_says_when_to_try_again(path: str, how: How) -> None:
+    engine = ScriptedEngine(QueueFull(9))
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        answer = await client.post(path, json={"prompt": "abc", "stream": how == "stream"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
 
 
 async def test_our_own_bug_is_said_without_detail_and_logged(caplog: pytest.LogCaptureFixture) -> None:

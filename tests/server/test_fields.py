@@ -40,6 +40,12 @@ from weft.settings import Settings
         ({"repeat_penalty": 1.5, "repeat_last_n": 8}, {"repeat_penalty": 1.5, "repeat_last_n": 8}),
         ({"presence_penalty": 0.5, "frequency_penalty": 0.25}, {"presence_penalty": 0.5, "frequency_penalty": 0.25}),
         ({"ignore_eos": True}, {"ignore_eos": True}),
+        ({"id_slot": 2}, {"slot": 2}),
+        ({"id_slot": 4}, {"slot": 0}),
+        ({"id_slot": 2**70 + 3}, {"slot": 3}),
+        ({"id_slot": -2}, {"slot": 2}),
+        ({"id_slot": -1}, {"slot": None}),
+        ({"id_slot": None}, {"slot": None}),
     ],
     ids=str,
 )
@@ -245,6 +251,7 @@ async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, p
         ({"prompt": "a", "logit_bias": [[1]]}, "logit_bias"),
         ({"prompt": "a", "logit_bias": {"1": "x"}}, "logit_bias"),
         ({"prompt": "a", "stream": "perhaps"}, "stream"),
+        ({"prompt": "a", "id_slot": "first"}, "id_slot"),
     ],
     ids=lambda value: str(value)[:80],
 )

@@ -239,7 +239,8 @@ async def test_the_openapi_document_tells_every_route(client: httpx.AsyncClient)
     assert document["info"]["title"] == "Weft"
     assert set(document["paths"]) == {
         "/completion", "/completions", "/tokenize", "/detokenize", "/health", "/v1/health", "/slots", "/props",
-        "/v1/completions", "/v1/models", "/v1/models/{name}", "/models",
+        "/slots/{id_slot}", "/metrics", "/v1/completions", "/v1/models", "/v1/models/{name}", "/models", "/prefixes",
+        "/prefixes/{prefix_id}", "/cache",
     }  # fmt: skip
     for operations in document["paths"].values():
         for operation in operations.values():
@@ -253,6 +254,7 @@ async def test_the_page_shows_the_routes_and_needs_no_other_host(client: httpx.A
     page = await client.get("/docs")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "/v1/completions" in page.text
+    assert "delete" in page.text.lower()
     assert "//" not in page.text.replace("<!doctype html>", "")
 
 

@@ -14,6 +14,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Message, Receive, Scope, Send
 
 from weft import Engine, WeftError
+from weft.server.cache.routes import router as cache_router
 from weft.server.docs import docs
 from weft.server.errors import error_response
 from weft.server.llamacpp.routes import router as llamacpp_router
@@ -98,7 +99,7 @@ def create_app(
         return service
 
     app = Application(
-        route_handlers=[llamacpp_router, openai_router, docs],
+        route_handlers=[llamacpp_router, openai_router, cache_router, docs],
         dependencies={"service": Provide(provide_service, sync_to_thread=False)},
         lifespan=[lifespan],
         exception_handlers={Exception: error_response},

@@ -56,6 +56,9 @@ MAX_DIGITS = 18
 MAX_LIMIT = 2**31 - 1
 """Limits above this are as good as this: the context ends every completion long before."""
 
+ANY_SLOT = -1
+"""llama-server's number for no slot in particular."""
+
 RANDOM_SEED = 2**32 - 1
 """llama-server's number for "any seed", as -1 is."""
 
@@ -84,6 +87,7 @@ class CompletionFields(msgspec.Struct, kw_only=True):
     ignore_eos: bool | None = None
     n_probs: int | None = None
     logprobs: int | None = None
+    id_slot: int | None = None
 
     # What follows is refused unless it asks for nothing.
     adaptive_target: float | None = None
@@ -202,6 +206,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
         prompts=_prompts(body.prompt),
         template=template(body, settings, n_probs=value or 0),
         logit_bias=_logit_bias(body.logit_bias or []),
+        slot=None if body.id_slot == ANY_SLOT else body.id_slot,
         sent_as={"n": first_given(body, *_N)[0], "n_probs": name},
     )
 

@@ -19,11 +19,27 @@ from weft.errors import (
     InvalidConfig,
     InvalidRequest,
     ModelLoadError,
+    PinsFull,
+    PrefixFileError,
     QueueFull,
     SlowReader,
 )
 
-__all__ = ["ERRORS", "ErrorBody", "ErrorObject", "SlotsBusyError", "StillLoadingError", "describe", "error_response"]
+__all__ = [
+    "CONFLICT",
+    "ERRORS",
+    "NOT_FOUND",
+    "NOT_SUPPORTED",
+    "ErrorBody",
+    "ErrorObject",
+    "NoSuchPrefixError",
+    "NotSupportedError",
+    "SlotFileError",
+    "SlotsBusyError",
+    "StillLoadingError",
+    "describe",
+    "error_response",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +61,24 @@ class ErrorBody(msgspec.Struct):
     error: ErrorObject
 
 
+RETRY_AFTER_S = 1
+"""When a client may try again that found the queue full: slots are given back every few seconds at most."""
+
+
+def _documented(status: int, description: str) -> dict[int, ResponseSpec]:
+    return {status: ResponseSpec(ErrorBody, generate_examples=False, description=description)}
+
+
 ERRORS = {
-    400: ResponseSpec(ErrorBody, generate_examples=False, description="The request is wrong; `param` names the field."),
-    429: ResponseSpec(ErrorBody, generate_examples=False, description="Too many requests wait; try again later."),
-    503: ResponseSpec(ErrorBody, generate_examples=False, description="The model is being loaded, or the server is stopping."),
+    **_documented(400, "The request is wrong; `param` names the field."),
+    **_documented(429, "Too many requests wait; try again after the seconds in `Retry-After`."),
+    **_documented(503, "The model is being loaded, or the server is stopping."),
 }
 """What every route may answer besides, for the OpenAPI document."""
+
+NOT_FOUND = _documented(404, "There is no such thing.")
+CONFLICT = _documented(409, "There is no room for it, until something else is given up.")
+NOT_SUPPORTED = _documented(501, "The server was started without the flag for this.")
 
 
 class StillLoadingError(Exception):
@@ -67,6 +95,24 @@ class SlotsBusyError(Exception):
         super().__init__("no slot available")
 
 
+class NotSupportedError(Exception):
+    """The server was started without the flag that this needs."""
+
+
+class NoSuchPrefixError(Exception):
+    """A prefix that is not pinned was to be unpinned."""
+
+    def __init__(self, prefix_id: int) -> None:
+        super().__init__(f"no pinned prefix has the id {prefix_id}")
+
+
+class SlotFileError(Exception):
+    """What a slot holds could not be written to its file."""
+
+    def __init__(self, filename: str, error: OSError) -> None:
+        super().__init__(f"cannot save {filename}: {error.strerror or error}")
+
+
 def _overflow(error: ContextOverflow) -> dict[str, Any]:
     return {"n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
 
@@ -79,13 +125,18 @@ def _param(error: InvalidRequest) -> dict[str, Any]:
 _TABLE: list[tuple[type[Exception], int, str, Callable[[Any], dict[str, Any]] | None]] = [
     (ContextOverflow, 400, "exceed_context_size_error", _overflow),
     (InvalidRequest, 400, "invalid_request_error", _param),
+    (PrefixFileError, 400, "invalid_request_error", None),
+    (NoSuchPrefixError, 404, "not_found_error", None),
+    (PinsFull, 409, "conflict_error", None),
     (QueueFull, 429, "rate_limit_error", None),
+    (NotSupportedError, 501, "not_supported_error", None),
     (StillLoadingError, 503, "unavailable_error", None),
     (SlotsBusyError, 503, "unavailable_error", None),
     (EngineStopped, 503, "unavailable_error", None),
     (ModelLoadError, 500, "server_error", None),
     (InvalidConfig, 500, "server_error", None),
     (SlowReader, 500, "server_error", None),
+    (SlotFileError, 500, "server_error", None),
     (DecodeError, 500, "server_error", None),
 ]
 
@@ -122,5 +173,7 @@ def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[byte
     """The answer to a request that failed before anything was sent."""
     described = describe(error)
     headers = error.headers if isinstance(error, HTTPException) else None
+    if isinstance(error, QueueFull):
+        headers = {"retry-after": str(RETRY_AFTER_S)}
     body = msgspec.json.encode(ErrorBody(described))
     return Response(body, status_code=described.code, media_type="application/json", headers=headers)

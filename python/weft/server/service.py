@@ -13,6 +13,7 @@ import msgspec
 from weft import Completions, Engine, EngineStopped, InvalidRequest, Request, WeftError
 from weft.server.errors import StillLoadingError
 from weft.server.generation import Generation
+from weft.server.slot_files import SlotFiles
 from weft.server.submission import Piece, Submission, size_of
 from weft.settings import Settings
 
@@ -45,6 +46,7 @@ class Service:
         self.engine = engine
         self.settings = settings
         self.build = f"weft-{version('weft')}"
+        self.slot_files = SlotFiles(engine, settings.slot_save_path)
         self._is_ready = False
         self._is_stopping = False
         self._failure: Exception | None = None
@@ -125,7 +127,8 @@ class Service:
         limit = self.engine.limits.max_queue
         if len(asked.prompts) > limit:
             raise InvalidRequest("prompt", f"there are {len(asked.prompts)} prompts; at most {limit} may wait")
-        template = msgspec.structs.replace(asked.template, logit_bias=self._biases(asked.logit_bias))
+        slot = None if asked.slot is None else asked.slot % self.engine.limits.n_slots
+        template = msgspec.structs.replace(asked.template, logit_bias=self._biases(asked.logit_bias), slot=slot)
         return [msgspec.structs.replace(template, prompt=self._tokens(prompt)) for prompt in asked.prompts]
 
     def _biases(self, biases: Sequence[tuple[Piece, float]]) -> list[tuple[int, float]]:

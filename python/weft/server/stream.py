@@ -1,9 +1,10 @@
 """From events to the connection: streamed and whole answers, and what happens when the client leaves."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
+import msgspec
 from litestar import Response
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
@@ -12,7 +13,7 @@ from weft import Finished, Token
 from weft.server import sse
 from weft.server.generation import Generation
 
-__all__ = ["Answer", "StreamedAnswer", "StreamedForm", "WholeAnswer", "WholeForm"]
+__all__ = ["Answer", "AwaitedAnswer", "StreamedAnswer", "StreamedForm", "WholeAnswer", "WholeForm"]
 
 Events = Sequence[Token | Finished]
 
@@ -39,8 +40,8 @@ class WholeForm(Protocol):
         """The JSON, once every branch has finished."""
 
 
-async def _run_while_connected(work: Coroutine[Any, Any, None], receive: Receive, generation: Generation) -> None:
-    """Runs `work` to its end, or until the client leaves; either way nothing of the generation runs on afterwards.
+async def _run_while_connected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Runs `work` to its end, or until the client leaves, which cancels it.
 
     Granian does not cancel the handler of a client that has left, and whoever waits for the next event would wait for
     nobody. So the wait for `http.disconnect` is a task of its own.
@@ -51,11 +52,9 @@ async def _run_while_connected(work: Coroutine[Any, Any, None], receive: Receive
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
         has_left = watching.done()
     finally:
-        # Whoever reads the generation stops first; only then may it be closed.
         working.cancel()
         watching.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
-        generation.close()
     # What goes wrong with nobody there to be told is no error of ours.
     if not has_left:
         working.result()
@@ -85,7 +84,11 @@ class StreamedAnswer(ASGIResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Streams until the last event, an error, or the client's leaving."""
-        await _run_while_connected(self._stream(send), receive, self._generation)
+        try:
+            await _run_while_connected(self._stream(send), receive)
+        finally:
+            # By now nobody reads the generation.
+            self._generation.close()
 
     async def _stream(self, send: Send) -> None:
         self._last_write = asyncio.get_running_loop().time()
@@ -132,7 +135,10 @@ class WholeAnswer(ASGIResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Collects, then answers; a client that leaves ends the work, also when nothing was to be sent yet."""
-        await _run_while_connected(self._collect(scope, receive, send), receive, self._generation)
+        try:
+            await _run_while_connected(self._collect(scope, receive, send), receive)
+        finally:
+            self._generation.close()
 
     async def _collect(self, scope: Scope, receive: Receive, send: Send) -> None:
         while batches := await self._generation.next_batches():
@@ -141,8 +147,23 @@ class WholeAnswer(ASGIResponse):
         await ASGIResponse(body=self._form.body())(scope, receive, send)
 
 
+class AwaitedAnswer(ASGIResponse):
+    """The JSON of what some work makes; a client that leaves cancels it."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        super().__init__()
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Works, then answers."""
+        await _run_while_connected(self._answer(scope, receive, send), receive)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await ASGIResponse(body=msgspec.json.encode(await self._work()))(scope, receive, send)
+
+
 class Answer(Response[Body]):
-    """What a handler returns: one of the two above, past Litestar's own rendering. `Body` is what the JSON holds."""
+    """What a handler returns: one of those above, past Litestar's own rendering. `Body` is what the JSON holds."""
 
     def __init__(self, answer: ASGIResponse) -> None:
         super().__init__(cast("Body", None))

@@ -17,9 +17,11 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
     prompts: Sequence[Sequence[Piece]]
     template: Request
-    """All but the prompt and the biases."""
+    """All but the prompt, the biases and the slot."""
     logit_bias: Sequence[tuple[Piece, float]]
     """A text stands for each of its tokens."""
+    slot: int | None
+    """The slot that is wished for; any integer, counted around the slots there are."""
     sent_as: dict[str, str]
     """The body's names of fields of a request, where it may spell them otherwise."""
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::tiny::{Kind, N_SWA, tiny};
-use crate::config::{EngineConfig, KvType, Limits};
-use crate::engine::runner::{Plan, Runner, SequenceId};
+use crate::config::{EngineConfig, FlashAttention, KvType, Limits};
+use crate::engine::runner::{Forks, Plan, Runner, SequenceId};
 use crate::llama::batch::rows_of;
 use crate::llama::{LlamaRunner, Model, holds_window};
 use crate::request::Token;
@@ -12,9 +12,17 @@ use crate::request::Token;
 const A: SequenceId = SequenceId(0);
 const B: SequenceId = SequenceId(1);
 const C: SequenceId = SequenceId(2);
+const D: SequenceId = SequenceId(3);
+const E: SequenceId = SequenceId(4);
+const F: SequenceId = SequenceId(5);
 
 fn start(model: &Arc<Model>) -> (LlamaRunner, Limits) {
-    let config = EngineConfig { n_slots: Some(4), n_ctx: Some(512), n_threads: Some(1), ..EngineConfig::default() };
+    start_with(model, FlashAttention::Auto)
+}
+
+fn start_with(model: &Arc<Model>, flash_attention: FlashAttention) -> (LlamaRunner, Limits) {
+    let config =
+        EngineConfig { n_slots: Some(4), n_ctx: Some(512), n_threads: Some(1), flash_attention, ..EngineConfig::default() };
     let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("the configuration is valid");
     (LlamaRunner::new(Arc::clone(model), &config, &limits).expect("the toy model runs"), limits)
 }
@@ -102,6 +110,136 @@ fn a_window_whose_cells_are_gone_is_not_forked() {
     assert!(holds_window(0, 40, N_SWA) && holds_window(24, 40, N_SWA) && !holds_window(25, 40, N_SWA));
     // Where the window reaches beyond the start, everything must be there.
     assert!(holds_window(0, 10, N_SWA) && !holds_window(1, 10, N_SWA));
+}
+
+#[test]
+fn a_window_whose_cells_were_recycled_is_a_miss() {
+    let (mut runner, _) = start(&tiny(Kind::Window));
+    let tokens = tokens(200);
+    compute(&mut runner, A, 0, &tokens[..100]);
+    compute(&mut runner, B, 0, &tokens[..100]);
+    assert!(runner.can_fork(B, 100, 40));
+    // The search for 150 cells begins where A was and goes on over those of B that B's window no longer sees: the other cache
+    // still has them.
+    runner.drop_sequence(A);
+    compute(&mut runner, C, 0, &tokens[..150]);
+    assert!(!runner.can_fork(B, 100, 40) && runner.can_fork(B, 100, 100));
+    assert!(!runner.truncate(B, 40) && runner.truncate(B, 99));
+    // What is left of it is saved and restored, and is a miss as well.
+    let early = runner.save(B, 0..40).expect("one cache has all of it");
+    runner.restore(D, &early, 0..40).expect("the piece is whole");
+    assert!(!runner.can_fork(D, 40, 40) && !runner.can_fork(D, 40, 20));
+    let refusal = runner.decode(&rows_of(D, 40, &tokens[..3])).expect_err("it would look into a hole");
+    assert!(refusal.reason.contains("row 0"), "{refusal}");
+    // An id that is empty again has no hole.
+    runner.drop_sequence(D);
+    compute(&mut runner, D, 0, &tokens[..3]);
+}
+
+#[test]
+fn a_restored_window_is_forked_at_its_end_only() {
+    for (saved, restored) in [(FlashAttention::On, FlashAttention::On), (FlashAttention::Off, FlashAttention::On)] {
+        let model = tiny(Kind::Window);
+        let (mut runner, _) = start_with(&model, saved);
+        assert_eq!(runner.memory().forks, Forks::InWindow);
+        let tokens = tokens(100);
+        compute(&mut runner, A, 0, &tokens[..90]);
+        let [trunk, branch, short] = [0..50, 50..90, 50..60].map(|range| runner.save(A, range).expect("one cache has all of it"));
+        let (mut runner, _) = start_with(&model, restored);
+        compute(&mut runner, C, 0, &tokens[..90]);
+        // A chain of two pieces: the second one's window has a hole below, and the first one's only reaches its own end.
+        runner.restore(A, &trunk, 0..50).expect("the piece is whole");
+        assert!(runner.can_fork(A, 50, 50) && !runner.can_fork(A, 50, 49));
+        runner.fork(A, B, 50);
+        runner.restore(A, &branch, 50..90).expect("the piece is whole");
+        assert!(runner.can_fork(A, 90, 90));
+        assert!((0..90).all(|n_tokens| !runner.can_fork(A, 90, n_tokens)), "not even where the first piece ends");
+        assert!(!runner.truncate(A, 60));
+        // A piece shorter than the window goes on from what is there.
+        runner.restore(B, &short, 50..60).expect("the piece is whole");
+        assert!(runner.can_fork(B, 60, 60) && runner.can_fork(B, 60, 50) && !runner.can_fork(B, 60, 49));
+        // Only its start: the hole is at the end, so nothing may follow.
+        runner.restore(D, &trunk, 0..30).expect("the piece is whole");
+        assert!(!runner.can_fork(D, 30, 30));
+        runner.drop_sequence(D);
+        runner.fork(A, D, 90);
+        assert!(!runner.can_fork(D, 90, 60), "a fork inherits the hole");
+        let [computed, restored, forked] = [C, A, D].map(|id| compute(&mut runner, id, 90, &tokens[90..]));
+        assert_same_text(&restored, &computed, true);
+        assert_same_text(&forked, &computed, true);
+        compute(&mut runner, E, 0, &tokens[..60]);
+        let [computed, restored] = [E, B].map(|id| compute(&mut runner, id, 60, &tokens[90..]));
+        assert_same_text(&restored, &computed, true);
+    }
+}
+
+fn states_are_saved_whole(kind: Kind, saved: FlashAttention, restored: FlashAttention) {
+    let model = tiny(kind);
+    let (mut runner, _) = start_with(&model, saved);
+    assert_eq!(runner.memory().forks, Forks::AtEnd);
+    let tokens = tokens(60);
+    compute(&mut runner, A, 0, &tokens[..40]);
+    runner.fork(A, B, 40);
+    compute(&mut runner, B, 40, &tokens[45..50]);
+    let pieces = [(A, 40), (B, 45)].map(|(id, n)| (n, runner.save(id, 0..n).expect("it is held")));
+    runner.save(A, 0..39).expect_err("a state cannot be cut");
+    runner.save(A, 1..40).expect_err("a state cannot be cut");
+    let (mut runner, _) = start_with(&model, restored);
+    // Every id but one is in use, and two share a state.
+    [A, B, C, D].iter().for_each(|&id| drop(compute(&mut runner, id, 0, &tokens[..7])));
+    runner.fork(A, F, 7);
+    let texts = [&tokens[..40], &[&tokens[..40], &tokens[45..50]].concat()];
+    for ((n, piece), text) in pieces.iter().zip(texts) {
+        runner.restore(E, piece, 0..n - 1).expect_err("a state cannot be cut");
+        runner.restore(D, piece, 0..*n).expect_err("sequence 3 holds tokens");
+        runner.restore(E, &piece[..piece.len() - 1], 0..*n).expect_err("it is cut short");
+        runner.restore(E, piece, 0..*n).expect("the piece is whole");
+        let restored = compute(&mut runner, E, *n, &tokens[50..]);
+        for id in [E, D] {
+            runner.drop_sequence(id);
+        }
+        let whole = [text, &tokens[50..]].concat();
+        assert_same_text(&restored, &compute(&mut runner, D, 0, &whole), true);
+        assert_same_text(&restored, &compute(&mut runner, E, 0, &whole[20..]), false);
+        runner.drop_sequence(E);
+    }
+    // Nobody else was harmed.
+    let [original, shared] = [A, F].map(|id| compute(&mut runner, id, 7, &tokens[7..20]));
+    assert_same_text(&original, &compute(&mut runner, E, 0, &tokens[..20]), true);
+    assert_same_text(&shared, &original, true);
+}
+
+#[test]
+fn recurrent_states_are_saved_whole() {
+    states_are_saved_whole(Kind::Recurrent, FlashAttention::Auto, FlashAttention::Auto);
+}
+
+#[test]
+fn hybrid_states_are_saved_whole() {
+    states_are_saved_whole(Kind::Hybrid, FlashAttention::Off, FlashAttention::Off);
+    states_are_saved_whole(Kind::Hybrid, FlashAttention::Off, FlashAttention::On);
+    states_are_saved_whole(Kind::Hybrid, FlashAttention::On, FlashAttention::Off);
+}
+
+#[test]
+fn no_damage_to_a_piece_ends_the_process() {
+    for kind in [Kind::Recurrent, Kind::Hybrid, Kind::Window] {
+        let (mut runner, _) = start(&tiny(kind));
+        let tokens = tokens(30);
+        compute(&mut runner, A, 0, &tokens);
+        let piece = runner.save(A, 0..30).expect("it is held");
+        for byte in 0..piece.len().min(1_500) {
+            let mut damaged = piece.to_vec();
+            damaged[byte] ^= 1 << (byte % 8);
+            // What is left may be another state, but nothing that llama.cpp asserts.
+            let _ = runner.restore(B, &damaged, 0..30);
+            runner.drop_sequence(B);
+            runner.restore(B, &piece[..byte], 0..30).expect_err("it is cut short");
+        }
+        runner.restore(B, &piece, 0..30).expect("the piece is whole");
+        let [original, restored] = [A, B].map(|id| compute(&mut runner, id, 30, &tokens[..5]));
+        assert_same_text(&restored, &original, true);
+    }
 }
 
 #[test]

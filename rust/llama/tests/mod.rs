@@ -1,12 +1,16 @@
 //! Tests of this folder on the demo model.
 
+mod cells;
 #[allow(dead_code, reason = "the benchmarks, which own this file, use more of it")]
 #[path = "../../benches/support/gguf.rs"]
 mod gguf_writer;
+mod identity;
 mod memories;
 mod model;
+mod prefix_file;
 mod runner;
 mod start;
+mod state;
 mod tiny;
 
 use std::path::{Path, PathBuf};

@@ -14,7 +14,7 @@ use crate::request::Token;
 /// 16-bit cells. Measured: up to 0.06. Those of another prefix differ by more than 1.
 const TOLERANCE: f32 = 0.25;
 
-fn try_start(change: impl FnOnce(&mut EngineConfig)) -> Result<(LlamaRunner, Limits), Error> {
+pub(super) fn try_start(change: impl FnOnce(&mut EngineConfig)) -> Result<(LlamaRunner, Limits), Error> {
     let mut config = EngineConfig { n_slots: Some(4), n_ctx: Some(1024), n_threads: Some(1), ..EngineConfig::default() };
     change(&mut config);
     let model = demo();
@@ -27,7 +27,7 @@ fn start() -> (LlamaRunner, Limits) {
 }
 
 /// The first `n` tokens of a story that never repeats itself, so that every prefix leads elsewhere.
-fn prompt(n: usize) -> Vec<Token> {
+pub(super) fn prompt(n: usize) -> Vec<Token> {
     let (who, what) = (["cow", "fox", "girl", "king", "bird"], ["sea", "moon", "farm"]);
     let sentences = (0..50).map(|i| format!("The {} number {i} wanted to see the {}. ", who[i % 5], what[i % 3]));
     let text: String = sentences.collect();

@@ -30,8 +30,16 @@ pub(super) enum Kind {
 /// The sliding window of [`Kind::Window`], in tokens.
 pub(super) const N_SWA: u32 = 16;
 
-/// Writes and loads the toy model of this kind.
+/// Writes and loads the toy model of this kind; its file is gone afterwards.
 pub(super) fn tiny(kind: Kind) -> Arc<Model> {
+    let path = write_tiny(kind);
+    let model = load(&path);
+    fs::remove_file(&path).expect("it was just written");
+    Arc::new(model.expect("the toy model loads"))
+}
+
+/// Writes the toy model of this kind.
+pub(super) fn write_tiny(kind: Kind) -> PathBuf {
     let mut header = Header::default();
     add_metadata(&mut header, kind);
     add_vocabulary(&mut header, "llama");
@@ -43,10 +51,7 @@ pub(super) fn tiny(kind: Kind) -> Arc<Model> {
             header.tensor(matrix(&format!("blk.{layer}.{name}"), &dims));
         }
     }
-    let path = write(&header, &format!("{kind:?}"));
-    let model = load(&path);
-    fs::remove_file(&path).expect("it was just written");
-    Arc::new(model.expect("the toy model loads"))
+    write(&header, &format!("{kind:?}"))
 }
 
 /// A file with this architecture and tokenizer, and no tensors.

@@ -1,13 +1,16 @@
 """llama-server's own routes."""
 
-from litestar import Router, get, post
+from functools import partial
+
+from litestar import Response, Router, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromQuery, JSONBody, SkipValidation
+from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequest
-from weft.server.errors import ERRORS, SlotsBusyError
+from weft.server import prometheus
+from weft.server.errors import ERRORS, NOT_SUPPORTED, NotSupportedError, SlotsBusyError
 from weft.server.json_request import JsonRequest
-from weft.server.llamacpp import translate
+from weft.server.llamacpp import metrics, translate
 from weft.server.llamacpp.schemas import (
     CompletionBody,
     CompletionResult,
@@ -16,11 +19,16 @@ from weft.server.llamacpp.schemas import (
     Health,
     Properties,
     Slot,
+    SlotActionBody,
+    SlotErased,
+    SlotRestored,
+    SlotSaved,
     TokenizeBody,
     TokenizeResult,
 )
 from weft.server.service import Service, aside
-from weft.server.stream import Answer, StreamedAnswer, WholeAnswer
+from weft.server.slot_files import SlotFiles
+from weft.server.stream import Answer, AwaitedAnswer, StreamedAnswer, WholeAnswer
 
 __all__ = ["router"]
 
@@ -69,6 +77,36 @@ async def slots(service: Here, fail_on_no_slot: FromQuery[int] = 0) -> list[Slot
     return result
 
 
+@post("/slots/{id_slot:str}", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+async def slot_action(
+    id_slot: FromPath[str],
+    service: Here,
+    data: JSONBody[SlotActionBody | None] = None,
+    action: FromQuery[str | None] = None,
+) -> Answer[SlotSaved | SlotRestored | SlotErased]:
+    """Saves what a slot holds (`action=save`), lets it hold what was saved (`restore`), or forgets it (`erase`)."""
+    asked = translate.slot_action(id_slot, action, data)
+    return Answer(AwaitedAnswer(partial(_act, service.slot_files, asked)))
+
+
+async def _act(files: SlotFiles, asked: translate.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
+    match asked.action:
+        case translate.Action.SAVE:
+            return translate.saved(asked, await files.save(asked.slot, asked.filename))
+        case translate.Action.RESTORE:
+            return translate.restored(asked, await files.restore(asked.slot, asked.filename))
+        case translate.Action.ERASE:
+            return SlotErased(asked.slot, await files.erase(asked.slot))
+
+
+@get("/metrics", media_type=prometheus.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED)
+async def prometheus_metrics(service: Here) -> Response[str]:
+    """Counters for Prometheus, in its text format."""
+    if not service.settings.metrics:
+        raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
+    return Response(prometheus.write(metrics.families(service.engine.stats())), media_type=prometheus.CONTENT_TYPE)
+
+
 @get("/props", responses=ERRORS)
 async def props(service: Here) -> Properties:
     """The server and its model."""
@@ -78,7 +116,7 @@ async def props(service: Here) -> Properties:
 
 router = Router(
     path="/",
-    route_handlers=[completion, tokenize, detokenize, health, slots, props],
+    route_handlers=[completion, tokenize, detokenize, health, slots, slot_action, prometheus_metrics, props],
     request_class=JsonRequest,
     tags=["llama.cpp"],
 )

@@ -19,7 +19,13 @@ __all__ = [
     "Health",
     "NextToken",
     "Properties",
+    "RestoreTimings",
+    "SaveTimings",
     "Slot",
+    "SlotActionBody",
+    "SlotErased",
+    "SlotRestored",
+    "SlotSaved",
     "TokenPiece",
     "TokenizeBody",
     "TokenizeResult",
@@ -149,6 +155,51 @@ class Slot(msgspec.Struct):
     n_prompt_tokens_processed: int | msgspec.UnsetType = msgspec.UNSET
     n_prompt_tokens_cache: int | msgspec.UnsetType = msgspec.UNSET
     next_token: list[NextToken] | msgspec.UnsetType = msgspec.UNSET
+
+
+class SlotActionBody(msgspec.Struct):
+    """`POST /slots/{id_slot}`: the name of a file in the folder for slots."""
+
+    filename: str | None = None
+
+
+class SaveTimings(msgspec.Struct):
+    """How long it took to save."""
+
+    save_ms: float
+
+
+class SlotSaved(msgspec.Struct):
+    """What a slot held was saved: `n_saved` tokens in `n_written` bytes."""
+
+    id_slot: int
+    filename: str
+    n_saved: int
+    n_written: int
+    timings: SaveTimings
+
+
+class RestoreTimings(msgspec.Struct):
+    """How long it took to restore."""
+
+    restore_ms: float
+
+
+class SlotRestored(msgspec.Struct):
+    """A slot holds what was saved: `n_restored` tokens of `n_read` bytes."""
+
+    id_slot: int
+    filename: str
+    n_restored: int
+    n_read: int
+    timings: RestoreTimings
+
+
+class SlotErased(msgspec.Struct):
+    """A slot holds nothing any more; it held `n_erased` tokens."""
+
+    id_slot: int
+    n_erased: int
 
 
 class DefaultSettings(msgspec.Struct):

@@ -1,10 +1,12 @@
 """llama-server's dialect: a body becomes requests, events become its frames and its objects. No I/O here."""
 
+import re
 from collections.abc import Sequence
+from enum import StrEnum
 
 import msgspec
 
-from weft import Engine, Finished, InvalidRequest, Limits, Model, Request, Stats, Token
+from weft import Engine, Finished, InvalidRequest, Limits, Model, PrefixFile, Request, Stats, Token
 from weft.server import body, sse
 from weft.server.generation import Generation
 from weft.server.llamacpp.schemas import (
@@ -15,7 +17,12 @@ from weft.server.llamacpp.schemas import (
     GenerationSettings,
     NextToken,
     Properties,
+    RestoreTimings,
+    SaveTimings,
     Slot,
+    SlotActionBody,
+    SlotRestored,
+    SlotSaved,
     TokenizeBody,
     TokenizeResult,
     TokenPiece,
@@ -24,7 +31,21 @@ from weft.server.report import TokenLogprobs, timings, token_logprobs
 from weft.server.submission import Piece, Submission
 from weft.settings import Settings
 
-__all__ = ["Results", "Stream", "content", "generation_settings", "properties", "slots", "submission", "tokens"]
+__all__ = [
+    "Action",
+    "Results",
+    "SlotAction",
+    "Stream",
+    "content",
+    "generation_settings",
+    "properties",
+    "restored",
+    "saved",
+    "slot_action",
+    "slots",
+    "submission",
+    "tokens",
+]
 
 STOP_TYPES = {"end": "eos", "stop": "word", "length": "limit", "context_full": "limit"}
 
@@ -209,6 +230,41 @@ def slots(stats: Stats, n_ctx: int) -> list[Slot]:
     ]
 
 
+class Action(StrEnum):
+    """What can be done with a slot."""
+
+    SAVE = "save"
+    RESTORE = "restore"
+    ERASE = "erase"
+
+
+class SlotAction(msgspec.Struct, frozen=True):
+    """What is to be done with a slot."""
+
+    slot: int
+    action: Action
+    filename: str | None
+
+
+def slot_action(id_slot: str, action: str | None, data: SlotActionBody | None) -> SlotAction:
+    """What a call of `/slots/{id_slot}` asks for; which slots and files there are is not looked at."""
+    if re.fullmatch("[0-9]{1,9}", id_slot) is None:
+        raise InvalidRequest("id_slot", f"{id_slot!r} is no number of a slot")
+    if action not in list(Action):
+        raise InvalidRequest("action", f"the action is {action!r}; it must be one of {', '.join(Action)}")
+    return SlotAction(int(id_slot), Action(action), None if data is None else data.filename)
+
+
+def saved(asked: SlotAction, file: PrefixFile) -> SlotSaved:
+    """What was saved."""
+    return SlotSaved(asked.slot, asked.filename or "", file.n_tokens, file.n_bytes, SaveTimings(file.ms))
+
+
+def restored(asked: SlotAction, file: PrefixFile) -> SlotRestored:
+    """What was restored."""
+    return SlotRestored(asked.slot, asked.filename or "", file.n_tokens, file.n_bytes, RestoreTimings(file.ms))
+
+
 def properties(model: Model, limits: Limits, settings: Settings, name: str, build: str) -> Properties:
     """The server and its model, for `/props`."""
     request = body.template(CompletionBody(), settings)
@@ -229,7 +285,7 @@ def properties(model: Model, limits: Limits, settings: Settings, name: str, buil
         is_sleeping=False,
         endpoint_slots=True,
         endpoint_props=False,
-        endpoint_metrics=False,
+        endpoint_metrics=settings.metrics,
     )
 
 

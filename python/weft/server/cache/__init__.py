@@ -1,0 +1,1 @@
+"""Weft's own routes to its shared cache: `/prefixes` and `/cache`."""

@@ -1,0 +1,85 @@
+"""The fields of Weft's own routes to its cache."""
+
+from typing import Literal
+
+import msgspec
+
+__all__ = ["CacheReport", "Cells", "PinBody", "PinnedPrefix", "PinnedPrefixes", "SequenceIds", "Store", "Stretch"]
+
+
+class PinBody(msgspec.Struct):
+    """`POST /prefixes`. A list is one prompt, of tokens and texts."""
+
+    prompt: str | list[int | str] | None = None
+
+
+class PinnedPrefix(msgspec.Struct):
+    """A prefix that stays computed; `n_bytes` is what it takes, shared with others or not."""
+
+    id: int
+    n_tokens: int
+    n_bytes: int
+    text: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class PinnedPrefixes(msgspec.Struct):
+    """Every pinned prefix, in the order of their pinning."""
+
+    prefixes: list[PinnedPrefix]
+
+
+class Cells(msgspec.Struct):
+    """The KV cache: `idle` cells are held by nothing that runs, and `reached` is the highest used one, plus one."""
+
+    total: int
+    used: int
+    idle: int
+    reached: int
+
+
+class SequenceIds(msgspec.Struct):
+    """llama.cpp's numbers for what owns cells."""
+
+    total: int
+    used: int
+
+
+class Store(msgspec.Struct):
+    """The host memory beside the cells; a limit of null is none."""
+
+    n_bytes: int
+    max_bytes: int | None
+    n_pieces: int
+
+
+class Stretch(msgspec.Struct):
+    """A stretch of cached tokens after those of its parent.
+
+    `parent` and `children` are places in the list of nodes. Of a long text only its beginning and its end are told.
+    """
+
+    parent: int | None
+    children: list[int]
+    start: int
+    n_tokens: int
+    text: str
+    is_text_cut: bool
+    tier: Literal["pool", "both", "store", "computing", "nowhere"]
+    slots: list[int]
+    is_pinned: bool
+    is_evictable: bool
+    n_hits: int
+    n_stored_bytes: int
+
+
+class CacheReport(msgspec.Struct):
+    """What is cached.
+
+    The tree is a list, parents before their children: every branch point makes a path one deeper, and parsers of JSON end at a
+    depth that a long conversation can reach.
+    """
+
+    cells: Cells
+    sequence_ids: SequenceIds
+    store: Store
+    nodes: list[Stretch]

@@ -1,0 +1,72 @@
+"""What `/metrics` tells: llama-server's counters by its names, and those that only a shared cache has by ours."""
+
+from weft import Stats
+from weft.server.prometheus import Family, counter, gauge
+
+__all__ = ["families"]
+
+PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill", "restore")
+"""The parts of a step that `StepTimes` tells of."""
+
+
+def families(stats: Stats) -> list[Family]:
+    """Every metric, as of the engine's last step."""
+    return [*_llama_servers(stats), *_prompts(stats), *_pool(stats), *_store(stats), _step_seconds(stats)]
+
+
+def _llama_servers(stats: Stats) -> list[Family]:
+    n_processing = sum(slot.is_processing for slot in stats.slots)
+    return [
+        counter("llamacpp:prompt_tokens_total", "Prompt tokens computed.", stats.n_computed),
+        counter("llamacpp:prompt_tokens_cached_total", "Prompt tokens found computed.", stats.n_cached),
+        counter("llamacpp:tokens_predicted_total", "Tokens drawn.", stats.n_predicted),
+        counter("llamacpp:n_decode_total", "Decodes.", stats.n_decodes),
+        gauge("llamacpp:requests_processing", "Completions that are being written.", n_processing),
+        gauge("llamacpp:requests_deferred", "Requests that wait for their first slot.", stats.n_waiting),
+        gauge("llamacpp:kv_cache_usage_ratio", "Used part of the KV cache, 0 to 1.", stats.n_cells_used / stats.n_cells),
+        gauge("llamacpp:kv_cache_tokens", "Used cells of the KV cache.", stats.n_cells_used),
+    ]
+
+
+def _prompts(stats: Stats) -> list[Family]:
+    sources = {
+        "computed": stats.n_computed,
+        "pool": stats.n_cached - stats.n_restored - stats.n_awaited,
+        "store": stats.n_restored,
+        "awaited": stats.n_awaited,
+    }
+    about = "Prompt tokens by where they came from; awaited ones were still being computed by another request."
+    return [
+        counter("weft:prompt_tokens_total", about, sources, label="source"),
+        counter("weft:preempted_total", "Times that a completion gave up its slot for an older one.", stats.n_preempted),
+    ]
+
+
+def _pool(stats: Stats) -> list[Family]:
+    return [
+        gauge("weft:cells", "Cells of the KV cache.", stats.n_cells),
+        gauge("weft:cells_used", "Cells that hold something.", stats.n_cells_used),
+        gauge("weft:cells_idle", "Cells that only idle prefixes hold.", stats.n_cells_idle),
+        gauge("weft:cells_reached", "The highest used cell, plus one: what a decode looks through.", stats.n_cells_reached),
+        gauge("weft:sequence_ids", "Sequence ids.", stats.n_ids),
+        gauge("weft:sequence_ids_used", "Sequence ids that hold something.", stats.n_ids_used),
+    ]
+
+
+def _store(stats: Stats) -> list[Family]:
+    store = stats.store
+    limit = float("inf") if store.max_bytes is None else store.max_bytes
+    return [
+        gauge("weft:store_bytes", "Bytes of the host memory that holds what is cached beside the cells.", store.n_bytes),
+        gauge("weft:store_limit_bytes", "Most bytes of it.", limit),
+        gauge("weft:store_pieces", "Pieces in it.", store.n_pieces),
+        counter("weft:tokens_saved_total", "Tokens copied from cells into host memory.", store.n_saved),
+        counter("weft:tokens_restored_total", "Tokens copied back into cells.", store.n_restored),
+        counter("weft:tokens_forgotten_total", "Cached tokens forgotten for want of room.", store.n_forgotten),
+        counter("weft:tokens_relocated_total", "Tokens moved to lower cells.", store.n_relocated),
+    ]
+
+
+def _step_seconds(stats: Stats) -> Family:
+    seconds = {part: getattr(stats.times, part).total_seconds() for part in PARTS}
+    return counter("weft:step_seconds_total", "Seconds of the engine's thread, by part of a step.", seconds, label="part")

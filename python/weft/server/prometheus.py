@@ -1,0 +1,58 @@
+"""Prometheus' text format (https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format), version 0.0.4.
+
+Written here, because the counters are the engine's: a library would bring a registry of its own, filled with collectors of the
+process as soon as it is imported, to print a few dozen lines.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["CONTENT_TYPE", "Family", "counter", "gauge", "write"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4"
+
+
+@dataclass(frozen=True)
+class Family:
+    """One metric: a value, or one for each value of its label."""
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    help: str
+    value: float | Mapping[str, float]
+    label: str = ""
+    """The label's name, where there are several values."""
+
+
+def counter(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> Family:
+    """What only grows; its name ends in `_total`."""
+    return Family(name, "counter", about, value, label)
+
+
+def gauge(name: str, about: str, value: float) -> Family:
+    """What grows and shrinks."""
+    return Family(name, "gauge", about, value)
+
+
+def write(families: Iterable[Family]) -> str:
+    """The text of all families, in order."""
+    return "".join(map(_family, families))
+
+
+def _family(family: Family) -> str:
+    text = family.help.replace("\\", r"\\").replace("\n", r"\n")
+    lines = [f"# HELP {family.name} {text}", f"# TYPE {family.name} {family.kind}"]
+    if isinstance(family.value, Mapping):
+        lines += [f'{family.name}{{{family.label}="{_escape(key)}"}} {_number(value)}' for key, value in family.value.items()]
+    else:
+        lines.append(f"{family.name} {_number(family.value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    return {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}.get(text := repr(value), text)

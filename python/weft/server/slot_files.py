@@ -1,0 +1,109 @@
+"""What slots hold, saved in one folder and nowhere else."""
+
+import asyncio
+import unicodedata
+from pathlib import Path
+
+from weft import Engine, InvalidRequest, PrefixFile, PrefixFileError
+from weft.server.errors import NotSupportedError, SlotFileError
+
+__all__ = ["SlotFiles"]
+
+MAX_NAME_BYTES = 255
+"""Longest name of a file on the file systems there are."""
+
+FORBIDDEN = frozenset('/\\:*?"<>|\uff0e\u2215\u2216\ufffd\ufeff')
+"""Separators, what some system keeps for itself, and what looks like either: llama-server's list."""
+
+RESERVED = frozenset({"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))})
+"""Names of devices where files with any ending are no files."""
+
+
+class SlotFiles:
+    """Saves, restores and erases what slots hold."""
+
+    def __init__(self, engine: Engine, folder: str | None) -> None:
+        self._engine = engine
+        self._folder = folder
+
+    async def save(self, slot: int, filename: str | None) -> PrefixFile:
+        """Saves what a slot holds, as far as it is cached.
+
+        Raises:
+            NotSupportedError: the server has no folder for it.
+            InvalidRequest: there is no such slot, it holds nothing, or the name is none of a file in the folder.
+            SlotFileError: the file cannot be written.
+        """
+        path = await self._path(slot, filename)
+        tokens = await self._engine.slot_tokens(slot)
+        if not tokens:
+            raise InvalidRequest("id_slot", f"slot {slot} holds no tokens")
+        try:
+            return await self._engine.save_prefix(tokens, path, compute=False)
+        except InvalidRequest:
+            raise InvalidRequest("id_slot", f"what slot {slot} held is no longer cached") from None
+        except OSError as error:
+            raise SlotFileError(path.name, error) from error
+
+    async def restore(self, slot: int, filename: str | None) -> PrefixFile:
+        """Lets a slot hold what was saved.
+
+        Raises:
+            NotSupportedError: the server has no folder for it.
+            InvalidRequest: there is no such slot, or no such file, or it does not belong to this model and cache, or is damaged.
+        """
+        path = await self._path(slot, filename)
+        try:
+            return await self._engine.load_prefix(path, slot=slot)
+        except PrefixFileError as error:
+            raise InvalidRequest("filename", f"cannot restore {path.name}: {error.reason}") from None
+        except OSError as error:
+            raise InvalidRequest("filename", f"cannot restore {path.name}: {error.strerror or error}") from None
+
+    async def erase(self, slot: int) -> int:
+        """Forgets what a slot holds; returns how many tokens that was.
+
+        Raises:
+            InvalidRequest: there is no such slot.
+        """
+        self._check(slot)
+        return await self._engine.erase_slot(slot)
+
+    def _check(self, slot: int) -> None:
+        n_slots = self._engine.limits.n_slots
+        if slot >= n_slots:
+            raise InvalidRequest("id_slot", f"there is no slot {slot}; there are {n_slots}, counted from 0")
+
+    async def _path(self, slot: int, filename: str | None) -> Path:
+        """The file of that name, once the slot and the name are what they may be."""
+        if self._folder is None:
+            raise NotSupportedError("This server does not support slots action. Start it with `--slot-save-path`")
+        self._check(slot)
+        if filename is None:
+            raise InvalidRequest("filename", "filename must be given")
+        if not _is_name(filename):
+            raise InvalidRequest("filename", f"{filename!r} is no name of a file")
+        # The file system may be slow.
+        return await asyncio.to_thread(_inside, Path(self._folder), filename)
+
+
+def _is_name(text: str) -> bool:
+    """Whether a text can name a file directly inside of a folder, on any system."""
+    if not text or len(text.encode(errors="replace")) > MAX_NAME_BYTES:
+        return False
+    if any(character in FORBIDDEN or unicodedata.category(character) in ("Cc", "Cs") for character in text):
+        return False
+    if ".." in text or text == "." or text[0] == " " or text[-1] in " .":
+        return False
+    return text.partition(".")[0].rstrip(" ").upper() not in RESERVED
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """The file of that name directly inside of the folder, symbolic links followed. What is there must be a regular file."""
+    folder = folder.resolve()
+    path = (folder / name).resolve()
+    if path.parent != folder:
+        raise InvalidRequest("filename", f"{name!r} is not inside of the folder for slots")
+    if path.exists() and not path.is_file():
+        raise InvalidRequest("filename", f"{name!r} is no regular file")
+    return path

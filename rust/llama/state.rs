@@ -1,0 +1,132 @@
+//! Save, restore and relocate: pieces of the memory leave the pool and come back.
+//!
+//! Attention caches write and read whole sequences only, so a stretch of one is first given to the spare id, which owns nothing
+//! else. A state is written and read under its own id.
+
+use std::ops::Range;
+
+use crate::engine::runner::{Forks, SequenceId, StateError};
+use crate::llama::piece::{Checked, Layout};
+use crate::llama::{LlamaRunner, holds_window};
+
+impl LlamaRunner {
+    /// See [`crate::engine::runner::Runner::save`].
+    pub(super) fn save_piece(&mut self, id: SequenceId, range: &Range<u32>) -> Result<Box<[u8]>, StateError> {
+        let n_held = self.context.n_held(id);
+        if range.is_empty() || range.end > n_held {
+            return refuse(format!("tokens {range:?} of sequence {} were to be saved, which holds {n_held}", id.0));
+        }
+        let bytes = if self.memory.forks == Forks::AtEnd {
+            if *range != (0..n_held) {
+                return refuse(format!("a state is saved whole: 0..{n_held}, not {range:?}"));
+            }
+            self.context.read_state(id)?
+        } else {
+            self.context.lend(id, self.spare, range.clone());
+            let bytes = self.context.read_state(self.spare);
+            self.context.take_all_back(self.spare);
+            bytes?
+        };
+        let layout = self.layout()?;
+        let piece = layout.sort(bytes).map_err(bad_piece)?;
+        let found = layout.check(&piece).map_err(bad_piece)?.range;
+        match found == *range {
+            true => Ok(piece),
+            false => refuse(format!("of tokens {range:?} only {found:?} could be saved")),
+        }
+    }
+
+    /// See [`crate::engine::runner::Runner::restore`].
+    pub(super) fn restore_piece(&mut self, id: SequenceId, piece: &[u8], kept: &Range<u32>) -> Result<(), StateError> {
+        let n_held = self.context.n_held(id);
+        if kept.is_empty() || kept.start != n_held {
+            return refuse(format!("tokens {kept:?} were to be appended to sequence {}, which holds {n_held}", id.0));
+        }
+        let Checked { range, whole_from, bytes } = self.layout()?.check(piece).map_err(bad_piece)?;
+        if kept.start < range.start || kept.end > range.end {
+            return refuse(format!("tokens {kept:?} were to be restored from a piece that holds {range:?}"));
+        }
+        let is_whole = match self.memory.forks {
+            Forks::Anywhere => whole_from == range.start,
+            // What is missing is kept in mind, so that nobody looks there.
+            Forks::InWindow => true,
+            Forks::AtEnd => match self.model.n_swa() {
+                0 => whole_from == range.start,
+                n_swa => holds_window(whole_from, range.end, n_swa),
+            },
+        };
+        if !is_whole {
+            return refuse(format!("one cache of the piece of tokens {range:?} begins at {whole_from}"));
+        }
+        if self.memory.forks == Forks::AtEnd {
+            if range != *kept {
+                return refuse(format!("a state is restored whole: {range:?}, not {kept:?}"));
+            }
+            // SAFETY: the piece was checked.
+            let placed = unsafe { self.context.write_state(id, &bytes) };
+            if placed.is_err() {
+                self.context.take_all_back(id);
+            } else {
+                self.context.set_held(id, kept.end, 0);
+            }
+            return placed;
+        }
+        // SAFETY: the piece was checked.
+        let placed = unsafe { self.context.write_state(self.spare, &bytes) };
+        if placed.is_ok() {
+            // Below the hole that this piece may leave nobody looks any more.
+            let whole_from = match whole_from <= kept.start {
+                true => self.context.whole_from(id),
+                false => whole_from.min(kept.end),
+            };
+            self.context.lend(self.spare, id, kept.clone());
+            self.context.set_held(id, kept.end, whole_from);
+        }
+        self.context.take_all_back(self.spare);
+        placed
+    }
+
+    /// See [`crate::engine::runner::Runner::relocate`].
+    pub(super) fn relocate_cells(&mut self, ids: &[SequenceId], range: &Range<u32>) -> Result<(), StateError> {
+        let Some(&first) = ids.first() else { return Ok(()) };
+        if self.memory.forks != Forks::Anywhere {
+            return refuse(format!("the cells of a memory that forks {:?} stay where they are", self.memory.forks));
+        }
+        if let Some(id) = ids.iter().find(|&&id| self.context.n_held(id) < range.end) {
+            let n_held = self.context.n_held(*id);
+            return refuse(format!("tokens {range:?} of sequence {} were to be moved, which holds {n_held}", id.0));
+        }
+        let piece = self.save_piece(first, range)?;
+        for &id in ids {
+            self.context.take_back(id, range.clone());
+        }
+        // SAFETY: `save_piece` has checked what it returns.
+        let placed = unsafe { self.context.write_state(self.spare, &piece) };
+        for &id in ids {
+            if placed.is_ok() {
+                self.context.lend(self.spare, id, range.clone());
+            } else {
+                self.context.take_back(id, range.start..u32::MAX >> 1);
+                self.context.set_held(id, range.start, 0);
+            }
+        }
+        self.context.take_all_back(self.spare);
+        placed.map_err(|StateError { reason }| StateError {
+            reason: format!("{reason}; {} sequences hold only their first {} tokens", ids.len(), range.start),
+        })
+    }
+
+    fn layout(&self) -> Result<&Layout, StateError> {
+        self.layout.as_ref().ok_or_else(|| StateError {
+            reason: format!("the memory of {} models is not known, so it is not saved", self.model.architecture()),
+        })
+    }
+}
+
+fn refuse<T>(reason: String) -> Result<T, StateError> {
+    Err(StateError { reason })
+}
+
+fn bad_piece(reason: String) -> StateError {
+    StateError { reason: format!("the piece does not fit this memory: {reason}") }
+}

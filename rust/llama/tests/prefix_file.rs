@@ -1,0 +1,234 @@
+//! Saved prefixes on disk: what was written comes back, and nothing else is taken for it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::runner::{prompt, try_start};
+use super::tiny::{Kind, write_tiny};
+use super::{demo, load};
+use crate::config::{EngineConfig, FlashAttention, KvType};
+use crate::engine::runner::{Runner, SequenceId};
+use crate::error::Error;
+use crate::llama::batch::rows_of;
+use crate::llama::{PrefixFileError, PrefixFiles};
+use crate::request::{SavedPiece, SavedPrefix};
+
+/// A folder that is gone when the test is.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        static N_MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("weft-prefixes-{}-{}", std::process::id(), N_MADE.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).expect("the temporary folder is writable");
+        Self(folder)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).expect("it is there").map(|entry| entry.expect("it can be read").file_name());
+        entries.map(|name| name.to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).expect("it is there");
+    }
+}
+
+fn files() -> PrefixFiles {
+    PrefixFiles::new(demo(), &EngineConfig::default())
+}
+
+/// A prefix whose pieces are any bytes: what they mean is nothing to the file.
+fn prefix(n_tokens: u32, logits: Option<Vec<f32>>) -> SavedPrefix {
+    let piece = |range: std::ops::Range<u32>| SavedPiece {
+        bytes: range.clone().map(|i| u8::try_from(i * i % 251).expect("below 256")).collect(),
+        range,
+    };
+    let pieces = vec![piece(0..n_tokens / 3), piece(n_tokens / 3..n_tokens)];
+    SavedPrefix { tokens: prompt(n_tokens as usize), pieces, logits }
+}
+
+#[track_caller]
+fn refusal(files: &PrefixFiles, path: &Path) -> String {
+    match files.read(path) {
+        Err(PrefixFileError::Refused(Error::PrefixFile { path: named, reason })) => {
+            assert_eq!(named, path);
+            reason
+        }
+        other => panic!("{other:?} instead of a refusal"),
+    }
+}
+
+#[track_caller]
+fn io_error(outcome: Result<impl std::fmt::Debug, PrefixFileError>) -> std::io::ErrorKind {
+    match outcome {
+        Err(PrefixFileError::Io { source, .. }) => source.kind(),
+        other => panic!("{other:?} instead of the system's error"),
+    }
+}
+
+#[test]
+fn what_was_written_comes_back() {
+    let (folder, files) = (Folder::new(), files());
+    let path = folder.at("a.prefix");
+    for prefix in [prefix(90, None), prefix(30, Some((0..2048_u16).map(f32::from).collect()))] {
+        files.write(&path, &prefix).expect("the folder is writable");
+        assert_eq!(files.read(&path).expect("it was just written"), prefix);
+        assert_eq!(folder.names(), ["a.prefix"], "the second one took the place of the first, and nothing else is left");
+    }
+}
+
+#[test]
+fn a_prefix_goes_on_from_its_file_in_an_engine_of_the_other_attention() {
+    let (folder, tokens) = (Folder::new(), prompt(120));
+    let runner_with = |flash_attention| try_start(|config| config.flash_attention = flash_attention).expect("it runs").0;
+    let mut expected = Vec::new();
+    for (flash_attention, name) in [(FlashAttention::On, "on"), (FlashAttention::Off, "off")] {
+        let mut runner = runner_with(flash_attention);
+        runner.decode(&rows_of(SequenceId(0), 0, &tokens[..100])).expect("the plan is valid");
+        let pieces = [0..70, 70..100]
+            .map(|range| SavedPiece { bytes: runner.save(SequenceId(0), range.clone()).expect("it is held").into(), range });
+        let prefix = SavedPrefix { tokens: tokens[..100].to_vec(), pieces: pieces.into(), logits: None };
+        files().write(&folder.at(name), &prefix).expect("the folder is writable");
+        runner.decode(&rows_of(SequenceId(0), 100, &tokens[100..])).expect("the plan is valid");
+        expected.push(runner.logits(19).to_vec());
+    }
+    for (name, flash_attention) in [("on", FlashAttention::Off), ("off", FlashAttention::On), ("on", FlashAttention::On)] {
+        let mut runner = runner_with(flash_attention);
+        for piece in files().read(&folder.at(name)).expect("it was just written").pieces {
+            runner.restore(SequenceId(3), &piece.bytes, piece.range).expect("the piece is whole");
+        }
+        runner.decode(&rows_of(SequenceId(3), 100, &tokens[100..])).expect("the plan is valid");
+        for expected in &expected {
+            let distances = runner.logits(19).iter().zip(expected).map(|(a, b)| (a - b).abs());
+            // As in the tests of the runner: two kernels of attention, over 16-bit numbers.
+            assert!(distances.fold(0.0, f32::max) < 0.25);
+        }
+    }
+}
+
+#[test]
+fn any_damage_is_refused() {
+    let (folder, files) = (Folder::new(), files());
+    let path = folder.at("a.prefix");
+    files.write(&path, &prefix(60, None)).expect("the folder is writable");
+    let whole = fs::read(&path).expect("it was just written");
+    let refusal_of = |bytes: &[u8]| {
+        fs::write(&path, bytes).expect("the folder is writable");
+        refusal(&files, &path)
+    };
+    for bit in 0..whole.len() * 8 {
+        let mut damaged = whole.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let reason = refusal_of(&damaged);
+        let words = match bit / 8 {
+            0..8 => "no saved prefix",
+            8..12 => "only version 1",
+            12..20 => "bytes",
+            _ => "checksum",
+        };
+        assert!(reason.contains(words), "bit {bit}: {reason}");
+    }
+    for n_kept in 0..whole.len() {
+        let reason = refusal_of(&whole[..n_kept]);
+        let words = if n_kept < 20 { "too short" } else { "cut short" };
+        assert!(reason.contains(words), "{n_kept} bytes: {reason}");
+    }
+    assert!(refusal_of(&[&whole[..], &[0]].concat()).contains("bytes too many"));
+    let mut of_next_version = whole.clone();
+    of_next_version[8] = 2;
+    assert_eq!(refusal_of(&of_next_version), "its format is version 2; only version 1 can be read");
+    fs::write(&path, &whole).expect("the folder is writable");
+    files.read(&path).expect("it is whole again");
+}
+
+/// Numbers that contradict each other under a checksum that is right: somebody else's program wrote them.
+#[test]
+fn a_checksum_alone_earns_no_trust() {
+    let (folder, files) = (Folder::new(), files());
+    let path = folder.at("a.prefix");
+    files.write(&path, &prefix(60, None)).expect("the folder is writable");
+    let whole = fs::read(&path).expect("it was just written");
+    let read_with = |at: usize, bytes: &[u8]| {
+        let mut changed = whole[..whole.len() - 32].to_vec();
+        changed[at..at + bytes.len()].copy_from_slice(bytes);
+        changed.extend(blake3::hash(&changed).as_bytes());
+        fs::write(&path, changed).expect("the folder is writable");
+        files.read(&path)
+    };
+    let (n_tokens, n_pieces, n_logits, tokens, table) = (60, 64, 68, 72, 72 + 60 * 4);
+    for (at, number) in [
+        (n_tokens, 59),
+        (n_tokens, 0),
+        (n_tokens, u32::MAX),
+        (n_pieces, 1),
+        (n_pieces, 3),
+        (n_pieces, u32::MAX),
+        (n_logits, 1),
+        (n_logits, 2048),
+        (n_logits, u32::MAX),
+        (tokens, 2048),
+        (tokens, u32::MAX),
+        (table, 1),
+        (table + 4, 0),
+        (table + 4, 21),
+        (table + 8, 19),
+        (table + 8, u32::MAX),
+        (table + 12, u32::MAX),
+        (table + 20, 61),
+        (table + 24, 39),
+    ] {
+        let outcome = read_with(at, &number.to_le_bytes());
+        assert!(matches!(outcome, Err(PrefixFileError::Refused(_))), "{number} at {at}: {outcome:?}");
+    }
+    read_with(n_tokens, &60_u32.to_le_bytes()).expect("nothing was changed");
+}
+
+#[test]
+fn a_file_of_another_cache_or_model_is_refused() {
+    let folder = Folder::new();
+    let path = folder.at("a.prefix");
+    files().write(&path, &prefix(60, None)).expect("the folder is writable");
+    let quantized = EngineConfig { type_v: KvType::Q8_0, ..EngineConfig::default() };
+    let reason = refusal(&PrefixFiles::new(demo(), &quantized), &path);
+    assert_eq!(reason, "its V is F16; this engine's is Q8_0");
+    let model = write_tiny(Kind::Window);
+    let other = load(&model).expect("the toy model loads");
+    let other = PrefixFiles::new(other.into(), &EngineConfig::default());
+    let reason = refusal(&other, &path);
+    assert!(reason.contains("other weights than those of"), "{reason}");
+    // And the reverse: what the other model wrote is nothing to this one.
+    let saved = SavedPrefix { tokens: vec![1; 60], ..prefix(60, None) };
+    other.write(&path, &saved).expect("the folder is writable");
+    assert_eq!(other.read(&path).expect("it was just written"), saved);
+    refusal(&files(), &path);
+    fs::remove_file(&model).expect("it is there");
+}
+
+#[test]
+fn what_the_system_refuses_is_its_own_error() {
+    use std::io::ErrorKind;
+    let (folder, files) = (Folder::new(), files());
+    assert_eq!(io_error(files.read(&folder.at("none"))), ErrorKind::NotFound);
+    assert_eq!(io_error(files.write(&folder.at("none/a.prefix"), &prefix(60, None))), ErrorKind::NotFound);
+    assert_eq!(io_error(files.write(Path::new("/"), &prefix(60, None))), ErrorKind::InvalidInput);
+    assert!(refusal(&files, &folder.0).contains("not a regular file"));
+    // The name is that of a folder: what was written beside it is removed again.
+    fs::create_dir(folder.at("a.prefix")).expect("the folder is writable");
+    io_error(files.write(&folder.at("a.prefix"), &prefix(60, None)));
+    assert_eq!(folder.names(), ["a.prefix"]);
+    // The model's file is gone, so nobody can say what was saved.
+    let path = write_tiny(Kind::Recurrent);
+    let model = load(&path).expect("the toy model loads");
+    fs::remove_file(&path).expect("it is there");
+    let gone = PrefixFiles::new(model.into(), &EngineConfig::default());
+    assert_eq!(io_error(gone.write(&folder.at("b.prefix"), &prefix(60, None))), ErrorKind::NotFound);
+}

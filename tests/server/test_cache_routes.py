@@ -1,0 +1,179 @@
+"""`/prefixes` pins what must stay computed, `/cache` shows what is."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import cast
+
+import httpx
+import pytest
+from litestar.testing import AsyncTestClient
+
+import weft
+from tests.helpers import prompt_of, wait_until
+from tests.server.conftest import PROMPT, answers
+from tests.server.live import LiveServer
+from tests.server.matchers import COUNT, SOME_TEXT, Json
+from weft.server import create_app
+from weft.server.cache import translate
+from weft.server.cache.schemas import CacheReport
+
+SYSTEM = "You are a kind storyteller. Your stories are short, and they always end well."
+
+
+@pytest.fixture
+async def small() -> AsyncIterator[httpx.AsyncClient]:
+    """A server with one slot, and a store of 1 MiB."""
+    async with AsyncTestClient(create_app(weft.Engine(slots=1, ctx_size=1024, threads=1, cache_ram=1))) as client:
+        await answers(client, 200)
+        yield client
+
+
+async def test_a_prefix_is_pinned_listed_and_unpinned(small: httpx.AsyncClient) -> None:
+    answer = await small.post("/prefixes", json={"prompt": SYSTEM})
+    assert answer.status_code == 200
+    pinned = answer.json()
+    assert pinned == {"id": COUNT, "n_tokens": COUNT, "n_bytes": COUNT}
+    tokens = (await small.post("/tokenize", json={"content": SYSTEM, "add_special": True})).json()["tokens"]
+    assert pinned["n_tokens"] == len(tokens)
+    listed = (await small.get("/prefixes")).json()
+    assert listed == {"prefixes": [pinned | {"text": "<s>" + SYSTEM}]}
+    used = (await small.post("/completion", json={"prompt": [*tokens, 400], "n_predict": 1})).json()
+    assert (used["timings"]["cache_n"], used["timings"]["prompt_n"]) == (len(tokens), 1)
+    unpinned = await small.delete(f"/prefixes/{pinned['id']}")
+    assert (unpinned.status_code, unpinned.content) == (204, b"")
+    assert (await small.get("/prefixes")).json() == {"prefixes": []}
+
+
+@pytest.mark.parametrize("prompt", [prompt_of(30, "tokens"), [1, "Once upon a time,"]], ids=["tokens", "mixed"])
+async def test_a_list_is_one_prompt(small: httpx.AsyncClient, prompt: list[int | str]) -> None:
+    pinned = (await small.post("/prefixes", json={"prompt": prompt})).json()
+    [listed] = (await small.get("/prefixes")).json()["prefixes"]
+    assert listed["id"] == pinned["id"]
+
+
+@pytest.mark.parametrize("prefix_id", ["99", "-1", str(2**70)])
+async def test_a_prefix_there_is_not_cannot_be_unpinned(small: httpx.AsyncClient, prefix_id: str) -> None:
+    answer = await small.delete(f"/prefixes/{prefix_id}")
+    assert answer.status_code == 404
+    message = f"no pinned prefix has the id {prefix_id}"
+    assert answer.json() == {"error": {"code": 404, "message": message, "type": "not_found_error"}}
+
+
+async def test_pins_beyond_half_of_the_cache_are_refused(small: httpx.AsyncClient) -> None:
+    answer = await small.post("/prefixes", json={"prompt": prompt_of(500, "half")})
+    assert answer.status_code == 409
+    assert answer.json() == {"error": {"code": 409, "message": SOME_TEXT, "type": "conflict_error"}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"prompt": None}, {"prompt": []}, {"prompt": [99_999]}, {"prompt": 5}, {"prompt": [[1]]}, {"prompt": {"a": 1}}],
+    ids=str,
+)
+async def test_what_is_no_prompt_is_refused(small: httpx.AsyncClient, body: dict[str, Json]) -> None:
+    answer = await small.post("/prefixes", json=body)
+    assert answer.status_code == 400
+    assert answer.json() == {"error": {"code": 400, "message": SOME_TEXT, "type": "invalid_request_error", "param": "prompt"}}
+
+
+async def test_a_client_that_leaves_pins_nothing(live: LiveServer) -> None:
+    async with httpx.AsyncClient(base_url=live.url) as client:
+        busy = asyncio.create_task(client.post("/completion", json={"prompt": PROMPT, "n": 8, "ignore_eos": True}))
+        await wait_until(lambda: len(live.busy_slots()) == 4)
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post("/prefixes", json={"prompt": prompt_of(300, "leaves")}, timeout=0.2)
+        busy.cancel()
+        await asyncio.gather(busy, return_exceptions=True)
+    await wait_until(lambda: live.busy_slots() == [])
+    assert live.get("/prefixes") == {"prefixes": []}
+
+
+async def test_the_cache_is_a_tree_in_a_list(small: httpx.AsyncClient) -> None:
+    shared = (await small.post("/tokenize", json={"content": PROMPT * 5, "add_special": True})).json()["tokens"]
+    for ending in ([400, 401], [402, 403, 404]):
+        await small.post("/completion", json={"prompt": [*shared, *ending], "n_predict": 1})
+    pinned = (await small.post("/prefixes", json={"prompt": shared})).json()
+    report = (await small.get("/cache")).json()
+    assert report["cells"] == {"total": 1024, "used": COUNT, "idle": COUNT, "reached": COUNT}
+    assert report["cells"]["idle"] == report["cells"]["used"] <= report["cells"]["reached"]
+    assert report["sequence_ids"] == {"total": COUNT, "used": COUNT}
+    assert report["store"] == {"n_bytes": COUNT, "max_bytes": 2**20, "n_pieces": COUNT}
+    [trunk, *children] = report["nodes"]
+    anywhere = {"tier": SOME_TEXT, "slots": [], "n_hits": COUNT, "n_stored_bytes": COUNT}
+    assert trunk == anywhere | {
+        "parent": None,
+        "children": [1, 2],
+        "start": 0,
+        "n_tokens": pinned["n_tokens"],
+        "text": "<s>" + PROMPT * 5,
+        "is_text_cut": False,
+        "is_pinned": True,
+        "is_evictable": False,
+    }
+    assert sorted(child["n_tokens"] for child in children) == [2, 3]
+    for child in children:
+        assert child == anywhere | {
+            "parent": 0,
+            "children": [],
+            "start": pinned["n_tokens"],
+            "n_tokens": COUNT,
+            "text": SOME_TEXT,
+            "is_text_cut": False,
+            "is_pinned": False,
+            "is_evictable": True,
+        }
+    assert sum(node["n_stored_bytes"] for node in report["nodes"]) == report["store"]["n_bytes"]
+
+
+async def test_what_runs_is_shown_and_cannot_be_evicted(live: LiveServer) -> None:
+    async with httpx.AsyncClient(base_url=live.url) as client:
+        body = {"prompt": prompt_of(40, "shown"), "ignore_eos": True, "stream": True}
+        async with client.stream("POST", "/completion", json=body) as answer:
+            await anext(answer.aiter_lines())
+            report = (await client.get("/cache")).json()
+    running = [node for node in report["nodes"] if node["slots"]]
+    assert sum(node["n_tokens"] for node in running) >= 40
+    assert not any(node["is_evictable"] for node in running)
+
+
+def stretch(parent: int | None, tokens: list[int]) -> Json:
+    return SimpleNamespace(
+        parent=parent,
+        tokens=tokens,
+        n_tokens=len(tokens),
+        start=0,
+        tier="store",
+        slots=[],
+        is_pinned=False,
+        n_hits=0,
+        n_stored_bytes=0,
+    )
+
+
+def report_of(nodes: list[Json]) -> CacheReport:
+    stats = SimpleNamespace(
+        n_cells=0, n_cells_used=0, n_cells_idle=0, n_cells_reached=0, n_ids=0, n_ids_used=0,
+        store=SimpleNamespace(n_bytes=0, max_bytes=None, n_pieces=0),
+    )  # fmt: skip
+    return translate.report(nodes, cast("weft.Stats", stats), lambda tokens: "".join(map(chr, tokens)))
+
+
+@pytest.mark.parametrize(
+    ("n_tokens", "text", "is_cut"),
+    [
+        (200, "ab" * 100, False),
+        (201, "ab" * 50 + "…" + "ba" * 50, True),
+        (10_000, "ab" * 50 + "…" + "ab" * 50, True),
+        (10_001, "ab" * 50 + "…" + "ba" * 50, True),
+    ],
+)
+def test_of_a_long_text_both_ends_are_shown(n_tokens: int, text: str, is_cut: bool) -> None:
+    [node] = report_of([stretch(None, [*map(ord, "ab")] * (n_tokens // 2) + [97] * (n_tokens % 2))]).nodes
+    assert (node.text, node.is_text_cut) == (text, is_cut)
+
+
+def test_a_tree_of_any_depth_is_a_flat_list() -> None:
+    nodes = report_of([stretch(place - 1 if place else None, [97]) for place in range(100_000)]).nodes
+    assert nodes[0].children == [1]
+    assert nodes[-1].parent == 99_998

@@ -1,0 +1,137 @@
+"""`/metrics` is what Prometheus reads, and counts what was computed and what was shared."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from litestar.testing import AsyncTestClient
+from prometheus_client.parser import text_string_to_metric_families
+
+import weft
+from tests.helpers import prompt_of
+from tests.server.conftest import answers
+from tests.server.matchers import NUMBER
+from weft.server import create_app, prometheus
+from weft.settings import Settings
+
+LLAMA_SERVERS = {
+    "prompt_tokens": "counter",
+    "prompt_tokens_cached": "counter",
+    "tokens_predicted": "counter",
+    "n_decode": "counter",
+    "requests_processing": "gauge",
+    "requests_deferred": "gauge",
+    "kv_cache_usage_ratio": "gauge",
+    "kv_cache_tokens": "gauge",
+}
+OURS = {
+    "prompt_tokens": "counter",
+    "preempted": "counter",
+    "cells": "gauge",
+    "cells_used": "gauge",
+    "cells_idle": "gauge",
+    "cells_reached": "gauge",
+    "sequence_ids": "gauge",
+    "sequence_ids_used": "gauge",
+    "store_bytes": "gauge",
+    "store_limit_bytes": "gauge",
+    "store_pieces": "gauge",
+    "tokens_saved": "counter",
+    "tokens_restored": "counter",
+    "tokens_forgotten": "counter",
+    "tokens_relocated": "counter",
+    "step_seconds": "counter",
+}
+PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill", "restore")
+
+
+@pytest.fixture
+async def metered() -> AsyncIterator[httpx.AsyncClient]:
+    """A server with one slot, a store of 1 MiB, and `/metrics`."""
+    engine = weft.Engine(slots=1, ctx_size=512, threads=1, cache_ram=1)
+    async with AsyncTestClient(create_app(engine, Settings(metrics=True))) as client:
+        await answers(client, 200)
+        yield client
+
+
+async def samples(client: httpx.AsyncClient) -> dict[str, float]:
+    """The value of each sample, by its name and its label's value."""
+    text = (await client.get("/metrics")).text
+    return {
+        " ".join([sample.name, *sample.labels.values()]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+async def test_prometheus_reads_every_metric(metered: httpx.AsyncClient) -> None:
+    answer = await metered.get("/metrics")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    families = list(text_string_to_metric_families(answer.text))
+    assert {family.name: family.type for family in families} == {
+        **{f"llamacpp:{name}": kind for name, kind in LLAMA_SERVERS.items()},
+        **{f"weft:{name}": kind for name, kind in OURS.items()},
+    }
+    for family in families:
+        assert family.documentation
+        assert all(sample.value == NUMBER for sample in family.samples)
+        assert all(sample.name == family.name + "_total" * (family.type == "counter") for sample in family.samples)
+
+
+async def test_what_is_computed_and_shared_is_counted(metered: httpx.AsyncClient) -> None:
+    prompt = prompt_of(300, "counted")
+
+    async def complete(prompt: list[int], n_predict: int) -> None:
+        await metered.post("/completion", json={"prompt": prompt, "n_predict": n_predict, "ignore_eos": True})
+
+    await complete(prompt, 8)
+    await complete(prompt, 1)
+    await complete(prompt_of(300, "between"), 1)
+    await complete([*prompt, 400], 1)
+    counted = await samples(metered)
+    n_cached = 299 + 300
+    assert counted["llamacpp:prompt_tokens_total"] == counted["weft:prompt_tokens_total computed"] == 300 + 1 + 300 + 1
+    assert counted["llamacpp:prompt_tokens_cached_total"] == n_cached
+    sources = [counted[f"weft:prompt_tokens_total {source}"] for source in ("pool", "store", "awaited")]
+    assert sum(sources) == n_cached
+    # The second prompt had no room beside the first.
+    assert sources[1] >= 300
+    assert counted["llamacpp:tokens_predicted_total"] == 8 + 1 + 1 + 1
+    assert counted["llamacpp:requests_processing"] == counted["llamacpp:requests_deferred"] == 0
+    assert counted["llamacpp:kv_cache_tokens"] == counted["weft:cells_used"]
+    assert counted["llamacpp:kv_cache_usage_ratio"] == counted["weft:cells_used"] / counted["weft:cells"]
+    assert counted["weft:cells"] == 512
+    assert 0 < counted["weft:store_bytes"] <= counted["weft:store_limit_bytes"] == 2**20
+    assert counted["weft:tokens_saved_total"] >= counted["weft:tokens_restored_total"] >= 300
+    assert counted["weft:step_seconds_total decode"] > 0
+    assert counted["weft:step_seconds_total spill"] > 0
+    assert {f"weft:step_seconds_total {part}" for part in PARTS} <= counted.keys()
+
+
+async def test_without_its_flag_it_is_not_supported(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/metrics")
+    assert answer.status_code == 501
+    message = "This server does not support metrics endpoint. Start it with `--metrics`"
+    assert answer.json() == {"error": {"code": 501, "message": message, "type": "not_supported_error"}}
+    assert (await client.get("/props")).json()["endpoint_metrics"] is False
+
+
+async def test_with_its_flag_props_say_so(metered: httpx.AsyncClient) -> None:
+    assert (await metered.get("/props")).json()["endpoint_metrics"] is True
+
+
+def test_the_format_is_exact() -> None:
+    text = prometheus.write(
+        [
+            prometheus.counter("a_total", 'about "a"\\\n', {'x"\\\n': 1, "y": 0.5}, label="of"),
+            prometheus.gauge("b", "about b", float("inf")),
+            prometheus.gauge("c", "about c", 12345678901234567),
+        ]
+    )
+    assert text == (
+        '# HELP a_total about "a"\\\\\\n\n# TYPE a_total counter\na_total{of="x\\"\\\\\\n"} 1\na_total{of="y"} 0.5\n'
+        "# HELP b about b\n# TYPE b gauge\nb +Inf\n# HELP c about c\n# TYPE c gauge\nc 12345678901234567\n"
+    )
+    first, *_ = text_string_to_metric_families(text)
+    assert first.documentation == 'about "a"\\\n'
+    assert [sample.labels["of"] for sample in first.samples] == ['x"\\\n', "y"]
