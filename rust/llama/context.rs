@@ -262,10 +262,10 @@ impl Context {
         let (n_read, errors) = logging::errors_during(|| unsafe {
             sys::llama_state_seq_set_data(self.raw.as_ptr(), bytes.as_ptr(), bytes.len(), id)
         });
-        match n_read == bytes.len() {
-            true => Ok(()),
-            false => Err(state_error("llama.cpp could not place the cells", &errors)),
+        if n_read != bytes.len() {
+            return Err(state_error("llama.cpp could not place the cells", &errors));
         }
+        Ok(())
     }
 
     /// Position and owners of every used cell, in the order of the cells, as llama.cpp writes the whole memory.

@@ -28,12 +28,12 @@ impl LlamaRunner {
             bytes?
         };
         let layout = self.layout()?;
-        let piece = layout.sort(bytes).map_err(bad_piece)?;
-        let found = layout.check(&piece).map_err(bad_piece)?.range;
-        match found == *range {
-            true => Ok(piece),
-            false => refuse(format!("of tokens {range:?} only {found:?} could be saved")),
+        let piece = layout.sort(bytes).map_err(|why| bad_piece(&why))?;
+        let found = layout.check(&piece).map_err(|why| bad_piece(&why))?.range;
+        if found != *range {
+            return refuse(format!("of tokens {range:?} only {found:?} could be saved"));
         }
+        Ok(piece)
     }
 
     /// See [`crate::engine::runner::Runner::restore`].
@@ -42,7 +42,7 @@ impl LlamaRunner {
         if kept.is_empty() || kept.start != n_held {
             return refuse(format!("tokens {kept:?} were to be appended to sequence {}, which holds {n_held}", id.0));
         }
-        let Checked { range, whole_from, bytes } = self.layout()?.check(piece).map_err(bad_piece)?;
+        let Checked { range, whole_from, bytes } = self.layout()?.check(piece).map_err(|why| bad_piece(&why))?;
         if kept.start < range.start || kept.end > range.end {
             return refuse(format!("tokens {kept:?} were to be restored from a piece that holds {range:?}"));
         }
@@ -75,10 +75,8 @@ impl LlamaRunner {
         let placed = unsafe { self.context.write_state(self.spare, &bytes) };
         if placed.is_ok() {
             // Below the hole that this piece may leave nobody looks any more.
-            let whole_from = match whole_from <= kept.start {
-                true => self.context.whole_from(id),
-                false => whole_from.min(kept.end),
-            };
+            let leaves_hole = whole_from > kept.start;
+            let whole_from = if leaves_hole { whole_from.min(kept.end) } else { self.context.whole_from(id) };
             self.context.lend(self.spare, id, kept.clone());
             self.context.set_held(id, kept.end, whole_from);
         }
@@ -127,6 +125,6 @@ fn refuse<T>(reason: String) -> Result<T, StateError> {
     Err(StateError { reason })
 }
 
-fn bad_piece(reason: String) -> StateError {
+fn bad_piece(reason: &str) -> StateError {
     StateError { reason: format!("the piece does not fit this memory: {reason}") }
 }

@@ -134,7 +134,9 @@ fn tokens_take_the_lowest_free_cells() {
                 end = (start..end).find(|&position| *cells.owners(id, position) != owners).unwrap_or(end);
                 let ids: Vec<_> = owners.iter().map(|&id| SequenceId(id)).collect();
                 runner.relocate(&ids, start..end).expect("its own cells are free");
-                owners.iter().for_each(|&id| cells.forget(id, start, end));
+                for &id in &owners {
+                    cells.forget(id, start, end);
+                }
                 for position in start..end {
                     cells.take(N_IDS, position);
                     let moved = cells.0.iter_mut().flatten().find(|(_, owners)| owners.contains(&N_IDS));

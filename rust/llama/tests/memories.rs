@@ -186,7 +186,9 @@ fn states_are_saved_whole(kind: Kind, saved: FlashAttention, restored: FlashAtte
     runner.save(A, 1..40).expect_err("a state cannot be cut");
     let (mut runner, _) = start_with(&model, restored);
     // Every id but one is in use, and two share a state.
-    [A, B, C, D].iter().for_each(|&id| drop(compute(&mut runner, id, 0, &tokens[..7])));
+    for id in [A, B, C, D] {
+        compute(&mut runner, id, 0, &tokens[..7]);
+    }
     runner.fork(A, F, 7);
     let texts = [&tokens[..40], &[&tokens[..40], &tokens[45..50]].concat()];
     for ((n, piece), text) in pieces.iter().zip(texts) {

@@ -1,0 +1,247 @@
+//! What it costs to move a part of the cache out of the pool and back: time, and memory beyond the bytes themselves.
+//!
+//! `cargo bench --bench state` takes about half a minute, `-- --quick` a few seconds. One of eight branches of a prompt is saved
+//! as eight that were decoded together leave it: every cell of it among cells of the others. Then it is restored into free cells
+//! that are neighbours, and saved again from there.
+#![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
+#![allow(clippy::print_stderr, reason = "and says there what is wrong")]
+#![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a bench's counts are small")]
+#![allow(unsafe_code, reason = "the allocator is asked to give back what it keeps, so that what a call takes can be seen")]
+
+#[allow(dead_code, reason = "the bench of decoding, which shares this folder, uses all of it")]
+mod support {
+    pub(crate) mod gguf;
+    pub(crate) mod machine;
+    pub(crate) mod synthetic;
+}
+
+use std::env;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use support::{machine, synthetic};
+use weft::config::{EngineConfig, FlashAttention, Limits, ModelConfig};
+use weft::engine::runner::{Plan, Row, Runner, SequenceId};
+use weft::llama::{LlamaRunner, Model};
+
+const USAGE: &str = "\
+usage: cargo bench --bench state -- [--quick] [NAME]
+
+  NAME       only models whose file name holds NAME
+  --quick    shorter branches, fewer rounds: a few seconds
+
+WEFT_BENCH_MODEL names a GGUF file to measure in place of the demo model.";
+
+const N_BRANCHES: u16 = 8;
+
+/// Tokens that the branches share.
+const N_PROMPT: u32 = 64;
+
+/// The branch that is saved; any would do.
+const SAVED: SequenceId = SequenceId(3);
+
+/// Where it is restored to.
+const RESTORED: SequenceId = SequenceId(N_BRANCHES);
+
+/// What was asked for on the command line.
+struct Options {
+    /// Tokens of each branch.
+    n_tokens: u32,
+    n_rounds: usize,
+    name: String,
+}
+
+fn main() -> ExitCode {
+    let outcome = parse(env::args().skip(1)).and_then(|options| options.map_or(Ok(()), |options| bench(&options)));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("state bench: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The options, or `None` after the help was printed.
+fn parse(args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
+    let mut options = Options { n_tokens: 300, n_rounds: 9, name: String::new() };
+    for arg in args {
+        match arg.as_str() {
+            // Cargo adds this one by itself.
+            "--bench" => {}
+            "--quick" => (options.n_tokens, options.n_rounds) = (60, 3),
+            "--help" | "-h" => {
+                println!("{USAGE}");
+                return Ok(None);
+            }
+            flag if flag.starts_with('-') => return Err(format!("{flag} is no option\n\n{USAGE}")),
+            name => name.clone_into(&mut options.name),
+        }
+    }
+    Ok(Some(options))
+}
+
+fn bench(options: &Options) -> Result<(), String> {
+    let synthetic = synthetic::ensure().map_err(|error| format!("cannot write the synthetic model: {error}"))?;
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/weft/models/storyteller-q8_0.gguf");
+    let small = env::var_os("WEFT_BENCH_MODEL").map_or(demo, PathBuf::from);
+    let models = [synthetic, small].map(|path| (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path));
+    let chosen: Vec<_> = models.into_iter().filter(|(name, _)| name.contains(&options.name)).collect();
+    if chosen.is_empty() {
+        return Err(format!("no model's file name holds {:?}", options.name));
+    }
+    println!("saving and restoring one of {N_BRANCHES} branches, {} tokens long, in f16", options.n_tokens);
+    println!("  processor       {}, {} physical cores", machine::cpu(), machine::n_cores());
+    println!("  load before     {} (above 0, other work blurs the times)", machine::load());
+    println!("  compiler        {}", machine::compiler());
+    for (name, path) in chosen {
+        let config = ModelConfig { path, n_gpu_layers: Some(0), use_mmap: true, use_mlock: false };
+        let model = Arc::new(Model::load(&config, |_| {}).map_err(|error| error.to_string())?);
+        println!("\n{name}: {}", machine::llama_features());
+        println!(
+            "  flash      cells          piece │      save             peak │   restore             peak │ one more run costs"
+        );
+        println!("  attention                   kB │        ms  µs/token    kB │        ms  µs/token    kB │ as many tokens as");
+        for flash_attention in [FlashAttention::On, FlashAttention::Off] {
+            bench_attention(&model, flash_attention, options)?;
+        }
+    }
+    println!(
+        "\npeak: what the process took beyond what it had, the piece itself included, when it was measured for the first time"
+    );
+    println!(
+        "one more run: (save scattered − save adjacent) / (runs − 1), over a token of the adjacent save; and the engine's estimate"
+    );
+    Ok(())
+}
+
+fn bench_attention(model: &Arc<Model>, flash_attention: FlashAttention, options: &Options) -> Result<(), String> {
+    let n_ctx = N_PROMPT + (u32::from(N_BRANCHES) + 1) * options.n_tokens;
+    let config = EngineConfig {
+        n_slots: Some(u32::from(N_BRANCHES)),
+        n_ctx: Some(n_ctx),
+        n_threads: Some(machine::n_cores()),
+        flash_attention,
+        ..EngineConfig::default()
+    };
+    let facts = model.facts(config.type_k, config.type_v);
+    let limits = config.settle(&facts, u64::MAX, u64::MAX).map_err(|error| error.to_string())?;
+    let mut runner = LlamaRunner::new(Arc::clone(model), &config, &limits).map_err(|error| error.to_string())?;
+    fan_out(&mut runner, &limits, options.n_tokens)?;
+
+    let range = N_PROMPT..N_PROMPT + options.n_tokens;
+    let scattered = measure_save(&mut runner, SAVED, &range, options.n_rounds)?;
+    runner.fork(SAVED, RESTORED, N_PROMPT);
+    let piece = save(&mut runner, SAVED, &range)?;
+    // All cells below are taken, so these are neighbours.
+    let restored = measure(options.n_rounds, |round| {
+        if round > 0 && !runner.truncate(RESTORED, N_PROMPT) {
+            return Err("the memory cannot be cut".to_owned());
+        }
+        let started = Instant::now();
+        runner.restore(RESTORED, &piece, range.clone()).map_err(|error| error.to_string())?;
+        Ok(started.elapsed().as_secs_f64() * 1e3)
+    })?;
+    let adjacent = measure_save(&mut runner, RESTORED, &range, options.n_rounds)?;
+
+    let flash_attention = format!("{flash_attention:?}").to_lowercase();
+    let n_tokens = f64::from(options.n_tokens);
+    let cost = |Cost { ms, peak_kb }: &Cost| format!("{ms:>10.2} {:>9.2} {peak_kb:>7}", ms * 1e3 / n_tokens);
+    let of_a_run = (scattered.ms - adjacent.ms) / (n_tokens - 1.0) / (adjacent.ms / n_tokens);
+    let estimate = runner.memory().tokens_per_run;
+    let kb = piece.len() / 1024;
+    let empty = " ".repeat(28);
+    println!("  {flash_attention:<10} scattered {kb:>9} │{} │{empty} │ {of_a_run:.1} (estimate {estimate})", cost(&scattered));
+    println!("  {flash_attention:<10} adjacent  {kb:>9} │{} │{} │", cost(&adjacent), cost(&restored));
+    Ok(())
+}
+
+/// Lays out the cells as eight branches that were decoded together leave them, in the time of one: a branch is computed, cut into
+/// pieces of one token, and restored for all of them in turns. Each piece takes the lowest free cell, as a row of a decode does.
+fn fan_out(runner: &mut LlamaRunner, limits: &Limits, n_tokens: u32) -> Result<(), String> {
+    let row = |position: u32| Row {
+        sequence: SequenceId(0),
+        token: 300 + (position * 7).cast_signed() % 1_000,
+        position,
+        wants_logits: false,
+    };
+    let n_held = N_PROMPT + n_tokens;
+    for start in (0..n_held).step_by(limits.n_ubatch as usize) {
+        let rows = (start..n_held.min(start + limits.n_ubatch)).map(row).collect();
+        runner.decode(&Plan { rows }).map_err(|error| error.to_string())?;
+    }
+    let pieces = (N_PROMPT..n_held).map(|position| save(runner, SequenceId(0), &(position..position + 1)));
+    let pieces = pieces.collect::<Result<Vec<_>, _>>()?;
+    if !runner.truncate(SequenceId(0), N_PROMPT) {
+        return Err("the memory cannot be cut".to_owned());
+    }
+    (1..N_BRANCHES).for_each(|branch| runner.fork(SequenceId(0), SequenceId(branch), N_PROMPT));
+    for (position, piece) in (N_PROMPT..).zip(&pieces) {
+        for branch in (0..N_BRANCHES).map(SequenceId) {
+            runner.restore(branch, piece, position..position + 1).map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// The median time of a call, and the memory that its first run took.
+struct Cost {
+    ms: f64,
+    peak_kb: u64,
+}
+
+fn measure_save(runner: &mut LlamaRunner, id: SequenceId, range: &Range<u32>, n_rounds: usize) -> Result<Cost, String> {
+    measure(n_rounds, |_| {
+        let started = Instant::now();
+        let piece = save(runner, id, range)?;
+        let elapsed = started.elapsed();
+        drop(piece);
+        Ok(elapsed.as_secs_f64() * 1e3)
+    })
+}
+
+fn save(runner: &mut LlamaRunner, id: SequenceId, range: &Range<u32>) -> Result<Box<[u8]>, String> {
+    runner.save(id, range.clone()).map_err(|error| error.to_string())
+}
+
+fn measure(n_rounds: usize, mut round: impl FnMut(usize) -> Result<f64, String>) -> Result<Cost, String> {
+    give_back_memory();
+    let before = start_high_water();
+    let mut times = vec![round(0)?];
+    let peak_kb = status_kb("VmHWM").saturating_sub(before);
+    for i in 1..n_rounds {
+        times.push(round(i)?);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(Cost { ms: times[times.len() / 2], peak_kb })
+}
+
+/// Has the allocator return free memory to the system, so that what a call takes shows.
+fn give_back_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        unsafe extern "C" {
+            fn malloc_trim(pad: usize) -> i32;
+        }
+        // SAFETY: glibc's own function, which any thread may call at any time.
+        unsafe { malloc_trim(0) };
+    }
+}
+
+/// Lowers the process's high-water mark to what it has now, and returns that in kB (Linux, `proc_pid_clear_refs(5)`).
+fn start_high_water() -> u64 {
+    // Where it cannot be lowered, peaks read too low: they show only what exceeds the highest so far.
+    let _ = fs::write("/proc/self/clear_refs", "5");
+    status_kb("VmHWM")
+}
+
+/// A line of `/proc/self/status` in kB; 0 where there is none.
+fn status_kb(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).unwrap_or(0)
+}

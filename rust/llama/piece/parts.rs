@@ -1,0 +1,233 @@
+//! The parts of a piece: what shape each has, and how it is read.
+
+use std::ops::Range;
+
+use llama_cpp_sys_2 as sys;
+
+/// llama.cpp's `llama_kv_cell_ext`, which the cells of some models have: two more coordinates and a token.
+const N_EXT: usize = 12;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The cells of an attention cache.
+    Cells(Cells),
+    /// A recurrent state. Always last.
+    State(State),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cells {
+    /// Bytes of a cell beyond its position and its owner.
+    pub(super) n_ext: usize,
+    /// Sizes of the rotations that K and V went through; 0 is none.
+    pub(super) rotations: [u32; 2],
+    /// Whether V lies in columns, one per element, rather than in rows, one per cell.
+    pub(super) in_columns: bool,
+    pub(super) keys: Vec<Tensor>,
+    /// One per layer; none where V is a view of K.
+    pub(super) values: Vec<Tensor>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) n_layer: u32,
+    pub(super) rows: Vec<Tensor>,
+}
+
+/// A layer's share of one cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tensor {
+    /// llama.cpp's number of the format.
+    pub(super) format: i32,
+    pub(super) n_bytes: usize,
+}
+
+impl Tensor {
+    /// Bytes of one number; `None` where several share a scale and none stands alone.
+    pub(super) fn element(self) -> Option<usize> {
+        let format = u32::try_from(self.format).ok().filter(|&format| format < sys::GGML_TYPE_COUNT)?;
+        // SAFETY: two look-ups in a constant table, within its bounds.
+        let (n_numbers, n_bytes) = unsafe { (sys::ggml_blck_size(format), sys::ggml_type_size(format)) };
+        (n_numbers == 1).then_some(n_bytes)
+    }
+}
+
+/// One part of a piece, as it was found.
+pub(super) enum View<'a> {
+    /// Without cells a part has no shape.
+    NoCells,
+    Cells(CellsView<'a>),
+    State(StateView<'a>),
+}
+
+pub(super) struct CellsView<'a> {
+    pub(super) shape: Cells,
+    pub(super) positions: Vec<u32>,
+    /// An entry for each cell.
+    pub(super) entries: &'a [u8],
+    pub(super) keys: Vec<&'a [u8]>,
+    pub(super) values: Vec<&'a [u8]>,
+}
+
+pub(super) struct StateView<'a> {
+    pub(super) shape: State,
+    /// The last token that the state has seen.
+    pub(super) position: u32,
+    pub(super) bytes: &'a [u8],
+}
+
+impl Cells {
+    /// Bytes of a cell's entry: position, number of owners, what some models add, owner.
+    pub(super) fn entry_bytes(&self) -> usize {
+        12 + self.n_ext
+    }
+
+    /// Refuses another shape, but for the place of V, which can be changed.
+    pub(super) fn compare(&self, found: &Self) -> Result<(), String> {
+        for (what, own, found) in [("K", &self.keys, &found.keys), ("V", &self.values, &found.values)] {
+            if own.len() != found.len() {
+                return Err(format!("it has {} layers of {what}, this cache {}", found.len(), own.len()));
+            }
+            if let Some(layer) = (0..own.len()).find(|&layer| own[layer] != found[layer]) {
+                let ours = own[layer];
+                let Tensor { format, n_bytes } = found[layer];
+                let (found, own) =
+                    (format!("format {format}, {n_bytes} bytes"), format!("format {}, {} bytes", ours.format, ours.n_bytes));
+                return Err(format!("layer {layer} of its {what} has another shape than this cache ({found}; {own})"));
+            }
+        }
+        if self.rotations != found.rotations {
+            return Err(format!("its K and V are rotated by {:?}, those of this cache by {:?}", found.rotations, self.rotations));
+        }
+        Ok(())
+    }
+}
+
+impl View<'_> {
+    /// The positions of the cells, which must be in order and without a gap; `None` where there are no cells.
+    pub(super) fn range(&self) -> Result<Option<Range<u32>>, String> {
+        match self {
+            View::NoCells => Ok(None),
+            View::State(state) => Ok(Some(0..state.position + 1)),
+            View::Cells(CellsView { positions, .. }) => {
+                let first = positions[0];
+                match (first..).zip(positions).find(|(expected, position)| expected != *position) {
+                    Some((expected, position)) => Err(format!("position {position} is where {expected} should be")),
+                    None => Ok(Some(first..positions[positions.len() - 1] + 1)),
+                }
+            }
+        }
+    }
+}
+
+/// The shapes of the parts up to the end, where each has `n_cells` cells. Which of the possible forms a part has is found by trying:
+/// only the right ones meet the end of the piece.
+pub(super) fn read_parts(reader: Reader, n_cells: usize, ends_in_state: bool) -> Option<Vec<Part>> {
+    if reader.0.is_empty() {
+        return (!ends_in_state).then(Vec::new);
+    }
+    let mut rest = reader;
+    if let Some(state) = read_state(&mut rest).filter(|_| ends_in_state && rest.0.is_empty()) {
+        return Some(vec![Part::State(state.shape)]);
+    }
+    let forms = [(0, true), (0, false), (N_EXT, true), (N_EXT, false)];
+    forms.into_iter().find_map(|(n_ext, has_values)| {
+        let mut rest = reader;
+        let View::Cells(view) = read_cells(&mut rest, n_ext, has_values)? else { return None };
+        let is_right = view.positions.len() == n_cells && view.positions.is_sorted();
+        let mut parts = read_parts(rest, n_cells, ends_in_state).filter(|_| is_right)?;
+        parts.insert(0, Part::Cells(view.shape));
+        Some(parts)
+    })
+}
+
+/// Reads `llama_kv_cache::state_write`. Whatever the bytes say, nothing is taken beyond their end.
+pub(super) fn read_cells<'a>(reader: &mut Reader<'a>, n_ext: usize, has_values: bool) -> Option<View<'a>> {
+    let (n_streams, n_cells) = (reader.u32()?, reader.size()?);
+    if n_streams != 1 {
+        return None;
+    }
+    if n_cells == 0 {
+        return Some(View::NoCells);
+    }
+    let entries = reader.take(n_cells.checked_mul(12 + n_ext)?)?;
+    let mut positions = Vec::with_capacity(n_cells);
+    for entry in entries.chunks_exact(12 + n_ext) {
+        let mut entry = Reader(entry);
+        let position = i32::from_le_bytes(entry.array()?);
+        // The highest one would have no successor.
+        positions.push(u32::try_from(position).ok().filter(|_| position < i32::MAX)?);
+        entry.u32().filter(|&n_owners| n_owners == 1)?;
+    }
+    let in_columns = match reader.u32()? {
+        0 => false,
+        1 => true,
+        _ => return None,
+    };
+    let n_layer = reader.u32()?;
+    let rotations = [reader.u32()?, reader.u32()?];
+    let (mut keys, mut values) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
+    for _ in 0..n_layer {
+        let tensor = Tensor { format: i32::from_le_bytes(reader.array()?), n_bytes: reader.long_size()? };
+        keys.0.push(tensor);
+        keys.1.push(reader.take(n_cells.checked_mul(tensor.n_bytes)?)?);
+    }
+    for _ in 0..if has_values { n_layer } else { 0 } {
+        let format = i32::from_le_bytes(reader.array()?);
+        let (element, n_bytes) = if in_columns { (Some(reader.size()?), reader.size()?) } else { (None, reader.long_size()?) };
+        let tensor = Tensor { format, n_bytes: n_bytes.checked_mul(element.unwrap_or(1))? };
+        if element.is_some() && element != tensor.element() {
+            return None;
+        }
+        values.0.push(tensor);
+        values.1.push(reader.take(n_cells.checked_mul(tensor.n_bytes)?)?);
+    }
+    let shape = Cells { n_ext, rotations, in_columns, keys: keys.0, values: values.0 };
+    Some(View::Cells(CellsView { shape, positions, entries, keys: keys.1, values: values.1 }))
+}
+
+/// Reads `llama_memory_recurrent::state_write` for one sequence, which has one cell, up to the end of the piece.
+pub(super) fn read_state<'a>(reader: &mut Reader<'a>) -> Option<StateView<'a>> {
+    let bytes = reader.0;
+    let n_cells = reader.u32()?;
+    let position = i32::from_le_bytes(reader.array()?);
+    let (n_owners, is_transposed, n_layer) = (reader.u32()?, reader.u32()?, reader.u32()?);
+    if (n_cells, n_owners, is_transposed) != (1, 0, 0) || position == i32::MAX {
+        return None;
+    }
+    let mut rows = Vec::new();
+    while !reader.0.is_empty() {
+        let row = Tensor { format: i32::from_le_bytes(reader.array()?), n_bytes: reader.long_size()? };
+        reader.take(row.n_bytes)?;
+        rows.push(row);
+    }
+    Some(StateView { shape: State { n_layer, rows }, position: u32::try_from(position).ok()?, bytes })
+}
+
+/// The bytes that are still to be read. llama.cpp writes numbers as the machine has them, and it runs on little-endian ones.
+#[derive(Clone, Copy)]
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(n)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.try_into().ok()
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn size(&mut self) -> Option<usize> {
+        usize::try_from(self.u32()?).ok()
+    }
+
+    fn long_size(&mut self) -> Option<usize> {
+        usize::try_from(u64::from_le_bytes(self.array()?)).ok()
+    }
+}
