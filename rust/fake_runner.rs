@@ -335,10 +335,8 @@ impl Runner for FakeRunner {
         let held = &self.sequences[usize::from(id.0)];
         let is_state = self.memory.forks == Forks::AtEnd;
         assert!(!is_state || (range.start == 0 && range.end as usize == held.len()), "a state is saved whole");
-        let mut cells: Vec<u32> = range.collect();
-        cells.sort_by_key(|&position| held[position as usize].cell);
-        let mut bytes = Vec::with_capacity(cells.len() * PIECE_TOKEN);
-        for position in cells {
+        let mut bytes = Vec::with_capacity(range.len() * PIECE_TOKEN);
+        for position in range {
             let before = position.checked_sub(1).map_or(0, |before| held[before as usize].digest);
             bytes.extend(position.to_le_bytes());
             bytes.extend(held[position as usize].digest.to_le_bytes());
@@ -348,7 +346,7 @@ impl Runner for FakeRunner {
         Ok(bytes.into())
     }
 
-    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<Vec<u32>, StateError> {
+    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError> {
         self.check_states()?;
         let mut tokens: Vec<(u32, u64, u64)> = Vec::new();
         for token in piece.chunks(PIECE_TOKEN) {
@@ -357,11 +355,8 @@ impl Runner for FakeRunner {
             let read = position.and_then(|position| Some((position, digest(4)?, digest(12)?)));
             tokens.push(read.ok_or_else(|| StateError { reason: "the piece is cut short".into() })?);
         }
-        let order: Vec<u32> = tokens.iter().map(|&(position, ..)| position).collect();
         let cells = self.find_cells(tokens.len()).ok_or_else(|| StateError { reason: "the pool is full".into() })?;
-        let mut placed: Vec<_> = tokens.into_iter().zip(cells).collect();
-        placed.sort_by_key(|&((position, ..), _)| position);
-        for ((position, digest, before), cell) in placed {
+        for ((position, digest, before), cell) in tokens.into_iter().zip(cells) {
             if !kept.contains(&position) {
                 self.release(&[Held { cell, digest }]);
                 continue;
@@ -378,20 +373,18 @@ impl Runner for FakeRunner {
         assert_eq!(self.sequences[usize::from(id.0)].len(), kept.end as usize, "the piece holds all that is kept of it");
         self.count_cells();
         self.control.lock().n_restores += 1;
-        Ok(order)
+        Ok(())
     }
 
     fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), StateError> {
         self.check_states()?;
         let places = range.start as usize..range.end as usize;
-        let mut order: Vec<usize> = places.clone().collect();
-        order.sort_by_key(|&place| self.sequences[usize::from(ids[0].0)][place].cell);
         for &id in ids {
             let held: Vec<Held> = self.sequences[usize::from(id.0)][places.clone()].to_vec();
             self.release(&held);
         }
-        let cells = self.find_cells(order.len()).expect("as many were just given up");
-        for (&place, cell) in order.iter().zip(cells) {
+        let cells = self.find_cells(places.len()).expect("as many were just given up");
+        for (place, cell) in places.zip(cells) {
             self.n_owners[cell] = u16::try_from(ids.len()).expect("there are at most 256 ids");
             for &id in ids {
                 self.held_mut(id)[place].cell = cell;

@@ -263,24 +263,24 @@ impl KvCache {
         }
     }
 
-    /// A saved piece was restored to `id`, which then holds `tokens` more: `positions` are those of the whole piece, in the order
-    /// in which they took cells; those outside of the tokens were given up again.
-    pub fn restored(&mut self, id: SequenceId, tokens: &[Token], positions: &[u32]) {
+    /// The saved `piece` of these tokens was restored to `id`, which then holds `tokens` more; what is outside of them was given
+    /// up again.
+    pub fn restored(&mut self, id: SequenceId, tokens: &[Token], piece: &Range<u32>) {
         let start = length_of(self.path(id).cells.len());
         let kept = start..start + length(tokens);
-        let taken = self.cells.take(positions.len());
-        let mut cells: Vec<Option<CellId>> = vec![None; tokens.len()];
-        for (&position, cell) in positions.iter().zip(taken) {
+        let mut cells = Vec::with_capacity(tokens.len());
+        for (position, cell) in piece.clone().zip(self.cells.take(piece.len())) {
             if kept.contains(&position) {
-                cells[(position - start) as usize] = Some(cell);
+                cells.push(cell);
             } else {
                 self.cells.unpin(cell);
                 self.cells.release(cell);
             }
         }
+        assert_eq!(cells.len(), tokens.len(), "the piece holds what is kept of it");
         self.counts.n_restored += tokens.len() as u64;
         let path = self.path_mut(id);
-        path.cells.extend(cells.into_iter().map(|cell| cell.expect("the piece holds what is kept of it")));
+        path.cells.append(&mut cells);
         path.tail.extend_from_slice(tokens);
         self.commit(id);
     }

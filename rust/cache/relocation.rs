@@ -51,12 +51,10 @@ impl KvCache {
         (highest < top).then(|| Relocation { ids: holders, range: super::length_of(range.start)..super::length_of(range.end) })
     }
 
-    /// Carries out `relocation`: the cells were saved in their order, given up by all and taken anew.
+    /// Carries out `relocation`: the cells were given up by all and taken anew, in the order of their positions.
     pub fn relocated(&mut self, relocation: &Relocation) {
         let Relocation { ids, range } = relocation;
         let places = range.start as usize..range.end as usize;
-        let mut order: Vec<usize> = places.clone().collect();
-        order.sort_unstable_by_key(|&place| self.path(ids[0]).cells[place]);
         let are_pinned: Vec<bool> = ids.iter().map(|&id| self.path(id).is_pinned).collect();
         for (&id, &is_pinned) in ids.iter().zip(&are_pinned) {
             for place in places.clone() {
@@ -67,9 +65,9 @@ impl KvCache {
                 self.cells.release(cell);
             }
         }
-        let taken = self.cells.take(order.len());
+        let taken = self.cells.take(places.len());
         for (nth, (&id, &is_pinned)) in ids.iter().zip(&are_pinned).enumerate() {
-            for (&place, &cell) in order.iter().zip(&taken) {
+            for (place, &cell) in places.clone().zip(&taken) {
                 if nth > 0 {
                     self.cells.share(cell);
                 }
@@ -79,6 +77,6 @@ impl KvCache {
                 self.path_mut(id).cells[place] = cell;
             }
         }
-        self.counts.n_relocated += order.len() as u64;
+        self.counts.n_relocated += places.len() as u64;
     }
 }

@@ -90,8 +90,7 @@ impl Bench {
             let text = read(&restore.bytes);
             let kept = restore.kept.start as usize..restore.kept.end as usize;
             assert_eq!(&text[..kept.end], &tokens[..kept.end], "a piece is of the text that it is found for");
-            let positions: Vec<u32> = restore.piece.clone().rev().collect();
-            self.cache.restored(id, &tokens[kept.clone()], &positions);
+            self.cache.restored(id, &tokens[kept.clone()], &restore.piece);
             self.shadow.follow(&mut self.cache);
             self.shadow.sequences.get_mut(&id).expect("it was placed").extend(&tokens[kept]);
         }

@@ -121,9 +121,9 @@ impl<R: Runner> Worker<R> {
         self.stats.times.restore += took;
         self.movement.count(took);
         match restored {
-            Ok(positions) => {
+            Ok(()) => {
                 let kept = next.kept.start as usize..next.kept.end as usize;
-                self.cache.restored(running.id, &running.sequence.tokens[kept], &positions);
+                self.cache.restored(running.id, &running.sequence.tokens[kept], &next.piece);
                 running.n_held = next.kept.end;
                 true
             }

@@ -86,14 +86,14 @@ pub trait Runner {
 
     /// Appends the tokens of `kept` of a saved piece to `id`, which holds `[0, kept.start)`; the piece was saved of a range that
     /// contains `kept`, after the same tokens. As many cells as the piece has must be free. A whole state goes to an `id` that
-    /// holds nothing. Returns the positions of the piece in the order in which they took cells.
+    /// holds nothing. The tokens of the piece take cells in the order of their positions.
     ///
     /// # Errors
     /// [`StateError`] if the memory refused the piece; then `id` holds what it held before.
-    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<Vec<u32>, StateError>;
+    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError>;
 
-    /// Moves the cells of `range`, which every one of `ids` holds in common, to the lowest free ones; all of them go on sharing
-    /// them. Only for a memory that forks [`Forks::Anywhere`].
+    /// Moves the cells of `range`, which every one of `ids` holds in common, to free ones, in the order of their positions; all of
+    /// them go on sharing them. Only for a memory that forks [`Forks::Anywhere`].
     ///
     /// # Errors
     /// [`StateError`] if the memory refused: nothing was moved, or, where it says so, `ids` hold only `[0, range.start)`.

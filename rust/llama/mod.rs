@@ -176,7 +176,7 @@ impl Runner for LlamaRunner {
         self.save_piece(id, &range)
     }
 
-    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> std::result::Result<Vec<u32>, StateError> {
+    fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> std::result::Result<(), StateError> {
         self.restore_piece(id, piece, &kept)
     }
 
