@@ -103,8 +103,9 @@ fn what_llama_cpp_does_not_write_has_no_layout() {
 
 #[test]
 fn cells_are_sorted_and_v_is_turned() {
-    for n_ext in [0, 12] {
-        let [rows, columns] = [false, true].map(|in_columns| Cache { n_ext, has_values: true, in_columns });
+    // Without V there is nothing to turn, but llama.cpp wants its flag.
+    for (n_ext, has_values) in [(0, true), (12, true), (0, false)] {
+        let [rows, columns] = [false, true].map(|in_columns| Cache { n_ext, has_values, in_columns });
         for (own, other) in [(rows, columns), (columns, rows)] {
             let layout = layout_of(&[own]);
             let ordered = piece(&[(own, &[4, 5, 6])]);
