@@ -410,7 +410,7 @@ impl<R: Runner> Worker<R> {
         is_whole
     }
 
-    fn fail(&mut self, request_ids: &[u64], error: &DecodeError) {
+    pub(super) fn fail(&mut self, request_ids: &[u64], error: &DecodeError) {
         for &request_id in request_ids {
             let ended: Vec<Running> = self.running.extract_if(.., |running| running.sequence.request_id == request_id).collect();
             for running in ended {

@@ -401,6 +401,23 @@ fn cells_are_moved_down_when_what_lay_below_them_has_left() {
 }
 
 #[test]
+fn cells_that_are_lost_on_their_way_end_their_request_with_an_error_and_no_other() {
+    let (engine, control) = start_stored(2, 4096);
+    control.allow(Some(0));
+    let low = engine.submit(greedy(&prompt(1, 2000), 20), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted > 0);
+    let high = engine.submit(greedy(&prompt(2, 100), 300), None).unwrap();
+    step_until(&engine, &control, |stats| {
+        stats.slots.iter().all(|slot| slot.running.as_ref().is_some_and(|of| of.n_predicted > 0))
+    });
+    control.lose_cells();
+    drop(low);
+    control.allow(None);
+    assert_eq!(collect(high), Err(Error::Decode { reason: "told to lose cells".into() }));
+    assert_eq!(run(&engine, greedy(&prompt(3, 50), 5))[0].tokens, expected(&prompt(3, 50), 5));
+}
+
+#[test]
 fn where_idle_cells_cost_nothing_they_stay() {
     let limits = Limits { max_store_bytes: STORE, ..limits(2, 1024) };
     let (engine, control) = start_with(limits, |runner| runner.with_memory(MemoryKind { idle_cells_cost: false, ..MEMORY }));
