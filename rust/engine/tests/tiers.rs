@@ -274,6 +274,23 @@ fn a_saved_prefix_loads_into_another_engine() {
 }
 
 #[test]
+fn a_copy_that_does_not_fit_its_prompt_is_refused() {
+    let (engine, control) = start_stored(2, 1024);
+    let saved = save(&engine, &prompt(1, 300));
+    let param = |request: Request| match engine.submit(request, None).err() {
+        Some(Error::InvalidRequest { param, .. }) => param,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(param(task(&prompt(2, 300), Task::Load(saved.clone().into()))), "prompt");
+    let mut with_a_gap = saved.clone();
+    with_a_gap.pieces.remove(0);
+    assert_eq!(param(task(&prompt(1, 300), Task::Load(with_a_gap.into()))), "prompt");
+    assert_eq!(param(Request { n: 2, ..task(&prompt(1, 300), Task::Pin) }), "n");
+    assert_eq!(param(Request { slot: Some(2), ..greedy(&prompt(1, 30), 1) }), "id_slot");
+    assert_eq!(control.n_restores(), 0);
+}
+
+#[test]
 fn only_what_is_cached_is_saved_where_nothing_is_to_be_computed() {
     let (engine, control) = start_stored(2, 1024);
     run(&engine, greedy(&prompt(1, 100), 1));
