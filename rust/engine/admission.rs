@@ -148,7 +148,7 @@ impl<R: Runner> Worker<R> {
         });
         if let Some(reason) = reason {
             let running = self.running.remove(place);
-            self.finish(running, reason, None);
+            self.finish(&running, reason, None);
         }
     }
 

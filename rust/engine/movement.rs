@@ -281,11 +281,11 @@ impl<R: Runner> Worker<R> {
         let request_id = running.sequence.request_id;
         let end = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
         match self.jobs[&request_id].task.clone() {
-            Task::Complete | Task::Load(_) => self.finish(running, end, None),
+            Task::Complete | Task::Load(_) => self.finish(&running, end, None),
             Task::Save { .. } => {
                 let tokens = running.held().to_vec();
                 let saved = SavedPrefix { tokens, logits: None, ..std::mem::take(&mut running.saved) };
-                self.finish(running, end, Some(Made::Saved(saved)));
+                self.finish(&running, end, Some(Made::Saved(saved)));
             }
             Task::Pin => {
                 self.leave_slot(&running);

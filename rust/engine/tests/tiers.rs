@@ -239,7 +239,7 @@ fn a_pinned_prompt_stays_while_others_push_each_other_out() {
     let before = control.n_computed();
     run(&engine, greedy(&format!("{system}{}", prompt(50, 20)), 1));
     assert_eq!(control.n_computed() - before, 20);
-    assert_eq!(engine.pinned().unwrap(), [pinned.clone()]);
+    assert_eq!(engine.pinned().unwrap(), std::slice::from_ref(&pinned));
     assert!(engine.unpin(pinned.id).unwrap() && !engine.unpin(pinned.id).unwrap());
     assert!(engine.pinned().unwrap().is_empty());
 }
