@@ -81,8 +81,8 @@ impl KvCache {
     pub fn find(&self, wanted: &Wanted<'_>, can_fork: impl Fn(SequenceId, u32, u32) -> bool) -> Option<Match> {
         let walk = self.tree.walk(wanted.variant, wanted.tokens);
         let matched = match self.memory.forks {
-            Forks::Anywhere => self.find_anywhere(wanted, &walk),
-            Forks::InWindow => self.find_in_window(wanted, &walk, &can_fork),
+            Forks::Anywhere => Some(self.find_anywhere(wanted, &walk)),
+            Forks::InWindow => Some(self.find_in_window(wanted, &walk, &can_fork)),
             Forks::AtEnd => self.find_state(wanted, &walk, &can_fork),
         };
         matched.filter(|matched| matched.n_tokens() >= wanted.at_least.max(1))
@@ -107,7 +107,7 @@ impl KvCache {
         })
     }
 
-    fn find_anywhere(&self, wanted: &Wanted<'_>, walk: &Walk) -> Option<Match> {
+    fn find_anywhere(&self, wanted: &Wanted<'_>, walk: &Walk) -> Match {
         let mut matched = Match::default();
         let mut holds = None;
         for (id, reached) in self.reached(walk, wanted.at_most) {
@@ -124,17 +124,12 @@ impl KvCache {
         matched.source = holds.and_then(|id| self.tree.holders(id).next());
         let in_tails = self.in_tails(wanted, walk).map(|(id, n)| (id, n.min(wanted.at_most))).max_by_key(|&(_, n)| n);
         match in_tails {
-            Some((id, n)) if n > matched.n_tokens() => Some(Match { source: Some(id), n_pool: n, ..Match::default() }),
-            _ => Some(matched),
+            Some((id, n)) if n > matched.n_tokens() => Match { source: Some(id), n_pool: n, ..Match::default() },
+            _ => matched,
         }
     }
 
-    fn find_in_window(
-        &self,
-        wanted: &Wanted<'_>,
-        walk: &Walk,
-        can_fork: &impl Fn(SequenceId, u32, u32) -> bool,
-    ) -> Option<Match> {
+    fn find_in_window(&self, wanted: &Wanted<'_>, walk: &Walk, can_fork: &impl Fn(SequenceId, u32, u32) -> bool) -> Match {
         let fork = |id: NodeId, n: u32| self.tree.holders(id).find(|&holder| can_fork(holder, self.n_held(holder), n));
         let reached: Vec<(NodeId, Range<u32>)> = self.reached(walk, wanted.at_most).collect();
         let n_in_pool = reached.iter().take_while(|(id, _)| self.tree.node(*id).is_in_pool()).count();
@@ -159,7 +154,7 @@ impl KvCache {
             let n_usable = forks.iter().rposition(|&forks| forks).map_or(0, |at| at + 1);
             matched.restores.extend(pieces.into_iter().take(n_usable));
         }
-        Some(matched)
+        matched
     }
 
     fn find_state(&self, wanted: &Wanted<'_>, walk: &Walk, can_fork: &impl Fn(SequenceId, u32, u32) -> bool) -> Option<Match> {

@@ -315,7 +315,7 @@ fn a_pinned_prefix_outlives_everything_that_is_not() {
         bench.check();
     }
     assert_eq!(bench.find(&text(1, 30), 16).n_tokens(), 30);
-    assert_eq!(bench.cache.pinned(), [pinned.clone()]);
+    assert_eq!(bench.cache.pinned(), std::slice::from_ref(&pinned));
     assert!(bench.cache.unpin_prefix(pinned.id) && !bench.cache.unpin_prefix(pinned.id));
     for seed in 2..5 {
         let id = bench.write(&text(seed, 30)).unwrap();

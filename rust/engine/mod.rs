@@ -121,6 +121,7 @@ impl Engine {
     pub fn submit(&self, request: Request, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
         let Inner { limits, n_vocab, commands, published, .. } = &*self.inner;
         request.validate(*n_vocab)?;
+        request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         let (n_prompt, n_ctx) = (request.prompt.n_tokens(), limits.n_ctx_slot as usize);
         if n_prompt >= n_ctx {
             return Err(Error::ContextOverflow { n_prompt, n_ctx });

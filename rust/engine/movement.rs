@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::cache::{Departure, Saved};
-use crate::engine::runner::{Forks, Runner, StateError};
+use crate::engine::runner::{DecodeError, Forks, RelocateError, Runner, StateError};
+use crate::engine::sequence::Running;
 use crate::engine::worker::Worker;
 use crate::error::Error;
 use crate::request::{FinishReason, Made, SavedPiece, SavedPrefix, Task};
@@ -131,10 +132,25 @@ impl<R: Runner> Worker<R> {
                 tracing::warn!("a saved prefix could not be restored and is computed again: {reason}");
                 running.restores.clear();
                 running.logits = None;
+                // What was restored before may end where nothing can go on.
+                if running.n_held > 0 && !self.runner.can_fork(running.id, running.n_held, running.n_held) {
+                    self.begin_anew(place);
+                }
+                let running = &mut self.running[place];
                 running.sequence.lower_n_cached(running.n_held);
                 false
             }
         }
+    }
+
+    /// The sequence at `place` computes all of its tokens.
+    fn begin_anew(&mut self, place: usize) {
+        let running = &mut self.running[place];
+        self.cache.forget(running.id);
+        let variant = &self.jobs[&running.sequence.request_id].variant;
+        running.id = self.cache.place(variant, None).expect("its own id is free");
+        running.n_held = 0;
+        self.carry_out();
     }
 
     /// Lets the least recently used idle prefix leave the pool, or a part of it. `false` where there is none.
@@ -187,12 +203,18 @@ impl<R: Runner> Worker<R> {
         let took = started.elapsed();
         self.stats.times.spill += took;
         self.movement.count(took);
-        if let Err(StateError { reason }) = moved {
-            tracing::warn!("cells could not be moved: {reason}");
-            return false;
+        match &moved {
+            Ok(()) => self.cache.relocated(&relocation),
+            Err(error) => tracing::warn!("cells could not be moved: {error}"),
         }
-        self.cache.relocated(&relocation);
-        true
+        if let Err(RelocateError::Lost(StateError { reason })) = &moved {
+            let is_lost = |running: &Running| relocation.ids.contains(&running.id);
+            let lost = self.running.iter().filter(|running| is_lost(running)).map(|running| running.sequence.request_id);
+            let lost: Vec<u64> = lost.collect();
+            self.fail(&lost, &DecodeError { reason: reason.clone() });
+            self.cache.lose(&relocation.ids);
+        }
+        moved.is_ok()
     }
 
     /// With nobody running: does one piece of what is better done now than later. `false` where nothing is left to do.
@@ -259,11 +281,11 @@ impl<R: Runner> Worker<R> {
         let request_id = running.sequence.request_id;
         let end = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
         match self.jobs[&request_id].task.clone() {
-            Task::Complete | Task::Load(_) => self.finish(running, end, None),
+            Task::Complete | Task::Load(_) => self.finish(&running, end, None),
             Task::Save { .. } => {
                 let tokens = running.held().to_vec();
                 let saved = SavedPrefix { tokens, logits: None, ..std::mem::take(&mut running.saved) };
-                self.finish(running, end, Some(Made::Saved(saved)));
+                self.finish(&running, end, Some(Made::Saved(saved)));
             }
             Task::Pin => {
                 self.leave_slot(&running);

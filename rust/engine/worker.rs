@@ -169,7 +169,7 @@ impl<R: Runner> Worker<R> {
         let counted = |times: &StepTimes| times.spill + times.restore + times.sample + times.text;
         let (started, before) = (Instant::now(), counted(&self.stats.times));
         let result = part(self);
-        let took = started.elapsed().saturating_sub(counted(&self.stats.times) - before);
+        let took = started.elapsed().saturating_sub(counted(&self.stats.times).saturating_sub(before));
         *of(&mut self.stats.times) += took;
         result
     }
@@ -319,7 +319,7 @@ impl<R: Runner> Worker<R> {
     fn end_oversized(&mut self) {
         let running = self.running.remove(0);
         if running.sequence.n_predicted() > 0 {
-            self.finish(running, FinishReason::ContextFull, None);
+            self.finish(&running, FinishReason::ContextFull, None);
             return;
         }
         let (n_prompt, n_ctx) = (running.sequence.n_prompt as usize, running.n_held as usize);
@@ -410,7 +410,7 @@ impl<R: Runner> Worker<R> {
         is_whole
     }
 
-    fn fail(&mut self, request_ids: &[u64], error: &DecodeError) {
+    pub(super) fn fail(&mut self, request_ids: &[u64], error: &DecodeError) {
         for &request_id in request_ids {
             let ended: Vec<Running> = self.running.extract_if(.., |running| running.sequence.request_id == request_id).collect();
             for running in ended {
@@ -454,15 +454,15 @@ impl<R: Runner> Worker<R> {
         }
         let ended: Vec<_> = finished.into_iter().rev().map(|(place, reason)| (self.running.remove(place), reason)).collect();
         for (running, reason) in ended.into_iter().rev() {
-            self.finish(running, reason, None);
+            self.finish(&running, reason, None);
         }
     }
 
     /// A branch has ended: its slot is free, and its path stays cached.
-    pub(super) fn finish(&mut self, running: Running, reason: FinishReason, made: Option<Made>) {
-        self.leave_slot(&running);
+    pub(super) fn finish(&mut self, running: &Running, reason: FinishReason, made: Option<Made>) {
+        self.leave_slot(running);
         self.cache.unpin(running.id);
-        self.finish_idle(&running, reason, made);
+        self.finish_idle(running, reason, made);
     }
 
     /// As [`Worker::finish`], where slot and path were left already.

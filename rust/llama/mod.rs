@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::config::{EngineConfig, Limits};
-use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, Runner, SequenceId, StateError};
+use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
 use crate::error::{Error, Result};
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
@@ -180,7 +180,7 @@ impl Runner for LlamaRunner {
         self.restore_piece(id, piece, &kept)
     }
 
-    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> std::result::Result<(), StateError> {
+    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> std::result::Result<(), RelocateError> {
         self.relocate_cells(ids, &range)
     }
 

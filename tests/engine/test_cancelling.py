@@ -139,7 +139,7 @@ async def test_an_impatient_reader_loses_no_event(engine: weft.Engine) -> None:
     n_timeouts = n_finished = 0
     while n_finished < 2:
         try:
-            event = await asyncio.wait_for(anext(stream), 0.0005)
+            event = await asyncio.wait_for(anext(stream), 0.0001)
         except TimeoutError:
             n_timeouts += 1
             continue

@@ -61,7 +61,7 @@ impl Layout {
     ///
     /// llama.cpp copies each run for itself: one copy per layer for K, and for V one per layer where it lies in rows, one per layer
     /// *and element* where it lies in columns. At 24 layers of 128 elements these are 48 copies or 3,096, and a run costs as much as
-    /// 1 or 62 tokens of 12 kB more (measured: 0.6, and 67 to 86).
+    /// 1 or 63 tokens of 12 kB more (measured: 0.6, and 67 to 86).
     pub(super) fn tokens_per_run(&self) -> u32 {
         let n_copies = self.cells().map(|cells| {
             let columns = |tensor: &Tensor| tensor.element().map_or(1, |element| tensor.n_bytes / element);
@@ -113,7 +113,7 @@ impl Layout {
             }
         }
         let is_turned = |(view, part): (&View, &Part)| match (view, part) {
-            (View::Cells(view), Part::Cells(own)) => view.shape.in_columns != own.in_columns && !own.values.is_empty(),
+            (View::Cells(view), Part::Cells(own)) => view.shape.in_columns != own.in_columns,
             _ => false,
         };
         let needs_turning = views.iter().zip(&self.parts).any(is_turned);

@@ -356,3 +356,26 @@ fn no_damage_to_a_piece_ends_the_process() {
     runner.restore(id(0), &piece, 0..20).expect("the piece is whole");
     assert_eq!(cells_of(&mut runner).len(), 20);
 }
+
+#[test]
+fn cells_that_lie_out_of_order_are_saved_in_order() {
+    for setting in SETTINGS {
+        let mut runner = start(setting);
+        let tokens = prompt(TRUNK + 40);
+        compute(&mut runner, 9, 0, &prompt(200)[150..]);
+        compute(&mut runner, 0, 0, &tokens[..70]);
+        runner.drop_sequence(id(9));
+        // Its last 50 tokens lie below its first ones.
+        compute(&mut runner, 0, 70, &tokens[70..TRUNK]);
+        assert_eq!(cells_of(&mut runner)[0].0, 70);
+        let pieces = [0..40, 40..100, 100..120].map(|range| (range.clone(), runner.save(id(0), range).expect("it is held")));
+        let expected = logprobs(&mut runner, 0, TRUNK, &tokens[TRUNK..]);
+        runner.drop_sequence(id(0));
+        overwrite_free_cells(&mut runner, 0);
+        for (range, piece) in pieces {
+            runner.restore(id(1), &piece, range).expect("the piece is whole");
+        }
+        assert!(cells_of(&mut runner).iter().map(|cell| cell.0).eq(0..120));
+        assert_same(&logprobs(&mut runner, 1, TRUNK, &tokens[TRUNK..]), &expected);
+    }
+}
