@@ -141,8 +141,13 @@ struct Held {
 const PIECE_TOKEN: usize = 20;
 
 /// The memory of a fake runner: as attention on a CPU.
-pub const MEMORY: MemoryKind =
-    MemoryKind { forks: Forks::Anywhere, idle_cells_cost: true, bytes_per_token: PIECE_TOKEN as u64, tokens_per_run: 2 };
+pub const MEMORY: MemoryKind = MemoryKind {
+    forks: Forks::Anywhere,
+    idle_cells_cost: true,
+    bytes_per_token: PIECE_TOKEN as u64,
+    tokens_per_run: 2,
+    n_window: 0,
+};
 
 impl FakeRunner {
     /// A pool of `n_cells` cells and `n_ids` ids.
@@ -341,6 +346,10 @@ impl Runner for FakeRunner {
         }
         self.control.lock().n_saves += 1;
         Ok(bytes.into())
+    }
+
+    fn whole_from(&self, _: SequenceId, range: &Range<u32>) -> u32 {
+        range.start
     }
 
     fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError> {

@@ -176,13 +176,13 @@ impl<R: Runner> Worker<R> {
         self.carry_out();
         let saved = departure.saves.clone().and_then(|range| {
             let started = Instant::now();
-            let forks_at_end = self.runner.can_fork(departure.id, self.cache.n_held(departure.id), range.end);
+            let whole_from = self.runner.whole_from(departure.id, &range);
             let bytes = self.runner.save(departure.id, range);
             let took = started.elapsed();
             self.movement.learn_save(departure.n_units, took);
             self.stats.times.spill += took;
             self.movement.count(took);
-            bytes.map(|bytes| Saved { bytes, forks_at_end }).map_err(|StateError { reason }| warn_unsaved(&reason)).ok()
+            bytes.map(|bytes| Saved { bytes, whole_from }).map_err(|StateError { reason }| warn_unsaved(&reason)).ok()
         });
         self.cache.depart(departure, saved);
         self.carry_out();

@@ -95,6 +95,10 @@ pub trait Runner {
     /// [`StateError`] if the memory refused.
     fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Box<[u8]>, StateError>;
 
+    /// From which position of `range` on a piece that is saved now holds what a sliding window sees; `range.end` where it lacks the
+    /// end, `range.start` for every other memory.
+    fn whole_from(&self, id: SequenceId, range: &Range<u32>) -> u32;
+
     /// Appends the tokens of `kept` of a saved piece to `id`, which holds `[0, kept.start)`; the piece was saved of a range that
     /// contains `kept`, after the same tokens. As many cells as the piece has must be free. A whole state goes to an `id` that
     /// holds nothing. The tokens of the piece take cells in the order of their positions.

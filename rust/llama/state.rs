@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use crate::engine::runner::{Forks, RelocateError, SequenceId, StateError};
+use crate::engine::runner::{Forks, MemoryKind, RelocateError, SequenceId, StateError};
+use crate::llama::LlamaRunner;
 use crate::llama::piece::{Checked, Layout};
-use crate::llama::{LlamaRunner, holds_window};
 
 impl LlamaRunner {
     /// See [`crate::engine::runner::Runner::save`].
@@ -52,7 +52,7 @@ impl LlamaRunner {
             Forks::InWindow => true,
             Forks::AtEnd => match self.model.n_swa() {
                 0 => whole_from == range.start,
-                n_swa => holds_window(whole_from, range.end, n_swa),
+                n_window => MemoryKind { n_window, ..self.memory }.holds_window(whole_from, range.end),
             },
         };
         if !is_whole {

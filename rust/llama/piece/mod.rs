@@ -95,21 +95,17 @@ impl Layout {
     /// What is wrong with the piece.
     pub(super) fn check<'a>(&self, piece: &'a [u8]) -> Result<Checked<'a>, String> {
         let views = self.view(piece)?;
-        let ranges = views.iter().map(View::range).collect::<Result<Vec<_>, _>>()?;
         // The first part with cells sees all of the text; a window's part comes after it.
-        let range = ranges.iter().flatten().next().cloned().ok_or("it holds no cells")?;
+        let range = views.iter().find_map(|view| view.range().transpose()).ok_or("it holds no cells")??;
         let mut whole_from = range.start;
-        for (view, found) in views.iter().zip(&ranges) {
-            match (view, found) {
-                (View::State(state), _) if state.position + 1 == range.end => {}
-                (View::State(state), _) => {
+        for view in &views {
+            match view {
+                View::State(state) if state.position + 1 == range.end => {}
+                View::State(state) => {
                     return Err(format!("its state is at {}, its cells end at {}", state.position, range.end));
                 }
-                (_, None) => whole_from = range.end,
-                (_, Some(found)) if found.end == range.end && found.start >= range.start => {
-                    whole_from = whole_from.max(found.start);
-                }
-                (_, Some(found)) => return Err(format!("one of its caches holds {found:?}, another one {range:?}")),
+                View::NoCells => whole_from = range.end,
+                View::Cells(cells) => whole_from = whole_from.max(cells.whole_from(&range)?),
             }
         }
         let is_turned = |(view, part): (&View, &Part)| match (view, part) {
