@@ -254,7 +254,7 @@ class Engine:
             compute: False saves only as much as is cached.
 
         Raises:
-            InvalidRequest: The prompt holds no tokens, or is none, or without `compute` nothing of it is cached.
+            InvalidRequest: The prompt holds no tokens, or is none, or nothing of it could be copied.
             ContextOverflow: The prompt alone fills the context.
             QueueFull: `max_queue` requests wait already.
             DecodeError: The model could not compute a step.
@@ -266,7 +266,8 @@ class Engine:
         saved = (await _finish(native.save(prompt, compute=compute))).made
         assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
         if saved.n_tokens == 0:
-            raise InvalidRequest("prompt", "nothing of the prompt is cached")
+            why = "the cache gave no copy of the prompt" if compute else "nothing of the prompt is cached"
+            raise InvalidRequest("prompt", why)
         n_bytes = await asyncio.to_thread(native.write_prefix, saved, path)
         return _file(path, saved, n_bytes, began)
 
