@@ -26,6 +26,9 @@ DEMO_MODEL = str(files("weft") / "models" / "storyteller-q8_0.gguf")
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 """A number format of the cache."""
 
+ERASE_INTERVAL_S = 0.02
+"""Seconds until a slot that is to be erased is looked at again, where a sequence runs in it."""
+
 _PARAMS = {
     "n_gpu_layers": "gpu_layers",
     "n_slots": "slots",
@@ -308,7 +311,10 @@ class Engine:
         Raises:
             InvalidRequest: There is no such slot.
         """
-        return await asyncio.to_thread(self._running().erase_slot, slot)
+        # Asked again and again, so that a caller who gives up leaves no thread behind that waits.
+        while (n_tokens := await asyncio.to_thread(self._running().erase_slot, slot)) is None:
+            await asyncio.sleep(ERASE_INTERVAL_S)
+        return n_tokens
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of a text; the defaults are how `generate` reads a prompt.

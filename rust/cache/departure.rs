@@ -120,7 +120,11 @@ impl KvCache {
         }
         while !self.store.has_room(n_bytes) {
             match self.droppable.first() {
-                Some(&(key, least)) if self.gives_way(key, least, node) => self.drop_stored(least),
+                Some(&(key, least)) if self.gives_way(key, least, node) => {
+                    let dropped = self.tree.node(least);
+                    self.counts.n_forgotten += if dropped.is_in_pool() { 0 } else { dropped.tokens.len() as u64 };
+                    self.drop_stored(least);
+                }
                 _ => return false,
             }
         }
@@ -129,11 +133,7 @@ impl KvCache {
 
     /// Gives up the saved piece of `node`.
     pub(super) fn drop_stored(&mut self, id: NodeId) {
-        let node = self.tree.node_mut(id);
-        let piece = node.stored.take().expect("it is stored");
-        if !node.is_in_pool() {
-            self.counts.n_forgotten += node.tokens.len() as u64;
-        }
+        let piece = self.tree.node_mut(id).stored.take().expect("it is stored");
         self.store.release(piece);
         self.refresh(id);
         self.prune(id);

@@ -96,7 +96,14 @@ impl<R: Runner> Worker<R> {
                 && let Some(next) = self.running[place].restores.front()
             {
                 let (n_cells, n_before) = (next.piece.end - next.piece.start, self.running.len());
-                if self.make_room(place, n_cells, false) < n_cells || !self.restore_piece(place) {
+                if self.make_room(place, n_cells, false) < n_cells {
+                    // The oldest has everything that others do not keep for good; less than a whole piece can only be computed.
+                    if place == 0 && !self.movement.is_over() {
+                        self.compute_instead(place);
+                    }
+                    break;
+                }
+                if !self.restore_piece(place) {
                     break;
                 }
                 debug_assert!(place < n_before, "room is made by those that are younger");
@@ -130,17 +137,23 @@ impl<R: Runner> Worker<R> {
             }
             Err(StateError { reason }) => {
                 tracing::warn!("a saved prefix could not be restored and is computed again: {reason}");
-                running.restores.clear();
-                running.logits = None;
-                // What was restored before may end where nothing can go on.
-                if running.n_held > 0 && !self.runner.can_fork(running.id, running.n_held, running.n_held) {
-                    self.begin_anew(place);
-                }
-                let running = &mut self.running[place];
-                running.sequence.lower_n_cached(running.n_held);
+                self.compute_instead(place);
                 false
             }
         }
+    }
+
+    /// The sequence at `place` computes what was to be restored.
+    fn compute_instead(&mut self, place: usize) {
+        let running = &mut self.running[place];
+        running.restores.clear();
+        running.logits = None;
+        // What was restored before may end where nothing can go on.
+        if running.n_held > 0 && !self.runner.can_fork(running.id, running.n_held, running.n_held) {
+            self.begin_anew(place);
+        }
+        let running = &mut self.running[place];
+        running.sequence.lower_n_cached(running.n_held);
     }
 
     /// The sequence at `place` computes all of its tokens.

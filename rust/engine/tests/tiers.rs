@@ -217,6 +217,17 @@ fn a_restore_that_fails_is_computed_instead() {
 }
 
 #[test]
+fn a_copy_that_pinned_prompts_leave_no_room_for_ends_with_both_numbers() {
+    let (other, _) = start_stored(2, 1024);
+    let saved = save(&other, &prompt(1, 300));
+    let (engine, _) = start(limits(2, 512));
+    pin(&engine, &prompt(2, 256));
+    let refused = collect(engine.submit(task(&prompt(1, 300), Task::Load(saved.into())), None).unwrap());
+    assert_eq!(refused, Err(Error::ContextOverflow { n_prompt: 300, n_ctx: 256 }));
+    assert_eq!(run(&engine, greedy(&prompt(1, 200), 4))[0].tokens, expected(&prompt(1, 200), 4));
+}
+
+#[test]
 fn a_save_that_fails_forgets_and_hurts_nobody() {
     let (engine, control) = start_stored(2, 1024);
     control.fail_states(true);
@@ -312,8 +323,8 @@ fn a_slot_tells_what_it_holds_and_can_be_erased() {
     assert_eq!(held, [tokens_of(&prompt(1, 100)), answer[..4].to_vec()].concat());
     assert_eq!(engine.slot_tokens(0).unwrap(), []);
     assert!(matches!(engine.slot_tokens(2), Err(Error::InvalidRequest { param: "id_slot", .. })));
-    assert_eq!(engine.erase_slot(1).unwrap(), 104);
-    assert_eq!(engine.erase_slot(1).unwrap(), 0);
+    assert_eq!(engine.erase_slot(1).unwrap(), Some(104));
+    assert_eq!(engine.erase_slot(1).unwrap(), Some(0));
     let before = control.n_computed();
     run(&engine, greedy(&prompt(1, 100), 1));
     assert_eq!(control.n_computed() - before, 100);
@@ -336,17 +347,23 @@ fn erasing_a_slot_keeps_what_another_path_holds() {
 }
 
 #[test]
-fn a_slot_is_erased_when_its_sequence_has_ended() {
+fn a_slot_where_a_sequence_runs_is_not_erased() {
     let (engine, control) = start_stored(1, 1024);
-    control.allow(Some(3));
-    let stream = engine.submit(greedy(&prompt(1, 60), 20), None).unwrap();
-    wait_until(&engine, |stats| stats.n_waiting == 0);
-    std::thread::scope(|scope| {
-        let erased = scope.spawn(|| engine.erase_slot(0).unwrap());
-        control.allow(None);
-        assert_eq!(collect(stream).unwrap()[0].tokens.len(), 20);
-        assert_eq!(erased.join().unwrap(), 79);
+    control.allow(Some(0));
+    let stream = engine.submit(greedy(&prompt(1, 60), 2000), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_waiting == 0);
+    let refused = std::thread::scope(|scope| {
+        let refused = scope.spawn(|| engine.erase_slot(0).unwrap());
+        while !refused.is_finished() {
+            control.allow(Some(1));
+            std::thread::yield_now();
+        }
+        refused.join().unwrap()
     });
+    assert_eq!(refused, None);
+    control.allow(None);
+    assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(1, 60), 1024 - 60));
+    assert_eq!(engine.erase_slot(0).unwrap(), Some(1023));
 }
 
 #[test]
