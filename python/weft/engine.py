@@ -312,7 +312,7 @@ class Engine:
             InvalidRequest: There is no such slot.
         """
         # Asked again and again, so that a caller who gives up leaves no thread behind that waits.
-        while (n_tokens := await asyncio.to_thread(self._running().erase_slot, slot)) is None:
+        while (n_tokens := await asyncio.to_thread(self._running().erase_slot, slot)) is None:  # noqa: ASYNC110
             await asyncio.sleep(ERASE_INTERVAL_S)
         return n_tokens
 

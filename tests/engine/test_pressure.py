@@ -72,3 +72,19 @@ async def test_the_texts_of_events_count_up_also_where_a_sequence_was_interrupte
         for counts in await asyncio.gather(*(counted(f"count {i}") for i in range(4))):
             assert counts == list(range(1, 256 - 16 + 1))
         assert engine.stats().n_preempted > 0
+
+
+async def test_a_piece_that_has_no_room_beside_what_is_held_of_it_is_computed(how: How) -> None:
+    async with weft.Engine(slots=2, ctx_size=256, kv_unified=True, threads=1) as engine:
+        for i in range(6):
+            await engine.complete(prompt_of(150, f"learn {i}"), max_tokens=0)
+        # Left the pool as one piece: what is wanted of it is its end, but a restore takes room for all of it.
+        whole = prompt_of(190, "one piece")
+        await engine.complete(whole, max_tokens=0)
+        running = engine.generate([*whole[:180], 400, 401], max_tokens=40, ignore_eos=True)
+        await anext(running)
+        waiting = asyncio.create_task(branches(engine, how, [*whole, 402], max_tokens=1))
+        async for _ in running:
+            pass
+        (branch,) = await asyncio.wait_for(waiting, 10)
+        assert branch.usage.n_computed + branch.usage.n_cached == 191
