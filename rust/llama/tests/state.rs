@@ -2,7 +2,7 @@
 
 use super::runner::{prompt, try_start};
 use crate::config::{FlashAttention, KvType};
-use crate::engine::runner::{Forks, MemoryKind, Plan, Row, Runner, SequenceId};
+use crate::engine::runner::{Forks, MemoryKind, Plan, RelocateError, Row, Runner, SequenceId};
 use crate::llama::LlamaRunner;
 use crate::llama::batch::rows_of;
 use crate::request::Token;
@@ -235,7 +235,10 @@ fn what_cannot_be_done_is_refused_and_harms_nothing() {
         runner.restore(id(1), &piece, 30..30),
         runner.restore(id(1), &piece, 30..61),
         runner.restore(id(2), &piece, 0..20),
-        runner.relocate(&[id(0), id(1)], 20..31),
+        runner.relocate(&[id(0), id(1)], 20..31).map_err(|error| match error {
+            RelocateError::Refused(error) => error,
+            RelocateError::Lost(error) => panic!("{error}"),
+        }),
     ];
     // The pool has 1,024 cells, 894 of them free.
     for sequence in 2..6 {
