@@ -257,7 +257,7 @@ class Engine:
             compute: False saves only as much as is cached.
 
         Raises:
-            InvalidRequest: The prompt holds no tokens, or is none, or without `compute` nothing of it is cached.
+            InvalidRequest: The prompt holds no tokens, or is none, or nothing of it could be copied.
             ContextOverflow: The prompt alone fills the context.
             QueueFull: `max_queue` requests wait already.
             DecodeError: The model could not compute a step.
@@ -269,7 +269,8 @@ class Engine:
         saved = (await _finish(native.save(prompt, compute=compute))).made
         assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
         if saved.n_tokens == 0:
-            raise InvalidRequest("prompt", "nothing of the prompt is cached")
+            why = "the cache gave no copy of the prompt" if compute else "nothing of the prompt is cached"
+            raise InvalidRequest("prompt", why)
         n_bytes = await asyncio.to_thread(native.write_prefix, saved, path)
         return _file(path, saved, n_bytes, began)
 
@@ -311,7 +312,7 @@ class Engine:
             InvalidRequest: There is no such slot.
         """
         # Asked again and again, so that a caller who gives up leaves no thread behind that waits.
-        while (n_tokens := await asyncio.to_thread(self._running().erase_slot, slot)) is None:
+        while (n_tokens := await asyncio.to_thread(self._running().erase_slot, slot)) is None:  # noqa: ASYNC110
             await asyncio.sleep(ERASE_INTERVAL_S)
         return n_tokens
 

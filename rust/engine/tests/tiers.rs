@@ -321,7 +321,7 @@ fn a_slot_tells_what_it_holds_and_can_be_erased() {
     let answer = run(&engine, request)[0].tokens.clone();
     let held = engine.slot_tokens(1).unwrap();
     assert_eq!(held, [tokens_of(&prompt(1, 100)), answer[..4].to_vec()].concat());
-    assert_eq!(engine.slot_tokens(0).unwrap(), []);
+    assert!(engine.slot_tokens(0).unwrap().is_empty());
     assert!(matches!(engine.slot_tokens(2), Err(Error::InvalidRequest { param: "id_slot", .. })));
     assert_eq!(engine.erase_slot(1).unwrap(), Some(104));
     assert_eq!(engine.erase_slot(1).unwrap(), Some(0));
