@@ -9,7 +9,7 @@ pub use crate::cache::{CachedNode, Tier};
 pub struct Stats {
     /// One entry per slot, in order.
     pub slots: Vec<SlotStats>,
-    /// Requests that wait for their first slot.
+    /// Requests of which some branch was never in a slot.
     pub n_waiting: usize,
     /// Tokens computed that nobody drew in that step: prompts, and what preempted sequences computed again.
     pub n_computed: u64,
