@@ -291,6 +291,17 @@ class Engine:
             EngineStopped: The engine was stopped.
         """
 
+    def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
+        """At most `limit` nodes of the prefix tree, and how many nodes there are in all. Waits for the step that is running.
+
+        The most recently used come first. A node counts as used when something below it was: parents come before their
+        children, and no node without its parent. All but the making of their objects happens without the GIL.
+
+        Raises:
+            EngineStopped: The engine was stopped.
+            OverflowError: `limit` is below 0.
+        """
+
     def slot_tokens(self, slot: int) -> list[int]:
         """The tokens that a slot holds: those that its sequence has computed, or the last one's that ran there.
 
@@ -551,6 +562,9 @@ class Prefix:
     def n_tokens(self) -> int:
         """How many they are."""
 
+    def excerpt(self, n: int) -> tuple[list[int], list[int]]:
+        """Its first `n` tokens and its last `n`; all of them and none where there are at most `2 * n`."""
+
     @property
     def n_bytes(self) -> int:
         """What its computed state takes, in the KV cache or in host memory, shared with others or not."""
@@ -587,6 +601,9 @@ class CachedNode:
     def n_tokens(self) -> int:
         """How many they are."""
 
+    def excerpt(self, n: int) -> tuple[list[int], list[int]]:
+        """Its first `n` tokens and its last `n`; all of them and none where there are at most `2 * n`."""
+
     @property
     def start(self) -> int:
         """Tokens before it."""
@@ -610,6 +627,10 @@ class CachedNode:
     @property
     def n_hits(self) -> int:
         """Requests that found it computed."""
+
+    @property
+    def last_used(self) -> int:
+        """When it was last used: counts up, in no unit of time."""
 
     @property
     def n_stored_bytes(self) -> int:
@@ -650,6 +671,10 @@ class Stats:
     @property
     def n_decodes(self) -> int:
         """Decodes."""
+
+    @property
+    def n_busy(self) -> int:
+        """Sequences that were in slots, summed over all decodes."""
 
     @property
     def n_preempted(self) -> int:

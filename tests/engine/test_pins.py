@@ -1,7 +1,10 @@
 """A pinned prefix stays computed, whatever else is asked for."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,6 +60,61 @@ async def test_what_is_pinned_is_pinned_in_the_tree(engine: weft.Engine) -> None
     assert [node.tokens for node in nodes if node.is_pinned] == [prompt]
     await engine.unpin(prefix)
     assert not any(node.is_pinned for node in await engine.cached())
+
+
+async def test_the_nodes_that_were_used_last_come_first(tight: weft.Engine) -> None:
+    shared = prompt_of(50, "used")
+    for ending in ([400], [401, 403], [402], [401, 404]):
+        await tight.complete([*shared, *(token for token in ending for _ in range(20))], max_tokens=1)
+    everything = await tight.cached()
+    nodes, n_nodes = await tight.recently_used(1000)
+    assert n_nodes == len(nodes) == len(everything) == 6
+    endings = [(start, [token] * 20) for start, token in ((50, 401), (70, 404), (50, 402), (70, 403), (50, 400))]
+    assert [(node.start, node.tokens) for node in nodes] == [(0, shared), *endings]
+    used = [node.last_used for node in nodes]
+    assert used == sorted(used, reverse=True)
+    assert [node.parent for node in nodes] == [None, 0, 1, 0, 1, 0]
+    few, n_nodes = await tight.recently_used(2)
+    assert (n_nodes, [node.tokens for node in few]) == (6, [shared, [401] * 20])
+    assert await tight.recently_used(0) == ([], 6)
+    with pytest.raises(OverflowError):
+        await tight.recently_used(-1)
+
+
+async def test_an_excerpt_is_both_ends(engine: weft.Engine) -> None:
+    prompt = prompt_of(30, "excerpt")
+    prefix = await engine.pin(prompt)
+    [node] = [node for node in await engine.cached() if node.is_pinned]
+    for of in (prefix, node):
+        assert of.excerpt(10) == (prompt[:10], prompt[-10:])
+        assert of.excerpt(14) == (prompt[:14], prompt[-14:])
+        assert of.excerpt(15) == of.excerpt(1000) == (prompt, [])
+        assert of.excerpt(0) == ([], [])
+    await engine.unpin(prefix)
+
+
+@pytest.mark.parametrize(("n_characters", "is_aside"), [(8_192, False), (8_193, True)])
+async def test_a_long_text_does_not_hold_the_event_loop_up(
+    engine: weft.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, n_characters: int, *, is_aside: bool
+) -> None:
+    native = engine._native
+    assert native is not None
+    threads: list[int] = []
+
+    def pin(prompt: str) -> weft.Completions:
+        threads.append(threading.get_ident())
+        return native.pin(prompt)
+
+    def save(prompt: str, *, compute: bool) -> weft.Completions:
+        threads.append(threading.get_ident())
+        return native.save(prompt, compute=compute)
+
+    monkeypatch.setattr(engine, "_native", SimpleNamespace(pin=pin, save=save))
+    text = "a" * n_characters
+    for work in (engine.pin(text), engine.save_prefix(text, tmp_path / "long")):
+        with pytest.raises(weft.ContextOverflow):
+            await work
+    assert [thread != threading.get_ident() for thread in threads] == [is_aside, is_aside]
 
 
 async def test_a_text_may_be_pinned_and_several_times(engine: weft.Engine) -> None:
