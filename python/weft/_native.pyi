@@ -182,8 +182,8 @@ class Engine:
             cache_ram: Most MiB of host memory for saved pieces of the cache; -1 is no limit, 0 keeps none, None is 8,192 or a
                 quarter of the machine's memory, whichever is less.
             max_queue: Requests that may wait for a slot; None is 1,024.
-            max_token_gap_ms: Longest pause in milliseconds between two tokens of a running stream that a prompt being computed
-                beside it may cause; None is 200.
+            max_token_gap_ms: 99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt
+                being computed beside it may cause; None is 200.
 
         Raises:
             InvalidConfig: A setting is out of range, two contradict each other, or the pool does not fit into memory.
