@@ -23,6 +23,8 @@ pub struct Stats {
     pub n_predicted: u64,
     /// Decodes.
     pub n_decodes: u64,
+    /// Sequences that were in slots, summed over all decodes.
+    pub n_busy: u64,
     /// Sequences that gave up their slot for an older one.
     pub n_preempted: u64,
     /// Cells of the pool that hold something.

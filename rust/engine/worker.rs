@@ -371,6 +371,7 @@ impl<R: Runner> Worker<R> {
         self.step.decode = took;
         self.scheduler.observe(n_decoding, n_prefill, self.step.n_cells, took);
         self.stats.n_decodes += 1;
+        self.stats.n_busy += self.running.len() as u64;
         self.stats.n_computed += plan.rows.len() as u64 - self.n_drawn_before();
         true
     }
@@ -399,6 +400,7 @@ impl<R: Runner> Worker<R> {
             let plan = self.rows(Running::is_decoding);
             if self.runner.decode(&plan).is_ok() {
                 self.stats.n_decodes += 1;
+                self.stats.n_busy += self.running.len() as u64;
                 return true;
             }
             self.take_back(Running::is_decoding);

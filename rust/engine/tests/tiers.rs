@@ -409,7 +409,7 @@ fn a_copy_that_does_not_fit_its_prompt_is_refused() {
     with_a_gap.pieces.remove(0);
     assert_eq!(param(task(&prompt(1, 300), Task::Load(with_a_gap.into()))), "prompt");
     assert_eq!(param(Request { n: 2, ..task(&prompt(1, 300), Task::Pin) }), "n");
-    assert_eq!(param(Request { slot: Some(2), ..greedy(&prompt(1, 30), 1) }), "id_slot");
+    assert_eq!(param(Request { slot: Some(2), ..greedy(&prompt(1, 30), 1) }), "slot");
     assert_eq!(control.n_restores(), 0);
 }
 
@@ -434,7 +434,7 @@ fn a_slot_tells_what_it_holds_and_can_be_erased() {
     let held = engine.slot_tokens(1).unwrap();
     assert_eq!(held, [tokens_of(&prompt(1, 100)), answer[..4].to_vec()].concat());
     assert!(engine.slot_tokens(0).unwrap().is_empty());
-    assert!(matches!(engine.slot_tokens(2), Err(Error::InvalidRequest { param: "id_slot", .. })));
+    assert!(matches!(engine.slot_tokens(2), Err(Error::InvalidRequest { param: "slot", .. })));
     assert_eq!(engine.erase_slot(1).unwrap(), Some(104));
     assert_eq!(engine.erase_slot(1).unwrap(), Some(0));
     let before = control.n_computed();
