@@ -17,6 +17,7 @@ __all__ = [
     "ModelLoadError",
     "PinsFull",
     "PrefixFileError",
+    "PrefixSaveError",
     "QueueFull",
     "SlowReader",
     "WeftError",
@@ -113,6 +114,18 @@ class PrefixFileError(WeftError):
 
     def __str__(self) -> str:
         return f"cannot load the prefix in {self.path}: {self.reason}"
+
+
+class PrefixSaveError(WeftError):
+    """A prefix could not be copied out of the cache."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        """What the model's memory answered."""
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return f"the prefix cannot be saved: {self.reason}"
 
 
 class PinsFull(WeftError):

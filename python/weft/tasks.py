@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from weft import _native
 from weft._native import Completions, Finished, Prefix, SavedPrefix
-from weft.errors import InvalidRequest
+from weft.errors import InvalidRequest, PrefixFileError
 from weft.prefix import PrefixFile
 
 __all__ = ["erase", "load", "pin", "save"]
@@ -34,8 +34,7 @@ async def save(native: _native.Engine, prompt: Prompt, path: str | os.PathLike[s
     saved = (await _finish(await _submit(lambda prompt: native.save(prompt, compute=compute), prompt))).made
     assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
     if saved.n_tokens == 0:
-        why = "the cache gave no copy of the prompt" if compute else "nothing of the prompt is cached"
-        raise InvalidRequest("prompt", why)
+        raise InvalidRequest("prompt", "nothing of the prompt is cached")
     n_bytes = await asyncio.to_thread(native.write_prefix, saved, path)
     return _file(path, saved, n_bytes, began)
 
@@ -44,7 +43,11 @@ async def load(native: _native.Engine, path: str | os.PathLike[str], slot: int |
     """Brings a file's prefix into the cache, and into a slot where one is named."""
     began = time.perf_counter()
     saved, n_bytes = await asyncio.to_thread(native.read_prefix, path)
-    await _finish(native.load(saved, slot=slot))
+    try:
+        await _finish(native.load(saved, slot=slot))
+    except PrefixFileError as error:
+        # The file is whole, but this model's memory takes none of its pieces; the engine does not know where they came from.
+        raise PrefixFileError(path, error.reason) from None
     return _file(path, saved, n_bytes, began)
 
 

@@ -30,11 +30,6 @@ impl KvCache {
     pub fn pin(&mut self, id: SequenceId) -> Result<PinnedPrefix, Error> {
         let n_tokens = self.n_held(id);
         let node = self.cut_at(id, n_tokens);
-        if let Some((&name, pin)) = self.pins.iter().find(|(_, pin)| pin.node == node) {
-            let pinned = PinnedPrefix { id: name, tokens: self.tree.tokens_to(node), n_bytes: pin.n_bytes };
-            self.unpin(id);
-            return Ok(pinned);
-        }
         if let Err(error) = self.check_pin(n_tokens) {
             self.unpin(id);
             return Err(error);

@@ -203,8 +203,7 @@ impl<R: Runner> Worker<R> {
                 Err(TryRecvError::Empty) if !self.jobs.is_empty() => return true,
                 Err(TryRecvError::Empty) if self.use_idle_time() => continue,
                 Err(TryRecvError::Empty) => {
-                    self.carry_out();
-                    self.publish_stats();
+                    self.show();
                     if cfg!(any(test, debug_assertions)) {
                         self.check_idle();
                     }
@@ -242,15 +241,28 @@ impl<R: Runner> Worker<R> {
                 tell(&answer, self.cache.listing(slot_of));
             }
             Question::Pinned(answer) => tell(&answer, self.cache.pinned()),
-            Question::Unpin(name, answer) => tell(&answer, self.cache.unpin_prefix(name)),
+            Question::Unpin(name, answer) => {
+                let is_unpinned = self.cache.unpin_prefix(name);
+                self.show();
+                tell(&answer, is_unpinned);
+            }
             Question::SlotTokens(slot, answer) => {
                 let running = self.running.iter().find(|running| running.slot == slot);
                 let tokens = running.map_or(&self.left[slot as usize].tokens[..], Running::held);
                 tell(&answer, tokens.to_vec());
             }
-            Question::EraseSlot(slot, answer) => tell(&answer, self.erase_slot(slot)),
+            Question::EraseSlot(slot, answer) => {
+                let n_tokens = self.erase_slot(slot);
+                self.show();
+                tell(&answer, n_tokens);
+            }
         }
+    }
+
+    /// Makes a change visible before anybody is told of it.
+    fn show(&mut self) {
         self.carry_out();
+        self.publish_stats();
     }
 
     /// Forgets what was left in `slot`, and says how many tokens that were; `None` where a sequence runs.
@@ -497,9 +509,8 @@ impl<R: Runner> Worker<R> {
         }
         let mut leaving: Vec<(Job, Result<()>)> =
             ended.into_iter().filter_map(|(request_id, how)| Some((self.remove(request_id)?, how))).collect();
-        self.carry_out();
         // First, so that whoever reads the end of a stream finds its slots idle.
-        self.publish_stats();
+        self.show();
         self.admitted.clear();
         let mut bells: Vec<Arc<dyn Bell>> = Vec::new();
         let staying = self.jobs.values_mut().filter(|job| !job.events.is_empty());

@@ -251,6 +251,7 @@ async def test_an_engine_closed_while_it_loads_does_not_start() -> None:
         weft.ContextOverflow(600, 512),
         weft.QueueFull(8),
         weft.PrefixFileError("a.bin", "it is cut short"),
+        weft.PrefixSaveError("its state is not known"),
         weft.PinsFull(3, 2, 4),
         weft.SlowReader(10_001, 10_000),
         weft.DecodeError("out of memory"),

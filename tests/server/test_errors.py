@@ -20,6 +20,7 @@ from weft import (
     ModelLoadError,
     PinsFull,
     PrefixFileError,
+    PrefixSaveError,
     QueueFull,
     SlowReader,
 )
@@ -47,6 +48,9 @@ ERRORS: dict[Exception, dict[str, object]] = {
     ),
     PinsFull(3, 2, 4): error_of(
         409, "the prefix of 3 bytes cannot be pinned: 2 are pinned already, and 4 may be", "conflict_error"
+    ),
+    PrefixSaveError("its state is not known"): error_of(
+        500, "the prefix cannot be saved: its state is not known", "server_error"
     ),
     SlowReader(11, 10): error_of(
         500, "the stream was ended because its reader is 11 events behind (the limit is 10)", "server_error"

@@ -21,6 +21,7 @@ from weft.errors import (
     ModelLoadError,
     PinsFull,
     PrefixFileError,
+    PrefixSaveError,
     QueueFull,
     SlowReader,
 )
@@ -137,6 +138,7 @@ _TABLE: list[tuple[type[Exception], int, str, Callable[[Any], dict[str, Any]] | 
     (ModelLoadError, 500, "server_error", None),
     (InvalidConfig, 500, "server_error", None),
     (SlowReader, 500, "server_error", None),
+    (PrefixSaveError, 500, "server_error", None),
     (SlotFileError, 500, "server_error", None),
     (DecodeError, 500, "server_error", None),
 ]
