@@ -15,7 +15,7 @@ DEFAULT_LIMIT = 1_000
 """Nodes that are shown where nobody says how many."""
 
 MAX_LIMIT = 10_000
-"""Most nodes that are shown: some 2 MB of JSON."""
+"""Most nodes that are shown: some 2.5 MB of JSON, for which the event loop is held up for some 10 ms at a time."""
 
 END_TOKENS = 128
 """Tokens that are turned into text for each of the two: a token is less than a character only within a rare one."""
