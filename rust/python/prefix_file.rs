@@ -28,7 +28,7 @@ impl Files {
     /// `OSError`, `ModelLoadError`; `ForkedProcess` in a forked child.
     pub(super) fn write(&self, py: Python<'_>, path: PathBuf, prefix: &SavedPrefix) -> PyResult<u64> {
         let files = self.0.get()?;
-        py.detach(|| files.write(&path, prefix)).map_err(|error| raised(py, error))
+        py.detach(move || files.write(&path, prefix)).map_err(|error| raised(py, error))
     }
 
     /// Reads the file at `path`; returns its prefix and its size in bytes.
@@ -37,7 +37,7 @@ impl Files {
     /// `PrefixFileError`, `OSError`, `ModelLoadError`; `ForkedProcess` in a forked child.
     pub(super) fn read(&self, py: Python<'_>, path: PathBuf) -> PyResult<(SavedPrefix, u64)> {
         let files = self.0.get()?;
-        py.detach(|| files.read(&path)).map_err(|error| raised(py, error))
+        py.detach(move || files.read(&path)).map_err(|error| raised(py, error))
     }
 }
 

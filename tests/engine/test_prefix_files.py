@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal
@@ -156,14 +157,17 @@ async def test_a_file_of_another_model_is_refused(saved: weft.PrefixFile, anothe
     assert str(another_model) not in reason, "clients of a server read it"
 
 
+@pytest.fixture
+def copied_model(model_path: Path, tmp_path: Path) -> Path:
+    """The same model in a file that may be changed."""
+    return Path(shutil.copy(model_path, tmp_path / "model.gguf"))
+
+
 async def test_a_model_whose_own_file_has_changed_is_said_to_be_at_fault(
-    saved: weft.PrefixFile, model_path: Path, tmp_path: Path
+    saved: weft.PrefixFile, copied_model: Path, tmp_path: Path
 ) -> None:
-    model = tmp_path / "model.gguf"
-    model.write_bytes(model_path.read_bytes())
-    async with an_engine(model=model) as engine:
-        with model.open("ab") as file:
-            file.write(b"\0")
+    async with an_engine(model=copied_model) as engine:
+        os.utime(copied_model, (0, 0))
         for attempt in (engine.load_prefix(saved.path), engine.save_prefix(PROMPT, tmp_path / "changed.weft")):
             with pytest.raises(weft.ModelLoadError) as raised:
                 await attempt
