@@ -145,12 +145,9 @@ fn add_stretch(hasher: &mut blake3::Hasher, file: &mut File, stretch: Range<u64>
     file.seek(SeekFrom::Start(stretch.start))?;
     let mut n_left = stretch.end - stretch.start;
     let mut buffer = vec![0; usize::try_from(n_left.min(1 << 18)).expect("at most 256 KiB")];
-    let mut stretch = file.take(n_left);
     while n_left > 0 {
-        let n = stretch.read(&mut buffer)?;
-        if n == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+        let n = buffer.len().min(usize::try_from(n_left).unwrap_or(usize::MAX));
+        file.read_exact(&mut buffer[..n])?;
         hasher.update(&buffer[..n]);
         n_left -= n as u64;
     }

@@ -1,6 +1,7 @@
 //! Saved prefixes on disk, in a container of our own.
 //!
-//! A file belongs to the weights and the cache formats that it was saved with. All of it is held against its checksum before
+//! A file belongs to the weights and the cache formats that it was saved with; how sure that is, `ModelFiles::identity` says. It is
+//! read only if it is a regular file, no longer than a prefix of this model and context can be. All of it is then held against its checksum before
 //! anything in it is believed, so a file that is damaged, cut short or of another model is refused and loads nothing. How V lies
 //! needs no word here: each piece says so itself, and [`Runner::restore`](crate::engine::runner::Runner::restore) turns what lies
 //! the other way.
@@ -25,8 +26,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
 
 use crate::config::{EngineConfig, KvType};
 use crate::error::Error;
@@ -52,9 +54,17 @@ pub enum PrefixFileError {
     Io {
         /// What was being done: `read` or `write`.
         verb: &'static str,
-        /// The file: that of the prefix, or the model's own.
+        /// The file of the prefix.
         path: PathBuf,
         /// The system's answer.
+        source: io::Error,
+    },
+    /// The model's own file is gone or has changed since it was loaded, so nobody can say which weights were computed with.
+    #[error("cannot tell which weights the model has: {source}")]
+    Model {
+        /// The model's file, as it was named.
+        path: PathBuf,
+        /// What is wrong with it; names it, or a part of it, without its folder.
         source: io::Error,
     },
     /// [`Error::PrefixFile`]: it is no such file, it is damaged, or it belongs to another model or cache.
@@ -68,63 +78,86 @@ pub struct PrefixFiles {
     model: Arc<Model>,
     type_k: KvType,
     type_v: KvType,
+    /// Most tokens of a prefix.
+    n_tokens: u32,
 }
 
 impl PrefixFiles {
     /// For an engine of this model and configuration.
     #[must_use]
     pub fn new(model: Arc<Model>, config: &EngineConfig) -> Self {
-        Self { model, type_k: config.type_k, type_v: config.type_v }
+        // No sequence is longer than the model was trained for, however large the context is.
+        let n_ctx_train = model.n_ctx_train();
+        let n_tokens = config.n_ctx.filter(|&n| n > 0).map_or(n_ctx_train, |n| n.min(n_ctx_train));
+        Self { model, type_k: config.type_k, type_v: config.type_v, n_tokens }
     }
 
-    /// Writes `prefix` to `path`, whole or not at all: into another file of the same folder, which then takes its name.
+    /// Writes `prefix` to `path`, whole or not at all: into another file of the same folder, which then takes its name. Returns the
+    /// bytes written. What processes that are gone left half-written in the folder more than an hour ago is removed.
     ///
     /// # Errors
-    /// [`PrefixFileError::Io`].
-    pub fn write(&self, path: &Path, prefix: &SavedPrefix) -> Result<(), PrefixFileError> {
-        let identity = self.identity("write")?;
+    /// [`PrefixFileError::Io`], [`PrefixFileError::Model`].
+    pub fn write(&self, path: &Path, prefix: &SavedPrefix) -> Result<u64, PrefixFileError> {
         let failed = |source| PrefixFileError::Io { verb: "write", path: path.to_owned(), source };
+        if path.file_name().is_none() {
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file")));
+        }
+        let identity = self.identity()?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        remove_stale(folder);
         let partial = partial_path(path);
-        let written = self.write_partial(&partial, prefix, &identity).and_then(|()| fs::rename(&partial, path));
+        let written = self.write_partial(&partial, prefix, &identity);
+        let written = written.and_then(|n_bytes| fs::rename(&partial, path).map(|()| n_bytes));
         if written.is_err() {
             // What matters is why the writing failed; there may be nothing to remove.
             let _ = fs::remove_file(&partial);
         }
-        written.map_err(failed)?;
+        let n_bytes = written.map_err(failed)?;
         // The new name survives a crash only once its folder is on the disk. Some systems cannot do that with a folder.
-        if let Some(folder) = path.parent().and_then(|folder| File::open(folder).ok()) {
-            let _ = folder.sync_all();
-        }
-        Ok(())
+        let _ = File::open(folder).and_then(|folder| folder.sync_all());
+        Ok(n_bytes)
     }
 
-    /// Reads what [`PrefixFiles::write`] has written. Takes twice the file's size in memory for a moment.
+    /// Reads what [`PrefixFiles::write`] has written; returns the bytes read, too. Takes twice the file's size in memory for a moment.
     ///
     /// # Errors
     /// [`PrefixFileError`]; nothing of such a file is used.
-    pub fn read(&self, path: &Path) -> Result<SavedPrefix, PrefixFileError> {
-        let bytes = read_checked(path)?;
-        let identity = self.identity("read")?;
+    pub fn read(&self, path: &Path) -> Result<(SavedPrefix, u64), PrefixFileError> {
+        let bytes = read_checked(path, self.max_bytes())?;
+        let identity = self.identity()?;
         let refuse = |reason| PrefixFileError::Refused(Error::PrefixFile { path: path.to_owned(), reason });
-        self.parse(&bytes[N_START..bytes.len() - N_CHECKSUM], &identity).map_err(refuse)
+        let prefix = self.parse(&bytes[N_START..bytes.len() - N_CHECKSUM], &identity).map_err(refuse)?;
+        Ok((prefix, bytes.len() as u64))
     }
 
-    fn identity(&self, verb: &'static str) -> Result<Identity, PrefixFileError> {
-        let failed = |source| PrefixFileError::Io { verb, path: self.model.path().to_owned(), source };
-        self.model.identity().map_err(failed)
+    /// More than the longest prefix of this model and context takes: twice an estimate, and 64 MiB. A file that claims more was not
+    /// written here, and no memory is asked for on its account.
+    fn max_bytes(&self) -> u64 {
+        // Of each token its cells, its number, and what llama.cpp and the table of pieces say of it.
+        let n_per_token = self.model.kv_bytes_per_token(self.type_k, self.type_v) + 128;
+        // llama.cpp tells nobody how large a state is. None has as many bytes as the weights that write it.
+        let keeps_state = self.model.is_recurrent() || self.model.is_hybrid();
+        let n_state = if keeps_state { self.model.size_bytes() } else { 0 };
+        let n_logits = self.model.n_vocab() as u64 * 4;
+        2 * (u64::from(self.n_tokens) * n_per_token + n_state + n_logits) + (64 << 20)
     }
 
-    fn write_partial(&self, path: &Path, prefix: &SavedPrefix, identity: &Identity) -> io::Result<()> {
+    fn identity(&self) -> Result<Identity, PrefixFileError> {
+        self.model.identity().map_err(|source| PrefixFileError::Model { path: self.model.path().to_owned(), source })
+    }
+
+    fn write_partial(&self, path: &Path, prefix: &SavedPrefix, identity: &Identity) -> io::Result<u64> {
         let file = OpenOptions::new().write(true).create_new(true).open(path)?;
-        let mut out = Hashing { file, hasher: blake3::Hasher::new() };
+        let mut out = Hashing { file, hasher: blake3::Hasher::new(), n_bytes: 0 };
         let header = self.header(prefix, identity)?;
         out.write_all(&header)?;
         for piece in &prefix.pieces {
             out.write_all(&piece.bytes)?;
         }
-        let Hashing { mut file, hasher } = out;
-        file.write_all(hasher.finalize().as_bytes())?;
-        file.sync_all()
+        let checksum = out.hasher.finalize();
+        out.write_all(checksum.as_bytes())?;
+        out.file.sync_all()?;
+        Ok(out.n_bytes)
     }
 
     /// Everything before the pieces' bytes.
@@ -155,9 +188,10 @@ impl PrefixFiles {
     fn parse(&self, bytes: &[u8], identity: &Identity) -> Result<SavedPrefix, String> {
         let mut reader = Reader(bytes);
         if reader.take(32)? != identity {
+            // Clients of a server read this: the file's name, but not its folder.
+            let name = self.model.path().file_name().unwrap_or_default().display();
             return Err(format!(
-                "it was saved with other weights than those of {}; a prefix can be loaded only by the model that computed it",
-                self.model.path().display()
+                "it was saved with other weights than those of {name}; a prefix can be loaded only by the model that computed it"
             ));
         }
         for (what, own) in [("K", self.type_k), ("V", self.type_v)] {
@@ -206,11 +240,11 @@ fn read_pieces(mut table: Reader, n_pieces: usize, reader: &mut Reader) -> Resul
     Ok(pieces)
 }
 
-/// All bytes of the file, once they are known to be those that were written.
-fn read_checked(path: &Path) -> Result<Vec<u8>, PrefixFileError> {
+/// All bytes of the file, once they are known to be those that were written. At most `max_bytes` are read.
+fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError> {
     let failed = |source| PrefixFileError::Io { verb: "read", path: path.to_owned(), source };
     let refuse = |reason: String| Err(PrefixFileError::Refused(Error::PrefixFile { path: path.to_owned(), reason }));
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = open_to_read(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
         return refuse("it is not a regular file".to_owned());
@@ -235,8 +269,13 @@ fn read_checked(path: &Path) -> Result<Vec<u8>, PrefixFileError> {
     if n_bytes < (N_START + N_HEADER + N_CHECKSUM) as u64 {
         return refuse(format!("it is {n_bytes} bytes long, too short for a saved prefix"));
     }
+    if n_bytes > max_bytes {
+        return refuse(format!("it is {n_bytes} bytes long; no prefix of this model and context takes more than {max_bytes}"));
+    }
     // As long as the file is, so no number in it can ask for more memory than that.
-    let mut bytes = Vec::with_capacity(usize::try_from(n_bytes).map_err(|_| failed(io::ErrorKind::FileTooLarge.into()))?);
+    let mut bytes = Vec::new();
+    let n_asked = usize::try_from(n_bytes).map_err(|_| failed(io::ErrorKind::FileTooLarge.into()))?;
+    bytes.try_reserve_exact(n_asked).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
     bytes.extend(start);
     file.take(n_bytes - N_START as u64).read_to_end(&mut bytes).map_err(failed)?;
     let n_hashed = bytes.len().saturating_sub(N_CHECKSUM);
@@ -248,10 +287,59 @@ fn read_checked(path: &Path) -> Result<Vec<u8>, PrefixFileError> {
     Ok(bytes)
 }
 
-/// Where a file is written until it is whole: in the same folder, under a short name, so that a long one still fits.
+/// Opens whatever lies at `path` without waiting: opening a FIFO otherwise lasts until somebody writes to it.
+fn open_to_read(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // O_NONBLOCK, as the headers of Linux and of the BSDs, macOS among them, have it. It changes nothing for regular files.
+        options.custom_flags(if cfg!(any(target_os = "linux", target_os = "android")) { 0o4000 } else { 4 });
+    }
+    options.open(path)
+}
+
+const PARTIAL: (&str, &str) = (".weft-", ".partial");
+
+/// Tells this process from an earlier one of the same id, as the only process of a container always has: when it first wrote.
+static STARTED: LazyLock<u128> =
+    LazyLock::new(|| SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since_epoch| since_epoch.as_nanos()));
+
+/// Where a file is written until it is whole: in the same folder, under a short name, so that a long one still fits. The name holds
+/// the process, when it began, and a number.
 fn partial_path(path: &Path) -> PathBuf {
     static N_WRITTEN: AtomicU64 = AtomicU64::new(0);
-    path.with_file_name(format!(".weft-{}-{}.partial", process::id(), N_WRITTEN.fetch_add(1, Ordering::Relaxed)))
+    let (prefix, suffix) = PARTIAL;
+    let number = N_WRITTEN.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!("{prefix}{}-{}-{number}{suffix}", process::id(), *STARTED))
+}
+
+/// Removes what processes that ended in the middle of [`PrefixFiles::write`] left in `folder`. What cannot be listed or removed
+/// stays: it takes room, but nothing is wrong with it.
+fn remove_stale(folder: &Path) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| is_left_behind(&entry.file_name().to_string_lossy())) {
+        // Processes of another machine or container are not seen from here; while one writes, its file is younger than this.
+        let age =
+            entry.metadata().and_then(|metadata| metadata.modified()).map(|modified| modified.elapsed().unwrap_or_default());
+        if age.is_ok_and(|age| age > Duration::from_secs(3600)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Whether `name` is one of [`partial_path`]'s, of a process that does not run any more as far as this system tells.
+fn is_left_behind(name: &str) -> bool {
+    let (prefix, suffix) = PARTIAL;
+    let parts = name.strip_prefix(prefix).and_then(|name| name.strip_suffix(suffix));
+    let Some(parts) = parts.map(|parts| parts.split('-').collect::<Vec<_>>()) else { return false };
+    let [process, started, _] = parts[..] else { return false };
+    let (Ok(process), Ok(started)) = (process.parse::<u32>(), started.parse::<u128>()) else { return false };
+    if process == process::id() {
+        return started != *STARTED;
+    }
+    Path::new("/proc/self").exists() && !Path::new("/proc").join(process.to_string()).exists()
 }
 
 /// ggml's name of a format, or its number.
@@ -271,16 +359,18 @@ fn format_name(number: u32) -> String {
     name.unwrap_or_else(|| format!("format {number}"))
 }
 
-/// A file that hashes what is written to it.
+/// A file that hashes and counts what is written to it.
 struct Hashing {
     file: File,
     hasher: blake3::Hasher,
+    n_bytes: u64,
 }
 
 impl Write for Hashing {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let n = self.file.write(bytes)?;
         self.hasher.update(&bytes[..n]);
+        self.n_bytes += n as u64;
         Ok(n)
     }
 

@@ -1,8 +1,7 @@
 //! Files of saved prefixes, for Python.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyOSError;
@@ -11,6 +10,7 @@ use pyo3::prelude::*;
 
 use super::fork::ThisProcess;
 use crate::config::EngineConfig;
+use crate::error::Error;
 use crate::llama::{Model, PrefixFileError, PrefixFiles};
 use crate::request::SavedPrefix;
 
@@ -25,32 +25,30 @@ impl Files {
     /// Writes `prefix` to `path`; returns the file's size in bytes.
     ///
     /// # Errors
-    /// `OSError`; `ForkedProcess` in a forked child.
+    /// `OSError`, `ModelLoadError`; `ForkedProcess` in a forked child.
     pub(super) fn write(&self, py: Python<'_>, path: PathBuf, prefix: &SavedPrefix) -> PyResult<u64> {
         let files = self.0.get()?;
-        let written = py.detach(|| files.write(&path, prefix).map(|()| size_of_file(&path)));
-        written.map_err(|error| raised(py, error))?.map_err(|error| os_error(py, path, error))
+        py.detach(move || files.write(&path, prefix)).map_err(|error| raised(py, error))
     }
 
     /// Reads the file at `path`; returns its prefix and its size in bytes.
     ///
     /// # Errors
-    /// `PrefixFileError`, `OSError`; `ForkedProcess` in a forked child.
+    /// `PrefixFileError`, `OSError`, `ModelLoadError`; `ForkedProcess` in a forked child.
     pub(super) fn read(&self, py: Python<'_>, path: PathBuf) -> PyResult<(SavedPrefix, u64)> {
         let files = self.0.get()?;
-        let read = py.detach(|| files.read(&path).map(|prefix| (prefix, size_of_file(&path))));
-        let (prefix, n_bytes) = read.map_err(|error| raised(py, error))?;
-        Ok((prefix, n_bytes.map_err(|error| os_error(py, path, error))?))
+        py.detach(move || files.read(&path)).map_err(|error| raised(py, error))
     }
-}
-
-fn size_of_file(path: &Path) -> io::Result<u64> {
-    Ok(fs::metadata(path)?.len())
 }
 
 fn raised(py: Python<'_>, error: PrefixFileError) -> PyErr {
     match error {
         PrefixFileError::Io { path, source, .. } => os_error(py, path, source),
+        // Clients of a server read what is said here: the model's file by its name, without its folder.
+        PrefixFileError::Model { path, source } => {
+            let path = path.file_name().map_or_else(PathBuf::new, PathBuf::from);
+            Error::ModelLoad { path, reason: source.to_string() }.into()
+        }
         PrefixFileError::Refused(error) => error.into(),
     }
 }

@@ -1,6 +1,8 @@
 """What is computed may be saved to a file and loaded by another engine; a file that does not fit is refused."""
 
 import asyncio
+import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Literal
@@ -123,11 +125,26 @@ async def test_a_file_of_another_kind_of_cache_is_refused(saved: weft.PrefixFile
         assert await refused(engine, saved.path)
 
 
-@pytest.fixture
-def another_model(model_path: Path, tmp_path: Path) -> Path:
-    """One weight less or more: the same shapes, another model."""
+async def test_a_hole_of_terabytes_is_refused(saved: weft.PrefixFile, other: weft.Engine, tmp_path: Path) -> None:
+    path, n_bytes = tmp_path / "hole.weft", 1 << 43
+    for start in (b"", content_of(saved)[:12] + n_bytes.to_bytes(8, "little")):
+        path.write_bytes(start)
+        os.truncate(path, n_bytes)
+        assert await refused(other, path)
+
+
+async def test_a_pipe_is_refused_at_once(other: weft.Engine, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.weft")
+    async with asyncio.timeout(60):
+        assert await refused(other, tmp_path / "pipe.weft") == "it is not a regular file"
+
+
+@pytest.fixture(params=[0.1, 0.5, 0.7, 1.0])
+def another_model(request: pytest.FixtureRequest, model_path: Path, tmp_path: Path) -> Path:
+    """One weight less or more, at this part of the file: the same shapes, another model."""
     content = bytearray(model_path.read_bytes())
-    content[-1000] ^= 1
+    n_bytes: int = int(request.param * (len(content) - 1000))
+    content[n_bytes] ^= 1
     path = tmp_path / "another.gguf"
     path.write_bytes(content)
     return path
@@ -135,7 +152,28 @@ def another_model(model_path: Path, tmp_path: Path) -> Path:
 
 async def test_a_file_of_another_model_is_refused(saved: weft.PrefixFile, another_model: Path) -> None:
     async with an_engine(model=another_model) as engine:
-        assert await refused(engine, saved.path)
+        reason = await refused(engine, saved.path)
+    assert another_model.name in reason
+    assert str(another_model) not in reason, "clients of a server read it"
+
+
+@pytest.fixture
+def copied_model(model_path: Path, tmp_path: Path) -> Path:
+    """The same model in a file that may be changed."""
+    return Path(shutil.copy(model_path, tmp_path / "model.gguf"))
+
+
+async def test_a_model_whose_own_file_has_changed_is_said_to_be_at_fault(
+    saved: weft.PrefixFile, copied_model: Path, tmp_path: Path
+) -> None:
+    async with an_engine(model=copied_model) as engine:
+        os.utime(copied_model, (0, 0))
+        for attempt in (engine.load_prefix(saved.path), engine.save_prefix(PROMPT, tmp_path / "changed.weft")):
+            with pytest.raises(weft.ModelLoadError) as raised:
+                await attempt
+            assert raised.value.reason == "model.gguf: it has changed since it was loaded"
+            assert str(tmp_path) not in str(raised.value), "clients of a server read it"
+    assert names_in(tmp_path) == ["model.gguf"]
 
 
 async def test_a_file_that_is_not_there_or_cannot_be_written_is_an_os_error(other: weft.Engine, tmp_path: Path) -> None:

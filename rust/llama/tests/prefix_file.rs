@@ -1,8 +1,10 @@
 //! Saved prefixes on disk: what was written comes back, and nothing else is taken for it.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
 
 use super::runner::{prompt, try_start};
 use super::tiny::{Kind, write_tiny};
@@ -80,8 +82,9 @@ fn what_was_written_comes_back() {
     let (folder, files) = (Folder::new(), files());
     let path = folder.at("a.prefix");
     for prefix in [prefix(90, None), prefix(30, Some((0..2048_u16).map(f32::from).collect()))] {
-        files.write(&path, &prefix).expect("the folder is writable");
-        assert_eq!(files.read(&path).expect("it was just written"), prefix);
+        let n_written = files.write(&path, &prefix).expect("the folder is writable");
+        assert_eq!(n_written, fs::metadata(&path).expect("it was just written").len());
+        assert_eq!(files.read(&path).expect("it was just written"), (prefix, n_written));
         assert_eq!(folder.names(), ["a.prefix"], "the second one took the place of the first, and nothing else is left");
     }
 }
@@ -103,7 +106,7 @@ fn a_prefix_goes_on_from_its_file_in_an_engine_of_the_other_attention() {
     }
     for (name, flash_attention) in [("on", FlashAttention::Off), ("off", FlashAttention::On), ("on", FlashAttention::On)] {
         let mut runner = runner_with(flash_attention);
-        for piece in files().read(&folder.at(name)).expect("it was just written").pieces {
+        for piece in files().read(&folder.at(name)).expect("it was just written").0.pieces {
             runner.restore(SequenceId(3), &piece.bytes, piece.range).expect("the piece is whole");
         }
         runner.decode(&rows_of(SequenceId(3), 100, &tokens[100..])).expect("the plan is valid");
@@ -204,11 +207,12 @@ fn a_file_of_another_cache_or_model_is_refused() {
     let other = load(&model).expect("the toy model loads");
     let other = PrefixFiles::new(other.into(), &EngineConfig::default());
     let reason = refusal(&other, &path);
-    assert!(reason.contains("other weights than those of"), "{reason}");
+    let name = model.file_name().expect("it is a file").to_string_lossy();
+    assert!(reason.contains(&format!("other weights than those of {name};")), "{reason}");
     // And the reverse: what the other model wrote is nothing to this one.
     let saved = SavedPrefix { tokens: vec![1; 60], ..prefix(60, None) };
     other.write(&path, &saved).expect("the folder is writable");
-    assert_eq!(other.read(&path).expect("it was just written"), saved);
+    assert_eq!(other.read(&path).expect("it was just written").0, saved);
     refusal(&files(), &path);
     fs::remove_file(&model).expect("it is there");
 }
@@ -219,16 +223,111 @@ fn what_the_system_refuses_is_its_own_error() {
     let (folder, files) = (Folder::new(), files());
     assert_eq!(io_error(files.read(&folder.at("none"))), ErrorKind::NotFound);
     assert_eq!(io_error(files.write(&folder.at("none/a.prefix"), &prefix(60, None))), ErrorKind::NotFound);
-    assert_eq!(io_error(files.write(Path::new("/"), &prefix(60, None))), ErrorKind::InvalidInput);
+    for nameless in [Path::new("/"), Path::new(""), &folder.at("..")] {
+        assert_eq!(io_error(files.write(nameless, &prefix(60, None))), ErrorKind::InvalidInput);
+    }
     assert!(refusal(&files, &folder.0).contains("not a regular file"));
     // The name is that of a folder: what was written beside it is removed again.
     fs::create_dir(folder.at("a.prefix")).expect("the folder is writable");
     io_error(files.write(&folder.at("a.prefix"), &prefix(60, None)));
     assert_eq!(folder.names(), ["a.prefix"]);
-    // The model's file is gone, so nobody can say what was saved.
+}
+
+#[test]
+fn what_is_wrong_with_the_models_own_file_is_no_error_of_the_prefix() {
+    let folder = Folder::new();
+    let fails = |files: &PrefixFiles, model: &Path, words: &str| {
+        files.write(&folder.at("b.prefix"), &prefix(60, None)).expect_err("nobody can say what was saved");
+        self::files().write(&folder.at("a.prefix"), &prefix(60, None)).expect("the folder is writable");
+        match files.read(&folder.at("a.prefix")) {
+            Err(PrefixFileError::Model { path, source }) => {
+                assert_eq!(path, model);
+                let name = model.file_name().expect("it is a file").to_string_lossy();
+                assert_eq!(source.to_string(), format!("{name}: {words}"));
+            }
+            other => panic!("{other:?} instead of the model's error"),
+        }
+        assert_eq!(folder.names(), ["a.prefix"]);
+    };
     let path = write_tiny(Kind::Recurrent);
-    let model = load(&path).expect("the toy model loads");
+    let files = PrefixFiles::new(load(&path).expect("the toy model loads").into(), &EngineConfig::default());
+    let longer = [&fs::read(&path).expect("it is there")[..], &[0]].concat();
+    fs::write(&path, longer).expect("the folder is writable");
+    fails(&files, &path, "it has changed since it was loaded");
     fs::remove_file(&path).expect("it is there");
-    let gone = PrefixFiles::new(model.into(), &EngineConfig::default());
-    assert_eq!(io_error(gone.write(&folder.at("b.prefix"), &prefix(60, None))), ErrorKind::NotFound);
+    fails(&files, &path, "No such file or directory (os error 2)");
+}
+
+/// A hole of eight terabytes, which no memory holds: with zeros for a start, and with one that tells its length.
+#[test]
+fn a_file_longer_than_any_prefix_asks_for_no_memory() {
+    let (folder, files) = (Folder::new(), files());
+    let path = folder.at("a.prefix");
+    let file = fs::File::create(&path).expect("the folder is writable");
+    file.set_len(1 << 43).expect("a hole takes no room");
+    assert!(refusal(&files, &path).contains("no saved prefix"));
+    for n_bytes in [1_u64 << 43, 1 << 30] {
+        file.set_len(n_bytes).expect("a hole takes no room");
+        file.write_all_at(&[b"weftpref", &1_u32.to_le_bytes()[..], &n_bytes.to_le_bytes()].concat(), 0).expect("it is open");
+        let reason = refusal(&files, &path);
+        assert!(reason.starts_with(&format!("it is {n_bytes} bytes long; no prefix of this model")), "{reason}");
+    }
+}
+
+#[test]
+fn a_prefix_may_be_as_long_as_the_context() {
+    let folder = Folder::new();
+    let path = folder.at("a.prefix");
+    for (type_k, n_ctx) in [(KvType::F32, None), (KvType::Q4_0, Some(512))] {
+        let config = EngineConfig { type_k, type_v: type_k, n_ctx, ..EngineConfig::default() };
+        let n_tokens = n_ctx.unwrap_or(1024);
+        let n_bytes = usize::try_from(demo().kv_bytes_per_token(type_k, type_k)).expect("kilobytes") * n_tokens as usize;
+        let pieces = vec![SavedPiece { range: 0..n_tokens, bytes: vec![1; n_bytes].into() }];
+        let longest = SavedPrefix { tokens: vec![1; n_tokens as usize], pieces, logits: None };
+        let files = PrefixFiles::new(demo(), &config);
+        files.write(&path, &longest).expect("the folder is writable");
+        assert_eq!(files.read(&path).expect("it was just written").0, longest);
+    }
+}
+
+#[test]
+fn a_pipe_is_refused_at_once() {
+    let (folder, files) = (Folder::new(), files());
+    let path = folder.at("a.prefix");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
+    assert!(made.success());
+    let (done, outcome) = std::sync::mpsc::channel();
+    let asked = path.clone();
+    std::thread::spawn(move || done.send(refusal(&files, &asked)));
+    assert_eq!(outcome.recv_timeout(Duration::from_secs(60)).expect("nothing waits for a writer"), "it is not a regular file");
+}
+
+#[test]
+fn what_a_crash_left_is_removed_once_nobody_can_be_writing_it() {
+    let (folder, files) = (Folder::new(), files());
+    let mut child = std::process::Command::new("true").spawn().expect("true runs");
+    let (gone, own) = (child.id(), std::process::id());
+    child.wait().expect("it ends");
+    let old = SystemTime::now() - Duration::from_secs(4000);
+    let make = |name: &str, modified| {
+        let file = fs::File::create(folder.at(name)).expect("the folder is writable");
+        file.set_modified(modified).expect("it is open");
+    };
+    make(&format!(".weft-{gone}-1-0.partial"), old);
+    make(&format!(".weft-{own}-1-0.partial"), old);
+    let parent = std::os::unix::process::parent_id();
+    let mut kept = [
+        format!(".weft-{gone}-1-1.partial"),
+        format!(".weft-{parent}-1-0.partial"),
+        ".weft-mine.partial".to_owned(),
+        format!(".weft-{gone}-1-0"),
+    ];
+    make(&kept[0], SystemTime::now());
+    kept[1..].iter().for_each(|name| make(name, old));
+    files.write(&folder.at("a.prefix"), &prefix(60, None)).expect("the folder is writable");
+    let mut names = folder.names();
+    names.retain(|name| name != "a.prefix");
+    names.sort_unstable();
+    kept.sort_unstable();
+    assert_eq!(names, kept);
 }
