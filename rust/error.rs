@@ -63,6 +63,18 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A saved prefix does not fit this model and cache, though its file is whole. Nothing was loaded.
+    #[error("the saved prefix cannot be loaded: {reason}")]
+    PrefixRefused {
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A prefix could not be copied out of the cache.
+    #[error("the prefix cannot be saved: {reason}")]
+    Save {
+        /// What the model's memory answered.
+        reason: String,
+    },
     /// Pinned prefixes would take more than half of the cache.
     #[error("the prefix of {n_bytes} bytes cannot be pinned: {n_pinned_bytes} are pinned already, and {limit} may be")]
     PinsFull {

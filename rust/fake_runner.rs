@@ -145,6 +145,7 @@ pub const MEMORY: MemoryKind = MemoryKind {
     forks: Forks::Anywhere,
     idle_cells_cost: true,
     bytes_per_token: PIECE_TOKEN as u64,
+    bytes_per_state: 0,
     tokens_per_run: 2,
     n_window: 0,
 };
@@ -384,6 +385,9 @@ impl Runner for FakeRunner {
 
     fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), RelocateError> {
         if self.control.lock().loses_cells {
+            for &id in ids {
+                self.truncate(id, range.start);
+            }
             return Err(RelocateError::Lost(StateError { reason: "told to lose cells".into() }));
         }
         self.check_states().map_err(RelocateError::Refused)?;

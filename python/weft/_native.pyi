@@ -182,8 +182,8 @@ class Engine:
             cache_ram: Most MiB of host memory for saved pieces of the cache; -1 is no limit, 0 keeps none, None is 8,192 or a
                 quarter of the machine's memory, whichever is less.
             max_queue: Requests that may wait for a slot; None is 1,024.
-            max_token_gap_ms: Longest pause in milliseconds between two tokens of a running stream that a prompt being computed
-                beside it may cause; None is 200.
+            max_token_gap_ms: 99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt
+                being computed beside it may cause; None is 200.
 
         Raises:
             InvalidConfig: A setting is out of range, two contradict each other, or the pool does not fit into memory.
@@ -289,6 +289,17 @@ class Engine:
 
         Raises:
             EngineStopped: The engine was stopped.
+        """
+
+    def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
+        """At most `limit` nodes of the prefix tree, and how many nodes there are in all. Waits for the step that is running.
+
+        The most recently used come first. A node counts as used when something below it was: parents come before their
+        children, and no node without its parent. All but the making of their objects happens without the GIL.
+
+        Raises:
+            EngineStopped: The engine was stopped.
+            OverflowError: `limit` is below 0.
         """
 
     def slot_tokens(self, slot: int) -> list[int]:
@@ -551,6 +562,9 @@ class Prefix:
     def n_tokens(self) -> int:
         """How many they are."""
 
+    def excerpt(self, n: int) -> tuple[list[int], list[int]]:
+        """Its first `n` tokens and its last `n`; all of them and none where there are at most `2 * n`."""
+
     @property
     def n_bytes(self) -> int:
         """What its computed state takes, in the KV cache or in host memory, shared with others or not."""
@@ -587,6 +601,9 @@ class CachedNode:
     def n_tokens(self) -> int:
         """How many they are."""
 
+    def excerpt(self, n: int) -> tuple[list[int], list[int]]:
+        """Its first `n` tokens and its last `n`; all of them and none where there are at most `2 * n`."""
+
     @property
     def start(self) -> int:
         """Tokens before it."""
@@ -610,6 +627,10 @@ class CachedNode:
     @property
     def n_hits(self) -> int:
         """Requests that found it computed."""
+
+    @property
+    def last_used(self) -> int:
+        """When it was last used: counts up, in no unit of time."""
 
     @property
     def n_stored_bytes(self) -> int:
@@ -650,6 +671,10 @@ class Stats:
     @property
     def n_decodes(self) -> int:
         """Decodes."""
+
+    @property
+    def n_busy(self) -> int:
+        """Sequences that were in slots, summed over all decodes."""
 
     @property
     def n_preempted(self) -> int:

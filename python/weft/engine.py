@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -11,10 +10,10 @@ from typing import Literal, Self, Unpack
 
 import msgspec
 
-from weft import _native
-from weft._native import CachedNode, Completions, Finished, Limits, Model, Prefix, SavedPrefix, Slot, Stats
+from weft import _native, tasks
+from weft._native import CachedNode, Completions, Limits, Model, Prefix, Slot, Stats
 from weft.completion import Completion
-from weft.errors import EngineStopped, InvalidConfig, InvalidRequest
+from weft.errors import EngineStopped, InvalidConfig
 from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
 
@@ -25,9 +24,6 @@ DEMO_MODEL = str(files("weft") / "models" / "storyteller-q8_0.gguf")
 
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 """A number format of the cache."""
-
-ERASE_INTERVAL_S = 0.02
-"""Seconds until a slot that is to be erased is looked at again, where a sequence runs in it."""
 
 _PARAMS = {
     "n_gpu_layers": "gpu_layers",
@@ -71,8 +67,8 @@ class Engine:
         cache_ram: Most MiB of host memory for what is cached and does not run; -1 is no limit, 0 keeps nothing outside of the KV
             cache, None is 8,192 or a quarter of the machine's memory, whichever is less.
         max_queue: Requests that may wait for a slot before further ones are refused with `QueueFull`; None is 1,024.
-        max_token_gap_ms: Longest pause in milliseconds between two tokens of a running stream that a prompt being computed beside
-            it may cause; None is 200.
+        max_token_gap_ms: 99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt
+            being computed beside it may cause; None is 200.
         mmap: Maps the file instead of reading it.
         mlock: Keeps the weights from being swapped out.
         on_progress: Called with the fraction that is loaded, 0 to 1, on the event loop that awaits `start`.
@@ -222,6 +218,8 @@ class Engine:
     async def pin(self, prompt: str | Sequence[int]) -> Prefix:
         """Computes a prompt, as far as it is not cached, and keeps it computed until it is unpinned. Cancelling it pins nothing.
 
+        A prompt that is a long string is tokenized on another thread.
+
         Raises:
             InvalidRequest: The prompt holds no tokens, or is none.
             ContextOverflow: The prompt alone fills the context.
@@ -230,21 +228,43 @@ class Engine:
             DecodeError: The model could not compute a step.
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        made = (await _finish(self._running().pin(prompt))).made
-        assert isinstance(made, Prefix), "a request to pin makes a pinned prefix"
-        return made
+        return await tasks.pin(self._running(), prompt)
 
     async def unpin(self, prefix: Prefix | int) -> bool:
-        """Lets a pinned prefix be evicted again, given itself or its id. False where it is not pinned."""
+        """Lets a pinned prefix be evicted again, given itself or its id. False where it is not pinned.
+
+        Raises:
+            EngineStopped: The engine was closed, before or meanwhile.
+        """
         return await asyncio.to_thread(self._running().unpin, prefix.id if isinstance(prefix, Prefix) else prefix)
 
     async def prefixes(self) -> list[Prefix]:
-        """Every pinned prefix, in the order of their pinning."""
+        """Every pinned prefix, in the order of their pinning.
+
+        Raises:
+            EngineStopped: The engine was closed, before or meanwhile.
+        """
         return await asyncio.to_thread(self._running().pinned)
 
     async def cached(self) -> list[CachedNode]:
-        """What is cached: the prefix tree, parents before their children. Waits for the step that is running."""
+        """What is cached: the prefix tree, parents before their children. Waits for the step that is running.
+
+        Raises:
+            EngineStopped: The engine was closed, before or meanwhile.
+        """
         return await asyncio.to_thread(self._running().cached)
+
+    async def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
+        """At most `limit` nodes of the prefix tree, and how many nodes there are in all: a large cache has tens of thousands.
+
+        The most recently used come first. A node counts as used when something below it was: parents come before their
+        children, and no node without its parent.
+
+        Raises:
+            EngineStopped: The engine was closed, before or meanwhile.
+            OverflowError: `limit` is below 0.
+        """
+        return await asyncio.to_thread(self._running().recently_used, limit)
 
     async def save_prefix(self, prompt: str | Sequence[int], path: str | os.PathLike[str], *, compute: bool = True) -> PrefixFile:
         """Saves the computed state of a prompt to a file, which `load_prefix` of an engine with the same model and cache takes.
@@ -264,15 +284,7 @@ class Engine:
             EngineStopped: The engine was closed, before or meanwhile.
             OSError: The file cannot be written.
         """
-        began = time.perf_counter()
-        native = self._running()
-        saved = (await _finish(native.save(prompt, compute=compute))).made
-        assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
-        if saved.n_tokens == 0:
-            why = "the cache gave no copy of the prompt" if compute else "nothing of the prompt is cached"
-            raise InvalidRequest("prompt", why)
-        n_bytes = await asyncio.to_thread(native.write_prefix, saved, path)
-        return _file(path, saved, n_bytes, began)
+        return await tasks.save(self._running(), prompt, path, compute=compute)
 
     async def load_prefix(self, path: str | os.PathLike[str], *, slot: int | None = None) -> PrefixFile:
         """Loads what `save_prefix` has saved: a request that begins like it computes only what is new. Cancelling loads nothing.
@@ -289,17 +301,14 @@ class Engine:
             EngineStopped: The engine was closed, before or meanwhile.
             OSError: The file cannot be read.
         """
-        began = time.perf_counter()
-        native = self._running()
-        saved, n_bytes = await asyncio.to_thread(native.read_prefix, path)
-        await _finish(native.load(saved, slot=slot))
-        return _file(path, saved, n_bytes, began)
+        return await tasks.load(self._running(), path, slot)
 
     async def slot_tokens(self, slot: int) -> list[int]:
         """The tokens that a slot holds: those that its sequence has computed, or the last one's that ran there.
 
         Raises:
             InvalidRequest: There is no such slot.
+            EngineStopped: The engine was closed, before or meanwhile.
         """
         return await asyncio.to_thread(self._running().slot_tokens, slot)
 
@@ -310,11 +319,9 @@ class Engine:
 
         Raises:
             InvalidRequest: There is no such slot.
+            EngineStopped: The engine was closed, before or meanwhile.
         """
-        # Asked again and again, so that a caller who gives up leaves no thread behind that waits.
-        while (n_tokens := await asyncio.to_thread(self._running().erase_slot, slot)) is None:  # noqa: ASYNC110
-            await asyncio.sleep(ERASE_INTERVAL_S)
-        return n_tokens
+        return await tasks.erase(self._running(), slot)
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of a text; the defaults are how `generate` reads a prompt.
@@ -374,23 +381,6 @@ class Engine:
         if self._is_closed():
             raise EngineStopped
         raise RuntimeError("the engine is not started; use `async with` or `await engine.start()`")
-
-
-async def _finish(stream: Completions) -> Finished:
-    """The end of a request that has one branch, which draws no token. However this ends, the stream is closed."""
-    ends: list[Finished] = []
-    try:
-        while events := await stream.next_batch():
-            ends += [event for event in events if isinstance(event, Finished)]
-    finally:
-        stream.close()
-    [end] = ends
-    return end
-
-
-def _file(path: str | os.PathLike[str], saved: SavedPrefix, n_bytes: int, began: float) -> PrefixFile:
-    ms = (time.perf_counter() - began) * 1000
-    return PrefixFile(path=os.fspath(path), n_tokens=saved.n_tokens, n_bytes=n_bytes, ms=ms)
 
 
 def _stop(native: _native.Engine, process_id: int) -> None:

@@ -197,7 +197,7 @@ class Settings:
         metavar="MS",
         parse=number(above=0),
         env="LLAMA_ARG_MAX_TOKEN_GAP",
-        help="longest pause in a running answer that a new prompt may cause, in milliseconds (default: 200)",
+        help="99th percentile of the pauses in a running answer that a new prompt may cause, in milliseconds (default: 200)",
     )
 
     n_predict: int | None = flag(

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::cache::Forks;
-use crate::cache::prefix_tree::NodeId;
+use crate::cache::cells::CellId;
+use crate::cache::prefix_tree::{DropKey, NodeId};
 use crate::cache::{CacheOp, KvCache, SequenceId};
 use crate::request::Token;
 
@@ -20,6 +21,15 @@ pub struct Departure {
     pub n_units: u64,
     /// When it was last used, on the cache's clock.
     pub last_used: u64,
+}
+
+/// Why something leaves the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// It costs more than it saves: it goes where nothing is lost by that.
+    Early,
+    /// Its cells or its id are needed.
+    Pressed,
 }
 
 /// What a save made.
@@ -40,16 +50,17 @@ impl KvCache {
     }
 
     /// The part of the least recently used idle path that can leave next, leaf first, whose save costs about `max_units` or less,
-    /// but of 16 tokens at least. `None` where nothing is idle.
+    /// but of 16 tokens at least. `None` where nothing is idle, or where what would leave early could not be kept.
     #[must_use]
-    pub fn next_departure(&self, max_units: u64) -> Option<Departure> {
+    pub fn next_departure(&self, max_units: u64, why: Why) -> Option<Departure> {
         let is_leaf = |node: NodeId| {
             let node = self.tree.node(node);
             node.n_running == 0 && node.n_holders as usize == node.tips.len()
         };
         let is_candidate = |node: NodeId| match self.memory.forks {
-            Forks::Anywhere | Forks::InWindow => is_leaf(node),
-            Forks::AtEnd => true,
+            Forks::Anywhere => is_leaf(node),
+            // What ends inside of a longer path is kept for its own window or state.
+            Forks::InWindow | Forks::AtEnd => true,
         };
         let idle = self.held().filter(|(_, path)| !path.is_pinned && is_candidate(path.tip));
         let (id, path) = idle.min_by_key(|(_, path)| self.tree.node(path.tip).last_used)?;
@@ -73,41 +84,58 @@ impl KvCache {
         } else {
             self.affordable(id, range.clone(), max_units)
         };
-        let saves = self.tree.node(node).stored.is_none() && self.is_worth_saving(node, n_tokens);
+        let is_stored = self.tree.node(node).stored.is_some();
+        let saves = !is_stored && self.is_worth_saving(node, n_tokens, why);
+        if why == Why::Early && !is_stored && !saves {
+            return None;
+        }
         Some(Departure { node, id, saves: saves.then(|| range.end - n_tokens..range.end), n_units, last_used })
     }
 
     /// How many of the last tokens of `range` can be saved for `max_units`, 16 at least, and what they cost.
-    fn affordable(&self, id: SequenceId, range: Range<u32>, max_units: u64) -> (u32, u64) {
+    pub(super) fn affordable(&self, id: SequenceId, range: Range<u32>, max_units: u64) -> (u32, u64) {
         let cells = &self.path(id).cells[range.start as usize..range.end as usize];
+        self.count_affordable(cells.iter().rev(), max_units)
+    }
+
+    /// How many of the tokens that `id` holds from `start` on can be saved for `max_units`, 16 at least, and what they cost.
+    #[must_use]
+    pub fn affordable_from(&self, id: SequenceId, start: u32, max_units: u64) -> (u32, u64) {
+        self.count_affordable(self.path(id).cells[start as usize..].iter(), max_units)
+    }
+
+    fn count_affordable<'a>(&self, cells: impl Iterator<Item = &'a CellId>, max_units: u64) -> (u32, u64) {
         let (mut n_tokens, mut n_units) = (0, 0);
-        let mut after = None;
-        for &cell in cells.iter().rev() {
-            let is_next = after.is_some_and(|after| cell.0 + 1 == after);
+        let mut last: Option<u32> = None;
+        for cell in cells {
+            let is_next = last.is_some_and(|last| cell.0.abs_diff(last) == 1);
             let more = 1 + if is_next { 0 } else { u64::from(self.memory.tokens_per_run) };
             if n_tokens >= crate::cache::MIN_SHARED && n_units + more > max_units {
                 break;
             }
-            (n_tokens, n_units, after) = (n_tokens + 1, n_units + more, Some(cell.0));
+            (n_tokens, n_units, last) = (n_tokens + 1, n_units + more, Some(cell.0));
         }
         (n_tokens, n_units)
     }
 
     /// Whether the store takes `n_tokens` tokens of `node`: it has room, or holds something that is worth less.
-    fn is_worth_saving(&self, node: NodeId, n_tokens: u32) -> bool {
-        let n_bytes = self.memory.bytes_per_token * u64::from(n_tokens);
+    fn is_worth_saving(&self, node: NodeId, n_tokens: u32, why: Why) -> bool {
+        let n_bytes = self.memory.bytes_of(n_tokens);
         self.store.can_ever_hold(n_bytes)
             && (self.store.has_room(n_bytes)
-                || self.droppable.first().is_some_and(|&(key, least)| self.gives_way(key, least, node)))
+                || self.droppable.first().is_some_and(|&(key, least)| self.gives_way(key, least, node, why)))
     }
 
     /// Whether the stored piece of `least` is dropped for what `node` holds.
-    fn gives_way(&self, (class, last_used): (u8, u64), least: NodeId, node: NodeId) -> bool {
+    fn gives_way(&self, (class, last_used): DropKey, least: NodeId, node: NodeId, why: Why) -> bool {
+        let is_above = |above: NodeId, below: NodeId| self.tree.upwards(below).any(|at| at == above);
         // What leaves together is saved together, or never.
-        let is_same_path =
-            || self.tree.upwards(node).chain(self.tree.upwards(least)).filter(|&at| at == node || at == least).count() > 2;
-        if least == node || (self.memory.forks == Forks::InWindow && is_same_path()) {
+        if least == node || (self.memory.forks == Forks::InWindow && (is_above(least, node) || is_above(node, least))) {
             return false;
+        }
+        // Without what is before it, it would be of no use.
+        if why == Why::Pressed && class == 1 && self.memory.forks == Forks::Anywhere && is_above(node, least) {
+            return true;
         }
         let node = self.tree.node(node);
         let is_firm = node.n_pins > 0 || node.n_reserved > 0;
@@ -115,13 +143,13 @@ impl KvCache {
     }
 
     /// Drops stored pieces until `n_bytes` more fit; `false` where what would be left to drop is worth more than `node`.
-    fn make_room_in_store(&mut self, node: NodeId, n_bytes: u64) -> bool {
+    fn make_room_in_store(&mut self, node: NodeId, n_bytes: u64, why: Why) -> bool {
         if !self.store.can_ever_hold(n_bytes) {
             return false;
         }
         while !self.store.has_room(n_bytes) {
             match self.droppable.first() {
-                Some(&(key, least)) if self.gives_way(key, least, node) => {
+                Some(&(key, least)) if self.gives_way(key, least, node, why) => {
                     let dropped = self.tree.node(least);
                     self.counts.n_forgotten += if dropped.is_in_pool() { 0 } else { dropped.tokens.len() as u64 };
                     self.drop_stored(least);
@@ -141,12 +169,15 @@ impl KvCache {
     }
 
     /// Carries out `departure`, with what was saved for it: its cells are free, where the memory can give up a part. Nothing else
-    /// may have changed since [`KvCache::next_departure`].
-    pub fn depart(&mut self, departure: &Departure, saved: Option<Saved>) {
+    /// may have changed since [`KvCache::next_departure`]. `false` where it was to leave early and cannot be kept: then it stays.
+    pub fn depart(&mut self, departure: &Departure, saved: Option<Saved>, why: Why) -> bool {
         let Departure { node, id, .. } = *departure;
         if let Some(range) = &departure.saves {
             // First, because it may join what is above with the node.
-            let saved = saved.filter(|saved| self.make_room_in_store(node, saved.bytes.len() as u64));
+            let saved = saved.filter(|saved| self.make_room_in_store(node, saved.bytes.len() as u64, why));
+            if saved.is_none() && why == Why::Early {
+                return false;
+            }
             let start = self.tree.node(node).start;
             if range.start > start && self.memory.forks != Forks::AtEnd {
                 self.split(node, range.start - start);
@@ -154,7 +185,7 @@ impl KvCache {
             if let Some(Saved { bytes, whole_from }) = saved {
                 self.keep(node, range.clone(), bytes, None, whole_from);
                 if self.memory.forks == Forks::InWindow {
-                    return;
+                    return true;
                 }
             }
         }
@@ -163,6 +194,7 @@ impl KvCache {
             Forks::InWindow => self.forget_path(id, true),
             Forks::AtEnd => self.forget_path(id, false),
         }
+        true
     }
 
     fn keep(&mut self, node: NodeId, range: Range<u32>, bytes: Box<[u8]>, logits: Option<Arc<[f32]>>, whole_from: u32) {
@@ -228,18 +260,25 @@ impl KvCache {
     pub fn add_snapshot(&mut self, id: SequenceId, n_tokens: u32, bytes: Box<[u8]>, logits: Arc<[f32]>) -> bool {
         let node = self.cut_at(id, n_tokens);
         let n_bytes = (bytes.len() + size_of_val(&*logits)) as u64;
-        if self.tree.node(node).stored.is_some() || !self.make_room_in_store(node, n_bytes) {
+        if self.tree.node(node).stored.is_some() || !self.make_room_in_store(node, n_bytes, Why::Pressed) {
             return self.tree.node(node).stored.is_some();
         }
         self.keep(node, 0..n_tokens, bytes, Some(logits), 0);
         true
     }
 
-    /// Whether a snapshot of this prefix is stored already.
+    /// Whether a snapshot of a prefix of `n_tokens` could be kept.
     #[must_use]
-    pub fn has_snapshot(&self, variant: &super::Variant, tokens: &[Token]) -> bool {
+    pub fn can_keep_snapshot(&self, n_tokens: u32) -> bool {
+        self.store.can_ever_hold(self.memory.bytes_of(n_tokens))
+    }
+
+    /// The logits after this prefix, where a snapshot of it is stored; they may be unknown.
+    #[must_use]
+    pub fn snapshot(&self, variant: &super::Variant, tokens: &[Token]) -> Option<Option<Arc<[f32]>>> {
         let walk = self.tree.walk(variant, tokens);
-        let end = walk.whole.last().map(|&id| self.tree.node(id));
-        end.is_some_and(|node| node.end() as usize == tokens.len() && node.stored.is_some())
+        let end = self.tree.node(*walk.whole.last()?);
+        let piece = end.stored.filter(|_| end.end() as usize == tokens.len())?;
+        Some(self.store.piece(piece).logits.clone())
     }
 }

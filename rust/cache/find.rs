@@ -109,17 +109,21 @@ impl KvCache {
 
     fn find_anywhere(&self, wanted: &Wanted<'_>, walk: &Walk) -> Match {
         let mut matched = Match::default();
-        let mut holds = None;
+        let (mut holds, mut last_piece) = (None, None);
         for (id, reached) in self.reached(walk, wanted.at_most) {
             let node = self.tree.node(id);
             if node.is_in_pool() {
                 matched.n_pool = reached.end;
                 holds = Some(id);
-            } else if let Some(piece) = node.stored {
-                matched.restores.push(part_of(piece, &self.store, reached));
-            } else {
-                break;
+                continue;
             }
+            let Some(piece) = node.stored else { break };
+            match matched.restores.last_mut() {
+                // A piece that was cut is restored once.
+                Some(last) if last_piece == Some(piece) => last.kept.end = reached.end,
+                _ => matched.restores.push(part_of(piece, &self.store, reached)),
+            }
+            last_piece = Some(piece);
         }
         matched.source = holds.and_then(|id| self.tree.holders(id).next());
         let in_tails = self.in_tails(wanted, walk).map(|(id, n)| (id, n.min(wanted.at_most))).max_by_key(|&(_, n)| n);

@@ -24,6 +24,8 @@ pub struct CachedNode {
     pub is_pinned: bool,
     /// Requests that found it computed.
     pub n_hits: u64,
+    /// When it was last used, on the cache's clock.
+    pub last_used: u64,
     /// Bytes that it takes in the store; a piece that was saved in one is counted in its last stretch.
     pub n_stored_bytes: u64,
 }
@@ -77,6 +79,7 @@ impl KvCache {
                     slots: Vec::new(),
                     is_pinned: node.n_pins > 0,
                     n_hits: node.n_hits,
+                    last_used: node.last_used,
                     n_stored_bytes: piece.map_or(0, |piece| self.store.bytes_of(piece)),
                 }
             })
@@ -95,6 +98,7 @@ impl KvCache {
                     slots: vec![slot],
                     is_pinned: false,
                     n_hits: 0,
+                    last_used: self.now,
                     n_stored_bytes: 0,
                 });
             }

@@ -20,6 +20,8 @@ pub struct MemoryKind {
     pub idle_cells_cost: bool,
     /// Bytes of one token's cells in a saved piece, about.
     pub bytes_per_token: u64,
+    /// Bytes of a saved state beside its tokens' cells, about; 0 for a memory that is not one.
+    pub bytes_per_state: u64,
     /// What one more run of adjacent cells costs in a save, in tokens of one run.
     pub tokens_per_run: u32,
     /// Tokens that a sliding window sees, the newest included; 0 for a memory that does not fork [`Forks::InWindow`].
@@ -27,6 +29,12 @@ pub struct MemoryKind {
 }
 
 impl MemoryKind {
+    /// Bytes of a saved prefix of `n_tokens`, about.
+    #[must_use]
+    pub fn bytes_of(self, n_tokens: u32) -> u64 {
+        self.bytes_per_state + u64::from(n_tokens) * self.bytes_per_token
+    }
+
     /// Whether a sequence that holds everything from `whole_from` on holds what a token after `n_tokens` sees: itself and the
     /// `n_window - 1` before it.
     #[must_use]

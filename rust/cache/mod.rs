@@ -24,13 +24,14 @@ use std::ops::Range;
 
 use crate::request::Token;
 use cells::{CellId, Cells};
-pub use departure::{Departure, Saved};
+pub use departure::{Departure, Saved, Why};
 pub use find::{Match, Restore, Wanted};
 pub use listing::{CachedNode, Tier};
 pub use memory::{Forks, MemoryKind};
 pub use pins::Reservation;
 pub use prefix_tree::Variant;
-use prefix_tree::{DropKey, NodeId, PrefixTree, common_prefix, length};
+pub(crate) use prefix_tree::common_prefix;
+use prefix_tree::{DropKey, NodeId, PrefixTree, length};
 pub use relocation::Relocation;
 use store::{PieceId, Store};
 
@@ -462,16 +463,26 @@ impl KvCache {
         let mut at = node;
         while let Some(parent) = self.tree.node(at).parent {
             let node = self.tree.node(at);
-            if !node.tips.is_empty() || node.stored.is_some() || node.n_reserved > 0 {
+            if !node.tips.is_empty() {
                 return;
             }
             match node.children.len() {
-                0 if node.n_pins == 0 => self.tree.remove(at),
+                0 if node.n_pins == 0 && node.n_reserved == 0 && node.stored.is_none() => self.tree.remove(at),
                 1 => {
                     let (_, &child) = node.children.first_key_value().expect("there is one");
                     let below = self.tree.node(child);
-                    if below.stored.is_none() && below.n_pins == node.n_pins {
+                    // Both in no piece, or both cut from the same one.
+                    let is_one_piece = match node.stored {
+                        Some(piece) => below.stored == Some(piece) && self.memory.forks == Forks::Anywhere,
+                        None => below.stored.is_none(),
+                    };
+                    if is_one_piece && (below.n_pins, below.n_reserved) == (node.n_pins, node.n_reserved) {
+                        let stored = node.stored;
+                        self.drop_entry(at);
                         self.tree.join_with_child(at);
+                        if let Some(piece) = stored {
+                            self.store.release(piece);
+                        }
                         self.refresh(child);
                     }
                     return;
@@ -491,8 +502,27 @@ impl KvCache {
         }
     }
 
-    /// Updates the entry of `node` among the pieces that can be dropped: what is in the pool too, and what nothing follows.
+    /// Updates the entry of `node` among the pieces that can be dropped.
     fn refresh(&mut self, id: NodeId) {
+        let (key, old) = (self.drop_key(id), self.tree.node(id).drop_key);
+        if key == old {
+            return;
+        }
+        self.drop_entry(id);
+        if let Some(key) = key {
+            self.droppable.insert((key, id));
+        }
+        self.tree.node_mut(id).drop_key = key;
+    }
+
+    fn drop_entry(&mut self, id: NodeId) {
+        if let Some(old) = self.tree.node_mut(id).drop_key.take() {
+            self.droppable.remove(&(old, id));
+        }
+    }
+
+    /// Where the saved piece of a node stands among those that can be dropped: what is in the pool too, and what nothing follows.
+    fn drop_key(&self, id: NodeId) -> Option<DropKey> {
         let node = self.tree.node(id);
         // A part is restored over what is before it; a state is whole.
         let is_needed_below = self.memory.forks != Forks::AtEnd && !node.is_in_pool() && !node.children.is_empty();
@@ -504,18 +534,7 @@ impl KvCache {
         } else {
             2
         };
-        let key = can_go.then_some((class, node.last_used));
-        let old = node.drop_key;
-        if key == old {
-            return;
-        }
-        if let Some(old) = old {
-            self.droppable.remove(&(old, id));
-        }
-        if let Some(key) = key {
-            self.droppable.insert((key, id));
-        }
-        self.tree.node_mut(id).drop_key = key;
+        can_go.then_some((class, node.last_used))
     }
 
     fn held(&self) -> impl Iterator<Item = (SequenceId, &Path)> {
@@ -557,8 +576,10 @@ impl KvCache {
                 let is_inside = range.start <= node.start && node.end() <= range.end;
                 assert!(is_inside || self.memory.forks == Forks::AtEnd, "{range:?} holds {id:?}");
             }
-            assert_eq!(node.drop_key.is_some(), self.droppable.iter().any(|&(_, entry)| entry == id), "entry of {id:?}");
+            assert_eq!(node.drop_key, self.drop_key(id), "entry of {id:?}");
         }
+        let n_entries = self.tree.nodes().filter(|(_, node)| node.drop_key.is_some()).count();
+        assert_eq!(n_entries, self.droppable.len(), "an entry for each node that has one");
         assert!(self.droppable.iter().all(|&(key, id)| self.tree.node(id).drop_key == Some(key)), "entries name nodes");
     }
 }

@@ -28,20 +28,19 @@ impl KvCache {
     /// [`Error::PinsFull`] if all pinned prefixes together would take more than half of the store or, without one, of the pool or
     /// of the sequence ids; the path is idle then too.
     pub fn pin(&mut self, id: SequenceId) -> Result<PinnedPrefix, Error> {
-        let node = self.cut_at(id, self.n_held(id));
-        let n_tokens = u64::from(self.n_held(id));
-        let n_bytes = n_tokens * self.memory.bytes_per_token.max(1);
-        let n_pinned_bytes = self.pins.values().map(|pin| pin.n_bytes).sum();
-        let limit = if self.has_store() {
-            self.store.max_bytes().map_or(u64::MAX, |max| max / 2)
-        } else {
-            self.cells.n_total() as u64 * self.memory.bytes_per_token.max(1) / 2
-        };
-        let has_id = self.has_store() || (self.pins.len() + 1) * 2 <= self.paths.len();
-        if n_bytes + n_pinned_bytes > limit || !has_id {
+        let n_tokens = self.n_held(id);
+        let node = self.cut_at(id, n_tokens);
+        if let Some((&name, pin)) = self.pins.iter().find(|(_, pin)| pin.node == node) {
+            let pinned = PinnedPrefix { id: name, tokens: self.tree.tokens_to(node), n_bytes: pin.n_bytes };
             self.unpin(id);
-            return Err(Error::PinsFull { n_bytes, n_pinned_bytes, limit });
+            return Ok(pinned);
         }
+        if let Err(error) = self.check_pin(n_tokens) {
+            self.unpin(id);
+            return Err(error);
+        }
+        let n_bytes = self.bytes_of_pin(n_tokens);
+        self.share_no_piece(node);
         self.tree.change_upwards(node, |node| node.n_pins += 1);
         self.refresh_upwards(node);
         let holder = if self.has_store() {
@@ -54,6 +53,44 @@ impl KvCache {
         self.n_pinned_ever += 1;
         self.pins.insert(name, Pin { node, holder, n_bytes });
         Ok(PinnedPrefix { id: name, tokens: self.tree.tokens_to(node), n_bytes })
+    }
+
+    /// Whether another prefix of `n_tokens` can be pinned.
+    ///
+    /// # Errors
+    /// As [`KvCache::pin`].
+    pub fn check_pin(&self, n_tokens: u32) -> Result<(), Error> {
+        let n_bytes = self.bytes_of_pin(n_tokens);
+        let n_pinned_bytes = self.pins.values().map(|pin| pin.n_bytes).sum();
+        let limit = if self.has_store() {
+            self.store.max_bytes().map_or(u64::MAX, |max| max / 2)
+        } else {
+            self.cells.n_total() as u64 * self.memory.bytes_per_token.max(1) / 2
+        };
+        let has_id = self.has_store() || (self.pins.len() + 1) * 2 <= self.paths.len();
+        if n_bytes + n_pinned_bytes > limit || !has_id {
+            return Err(Error::PinsFull { n_bytes, n_pinned_bytes, limit });
+        }
+        Ok(())
+    }
+
+    fn bytes_of_pin(&self, n_tokens: u32) -> u64 {
+        self.memory.bytes_of(n_tokens).max(u64::from(n_tokens))
+    }
+
+    /// A prefix that ends at `node`, which is in the pool, keeps no piece that goes on after it: it is saved on its own.
+    fn share_no_piece(&mut self, node: NodeId) {
+        if self.memory.forks != Forks::Anywhere {
+            return;
+        }
+        let end = self.tree.node(node).end();
+        let goes_on = |&at: &NodeId| self.tree.node(at).stored.is_some_and(|piece| self.store.piece(piece).range.end > end);
+        for at in self.tree.upwards(node).filter(goes_on).collect::<Vec<_>>() {
+            if let Some(piece) = self.tree.node_mut(at).stored.take() {
+                self.store.release(piece);
+            }
+            self.refresh(at);
+        }
     }
 
     /// Lets a pinned prefix be given up again; `false` where there is none of that name.
@@ -78,34 +115,38 @@ impl KvCache {
     /// As [`KvCache::unpin`], for a sequence that will come back.
     pub fn reserve(&mut self, id: SequenceId) -> Reservation {
         let node = self.cut_at(id, self.n_held(id));
-        self.tree.node_mut(node).n_reserved += 1;
+        self.tree.change_upwards(node, |node| node.n_reserved += 1);
         self.unpin(id);
-        self.refresh(node);
+        self.refresh_upwards(node);
         Reservation(node)
     }
 
     /// The sequence is back, or will never come.
     pub fn release(&mut self, reservation: Reservation) {
         let Reservation(node) = reservation;
-        self.tree.node_mut(node).n_reserved -= 1;
-        self.refresh(node);
+        self.tree.change_upwards(node, |node| node.n_reserved -= 1);
+        self.refresh_upwards(node);
         self.prune(node);
     }
 
-    /// Forgets `tokens` in both tiers, from their end up to where another path, a pin or a sequence needs them.
-    pub fn erase(&mut self, variant: &Variant, tokens: &[Token]) {
+    /// Forgets `tokens` in both tiers, from their end up to where another path, a pin or a sequence needs them, but not the first
+    /// `n_kept`.
+    pub fn erase(&mut self, variant: &Variant, tokens: &[Token], n_kept: u32) {
+        if let Some((node, n)) = self.tree.walk(variant, &tokens[..n_kept as usize]).part {
+            self.split(node, n);
+        }
         let mut rest = tokens;
         loop {
             let walk = self.tree.walk(variant, rest);
             let Some(&id) = walk.whole.last().filter(|_| walk.part.is_none()) else { return };
             let node = self.tree.node(id);
             let is_needed = !node.children.is_empty() || node.n_running > 0 || node.n_pins > 0 || node.n_reserved > 0;
-            if node.parent.is_none() || is_needed {
+            if node.parent.is_none() || is_needed || node.start < n_kept {
                 return;
             }
             rest = &rest[..node.start as usize];
             // Stays until the last thing that it holds has gone.
-            self.tree.node_mut(id).n_reserved += 1;
+            self.tree.change_upwards(id, |node| node.n_reserved += 1);
             for tip in self.tree.node(id).tips.clone() {
                 match self.memory.forks {
                     Forks::Anywhere => self.move_up(tip),

@@ -46,7 +46,7 @@ pub(super) struct Node {
     pub(super) n_running: u32,
     /// Pins that end here or below.
     pub(super) n_pins: u32,
-    /// Preempted sequences that end here.
+    /// Preempted sequences that end here or below.
     pub(super) n_reserved: u32,
     /// The saved piece that it can be restored from.
     pub(super) stored: Option<PieceId>,
@@ -181,7 +181,8 @@ impl PrefixTree {
         let (parent, start) = (node.parent.expect("a root has no tokens to cut"), node.start);
         node.start += n;
         let first_of_lower = node.tokens[0];
-        let (n_holders, n_running, n_pins) = (node.n_holders, node.n_running, node.n_pins);
+        let (n_holders, n_running) = (node.n_holders, node.n_running);
+        let (n_pins, n_reserved) = (node.n_pins, node.n_reserved);
         let (n_hits, last_used) = (node.n_hits, node.last_used);
         let first = tokens[0];
         let upper = self.add(Some(parent), tokens, start);
@@ -189,7 +190,8 @@ impl PrefixTree {
         self.node_mut(parent).children.insert(first, upper);
         let node = self.node_mut(upper);
         node.children.insert(first_of_lower, id);
-        (node.n_holders, node.n_running, node.n_pins) = (n_holders, n_running, n_pins);
+        (node.n_holders, node.n_running) = (n_holders, n_running);
+        (node.n_pins, node.n_reserved) = (n_pins, n_reserved);
         (node.n_hits, node.last_used) = (n_hits, last_used);
         upper
     }
@@ -294,7 +296,7 @@ impl PrefixTree {
 }
 
 /// How many tokens `a` and `b` begin with in common.
-pub(super) fn common_prefix(a: &[Token], b: &[Token]) -> u32 {
+pub(crate) fn common_prefix(a: &[Token], b: &[Token]) -> u32 {
     let n = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     u32::try_from(n).expect("a context is shorter than 2³² tokens")
 }

@@ -40,22 +40,23 @@ impl KvCache {
         while start > 0 && is_common(start - 1) {
             start -= 1;
         }
-        let mut end = at + 1;
-        while end < cells.len() && is_common(end) {
-            end += 1;
-        }
-        let max = usize::try_from(max_units).unwrap_or(usize::MAX).max(crate::cache::MIN_SHARED as usize);
-        let start = start.max((at + 1).saturating_sub(max)).max(end.saturating_sub(max).min(at));
-        let range = start..end.min(start + max);
+        let end = at + 1;
+        let (n_tokens, _) = self.affordable(holders[0], super::length_of(start)..super::length_of(end), max_units);
+        let range = end - n_tokens as usize..end;
         let highest = self.cells.highest_after_moving(&cells[range.clone()])?;
         (highest < top).then(|| Relocation { ids: holders, range: super::length_of(range.start)..super::length_of(range.end) })
     }
 
-    /// What idle paths among `ids` hold is of no use any more.
+    /// What `ids` hold is of no use any more. A pinned prefix among it is computed anew when it is asked for.
     pub fn lose(&mut self, ids: &[SequenceId]) {
         for &id in ids {
-            if self.held().any(|(held, path)| held == id && !path.is_pinned) {
-                self.drop_path(id);
+            for pin in self.pins.values_mut().filter(|pin| pin.holder == Some(id)) {
+                pin.holder = None;
+            }
+            match &self.paths[usize::from(id.0)] {
+                Some(path) if path.is_pinned => self.forget(id),
+                Some(_) => self.drop_path(id),
+                None => {}
             }
         }
     }

@@ -6,7 +6,7 @@ use super::*;
 
 fn memory(forks: Forks) -> MemoryKind {
     let n_window = if forks == Forks::InWindow { 16 } else { 0 };
-    MemoryKind { forks, idle_cells_cost: true, bytes_per_token: 4, tokens_per_run: 2, n_window }
+    MemoryKind { forks, idle_cells_cost: true, bytes_per_token: 4, bytes_per_state: 0, tokens_per_run: 2, n_window }
 }
 
 /// What a model's memory would hold.
@@ -66,13 +66,13 @@ impl Bench {
 
     /// The window's cells below `whole_from` are lost.
     fn evict_whole_from(&mut self, max_units: u64, whole_from: u32) -> bool {
-        let Some(departure) = self.cache.next_departure(max_units) else { return false };
+        let Some(departure) = self.cache.next_departure(max_units, Why::Pressed) else { return false };
         self.shadow.follow(&mut self.cache);
         let saved = departure.saves.as_ref().map(|range| Saved {
             bytes: self.shadow.save(departure.id, range.end),
             whole_from: whole_from.clamp(range.start, range.end),
         });
-        self.cache.depart(&departure, saved);
+        self.cache.depart(&departure, saved, Why::Pressed);
         self.shadow.follow(&mut self.cache);
         true
     }
@@ -235,7 +235,7 @@ fn what_was_saved_once_leaves_without_a_save() {
     bench.evict(u64::MAX);
     let id = bench.write(&text(1, 20)).unwrap();
     bench.end(id);
-    assert_eq!(bench.cache.next_departure(u64::MAX).unwrap().saves, None);
+    assert_eq!(bench.cache.next_departure(u64::MAX, Why::Pressed).unwrap().saves, None);
     bench.evict(u64::MAX);
     assert_eq!((bench.cache.counts().n_saved, bench.cache.n_used()), (20, 0));
     bench.check();
@@ -247,8 +247,8 @@ fn a_long_leaf_leaves_in_pieces_that_cost_what_may_be_spent() {
     let id = bench.write(&text(1, 90)).unwrap();
     bench.end(id);
     // Adjacent cells: one run costs two tokens more.
-    assert_eq!(bench.cache.next_departure(42).unwrap().saves, Some(50..90));
-    assert_eq!(bench.cache.next_departure(1).unwrap().saves, Some(74..90), "16 tokens at least");
+    assert_eq!(bench.cache.next_departure(42, Why::Pressed).unwrap().saves, Some(50..90));
+    assert_eq!(bench.cache.next_departure(1, Why::Pressed).unwrap().saves, Some(74..90), "16 tokens at least");
     bench.evict(42);
     assert_eq!(bench.cache.n_used(), 50);
     let found = bench.find(&text(1, 90), 16);
@@ -268,7 +268,7 @@ fn scattered_cells_cost_more_to_save() {
     }
     bench.end(a);
     bench.end(b);
-    let departure = bench.cache.next_departure(60).unwrap();
+    let departure = bench.cache.next_departure(60, Why::Pressed).unwrap();
     assert_eq!((departure.saves, departure.n_units), (Some(11..31), 60));
 }
 
@@ -304,7 +304,7 @@ fn without_a_store_what_leaves_is_forgotten() {
     let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(0));
     let id = bench.write(&text(1, 30)).unwrap();
     bench.end(id);
-    assert_eq!(bench.cache.next_departure(u64::MAX).unwrap().saves, None);
+    assert_eq!(bench.cache.next_departure(u64::MAX, Why::Pressed).unwrap().saves, None);
     bench.evict(u64::MAX);
     assert_eq!((bench.cache.n_used(), bench.find(&text(1, 30), 1).n_tokens()), (0, 0));
     bench.check();
@@ -343,6 +343,8 @@ fn without_a_store_a_pinned_prefix_stays_in_the_pool() {
     let id = bench.write(&text(2, 30)).unwrap();
     let refused = bench.cache.pin(id);
     assert!(matches!(refused, Err(crate::error::Error::PinsFull { n_bytes: 120, n_pinned_bytes: 120, limit: 200 })));
+    let again = bench.write(&text(1, 30)).unwrap();
+    assert_eq!(bench.cache.pin(again).unwrap().id, pinned.id, "it is pinned already");
     bench.cache.unpin_prefix(pinned.id);
     bench.check();
     assert_eq!(bench.cache.n_evictable(), 60);
@@ -357,11 +359,11 @@ fn an_erased_text_is_forgotten_as_far_as_nobody_else_holds_it() {
         bench.end(id);
     }
     bench.evict(u64::MAX);
-    bench.cache.erase(&bench.base, &[trunk.clone(), a.clone()].concat());
+    bench.cache.erase(&bench.base, &[trunk.clone(), a.clone()].concat(), 0);
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!(bench.find(&[trunk.clone(), a].concat(), 16).n_tokens(), 20);
-    bench.cache.erase(&bench.base, &[trunk.clone(), b].concat());
+    bench.cache.erase(&bench.base, &[trunk.clone(), b].concat(), 0);
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!((bench.find(&trunk, 16).n_tokens(), bench.cache.n_used(), bench.cache.store_size().2), (0, 0, 0));
@@ -445,6 +447,82 @@ fn a_state_is_found_only_where_it_was_kept() {
     bench.check();
 }
 
+#[test]
+fn a_store_smaller_than_a_path_keeps_its_beginning_and_what_leaves_early_stays() {
+    // Room for 40 tokens and their overhead.
+    let mut bench = Bench::new(200, 8, Forks::Anywhere, Some(40 * 4 + 512));
+    let id = bench.write(&text(1, 100)).unwrap();
+    bench.end(id);
+    let early = bench.cache.next_departure(42, Why::Early).unwrap();
+    assert_eq!(early.saves, Some(60..100));
+    bench.shadow.follow(&mut bench.cache);
+    let saved = Saved { bytes: vec![0; 160].into(), whole_from: 60 };
+    assert!(bench.cache.depart(&early, Some(saved), Why::Early));
+    assert_eq!(bench.cache.next_departure(42, Why::Early), None, "the rest would push out what follows it");
+    bench.shadow.follow(&mut bench.cache);
+    bench.check();
+    assert_eq!(bench.find(&text(1, 100), 16).n_tokens(), 100);
+    let refused = bench.cache.next_departure(42, Why::Pressed).unwrap();
+    assert!(refused.saves.is_some(), "but where its cells are needed, it goes before what would be of no use without it");
+}
+
+#[test]
+fn a_piece_that_was_cut_often_is_restored_once() {
+    let mut bench = Bench::new(400, 20, Forks::Anywhere, Some(1 << 20));
+    let id = bench.write(&text(1, 120)).unwrap();
+    bench.end(id);
+    bench.evict(u64::MAX);
+    for n in [20, 40, 60, 80] {
+        let id = bench.write(&[&text(1, 120)[..n], &[5000 + Token::try_from(n).unwrap(), 1, 2]].concat()).unwrap();
+        bench.end(id);
+    }
+    while bench.evict(u64::MAX) {}
+    bench.check();
+    assert_eq!(bench.find(&text(1, 120), 16).restores.len(), 1);
+}
+
+#[test]
+fn a_pinned_beginning_does_not_keep_what_went_on_after_it() {
+    let mut bench = Bench::new(200, 8, Forks::Anywhere, Some(1 << 20));
+    let id = bench.write(&text(1, 100)).unwrap();
+    bench.end(id);
+    bench.evict(u64::MAX);
+    let id = bench.write(&text(1, 20)).unwrap();
+    bench.cache.pin(id).unwrap();
+    bench.shadow.follow(&mut bench.cache);
+    while bench.evict(u64::MAX) {}
+    bench.cache.erase(&bench.base, &text(1, 100), 0);
+    bench.check();
+    let (n_bytes, _, n_pieces) = bench.cache.store_size();
+    assert!(n_pieces == 1 && n_bytes < 700, "{n_bytes} bytes in {n_pieces} pieces");
+    assert_eq!(bench.find(&text(1, 20), 16).n_tokens(), 20);
+}
+
+#[test]
+fn lost_cells_leave_a_pinned_prefix_to_be_computed_again() {
+    let mut bench = Bench::new(200, 8, Forks::Anywhere, Some(0));
+    let id = bench.write(&text(1, 30)).unwrap();
+    let pinned = bench.cache.pin(id).unwrap();
+    bench.cache.lose(&[id]);
+    bench.shadow.follow(&mut bench.cache);
+    bench.check();
+    assert_eq!((bench.cache.n_used(), bench.find(&text(1, 30), 16).n_tokens()), (0, 0));
+    assert!(bench.cache.unpin_prefix(pinned.id));
+    bench.check();
+}
+
+#[test]
+fn a_window_that_ends_inside_a_longer_path_gives_its_id_where_ids_are_needed() {
+    let mut bench = Bench::new(400, 4, Forks::InWindow, Some(0));
+    let long = bench.write(&text(1, 100)).unwrap();
+    for n in 40..60 {
+        let id = bench.write(&text(1, n)).expect("an id can always be had");
+        bench.end(id);
+    }
+    bench.end(long);
+    bench.check();
+}
+
 /// Any operation after any other, in a vocabulary of two words, a pool of few cells, few ids and a small store.
 fn nothing_is_ever_lost(forks: Forks, max_store_bytes: Option<u64>, n_operations: u32) {
     let mut random = Random(11);
@@ -482,14 +560,20 @@ fn nothing_is_ever_lost(forks: Forks, max_store_bytes: Option<u64>, n_operations
                 let place = usize::try_from(random.below(reserved.len() as u64)).unwrap();
                 bench.cache.release(reserved.swap_remove(place));
             }
-            10 if !running.is_empty() => pins.extend(bench.cache.pin(running.swap_remove(at)).map(|pin| pin.id)),
+            10 if !running.is_empty() => {
+                if let Ok(pinned) = bench.cache.pin(running.swap_remove(at))
+                    && !pins.contains(&pinned.id)
+                {
+                    pins.push(pinned.id);
+                }
+            }
             11 if pins.len() > 1 => {
                 let place = usize::try_from(random.below(pins.len() as u64)).unwrap();
                 assert!(bench.cache.unpin_prefix(pins.swap_remove(place)));
             }
             12 => {
                 let tokens = words(&mut random, 30);
-                bench.cache.erase(&bench.base, &tokens);
+                bench.cache.erase(&bench.base, &tokens, 0);
             }
             _ => {
                 let limit = 1 + random.below(40);

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cache::{MIN_SHARED, Match, Wanted};
+use crate::cache::{MIN_SHARED, Match, Wanted, common_prefix};
 use crate::engine::job::{Awaits, Job};
 use crate::engine::runner::{Forks, Runner, SequenceId};
 use crate::engine::sequence::{Drawn, Running, Sequence};
-use crate::engine::worker::{Left, Preempted, Reserved, Worker};
+use crate::engine::worker::{Preempted, Reserved, Worker};
 use crate::request::{Event, SavedPrefix, Task, Token};
 
 /// Cells kept free for each running sequence when another one is admitted, so that it need not be preempted at once.
@@ -46,10 +46,14 @@ impl<R: Runner> Worker<R> {
     }
 
     /// The slot that a branch takes: the one that it would like where that is free, else the one that was left the longest ago.
-    fn free_slot(&self, wanted: Option<u32>) -> u32 {
-        let is_free = |slot: &u32| self.running.iter().all(|running| running.slot != *slot);
+    /// `None` where every free slot is about to be erased.
+    fn free_slot(&self, wanted: Option<u32>) -> Option<u32> {
+        let is_free = |slot: &u32| {
+            let is_erased_next = self.left[*slot as usize].erase_by.is_some_and(|by| Instant::now() < by);
+            !is_erased_next && self.running.iter().all(|running| running.slot != *slot)
+        };
         let longest_idle = || (0..self.limits.n_slots).filter(is_free).min_by_key(|&slot| (self.left[slot as usize].at, slot));
-        wanted.filter(is_free).or_else(longest_idle).expect("fewer sequences run than there are slots")
+        wanted.filter(is_free).or_else(longest_idle)
     }
 
     fn next_job(&self) -> Option<u64> {
@@ -85,10 +89,12 @@ impl<R: Runner> Worker<R> {
             self.jobs.get_mut(&request_id).expect("it was found above").awaits = Some(awaits);
             return Start::Waits;
         }
-        if !self.fits(job.prompt.len(), &matched, 0) {
+        let is_cut = job.task == Task::Save { computes: false };
+        let n_tokens = if is_cut { matched.n_tokens() as usize } else { job.prompt.len() };
+        if !self.fits(n_tokens, &matched, 0) {
             return Start::NoRoom;
         }
-        let slot = self.free_slot(self.jobs[&request_id].slot);
+        let Some(slot) = self.free_slot(job.slot) else { return Start::NoRoom };
         let job = self.jobs.get_mut(&request_id).expect("it was found above");
         match &job.task {
             Task::Save { computes: false } => job.prompt.truncate(matched.n_tokens() as usize),
@@ -103,7 +109,10 @@ impl<R: Runner> Worker<R> {
         let job = self.jobs.get_mut(&request_id).expect("it was found above");
         job.n_started += 1;
         job.last_served = turn;
-        self.admitted.extend(job.waiting.take());
+        job.awaits = None;
+        if job.n_started == job.n {
+            self.admitted.extend(job.waiting.take());
+        }
         let is_complete = job.task == Task::Complete;
         let running = &self.running[place];
         if is_complete && running.restores.is_empty() && running.n_uncomputed() == 0 {
@@ -169,8 +178,8 @@ impl<R: Runner> Worker<R> {
         if !self.fits(sequence.tokens.len(), &matched, n_more) {
             return false;
         }
+        let Some(slot) = self.free_slot(Some(self.preempted[0].reservation.slot)) else { return false };
         let Preempted { sequence, reservation } = self.preempted.remove(0);
-        let slot = self.free_slot(Some(reservation.slot));
         self.run_in(slot, sequence, matched);
         self.cache.release(reservation.place);
         true
@@ -186,7 +195,7 @@ impl<R: Runner> Worker<R> {
             let wanted = Wanted {
                 variant: &job.variant,
                 tokens: &job.prompt,
-                at_least: MIN_SHARED,
+                at_least: if matches!(job.task, Task::Save { .. }) { 1 } else { MIN_SHARED },
                 at_most: if needs_logits { n - 1 } else { n },
                 takes_logits: true,
             };
@@ -215,7 +224,7 @@ impl<R: Runner> Worker<R> {
         let ahead = self.running.iter().filter(|running| running.n_uncomputed() >= MIN_SHARED).filter_map(|running| {
             let owner = &self.jobs[&running.sequence.request_id];
             let tokens = &running.sequence.tokens;
-            let n_common = count_common(tokens, &job.prompt);
+            let n_common = common_prefix(tokens, &job.prompt);
             let n_tokens = match forks {
                 Forks::Anywhere | Forks::InWindow => n_common.min(n - 1),
                 // A state is only kept at the end of a prompt.
@@ -228,14 +237,17 @@ impl<R: Runner> Worker<R> {
         ahead.max_by_key(|awaits| awaits.n_tokens)
     }
 
-    /// Counts where the first `n_found` tokens of a prompt came from.
+    /// Counts where the first `n_found` tokens of a prompt came from, each of them once.
     fn count_found(&mut self, request_id: u64, n_pool: u32, n_found: u32) {
         let job = &self.jobs[&request_id];
-        if let Some(Awaits { n_tokens, n_known, .. }) = job.awaits {
-            self.stats.n_awaited += u64::from(n_found.min(n_tokens).saturating_sub(n_known));
-        }
-        self.stats.n_restored += u64::from(n_found - n_pool);
         self.cache.count_hit(&job.variant, &job.prompt[..n_found as usize]);
+        if job.task != Task::Complete {
+            return;
+        }
+        let awaited = job.awaits.map_or(0..0, |awaits| awaits.n_known.min(n_found)..awaits.n_tokens.min(n_found));
+        let n_both = awaited.end.saturating_sub(awaited.start.max(n_pool));
+        self.stats.n_awaited += u64::from(awaited.end - awaited.start);
+        self.stats.n_restored += u64::from(n_found - n_pool - n_both);
     }
 
     /// Whether a sequence of `n_tokens` can start: what it must compute or restore, `n_more` tokens for itself and [`MARGIN`] for
@@ -258,7 +270,8 @@ impl<R: Runner> Worker<R> {
         let id = self.cache.place(&job.variant, Some(&matched)).expect("an id was freed before");
         self.carry_out();
         self.newest_start = self.cache.now();
-        if sequence.start(matched.n_tokens()) {
+        let is_complete = self.jobs[&sequence.request_id].task == Task::Complete;
+        if sequence.start(matched.n_tokens()) && is_complete {
             self.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
         }
         let place = self.running.partition_point(|other| other.sequence.age() < sequence.age());
@@ -306,7 +319,8 @@ impl<R: Runner> Worker<R> {
     pub(super) fn leave_slot(&mut self, running: &Running) {
         let at = self.next_turn();
         let variant = self.jobs[&running.sequence.request_id].variant.clone();
-        self.left[running.slot as usize] = Left { at, variant, tokens: running.held().to_vec() };
+        let left = &mut self.left[running.slot as usize];
+        (left.at, left.variant, left.tokens) = (at, variant, running.held().to_vec());
     }
 
     /// Keeps the cells of prompts that are computed and that further branches wait for.
@@ -355,9 +369,4 @@ impl<R: Runner> Worker<R> {
 
 fn count(tokens: &[Token]) -> u32 {
     u32::try_from(tokens.len()).expect("a sequence fits its context")
-}
-
-fn count_common(a: &[Token], b: &[Token]) -> u32 {
-    let n = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    u32::try_from(n).expect("a sequence fits its context")
 }

@@ -22,7 +22,7 @@ pub(crate) struct Job {
     pub(crate) slot: Option<u32>,
     pub(crate) task: Task,
     pub(crate) sender: Sender,
-    /// Until its first branch is in a slot.
+    /// Until its last branch is in a slot.
     pub(crate) waiting: Option<Waiting>,
     /// What it waits for instead of computing it too.
     pub(crate) awaits: Option<Awaits>,
@@ -74,6 +74,10 @@ impl Job {
     /// Whether the prompt is computed and some branch was never in a slot.
     pub(crate) fn waits_with_prompt(&self) -> bool {
         self.n_started < self.n && self.prompt_logits.is_some()
+    }
+
+    pub(crate) fn n_prompt(&self) -> u32 {
+        u32::try_from(self.prompt.len()).expect("a prompt that fits the context was queued")
     }
 
     pub(crate) fn is_done(&self) -> bool {

@@ -190,7 +190,7 @@ impl Engine {
             return Ok(());
         }
         let message = format!("there is no slot {slot}; there are {n_slots}, counted from 0");
-        Err(Error::InvalidRequest { param: "id_slot", message })
+        Err(Error::InvalidRequest { param: "slot", message })
     }
 
     fn ask<T>(&self, question: impl FnOnce(mpsc::SyncSender<T>) -> Question) -> Result<T> {

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use crate::cache::{Departure, Saved};
+use crate::cache::{Departure, Saved, Why};
 use crate::engine::runner::{DecodeError, Forks, RelocateError, Runner, StateError};
 use crate::engine::sequence::Running;
 use crate::engine::worker::Worker;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::request::{FinishReason, Made, SavedPiece, SavedPrefix, Task};
 
-/// With nobody running, no piece takes longer, so that an arrival never waits long.
-const IDLE_PIECE: Duration = Duration::from_millis(20);
+/// No piece takes longer to save, and so to restore, so that an arrival never waits long, and no stream for a restore.
+const LONGEST_PIECE: Duration = Duration::from_millis(20);
 
 /// Decodes after which an idle prefix has cost as much as its way to the store and back.
 ///
@@ -31,6 +31,8 @@ pub(super) struct Movement {
     pub(super) spent: Duration,
     /// Whether anything moved in this step.
     has_moved: bool,
+    /// The cache's time when what was to leave early could not be kept: until it changes, trying again is of no use.
+    refused_at: Option<u64>,
 }
 
 /// A save whose cost is not known yet is this small.
@@ -41,7 +43,7 @@ const NEWEST: f64 = 0.2;
 
 impl Movement {
     pub(super) fn new() -> Self {
-        Self { save_s: 0.0, deadline: Instant::now(), spent: Duration::ZERO, has_moved: false }
+        Self { save_s: 0.0, deadline: Instant::now(), spent: Duration::ZERO, has_moved: false, refused_at: None }
     }
 
     /// A step begins that has `time` for moving.
@@ -60,7 +62,8 @@ impl Movement {
         if self.save_s == 0.0 {
             return FIRST_UNITS;
         }
-        (self.deadline.saturating_duration_since(Instant::now()).as_secs_f64() / self.save_s) as u64
+        let left = self.deadline.saturating_duration_since(Instant::now()).min(LONGEST_PIECE);
+        (left.as_secs_f64() / self.save_s) as u64
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a running mean")]
@@ -84,6 +87,7 @@ impl<R: Runner> Worker<R> {
     /// costs more than it saves.
     pub(super) fn move_pieces(&mut self) {
         self.restore();
+        self.finish_tasks();
         while !self.movement.is_over() && self.leave_early() {}
         while !self.movement.is_over() && self.relocate() {}
     }
@@ -92,30 +96,39 @@ impl<R: Runner> Worker<R> {
     fn restore(&mut self) {
         let mut place = 0;
         while place < self.running.len() {
-            while !self.movement.is_over()
-                && let Some(next) = self.running[place].restores.front()
-            {
-                let (n_cells, n_before) = (next.piece.end - next.piece.start, self.running.len());
-                if self.make_room(place, n_cells, false) < n_cells {
-                    // The oldest has everything that others do not keep for good; less than a whole piece can only be computed.
-                    if place == 0 && !self.movement.is_over() {
-                        self.compute_instead(place);
-                    }
-                    break;
-                }
-                if !self.restore_piece(place) {
-                    break;
-                }
-                debug_assert!(place < n_before, "room is made by those that are younger");
-            }
-            let running = &self.running[place];
-            let n_before = self.running.len();
-            let is_complete = self.jobs[&running.sequence.request_id].task == Task::Complete;
-            if is_complete && running.logits.is_some() && running.restores.is_empty() {
+            let age = self.running[place].sequence.age();
+            while !self.movement.is_over() && self.restore_next(place) {}
+            // It may have ended with an error, or with its first token.
+            let is_here = |worker: &Self| worker.running.get(place).is_some_and(|running| running.sequence.age() == age);
+            if is_here(self) && self.knows_first_token(place) {
                 self.draw_first(place);
             }
-            place += usize::from(self.running.len() == n_before);
+            place += usize::from(is_here(self));
         }
+    }
+
+    fn knows_first_token(&self, place: usize) -> bool {
+        let running = &self.running[place];
+        let is_complete = self.jobs[&running.sequence.request_id].task == Task::Complete;
+        is_complete && running.logits.is_some() && running.restores.is_empty()
+    }
+
+    /// Restores the next piece of the sequence at `place`. `false` where there is none, or it must wait, or has ended.
+    fn restore_next(&mut self, place: usize) -> bool {
+        let Some(next) = self.running.get(place).and_then(|running| running.restores.front()) else { return false };
+        let n_cells = next.piece.end - next.piece.start;
+        if self.make_room(place, n_cells, false) == n_cells {
+            return self.restore_piece(place);
+        }
+        // The oldest gets everything that others do not keep for good; what is less than a whole piece can only be computed.
+        if place == 0 && !self.movement.is_over() {
+            let n_free = self.cache.n_free();
+            self.give_up_restore(place, |running| Error::ContextOverflow {
+                n_prompt: running.sequence.tokens.len(),
+                n_ctx: running.n_held as usize + n_free,
+            });
+        }
+        false
     }
 
     /// Restores the next piece of the sequence at `place`. `false` where the memory refused it: then the rest is computed.
@@ -136,10 +149,21 @@ impl<R: Runner> Worker<R> {
                 true
             }
             Err(StateError { reason }) => {
-                tracing::warn!("a saved prefix could not be restored and is computed again: {reason}");
-                self.compute_instead(place);
+                self.give_up_restore(place, |_| Error::PrefixRefused { reason });
                 false
             }
+        }
+    }
+
+    /// What the sequence at `place` was to be given back is computed; where it was to be loaded, its request ends with an error.
+    fn give_up_restore(&mut self, place: usize, error: impl FnOnce(&Running) -> Error) {
+        let running = &self.running[place];
+        let error = error(running);
+        if matches!(self.jobs[&running.sequence.request_id].task, Task::Load(_)) {
+            self.end_with(place, error);
+        } else {
+            tracing::warn!("a saved prefix cannot be restored and is computed again: {error}");
+            self.compute_instead(place);
         }
     }
 
@@ -153,7 +177,11 @@ impl<R: Runner> Worker<R> {
             self.begin_anew(place);
         }
         let running = &mut self.running[place];
-        running.sequence.lower_n_cached(running.n_held);
+        let n_lost = u64::from(running.sequence.lower_n_cached(running.n_held));
+        if self.jobs[&running.sequence.request_id].task == Task::Complete {
+            self.stats.n_cached = self.stats.n_cached.saturating_sub(n_lost);
+            self.stats.n_restored = self.stats.n_restored.saturating_sub(n_lost);
+        }
     }
 
     /// The sequence at `place` computes all of its tokens.
@@ -161,18 +189,19 @@ impl<R: Runner> Worker<R> {
         let running = &mut self.running[place];
         self.cache.forget(running.id);
         let variant = &self.jobs[&running.sequence.request_id].variant;
-        running.id = self.cache.place(variant, None).expect("its own id is free");
+        running.id = self.cache.place(variant, None).expect("it has just given one back");
         running.n_held = 0;
         self.carry_out();
     }
 
     /// Lets the least recently used idle prefix leave the pool, or a part of it. `false` where there is none.
     pub(super) fn evict(&mut self) -> bool {
-        let departure = self.cache.next_departure(self.movement.affordable());
-        departure.map(|departure| self.depart(&departure)).is_some()
+        let departure = self.cache.next_departure(self.movement.affordable(), Why::Pressed);
+        departure.is_some_and(|departure| self.depart(&departure, Why::Pressed))
     }
 
-    fn depart(&mut self, departure: &Departure) {
+    /// `false` where it was to leave early and stays, since it cannot be kept.
+    fn depart(&mut self, departure: &Departure, why: Why) -> bool {
         self.carry_out();
         let saved = departure.saves.clone().and_then(|range| {
             let started = Instant::now();
@@ -184,8 +213,9 @@ impl<R: Runner> Worker<R> {
             self.movement.count(took);
             bytes.map(|bytes| Saved { bytes, whole_from }).map_err(|StateError { reason }| warn_unsaved(&reason)).ok()
         });
-        self.cache.depart(departure, saved);
+        let has_left = self.cache.depart(departure, saved, why);
         self.carry_out();
+        has_left
     }
 
     /// Lets an idle prefix leave the pool that costs more than it saves. `false` where there is none.
@@ -194,17 +224,20 @@ impl<R: Runner> Worker<R> {
     /// above them, and after [`PATIENCE`] decodes. Elsewhere idle cells cost nothing. Without a store they stay: computing them
     /// again is dearer by far.
     fn leave_early(&mut self) -> bool {
-        if !self.runner.memory().idle_cells_cost || !self.cache.has_store() {
+        let is_of_use = self.runner.memory().idle_cells_cost && self.cache.has_store();
+        if !is_of_use || self.movement.refused_at == Some(self.cache.now()) {
             return false;
         }
-        let Some(departure) = self.cache.next_departure(self.movement.affordable()) else { return false };
+        let Some(departure) = self.cache.next_departure(self.movement.affordable(), Why::Early) else { return false };
         let last_used = departure.last_used;
         let is_older = |&decoded_at: &u64| self.decoded_at.len() == PATIENCE && last_used <= decoded_at;
         let is_due = self.running.is_empty() || last_used < self.newest_start || self.decoded_at.front().is_some_and(is_older);
-        if is_due {
-            self.depart(&departure);
+        if !is_due {
+            return false;
         }
-        is_due
+        let has_left = self.depart(&departure, Why::Early);
+        self.movement.refused_at = (!has_left).then(|| self.cache.now());
+        has_left
     }
 
     /// Moves cells down where what is used lies far apart. `false` where it does not.
@@ -225,14 +258,18 @@ impl<R: Runner> Worker<R> {
             let lost = self.running.iter().filter(|running| is_lost(running)).map(|running| running.sequence.request_id);
             let lost: Vec<u64> = lost.collect();
             self.fail(&lost, &DecodeError { reason: reason.clone() });
+            for job in self.jobs.values_mut() {
+                job.holder.take_if(|holder| relocation.ids.contains(holder));
+            }
             self.cache.lose(&relocation.ids);
+            self.carry_out();
         }
         moved.is_ok()
     }
 
     /// With nobody running: does one piece of what is better done now than later. `false` where nothing is left to do.
     pub(super) fn use_idle_time(&mut self) -> bool {
-        self.movement.begin(IDLE_PIECE);
+        self.movement.begin(LONGEST_PIECE);
         self.leave_early() || self.relocate()
     }
 
@@ -247,16 +284,16 @@ impl<R: Runner> Worker<R> {
                 continue;
             }
             let is_save = matches!(task, Task::Save { .. });
-            if is_save && !self.save_more(place) {
-                place += 1;
-                continue;
+            match if is_save { self.save_more(place) } else { Ok(true) } {
+                Ok(true) => self.finish_task(place),
+                Ok(false) => place += 1,
+                Err(error) => self.end_with(place, error),
             }
-            self.finish_task(place);
         }
     }
 
     /// Copies the next pieces of what is to be saved. `true` when all of it is copied.
-    fn save_more(&mut self, place: usize) -> bool {
+    fn save_more(&mut self, place: usize) -> Result<bool> {
         self.carry_out();
         let is_state = self.runner.memory().forks == Forks::AtEnd;
         let n_held = self.running[place].n_held;
@@ -264,27 +301,25 @@ impl<R: Runner> Worker<R> {
             let running = &self.running[place];
             let start = running.saved.pieces.last().map_or(0, |piece| piece.range.end);
             if start == n_held {
-                return true;
+                return Ok(true);
             }
             if self.movement.is_over() {
-                return false;
+                return Ok(false);
             }
-            let n = u32::try_from(self.movement.affordable()).unwrap_or(u32::MAX).max(crate::cache::MIN_SHARED);
-            let range = start..if is_state { n_held } else { n_held.min(start.saturating_add(n)) };
+            let (n_tokens, n_units) = match is_state {
+                true => (n_held, u64::from(n_held)),
+                false => self.cache.affordable_from(running.id, start, self.movement.affordable()),
+            };
+            let range = start..n_held.min(start + n_tokens);
             let started = Instant::now();
             let saved = self.runner.save(running.id, range.clone());
             let took = started.elapsed();
             self.stats.times.spill += took;
             self.movement.count(took);
-            self.movement.learn_save(u64::from(range.end - range.start), took);
+            self.movement.learn_save(n_units, took);
             match saved {
                 Ok(bytes) => self.running[place].saved.pieces.push(SavedPiece { range, bytes: bytes.into() }),
-                Err(StateError { reason }) => {
-                    warn_unsaved(&reason);
-                    self.running[place].saved.pieces.clear();
-                    self.running[place].n_held = 0;
-                    return true;
-                }
+                Err(StateError { reason }) => return Err(Error::Save { reason }),
             }
         }
     }
@@ -294,24 +329,40 @@ impl<R: Runner> Worker<R> {
         let request_id = running.sequence.request_id;
         let end = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
         match self.jobs[&request_id].task.clone() {
-            Task::Complete | Task::Load(_) => self.finish(&running, end, None),
+            Task::Complete => self.finish(&running, end, None),
+            Task::Load(saved) => {
+                // A state cannot be computed back to its last token: the logits after it come with it.
+                if let (Some(logits), [piece]) = (&saved.logits, &saved.pieces[..])
+                    && self.runner.memory().forks == Forks::AtEnd
+                {
+                    let bytes = piece.bytes.to_vec().into_boxed_slice();
+                    self.cache.add_snapshot(running.id, running.n_held, bytes, logits[..].into());
+                }
+                self.finish(&running, end, None);
+            }
             Task::Save { .. } => {
                 let tokens = running.held().to_vec();
-                let saved = SavedPrefix { tokens, logits: None, ..std::mem::take(&mut running.saved) };
+                let variant = &self.jobs[&request_id].variant;
+                let logits = self.cache.snapshot(variant, &tokens).flatten().map(|logits| logits.to_vec());
+                let saved = SavedPrefix { tokens, logits, ..std::mem::take(&mut running.saved) };
                 self.finish(&running, end, Some(Made::Saved(saved)));
             }
             Task::Pin => {
                 self.leave_slot(&running);
                 match self.cache.pin(running.id) {
                     Ok(pinned) => self.finish_idle(&running, end, Some(Made::Pinned(pinned))),
-                    Err(error) => self.fail_request(request_id, error),
+                    Err(error) => self.failed.push((request_id, error)),
                 }
             }
         }
     }
 
-    fn fail_request(&mut self, request_id: u64, error: Error) {
-        self.failed.push((request_id, error));
+    /// The request of the sequence at `place` ends with an error, and what it held is forgotten.
+    fn end_with(&mut self, place: usize, error: Error) {
+        let running = Running { n_held: 0, ..self.running.remove(place) };
+        self.leave_slot(&running);
+        self.cache.forget(running.id);
+        self.failed.push((running.sequence.request_id, error));
     }
 
     /// Keeps the states after the prompts that this decode finished, with the logits after them, of a model whose state cannot be
@@ -329,7 +380,8 @@ impl<R: Runner> Worker<R> {
                 continue;
             }
             let variant = &self.jobs[&running.sequence.request_id].variant;
-            if self.cache.has_snapshot(variant, &running.sequence.tokens) {
+            let is_kept = self.cache.snapshot(variant, &running.sequence.tokens).is_some();
+            if is_kept || !self.cache.can_keep_snapshot(running.sequence.n_prompt) {
                 continue;
             }
             let (id, n_prompt) = (running.id, running.sequence.n_prompt);

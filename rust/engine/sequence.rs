@@ -93,9 +93,11 @@ impl Sequence {
         is_first
     }
 
-    /// Of what it found, only `n_cached` tokens could be used.
-    pub(crate) fn lower_n_cached(&mut self, n_cached: u32) {
-        self.n_cached = self.n_cached.map(|found| found.min(n_cached));
+    /// Of what it found, only `n_cached` tokens could be used; returns how many of its prompt it lost by that.
+    pub(crate) fn lower_n_cached(&mut self, n_cached: u32) -> u32 {
+        let found = self.n_cached.unwrap_or(0);
+        self.n_cached = Some(found.min(n_cached));
+        found.saturating_sub(n_cached)
     }
 
     /// Draws the next token from the `logits` after its last one, and says whether that ends it.

@@ -9,7 +9,7 @@ pub use crate::cache::{CachedNode, Tier};
 pub struct Stats {
     /// One entry per slot, in order.
     pub slots: Vec<SlotStats>,
-    /// Requests that wait for their first slot.
+    /// Requests of which some branch was never in a slot.
     pub n_waiting: usize,
     /// Tokens computed that nobody drew in that step: prompts, and what preempted sequences computed again.
     pub n_computed: u64,
@@ -23,6 +23,8 @@ pub struct Stats {
     pub n_predicted: u64,
     /// Decodes.
     pub n_decodes: u64,
+    /// Sequences that were in slots, summed over all decodes.
+    pub n_busy: u64,
     /// Sequences that gave up their slot for an older one.
     pub n_preempted: u64,
     /// Cells of the pool that hold something.

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::cache::{CacheOp, Counts, KvCache, Reservation, Variant};
+use crate::cache::{CacheOp, Counts, KvCache, Reservation, Variant, common_prefix};
 use crate::config::Limits;
 use crate::engine::Published;
 use crate::engine::job::{Job, Waiting};
@@ -36,6 +36,9 @@ pub(crate) enum Question {
     SlotTokens(u32, SyncSender<Vec<Token>>),
     EraseSlot(u32, SyncSender<Option<u32>>),
 }
+
+/// How long a slot that is free stays so for somebody who found it busy and wants it erased.
+const ERASE_WAIT: Duration = Duration::from_millis(200);
 
 /// A sequence that gave up its slot and waits to resume.
 pub(super) struct Preempted {
@@ -74,6 +77,8 @@ pub(super) struct Left {
     pub(super) variant: Variant,
     /// What it had computed.
     pub(super) tokens: Vec<Token>,
+    /// Until then nobody else gets the slot, since whoever wants it erased asks again when it is free.
+    pub(super) erase_by: Option<Instant>,
 }
 
 pub(crate) struct Worker<R> {
@@ -147,7 +152,6 @@ impl<R: Runner> Worker<R> {
             self.begin_moving();
             self.timed(|times| &mut times.place, Self::admit);
             self.move_pieces();
-            self.finish_tasks();
             self.hold_prompts();
             let plan = self.timed(|times| &mut times.plan, Self::plan);
             if self.decode(&plan) {
@@ -215,6 +219,13 @@ impl<R: Runner> Worker<R> {
                     let suppressed = self.runner.suppressed_tokens().iter().map(|&token| (token, f32::NEG_INFINITY));
                     job.sampling.logit_bias.extend(suppressed);
                     job.last_served = self.next_turn();
+                    if job.task == Task::Pin
+                        && let Err(error) = self.cache.check_pin(job.n_prompt())
+                    {
+                        // It ends before anything is computed for it.
+                        job.n_started = job.n;
+                        self.failed.push((self.n_submitted, error));
+                    }
                     self.jobs.insert(self.n_submitted, *job);
                     self.n_submitted += 1;
                 }
@@ -245,10 +256,14 @@ impl<R: Runner> Worker<R> {
     /// Forgets what was left in `slot`, and says how many tokens that were; `None` where a sequence runs.
     fn erase_slot(&mut self, slot: u32) -> Option<u32> {
         if self.running.iter().any(|running| running.slot == slot) {
+            self.left[slot as usize].erase_by = Some(Instant::now() + ERASE_WAIT);
             return None;
         }
         let left = std::mem::take(&mut self.left[slot as usize]);
-        self.cache.erase(&left.variant, &left.tokens);
+        // What other slots hold stays.
+        let others = self.left.iter().filter(|other| other.variant == left.variant);
+        let n_kept = others.map(|other| common_prefix(&other.tokens, &left.tokens)).max().unwrap_or(0);
+        self.cache.erase(&left.variant, &left.tokens, n_kept);
         Some(u32::try_from(left.tokens.len()).expect("a sequence fits its context"))
     }
 
@@ -356,6 +371,7 @@ impl<R: Runner> Worker<R> {
         self.step.decode = took;
         self.scheduler.observe(n_decoding, n_prefill, self.step.n_cells, took);
         self.stats.n_decodes += 1;
+        self.stats.n_busy += self.running.len() as u64;
         self.stats.n_computed += plan.rows.len() as u64 - self.n_drawn_before();
         true
     }
@@ -384,6 +400,7 @@ impl<R: Runner> Worker<R> {
             let plan = self.rows(Running::is_decoding);
             if self.runner.decode(&plan).is_ok() {
                 self.stats.n_decodes += 1;
+                self.stats.n_busy += self.running.len() as u64;
                 return true;
             }
             self.take_back(Running::is_decoding);
@@ -480,6 +497,7 @@ impl<R: Runner> Worker<R> {
         }
         let mut leaving: Vec<(Job, Result<()>)> =
             ended.into_iter().filter_map(|(request_id, how)| Some((self.remove(request_id)?, how))).collect();
+        self.carry_out();
         // First, so that whoever reads the end of a stream finds its slots idle.
         self.publish_stats();
         self.admitted.clear();

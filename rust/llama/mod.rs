@@ -65,7 +65,7 @@ impl LlamaRunner {
         let n_seq_max = limits.n_seq_max + u32::from(!keeps_states);
         let spare = SequenceId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
         let mut context = Context::new(Arc::clone(&model), config, limits, n_seq_max)?;
-        let Trial { can_cut, layout } = try_out(&mut context, spare, &model)?;
+        let Trial { can_cut, layout, n_state_bytes } = try_out(&mut context, spare, &model)?;
         let (forks, n_window) = match model.n_swa() {
             _ if keeps_states || !can_cut => (Forks::AtEnd, 0),
             0 => (Forks::Anywhere, 0),
@@ -78,6 +78,7 @@ impl LlamaRunner {
                 Some(layout) => layout.bytes_per_token(),
                 None => model.kv_bytes_per_token(config.type_k, config.type_v),
             },
+            bytes_per_state: if forks == Forks::AtEnd { n_state_bytes } else { 0 },
             tokens_per_run: layout.as_ref().map_or(0, Layout::tokens_per_run),
             n_window,
         };
@@ -95,6 +96,8 @@ impl LlamaRunner {
 struct Trial {
     can_cut: bool,
     layout: Option<Layout>,
+    /// Of the saved state, without what its cells take.
+    n_state_bytes: u64,
 }
 
 /// Decodes two tokens, saves them, and forgets the second. It also warms up the model.
@@ -103,7 +106,12 @@ fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Tr
     let plan = rows_of(spare, 0, &[token, token]);
     context.decode(&plan).map_err(|DecodeError { reason }| Error::Decode { reason })?;
     let ends_in_state = model.is_recurrent() || model.is_hybrid();
-    let layout = match context.read_state(spare).map(|piece| Layout::read(&piece, plan.rows.len(), ends_in_state)) {
+    let mut n_bytes = 0;
+    let read = context.read_state(spare).map(|piece| {
+        n_bytes = piece.len() as u64;
+        Layout::read(&piece, plan.rows.len(), ends_in_state)
+    });
+    let layout = match read {
         Ok(Some(layout)) => Some(layout),
         Ok(None) => {
             tracing::warn!("nothing is cached outside of the pool: the memory of {} models is not known", model.architecture());
@@ -116,7 +124,8 @@ fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Tr
     };
     let can_cut = context.truncate(spare, 1);
     context.clear();
-    Ok(Trial { can_cut, layout })
+    let n_cell_bytes = layout.as_ref().map_or(0, Layout::bytes_per_token) * plan.rows.len() as u64;
+    Ok(Trial { can_cut, layout, n_state_bytes: n_bytes.saturating_sub(n_cell_bytes) })
 }
 
 impl Runner for LlamaRunner {

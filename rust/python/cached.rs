@@ -1,5 +1,8 @@
 //! What is in the cache, for Python.
 
+use std::cmp::Reverse;
+use std::mem::take;
+
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -18,7 +21,7 @@ impl PyCachedNode {
         self.0.parent
     }
 
-    /// Made anew each time: a cache may hold millions of tokens, and who asks for their number does not need them as objects.
+    /// Made anew each time: a cache may hold millions of tokens, and who asks for few of them does not need all as objects.
     #[getter]
     fn tokens(&self) -> &[Token] {
         &self.0.tokens
@@ -27,6 +30,11 @@ impl PyCachedNode {
     #[getter]
     fn n_tokens(&self) -> usize {
         self.0.tokens.len()
+    }
+
+    /// Its first and its last `n` tokens; all of them and none, where they are no more than that.
+    fn excerpt(&self, n: usize) -> (&[Token], &[Token]) {
+        excerpt(&self.0.tokens, n)
     }
 
     #[getter]
@@ -61,6 +69,11 @@ impl PyCachedNode {
     }
 
     #[getter]
+    fn last_used(&self) -> u64 {
+        self.0.last_used
+    }
+
+    #[getter]
     fn n_stored_bytes(&self) -> u64 {
         self.0.n_stored_bytes
     }
@@ -69,4 +82,35 @@ impl PyCachedNode {
         let CachedNode { start, tokens, n_hits, .. } = &self.0;
         format!("CachedNode(start={start}, n_tokens={}, tier='{}', n_hits={n_hits})", tokens.len(), self.tier(py))
     }
+}
+
+/// The first and the last `n` of `tokens`; all of them and none, where they are no more than that.
+pub(super) fn excerpt(tokens: &[Token], n: usize) -> (&[Token], &[Token]) {
+    if tokens.len() <= n.saturating_mul(2) { (tokens, &[]) } else { (&tokens[..n], &tokens[tokens.len() - n..]) }
+}
+
+/// The `limit` nodes of a listing that were used most recently, in that order, parents before their children: a node counts as
+/// used when something below it was, so that none is there without its parent.
+pub(super) fn recently_used(mut nodes: Vec<CachedNode>, limit: usize) -> Vec<CachedNode> {
+    let mut used: Vec<u64> = nodes.iter().map(|node| node.last_used).collect();
+    // From the last to the first, so that children tell their parents before these tell theirs.
+    for place in (0..nodes.len()).rev() {
+        if let Some(parent) = nodes[place].parent {
+            used[parent] = used[parent].max(used[place]);
+        }
+    }
+    let mut order: Vec<usize> = (0..nodes.len()).collect();
+    order.sort_unstable_by_key(|&place| (Reverse(used[place]), place));
+    order.truncate(limit);
+    let mut places = vec![None; nodes.len()];
+    for (new, &old) in order.iter().enumerate() {
+        places[old] = Some(new);
+    }
+    let shown = order.into_iter().map(|place| {
+        let node = &mut nodes[place];
+        let (parent, tokens, slots) =
+            (node.parent.and_then(|parent| places[parent]), take(&mut node.tokens), take(&mut node.slots));
+        CachedNode { parent, tokens, slots, ..*node }
+    });
+    shown.collect()
 }

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
 use super::bell::Bells;
-use super::cached::PyCachedNode;
+use super::cached::{self, PyCachedNode};
 use super::convert::{self, PromptInput, RequestInput};
 use super::fork::ThisProcess;
 use super::limits::PyLimits;
@@ -19,7 +19,6 @@ use super::stats::PyStats;
 use super::stream::{PyCompletions, Stream};
 use crate::config::{EngineConfig, Limits};
 use crate::engine::{Bell, Completions, Engine};
-use crate::error::Error;
 use crate::llama;
 use crate::request::{Prompt, Request, Task, Token};
 
@@ -56,11 +55,6 @@ impl PyEngine {
             };
             let n_prompt = tokens.len();
             let request = request(Prompt::from_tokens(tokens));
-            let n_slots = engine.limits().n_slots;
-            if let Some(slot) = request.slot.filter(|&slot| slot >= n_slots) {
-                let message = format!("slot is {slot}; it must be 0 to {}", n_slots - 1);
-                return Err(Error::InvalidRequest { param: "slot", message });
-            }
             let seed = request.seed;
             Ok((engine.submit(request, Some(bell))?, seed, n_prompt))
         };
@@ -181,6 +175,14 @@ impl PyEngine {
         let engine = self.handle()?;
         let nodes = py.detach(|| engine.cached())?;
         Ok(nodes.into_iter().map(PyCachedNode).collect())
+    }
+
+    /// The nodes that were used most recently, with those above them, and how many nodes there are.
+    fn recently_used(&self, py: Python<'_>, limit: usize) -> PyResult<(Vec<PyCachedNode>, usize)> {
+        let engine = self.handle()?;
+        let shown = || engine.cached().map(|nodes| (nodes.len(), cached::recently_used(nodes, limit)));
+        let (n_nodes, shown) = py.detach(shown)?;
+        Ok((shown.into_iter().map(PyCachedNode).collect(), n_nodes))
     }
 
     /// Every pinned prefix, in the order of their pinning.

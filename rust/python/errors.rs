@@ -12,6 +12,7 @@ import_exception!(weft.errors, ContextOverflow);
 import_exception!(weft.errors, QueueFull);
 import_exception!(weft.errors, SlowReader);
 import_exception!(weft.errors, PrefixFileError);
+import_exception!(weft.errors, PrefixSaveError);
 import_exception!(weft.errors, PinsFull);
 import_exception!(weft.errors, DecodeError);
 import_exception!(weft.errors, EngineStopped);
@@ -28,6 +29,9 @@ impl From<Error> for PyErr {
             Error::QueueFull { n_waiting } => QueueFull::new_err((n_waiting,)),
             Error::SlowReader { n_behind, limit } => SlowReader::new_err((n_behind, limit)),
             Error::PrefixFile { path, reason } => PrefixFileError::new_err((path, reason)),
+            // Whoever loads a file knows its path.
+            Error::PrefixRefused { reason } => PrefixFileError::new_err((String::new(), reason)),
+            Error::Save { reason } => PrefixSaveError::new_err((reason,)),
             Error::PinsFull { n_bytes, n_pinned_bytes, limit } => PinsFull::new_err((n_bytes, n_pinned_bytes, limit)),
             Error::Decode { reason } => DecodeError::new_err((reason,)),
             Error::Stopped => EngineStopped::new_err(()),

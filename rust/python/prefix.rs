@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
+use super::cached::excerpt;
 use crate::request::{Made, PinnedPrefix, SavedPrefix, Token};
 
 /// The Python object of what a task made.
@@ -33,6 +34,11 @@ impl PyPrefix {
     #[getter]
     fn n_tokens(&self) -> usize {
         self.0.tokens.len()
+    }
+
+    /// Its first and its last `n` tokens; all of them and none, where they are no more than that.
+    fn excerpt(&self, n: usize) -> (&[Token], &[Token]) {
+        excerpt(&self.0.tokens, n)
     }
 
     #[getter]

@@ -1,7 +1,10 @@
 """A pinned prefix stays computed, whatever else is asked for."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,6 +60,72 @@ async def test_what_is_pinned_is_pinned_in_the_tree(engine: weft.Engine) -> None
     assert [node.tokens for node in nodes if node.is_pinned] == [prompt]
     await engine.unpin(prefix)
     assert not any(node.is_pinned for node in await engine.cached())
+
+
+async def test_the_nodes_that_were_used_last_come_first(tight: weft.Engine) -> None:
+    shared = prompt_of(50, "used")
+    for ending in (400, 401, 402):
+        await tight.complete([*shared, *[ending] * 20], max_tokens=1)
+    everything = await tight.cached()
+    nodes, n_nodes = await tight.recently_used(1000)
+    assert n_nodes == len(nodes) == len(everything) >= 4
+    assert sorted(map(what, nodes)) == sorted(map(what, everything))
+    used = [node.last_used for node in nodes]
+    for place, node in reversed([*enumerate(nodes)]):
+        if node.parent is not None:
+            assert node.parent < place
+            parent = nodes[node.parent]
+            assert parent.start + parent.n_tokens == node.start
+            used[node.parent] = max(used[node.parent], used[place])
+    assert used == sorted(used, reverse=True)
+    assert [node.tokens[-1] for node in nodes if node.start + node.n_tokens == 70] == [402, 401, 400]
+    for limit in range(n_nodes + 1):
+        few, n_of_all = await tight.recently_used(limit)
+        assert (n_of_all, [*map(what, few)]) == (n_nodes, [*map(what, nodes[:limit])])
+        assert [node.parent for node in few] == [node.parent for node in nodes[:limit]]
+    with pytest.raises(OverflowError):
+        await tight.recently_used(-1)
+
+
+def what(node: weft.CachedNode) -> tuple[int, list[int], int]:
+    """What tells a node from every other one."""
+    return node.start, node.tokens, node.last_used
+
+
+async def test_an_excerpt_is_both_ends(engine: weft.Engine) -> None:
+    prompt = prompt_of(30, "excerpt")
+    prefix = await engine.pin(prompt)
+    [node] = [node for node in await engine.cached() if node.is_pinned]
+    for of in (prefix, node):
+        assert of.excerpt(10) == (prompt[:10], prompt[-10:])
+        assert of.excerpt(14) == (prompt[:14], prompt[-14:])
+        assert of.excerpt(15) == of.excerpt(1000) == (prompt, [])
+        assert of.excerpt(0) == ([], [])
+    await engine.unpin(prefix)
+
+
+@pytest.mark.parametrize(("n_characters", "is_aside"), [(8_192, False), (8_193, True)])
+async def test_a_long_text_does_not_hold_the_event_loop_up(
+    engine: weft.Engine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, n_characters: int, *, is_aside: bool
+) -> None:
+    native = engine._native
+    assert native is not None
+    threads: list[int] = []
+
+    def pin(prompt: str) -> weft.Completions:
+        threads.append(threading.get_ident())
+        return native.pin(prompt)
+
+    def save(prompt: str, *, compute: bool) -> weft.Completions:
+        threads.append(threading.get_ident())
+        return native.save(prompt, compute=compute)
+
+    monkeypatch.setattr(engine, "_native", SimpleNamespace(pin=pin, save=save))
+    text = "a" * n_characters
+    for work in (engine.pin(text), engine.save_prefix(text, tmp_path / "long")):
+        with pytest.raises(weft.ContextOverflow):
+            await work
+    assert [thread != threading.get_ident() for thread in threads] == [is_aside, is_aside]
 
 
 async def test_a_text_may_be_pinned_and_several_times(engine: weft.Engine) -> None:

@@ -37,7 +37,7 @@ async def test_a_prefix_is_pinned_listed_and_unpinned(small: httpx.AsyncClient) 
     tokens = (await small.post("/tokenize", json={"content": SYSTEM, "add_special": True})).json()["tokens"]
     assert pinned["n_tokens"] == len(tokens)
     listed = (await small.get("/prefixes")).json()
-    assert listed == {"prefixes": [pinned | {"text": "<s>" + SYSTEM}]}
+    assert listed == {"prefixes": [pinned | {"text": "<s>" + SYSTEM, "is_text_cut": False}]}
     used = (await small.post("/completion", json={"prompt": [*tokens, 400], "n_predict": 1})).json()
     assert (used["timings"]["cache_n"], used["timings"]["prompt_n"]) == (len(tokens), 1)
     unpinned = await small.delete(f"/prefixes/{pinned['id']}")
@@ -99,6 +99,7 @@ async def test_the_cache_is_a_tree_in_a_list(small: httpx.AsyncClient) -> None:
     assert report["cells"]["idle"] == report["cells"]["used"] <= report["cells"]["reached"]
     assert report["sequence_ids"] == {"total": COUNT, "used": COUNT}
     assert report["store"] == {"n_bytes": COUNT, "max_bytes": 2**20, "n_pieces": COUNT}
+    assert report["n_nodes"] == report["n_shown"] == 3
     [trunk, *children] = report["nodes"]
     anywhere = {"tier": SOME_TEXT, "slots": [], "n_hits": COUNT, "n_stored_bytes": COUNT}
     assert trunk == anywhere | {
@@ -126,6 +127,41 @@ async def test_the_cache_is_a_tree_in_a_list(small: httpx.AsyncClient) -> None:
     assert sum(node["n_stored_bytes"] for node in report["nodes"]) == report["store"]["n_bytes"]
 
 
+async def test_of_a_large_cache_what_was_used_last_is_shown(small: httpx.AsyncClient) -> None:
+    shared = prompt_of(40, "shown in part")
+    for ending in range(400, 405):
+        await small.post("/completion", json={"prompt": [*shared, *[ending] * 20], "n_predict": 1})
+    whole = (await small.get("/cache")).json()
+    n_nodes = len(whole["nodes"])
+    assert whole["n_nodes"] == whole["n_shown"] == n_nodes >= 6
+    for limit in (0, 1, 2, n_nodes - 1, n_nodes, 10_000):
+        report = (await small.get("/cache", params={"limit": limit})).json()
+        n_shown = min(limit, n_nodes)
+        assert (report["n_nodes"], report["n_shown"]) == (n_nodes, n_shown)
+        shown = [
+            node | {"children": [child for child in node["children"] if child < n_shown]} for node in whole["nodes"][:n_shown]
+        ]
+        assert report["nodes"] == shown
+    last = (await small.post("/detokenize", json={"tokens": [404] * 20})).json()["content"]
+    endings = [node["text"] for node in whole["nodes"] if not node["children"]]
+    assert endings[0] == last
+
+
+@pytest.mark.parametrize("limit", ["-1", "10001", "many", str(2**70)])
+async def test_a_limit_out_of_range_is_refused(small: httpx.AsyncClient, limit: str) -> None:
+    answer = await small.get("/cache", params={"limit": limit})
+    assert answer.status_code == 400
+    assert answer.json() == {"error": {"code": 400, "message": SOME_TEXT, "type": "invalid_request_error", "param": "limit"}}
+
+
+async def test_of_a_long_pinned_text_both_ends_are_shown(small: httpx.AsyncClient) -> None:
+    text = "One day a fox met a bear. " * 20
+    await small.post("/prefixes", json={"prompt": text})
+    [listed] = (await small.get("/prefixes")).json()["prefixes"]
+    whole = "<s>" + text
+    assert (listed["text"], listed["is_text_cut"]) == (whole[:100] + "…" + whole[-100:], True)
+
+
 async def test_what_runs_is_shown_and_cannot_be_evicted(live: LiveServer) -> None:
     async with httpx.AsyncClient(base_url=live.url) as client:
         body = {"prompt": prompt_of(40, "shown"), "ignore_eos": True, "stream": True}
@@ -140,7 +176,7 @@ async def test_what_runs_is_shown_and_cannot_be_evicted(live: LiveServer) -> Non
 def stretch(parent: int | None, tokens: list[int]) -> Json:
     return SimpleNamespace(
         parent=parent,
-        tokens=tokens,
+        excerpt=lambda n: (tokens, []) if len(tokens) <= 2 * n else (tokens[:n], tokens[-n:]),
         n_tokens=len(tokens),
         start=0,
         tier="store",
@@ -156,7 +192,7 @@ def report_of(nodes: list[Json]) -> CacheReport:
         n_cells=0, n_cells_used=0, n_cells_idle=0, n_cells_reached=0, n_ids=0, n_ids_used=0,
         store=SimpleNamespace(n_bytes=0, max_bytes=None, n_pieces=0),
     )  # fmt: skip
-    return translate.report(nodes, cast("weft.Stats", stats), lambda tokens: "".join(map(chr, tokens)))
+    return translate.report(nodes, len(nodes), cast("weft.Stats", stats), lambda tokens: "".join(map(chr, tokens)))
 
 
 @pytest.mark.parametrize(

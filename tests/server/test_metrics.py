@@ -1,5 +1,6 @@
 """`/metrics` is what Prometheus reads, and counts what was computed and what was shared."""
 
+import json
 from collections.abc import AsyncIterator
 
 import httpx
@@ -17,7 +18,13 @@ from weft.settings import Settings
 LLAMA_SERVERS = {
     "prompt_tokens": "counter",
     "prompt_tokens_cached": "counter",
+    "prompt_seconds": "counter",
     "tokens_predicted": "counter",
+    "tokens_predicted_seconds": "counter",
+    "prompt_tokens_seconds": "gauge",
+    "predicted_tokens_seconds": "gauge",
+    "n_tokens_max": "gauge",
+    "n_busy_slots_per_decode": "gauge",
     "n_decode": "counter",
     "requests_processing": "gauge",
     "requests_deferred": "gauge",
@@ -106,6 +113,47 @@ async def test_what_is_computed_and_shared_is_counted(metered: httpx.AsyncClient
     assert counted["weft:step_seconds_total decode"] > 0
     assert counted["weft:step_seconds_total spill"] > 0
     assert {f"weft:step_seconds_total {part}" for part in PARTS} <= counted.keys()
+
+
+async def test_before_anything_ran_every_average_is_0(metered: httpx.AsyncClient) -> None:
+    counted = await samples(metered)
+    for name in ("prompt_tokens_seconds", "predicted_tokens_seconds", "n_tokens_max", "n_busy_slots_per_decode"):
+        assert counted[f"llamacpp:{name}"] == 0
+
+
+async def test_times_are_those_of_the_finished_branches(metered: httpx.AsyncClient) -> None:
+    timings = []
+    for body in (
+        {"n_predict": 12},
+        {"n_predict": 5, "n": 2},
+        {"n_predict": 3, "prompt": [prompt_of(50, "a"), prompt_of(40, "b")]},
+    ):
+        answer = await metered.post("/completion", json={"prompt": prompt_of(30, "timed"), "ignore_eos": True} | body)
+        results = answer.json() if isinstance(answer.json(), list) else [answer.json()]
+        timings += [result["timings"] for result in results]
+    streamed = await metered.post("/completion", json={"prompt": prompt_of(60, "c"), "n_predict": 2, "stream": True})
+    timings.append(json.loads(streamed.text.removesuffix("\n\n").rpartition("data: ")[2])["timings"])
+
+    def total(name: str) -> float:
+        return sum(float(timing[name]) for timing in timings)
+
+    counted = await samples(metered)
+    assert len(timings) == 6
+    assert counted["llamacpp:prompt_seconds_total"] == pytest.approx(total("prompt_ms") / 1000)
+    assert counted["llamacpp:tokens_predicted_seconds_total"] == pytest.approx(total("predicted_ms") / 1000)
+    assert counted["llamacpp:prompt_tokens_seconds"] == pytest.approx(1000 * total("prompt_n") / total("prompt_ms"))
+    assert counted["llamacpp:predicted_tokens_seconds"] == pytest.approx(1000 * total("predicted_n") / total("predicted_ms"))
+    assert counted["llamacpp:n_tokens_max"] == 60 + 2
+    # One slot, and never an empty decode.
+    assert counted["llamacpp:n_busy_slots_per_decode"] == 1
+
+
+async def test_busy_slots_are_averaged_over_the_decodes() -> None:
+    async with AsyncTestClient(create_app(weft.Engine(slots=4, ctx_size=512, threads=1), Settings(metrics=True))) as client:
+        await answers(client, 200)
+        body = {"prompt": "One day", "n_predict": 40, "ignore_eos": True, "n": 4}
+        await client.post("/completion", json=body)
+        assert 3 < (await samples(client))["llamacpp:n_busy_slots_per_decode"] <= 4
 
 
 async def test_without_its_flag_it_is_not_supported(client: httpx.AsyncClient) -> None:

@@ -96,6 +96,8 @@ async def test_a_slot_that_holds_nothing_is_not_saved(saving: httpx.AsyncClient,
 @pytest.mark.parametrize("slot", ["2", "-1", "first", "999999999999", "1.0", "%C2%B2"])
 @pytest.mark.parametrize("action", ["save", "restore", "erase"])
 async def test_a_slot_there_is_not_is_refused(saving: httpx.AsyncClient, slot: str, action: str) -> None:
+    await complete(saving, prompt_of(20, "saved"), 0)
+    assert (await act(saving, 0, "save", "a.bin")).status_code == 200
     answer = await act(saving, slot, action, "a.bin")
     assert (answer.status_code, answer.json()) == (400, wrong("id_slot"))
 

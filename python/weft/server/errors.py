@@ -62,7 +62,8 @@ class ErrorBody(msgspec.Struct):
 
 
 RETRY_AFTER_S = 1
-"""When a client may try again that found the queue full: slots are given back every few seconds at most."""
+"""When a client may try again that found the queue full. How long the queue will be is not known; the least that the header can
+say besides "at once" keeps a client from asking in a loop, and costs one that could be served earlier little."""
 
 
 def _documented(status: int, description: str) -> dict[int, ResponseSpec]:

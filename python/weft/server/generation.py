@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from weft import Completions, Finished, Request, Token
+from weft.server.tally import Tally
 
 __all__ = ["Generation"]
 
@@ -11,9 +12,10 @@ __all__ = ["Generation"]
 class Generation:
     """One stream of completions for each prompt of a request, read as one. Dropping it cancels them."""
 
-    def __init__(self, requests: Sequence[Request], streams: Sequence[Completions]) -> None:
+    def __init__(self, requests: Sequence[Request], streams: Sequence[Completions], tally: Tally) -> None:
         self.requests = requests
         self.streams = streams
+        self._tally = tally
         self._reading: dict[asyncio.Task[list[Token | Finished]], int] = {}
         self._is_begun = False
         self.closed = asyncio.Event()
@@ -22,8 +24,12 @@ class Generation:
         """All events that are ready, with the position of their prompt; at least one, and none once all have finished."""
         if len(self.streams) == 1:
             batch = await self.streams[0].next_batch()
-            return [(0, batch)] if batch else []
-        return await self._next_of_several()
+            batches = [(0, batch)] if batch else []
+        else:
+            batches = await self._next_of_several()
+        for _, events in batches:
+            self._tally.watch(events)
+        return batches
 
     async def _next_of_several(self) -> list[tuple[int, list[Token | Finished]]]:
         if not self._is_begun:

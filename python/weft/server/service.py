@@ -15,6 +15,7 @@ from weft.server.errors import StillLoadingError
 from weft.server.generation import Generation
 from weft.server.slot_files import SlotFiles
 from weft.server.submission import Piece, Submission, size_of
+from weft.server.tally import Tally
 from weft.settings import Settings
 
 __all__ = ["Service", "aside"]
@@ -47,6 +48,7 @@ class Service:
         self.settings = settings
         self.build = f"weft-{version('weft')}"
         self.slot_files = SlotFiles(engine, settings.slot_save_path)
+        self.tally = Tally()
         self._is_ready = False
         self._is_stopping = False
         self._failure: Exception | None = None
@@ -119,7 +121,7 @@ class Service:
             if isinstance(error, InvalidRequest):
                 raise asked.blame(error) from None
             raise
-        generation = Generation(requests, streams)
+        generation = Generation(requests, streams, self.tally)
         self._generations.add(generation)
         return generation
 

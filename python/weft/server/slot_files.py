@@ -34,14 +34,14 @@ class SlotFiles:
             InvalidRequest: there is no such slot, it holds nothing, or the name is none of a file in the folder.
             SlotFileError: the file cannot be written.
         """
-        path = await self._path(slot, filename)
+        path = await self._path(filename)
         tokens = await self._engine.slot_tokens(slot)
         if not tokens:
-            raise InvalidRequest("id_slot", f"slot {slot} holds no tokens")
+            raise InvalidRequest("slot", f"slot {slot} holds no tokens")
         try:
             return await self._engine.save_prefix(tokens, path, compute=False)
         except InvalidRequest:
-            raise InvalidRequest("id_slot", f"what slot {slot} held is no longer cached") from None
+            raise InvalidRequest("slot", f"what slot {slot} held is no longer cached") from None
         except OSError as error:
             raise SlotFileError(path.name, error) from error
 
@@ -52,7 +52,7 @@ class SlotFiles:
             NotSupportedError: the server has no folder for it.
             InvalidRequest: there is no such slot, or no such file, or it does not belong to this model and cache, or is damaged.
         """
-        path = await self._path(slot, filename)
+        path = await self._path(filename)
         try:
             return await self._engine.load_prefix(path, slot=slot)
         except PrefixFileError as error:
@@ -66,19 +66,12 @@ class SlotFiles:
         Raises:
             InvalidRequest: there is no such slot.
         """
-        self._check(slot)
         return await self._engine.erase_slot(slot)
 
-    def _check(self, slot: int) -> None:
-        n_slots = self._engine.limits.n_slots
-        if slot >= n_slots:
-            raise InvalidRequest("id_slot", f"there is no slot {slot}; there are {n_slots}, counted from 0")
-
-    async def _path(self, slot: int, filename: str | None) -> Path:
-        """The file of that name, once the slot and the name are what they may be."""
+    async def _path(self, filename: str | None) -> Path:
+        """The file of that name, once the name is what it may be."""
         if self._folder is None:
             raise NotSupportedError("This server does not support slots action. Start it with `--slot-save-path`")
-        self._check(slot)
         if filename is None:
             raise InvalidRequest("filename", "filename must be given")
         if not _is_name(filename):

@@ -228,13 +228,125 @@ fn a_copy_that_pinned_prompts_leave_no_room_for_ends_with_both_numbers() {
 }
 
 #[test]
-fn a_save_that_fails_forgets_and_hurts_nobody() {
+fn what_cannot_be_saved_stays_in_the_pool_until_its_cells_are_needed() {
     let (engine, control) = start_stored(2, 1024);
     control.fail_states(true);
     run(&engine, greedy(&prompt(1, 200), 1));
-    wait_until(&engine, |stats| stats.n_cells_used == 0);
-    control.fail_states(false);
-    assert_eq!(run(&engine, greedy(&prompt(1, 200), 5))[0].tokens, expected(&prompt(1, 200), 5));
+    let before = control.n_computed();
+    run(&engine, greedy(&prompt(1, 200), 1));
+    assert_eq!(control.n_computed() - before, 1);
+    for seed in 2..10 {
+        assert_eq!(run(&engine, greedy(&prompt(seed, 300), 5))[0].tokens, expected(&prompt(seed, 300), 5));
+    }
+    let refused = collect(engine.submit(task(&prompt(9, 300), Task::Save { computes: true }), None).unwrap());
+    assert_eq!(refused, Err(Error::Save { reason: "told to fail".into() }));
+}
+
+#[test]
+fn a_copy_that_the_memory_refuses_is_not_computed_in_its_place() {
+    let (engine, control) = start_stored(2, 1024);
+    let saved = save(&engine, &prompt(1, 300));
+    engine.erase_slot(0).unwrap();
+    engine.erase_slot(1).unwrap();
+    control.fail_states(true);
+    let before = control.n_computed();
+    let refused = collect(engine.submit(task(&prompt(1, 300), Task::Load(saved.into())), None).unwrap());
+    assert_eq!(refused, Err(Error::PrefixRefused { reason: "told to fail".into() }));
+    assert_eq!(control.n_computed(), before);
+}
+
+#[test]
+fn a_pin_that_cannot_fit_is_refused_before_it_is_computed() {
+    let (engine, control) = start(limits(2, 1024));
+    let refused = collect(engine.submit(task(&prompt(1, 600), Task::Pin), None).unwrap());
+    assert!(matches!(refused, Err(Error::PinsFull { .. })));
+    assert_eq!(control.n_computed(), 0);
+}
+
+#[test]
+fn a_slot_is_erased_also_while_others_queue_for_it() {
+    let (engine, control) = start_stored(1, 1024);
+    control.allow(Some(0));
+    let streams: Vec<_> = (0..20).map(|seed| engine.submit(greedy(&prompt(seed, 60), 40), None).unwrap()).collect();
+    step_until(&engine, &control, |stats| stats.n_predicted > 0);
+    let ask = || {
+        std::thread::scope(|scope| {
+            let answer = scope.spawn(|| engine.erase_slot(0).unwrap());
+            while !answer.is_finished() {
+                control.allow(Some(1));
+                std::thread::yield_now();
+            }
+            answer.join().unwrap()
+        })
+    };
+    let n = std::iter::repeat_with(ask).find_map(|answer| answer).expect("it asks until it is answered");
+    assert!(n > 0 && engine.stats().n_waiting > 15, "{n} tokens, with {} in the queue", engine.stats().n_waiting);
+    control.allow(None);
+    for stream in streams {
+        assert_eq!(collect(stream).unwrap()[0].tokens.len(), 40);
+    }
+}
+
+#[test]
+fn a_request_waits_in_the_queue_until_its_last_branch_has_a_slot() {
+    let (engine, control) = start(Limits { max_queue: 2, ..limits(1, 1024) });
+    control.allow(Some(0));
+    let streams: Vec<_> = (0..2).map(|seed| engine.submit(drawn(&prompt(seed, 30), 50, 2), None).unwrap()).collect();
+    step_until(&engine, &control, |stats| stats.n_predicted > 3);
+    assert_eq!(engine.submit(greedy(&prompt(9, 30), 2), None).err(), Some(Error::QueueFull { n_waiting: 2 }));
+    control.allow(None);
+    for stream in streams {
+        assert_eq!(collect(stream).unwrap().len(), 50);
+    }
+    run(&engine, greedy(&prompt(9, 30), 2));
+}
+
+#[test]
+fn a_few_tokens_are_saved_too() {
+    let (engine, _) = start_stored(1, 1024);
+    run(&engine, greedy(&prompt(1, 5), 3));
+    let held = engine.slot_tokens(0).unwrap();
+    let request = Request::for_task(Prompt::from_tokens(held.clone()), Task::Save { computes: false });
+    let Made::Saved(saved) = made(&engine, request) else { panic!("it saves") };
+    assert_eq!(saved.tokens, held);
+}
+
+#[test]
+fn a_pinned_or_loaded_state_brings_its_logits() {
+    let (engine, control) = start_recurrent(2, 1024);
+    pin(&engine, &prompt(1, 100));
+    let before = control.n_computed();
+    assert_eq!(run(&engine, greedy(&prompt(1, 100), 1))[0].tokens, expected(&prompt(1, 100), 1));
+    assert_eq!(control.n_computed(), before);
+    let saved = save(&engine, &prompt(1, 100));
+    assert!(saved.logits.is_some());
+    let (other, control) = start_recurrent(2, 1024);
+    run(&other, task(&prompt(1, 100), Task::Load(saved.into())));
+    assert_eq!(run(&other, greedy(&prompt(1, 100), 1))[0].tokens, expected(&prompt(1, 100), 1));
+    assert_eq!(control.n_computed(), 0);
+}
+
+#[test]
+fn erasing_one_slot_leaves_what_another_holds() {
+    let (engine, control) = start_stored(2, 1024);
+    for slot in [0, 1] {
+        run(&engine, Request { slot: Some(slot), ..greedy(&prompt(1, 100), 1) });
+    }
+    assert_eq!(engine.erase_slot(0).unwrap(), Some(100));
+    let before = control.n_computed();
+    run(&engine, greedy(&prompt(1, 100), 1));
+    assert_eq!(control.n_computed() - before, 1);
+}
+
+#[test]
+fn pinned_texts_that_others_begin_with_leave_ids_for_everybody() {
+    let limits = Limits { n_seq_max: 10, ..limits(2, 4096) };
+    let (engine, _) = start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::InWindow, ..MEMORY }));
+    let text = prompt(1, 100);
+    pin(&engine, &text);
+    for n in 40..60 {
+        assert_eq!(run(&engine, greedy(&text[..n], 1))[0].tokens, expected(&text[..n], 1));
+    }
 }
 
 #[test]
@@ -297,7 +409,7 @@ fn a_copy_that_does_not_fit_its_prompt_is_refused() {
     with_a_gap.pieces.remove(0);
     assert_eq!(param(task(&prompt(1, 300), Task::Load(with_a_gap.into()))), "prompt");
     assert_eq!(param(Request { n: 2, ..task(&prompt(1, 300), Task::Pin) }), "n");
-    assert_eq!(param(Request { slot: Some(2), ..greedy(&prompt(1, 30), 1) }), "id_slot");
+    assert_eq!(param(Request { slot: Some(2), ..greedy(&prompt(1, 30), 1) }), "slot");
     assert_eq!(control.n_restores(), 0);
 }
 
@@ -322,7 +434,7 @@ fn a_slot_tells_what_it_holds_and_can_be_erased() {
     let held = engine.slot_tokens(1).unwrap();
     assert_eq!(held, [tokens_of(&prompt(1, 100)), answer[..4].to_vec()].concat());
     assert!(engine.slot_tokens(0).unwrap().is_empty());
-    assert!(matches!(engine.slot_tokens(2), Err(Error::InvalidRequest { param: "id_slot", .. })));
+    assert!(matches!(engine.slot_tokens(2), Err(Error::InvalidRequest { param: "slot", .. })));
     assert_eq!(engine.erase_slot(1).unwrap(), Some(104));
     assert_eq!(engine.erase_slot(1).unwrap(), Some(0));
     let before = control.n_computed();

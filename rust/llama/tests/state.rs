@@ -75,6 +75,7 @@ fn what_the_memory_costs_is_known() {
             forks: Forks::Anywhere,
             idle_cells_cost: true,
             bytes_per_token: n_bytes,
+            bytes_per_state: 0,
             tokens_per_run: n_tokens,
             n_window: 0,
         };

@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 from litestar import Router, delete, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, JSONBody, SkipValidation
+from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft.server.cache import translate
 from weft.server.cache.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
@@ -41,9 +41,9 @@ async def unpin(prefix_id: FromPath[int], service: Here) -> None:
 
 
 @get("/cache", responses=ERRORS)
-async def cache(service: Here) -> Answer[CacheReport]:
-    """What is cached, where it is, and how much room there is."""
-    return Answer(AwaitedAnswer(partial(_cache, service)))
+async def cache(service: Here, limit: FromQuery[int] = translate.DEFAULT_LIMIT) -> Answer[CacheReport]:
+    """What is cached, where it is, and how much room there is; the `limit` nodes of the tree that were used most recently."""
+    return Answer(AwaitedAnswer(partial(_cache, service, translate.limit(limit))))
 
 
 async def _pin(service: Service, prompt: list[Piece]) -> PinnedPrefix:
@@ -56,11 +56,11 @@ async def _prefixes(service: Service) -> msgspec.Raw:
     return await asyncio.to_thread(lambda: _encoded(translate.prefixes(listed, service.engine.detokenize)))
 
 
-async def _cache(service: Service) -> msgspec.Raw:
-    nodes = await service.engine.cached()
+async def _cache(service: Service, limit: int) -> msgspec.Raw:
+    nodes, n_nodes = await service.engine.recently_used(limit)
     stats = service.engine.stats()
-    # A large store holds millions of tokens: neither their texts nor their JSON are the event loop's work.
-    return await asyncio.to_thread(lambda: _encoded(translate.report(nodes, stats, service.engine.detokenize)))
+    # Neither thousands of texts nor their JSON are the event loop's work.
+    return await asyncio.to_thread(lambda: _encoded(translate.report(nodes, n_nodes, stats, service.engine.detokenize)))
 
 
 def _encoded(result: PinnedPrefixes | CacheReport) -> msgspec.Raw:

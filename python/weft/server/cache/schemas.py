@@ -14,12 +14,16 @@ class PinBody(msgspec.Struct):
 
 
 class PinnedPrefix(msgspec.Struct):
-    """A prefix that stays computed; `n_bytes` is what it takes, shared with others or not."""
+    """A prefix that stays computed; `n_bytes` is what it takes, shared with others or not.
+
+    In the list of all, of a long text only its beginning and its end are told.
+    """
 
     id: int
     n_tokens: int
     n_bytes: int
     text: str | msgspec.UnsetType = msgspec.UNSET
+    is_text_cut: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class PinnedPrefixes(msgspec.Struct):
@@ -55,7 +59,8 @@ class Store(msgspec.Struct):
 class Stretch(msgspec.Struct):
     """A stretch of cached tokens after those of its parent.
 
-    `parent` and `children` are places in the list of nodes. Of a long text only its beginning and its end are told.
+    `parent` and `children` are places in the list of nodes; what is not shown is not among them. Of a long text only its
+    beginning and its end are told.
     """
 
     parent: int | None
@@ -73,13 +78,15 @@ class Stretch(msgspec.Struct):
 
 
 class CacheReport(msgspec.Struct):
-    """What is cached.
+    """What is cached: of `n_nodes` nodes of the tree the `n_shown` that were used most recently, the last used first.
 
-    The tree is a list, parents before their children: every branch point makes a path one deeper, and parsers of JSON end at a
-    depth that a long conversation can reach.
+    A node counts as used when something below it was. So the tree is a list, parents before their children: every branch point
+    makes a path one deeper, and parsers of JSON end at a depth that a long conversation can reach.
     """
 
     cells: Cells
     sequence_ids: SequenceIds
     store: Store
+    n_nodes: int
+    n_shown: int
     nodes: list[Stretch]

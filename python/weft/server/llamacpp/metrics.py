@@ -2,6 +2,7 @@
 
 from weft import Stats
 from weft.server.prometheus import Family, counter, gauge
+from weft.server.tally import Tally
 
 __all__ = ["families"]
 
@@ -9,9 +10,9 @@ PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill"
 """The parts of a step that `StepTimes` tells of."""
 
 
-def families(stats: Stats) -> list[Family]:
-    """Every metric, as of the engine's last step."""
-    return [*_llama_servers(stats), *_prompts(stats), *_pool(stats), *_store(stats), _step_seconds(stats)]
+def families(stats: Stats, tally: Tally) -> list[Family]:
+    """Every metric: the engine's as of its last step, times and throughputs of the branches that have finished."""
+    return [*_llama_servers(stats), *_finished(tally), *_prompts(stats), *_pool(stats), *_store(stats), _step_seconds(stats)]
 
 
 def _llama_servers(stats: Stats) -> list[Family]:
@@ -21,10 +22,32 @@ def _llama_servers(stats: Stats) -> list[Family]:
         counter("llamacpp:prompt_tokens_cached_total", "Prompt tokens found computed.", stats.n_cached),
         counter("llamacpp:tokens_predicted_total", "Tokens drawn.", stats.n_predicted),
         counter("llamacpp:n_decode_total", "Decodes.", stats.n_decodes),
+        gauge(
+            "llamacpp:n_busy_slots_per_decode",
+            "Average number of busy slots, over all decodes.",
+            stats.n_busy / max(stats.n_decodes, 1),
+        ),
         gauge("llamacpp:requests_processing", "Completions that are being written.", n_processing),
         gauge("llamacpp:requests_deferred", "Requests that wait for their first slot.", stats.n_waiting),
         gauge("llamacpp:kv_cache_usage_ratio", "Used part of the KV cache, 0 to 1.", stats.n_cells_used / stats.n_cells),
         gauge("llamacpp:kv_cache_tokens", "Used cells of the KV cache.", stats.n_cells_used),
+    ]
+
+
+def _finished(tally: Tally) -> list[Family]:
+    prompt_s, predicted_s = tally.prompt_ms / 1000, tally.predicted_ms / 1000
+    return [
+        counter("llamacpp:prompt_seconds_total", "Seconds to the first token, over all finished completions.", prompt_s),
+        counter(
+            "llamacpp:tokens_predicted_seconds_total",
+            "Seconds from first to last token, over all finished completions.",
+            predicted_s,
+        ),
+        gauge("llamacpp:prompt_tokens_seconds", "Average prompt tokens computed per second.", tally.prompt_per_second),
+        gauge(
+            "llamacpp:predicted_tokens_seconds", "Average tokens drawn per second of one completion.", tally.predicted_per_second
+        ),
+        gauge("llamacpp:n_tokens_max", "Tokens of the longest finished completion, its prompt included.", tally.n_tokens_max),
     ]
 
 

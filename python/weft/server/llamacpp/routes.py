@@ -90,6 +90,13 @@ async def slot_action(
 
 
 async def _act(files: SlotFiles, asked: translate.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
+    try:
+        return await _do(files, asked)
+    except InvalidRequest as error:
+        raise translate.blame(error) from None
+
+
+async def _do(files: SlotFiles, asked: translate.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
     match asked.action:
         case translate.Action.SAVE:
             return translate.saved(asked, await files.save(asked.slot, asked.filename))
@@ -104,7 +111,8 @@ async def prometheus_metrics(service: Here) -> Response[str]:
     """Counters for Prometheus, in its text format."""
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
-    return Response(prometheus.write(metrics.families(service.engine.stats())), media_type=prometheus.CONTENT_TYPE)
+    families = metrics.families(service.engine.stats(), service.tally)
+    return Response(prometheus.write(families), media_type=prometheus.CONTENT_TYPE)
 
 
 @get("/props", responses=ERRORS)

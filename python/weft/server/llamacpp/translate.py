@@ -36,6 +36,7 @@ __all__ = [
     "Results",
     "SlotAction",
     "Stream",
+    "blame",
     "content",
     "generation_settings",
     "properties",
@@ -253,6 +254,11 @@ def slot_action(id_slot: str, action: str | None, data: SlotActionBody | None) -
     if action not in list(Action):
         raise InvalidRequest("action", f"the action is {action!r}; it must be one of {', '.join(Action)}")
     return SlotAction(int(id_slot), Action(action), None if data is None else data.filename)
+
+
+def blame(error: InvalidRequest) -> InvalidRequest:
+    """The same error, by llama-server's name for a slot."""
+    return InvalidRequest("id_slot", error.message) if error.param == "slot" else error
 
 
 def saved(asked: SlotAction, file: PrefixFile) -> SlotSaved:

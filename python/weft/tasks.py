@@ -1,0 +1,79 @@
+"""What an engine does with its cache besides completing prompts: pins, files and slots."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from weft import _native
+from weft._native import Completions, Finished, Prefix, SavedPrefix
+from weft.errors import InvalidRequest
+from weft.prefix import PrefixFile
+
+__all__ = ["erase", "load", "pin", "save"]
+
+Prompt = str | Sequence[int]
+
+LONG_TEXT = 8_192
+"""A text of more characters is tokenized on another thread: it would hold the event loop up for milliseconds."""
+
+ERASE_INTERVAL_S = 0.02
+"""Seconds until a slot that is to be erased is looked at again, where a sequence runs in it."""
+
+
+async def pin(native: _native.Engine, prompt: Prompt) -> Prefix:
+    """Computes a prompt and keeps it computed."""
+    made = (await _finish(await _submit(native.pin, prompt))).made
+    assert isinstance(made, Prefix), "a request to pin makes a pinned prefix"
+    return made
+
+
+async def save(native: _native.Engine, prompt: Prompt, path: str | os.PathLike[str], *, compute: bool) -> PrefixFile:
+    """Writes the computed state of a prompt to a file; where not to be computed, as far as it is cached."""
+    began = time.perf_counter()
+    saved = (await _finish(await _submit(lambda prompt: native.save(prompt, compute=compute), prompt))).made
+    assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
+    if saved.n_tokens == 0:
+        why = "the cache gave no copy of the prompt" if compute else "nothing of the prompt is cached"
+        raise InvalidRequest("prompt", why)
+    n_bytes = await asyncio.to_thread(native.write_prefix, saved, path)
+    return _file(path, saved, n_bytes, began)
+
+
+async def load(native: _native.Engine, path: str | os.PathLike[str], slot: int | None) -> PrefixFile:
+    """Brings a file's prefix into the cache, and into a slot where one is named."""
+    began = time.perf_counter()
+    saved, n_bytes = await asyncio.to_thread(native.read_prefix, path)
+    await _finish(native.load(saved, slot=slot))
+    return _file(path, saved, n_bytes, began)
+
+
+async def erase(native: _native.Engine, slot: int) -> int:
+    """Forgets what a slot holds, once nothing runs there."""
+    # Asked again and again, so that a caller who gives up leaves no thread behind that waits.
+    while (n_tokens := await asyncio.to_thread(native.erase_slot, slot)) is None:  # noqa: ASYNC110
+        await asyncio.sleep(ERASE_INTERVAL_S)
+    return n_tokens
+
+
+async def _submit(submit: Callable[[Prompt], Completions], prompt: Prompt) -> Completions:
+    """Queues a request. One whose caller gives up meanwhile is dropped with its stream."""
+    is_long = isinstance(prompt, str) and len(prompt) > LONG_TEXT
+    return await asyncio.to_thread(submit, prompt) if is_long else submit(prompt)
+
+
+async def _finish(stream: Completions) -> Finished:
+    """The end of a request that has one branch, which draws no token. However this ends, the stream is closed."""
+    ends: list[Finished] = []
+    try:
+        while events := await stream.next_batch():
+            ends += [event for event in events if isinstance(event, Finished)]
+    finally:
+        stream.close()
+    [end] = ends
+    return end
+
+
+def _file(path: str | os.PathLike[str], saved: SavedPrefix, n_bytes: int, began: float) -> PrefixFile:
+    ms = (time.perf_counter() - began) * 1000
+    return PrefixFile(path=os.fspath(path), n_tokens=saved.n_tokens, n_bytes=n_bytes, ms=ms)
