@@ -155,13 +155,13 @@ impl KvCache {
         if from_start.n_tokens() > matched.n_tokens() { from_start } else { matched }
     }
 
-    /// What can be put after a fork at `start` of what is stored of these nodes, up to the last end of a piece where a window then
-    /// finds all that it sees.
+    /// What can be put after a fork at `start` of what is stored of these nodes, up to the last place of those that the text
+    /// reaches where a window then finds all that it sees.
     fn stored_in_window(&self, nodes: &[(NodeId, Range<u32>)], start: u32) -> Vec<Restore> {
         let mut whole_from = self.memory.window_from(start);
         let stored = nodes.iter().map_while(|(id, reached)| {
             let node = self.tree.node(*id);
-            let piece = node.stored.filter(|_| reached.end == node.end())?;
+            let piece = node.stored?;
             // A piece without a hole goes on from what is before it.
             if node.whole_from > reached.start {
                 whole_from = node.whole_from;

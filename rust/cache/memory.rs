@@ -5,7 +5,7 @@
 pub enum Forks {
     /// At any.
     Anywhere,
-    /// Where what a sliding window sees is still there; a saved piece only at its end.
+    /// Where what a sliding window sees is still there; a saved piece has that only of its end.
     InWindow,
     /// Only at the end: the memory is a state, which is saved and restored whole.
     AtEnd,

@@ -192,6 +192,17 @@ async def test_branches_are_continued_together(case: Case, tiny_models: Models) 
                 await reference.check(path, branch, (0, 19))
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if not case.keeps_states], ids=str)
+async def test_a_prompt_that_is_known_is_computed_only_for_its_logits(case: Case, tiny_models: Models) -> None:
+    async with running(tiny_models, case) as engine, alone(tiny_models, case) as reference:
+        prompt = text_of(60, "again")
+        for _ in range(3):
+            answer = await engine.complete(prompt, **greedy(1))
+            await wait_until(lambda: is_empty(engine))
+            await reference.check(prompt, answer.branches[0])
+        assert answer.n_computed == 1
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case.keeps_states], ids=str)
 @pytest.mark.parametrize("n", [1, 4])
 async def test_a_prompt_that_is_known_is_not_decoded_again(case: Case, n: int, tiny_models: Models) -> None:
