@@ -306,9 +306,10 @@ impl<R: Runner> Worker<R> {
             if self.movement.is_over() {
                 return Ok(false);
             }
-            let (n_tokens, n_units) = match is_state {
-                true => (n_held, u64::from(n_held)),
-                false => self.cache.affordable_from(running.id, start, self.movement.affordable()),
+            let (n_tokens, n_units) = if is_state {
+                (n_held, u64::from(n_held))
+            } else {
+                self.cache.affordable_from(running.id, start, self.movement.affordable())
             };
             let range = start..n_held.min(start + n_tokens);
             let started = Instant::now();
