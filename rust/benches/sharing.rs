@@ -60,11 +60,20 @@ struct Options {
 
 const FULL: (Effort, Sizes) = (
     Effort { part: Duration::from_secs(5), min_rounds: 2, max_rounds: 9 },
-    Sizes { n_shared: 1_000, n_branch: 64, n_requests: 16, n_long: 1_500, n_stream: 200, n_idle: 24, n_fans: 50 },
+    Sizes {
+        n_shared: 1_000,
+        n_branch: 64,
+        n_requests: 16,
+        n_long: 1_500,
+        n_stream: 96,
+        n_idle: 24,
+        n_idle_each: 1_000,
+        n_fans: 50,
+    },
 );
 const QUICK: (Effort, Sizes) = (
     Effort { part: Duration::from_millis(500), min_rounds: 1, max_rounds: 3 },
-    Sizes { n_shared: 250, n_branch: 16, n_requests: 8, n_long: 400, n_stream: 64, n_idle: 96, n_fans: 15 },
+    Sizes { n_shared: 250, n_branch: 16, n_requests: 8, n_long: 400, n_stream: 72, n_idle: 60, n_idle_each: 400, n_fans: 15 },
 );
 
 fn main() -> ExitCode {

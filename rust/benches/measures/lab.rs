@@ -27,7 +27,7 @@ pub(crate) struct Effort {
 /// How much there is to do.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
-    /// Tokens of a prompt that is shared, and of an idle prefix.
+    /// Tokens of a prompt that is shared.
     pub(crate) n_shared: usize,
     /// Tokens of each branch of it.
     pub(crate) n_branch: u32,
@@ -37,8 +37,10 @@ pub(crate) struct Sizes {
     pub(crate) n_long: usize,
     /// Tokens of each stream beside idle prefixes.
     pub(crate) n_stream: usize,
-    /// Idle prefixes.
+    /// Idle prefixes; fewer than there are sequence ids, so that all of them can stay in the pool where there is no store.
     pub(crate) n_idle: usize,
+    /// Tokens of each of them.
+    pub(crate) n_idle_each: usize,
     /// Requests for eight branches each, all of which are continued.
     pub(crate) n_fans: usize,
 }
@@ -69,7 +71,8 @@ impl Lab {
         let defaults = EngineConfig::default();
         let n_ctx = model.facts(defaults.type_k, defaults.type_v).n_ctx_train as usize;
         let longest = n_ctx / 8 * 7;
-        let sizes = Sizes { n_shared: sizes.n_shared.min(longest), n_long: sizes.n_long.min(longest), ..sizes };
+        let [n_shared, n_long] = [sizes.n_shared, sizes.n_long].map(|n| n.min(longest));
+        let sizes = Sizes { n_shared, n_long, ..sizes };
         Ok(Self { model, n_threads, flash_attention, effort, sizes, n_drawn: Cell::new(0) })
     }
 
