@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, Runner, SequenceId, StateError};
+use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
 use crate::request::Token;
 
 /// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the others are printable characters.
@@ -41,6 +41,8 @@ struct State {
     n_restores: usize,
     /// Whether saves and restores fail from now on.
     fails_states: bool,
+    /// Whether cells that are to be moved are lost from now on.
+    loses_cells: bool,
 }
 
 /// Which decodes fail.
@@ -104,6 +106,11 @@ impl FakeControl {
         self.lock().n_restores
     }
 
+    /// From now on cells that are to be moved are lost.
+    pub fn lose_cells(&self) {
+        self.lock().loses_cells = true;
+    }
+
     /// From now on saves and restores fail, or no longer do.
     pub fn fail_states(&self, fails: bool) {
         self.lock().fails_states = fails;
@@ -121,8 +128,6 @@ pub struct FakeRunner {
     ends_at: Option<usize>,
     keeps_plans: bool,
     memory: MemoryKind,
-    /// Where the search for free cells begins.
-    head: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -136,8 +141,13 @@ struct Held {
 const PIECE_TOKEN: usize = 20;
 
 /// The memory of a fake runner: as attention on a CPU.
-pub const MEMORY: MemoryKind =
-    MemoryKind { forks: Forks::Anywhere, idle_cells_cost: true, bytes_per_token: PIECE_TOKEN as u64, tokens_per_run: 2 };
+pub const MEMORY: MemoryKind = MemoryKind {
+    forks: Forks::Anywhere,
+    idle_cells_cost: true,
+    bytes_per_token: PIECE_TOKEN as u64,
+    tokens_per_run: 2,
+    n_window: 0,
+};
 
 impl FakeRunner {
     /// A pool of `n_cells` cells and `n_ids` ids.
@@ -152,7 +162,6 @@ impl FakeRunner {
             ends_at: None,
             keeps_plans: true,
             memory: MEMORY,
-            head: 0,
         };
         (runner, control)
     }
@@ -194,22 +203,15 @@ impl FakeRunner {
     fn release(&mut self, held: &[Held]) {
         for held in held {
             self.n_owners[held.cell] -= 1;
-            if self.n_owners[held.cell] == 0 {
-                self.head = self.head.min(held.cell);
-            }
         }
         self.count_cells();
     }
 
     /// Free cells for `n` tokens, as llama.cpp finds them.
     fn find_cells(&mut self, n: usize) -> Option<Vec<usize>> {
-        let n_cells = self.n_owners.len();
-        let n_used = self.n_owners.iter().filter(|&&n| n > 0).count();
-        let head = if self.head > n_used + 2 * n { 0 } else { self.head };
-        let around = (head..n_cells).chain(0..head);
-        let cells: Vec<usize> = around.filter(|&cell| self.n_owners[cell] == 0).take(n).collect();
+        let free = self.n_owners.iter().enumerate().filter(|&(_, &n)| n == 0).map(|(cell, _)| cell);
+        let cells: Vec<usize> = free.take(n).collect();
         (cells.len() == n).then(|| {
-            self.head = cells.last().map_or(self.head, |last| last + 1);
             for &cell in &cells {
                 self.n_owners[cell] = 1;
             }
@@ -346,6 +348,10 @@ impl Runner for FakeRunner {
         Ok(bytes.into())
     }
 
+    fn whole_from(&self, _: SequenceId, range: &Range<u32>) -> u32 {
+        range.start
+    }
+
     fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError> {
         self.check_states()?;
         let mut tokens: Vec<(u32, u64, u64)> = Vec::new();
@@ -376,8 +382,11 @@ impl Runner for FakeRunner {
         Ok(())
     }
 
-    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), StateError> {
-        self.check_states()?;
+    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), RelocateError> {
+        if self.control.lock().loses_cells {
+            return Err(RelocateError::Lost(StateError { reason: "told to lose cells".into() }));
+        }
+        self.check_states().map_err(RelocateError::Refused)?;
         let places = range.start as usize..range.end as usize;
         for &id in ids {
             let held: Vec<Held> = self.sequences[usize::from(id.0)][places.clone()].to_vec();

@@ -7,12 +7,13 @@
 //!
 //! ```text
 //! Engine::submit(Request) ──► worker thread ──────────────────────────────► Completions (Event, Event, …)
-//!                              receive → admit → plan → decode → draw → publish
-//!                                 │         │       │       │        └ sampling, text
-//!                                 │         │       │       └ Runner (llama.cpp, or FakeRunner)
-//!                                 │         │       └ Scheduler: how many rows each sequence gets
-//!                                 │         └ KvCache: longest known prefix, forks, evictions
-//!                                 └ slots, queue, cancelled streams
+//!                              receive → admit → move → plan → decode → draw → publish
+//!                                 │        │       │      │       │        └ sampling, text
+//!                                 │        │       │      │       └ Runner (llama.cpp, or FakeRunner)
+//!                                 │        │       │      └ Scheduler: how many rows each sequence gets
+//!                                 │        │       └ movement: what goes to the store, and what comes back
+//!                                 │        └ KvCache: longest known prefix, in the pool or in the store; forks
+//!                                 └ slots, queue, cancelled streams, questions
 //! ```
 //!
 //! | word | means |
@@ -22,10 +23,17 @@
 //! | slot | one of the places where a sequence runs |
 //! | [`SequenceId`](engine::runner::SequenceId) | llama.cpp's number that owns cells of the KV cache |
 //! | path | the tokens that a sequence id holds, and their cells |
+//! | prefix tree | the radix tree over token ids that says who holds which prefix, and when it was last used |
+//! | pool, store | the cells inside llama.cpp's context; the bounded host memory beside it that holds saved pieces |
+//! | piece | the saved cells of a stretch of tokens, or a whole saved state |
+//! | spill, restore | move an idle part of the tree from the pool to the store; bring it back without computing |
+//! | relocate | move cells to lower free ones |
 //! | fork | give another sequence id the cells of a prefix: nothing is computed or copied |
 //! | [`Plan`](engine::runner::Plan) | which tokens of which sequences go into the next decode |
 //! | prefill, decode | computing prompt tokens, computing one drawn token per running sequence |
-//! | preempt | take a sequence off its slot; its text and generator stay, its cells can be evicted |
+//! | preempt | take a sequence off its slot; its text and generator stay, its cells are spilled |
+//! | await | wait for a prefix that another sequence is computing, instead of computing it too |
+//! | pin | keep a prefix computed, in either tier, until it is unpinned |
 //! | job, holder | a request inside the worker; the id that keeps its prompt's cells until its last branch has started |
 //! | [`Event`](request::Event) | what a stream yields: tokens, and exactly one end per branch |
 //!
@@ -37,6 +45,8 @@
 //! - Every branch ends in exactly one `Finished`, or its request in one error. What cannot fit is refused before it is queued.
 //! - Dropping [`Completions`](engine::Completions) frees its slots; there is no second clean-up path.
 //! - Free + evictable + pinned cells = all cells, so that a decode never finds the pool full.
+//! - What is idle is in the tree, in one tier or both; the store never holds more than its bytes. What is moved beside running
+//!   streams takes no longer than a step has time for.
 //! - All queues are bounded. A slow reader ends only itself.
 
 pub mod request;

@@ -226,6 +226,7 @@ impl Request {
         if self.prompt.n_tokens() == 0 {
             return refuse("prompt", "the prompt holds no tokens; give at least one".into());
         }
+        self.validate_task()?;
         if !(1..=MAX_COMPLETIONS).contains(&self.n) {
             return refuse("n", format!("n is {}; it must be 1 to {MAX_COMPLETIONS}", self.n));
         }
@@ -262,6 +263,29 @@ impl Request {
         }
         if let Some((token, bias)) = sampling.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
             return refuse("logit_bias", format!("the bias of token {token} is {bias}; it must be a number or −∞"));
+        }
+        Ok(())
+    }
+
+    /// Checks what the task needs of the other fields.
+    fn validate_task(&self) -> Result<()> {
+        let refuse = |param: &'static str, message: &str| Err(Error::InvalidRequest { param, message: message.to_owned() });
+        if self.task == Task::Complete {
+            return Ok(());
+        }
+        if self.n != 1 || self.max_tokens != Some(0) {
+            return refuse("n", "a prompt that is not continued has one branch of no tokens: set n to 1 and max_tokens to 0");
+        }
+        let Task::Load(saved) = &self.task else { return Ok(()) };
+        let is_prompt = self.prompt.runs().iter().flat_map(|Run::Tokens(tokens)| tokens).eq(&saved.tokens);
+        let mut end = 0;
+        let is_whole = saved.pieces.iter().all(|piece| {
+            let follows = piece.range.start == end && piece.range.end > end;
+            end = piece.range.end;
+            follows
+        });
+        if !is_prompt || !is_whole || end as usize != saved.tokens.len() {
+            return refuse("prompt", "the saved pieces must hold all of the prompt, one after the other, and nothing else");
         }
         Ok(())
     }

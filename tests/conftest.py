@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
 from tests.helpers import How
 
 
@@ -13,6 +14,16 @@ from tests.helpers import How
 def model_path() -> Path:
     """The model that ships with the package."""
     return Path(weft.DEMO_MODEL)
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
+    """A small random model of each kind of memory."""
+    folder = tmp_path_factory.mktemp("models")
+    paths = {kind: folder / f"{kind}.gguf" for kind in KINDS}
+    for kind, path in paths.items():
+        write_tiny_model(kind, path)
+    return paths
 
 
 @pytest.fixture(scope="session")

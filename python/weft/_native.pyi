@@ -301,10 +301,10 @@ class Engine:
             EngineStopped: The engine was stopped.
         """
 
-    def erase_slot(self, slot: int) -> int:
+    def erase_slot(self, slot: int) -> int | None:
         """Forgets the tokens that a slot holds, as far as nothing else that is cached holds them; returns how many they were.
 
-        A slot where a sequence runs is erased when that has ended. Waits for the step that is running.
+        None while a sequence runs there: then nothing is forgotten. Waits for the step that is running.
 
         Raises:
             InvalidRequest: There is no such slot.

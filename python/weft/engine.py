@@ -26,6 +26,9 @@ DEMO_MODEL = str(files("weft") / "models" / "storyteller-q8_0.gguf")
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 """A number format of the cache."""
 
+ERASE_INTERVAL_S = 0.02
+"""Seconds until a slot that is to be erased is looked at again, where a sequence runs in it."""
+
 _PARAMS = {
     "n_gpu_layers": "gpu_layers",
     "n_slots": "slots",
@@ -254,7 +257,7 @@ class Engine:
             compute: False saves only as much as is cached.
 
         Raises:
-            InvalidRequest: The prompt holds no tokens, or is none, or without `compute` nothing of it is cached.
+            InvalidRequest: The prompt holds no tokens, or is none, or nothing of it could be copied.
             ContextOverflow: The prompt alone fills the context.
             QueueFull: `max_queue` requests wait already.
             DecodeError: The model could not compute a step.
@@ -266,7 +269,8 @@ class Engine:
         saved = (await _finish(native.save(prompt, compute=compute))).made
         assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
         if saved.n_tokens == 0:
-            raise InvalidRequest("prompt", "nothing of the prompt is cached")
+            why = "the cache gave no copy of the prompt" if compute else "nothing of the prompt is cached"
+            raise InvalidRequest("prompt", why)
         n_bytes = await asyncio.to_thread(native.write_prefix, saved, path)
         return _file(path, saved, n_bytes, began)
 
@@ -307,7 +311,10 @@ class Engine:
         Raises:
             InvalidRequest: There is no such slot.
         """
-        return await asyncio.to_thread(self._running().erase_slot, slot)
+        # Asked again and again, so that a caller who gives up leaves no thread behind that waits.
+        while (n_tokens := await asyncio.to_thread(self._running().erase_slot, slot)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(ERASE_INTERVAL_S)
+        return n_tokens
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of a text; the defaults are how `generate` reads a prompt.

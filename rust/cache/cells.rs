@@ -20,7 +20,7 @@ pub(super) struct Cells {
     owners: Vec<Owners>,
     n_used: usize,
     n_pinned: usize,
-    /// Where the search for free cells begins.
+    /// No cell below is free.
     head: usize,
     /// The highest used cell, plus one.
     n_reached: usize,
@@ -56,56 +56,33 @@ impl Cells {
         self.owners[cell.0 as usize].n_pinned > 0
     }
 
-    /// Takes `n` free cells at once for a pinned path, as llama.cpp does for the rows of one decode (`find_slot` in
-    /// `llama-kv-cache.cpp`): the next free ones from its head on, or from the start where the head is far beyond what is used.
+    /// Takes the `n` lowest free cells for a pinned path, as llama.cpp does for the rows of one decode and for a restored piece
+    /// (`find_slot` in `llama-kv-cache.cpp`: its head never passes a free cell, since whatever frees one below moves it back).
     ///
     /// # Panics
     /// If fewer are free.
     pub(super) fn take(&mut self, n: usize) -> Vec<CellId> {
         assert!(n <= self.n_free(), "room for {n} cells was made, but {} are free", self.n_free());
-        let mut at = self.search_start(self.head, self.n_used, n);
         let mut taken = Vec::with_capacity(n);
         while taken.len() < n {
-            if at == self.owners.len() {
-                at = 0;
+            let owners = &mut self.owners[self.head];
+            if owners.n_paths == 0 {
+                *owners = Owners { n_paths: 1, n_pinned: 1 };
+                taken.push(cell_at(self.head));
             }
-            if self.owners[at].n_paths == 0 {
-                self.owners[at] = Owners { n_paths: 1, n_pinned: 1 };
-                self.n_reached = self.n_reached.max(at + 1);
-                taken.push(CellId(u32::try_from(at).expect("a pool has fewer than 2³² cells")));
-            }
-            at += 1;
+            self.head += 1;
         }
-        if n > 0 {
-            self.head = at;
-        }
+        self.n_reached = self.n_reached.max(taken.last().map_or(0, |last| last.0 as usize + 1));
         self.n_used += n;
         self.n_pinned += n;
         taken
     }
 
-    fn search_start(&self, head: usize, n_used: usize, n: usize) -> usize {
-        if head > n_used + 2 * n { 0 } else { head }
-    }
-
-    /// The highest cell that `n` tokens would be put into if `freed`, as many cells, were free.
+    /// The highest cell that `freed` would be moved to.
     pub(super) fn highest_after_moving(&self, freed: &[CellId]) -> Option<CellId> {
         let lowest = freed.iter().min()?.0 as usize;
-        let mut at = self.search_start(self.head.min(lowest), self.n_used - freed.len(), freed.len());
-        let mut highest = 0;
-        let mut n_left = freed.len();
-        while n_left > 0 {
-            if at == self.owners.len() {
-                at = 0;
-            }
-            let cell = CellId(u32::try_from(at).expect("a pool has fewer than 2³² cells"));
-            if self.owners[at].n_paths == 0 || freed.contains(&cell) {
-                highest = highest.max(at);
-                n_left -= 1;
-            }
-            at += 1;
-        }
-        u32::try_from(highest).ok().map(CellId)
+        let is_free = |&at: &usize| self.owners[at].n_paths == 0 || freed.contains(&cell_at(at));
+        (self.head.min(lowest)..self.n_total()).filter(is_free).nth(freed.len() - 1).map(cell_at)
     }
 
     /// Gives `cell`, which some path holds, to one more pinned path.
@@ -160,8 +137,13 @@ impl Cells {
         assert_eq!(counted.iter().filter(|owners| owners.n_paths > 0).count(), self.n_used, "used cells");
         assert_eq!(counted.iter().filter(|owners| owners.n_pinned > 0).count(), self.n_pinned, "pinned cells");
         assert_eq!(counted.iter().rposition(|owners| owners.n_paths > 0).map_or(0, |at| at + 1), self.n_reached, "highest cell");
+        assert!(counted[..self.head].iter().all(|owners| owners.n_paths > 0), "no cell below the head is free");
         assert_eq!(self.n_free() + self.n_evictable() + self.n_pinned, self.n_total(), "free + evictable + pinned = all");
     }
+}
+
+fn cell_at(place: usize) -> CellId {
+    CellId(u32::try_from(place).expect("a pool has fewer than 2³² cells"))
 }
 
 #[cfg(test)]
@@ -180,30 +162,13 @@ mod tests {
     }
 
     #[test]
-    fn cells_are_taken_one_after_another_and_freed_ones_next() {
+    fn the_lowest_free_cells_are_taken() {
         let mut cells = Cells::new(16);
         let first = cells.take(4);
         assert_eq!(places(&cells.take(3)), [4, 5, 6]);
         free(&mut cells, &first[1..3]);
         assert_eq!(places(&cells.take(3)), [1, 2, 7]);
         assert_eq!(cells.n_reached(), 8);
-    }
-
-    #[test]
-    fn a_search_far_beyond_what_is_used_begins_at_the_start() {
-        let mut cells = Cells::new(64);
-        let low = cells.take(30);
-        cells.take(1);
-        free(&mut cells, &low);
-        let _ = cells.take(1);
-        // The head is at 1 and one cell is used at 30.
-        assert_eq!(places(&cells.take(2)), [1, 2]);
-        let mut cells = Cells::new(64);
-        let low = cells.take(30);
-        let _ = cells.take(2);
-        free(&mut cells, &low[..1]);
-        let _ = cells.take(1);
-        assert_eq!(cells.n_reached(), 32);
     }
 
     #[test]

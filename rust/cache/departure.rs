@@ -27,8 +27,9 @@ pub struct Departure {
 pub struct Saved {
     /// As [`Runner::save`](crate::engine::runner::Runner::save) made it.
     pub bytes: Box<[u8]>,
-    /// Whether another sequence could have begun at its end.
-    pub forks_at_end: bool,
+    /// From which position on it holds what a sliding window sees: its first one for other memories, its end where it lacks the
+    /// end.
+    pub whole_from: u32,
 }
 
 impl KvCache {
@@ -120,7 +121,11 @@ impl KvCache {
         }
         while !self.store.has_room(n_bytes) {
             match self.droppable.first() {
-                Some(&(key, least)) if self.gives_way(key, least, node) => self.drop_stored(least),
+                Some(&(key, least)) if self.gives_way(key, least, node) => {
+                    let dropped = self.tree.node(least);
+                    self.counts.n_forgotten += if dropped.is_in_pool() { 0 } else { dropped.tokens.len() as u64 };
+                    self.drop_stored(least);
+                }
                 _ => return false,
             }
         }
@@ -129,11 +134,7 @@ impl KvCache {
 
     /// Gives up the saved piece of `node`.
     pub(super) fn drop_stored(&mut self, id: NodeId) {
-        let node = self.tree.node_mut(id);
-        let piece = node.stored.take().expect("it is stored");
-        if !node.is_in_pool() {
-            self.counts.n_forgotten += node.tokens.len() as u64;
-        }
+        let piece = self.tree.node_mut(id).stored.take().expect("it is stored");
         self.store.release(piece);
         self.refresh(id);
         self.prune(id);
@@ -150,8 +151,8 @@ impl KvCache {
             if range.start > start && self.memory.forks != Forks::AtEnd {
                 self.split(node, range.start - start);
             }
-            if let Some(Saved { bytes, forks_at_end }) = saved {
-                self.keep(node, range.clone(), bytes, None, forks_at_end);
+            if let Some(Saved { bytes, whole_from }) = saved {
+                self.keep(node, range.clone(), bytes, None, whole_from);
                 if self.memory.forks == Forks::InWindow {
                     return;
                 }
@@ -164,12 +165,12 @@ impl KvCache {
         }
     }
 
-    fn keep(&mut self, node: NodeId, range: Range<u32>, bytes: Box<[u8]>, logits: Option<Arc<[f32]>>, forks_at_end: bool) {
+    fn keep(&mut self, node: NodeId, range: Range<u32>, bytes: Box<[u8]>, logits: Option<Arc<[f32]>>, whole_from: u32) {
         self.counts.n_saved += u64::from(range.end - range.start);
         let piece = self.store.add(range, bytes, logits);
         let known = self.tree.node_mut(node).stored.replace(piece);
         debug_assert!(known.is_none(), "what is stored is not saved again");
-        self.tree.node_mut(node).forks_at_end = forks_at_end;
+        self.tree.node_mut(node).whole_from = whole_from;
         self.refresh(node);
     }
 
@@ -230,7 +231,7 @@ impl KvCache {
         if self.tree.node(node).stored.is_some() || !self.make_room_in_store(node, n_bytes) {
             return self.tree.node(node).stored.is_some();
         }
-        self.keep(node, 0..n_tokens, bytes, Some(logits), true);
+        self.keep(node, 0..n_tokens, bytes, Some(logits), 0);
         true
     }
 

@@ -81,8 +81,8 @@ impl KvCache {
     pub fn find(&self, wanted: &Wanted<'_>, can_fork: impl Fn(SequenceId, u32, u32) -> bool) -> Option<Match> {
         let walk = self.tree.walk(wanted.variant, wanted.tokens);
         let matched = match self.memory.forks {
-            Forks::Anywhere => self.find_anywhere(wanted, &walk),
-            Forks::InWindow => self.find_in_window(wanted, &walk, &can_fork),
+            Forks::Anywhere => Some(self.find_anywhere(wanted, &walk)),
+            Forks::InWindow => Some(self.find_in_window(wanted, &walk, &can_fork)),
             Forks::AtEnd => self.find_state(wanted, &walk, &can_fork),
         };
         matched.filter(|matched| matched.n_tokens() >= wanted.at_least.max(1))
@@ -107,7 +107,7 @@ impl KvCache {
         })
     }
 
-    fn find_anywhere(&self, wanted: &Wanted<'_>, walk: &Walk) -> Option<Match> {
+    fn find_anywhere(&self, wanted: &Wanted<'_>, walk: &Walk) -> Match {
         let mut matched = Match::default();
         let mut holds = None;
         for (id, reached) in self.reached(walk, wanted.at_most) {
@@ -124,17 +124,12 @@ impl KvCache {
         matched.source = holds.and_then(|id| self.tree.holders(id).next());
         let in_tails = self.in_tails(wanted, walk).map(|(id, n)| (id, n.min(wanted.at_most))).max_by_key(|&(_, n)| n);
         match in_tails {
-            Some((id, n)) if n > matched.n_tokens() => Some(Match { source: Some(id), n_pool: n, ..Match::default() }),
-            _ => Some(matched),
+            Some((id, n)) if n > matched.n_tokens() => Match { source: Some(id), n_pool: n, ..Match::default() },
+            _ => matched,
         }
     }
 
-    fn find_in_window(
-        &self,
-        wanted: &Wanted<'_>,
-        walk: &Walk,
-        can_fork: &impl Fn(SequenceId, u32, u32) -> bool,
-    ) -> Option<Match> {
+    fn find_in_window(&self, wanted: &Wanted<'_>, walk: &Walk, can_fork: &impl Fn(SequenceId, u32, u32) -> bool) -> Match {
         let fork = |id: NodeId, n: u32| self.tree.holders(id).find(|&holder| can_fork(holder, self.n_held(holder), n));
         let reached: Vec<(NodeId, Range<u32>)> = self.reached(walk, wanted.at_most).collect();
         let n_in_pool = reached.iter().take_while(|(id, _)| self.tree.node(*id).is_in_pool()).count();
@@ -147,19 +142,31 @@ impl KvCache {
         let deepest = in_pool.iter().rev().find_map(|(id, reached)| Some((fork(*id, reached.end)?, reached.end)));
         let pool = in_tails.into_iter().chain(deepest).max_by_key(|&(_, n)| n);
         let mut matched = Match { source: pool.map(|(id, _)| id), n_pool: pool.map_or(0, |(_, n)| n), ..Match::default() };
-        // What is stored can be put after a trunk that is forked where it begins, and forked where a piece ends.
         let trunk_end = in_pool.last().map_or(0, |(_, reached)| reached.end);
         if matched.n_pool == trunk_end {
-            let stored = below.iter().map_while(|(id, reached)| {
-                let node = self.tree.node(*id);
-                let piece = node.stored.filter(|_| reached.end == node.end())?;
-                Some((part_of(piece, &self.store, reached.clone()), node.forks_at_end))
-            });
-            let (pieces, forks): (Vec<_>, Vec<_>) = stored.unzip();
-            let n_usable = forks.iter().rposition(|&forks| forks).map_or(0, |at| at + 1);
-            matched.restores.extend(pieces.into_iter().take(n_usable));
+            matched.restores = self.stored_in_window(below, trunk_end);
         }
-        Some(matched)
+        // The cells of a trunk may have lost what its saved pieces still have.
+        let from_start = Match { restores: self.stored_in_window(&reached, 0), ..Match::default() };
+        if from_start.n_tokens() > matched.n_tokens() { from_start } else { matched }
+    }
+
+    /// What can be put after a fork at `start` of what is stored of these nodes, up to the last end of a piece where a window then
+    /// finds all that it sees.
+    fn stored_in_window(&self, nodes: &[(NodeId, Range<u32>)], start: u32) -> Vec<Restore> {
+        let mut whole_from = self.memory.window_from(start);
+        let stored = nodes.iter().map_while(|(id, reached)| {
+            let node = self.tree.node(*id);
+            let piece = node.stored.filter(|_| reached.end == node.end())?;
+            // A piece without a hole goes on from what is before it.
+            if node.whole_from > reached.start {
+                whole_from = node.whole_from;
+            }
+            Some((part_of(piece, &self.store, reached.clone()), self.memory.holds_window(whole_from, reached.end)))
+        });
+        let (mut pieces, forks): (Vec<_>, Vec<_>) = stored.unzip();
+        pieces.truncate(forks.iter().rposition(|&forks| forks).map_or(0, |last| last + 1));
+        pieces
     }
 
     fn find_state(&self, wanted: &Wanted<'_>, walk: &Walk, can_fork: &impl Fn(SequenceId, u32, u32) -> bool) -> Option<Match> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::cache::prefix_tree::NodeId;
+use crate::cache::store::PieceId;
 use crate::cache::{KvCache, SequenceId};
 use crate::request::Token;
 
@@ -47,6 +48,14 @@ impl KvCache {
     /// `slot_of` says in which slot the sequence on an id runs.
     #[must_use]
     pub fn listing(&self, slot_of: impl Fn(SequenceId) -> Option<u32>) -> Vec<CachedNode> {
+        // A piece may be that of several nodes; it counts at the last of them.
+        let mut last: BTreeMap<PieceId, (u32, NodeId)> = BTreeMap::new();
+        for (id, node) in self.tree.nodes() {
+            if let Some(piece) = node.stored {
+                let at = last.entry(piece).or_insert((node.end(), id));
+                *at = (*at).max((node.end(), id));
+            }
+        }
         let order: Vec<NodeId> = self.tree.in_order().into_iter().filter(|&id| self.tree.node(id).parent.is_some()).collect();
         let places: BTreeMap<NodeId, usize> = order.iter().enumerate().map(|(place, &id)| (id, place)).collect();
         let place_of = |id: NodeId| places.get(&id).copied();
@@ -54,8 +63,7 @@ impl KvCache {
             .iter()
             .map(|&id| {
                 let node = self.tree.node(id);
-                // A piece may be that of several nodes.
-                let piece = node.stored.filter(|&piece| self.store.piece(piece).range.end == node.end());
+                let piece = node.stored.filter(|piece| last[piece].1 == id);
                 CachedNode {
                     parent: node.parent.and_then(place_of),
                     tokens: node.tokens.clone(),

@@ -5,7 +5,7 @@
 pub enum Forks {
     /// At any.
     Anywhere,
-    /// Where the last tokens, as many as a sliding window looks back, are still there; a saved piece only at its end.
+    /// Where what a sliding window sees is still there; a saved piece only at its end.
     InWindow,
     /// Only at the end: the memory is a state, which is saved and restored whole.
     AtEnd,
@@ -22,4 +22,21 @@ pub struct MemoryKind {
     pub bytes_per_token: u64,
     /// What one more run of adjacent cells costs in a save, in tokens of one run.
     pub tokens_per_run: u32,
+    /// Tokens that a sliding window sees, the newest included; 0 for a memory that does not fork [`Forks::InWindow`].
+    pub n_window: u32,
+}
+
+impl MemoryKind {
+    /// Whether a sequence that holds everything from `whole_from` on holds what a token after `n_tokens` sees: itself and the
+    /// `n_window - 1` before it.
+    #[must_use]
+    pub fn holds_window(self, whole_from: u32, n_tokens: u32) -> bool {
+        self.n_window == 0 || whole_from <= self.window_from(n_tokens)
+    }
+
+    /// The first token that one after `n_tokens` sees.
+    #[must_use]
+    pub fn window_from(self, n_tokens: u32) -> u32 {
+        (n_tokens + 1).saturating_sub(self.n_window)
+    }
 }

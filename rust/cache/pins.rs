@@ -17,7 +17,7 @@ pub(super) struct Pin {
 }
 
 /// What a preempted sequence left: it is the last to be given up, but for pinned prefixes.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reservation(NodeId);
 
 impl KvCache {

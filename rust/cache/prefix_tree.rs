@@ -50,8 +50,8 @@ pub(super) struct Node {
     pub(super) n_reserved: u32,
     /// The saved piece that it can be restored from.
     pub(super) stored: Option<PieceId>,
-    /// Whether what is restored of it can be forked at its end.
-    pub(super) forks_at_end: bool,
+    /// From which position on the saved piece holds what a sliding window sees.
+    pub(super) whole_from: u32,
     pub(super) n_hits: u64,
     pub(super) last_used: u64,
     /// Its entry among the pieces that can be dropped.
@@ -128,7 +128,7 @@ impl PrefixTree {
             n_pins: 0,
             n_reserved: 0,
             stored: None,
-            forks_at_end: true,
+            whole_from: 0,
             n_hits: 0,
             last_used: 0,
             drop_key: None,

@@ -51,6 +51,15 @@ impl KvCache {
         (highest < top).then(|| Relocation { ids: holders, range: super::length_of(range.start)..super::length_of(range.end) })
     }
 
+    /// What idle paths among `ids` hold is of no use any more.
+    pub fn lose(&mut self, ids: &[SequenceId]) {
+        for &id in ids {
+            if self.held().any(|(held, path)| held == id && !path.is_pinned) {
+                self.drop_path(id);
+            }
+        }
+    }
+
     /// Carries out `relocation`: the cells were given up by all and taken anew, in the order of their positions.
     pub fn relocated(&mut self, relocation: &Relocation) {
         let Relocation { ids, range } = relocation;

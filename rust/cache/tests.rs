@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::*;
 
 fn memory(forks: Forks) -> MemoryKind {
-    MemoryKind { forks, idle_cells_cost: true, bytes_per_token: 4, tokens_per_run: 2 }
+    let n_window = if forks == Forks::InWindow { 16 } else { 0 };
+    MemoryKind { forks, idle_cells_cost: true, bytes_per_token: 4, tokens_per_run: 2, n_window }
 }
 
 /// What a model's memory would hold.
@@ -60,10 +61,17 @@ impl Bench {
     }
 
     fn evict(&mut self, max_units: u64) -> bool {
+        self.evict_whole_from(max_units, 0)
+    }
+
+    /// The window's cells below `whole_from` are lost.
+    fn evict_whole_from(&mut self, max_units: u64, whole_from: u32) -> bool {
         let Some(departure) = self.cache.next_departure(max_units) else { return false };
         self.shadow.follow(&mut self.cache);
-        let saved =
-            departure.saves.as_ref().map(|range| Saved { bytes: self.shadow.save(departure.id, range.end), forks_at_end: true });
+        let saved = departure.saves.as_ref().map(|range| Saved {
+            bytes: self.shadow.save(departure.id, range.end),
+            whole_from: whole_from.clamp(range.start, range.end),
+        });
         self.cache.depart(&departure, saved);
         self.shadow.follow(&mut self.cache);
         true
@@ -315,7 +323,7 @@ fn a_pinned_prefix_outlives_everything_that_is_not() {
         bench.check();
     }
     assert_eq!(bench.find(&text(1, 30), 16).n_tokens(), 30);
-    assert_eq!(bench.cache.pinned(), [pinned.clone()]);
+    assert_eq!(bench.cache.pinned(), std::slice::from_ref(&pinned));
     assert!(bench.cache.unpin_prefix(pinned.id) && !bench.cache.unpin_prefix(pinned.id));
     for seed in 2..5 {
         let id = bench.write(&text(seed, 30)).unwrap();
@@ -380,6 +388,41 @@ fn cells_that_lie_high_are_moved_down_for_all_who_share_them() {
         bench.end(id);
     }
     bench.check();
+}
+
+#[test]
+fn a_saved_piece_is_no_use_where_its_window_reaches_into_what_another_path_lost() {
+    let mut bench = Bench::new(200, 8, Forks::InWindow, Some(1 << 20));
+    let [trunk, short, long] = [text(1, 70), text(2, 5), text(3, 50)];
+    let [short, long] = [short, long].map(|branch| [&trunk[..], &branch].concat());
+    for path in [&short, &long] {
+        let id = bench.write(path).expect("there is room");
+        bench.end(id);
+    }
+    // The short branch is saved while the end of the trunk is there, the trunk when it no longer is.
+    assert!(bench.evict_whole_from(u64::MAX, 0));
+    while bench.evict_whole_from(u64::MAX, 105) {}
+    bench.check();
+    assert_eq!(bench.cache.n_used(), 0);
+    assert_eq!(bench.find(&short, 1).n_tokens(), 0);
+    assert_eq!(bench.find(&trunk, 1).n_tokens(), 0);
+    assert_eq!(bench.find(&long, 1).n_tokens(), 120);
+}
+
+#[test]
+fn a_saved_window_is_found_where_the_one_in_the_pool_has_moved_on() {
+    let mut bench = Bench::new(200, 8, Forks::InWindow, Some(1 << 20));
+    let trunk = text(1, 70);
+    let id = bench.write(&trunk).expect("there is room");
+    bench.end(id);
+    while bench.evict(u64::MAX) {}
+    let id = bench.write(&[&trunk[..], &text(2, 50)].concat()).expect("there is room");
+    let tokens = [&trunk[..], &text(3, 9)].concat();
+    let wanted = Wanted { variant: &bench.base, tokens: &tokens, at_least: 1, at_most: 79, takes_logits: false };
+    for (first_fork, source) in [(70, Some(id)), (71, None)] {
+        let matched = bench.cache.find(&wanted, |_, _, n| n >= first_fork).expect("it is in both tiers");
+        assert_eq!((matched.source, matched.n_tokens()), (source, 70));
+    }
 }
 
 #[test]

@@ -117,10 +117,11 @@ impl<R: Runner> Worker<R> {
         Start::Done
     }
 
-    /// Makes sure that some sequence id is free; `false` where none can be had yet.
+    /// Makes sure that some sequence id is free; `false` where none can be had yet, or this step has no more time to save what
+    /// holds one.
     fn free_an_id(&mut self) -> bool {
         while !self.cache.has_free_id() {
-            if !self.evict() && !self.release_youngest_holder() {
+            if self.is_out_of_time() || !(self.evict() || self.release_youngest_holder()) {
                 return false;
             }
         }
@@ -147,7 +148,7 @@ impl<R: Runner> Worker<R> {
         });
         if let Some(reason) = reason {
             let running = self.running.remove(place);
-            self.finish(running, reason, None);
+            self.finish(&running, reason, None);
         }
     }
 

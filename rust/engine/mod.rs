@@ -121,6 +121,7 @@ impl Engine {
     pub fn submit(&self, request: Request, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
         let Inner { limits, n_vocab, commands, published, .. } = &*self.inner;
         request.validate(*n_vocab)?;
+        request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         let (n_prompt, n_ctx) = (request.prompt.n_tokens(), limits.n_ctx_slot as usize);
         if n_prompt >= n_ctx {
             return Err(Error::ContextOverflow { n_prompt, n_ctx });
@@ -174,11 +175,11 @@ impl Engine {
     }
 
     /// Forgets the tokens that `slot` holds, in the pool and in the store, as far as no other path holds them; returns how many
-    /// the slot held. A slot where a sequence runs is erased when that has ended.
+    /// the slot held. `None` while a sequence runs there: then nothing is forgotten.
     ///
     /// # Errors
     /// As [`Engine::slot_tokens`].
-    pub fn erase_slot(&self, slot: u32) -> Result<u32> {
+    pub fn erase_slot(&self, slot: u32) -> Result<Option<u32>> {
         self.check_slot(slot)?;
         self.ask(|answer| Question::EraseSlot(slot, answer))
     }

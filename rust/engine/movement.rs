@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::cache::{Departure, Saved};
-use crate::engine::runner::{Forks, Runner, StateError};
+use crate::engine::runner::{DecodeError, Forks, RelocateError, Runner, StateError};
+use crate::engine::sequence::Running;
 use crate::engine::worker::Worker;
 use crate::error::Error;
 use crate::request::{FinishReason, Made, SavedPiece, SavedPrefix, Task};
@@ -95,7 +96,14 @@ impl<R: Runner> Worker<R> {
                 && let Some(next) = self.running[place].restores.front()
             {
                 let (n_cells, n_before) = (next.piece.end - next.piece.start, self.running.len());
-                if self.make_room(place, n_cells, false) < n_cells || !self.restore_piece(place) {
+                if self.make_room(place, n_cells, false) < n_cells {
+                    // The oldest has everything that others do not keep for good; less than a whole piece can only be computed.
+                    if place == 0 && !self.movement.is_over() {
+                        self.compute_instead(place);
+                    }
+                    break;
+                }
+                if !self.restore_piece(place) {
                     break;
                 }
                 debug_assert!(place < n_before, "room is made by those that are younger");
@@ -129,12 +137,33 @@ impl<R: Runner> Worker<R> {
             }
             Err(StateError { reason }) => {
                 tracing::warn!("a saved prefix could not be restored and is computed again: {reason}");
-                running.restores.clear();
-                running.logits = None;
-                running.sequence.lower_n_cached(running.n_held);
+                self.compute_instead(place);
                 false
             }
         }
+    }
+
+    /// The sequence at `place` computes what was to be restored.
+    fn compute_instead(&mut self, place: usize) {
+        let running = &mut self.running[place];
+        running.restores.clear();
+        running.logits = None;
+        // What was restored before may end where nothing can go on.
+        if running.n_held > 0 && !self.runner.can_fork(running.id, running.n_held, running.n_held) {
+            self.begin_anew(place);
+        }
+        let running = &mut self.running[place];
+        running.sequence.lower_n_cached(running.n_held);
+    }
+
+    /// The sequence at `place` computes all of its tokens.
+    fn begin_anew(&mut self, place: usize) {
+        let running = &mut self.running[place];
+        self.cache.forget(running.id);
+        let variant = &self.jobs[&running.sequence.request_id].variant;
+        running.id = self.cache.place(variant, None).expect("its own id is free");
+        running.n_held = 0;
+        self.carry_out();
     }
 
     /// Lets the least recently used idle prefix leave the pool, or a part of it. `false` where there is none.
@@ -147,13 +176,13 @@ impl<R: Runner> Worker<R> {
         self.carry_out();
         let saved = departure.saves.clone().and_then(|range| {
             let started = Instant::now();
-            let forks_at_end = self.runner.can_fork(departure.id, self.cache.n_held(departure.id), range.end);
+            let whole_from = self.runner.whole_from(departure.id, &range);
             let bytes = self.runner.save(departure.id, range);
             let took = started.elapsed();
             self.movement.learn_save(departure.n_units, took);
             self.stats.times.spill += took;
             self.movement.count(took);
-            bytes.map(|bytes| Saved { bytes, forks_at_end }).map_err(|StateError { reason }| warn_unsaved(&reason)).ok()
+            bytes.map(|bytes| Saved { bytes, whole_from }).map_err(|StateError { reason }| warn_unsaved(&reason)).ok()
         });
         self.cache.depart(departure, saved);
         self.carry_out();
@@ -187,12 +216,18 @@ impl<R: Runner> Worker<R> {
         let took = started.elapsed();
         self.stats.times.spill += took;
         self.movement.count(took);
-        if let Err(StateError { reason }) = moved {
-            tracing::warn!("cells could not be moved: {reason}");
-            return false;
+        match &moved {
+            Ok(()) => self.cache.relocated(&relocation),
+            Err(error) => tracing::warn!("cells could not be moved: {error}"),
         }
-        self.cache.relocated(&relocation);
-        true
+        if let Err(RelocateError::Lost(StateError { reason })) = &moved {
+            let is_lost = |running: &Running| relocation.ids.contains(&running.id);
+            let lost = self.running.iter().filter(|running| is_lost(running)).map(|running| running.sequence.request_id);
+            let lost: Vec<u64> = lost.collect();
+            self.fail(&lost, &DecodeError { reason: reason.clone() });
+            self.cache.lose(&relocation.ids);
+        }
+        moved.is_ok()
     }
 
     /// With nobody running: does one piece of what is better done now than later. `false` where nothing is left to do.
@@ -259,11 +294,11 @@ impl<R: Runner> Worker<R> {
         let request_id = running.sequence.request_id;
         let end = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
         match self.jobs[&request_id].task.clone() {
-            Task::Complete | Task::Load(_) => self.finish(running, end, None),
+            Task::Complete | Task::Load(_) => self.finish(&running, end, None),
             Task::Save { .. } => {
                 let tokens = running.held().to_vec();
                 let saved = SavedPrefix { tokens, logits: None, ..std::mem::take(&mut running.saved) };
-                self.finish(running, end, Some(Made::Saved(saved)));
+                self.finish(&running, end, Some(Made::Saved(saved)));
             }
             Task::Pin => {
                 self.leave_slot(&running);

@@ -41,6 +41,17 @@ pub struct StateError {
     pub reason: String,
 }
 
+/// Why cells could not be moved.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RelocateError {
+    /// Nothing was moved.
+    #[error("{0}")]
+    Refused(StateError),
+    /// They were given up and could not be taken anew: what the ids hold is of no use.
+    #[error("{0}; what was moved is lost")]
+    Lost(StateError),
+}
+
 /// A model with its KV cells, as the worker sees it. Every call is made on the worker's thread.
 ///
 /// The caller keeps count of cells and positions (see [`KvCache`](crate::cache::KvCache)); an implementation checks what would
@@ -84,6 +95,10 @@ pub trait Runner {
     /// [`StateError`] if the memory refused.
     fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Box<[u8]>, StateError>;
 
+    /// From which position of `range` on a piece that is saved now holds what a sliding window sees; `range.end` where it lacks the
+    /// end, `range.start` for every other memory.
+    fn whole_from(&self, id: SequenceId, range: &Range<u32>) -> u32;
+
     /// Appends the tokens of `kept` of a saved piece to `id`, which holds `[0, kept.start)`; the piece was saved of a range that
     /// contains `kept`, after the same tokens. As many cells as the piece has must be free. A whole state goes to an `id` that
     /// holds nothing. The tokens of the piece take cells in the order of their positions.
@@ -96,8 +111,8 @@ pub trait Runner {
     /// them go on sharing them. Only for a memory that forks [`Forks::Anywhere`].
     ///
     /// # Errors
-    /// [`StateError`] if the memory refused: nothing was moved, or, where it says so, `ids` hold only `[0, range.start)`.
-    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), StateError>;
+    /// [`RelocateError`] says what `ids` hold then.
+    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), RelocateError>;
 
     /// Appends the bytes that `token` stands for; control tokens stand for none.
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>);

@@ -34,7 +34,7 @@ pub(crate) enum Question {
     Pinned(SyncSender<Vec<PinnedPrefix>>),
     Unpin(u64, SyncSender<bool>),
     SlotTokens(u32, SyncSender<Vec<Token>>),
-    EraseSlot(u32, SyncSender<u32>),
+    EraseSlot(u32, SyncSender<Option<u32>>),
 }
 
 /// A sequence that gave up its slot and waits to resume.
@@ -95,8 +95,6 @@ pub(crate) struct Worker<R> {
     pub(super) preempted: Vec<Preempted>,
     /// By slot.
     pub(super) left: Vec<Left>,
-    /// Slots that are to be erased when their sequence has ended, with the channel for how many tokens that were.
-    erasures: Vec<(u32, SyncSender<u32>)>,
     /// The cache's time at each of the last decodes, oldest first.
     pub(super) decoded_at: VecDeque<u64>,
     /// The cache's time when the last sequence was placed.
@@ -128,7 +126,6 @@ impl<R: Runner> Worker<R> {
             running: Vec::new(),
             preempted: Vec::new(),
             left: (0..limits.n_slots).map(|_| Left::default()).collect(),
-            erasures: Vec::new(),
             decoded_at: VecDeque::with_capacity(PATIENCE),
             newest_start: 0,
             stats: Stats {
@@ -169,7 +166,7 @@ impl<R: Runner> Worker<R> {
         let counted = |times: &StepTimes| times.spill + times.restore + times.sample + times.text;
         let (started, before) = (Instant::now(), counted(&self.stats.times));
         let result = part(self);
-        let took = started.elapsed().saturating_sub(counted(&self.stats.times) - before);
+        let took = started.elapsed().saturating_sub(counted(&self.stats.times).saturating_sub(before));
         *of(&mut self.stats.times) += took;
         result
     }
@@ -240,23 +237,19 @@ impl<R: Runner> Worker<R> {
                 let tokens = running.map_or(&self.left[slot as usize].tokens[..], Running::held);
                 tell(&answer, tokens.to_vec());
             }
-            Question::EraseSlot(slot, answer) => {
-                self.erasures.push((slot, answer));
-                self.erase_slots();
-            }
+            Question::EraseSlot(slot, answer) => tell(&answer, self.erase_slot(slot)),
         }
         self.carry_out();
     }
 
-    /// Erases the slots that wait for it and where nobody runs.
-    fn erase_slots(&mut self) {
-        let is_free = |slot: u32| self.running.iter().all(|running| running.slot != slot);
-        let ready: Vec<_> = self.erasures.extract_if(.., |(slot, _)| is_free(*slot)).collect();
-        for (slot, answer) in ready {
-            let left = std::mem::take(&mut self.left[slot as usize]);
-            self.cache.erase(&left.variant, &left.tokens);
-            tell(&answer, u32::try_from(left.tokens.len()).expect("a sequence fits its context"));
+    /// Forgets what was left in `slot`, and says how many tokens that were; `None` where a sequence runs.
+    fn erase_slot(&mut self, slot: u32) -> Option<u32> {
+        if self.running.iter().any(|running| running.slot == slot) {
+            return None;
         }
+        let left = std::mem::take(&mut self.left[slot as usize]);
+        self.cache.erase(&left.variant, &left.tokens);
+        Some(u32::try_from(left.tokens.len()).expect("a sequence fits its context"))
     }
 
     /// Nobody holds anything when there is nothing to do.
@@ -319,7 +312,7 @@ impl<R: Runner> Worker<R> {
     fn end_oversized(&mut self) {
         let running = self.running.remove(0);
         if running.sequence.n_predicted() > 0 {
-            self.finish(running, FinishReason::ContextFull, None);
+            self.finish(&running, FinishReason::ContextFull, None);
             return;
         }
         let (n_prompt, n_ctx) = (running.sequence.n_prompt as usize, running.n_held as usize);
@@ -410,7 +403,7 @@ impl<R: Runner> Worker<R> {
         is_whole
     }
 
-    fn fail(&mut self, request_ids: &[u64], error: &DecodeError) {
+    pub(super) fn fail(&mut self, request_ids: &[u64], error: &DecodeError) {
         for &request_id in request_ids {
             let ended: Vec<Running> = self.running.extract_if(.., |running| running.sequence.request_id == request_id).collect();
             for running in ended {
@@ -454,15 +447,15 @@ impl<R: Runner> Worker<R> {
         }
         let ended: Vec<_> = finished.into_iter().rev().map(|(place, reason)| (self.running.remove(place), reason)).collect();
         for (running, reason) in ended.into_iter().rev() {
-            self.finish(running, reason, None);
+            self.finish(&running, reason, None);
         }
     }
 
     /// A branch has ended: its slot is free, and its path stays cached.
-    pub(super) fn finish(&mut self, running: Running, reason: FinishReason, made: Option<Made>) {
-        self.leave_slot(&running);
+    pub(super) fn finish(&mut self, running: &Running, reason: FinishReason, made: Option<Made>) {
+        self.leave_slot(running);
         self.cache.unpin(running.id);
-        self.finish_idle(&running, reason, made);
+        self.finish_idle(running, reason, made);
     }
 
     /// As [`Worker::finish`], where slot and path were left already.
@@ -487,7 +480,6 @@ impl<R: Runner> Worker<R> {
         }
         let mut leaving: Vec<(Job, Result<()>)> =
             ended.into_iter().filter_map(|(request_id, how)| Some((self.remove(request_id)?, how))).collect();
-        self.erase_slots();
         // First, so that whoever reads the end of a stream finds its slots idle.
         self.publish_stats();
         self.admitted.clear();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{EngineConfig, FlashAttention, Limits};
-use crate::engine::runner::{DecodeError, Plan, SequenceId, StateError};
+use crate::engine::runner::{DecodeError, MemoryKind, Plan, SequenceId, StateError};
 use crate::error::{Error, Result};
 use crate::llama::batch::{Batch, Bounds};
 use crate::llama::kv_size::ggml_type;
@@ -152,11 +152,11 @@ impl Context {
         first.max(self.whole_from[usize::from(id.0)])
     }
 
-    /// The first row of `plan` that looks through a window of `n_swa` tokens into a hole that a restored piece left.
-    pub(super) fn looks_into_hole(&self, plan: &Plan, n_swa: u32) -> Option<usize> {
+    /// The first row of `plan` that looks through the window of `memory` into a hole that a restored piece left.
+    pub(super) fn looks_into_hole(&self, plan: &Plan, memory: MemoryKind) -> Option<usize> {
         plan.rows.iter().position(|row| {
             let whole_from = self.whole_from.get(usize::from(row.sequence.0)).copied().unwrap_or(0);
-            whole_from > row.position.saturating_sub(n_swa)
+            !memory.holds_window(whole_from, row.position)
         })
     }
 

@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::config::{EngineConfig, Limits};
-use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, Runner, SequenceId, StateError};
+use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
 use crate::error::{Error, Result};
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
@@ -44,8 +44,6 @@ pub struct LlamaRunner {
     context: Context,
     model: Arc<Model>,
     memory: MemoryKind,
-    /// How far back a sliding window looks; 0 for a memory that forks anywhere or only at the end.
-    n_swa: u32,
     /// What the engine does not know of: to save and restore with. Not used where each id costs a whole state.
     spare: SequenceId,
     /// What pieces of this memory look like; `None` if it is of a kind that cannot be checked, and so not be saved.
@@ -68,10 +66,10 @@ impl LlamaRunner {
         let spare = SequenceId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
         let mut context = Context::new(Arc::clone(&model), config, limits, n_seq_max)?;
         let Trial { can_cut, layout } = try_out(&mut context, spare, &model)?;
-        let (forks, n_swa) = match model.n_swa() {
+        let (forks, n_window) = match model.n_swa() {
             _ if keeps_states || !can_cut => (Forks::AtEnd, 0),
             0 => (Forks::Anywhere, 0),
-            n_swa => (Forks::InWindow, n_swa),
+            n_window => (Forks::InWindow, n_window),
         };
         let memory = MemoryKind {
             forks,
@@ -81,20 +79,16 @@ impl LlamaRunner {
                 None => model.kv_bytes_per_token(config.type_k, config.type_v),
             },
             tokens_per_run: layout.as_ref().map_or(0, Layout::tokens_per_run),
+            n_window,
         };
         tracing::debug!("the memory: {memory:?}");
-        Ok(Self { context, model, memory, n_swa, spare, layout })
+        Ok(Self { context, model, memory, spare, layout })
     }
 
     /// Whether the first `n_tokens` of `id` are there as far as the next token looks back.
     fn reaches_back(&self, id: SequenceId, n_tokens: u32) -> bool {
-        self.n_swa == 0 || holds_window(self.context.whole_from(id), n_tokens, self.n_swa)
+        self.memory.holds_window(self.context.whole_from(id), n_tokens)
     }
-}
-
-/// Whether a sequence that holds everything from `whole_from` on holds what a token after `n_tokens` sees through its window.
-fn holds_window(whole_from: u32, n_tokens: u32, n_swa: u32) -> bool {
-    whole_from <= n_tokens.saturating_sub(n_swa)
 }
 
 /// What is nowhere in the metadata.
@@ -131,9 +125,7 @@ impl Runner for LlamaRunner {
     }
 
     fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
-        if self.n_swa > 0
-            && let Some(row) = self.context.looks_into_hole(plan, self.n_swa)
-        {
+        if let Some(row) = self.context.looks_into_hole(plan, self.memory) {
             let reason = format!("the plan breaks a rule: row {row} looks back at tokens that its restored sequence lacks");
             return Err(DecodeError { reason });
         }
@@ -176,11 +168,20 @@ impl Runner for LlamaRunner {
         self.save_piece(id, &range)
     }
 
+    fn whole_from(&self, id: SequenceId, range: &Range<u32>) -> u32 {
+        if self.memory.forks != Forks::InWindow {
+            return range.start;
+        }
+        // llama.cpp leaves out what the window no longer sees from the last token of the piece.
+        let last_window = range.end.saturating_sub(self.memory.n_window);
+        self.context.whole_from(id).max(last_window).clamp(range.start, range.end)
+    }
+
     fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> std::result::Result<(), StateError> {
         self.restore_piece(id, piece, &kept)
     }
 
-    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> std::result::Result<(), StateError> {
+    fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> std::result::Result<(), RelocateError> {
         self.relocate_cells(ids, &range)
     }
 

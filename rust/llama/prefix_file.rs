@@ -84,7 +84,7 @@ impl PrefixFiles {
     pub fn write(&self, path: &Path, prefix: &SavedPrefix) -> Result<(), PrefixFileError> {
         let identity = self.identity("write")?;
         let failed = |source| PrefixFileError::Io { verb: "write", path: path.to_owned(), source };
-        let partial = partial_path(path).map_err(failed)?;
+        let partial = partial_path(path);
         let written = self.write_partial(&partial, prefix, &identity).and_then(|()| fs::rename(&partial, path));
         if written.is_err() {
             // What matters is why the writing failed; there may be nothing to remove.
@@ -248,14 +248,10 @@ fn read_checked(path: &Path) -> Result<Vec<u8>, PrefixFileError> {
     Ok(bytes)
 }
 
-/// A name in the same folder that nobody else uses.
-fn partial_path(path: &Path) -> io::Result<PathBuf> {
+/// Where a file is written until it is whole: in the same folder, under a short name, so that a long one still fits.
+fn partial_path(path: &Path) -> PathBuf {
     static N_WRITTEN: AtomicU64 = AtomicU64::new(0);
-    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
-    let mut partial = std::ffi::OsString::from(".");
-    partial.push(name);
-    partial.push(format!(".{}-{}.partial", process::id(), N_WRITTEN.fetch_add(1, Ordering::Relaxed)));
-    Ok(path.with_file_name(partial))
+    path.with_file_name(format!(".weft-{}-{}.partial", process::id(), N_WRITTEN.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// ggml's name of a format, or its number.

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use crate::engine::runner::{Forks, SequenceId, StateError};
+use crate::engine::runner::{Forks, MemoryKind, RelocateError, SequenceId, StateError};
+use crate::llama::LlamaRunner;
 use crate::llama::piece::{Checked, Layout};
-use crate::llama::{LlamaRunner, holds_window};
 
 impl LlamaRunner {
     /// See [`crate::engine::runner::Runner::save`].
@@ -52,7 +52,7 @@ impl LlamaRunner {
             Forks::InWindow => true,
             Forks::AtEnd => match self.model.n_swa() {
                 0 => whole_from == range.start,
-                n_swa => holds_window(whole_from, range.end, n_swa),
+                n_window => MemoryKind { n_window, ..self.memory }.holds_window(whole_from, range.end),
             },
         };
         if !is_whole {
@@ -85,16 +85,16 @@ impl LlamaRunner {
     }
 
     /// See [`crate::engine::runner::Runner::relocate`].
-    pub(super) fn relocate_cells(&mut self, ids: &[SequenceId], range: &Range<u32>) -> Result<(), StateError> {
+    pub(super) fn relocate_cells(&mut self, ids: &[SequenceId], range: &Range<u32>) -> Result<(), RelocateError> {
         let Some(&first) = ids.first() else { return Ok(()) };
         if self.memory.forks != Forks::Anywhere {
-            return refuse(format!("the cells of a memory that forks {:?} stay where they are", self.memory.forks));
+            return refuse_move(format!("the cells of a memory that forks {:?} stay where they are", self.memory.forks));
         }
         if let Some(id) = ids.iter().find(|&&id| self.context.n_held(id) < range.end) {
             let n_held = self.context.n_held(*id);
-            return refuse(format!("tokens {range:?} of sequence {} were to be moved, which holds {n_held}", id.0));
+            return refuse_move(format!("tokens {range:?} of sequence {} were to be moved, which holds {n_held}", id.0));
         }
-        let piece = self.save_piece(first, range)?;
+        let piece = self.save_piece(first, range).map_err(RelocateError::Refused)?;
         for &id in ids {
             self.context.take_back(id, range.clone());
         }
@@ -109,9 +109,7 @@ impl LlamaRunner {
             }
         }
         self.context.take_all_back(self.spare);
-        placed.map_err(|StateError { reason }| StateError {
-            reason: format!("{reason}; {} sequences hold only their first {} tokens", ids.len(), range.start),
-        })
+        placed.map_err(RelocateError::Lost)
     }
 
     fn layout(&self) -> Result<&Layout, StateError> {
@@ -123,6 +121,10 @@ impl LlamaRunner {
 
 fn refuse<T>(reason: String) -> Result<T, StateError> {
     Err(StateError { reason })
+}
+
+fn refuse_move<T>(reason: String) -> Result<T, RelocateError> {
+    Err(RelocateError::Refused(StateError { reason }))
 }
 
 fn bad_piece(reason: &str) -> StateError {

@@ -209,7 +209,7 @@ impl PyEngine {
     }
 
     /// Forgets the tokens that a slot holds; returns how many they were.
-    fn erase_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<u32> {
+    fn erase_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
         let engine = self.handle()?;
         let slot = convert::slot_number(slot)?;
         Ok(py.detach(|| engine.erase_slot(slot))?)

@@ -133,12 +133,13 @@ async def test_closing_ends_the_wait_of_another_task(engine: weft.Engine) -> Non
 
 
 async def test_an_impatient_reader_loses_no_event(engine: weft.Engine) -> None:
-    stream = engine.generate("Once upon a time,", n=2, max_tokens=100, ignore_eos=True)
+    # The prompt alone takes longer than the reader waits, however busy the machine is.
+    stream = engine.generate(prompt_of(900, "impatient"), n=2, max_tokens=100, ignore_eos=True)
     n_tokens = [0, 0]
     n_timeouts = n_finished = 0
     while n_finished < 2:
         try:
-            event = await asyncio.wait_for(anext(stream), 0.0005)
+            event = await asyncio.wait_for(anext(stream), 0.0001)
         except TimeoutError:
             n_timeouts += 1
             continue

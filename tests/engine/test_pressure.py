@@ -34,17 +34,17 @@ async def test_sequences_that_each_grow_to_the_whole_pool_all_end_well(how: How,
         assert engine.stats().n_preempted > 0
 
 
-async def test_branches_of_one_prompt_that_grow_to_the_whole_pool_all_end_well(how: How, cache_ram: int | None) -> None:
-    async with weft.Engine(slots=8, ctx_size=256, kv_unified=True, threads=1, cache_ram=cache_ram) as engine:
+async def test_branches_of_one_prompt_that_grow_to_the_whole_pool_all_end_well(how: How) -> None:
+    async with weft.Engine(slots=8, ctx_size=256, kv_unified=True, threads=1) as engine:
         answer = await branches(engine, how, prompt_of(128, "branches"), n=8, ignore_eos=True)
         assert [(branch.reason, branch.usage.n_predicted) for branch in answer] == [("context_full", 128)] * 8
         assert all(is_whole(engine, branch) for branch in answer)
         assert sum(branch.usage.n_computed for branch in answer) == 128
 
 
-async def test_what_gave_up_its_slot_resumes_without_computing(how: How) -> None:
+async def test_what_gave_up_its_slot_resumes_without_computing() -> None:
     async with weft.Engine(slots=8, ctx_size=256, kv_unified=True, threads=1) as engine:
-        await asyncio.gather(*(branches(engine, how, prompt_of(16, f"resume {i}"), ignore_eos=True) for i in range(8)))
+        await asyncio.gather(*(engine.complete(prompt_of(16, f"resume {i}"), ignore_eos=True) for i in range(8)))
         stats = engine.stats()
         # The token that was drawn last is computed where the sequence goes on, and counts as prompt there.
         assert stats.n_preempted > 0
@@ -52,13 +52,15 @@ async def test_what_gave_up_its_slot_resumes_without_computing(how: How) -> None
 
 
 async def test_two_that_need_more_than_half_of_the_pool_take_turns_without_chasing_each_other(
-    how: How, cache_ram: int | None
+    cache_ram: int | None,
 ) -> None:
     async with weft.Engine(slots=2, ctx_size=256, kv_unified=True, threads=1, cache_ram=cache_ram) as engine:
         prompts = [prompt_of(100, f"turns {i}") for i in range(2)]
-        answers = await asyncio.gather(*(branches(engine, how, prompt, max_tokens=120, ignore_eos=True) for prompt in prompts))
-        assert [(branch.reason, branch.usage.n_predicted) for (branch,) in answers] == [("length", 120)] * 2
-        assert all(is_whole(engine, branch) for (branch,) in answers)
+        answers = await asyncio.gather(*(engine.complete(prompt, max_tokens=120, ignore_eos=True) for prompt in prompts))
+        assert [(branch.reason, branch.usage.n_predicted) for answer in answers for branch in answer.branches] == [
+            ("length", 120)
+        ] * 2
+        assert all(is_whole(engine, branch) for answer in answers for branch in answer.branches)
         assert engine.stats().n_preempted <= 1
 
 
@@ -72,3 +74,18 @@ async def test_the_texts_of_events_count_up_also_where_a_sequence_was_interrupte
         for counts in await asyncio.gather(*(counted(f"count {i}") for i in range(4))):
             assert counts == list(range(1, 256 - 16 + 1))
         assert engine.stats().n_preempted > 0
+
+
+async def test_a_piece_that_has_no_room_beside_what_is_held_of_it_is_computed() -> None:
+    async with weft.Engine(slots=2, ctx_size=256, kv_unified=True, threads=1) as engine:
+        for i in range(6):
+            await engine.complete(prompt_of(150, f"learn {i}"), max_tokens=0)
+        # Left the pool as one piece: what is wanted of it is its end, but a restore takes room for all of it.
+        whole = prompt_of(190, "one piece")
+        await engine.complete(whole, max_tokens=0)
+        running = engine.generate([*whole[:180], 400, 401], max_tokens=40, ignore_eos=True)
+        await anext(running)
+        waiting = asyncio.create_task(engine.complete([*whole, 402], max_tokens=1))
+        async for _ in running:
+            pass
+        assert (await asyncio.wait_for(waiting, 10)).n_predicted == 1

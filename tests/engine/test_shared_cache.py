@@ -139,6 +139,18 @@ async def test_a_slot_tells_its_tokens_and_forgets_them(engine: weft.Engine) -> 
     assert (await engine.complete(prompt, max_tokens=1)).n_computed == 40
 
 
+async def test_a_slot_is_erased_when_its_sequence_has_ended(engine: weft.Engine) -> None:
+    prompt = prompt_of(40, "busy slot")
+    running = engine.generate(prompt, slot=2, ignore_eos=True)
+    await anext(running)
+    erasing = asyncio.create_task(engine.erase_slot(2))
+    await engine.complete(prompt_of(20, "meanwhile"), max_tokens=8, ignore_eos=True)
+    assert not erasing.done()
+    running.close()
+    assert await erasing > 40
+    assert (await engine.complete(prompt, max_tokens=1)).n_computed == 40
+
+
 async def test_erasing_a_slot_leaves_what_another_path_holds(engine: weft.Engine) -> None:
     shared = prompt_of(40, "another path")
     await engine.complete([*shared, 400, 401], slot=0, max_tokens=1)

@@ -217,6 +217,17 @@ fn a_restore_that_fails_is_computed_instead() {
 }
 
 #[test]
+fn a_copy_that_pinned_prompts_leave_no_room_for_ends_with_both_numbers() {
+    let (other, _) = start_stored(2, 1024);
+    let saved = save(&other, &prompt(1, 300));
+    let (engine, _) = start(limits(2, 512));
+    pin(&engine, &prompt(2, 256));
+    let refused = collect(engine.submit(task(&prompt(1, 300), Task::Load(saved.into())), None).unwrap());
+    assert_eq!(refused, Err(Error::ContextOverflow { n_prompt: 300, n_ctx: 256 }));
+    assert_eq!(run(&engine, greedy(&prompt(1, 200), 4))[0].tokens, expected(&prompt(1, 200), 4));
+}
+
+#[test]
 fn a_save_that_fails_forgets_and_hurts_nobody() {
     let (engine, control) = start_stored(2, 1024);
     control.fail_states(true);
@@ -239,7 +250,7 @@ fn a_pinned_prompt_stays_while_others_push_each_other_out() {
     let before = control.n_computed();
     run(&engine, greedy(&format!("{system}{}", prompt(50, 20)), 1));
     assert_eq!(control.n_computed() - before, 20);
-    assert_eq!(engine.pinned().unwrap(), [pinned.clone()]);
+    assert_eq!(engine.pinned().unwrap(), std::slice::from_ref(&pinned));
     assert!(engine.unpin(pinned.id).unwrap() && !engine.unpin(pinned.id).unwrap());
     assert!(engine.pinned().unwrap().is_empty());
 }
@@ -274,6 +285,23 @@ fn a_saved_prefix_loads_into_another_engine() {
 }
 
 #[test]
+fn a_copy_that_does_not_fit_its_prompt_is_refused() {
+    let (engine, control) = start_stored(2, 1024);
+    let saved = save(&engine, &prompt(1, 300));
+    let param = |request: Request| match engine.submit(request, None).err() {
+        Some(Error::InvalidRequest { param, .. }) => param,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(param(task(&prompt(2, 300), Task::Load(saved.clone().into()))), "prompt");
+    let mut with_a_gap = saved.clone();
+    with_a_gap.pieces.remove(0);
+    assert_eq!(param(task(&prompt(1, 300), Task::Load(with_a_gap.into()))), "prompt");
+    assert_eq!(param(Request { n: 2, ..task(&prompt(1, 300), Task::Pin) }), "n");
+    assert_eq!(param(Request { slot: Some(2), ..greedy(&prompt(1, 30), 1) }), "id_slot");
+    assert_eq!(control.n_restores(), 0);
+}
+
+#[test]
 fn only_what_is_cached_is_saved_where_nothing_is_to_be_computed() {
     let (engine, control) = start_stored(2, 1024);
     run(&engine, greedy(&prompt(1, 100), 1));
@@ -293,10 +321,10 @@ fn a_slot_tells_what_it_holds_and_can_be_erased() {
     let answer = run(&engine, request)[0].tokens.clone();
     let held = engine.slot_tokens(1).unwrap();
     assert_eq!(held, [tokens_of(&prompt(1, 100)), answer[..4].to_vec()].concat());
-    assert_eq!(engine.slot_tokens(0).unwrap(), []);
+    assert!(engine.slot_tokens(0).unwrap().is_empty());
     assert!(matches!(engine.slot_tokens(2), Err(Error::InvalidRequest { param: "id_slot", .. })));
-    assert_eq!(engine.erase_slot(1).unwrap(), 104);
-    assert_eq!(engine.erase_slot(1).unwrap(), 0);
+    assert_eq!(engine.erase_slot(1).unwrap(), Some(104));
+    assert_eq!(engine.erase_slot(1).unwrap(), Some(0));
     let before = control.n_computed();
     run(&engine, greedy(&prompt(1, 100), 1));
     assert_eq!(control.n_computed() - before, 100);
@@ -319,17 +347,23 @@ fn erasing_a_slot_keeps_what_another_path_holds() {
 }
 
 #[test]
-fn a_slot_is_erased_when_its_sequence_has_ended() {
+fn a_slot_where_a_sequence_runs_is_not_erased() {
     let (engine, control) = start_stored(1, 1024);
-    control.allow(Some(3));
-    let stream = engine.submit(greedy(&prompt(1, 60), 20), None).unwrap();
-    wait_until(&engine, |stats| stats.n_waiting == 0);
-    std::thread::scope(|scope| {
-        let erased = scope.spawn(|| engine.erase_slot(0).unwrap());
-        control.allow(None);
-        assert_eq!(collect(stream).unwrap()[0].tokens.len(), 20);
-        assert_eq!(erased.join().unwrap(), 79);
+    control.allow(Some(0));
+    let stream = engine.submit(greedy(&prompt(1, 60), 2000), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_waiting == 0);
+    let refused = std::thread::scope(|scope| {
+        let refused = scope.spawn(|| engine.erase_slot(0).unwrap());
+        while !refused.is_finished() {
+            control.allow(Some(1));
+            std::thread::yield_now();
+        }
+        refused.join().unwrap()
     });
+    assert_eq!(refused, None);
+    control.allow(None);
+    assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(1, 60), 1024 - 60));
+    assert_eq!(engine.erase_slot(0).unwrap(), Some(1023));
 }
 
 #[test]
@@ -398,6 +432,23 @@ fn cells_are_moved_down_when_what_lay_below_them_has_left() {
     assert_eq!(control.n_cells_reached(), engine.stats().n_cells_reached);
     control.allow(None);
     assert_eq!(collect(high).unwrap()[0].tokens, expected(&prompt(2, 100), 300));
+}
+
+#[test]
+fn cells_that_are_lost_on_their_way_end_their_request_with_an_error_and_no_other() {
+    let (engine, control) = start_stored(2, 4096);
+    control.allow(Some(0));
+    let low = engine.submit(greedy(&prompt(1, 2000), 20), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted > 0);
+    let high = engine.submit(greedy(&prompt(2, 100), 300), None).unwrap();
+    step_until(&engine, &control, |stats| {
+        stats.slots.iter().all(|slot| slot.running.as_ref().is_some_and(|of| of.n_predicted > 0))
+    });
+    control.lose_cells();
+    drop(low);
+    control.allow(None);
+    assert_eq!(collect(high), Err(Error::Decode { reason: "told to lose cells".into() }));
+    assert_eq!(run(&engine, greedy(&prompt(3, 50), 5))[0].tokens, expected(&prompt(3, 50), 5));
 }
 
 #[test]

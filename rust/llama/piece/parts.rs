@@ -120,6 +120,22 @@ impl View<'_> {
     }
 }
 
+impl CellsView<'_> {
+    /// From which position on it holds all up to the end of `range`, which it may not leave: a window's cache has gaps where cells
+    /// were used again or never restored.
+    pub(super) fn whole_from(&self, range: &Range<u32>) -> Result<u32, String> {
+        let mut pairs = self.positions.iter().zip(self.positions.iter().skip(1));
+        if let Some((before, after)) = pairs.find(|(before, after)| before >= after) {
+            return Err(format!("position {after} comes after {before}"));
+        }
+        if let Some(position) = self.positions.iter().find(|position| !range.contains(position)) {
+            return Err(format!("one of its caches holds position {position}, another one {range:?}"));
+        }
+        let run = range.clone().rev().zip(self.positions.iter().rev()).take_while(|(wanted, found)| wanted == *found);
+        Ok(range.end - u32::try_from(run.count()).expect("a piece has fewer than 2³² cells"))
+    }
+}
+
 /// The shapes of the parts up to the end, where each has `n_cells` cells. Which of the possible forms a part has is found by trying:
 /// only the right ones meet the end of the piece.
 pub(super) fn read_parts(reader: Reader, n_cells: usize, ends_in_state: bool) -> Option<Vec<Part>> {

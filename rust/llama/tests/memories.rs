@@ -6,7 +6,7 @@ use super::tiny::{Kind, N_SWA, tiny};
 use crate::config::{EngineConfig, FlashAttention, KvType, Limits};
 use crate::engine::runner::{Forks, Plan, Runner, SequenceId};
 use crate::llama::batch::rows_of;
-use crate::llama::{LlamaRunner, Model, holds_window};
+use crate::llama::{LlamaRunner, Model};
 use crate::request::Token;
 
 const A: SequenceId = SequenceId(0);
@@ -106,10 +106,13 @@ fn a_window_forks_where_its_cells_are_still_there() {
 
 #[test]
 fn a_window_whose_cells_are_gone_is_not_forked() {
-    // The next token, at position 40, looks back to 24.
-    assert!(holds_window(0, 40, N_SWA) && holds_window(24, 40, N_SWA) && !holds_window(25, 40, N_SWA));
+    let (runner, _) = start(&tiny(Kind::Window));
+    let memory = runner.memory();
+    assert_eq!(memory.n_window, N_SWA);
+    // The next token, at position 40, sees itself and the 15 before it.
+    assert!(memory.holds_window(0, 40) && memory.holds_window(25, 40) && !memory.holds_window(26, 40));
     // Where the window reaches beyond the start, everything must be there.
-    assert!(holds_window(0, 10, N_SWA) && !holds_window(1, 10, N_SWA));
+    assert!(memory.holds_window(0, 10) && !memory.holds_window(1, 10));
 }
 
 #[test]
@@ -137,6 +140,32 @@ fn a_window_whose_cells_were_recycled_is_a_miss() {
 }
 
 #[test]
+fn a_window_that_has_lost_all_that_it_no_longer_sees_goes_on_at_its_end() {
+    let (mut runner, _) = start(&tiny(Kind::Window));
+    let tokens = tokens(200);
+    compute(&mut runner, A, 0, &tokens[..100]);
+    compute(&mut runner, B, 0, &tokens[..100]);
+    runner.drop_sequence(A);
+    // The 100 cells of A and the 85 of B that its next token does not see.
+    compute(&mut runner, C, 0, &tokens[..185]);
+    assert!(runner.can_fork(B, 100, 100) && !runner.can_fork(B, 100, 99));
+    assert_eq!([0..100, 60..100, 60..90, 60..80].map(|range| runner.whole_from(B, &range)), [85, 85, 85, 80]);
+    // What is saved says the same, with a gap at its end too.
+    let [start, end] = [0..90, 90..100].map(|range| runner.save(B, range).expect("one cache has all of it"));
+    runner.restore(D, &start, 0..90).expect("the piece is whole");
+    assert!(!runner.can_fork(D, 90, 90));
+    runner.restore(D, &end, 90..100).expect("the piece is whole");
+    assert!(runner.can_fork(D, 100, 100));
+    runner.fork(B, E, 100);
+    let [original, forked, restored] = [B, E, D].map(|id| compute(&mut runner, id, 100, &tokens[100..110]));
+    runner.drop_sequence(C);
+    let computed = compute(&mut runner, C, 0, &tokens[..110]);
+    for found in [original, forked, restored] {
+        assert_same_text(&found, &computed, true);
+    }
+}
+
+#[test]
 fn a_restored_window_is_forked_at_its_end_only() {
     for (saved, restored) in [(FlashAttention::On, FlashAttention::On), (FlashAttention::Off, FlashAttention::On)] {
         let model = tiny(Kind::Window);
@@ -149,15 +178,15 @@ fn a_restored_window_is_forked_at_its_end_only() {
         compute(&mut runner, C, 0, &tokens[..90]);
         // A chain of two pieces: the second one's window has a hole below, and the first one's only reaches its own end.
         runner.restore(A, &trunk, 0..50).expect("the piece is whole");
-        assert!(runner.can_fork(A, 50, 50) && !runner.can_fork(A, 50, 49));
+        assert!(runner.can_fork(A, 50, 49) && !runner.can_fork(A, 50, 48));
         runner.fork(A, B, 50);
         runner.restore(A, &branch, 50..90).expect("the piece is whole");
         assert!(runner.can_fork(A, 90, 90));
-        assert!((0..90).all(|n_tokens| !runner.can_fork(A, 90, n_tokens)), "not even where the first piece ends");
+        assert!((0..89).all(|n_tokens| !runner.can_fork(A, 90, n_tokens)), "not even where the first piece ends");
         assert!(!runner.truncate(A, 60));
         // A piece shorter than the window goes on from what is there.
         runner.restore(B, &short, 50..60).expect("the piece is whole");
-        assert!(runner.can_fork(B, 60, 60) && runner.can_fork(B, 60, 50) && !runner.can_fork(B, 60, 49));
+        assert!(runner.can_fork(B, 60, 60) && runner.can_fork(B, 60, 49) && !runner.can_fork(B, 60, 48));
         // Only its start: the hole is at the end, so nothing may follow.
         runner.restore(D, &trunk, 0..30).expect("the piece is whole");
         assert!(!runner.can_fork(D, 30, 30));

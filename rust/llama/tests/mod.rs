@@ -7,6 +7,7 @@ mod gguf_writer;
 mod identity;
 mod memories;
 mod model;
+mod piece;
 mod prefix_file;
 mod runner;
 mod start;

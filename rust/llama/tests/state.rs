@@ -2,7 +2,7 @@
 
 use super::runner::{prompt, try_start};
 use crate::config::{FlashAttention, KvType};
-use crate::engine::runner::{Forks, MemoryKind, Plan, Row, Runner, SequenceId};
+use crate::engine::runner::{Forks, MemoryKind, Plan, RelocateError, Row, Runner, SequenceId};
 use crate::llama::LlamaRunner;
 use crate::llama::batch::rows_of;
 use crate::request::Token;
@@ -71,8 +71,13 @@ fn what_the_memory_costs_is_known() {
     // 12 copies in rows, 6 + 6 × 64 in columns, of 50 ns, over bytes of 0.2 ns.
     let n_tokens = [2, 63, 4, 82];
     for (setting, (n_bytes, n_tokens)) in SETTINGS.into_iter().zip(n_bytes.into_iter().zip(n_tokens)) {
-        let memory =
-            MemoryKind { forks: Forks::Anywhere, idle_cells_cost: true, bytes_per_token: n_bytes, tokens_per_run: n_tokens };
+        let memory = MemoryKind {
+            forks: Forks::Anywhere,
+            idle_cells_cost: true,
+            bytes_per_token: n_bytes,
+            tokens_per_run: n_tokens,
+            n_window: 0,
+        };
         assert_eq!(start(setting).memory(), memory, "{setting:?}");
     }
 }
@@ -235,7 +240,10 @@ fn what_cannot_be_done_is_refused_and_harms_nothing() {
         runner.restore(id(1), &piece, 30..30),
         runner.restore(id(1), &piece, 30..61),
         runner.restore(id(2), &piece, 0..20),
-        runner.relocate(&[id(0), id(1)], 20..31),
+        runner.relocate(&[id(0), id(1)], 20..31).map_err(|error| match error {
+            RelocateError::Refused(error) => error,
+            RelocateError::Lost(error) => panic!("{error}"),
+        }),
     ];
     // The pool has 1,024 cells, 894 of them free.
     for sequence in 2..6 {
@@ -355,4 +363,27 @@ fn no_damage_to_a_piece_ends_the_process() {
     }
     runner.restore(id(0), &piece, 0..20).expect("the piece is whole");
     assert_eq!(cells_of(&mut runner).len(), 20);
+}
+
+#[test]
+fn cells_that_lie_out_of_order_are_saved_in_order() {
+    for setting in SETTINGS {
+        let mut runner = start(setting);
+        let tokens = prompt(TRUNK + 40);
+        compute(&mut runner, 9, 0, &prompt(200)[150..]);
+        compute(&mut runner, 0, 0, &tokens[..70]);
+        runner.drop_sequence(id(9));
+        // Its last 50 tokens lie below its first ones.
+        compute(&mut runner, 0, 70, &tokens[70..TRUNK]);
+        assert_eq!(cells_of(&mut runner)[0].0, 70);
+        let pieces = [0..40, 40..100, 100..120].map(|range| (range.clone(), runner.save(id(0), range).expect("it is held")));
+        let expected = logprobs(&mut runner, 0, TRUNK, &tokens[TRUNK..]);
+        runner.drop_sequence(id(0));
+        overwrite_free_cells(&mut runner, 0);
+        for (range, piece) in pieces {
+            runner.restore(id(1), &piece, range).expect("the piece is whole");
+        }
+        assert!(cells_of(&mut runner).iter().map(|cell| cell.0).eq(0..120));
+        assert_same(&logprobs(&mut runner, 1, TRUNK, &tokens[TRUNK..]), &expected);
+    }
 }
