@@ -128,13 +128,6 @@ fn time_streams(lab: &Lab, saved: &SavedPrefix, idle: Idle, cache_ram: CacheRam)
         load(lab, saved, &mut watch)?;
     }
     watch.read_all()?;
-    if std::env::var_os("DBG").is_some() {
-        let s = engine.stats();
-        println!(
-            "{idle:?} {cache_ram:?} reached {} used {} idle {} store {:?} times {:?} decodes {}",
-            s.n_cells_reached, s.n_cells_used, s.n_cells_idle, s.store, s.times, s.n_decodes
-        );
-    }
     check_idle(lab, &engine, idle, cache_ram)?;
     let arrived = N_SETTLING + N_ARRIVING;
     let streams = &watch.streams[..N_STREAMS];
