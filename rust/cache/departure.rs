@@ -16,7 +16,9 @@ pub struct Departure {
     pub id: SequenceId,
     /// What is to be saved before it leaves; `None` where it is saved already, or not worth it.
     pub saves: Option<Range<u32>>,
-    /// What the save costs, in tokens of one run of cells.
+    /// How many tokens leave.
+    pub n_tokens: u32,
+    /// What saving them costs, in tokens of one run of cells.
     pub n_units: u64,
     /// When it was last used, on the cache's clock.
     pub last_used: u64,
@@ -74,7 +76,7 @@ impl KvCache {
             self.affordable(id, range.clone(), max_units)
         };
         let saves = self.tree.node(node).stored.is_none() && self.is_worth_saving(node, n_tokens);
-        Some(Departure { node, id, saves: saves.then(|| range.end - n_tokens..range.end), n_units, last_used })
+        Some(Departure { node, id, saves: saves.then(|| range.end - n_tokens..range.end), n_tokens, n_units, last_used })
     }
 
     /// How many of the last tokens of `range` can be saved for `max_units`, 16 at least, and what they cost.
