@@ -51,9 +51,11 @@ run: extension ## Serve the demo model on http://127.0.0.1:8080 (ARGS="-m model.
 
 test: lint types test-rust test-python ## Everything that must hold before a change lands
 
-bench: extension ## The engine's speed against a bare llama.cpp loop, and HTTP's against the engine
+bench: extension ## The engine's speed against a bare llama.cpp loop, what sharing is worth, and HTTP's speed against the engine
 	$(call step,the engine against a bare loop)
 	cargo bench --locked --bench decode -- $(ARGS)
+	$(call step,sharing against nothing shared)
+	cargo bench --locked --bench sharing -- $(ARGS)
 	$(call step,HTTP against the engine)
 	python benches/streaming.py $(ARGS)
 

@@ -17,7 +17,9 @@ pub struct Departure {
     pub id: SequenceId,
     /// What is to be saved before it leaves; `None` where it is saved already, or not worth it.
     pub saves: Option<Range<u32>>,
-    /// What the save costs, in tokens of one run of cells.
+    /// How many tokens leave.
+    pub n_tokens: u32,
+    /// What saving them costs, in tokens of one run of cells.
     pub n_units: u64,
     /// When it was last used, on the cache's clock.
     pub last_used: u64,
@@ -89,7 +91,7 @@ impl KvCache {
         if why == Why::Early && !is_stored && !saves {
             return None;
         }
-        Some(Departure { node, id, saves: saves.then(|| range.end - n_tokens..range.end), n_units, last_used })
+        Some(Departure { node, id, saves: saves.then(|| range.end - n_tokens..range.end), n_tokens, n_units, last_used })
     }
 
     /// How many of the last tokens of `range` can be saved for `max_units`, 16 at least, and what they cost.

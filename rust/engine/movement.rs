@@ -12,13 +12,24 @@ use crate::request::{FinishReason, Made, SavedPiece, SavedPrefix, Task};
 /// No piece takes longer to save, and so to restore, so that an arrival never waits long, and no stream for a restore.
 const LONGEST_PIECE: Duration = Duration::from_millis(20);
 
-/// Decodes after which an idle prefix has cost as much as its way to the store and back.
+/// Decodes after which an idle prefix has cost about as much as its way to the store and back, where its cells lie in one run.
 ///
 /// Measured on a CPU, per idle token: a decode of 8 rows takes 2.8 µs longer with a model of 0.5B parameters and 0.25 µs with one
-/// of 2M, one of 1 row 0.6 µs; saving and restoring take 6 to 10 µs where cells are adjacent and 180 µs where they are scattered
-/// and V is transposed, 14 to 17 µs with the small model. So they are even after 3 to 64 decodes. A prefix that leaves then costs
-/// at most twice what it would cost by the better of staying and leaving at once, whenever it is used again.
-pub(super) const PATIENCE: usize = 32;
+/// of 2M, one of 1 row 0.6 µs; saving and restoring cells that are adjacent takes 6 to 10 µs and 1.5 µs. So they are even after 3
+/// to 13 decodes. Scattered cells are dearer by what [`Departure::n_units`] says: up to 180 µs and 17 µs, and 64 decodes. A prefix
+/// that leaves when they are even has cost about twice what it would cost by the better of staying and leaving at once, whenever
+/// it is used again.
+const PATIENCE: u64 = 6;
+
+/// Decodes after which an idle prefix leaves, however dear.
+pub(super) const MAX_PATIENCE: usize = 64;
+
+/// Decodes after which what departs has cost as much as it will cost to bring it back.
+fn patience(departure: &Departure) -> usize {
+    let n_units = if departure.saves.is_some() { departure.n_units } else { u64::from(departure.n_tokens) };
+    let units_per_token = (n_units / u64::from(departure.n_tokens.max(1))).max(1);
+    usize::try_from(PATIENCE * units_per_token).map_or(MAX_PATIENCE, |n| n.min(MAX_PATIENCE))
+}
 
 /// What moving takes, learned from what it took, and how long it may take in this step.
 #[derive(Debug)]
@@ -221,8 +232,8 @@ impl<R: Runner> Worker<R> {
     /// Lets an idle prefix leave the pool that costs more than it saves. `false` where there is none.
     ///
     /// On a CPU every decode pays for every used cell: so idle prefixes leave when nothing runs, before what starts next is put
-    /// above them, and after [`PATIENCE`] decodes. Elsewhere idle cells cost nothing. Without a store they stay: computing them
-    /// again is dearer by far.
+    /// above them, and after as many decodes as [`patience`] says. Elsewhere idle cells cost nothing. Without a store they stay:
+    /// computing them again is dearer by far.
     fn leave_early(&mut self) -> bool {
         let is_of_use = self.runner.memory().idle_cells_cost && self.cache.has_store();
         if !is_of_use || self.movement.refused_at == Some(self.cache.now()) {
@@ -230,8 +241,9 @@ impl<R: Runner> Worker<R> {
         }
         let Some(departure) = self.cache.next_departure(self.movement.affordable(), Why::Early) else { return false };
         let last_used = departure.last_used;
-        let is_older = |&decoded_at: &u64| self.decoded_at.len() == PATIENCE && last_used <= decoded_at;
-        let is_due = self.running.is_empty() || last_used < self.newest_start || self.decoded_at.front().is_some_and(is_older);
+        let is_older = |&decoded_at: &u64| last_used <= decoded_at;
+        let has_cost_enough = self.decoded_at.iter().nth_back(patience(&departure) - 1).is_some_and(is_older);
+        let is_due = self.running.is_empty() || last_used < self.newest_start || has_cost_enough;
         if !is_due {
             return false;
         }

@@ -9,7 +9,7 @@ use crate::cache::{CacheOp, Counts, KvCache, Reservation, Variant, common_prefix
 use crate::config::Limits;
 use crate::engine::Published;
 use crate::engine::job::{Job, Waiting};
-use crate::engine::movement::{Movement, PATIENCE};
+use crate::engine::movement::{MAX_PATIENCE, Movement};
 use crate::engine::runner::{DecodeError, Plan, Row, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::sequence::{Drawn, Running, Sequence};
@@ -131,7 +131,7 @@ impl<R: Runner> Worker<R> {
             running: Vec::new(),
             preempted: Vec::new(),
             left: (0..limits.n_slots).map(|_| Left::default()).collect(),
-            decoded_at: VecDeque::with_capacity(PATIENCE),
+            decoded_at: VecDeque::with_capacity(MAX_PATIENCE),
             newest_start: 0,
             stats: Stats {
                 slots: vec![SlotStats::default(); limits.n_slots as usize],
@@ -368,7 +368,7 @@ impl<R: Runner> Worker<R> {
         if plan.rows.is_empty() {
             return false;
         }
-        if self.decoded_at.len() == PATIENCE {
+        if self.decoded_at.len() == MAX_PATIENCE {
             self.decoded_at.pop_front();
         }
         self.decoded_at.push_back(self.cache.now());

@@ -1,0 +1,157 @@
+//! What idle prefixes cost those who run: the speed of running streams with nothing else cached and beside many cached tokens.
+
+use std::sync::Arc;
+
+use weft::config::CacheRam;
+use weft::engine::Engine;
+use weft::request::{Made, Prompt, Request, SavedPrefix, Task};
+
+use super::lab::{Lab, N_CELLS, Spread, request};
+use super::watch::{Stream, Watch};
+
+const N_STREAMS: usize = 8;
+const N_STREAM_PROMPT: usize = 128;
+
+/// Slots beside those of the streams: prefixes come through them.
+const N_SPARE_SLOTS: u32 = 4;
+
+/// Tokens of each stream that are not timed: its neighbours' prompts are still computed, or prefixes arrive.
+const N_SETTLING: usize = 16;
+
+/// When the prefixes come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Idle {
+    Never,
+    BeforeTheStreams,
+    WhileTheyRun,
+}
+
+/// Tokens of each stream in which prefixes that come while it runs are taken to arrive. Idle prefixes may stay for 32 decodes before
+/// they leave the pool.
+const N_ARRIVING: usize = 40;
+
+/// Tokens per second while prefixes arrive (if they come while streams run), and from then on.
+#[derive(Debug, Clone, Copy)]
+struct Speeds {
+    arriving: f64,
+    settled: f64,
+}
+
+/// Prints the table.
+///
+/// # Errors
+/// A message, when the engine fails.
+pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
+    let n_tokens = lab.sizes.n_idle * lab.sizes.n_idle_each;
+    println!(
+        "\n  3. {N_STREAMS} running streams of {N_STREAM_PROMPT} + {} tokens beside {n_tokens} idle ones",
+        lab.sizes.n_stream
+    );
+    let saved = save(lab)?;
+    let cases = [
+        ("nothing else cached", Idle::Never, CacheRam::Default),
+        ("idle prefixes, then streams", Idle::BeforeTheStreams, CacheRam::Default),
+        ("streams, then idle prefixes", Idle::WhileTheyRun, CacheRam::Default),
+        ("idle prefixes, then streams, no store", Idle::BeforeTheStreams, CacheRam::Bytes(0)),
+        ("streams, then idle prefixes, no store", Idle::WhileTheyRun, CacheRam::Bytes(0)),
+    ];
+    let mut speeds: [Vec<Speeds>; 5] = Default::default();
+    let n_rounds = lab.rounds(lab.effort.min_rounds, |round| {
+        // What the store is worth shows at once; those rounds are the longest.
+        let n_cases = if round == 0 { cases.len() } else { 3 };
+        let mut order: Vec<usize> = (0..n_cases).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for case in order {
+            let (_, idle, cache_ram) = cases[case];
+            speeds[case].push(time_streams(lab, &saved, idle, cache_ram)?);
+        }
+        Ok(())
+    })?;
+    let (from, to) = (N_SETTLING + N_ARRIVING, lab.sizes.n_stream);
+    let (arriving, settled) = (format!("tokens {N_SETTLING} to {from}: they may arrive"), format!("tokens {from} to {to}"));
+    println!("  {:<38} │ {arriving:<36} │ {settled:<36}", "");
+    let columns = "  tokens/s  share of the first line's";
+    println!("  {:<38} │{columns:<37} │{columns:<37} ({n_rounds} rounds)", "");
+    for ((title, ..), of_case) in cases.iter().zip(&speeds) {
+        let part = |which: fn(&Speeds) -> f64| {
+            let median = Spread::of(&of_case.iter().map(which).collect::<Vec<_>>()).median;
+            let ratios: Vec<f64> = of_case.iter().zip(&speeds[0]).map(|(beside, alone)| which(beside) / which(alone)).collect();
+            format!("{median:>10.1}  {:<25}", Spread::of(&ratios).show(2))
+        };
+        println!("  {title:<38} │{} │{}", part(|speeds| speeds.arriving), part(|speeds| speeds.settled));
+    }
+    Ok(())
+}
+
+/// One computed prefix. It is loaded many times under other tokens, since computing that many would take minutes: what its bytes
+/// say does not matter to anybody's speed, because nobody continues it.
+fn save(lab: &Lab) -> Result<SavedPrefix, String> {
+    let engine = lab.engine(1, N_CELLS, CacheRam::Default)?;
+    let mut watch = Watch::new(&engine);
+    let prompt = Prompt::from_tokens(lab.fresh(lab.sizes.n_idle_each));
+    watch.submit(Request::for_task(prompt, Task::Save { computes: true }))?;
+    watch.read_all()?;
+    let end = watch.streams[0].branches[0].end.take();
+    match end.and_then(|end| end.made).map(|made| *made) {
+        Some(Made::Saved(saved)) if saved.tokens.len() == lab.sizes.n_idle_each => Ok(saved),
+        _ => Err("the prefix was not saved".into()),
+    }
+}
+
+fn load(lab: &Lab, saved: &SavedPrefix, watch: &mut Watch) -> Result<(), String> {
+    for _ in 0..lab.sizes.n_idle {
+        let saved = SavedPrefix { tokens: lab.fresh(saved.tokens.len()), ..saved.clone() };
+        let prompt = Prompt::from_tokens(saved.tokens.clone());
+        watch.submit(Request::for_task(prompt, Task::Load(Arc::new(saved))))?;
+    }
+    Ok(())
+}
+
+fn time_streams(lab: &Lab, saved: &SavedPrefix, idle: Idle, cache_ram: CacheRam) -> Result<Speeds, String> {
+    let n_slots = u32::try_from(N_STREAMS).expect("the bench runs few streams") + N_SPARE_SLOTS;
+    let engine = lab.engine(n_slots, N_CELLS, cache_ram)?;
+    if idle == Idle::BeforeTheStreams {
+        let mut watch = Watch::new(&engine);
+        load(lab, saved, &mut watch)?;
+        watch.read_all()?;
+    }
+    let n_stream = lab.sizes.n_stream;
+    let n_tokens = u32::try_from(n_stream).expect("the bench's streams are short");
+    let mut watch = Watch::new(&engine);
+    for _ in 0..N_STREAMS {
+        watch.submit(request(lab.fresh(N_STREAM_PROMPT), 1, n_tokens))?;
+    }
+    watch.read_until(|streams| streams.iter().all(|stream| stream.n_tokens() >= N_SETTLING))?;
+    if idle == Idle::WhileTheyRun {
+        load(lab, saved, &mut watch)?;
+    }
+    watch.read_all()?;
+    check_idle(lab, &engine, idle, cache_ram)?;
+    let arrived = N_SETTLING + N_ARRIVING;
+    let streams = &watch.streams[..N_STREAMS];
+    Ok(Speeds { arriving: speed(streams, N_SETTLING, arrived), settled: speed(streams, arrived, n_stream) })
+}
+
+/// The prefixes must be there still, or nothing was measured.
+fn check_idle(lab: &Lab, engine: &Engine, idle: Idle, cache_ram: CacheRam) -> Result<(), String> {
+    let stats = engine.stats();
+    let n_expected = if idle == Idle::Never { 0 } else { lab.sizes.n_idle * lab.sizes.n_idle_each };
+    if stats.store.n_forgotten > 0 || (cache_ram == CacheRam::Bytes(0) && stats.n_cells_used < n_expected) {
+        let (n_forgotten, n_used) = (stats.store.n_forgotten, stats.n_cells_used);
+        return Err(format!("of {n_expected} idle tokens {n_forgotten} were forgotten; {n_used} cells are used"));
+    }
+    Ok(())
+}
+
+/// Tokens per second of all streams together, from each one's token `from` to its token `to`, which is not much of another time
+/// in any of them: they run side by side.
+#[allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
+fn speed(streams: &[Stream], from: usize, to: usize) -> f64 {
+    let per_stream = streams.iter().map(|stream| {
+        let times = &stream.branches[0].times;
+        (to - from) as f64 / (times[to - 1] - times[from - 1]).as_secs_f64()
+    });
+    per_stream.sum()
+}

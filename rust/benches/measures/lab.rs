@@ -1,0 +1,172 @@
+//! What every part of the bench works with: a model, fresh engines over it, prompts that nobody has seen, and how long to measure.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weft::config::{CacheRam, EngineConfig, FlashAttention, ModelConfig};
+use weft::engine::Engine;
+use weft::llama::{self, Model};
+use weft::request::{Prompt, Request, SamplingParams, Token};
+
+/// Cells of the pool, where a part does not need a small one.
+pub(crate) const N_CELLS: u32 = 32_768;
+
+/// Work that takes longer than any request here may be measured in fewer rounds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Effort {
+    /// A part of the bench begins no further round after this long.
+    pub(crate) part: Duration,
+    /// Fewest rounds of the tokens-per-second of running streams.
+    pub(crate) min_rounds: usize,
+    /// Most rounds of anything.
+    pub(crate) max_rounds: usize,
+}
+
+/// How much there is to do.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    /// Tokens of a prompt that is shared.
+    pub(crate) n_shared: usize,
+    /// Tokens of each branch of it.
+    pub(crate) n_branch: u32,
+    /// Requests that come together.
+    pub(crate) n_requests: usize,
+    /// Tokens of a prompt that comes while others run.
+    pub(crate) n_long: usize,
+    /// Tokens of each stream beside idle prefixes.
+    pub(crate) n_stream: usize,
+    /// Idle prefixes; fewer than there are sequence ids, so that all of them can stay in the pool where there is no store.
+    pub(crate) n_idle: usize,
+    /// Tokens of each of them.
+    pub(crate) n_idle_each: usize,
+    /// Requests for eight branches each, all of which are continued.
+    pub(crate) n_fans: usize,
+}
+
+/// One model, with what is the same in all measurements.
+pub(crate) struct Lab {
+    model: Arc<Model>,
+    n_threads: u32,
+    flash_attention: FlashAttention,
+    pub(crate) effort: Effort,
+    pub(crate) sizes: Sizes,
+    n_drawn: Cell<u32>,
+}
+
+impl Lab {
+    /// Loads the model; prompts that are longer than seven eighths of its context are cut to that.
+    ///
+    /// # Errors
+    /// A message, when llama.cpp refuses the file.
+    pub(crate) fn new(
+        path: &Path,
+        (n_threads, flash_attention): (u32, FlashAttention),
+        effort: Effort,
+        sizes: Sizes,
+    ) -> Result<Self, String> {
+        let config = ModelConfig { path: path.to_owned(), n_gpu_layers: Some(0), use_mmap: true, use_mlock: false };
+        let model = Arc::new(Model::load(&config, |_| {}).map_err(|error| error.to_string())?);
+        let defaults = EngineConfig::default();
+        let n_ctx = model.facts(defaults.type_k, defaults.type_v).n_ctx_train as usize;
+        let longest = n_ctx / 8 * 7;
+        let [n_shared, n_long] = [sizes.n_shared, sizes.n_long].map(|n| n.min(longest));
+        let sizes = Sizes { n_shared, n_long, ..sizes };
+        Ok(Self { model, n_threads, flash_attention, effort, sizes, n_drawn: Cell::new(0) })
+    }
+
+    /// A new engine with nothing cached, so that no measurement sees what an earlier one has left.
+    ///
+    /// # Errors
+    /// A message, when it does not start.
+    pub(crate) fn engine(&self, n_slots: u32, n_cells: u32, cache_ram: CacheRam) -> Result<Engine, String> {
+        let config = EngineConfig {
+            n_slots: Some(n_slots),
+            n_ctx: Some(n_cells),
+            kv_unified: Some(true),
+            n_threads: Some(self.n_threads),
+            n_threads_batch: Some(self.n_threads),
+            flash_attention: self.flash_attention,
+            cache_ram,
+            ..EngineConfig::default()
+        };
+        llama::start(&self.model, &config).map_err(|error| error.to_string())
+    }
+
+    /// `n_tokens` tokens that no prompt had before; none of them is special.
+    pub(crate) fn fresh(&self, n_tokens: usize) -> Vec<Token> {
+        (0..n_tokens).map(|_| self.fresh_token()).collect()
+    }
+
+    /// `prompt` with another first token: as long and as dear, but with nothing in common with any other.
+    pub(crate) fn unshared(&self, prompt: &[Token]) -> Vec<Token> {
+        let mut prompt = prompt.to_vec();
+        let old = prompt[0];
+        while prompt[0] == old {
+            prompt[0] = self.fresh_token();
+        }
+        prompt
+    }
+
+    fn fresh_token(&self) -> Token {
+        // In the vocabularies measured here, the special and the byte pieces come first.
+        let n_first = 300;
+        let n_vocab = u32::try_from(self.model.n_vocab()).expect("token ids are 32-bit numbers");
+        let index = self.n_drawn.get();
+        self.n_drawn.set(index.wrapping_add(1));
+        // The period of the products is 2³², so that the same stretch of tokens does not come again.
+        (n_first + (index.wrapping_mul(2_654_435_761) >> 4) % n_vocab.saturating_sub(n_first).max(1)).cast_signed()
+    }
+
+    /// Rounds of something until the effort's time is over: at least `min_rounds`, whose number is given to each.
+    ///
+    /// # Errors
+    /// What a round answers.
+    pub(crate) fn rounds(&self, min_rounds: usize, mut round: impl FnMut(usize) -> Result<(), String>) -> Result<usize, String> {
+        let started = Instant::now();
+        for n in 0..self.effort.max_rounds {
+            // One more must be expected to end in time.
+            let next_ends = started.elapsed().mul_f64((n + 1) as f64 / n.max(1) as f64);
+            if n >= min_rounds && next_ends > self.effort.part {
+                return Ok(n);
+            }
+            round(n)?;
+        }
+        Ok(self.effort.max_rounds)
+    }
+}
+
+/// A request for `n` branches of exactly `n_tokens` tokens each.
+pub(crate) fn request(prompt: Vec<Token>, n: u32, n_tokens: u32) -> Request {
+    let mut request = Request::new(Prompt::from_tokens(prompt), 0);
+    request.n = n;
+    request.max_tokens = Some(n_tokens);
+    request.sampling = SamplingParams { ignore_eos: true, ..SamplingParams::default() };
+    request
+}
+
+/// The median, and the lowest and highest in brackets.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) lowest: f64,
+    pub(crate) highest: f64,
+}
+
+impl Spread {
+    /// Of at least one value.
+    pub(crate) fn of(values: &[f64]) -> Self {
+        let mut values = values.to_vec();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        let median = if values.len() % 2 == 0 { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] };
+        Self { median, lowest: values[0], highest: values[values.len() - 1] }
+    }
+
+    /// With so many digits after the point.
+    pub(crate) fn show(&self, digits: usize) -> String {
+        let Self { median, lowest, highest } = self;
+        format!("{median:.digits$} ({lowest:.digits$}–{highest:.digits$})")
+    }
+}
