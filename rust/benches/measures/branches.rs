@@ -67,7 +67,7 @@ pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     let n_more = stats.n_computed - written.n_computed;
     println!("  prompt tokens computed per continuation: {least} to {most} ({n_more} in all)");
     let n_restored = stats.store.n_restored - written.store.n_restored;
-    let restore = (stats.times.restore - written.times.restore).as_secs_f64();
+    let restore = stats.times.restore.saturating_sub(written.times.restore).as_secs_f64();
     let (n_saved, spill) = (stats.store.n_saved, stats.times.spill.as_secs_f64());
     let rate = |n: u64, seconds: f64| (n as f64 / seconds, seconds * 1e6 / n as f64);
     let ((restored_per_s, restored_us), (saved_per_s, saved_us)) = (rate(n_restored, restore), rate(n_saved, spill));

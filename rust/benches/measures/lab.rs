@@ -160,7 +160,8 @@ impl Spread {
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
         let middle = values.len() / 2;
-        let median = if values.len() % 2 == 0 { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] };
+        let median =
+            if values.len().is_multiple_of(2) { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] };
         Self { median, lowest: values[0], highest: values[values.len() - 1] }
     }
 
