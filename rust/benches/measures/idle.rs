@@ -1,6 +1,7 @@
 //! What idle prefixes cost those who run: the speed of running streams with nothing else cached and beside many cached tokens.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use weft::config::CacheRam;
 use weft::engine::Engine;
@@ -15,7 +16,7 @@ const N_STREAM_PROMPT: usize = 128;
 /// Slots beside those of the streams: prefixes come through them.
 const N_SPARE_SLOTS: u32 = 4;
 
-/// Tokens of each stream that are not timed: its neighbours' prompts are still computed, or prefixes arrive.
+/// Tokens that every stream has written before any is timed: then no prompt is computed any more.
 const N_SETTLING: usize = 16;
 
 /// When the prefixes come.
@@ -26,8 +27,7 @@ enum Idle {
     WhileTheyRun,
 }
 
-/// Tokens of each stream in which prefixes that come while it runs are taken to arrive. Idle prefixes may stay for 32 decodes before
-/// they leave the pool.
+/// Tokens of each stream in which prefixes that come while it runs arrive, stay for some decodes, and leave the pool.
 const N_ARRIVING: usize = 40;
 
 /// Tokens per second while prefixes arrive (if they come while streams run), and from then on.
@@ -117,41 +117,61 @@ fn time_streams(lab: &Lab, saved: &SavedPrefix, idle: Idle, cache_ram: CacheRam)
         load(lab, saved, &mut watch)?;
         watch.read_all()?;
     }
-    let n_stream = lab.sizes.n_stream;
-    let n_tokens = u32::try_from(n_stream).expect("the bench's streams are short");
     let mut watch = Watch::new(&engine);
     for _ in 0..N_STREAMS {
-        watch.submit(request(lab.fresh(N_STREAM_PROMPT), 1, n_tokens))?;
+        // More than is timed: no stream ends before the one that began last has written as much as it must.
+        let n_most = u32::try_from(2 * lab.sizes.n_stream + N_STREAM_PROMPT).expect("the bench's streams are short");
+        watch.submit(request(lab.fresh(N_STREAM_PROMPT), 1, n_most))?;
     }
-    watch.read_until(|streams| streams.iter().all(|stream| stream.n_tokens() >= N_SETTLING))?;
+    watch.read_until(have(N_SETTLING))?;
+    let settled = Moment::of(&watch);
     if idle == Idle::WhileTheyRun {
         load(lab, saved, &mut watch)?;
     }
-    watch.read_all()?;
+    watch.read_until(have(N_SETTLING + N_ARRIVING))?;
+    let arrived = Moment::of(&watch);
+    watch.read_until(have(lab.sizes.n_stream))?;
+    let end = Moment::of(&watch);
+    if watch.streams[..N_STREAMS].iter().any(Stream::has_ended) {
+        return Err("a stream ended while others were timed".into());
+    }
     check_idle(lab, &engine, idle, cache_ram)?;
-    let arrived = N_SETTLING + N_ARRIVING;
-    let streams = &watch.streams[..N_STREAMS];
-    Ok(Speeds { arriving: speed(streams, N_SETTLING, arrived), settled: speed(streams, arrived, n_stream) })
+    Ok(Speeds { arriving: arrived.speed_since(&settled), settled: end.speed_since(&arrived) })
 }
 
-/// The prefixes must be there still, or nothing was measured.
+/// Whether every stream has at least `n` tokens.
+fn have(n: usize) -> impl Fn(&[Stream]) -> bool {
+    move |streams| streams[..N_STREAMS].iter().all(|stream| stream.n_tokens() >= n)
+}
+
+/// The prefixes must have come and be there still, or nothing was measured.
 fn check_idle(lab: &Lab, engine: &Engine, idle: Idle, cache_ram: CacheRam) -> Result<(), String> {
     let stats = engine.stats();
     let n_expected = if idle == Idle::Never { 0 } else { lab.sizes.n_idle * lab.sizes.n_idle_each };
-    if stats.store.n_forgotten > 0 || (cache_ram == CacheRam::Bytes(0) && stats.n_cells_used < n_expected) {
-        let (n_forgotten, n_used) = (stats.store.n_forgotten, stats.n_cells_used);
-        return Err(format!("of {n_expected} idle tokens {n_forgotten} were forgotten; {n_used} cells are used"));
+    let (n_come, n_forgotten) = (stats.store.n_restored, stats.store.n_forgotten);
+    let has_left = cache_ram == CacheRam::Bytes(0) && stats.n_cells_idle < n_expected;
+    if n_come < n_expected as u64 || n_forgotten > 0 || has_left {
+        let n_idle = stats.n_cells_idle;
+        return Err(format!(
+            "of {n_expected} idle tokens {n_come} came and {n_forgotten} were forgotten; {n_idle} cells are idle"
+        ));
     }
     Ok(())
 }
 
-/// Tokens per second of all streams together, from each one's token `from` to its token `to`, which is not much of another time
-/// in any of them: they run side by side.
-#[allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
-fn speed(streams: &[Stream], from: usize, to: usize) -> f64 {
-    let per_stream = streams.iter().map(|stream| {
-        let times = &stream.branches[0].times;
-        (to - from) as f64 / (times[to - 1] - times[from - 1]).as_secs_f64()
-    });
-    per_stream.sum()
+/// How many tokens the streams have written by when.
+struct Moment {
+    n_tokens: usize,
+    at: Instant,
+}
+
+impl Moment {
+    fn of(watch: &Watch) -> Self {
+        Self { n_tokens: watch.streams[..N_STREAMS].iter().map(Stream::n_tokens).sum(), at: Instant::now() }
+    }
+
+    /// Tokens per second of all streams together.
+    fn speed_since(&self, earlier: &Self) -> f64 {
+        (self.n_tokens - earlier.n_tokens) as f64 / (self.at - earlier.at).as_secs_f64()
+    }
 }
