@@ -1,6 +1,7 @@
 """`/prefixes` pins what must stay computed, `/cache` shows what is."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import cast
@@ -127,11 +128,19 @@ async def test_the_cache_is_a_tree_in_a_list(small: httpx.AsyncClient) -> None:
     assert sum(node["n_stored_bytes"] for node in report["nodes"]) == report["store"]["n_bytes"]
 
 
+async def cache_at_rest(client: httpx.AsyncClient) -> Json:
+    """The report once everything idle has left the pool, so that nothing moves any more."""
+    deadline = time.monotonic() + 10
+    while (report := (await client.get("/cache")).json())["cells"]["used"] > 0:
+        assert time.monotonic() < deadline, report["cells"]
+    return report
+
+
 async def test_of_a_large_cache_what_was_used_last_is_shown(small: httpx.AsyncClient) -> None:
     shared = prompt_of(40, "shown in part")
     for ending in range(400, 405):
         await small.post("/completion", json={"prompt": [*shared, *[ending] * 20], "n_predict": 1})
-    whole = (await small.get("/cache")).json()
+    whole = await cache_at_rest(small)
     n_nodes = len(whole["nodes"])
     assert whole["n_nodes"] == whole["n_shown"] == n_nodes >= 6
     for limit in (0, 1, 2, n_nodes - 1, n_nodes, 10_000):
