@@ -3,12 +3,15 @@
 mod admission;
 mod job;
 mod movement;
+mod questions;
+mod recovery;
 pub mod runner;
 pub mod scheduler;
 mod sequence;
 mod stats;
 mod step_cost;
 mod stream;
+mod tasks;
 mod text;
 mod worker;
 
@@ -24,8 +27,9 @@ use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::request::{PinnedPrefix, Request, Token};
 use job::{Job, Waiting};
+use questions::Question;
 use runner::Runner;
-use worker::{Command, Question, Worker};
+use worker::{Command, Worker};
 
 /// A handle on the worker thread. Clones share it; the last one to drop ends it, and every open stream with [`Error::Stopped`].
 #[derive(Clone)]

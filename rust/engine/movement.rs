@@ -6,8 +6,8 @@ use crate::cache::{Departure, Saved, Why};
 use crate::engine::runner::{DecodeError, Forks, RelocateError, Runner, StateError};
 use crate::engine::sequence::Running;
 use crate::engine::worker::Worker;
-use crate::error::{Error, Result};
-use crate::request::{FinishReason, Made, SavedPiece, SavedPrefix, Task};
+use crate::error::Error;
+use crate::request::Task;
 
 /// No piece takes longer to save, and so to restore, so that an arrival never waits long, and no stream for a restore.
 const LONGEST_PIECE: Duration = Duration::from_millis(20);
@@ -63,13 +63,13 @@ impl Movement {
     }
 
     /// Whether this step has no more time; the first piece of a step is always moved, so that a slow machine gets on too.
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.has_moved && Instant::now() >= self.deadline
     }
 
     /// Units that can be saved in what is left of this step's time.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float too large or negative saturates")]
-    fn affordable(&self) -> u64 {
+    pub(super) fn affordable(&self) -> u64 {
         if self.save_s == 0.0 {
             return FIRST_UNITS;
         }
@@ -78,12 +78,12 @@ impl Movement {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a running mean")]
-    fn learn_save(&mut self, n_units: u64, took: Duration) {
+    pub(super) fn learn_save(&mut self, n_units: u64, took: Duration) {
         let value = took.as_secs_f64() / n_units.max(1) as f64;
         self.save_s = if self.save_s == 0.0 { value } else { self.save_s + NEWEST * (value - self.save_s) };
     }
 
-    fn count(&mut self, took: Duration) {
+    pub(super) fn count(&mut self, took: Duration) {
         self.spent += took;
         self.has_moved = true;
     }
@@ -283,99 +283,6 @@ impl<R: Runner> Worker<R> {
     pub(super) fn use_idle_time(&mut self) -> bool {
         self.movement.begin(LONGEST_PIECE);
         self.leave_early() || self.relocate()
-    }
-
-    /// Ends the requests whose prompt was all that they wanted, once it is computed or restored.
-    pub(super) fn finish_tasks(&mut self) {
-        let mut place = 0;
-        while place < self.running.len() {
-            let running = &self.running[place];
-            let task = &self.jobs[&running.sequence.request_id].task;
-            if *task == Task::Complete || running.n_uncomputed() > 0 {
-                place += 1;
-                continue;
-            }
-            let is_save = matches!(task, Task::Save { .. });
-            match if is_save { self.save_more(place) } else { Ok(true) } {
-                Ok(true) => self.finish_task(place),
-                Ok(false) => place += 1,
-                Err(error) => self.end_with(place, error),
-            }
-        }
-    }
-
-    /// Copies the next pieces of what is to be saved. `true` when all of it is copied.
-    fn save_more(&mut self, place: usize) -> Result<bool> {
-        self.carry_out();
-        let is_state = self.runner.memory().forks == Forks::AtEnd;
-        let n_held = self.running[place].n_held;
-        loop {
-            let running = &self.running[place];
-            let start = running.saved.pieces.last().map_or(0, |piece| piece.range.end);
-            if start == n_held {
-                return Ok(true);
-            }
-            if self.movement.is_over() {
-                return Ok(false);
-            }
-            let (n_tokens, n_units) = if is_state {
-                (n_held, u64::from(n_held))
-            } else {
-                self.cache.affordable_from(running.id, start, self.movement.affordable())
-            };
-            let range = start..n_held.min(start + n_tokens);
-            let started = Instant::now();
-            let saved = self.runner.save(running.id, range.clone());
-            let took = started.elapsed();
-            self.stats.times.spill += took;
-            self.movement.count(took);
-            self.movement.learn_save(n_units, took);
-            match saved {
-                Ok(bytes) => self.running[place].saved.pieces.push(SavedPiece { range, bytes: bytes.into() }),
-                Err(StateError { reason }) => return Err(Error::Save { reason }),
-            }
-        }
-    }
-
-    fn finish_task(&mut self, place: usize) {
-        let mut running = self.running.remove(place);
-        let request_id = running.sequence.request_id;
-        let end = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
-        match self.jobs[&request_id].task.clone() {
-            Task::Complete => self.finish(&running, end, None),
-            Task::Load(saved) => {
-                // A state cannot be computed back to its last token: the logits after it come with it.
-                if let (Some(logits), [piece]) = (&saved.logits, &saved.pieces[..])
-                    && self.runner.memory().forks == Forks::AtEnd
-                {
-                    let bytes = piece.bytes.to_vec().into_boxed_slice();
-                    self.cache.add_snapshot(running.id, running.n_held, bytes, logits[..].into());
-                }
-                self.finish(&running, end, None);
-            }
-            Task::Save { .. } => {
-                let tokens = running.held().to_vec();
-                let variant = &self.jobs[&request_id].variant;
-                let logits = self.cache.snapshot(variant, &tokens).flatten().map(|logits| logits.to_vec());
-                let saved = SavedPrefix { tokens, logits, ..std::mem::take(&mut running.saved) };
-                self.finish(&running, end, Some(Made::Saved(saved)));
-            }
-            Task::Pin => {
-                self.leave_slot(&running);
-                match self.cache.pin(running.id) {
-                    Ok(pinned) => self.finish_idle(&running, end, Some(Made::Pinned(pinned))),
-                    Err(error) => self.failed.push((request_id, error)),
-                }
-            }
-        }
-    }
-
-    /// The request of the sequence at `place` ends with an error, and what it held is forgotten.
-    fn end_with(&mut self, place: usize, error: Error) {
-        let running = Running { n_held: 0, ..self.running.remove(place) };
-        self.leave_slot(&running);
-        self.cache.forget(running.id);
-        self.failed.push((running.sequence.request_id, error));
     }
 
     /// Keeps the states after the prompts that this decode finished, with the logits after them, of a model whose state cannot be

@@ -1,22 +1,23 @@
 //! The loop of the one thread that owns the runner.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::cache::{CacheOp, Counts, KvCache, Reservation, Variant, common_prefix};
+use crate::cache::{CacheOp, Counts, KvCache, Reservation, Variant};
 use crate::config::Limits;
 use crate::engine::Published;
 use crate::engine::job::{Job, Waiting};
 use crate::engine::movement::{MAX_PATIENCE, Movement};
-use crate::engine::runner::{DecodeError, Plan, Row, Runner};
+use crate::engine::questions::Question;
+use crate::engine::runner::{Plan, Row, Runner};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::sequence::{Drawn, Running, Sequence};
-use crate::engine::stats::{CachedNode, RunningStats, SlotStats, Stats, StepTimes, StoreStats};
+use crate::engine::stats::{RunningStats, SlotStats, Stats, StepTimes, StoreStats};
 use crate::engine::stream::Bell;
 use crate::error::{Error, Result};
-use crate::request::{Event, FinishReason, Finished, Made, PinnedPrefix, Task, Token};
+use crate::request::{Event, FinishReason, Finished, Made, Task, Token};
 
 /// What a handle asks of the worker.
 pub(crate) enum Command {
@@ -27,18 +28,6 @@ pub(crate) enum Command {
     /// End now.
     Stop,
 }
-
-/// A question, with the channel for its answer.
-pub(crate) enum Question {
-    Cached(SyncSender<Vec<CachedNode>>),
-    Pinned(SyncSender<Vec<PinnedPrefix>>),
-    Unpin(u64, SyncSender<bool>),
-    SlotTokens(u32, SyncSender<Vec<Token>>),
-    EraseSlot(u32, SyncSender<Option<u32>>),
-}
-
-/// How long a slot that is free stays so for somebody who found it busy and wants it erased.
-const ERASE_WAIT: Duration = Duration::from_millis(200);
 
 /// A sequence that gave up its slot and waits to resume.
 pub(super) struct Preempted {
@@ -234,49 +223,10 @@ impl<R: Runner> Worker<R> {
         }
     }
 
-    fn answer(&mut self, question: Question) {
-        match question {
-            Question::Cached(answer) => {
-                let slot_of = |id| self.running.iter().find(|running| running.id == id).map(|running| running.slot);
-                tell(&answer, self.cache.listing(slot_of));
-            }
-            Question::Pinned(answer) => tell(&answer, self.cache.pinned()),
-            Question::Unpin(name, answer) => {
-                let is_unpinned = self.cache.unpin_prefix(name);
-                self.show();
-                tell(&answer, is_unpinned);
-            }
-            Question::SlotTokens(slot, answer) => {
-                let running = self.running.iter().find(|running| running.slot == slot);
-                let tokens = running.map_or(&self.left[slot as usize].tokens[..], Running::held);
-                tell(&answer, tokens.to_vec());
-            }
-            Question::EraseSlot(slot, answer) => {
-                let n_tokens = self.erase_slot(slot);
-                self.show();
-                tell(&answer, n_tokens);
-            }
-        }
-    }
-
     /// Makes a change visible before anybody is told of it.
-    fn show(&mut self) {
+    pub(super) fn show(&mut self) {
         self.carry_out();
         self.publish_stats();
-    }
-
-    /// Forgets what was left in `slot`, and says how many tokens that were; `None` where a sequence runs.
-    fn erase_slot(&mut self, slot: u32) -> Option<u32> {
-        if self.running.iter().any(|running| running.slot == slot) {
-            self.left[slot as usize].erase_by = Some(Instant::now() + ERASE_WAIT);
-            return None;
-        }
-        let left = std::mem::take(&mut self.left[slot as usize]);
-        // What other slots hold stays.
-        let others = self.left.iter().filter(|other| other.variant == left.variant);
-        let n_kept = others.map(|other| common_prefix(&other.tokens, &left.tokens)).max().unwrap_or(0);
-        self.cache.erase(&left.variant, &left.tokens, n_kept);
-        Some(u32::try_from(left.tokens.len()).expect("a sequence fits its context"))
     }
 
     /// Nobody holds anything when there is nothing to do.
@@ -349,7 +299,7 @@ impl<R: Runner> Worker<R> {
     }
 
     /// The planned rows of those that `filter` lets through, in order.
-    fn rows(&self, filter: impl Fn(&Running) -> bool) -> Plan {
+    pub(super) fn rows(&self, filter: impl Fn(&Running) -> bool) -> Plan {
         let rows = self.running.iter().filter(|running| filter(running)).flat_map(|running| {
             let last = running.n_held + running.n_planned;
             let draws = running.will_draw();
@@ -392,55 +342,6 @@ impl<R: Runner> Worker<R> {
     fn n_drawn_before(&self) -> u64 {
         let fresh = |running: &&Running| running.is_decoding() && running.sequence.n_predicted() > 0;
         u64::from(count(self.running.iter().filter(fresh)))
-    }
-
-    /// A decode failed: takes its rows back, tries once more without those of prompts, and ends what still fails with an error.
-    fn recover(&mut self, error: &DecodeError) -> bool {
-        let planned = |running: &&Running| running.n_planned > 0;
-        let (decoding, prefilling): (Vec<u64>, Vec<u64>) = {
-            let (decoding, prefilling): (Vec<&Running>, Vec<&Running>) =
-                self.running.iter().filter(planned).partition(|running| running.is_decoding());
-            let ids = |of: Vec<&Running>| of.into_iter().map(|running| running.sequence.request_id).collect();
-            (ids(decoding), ids(prefilling))
-        };
-        let is_whole = self.take_back(|_| true);
-        if is_whole && !decoding.is_empty() && !prefilling.is_empty() {
-            self.fail(&prefilling, error);
-            let rows = self.running.iter().filter(|running| running.is_decoding());
-            self.cache.extend(rows.map(|running| (running.id, running.planned())));
-            self.carry_out();
-            let plan = self.rows(Running::is_decoding);
-            if self.runner.decode(&plan).is_ok() {
-                self.stats.n_decodes += 1;
-                self.stats.n_busy += self.running.len() as u64;
-                return true;
-            }
-            self.take_back(Running::is_decoding);
-        }
-        self.fail(&prefilling, error);
-        self.fail(&decoding, error);
-        false
-    }
-
-    /// Forgets the planned rows of those that `filter` lets through; `false` where the model's memory cannot.
-    fn take_back(&mut self, filter: impl Fn(&Running) -> bool) -> bool {
-        let mut is_whole = true;
-        for running in self.running.iter().filter(|running| running.n_planned > 0 && filter(running)) {
-            self.cache.truncate(running.id, running.n_held);
-            is_whole &= self.runner.truncate(running.id, running.n_held);
-        }
-        is_whole
-    }
-
-    pub(super) fn fail(&mut self, request_ids: &[u64], error: &DecodeError) {
-        for &request_id in request_ids {
-            let ended: Vec<Running> = self.running.extract_if(.., |running| running.sequence.request_id == request_id).collect();
-            for running in ended {
-                self.leave_slot(&Running { n_held: 0, ..running });
-                self.cache.forget(running.id);
-            }
-            self.failed.push((request_id, Error::Decode { reason: error.reason.clone() }));
-        }
     }
 
     /// Draws a token for every sequence whose last one was computed.
@@ -570,9 +471,4 @@ impl<R: Runner> Worker<R> {
 
 fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).expect("a decode has fewer than 2³² rows")
-}
-
-/// Whoever asked may have gone; then nobody needs the answer.
-fn tell<T>(asker: &SyncSender<T>, answer: T) {
-    asker.send(answer).ok();
 }
