@@ -56,6 +56,7 @@ bench: extension ## The engine's speed against a bare llama.cpp loop, what shari
 	cargo bench --locked --bench decode -- $(ARGS)
 	$(call step,sharing against nothing shared)
 	cargo bench --locked --bench sharing -- $(ARGS)
+	cargo bench --locked --bench state -- $(ARGS)
 	$(call step,HTTP against the engine)
 	python benches/streaming.py $(ARGS)
 
