@@ -1,7 +1,8 @@
 //! What sharing is worth: the engine against itself with nothing to share, how steady its streams are while prompts arrive, what
 //! idle prefixes cost those who run, and whether finished branches can be continued.
 //!
-//! `cargo bench --bench sharing` takes about six minutes, `-- --quick` about one. What is compared runs in turns in one process,
+//! `cargo bench --bench sharing -- story` takes about half a minute. The synthetic model takes far longer where prompts are slow:
+//! each of its unshared ones is computed whole; `--part` and `--quick` narrow it. What is compared runs in turns in one process,
 //! because a shared machine drifts; every measurement has an engine of its own, with nothing cached.
 #![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
 #![allow(clippy::print_stderr, reason = "and says there what is wrong")]
@@ -38,7 +39,7 @@ usage: cargo bench --bench sharing -- [options] [NAME]
 
   NAME                             only models whose file name holds NAME
   --part 1|2|3|4                   only that part: savings, steadiness, idle prefixes, finished branches
-  --quick                          shorter prompts, fewer rounds: about a minute
+  --quick                          shorter prompts, fewer rounds
   --flash-attention auto|on|off    the engine's default if not given
   --threads N                      the physical cores if not given
 
