@@ -9,7 +9,7 @@ use crate::engine::job::{Awaits, Job};
 use crate::engine::runner::{Forks, Runner, SequenceId};
 use crate::engine::sequence::{Drawn, Running, Sequence};
 use crate::engine::worker::{Preempted, Reserved, Worker};
-use crate::request::{Event, SavedPrefix, Task, Token};
+use crate::request::{Event, SavedPrefix, Task};
 
 /// Cells kept free for each running sequence when another one is admitted, so that it need not be preempted at once.
 const MARGIN: u32 = 64;
@@ -188,7 +188,7 @@ impl<R: Runner> Worker<R> {
     /// The longest prefix of a prompt that can be shared. At least its last token is left to compute, for the logits, unless they
     /// are known or not needed.
     fn find(&self, job: &Job) -> Match {
-        let n = count(&job.prompt);
+        let n = job.n_prompt();
         let needs_logits = job.task == Task::Complete;
         let whole = if job.prompt_logits.is_some() { self.find_whole(job) } else { None };
         whole.unwrap_or_else(|| {
@@ -209,7 +209,7 @@ impl<R: Runner> Worker<R> {
 
     /// What holds all of a prompt in the pool.
     fn find_whole(&self, job: &Job) -> Option<Match> {
-        let n = count(&job.prompt);
+        let n = job.n_prompt();
         let wanted = Wanted { variant: &job.variant, tokens: &job.prompt, at_least: n, at_most: n, takes_logits: false };
         Some(self.look_up(&wanted)).filter(|matched| matched.n_pool == n)
     }
@@ -220,7 +220,7 @@ impl<R: Runner> Worker<R> {
             return None;
         }
         let forks = self.runner.memory().forks;
-        let n = count(&job.prompt);
+        let n = job.n_prompt();
         let ahead = self.running.iter().filter(|running| running.n_uncomputed() >= MIN_SHARED).filter_map(|running| {
             let owner = &self.jobs[&running.sequence.request_id];
             let tokens = &running.sequence.tokens;
@@ -365,8 +365,4 @@ impl<R: Runner> Worker<R> {
         self.release_holder(request_id);
         self.jobs.remove(&request_id)
     }
-}
-
-fn count(tokens: &[Token]) -> u32 {
-    u32::try_from(tokens.len()).expect("a sequence fits its context")
 }

@@ -528,16 +528,22 @@ fn idle_prefixes_leave_the_pool_beside_running_streams() {
     assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(1, 50), 400));
 }
 
+/// A stream of a long prompt, and one of a short prompt whose cells lie above; decodes are held.
+fn one_above_another(engine: &Engine, control: &FakeControl) -> (Completions, Completions) {
+    control.allow(Some(0));
+    let low = engine.submit(greedy(&prompt(1, 2000), 20), None).unwrap();
+    step_until(engine, control, |stats| stats.n_predicted > 0);
+    let high = engine.submit(greedy(&prompt(2, 100), 300), None).unwrap();
+    step_until(engine, control, |stats| {
+        stats.slots.iter().all(|slot| slot.running.as_ref().is_some_and(|of| of.n_predicted > 0))
+    });
+    (low, high)
+}
+
 #[test]
 fn cells_are_moved_down_when_what_lay_below_them_has_left() {
     let (engine, control) = start_stored(2, 4096);
-    control.allow(Some(0));
-    let low = engine.submit(greedy(&prompt(1, 2000), 20), None).unwrap();
-    step_until(&engine, &control, |stats| stats.n_predicted > 0);
-    let high = engine.submit(greedy(&prompt(2, 100), 300), None).unwrap();
-    step_until(&engine, &control, |stats| {
-        stats.slots.iter().all(|slot| slot.running.as_ref().is_some_and(|of| of.n_predicted > 0))
-    });
+    let (low, high) = one_above_another(&engine, &control);
     assert!(control.n_cells_reached() > 2000);
     drop(low);
     step_until(&engine, &control, |stats| stats.n_cells_reached <= 512);
@@ -549,13 +555,7 @@ fn cells_are_moved_down_when_what_lay_below_them_has_left() {
 #[test]
 fn cells_that_are_lost_on_their_way_end_their_request_with_an_error_and_no_other() {
     let (engine, control) = start_stored(2, 4096);
-    control.allow(Some(0));
-    let low = engine.submit(greedy(&prompt(1, 2000), 20), None).unwrap();
-    step_until(&engine, &control, |stats| stats.n_predicted > 0);
-    let high = engine.submit(greedy(&prompt(2, 100), 300), None).unwrap();
-    step_until(&engine, &control, |stats| {
-        stats.slots.iter().all(|slot| slot.running.as_ref().is_some_and(|of| of.n_predicted > 0))
-    });
+    let (low, high) = one_above_another(&engine, &control);
     control.lose_cells();
     drop(low);
     control.allow(None);
