@@ -11,6 +11,10 @@ pub const MAX_CHUNK: Duration = Duration::from_millis(500);
 /// Longest time at once for moving pieces of the cache while nobody decodes, so that arrivals never wait long.
 pub const MAX_MOVE: Duration = Duration::from_millis(100);
 
+/// The smallest chunk beside sequences that decode, where a larger one would take longer than the gap allows: no prompt stands
+/// still, however slow the machine.
+const MIN_BESIDE: u32 = 4;
+
 /// A chunk is at most so many times the largest one that was measured, so that a wrong first estimate costs little.
 const MAX_GROWTH: u32 = 4;
 
@@ -41,8 +45,8 @@ impl Scheduler {
     /// Rows for each running sequence, oldest first; `n_uncomputed[i]` tokens of sequence `i` wait to be computed, 0 where it cannot
     /// use rows now.
     ///
-    /// A sequence that waits for one token gets it in every step. Prompts share the chunk: [`MIN_CHUNK`] each, so that a short
-    /// one need not wait for a long one, and the rest to the oldest.
+    /// A sequence that waits for one token gets it in every step. Prompts share the chunk: up to [`MIN_CHUNK`] each, oldest first, so
+    /// that a short one need not wait for a long one, and the rest to the oldest.
     ///
     /// `n_cells` is how many cells each row looks through, without those that this step fills: the highest used cell of the pool.
     /// `spent` is what this step has spent on moving pieces of the cache; the chunk is smaller by as much time.
@@ -99,7 +103,8 @@ impl Scheduler {
         let budget_s = self.budget_s(n_decoding, spent);
         let fits = |n_prefill| self.decode.high_s(Shape { n_decoding, n_prefill, n_cells }) <= budget_s;
         let most = self.n_ubatch.saturating_sub(n_decoding).min(n_wanted);
-        let [mut low, mut high] = [MIN_CHUNK, MAX_GROWTH.saturating_mul(self.decode.n_tried())].map(|n| n.min(most));
+        let least = if n_decoding > 0 { MIN_BESIDE } else { MIN_CHUNK };
+        let [mut low, mut high] = [least, MIN_CHUNK.max(MAX_GROWTH.saturating_mul(self.decode.n_tried()))].map(|n| n.min(most));
         // `low` rows are granted, and `high` is the most that could be.
         while low < high {
             let middle = high - (high - low) / 2;
@@ -186,7 +191,19 @@ mod tests {
         let mut slow = scheduler();
         slow.observe(1, 0, N_CELLS, Duration::from_secs(1));
         slow.observe(0, 16, N_CELLS, Duration::from_secs(16));
-        assert_eq!(plan(&slow, &[1, 2_000]), [1, MIN_CHUNK]);
+        assert_eq!(plan(&slow, &[1, 2_000]), [1, MIN_BESIDE]);
+        assert_eq!(plan(&slow, &[2_000]), [MIN_CHUNK]);
+    }
+
+    #[test]
+    fn where_few_rows_fit_beside_a_stream_few_are_computed() {
+        let mut slow = scheduler();
+        for i in 0..200 {
+            let n_prefill = 4 * (i % 4);
+            slow.observe(1, n_prefill, N_CELLS, Duration::from_millis(20 + 8 * u64::from(n_prefill)));
+        }
+        let rows = plan(&slow, &[1, 2_000]);
+        assert!((7..=10).contains(&rows[1]), "{rows:?} of 20 ms and 8 ms for each");
     }
 
     #[test]
@@ -207,7 +224,7 @@ mod tests {
         let chunk = |spent_ms| measured.plan(&[1, 2_000], N_CELLS, Duration::from_millis(spent_ms))[1];
         let smaller = chunk(0) - chunk(30);
         assert!((25..=35).contains(&smaller), "30 ms are {smaller} rows of 1 ms");
-        assert_eq!(chunk(1_000), MIN_CHUNK);
+        assert_eq!(chunk(1_000), MIN_BESIDE);
     }
 
     #[test]

@@ -17,11 +17,18 @@ pub(super) struct Bounds {
     pub n_rows: usize,
     /// Most rows that want logits.
     pub n_outputs: usize,
+    /// Whether rows go to llama.cpp in order of their ids. A recurrent memory computes only rows of consecutive ids together
+    /// (`llama_batch_allocr::split_equal`); each that breaks the order is one more pass over the weights.
+    pub is_by_id: bool,
 }
 
 /// The arrays of a `llama_batch`, made once for the largest plan.
 pub(super) struct Batch {
     bounds: Bounds,
+    /// The plan's rows in llama.cpp's order.
+    order: Vec<usize>,
+    /// llama.cpp's place of each of the plan's rows.
+    places: Vec<usize>,
     tokens: Vec<sys::llama_token>,
     positions: Vec<sys::llama_pos>,
     ids: Vec<sys::llama_seq_id>,
@@ -38,6 +45,8 @@ impl Batch {
     pub(super) fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
+            order: Vec::with_capacity(bounds.n_rows),
+            places: Vec::with_capacity(bounds.n_rows),
             tokens: Vec::with_capacity(bounds.n_rows),
             positions: Vec::with_capacity(bounds.n_rows),
             ids: Vec::with_capacity(bounds.n_rows),
@@ -62,7 +71,7 @@ impl Batch {
     }
 
     fn try_fill(&mut self, plan: &Plan, n_held: &[u32]) -> Result<(), String> {
-        let Bounds { n_vocab, n_seq_max, n_rows, n_outputs } = self.bounds;
+        let Bounds { n_vocab, n_seq_max, n_rows, n_outputs, is_by_id } = self.bounds;
         if plan.rows.is_empty() {
             return Err("it has no rows".to_owned());
         }
@@ -74,7 +83,14 @@ impl Batch {
             return Err(format!("{n_wanted} rows want logits, more than the {n_outputs} of one decode"));
         }
         self.n_held_after.extend_from_slice(n_held);
-        for (i, row) in plan.rows.iter().enumerate() {
+        self.order.extend(0..plan.rows.len());
+        if is_by_id {
+            self.order.sort_by_key(|&i| plan.rows[i].sequence);
+        }
+        self.places.resize(plan.rows.len(), 0);
+        for (place, &i) in self.order.iter().enumerate() {
+            let row = plan.rows[i];
+            self.places[i] = place;
             let SequenceId(id) = row.sequence;
             if usize::from(id) >= n_seq_max {
                 return Err(format!("row {i} belongs to sequence {id}, but there are {n_seq_max} sequences"));
@@ -98,6 +114,8 @@ impl Batch {
 
     /// Forgets the rows.
     pub(super) fn clear(&mut self) {
+        self.order.clear();
+        self.places.clear();
         self.tokens.clear();
         self.positions.clear();
         self.ids.clear();
@@ -105,9 +123,9 @@ impl Batch {
         self.n_held_after.clear();
     }
 
-    /// Whether the row `row` is there and wants logits.
-    pub(super) fn wants_logits(&self, row: usize) -> bool {
-        self.wants_logits.get(row).is_some_and(|&wants| wants != 0)
+    /// llama.cpp's place of the plan's row `row`, where it is there and wants logits.
+    pub(super) fn output(&self, row: usize) -> Option<usize> {
+        self.places.get(row).copied().filter(|&place| self.wants_logits[place] != 0)
     }
 
     /// How many rows there are.
@@ -157,7 +175,7 @@ pub(super) fn rows_of(sequence: SequenceId, position: u32, tokens: &[Token]) -> 
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { n_vocab: 10, n_seq_max: 2, n_rows: 4, n_outputs: 1 };
+    const BOUNDS: Bounds = Bounds { n_vocab: 10, n_seq_max: 2, n_rows: 4, n_outputs: 1, is_by_id: false };
 
     fn refusal(plan: &Plan) -> String {
         let mut batch = Batch::new(BOUNDS);
@@ -175,8 +193,17 @@ mod tests {
         batch.fill(&plan, &[3, 0]).expect("the plan keeps the rules");
         assert_eq!(batch.n_held_after(), [5, 1]);
         assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 9, 2][..], &[0, 1, 0][..]));
-        assert!(!batch.wants_logits(0) && batch.wants_logits(1) && !batch.wants_logits(3));
+        assert_eq!([0, 1, 3].map(|row| batch.output(row)), [None, Some(1), None]);
         assert_eq!(batch.as_raw().n_tokens, 3);
+    }
+
+    #[test]
+    fn a_recurrent_memory_gets_its_rows_in_order_of_their_ids() {
+        let mut batch = Batch::new(Bounds { n_outputs: 2, is_by_id: true, ..BOUNDS });
+        let rows = [rows_of(SequenceId(1), 0, &[7, 8]).rows, rows_of(SequenceId(0), 3, &[1, 2]).rows].concat();
+        batch.fill(&Plan { rows }, &[3, 0]).expect("the plan keeps the rules");
+        assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 2, 7, 8][..], &[0, 0, 1, 1][..]));
+        assert_eq!([0, 1, 2, 3].map(|row| batch.output(row)), [None, Some(3), None, Some(1)], "the plan's numbers stay");
     }
 
     #[test]

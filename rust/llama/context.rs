@@ -61,6 +61,7 @@ impl Context {
             n_seq_max: n_seq_max as usize,
             n_rows: limits.n_ubatch as usize,
             n_outputs: n_seq_max as usize,
+            is_by_id: model.is_recurrent(),
         };
         let (n_held, whole_from) = (vec![0; n_seq_max as usize], vec![0; n_seq_max as usize]);
         let mut context =
@@ -131,8 +132,9 @@ impl Context {
 
     /// The logits after row `row` of the last plan.
     pub(super) fn logits(&self, row: usize) -> &[f32] {
-        assert!(self.batch.wants_logits(row), "row {row} of the last plan did not want logits");
-        let index = i32::try_from(row).expect("a plan has fewer rows than the pool has cells");
+        let place = self.batch.output(row);
+        let place = place.unwrap_or_else(|| panic!("row {row} of the last plan did not want logits"));
+        let index = i32::try_from(place).expect("a plan has fewer rows than the pool has cells");
         // SAFETY: the last decode succeeded, or its batch would have been forgotten. llama.cpp takes the index of the batch's row.
         let logits = unsafe { sys::llama_get_logits_ith(self.raw.as_ptr(), index) };
         assert!(!logits.is_null(), "llama.cpp has no logits for row {row}, which wanted them");

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{MAX_CHUNK, Scheduler};
+use super::{MAX_CHUNK, MIN_BESIDE, Scheduler};
 use crate::config::MIN_CHUNK;
 use crate::sampling::rng::Mt19937;
 
@@ -146,7 +146,7 @@ impl Simulation {
 
     /// Where the smallest chunk fits also in 99 of 100 steps, for which the jitter alone asks 12 %.
     fn fits(&self, n_decoding: u32) -> bool {
-        let smallest_s = self.machine.mean_s(n_decoding, MIN_CHUNK, self.n_cells) + self.machine.rest_s;
+        let smallest_s = self.machine.mean_s(n_decoding, MIN_BESIDE, self.n_cells) + self.machine.rest_s;
         1.2 * smallest_s <= self.gap.as_secs_f64()
     }
 
@@ -351,7 +351,8 @@ fn check_plan(scheduler: &Scheduler, n_uncomputed: &[u32], rows: &[u32]) {
     let prompts = || n_uncomputed.iter().zip(rows).filter(|&(&n, _)| n > 1);
     let [n_wanted, n_prefill] = prompts().fold([0, 0], |[wanted, sum], (&n, &rows)| [wanted + n, sum + rows]);
     let n_decoding = n_uncomputed.iter().filter(|&&n| n == 1).count() as u32;
-    assert!(n_prefill >= MIN_CHUNK.min(n_wanted).min(scheduler.n_ubatch - n_decoding), "prompts stand still");
+    let least = if n_decoding > 0 { MIN_BESIDE } else { MIN_CHUNK };
+    assert!(n_prefill >= least.min(n_wanted).min(scheduler.n_ubatch - n_decoding), "prompts stand still");
     let most = MIN_CHUNK.max(4 * scheduler.decode.n_tried());
     assert!(n_prefill <= most, "{n_prefill} rows where {} were measured", scheduler.decode.n_tried());
 }

@@ -87,6 +87,23 @@ fn states_of_all_ids_decode_together() {
 }
 
 #[test]
+fn states_in_any_order_keep_their_logits() {
+    let (mut runner, _) = start(&tiny(Kind::Recurrent));
+    let texts = [tokens(3), tokens(9)[4..].to_vec()];
+    let alone = texts.clone().map(|text| {
+        let logits = compute(&mut runner, A, 0, &text);
+        runner.drop_sequence(A);
+        logits
+    });
+    let plan =
+        Plan { rows: [(B, &texts[0]), (A, &texts[1])].into_iter().flat_map(|(id, text)| rows_of(id, 0, text).rows).collect() };
+    runner.decode(&plan).expect("the plan is valid");
+    assert_same_text(runner.logits(2), &alone[0], true);
+    assert_same_text(runner.logits(7), &alone[1], true);
+    assert_same_text(&alone[0], &alone[1], false);
+}
+
+#[test]
 fn a_window_forks_where_its_cells_are_still_there() {
     let model = tiny(Kind::Window);
     assert_eq!(model.n_swa(), N_SWA);
