@@ -23,7 +23,8 @@ const CELLS_STEP: u32 = 256;
 /// Sequence ids beside those of the slots, for cached branches.
 const N_CACHED_IDS: u32 = 64;
 
-/// The least chunk of a waiting prompt where nobody decodes, and the first beside those who do; it fits into a decode beside one token of every slot.
+/// The least chunk of a waiting prompt where nobody decodes, and the first beside those who do. It fits into a decode beside one
+/// token of every slot.
 pub const MIN_CHUNK: u32 = 16;
 
 /// The largest pool.
