@@ -1,6 +1,6 @@
 """Fixtures of all tests."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +8,14 @@ import pytest
 import weft
 from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
 from tests.helpers import How
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _empty_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test sees what was tuned on this machine, or leaves anything there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from weft._native import (
     CachedNode,
+    Choice,
     Completions,
     Finished,
     Limits,
@@ -41,6 +42,7 @@ __all__ = [
     "DEMO_MODEL",
     "Branch",
     "CachedNode",
+    "Choice",
     "Completion",
     "Completions",
     "ContextOverflow",

@@ -17,9 +17,11 @@ from weft.request import Request
 
 __all__ = [
     "CachedNode",
+    "Choice",
     "Completions",
     "Engine",
     "Finished",
+    "Hardware",
     "Limits",
     "Logprob",
     "Logprobs",
@@ -30,8 +32,11 @@ __all__ = [
     "Stats",
     "StepTimes",
     "StoreStats",
+    "Timing",
     "Token",
+    "Tuning",
     "Usage",
+    "tune",
 ]
 
 @final
@@ -155,6 +160,7 @@ class Engine:
         n_threads: int | None = None,
         n_threads_batch: int | None = None,
         flash_attention: Literal["auto", "on", "off"] = "auto",
+        tuned: tuple[bool, int, int] | None = None,
         type_k: str = "f16",
         type_v: str = "f16",
         cache_ram: int | None = None,
@@ -173,10 +179,11 @@ class Engine:
             kv_unified: Whether one slot may use the whole pool, or `n_ctx / n_slots` of it; None is the former where `n_slots` is
                 None.
             n_batch: Most tokens that llama.cpp takes in one call; None is 2,048.
-            n_ubatch: Most tokens of one decode; None is 512.
-            n_threads: Threads of a decode of few tokens; None is the number of physical cores.
-            n_threads_batch: Threads of a decode of many tokens; None is the same as `n_threads`.
-            flash_attention: Whether attention runs as one fused kernel; "auto" lets llama.cpp decide.
+            n_ubatch: Most tokens of one decode; None is 512, or fewer where the memory is short.
+            n_threads: Threads of a decode of few tokens; None is as tuned, else the number of physical cores.
+            n_threads_batch: Threads of a decode of many tokens; None is `n_threads`, if that is given, else as there.
+            flash_attention: Whether attention runs as one fused kernel; "auto" is as tuned, else decided by a rule.
+            tuned: What `tune` found to be fastest: flash attention, and the two numbers of threads. It fills what is left open.
             type_k: Number format of K in the pool: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1.
             type_v: The same of V; a quantised one needs flash attention.
             cache_ram: Most MiB of host memory for saved pieces of the cache; -1 is no limit, 0 keeps none, None is 8,192 or a
@@ -198,6 +205,10 @@ class Engine:
     @property
     def limits(self) -> Limits:
         """The numbers that were settled at the start."""
+
+    @property
+    def choice(self) -> Choice:
+        """How steps are computed, and why so."""
 
     def submit(self, request: Request) -> Completions:
         """Queues a request and returns its stream at once.
@@ -366,6 +377,112 @@ class Limits:
     @property
     def max_queue(self) -> int:
         """Requests that may wait for a slot."""
+
+@final
+class Choice:
+    """How the steps of an engine are computed."""
+
+    @property
+    def flash_attention(self) -> Literal["auto", "on", "off"]:
+        """Whether attention runs as one fused kernel; "auto" where llama.cpp decides."""
+
+    @property
+    def n_ubatch(self) -> int:
+        """Most tokens of one decode."""
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of a decode of few tokens."""
+
+    @property
+    def n_threads_batch(self) -> int:
+        """Threads of a decode of many tokens."""
+
+    @property
+    def summary(self) -> str:
+        """All of it in one line, with the reasons."""
+
+@final
+class Hardware:
+    """What decides how fast a model computes on this machine."""
+
+    @staticmethod
+    def read() -> Hardware:
+        """Looks at this machine."""
+
+    @property
+    def cpu(self) -> str:
+        """The processor's name, as Linux gives it."""
+
+    @property
+    def n_cores(self) -> int:
+        """Physical cores that this process may use."""
+
+    @property
+    def n_threads(self) -> int:
+        """Threads that this process may run at once."""
+
+    @property
+    def instructions(self) -> str:
+        """The instruction sets and options that llama.cpp was compiled for."""
+
+    @property
+    def gpus(self) -> list[str]:
+        """The devices that layers of a model can go to."""
+
+@final
+class Timing:
+    """How long one way of computing takes."""
+
+    @property
+    def flash_attention(self) -> bool:
+        """Whether attention ran as one fused kernel."""
+
+    @property
+    def work(self) -> Literal["prompt", "branches"]:
+        """A prompt of 1,000 tokens, or 8 branches of it with 128 tokens each."""
+
+    @property
+    def n_threads(self) -> int:
+        """With how many threads."""
+
+    @property
+    def seconds(self) -> float | None:
+        """The time that the whole of it would take; None where there was no time to measure it."""
+
+@final
+class Tuning:
+    """What `tune` measured."""
+
+    @property
+    def timings(self) -> list[Timing]:
+        """Every candidate."""
+
+    @property
+    def best(self) -> tuple[bool, int, int]:
+        """The fastest: flash attention, threads of a decode of few tokens, threads of one of many."""
+
+def tune(
+    model: Model,
+    *,
+    type_k: str = "f16",
+    type_v: str = "f16",
+    budget_s: float = 55.0,
+    on_progress: Callable[[float], object] | None = None,
+) -> Tuning:
+    """Times how a model is computed fastest on this machine, in contexts of its own. Blocks, without the GIL.
+
+    Args:
+        model: The model.
+        type_k: Number format of K in the cache.
+        type_v: The same of V; a quantised one leaves only flash attention.
+        budget_s: About how long it may take, in seconds. The rule's choice and its opposite are measured once in any case.
+        on_progress: Called with the fraction that is done, 0 to 1, on this thread. The first exception is raised at the end.
+
+    Raises:
+        InvalidConfig: The model cannot have a cache of these formats, it does not fit into memory, or `budget_s` is no time.
+        DecodeError: The model could not compute.
+    """
 
 @final
 class Completions:

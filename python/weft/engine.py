@@ -10,8 +10,8 @@ from typing import Literal, Self, Unpack
 
 import msgspec
 
-from weft import _native, tasks
-from weft._native import CachedNode, Completions, Limits, Model, Prefix, Slot, Stats
+from weft import _native, tasks, tuning
+from weft._native import CachedNode, Choice, Completions, Limits, Model, Prefix, Slot, Stats
 from weft.completion import Completion
 from weft.errors import EngineStopped, InvalidConfig
 from weft.prefix import PrefixFile
@@ -57,11 +57,13 @@ class Engine:
         kv_unified: Whether one slot may use the whole cache, or `ctx_size / slots` of it; None is the former where `slots` is
             None.
         batch_size: Most tokens that llama.cpp takes in one call; None is 2,048.
-        ubatch_size: Most tokens of one decode; None is 512.
-        threads: Threads of a decode of few tokens; None is the number of physical cores.
-        threads_batch: Threads of a decode of many tokens; None is the same as `threads`.
+        ubatch_size: Most tokens of one decode; None is 512, or fewer where the memory is short.
+        threads: Threads of a decode of few tokens; None is as tuned, else the number of physical cores.
+        threads_batch: Threads of a decode of many tokens; None is the same as `threads`, if that is given, else as tuned.
         gpu_layers: Layers that go to the GPU; None is as many as there are.
-        flash_attention: Whether attention runs as one fused kernel; "auto" lets llama.cpp decide.
+        flash_attention: Whether attention runs as one fused kernel; "auto" is as tuned, else off on a CPU unless V is quantised
+            or the memory is short, and llama.cpp's choice on a GPU. `choice` says what was chosen, and why.
+        tuned: Whether to use what `python -m weft tune` has measured for this model on this machine.
         cache_type_k: Number format of the keys in the cache.
         cache_type_v: Number format of the values in the cache; a quantised one needs flash attention.
         cache_ram: Most MiB of host memory for what is cached and does not run; -1 is no limit, 0 keeps nothing outside of the KV
@@ -87,6 +89,7 @@ class Engine:
         threads_batch: int | None = None,
         gpu_layers: int | None = None,
         flash_attention: Literal["auto", "on", "off"] = "auto",
+        tuned: bool = True,
         cache_type_k: KvType = "f16",
         cache_type_v: KvType = "f16",
         cache_ram: int | None = None,
@@ -101,6 +104,9 @@ class Engine:
 
         def load(on_progress: Callable[[float], object] | None) -> _native.Engine:
             loaded = Model.load(self._path, n_gpu_layers=gpu_layers, use_mmap=mmap, use_mlock=mlock, on_progress=on_progress)
+            kept = None
+            if tuned:
+                kept = tuning.read(tuning.tune_file(loaded, gpu_layers=gpu_layers, type_k=cache_type_k, type_v=cache_type_v))
             return _native.Engine(
                 loaded,
                 n_slots=slots,
@@ -111,6 +117,7 @@ class Engine:
                 n_threads=threads,
                 n_threads_batch=threads_batch,
                 flash_attention=flash_attention,
+                tuned=None if kept is None else kept.choice,
                 type_k=cache_type_k,
                 type_v=cache_type_v,
                 cache_ram=cache_ram,
@@ -364,6 +371,11 @@ class Engine:
     def limits(self) -> Limits:
         """The numbers that were settled when the engine started."""
         return self._running().limits
+
+    @property
+    def choice(self) -> Choice:
+        """How steps are computed, and why so."""
+        return self._running().choice
 
     def _report(self) -> Callable[[float], object] | None:
         on_progress = self._on_progress

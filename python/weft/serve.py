@@ -10,7 +10,6 @@ import logging.config
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from granian.server.mp import MPServer
 
 from weft.engine import DEMO_MODEL, Engine
 from weft.errors import EngineStopped, InvalidConfig
+from weft.progress import bar
 from weft.server import create_app
 from weft.server.app import Application
 from weft.settings import Settings
@@ -161,6 +161,7 @@ def _worker(settings: Settings, line: Connection) -> Callable[..., Any]:
         threads_batch=settings.threads_batch,
         gpu_layers=settings.gpu_layers,
         flash_attention=settings.flash_attention,
+        tuned=settings.tuned,
         cache_type_k=settings.cache_type_k,
         cache_type_v=settings.cache_type_v,
         cache_ram=settings.cache_ram,
@@ -168,7 +169,7 @@ def _worker(settings: Settings, line: Connection) -> Callable[..., Any]:
         max_token_gap_ms=settings.max_token_gap_ms,
         mmap=settings.mmap,
         mlock=settings.mlock,
-        on_progress=_progress_bar(settings),
+        on_progress=bar(f"loading {Path(settings.model or DEMO_MODEL).name}") if settings.verbosity >= 3 else None,
     )
 
     def on_started(error: Exception | None) -> None:
@@ -242,21 +243,6 @@ def _claim(host: str, port: int) -> tuple[str, socket.socket]:
         claim.close()
         raise
     return str(address[0]), claim
-
-
-def _progress_bar(settings: Settings) -> Callable[[float], object] | None:
-    """Draws on a terminal how much of the model is loaded; nothing elsewhere, where it would fill a file."""
-    if settings.verbosity < 3 or not sys.stderr.isatty():
-        return None
-    name = Path(settings.model or DEMO_MODEL).name
-
-    def draw(fraction: float) -> None:
-        filled = round(fraction * 30)
-        end = "\n" if fraction >= 1 else ""
-        sys.stderr.write(f"\rloading {name} [{'#' * filled}{' ' * (30 - filled)}] {fraction:4.0%}{end}")
-        sys.stderr.flush()
-
-    return draw
 
 
 def _log_config(verbosity: int) -> dict[str, Any]:

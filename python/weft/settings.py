@@ -153,14 +153,14 @@ class Settings:
         env="LLAMA_ARG_BATCH",
         help="most tokens that llama.cpp takes in one call (default: 2048)",
     )
-    ubatch_size: int = flag(
-        512,
+    ubatch_size: int | None = flag(
+        None,
         COMPUTE,
         "-ub",
         "--ubatch-size",
         parse=whole(1),
         env="LLAMA_ARG_UBATCH",
-        help="most tokens that are computed at once (default: 512)",
+        help="most tokens that are computed at once (default: 512, or fewer where memory is short)",
     )
     threads: int | None = flag(
         None,
@@ -169,7 +169,7 @@ class Settings:
         "--threads",
         parse=unset_below(1, whole(1, 512)),
         env="LLAMA_ARG_THREADS",
-        help="threads that compute new tokens; 0 or less is one for each physical core (default: -1)",
+        help="threads that compute new tokens; 0 or less is as tuned, else one for each physical core (default: -1)",
     )
     threads_batch: int | None = flag(
         None,
@@ -178,7 +178,7 @@ class Settings:
         "--threads-batch",
         parse=unset_below(1, whole(1, 512)),
         env="LLAMA_ARG_THREADS_BATCH",
-        help="threads that compute prompts; 0 or less is as many as --threads (default: -1)",
+        help="threads that compute prompts; 0 or less is as many as --threads, if that is given, else as tuned (default: -1)",
     )
     flash_attention: Literal["auto", "on", "off"] = flag(
         "auto",
@@ -188,7 +188,16 @@ class Settings:
         metavar="[on|off|auto]",
         parse=on_off_auto,
         env="LLAMA_ARG_FLASH_ATTN",
-        help="attention in one fused kernel (default: auto)",
+        help="attention in one fused kernel; auto is as tuned, else off on a CPU unless V is quantised or memory is short, "
+        "and llama.cpp's choice on a GPU (default: auto)",
+    )
+    tuned: bool = flag(
+        True,
+        COMPUTE,
+        constants={"--tune": True, "--no-tune": False},
+        parse=boolean,
+        env="LLAMA_ARG_TUNE",
+        help="use what 'python -m weft tune' has measured for this model on this machine, or ignore it (default: use it)",
     )
     max_token_gap_ms: float = flag(
         200.0,

@@ -7,7 +7,6 @@ use crate::request::Token;
 
 /// What a plan may hold.
 #[derive(Debug, Clone, Copy)]
-#[expect(clippy::struct_field_names, reason = "counts are named so everywhere")]
 pub(super) struct Bounds {
     /// Tokens are below this.
     pub n_vocab: usize,

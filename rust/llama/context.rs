@@ -87,6 +87,13 @@ impl Context {
         unsafe { sys::llama_attach_threadpool(self.raw.as_ptr(), one_row.as_ptr(), many_rows.as_ptr()) };
     }
 
+    /// Computes with `n_threads` of the threads that there are, few rows or many.
+    pub(super) fn set_threads(&mut self, n_threads: u32) {
+        let n_threads = n_threads.cast_signed();
+        // SAFETY: the context is alive.
+        unsafe { sys::llama_set_n_threads(self.raw.as_ptr(), n_threads, n_threads) };
+    }
+
     /// Computes the rows of `plan` in one decode.
     ///
     /// # Errors

@@ -22,6 +22,8 @@ pub(super) fn ggml_type(kv_type: KvType) -> sys::ggml_type {
 /// What the attention layers of a model keep of each token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KvShape {
+    /// Most query heads of a layer; 0 where no layer has attention.
+    pub(super) n_query_heads: u32,
     /// KV heads of each layer that keeps a cache of its own.
     pub(super) n_heads: Vec<u32>,
     /// Elements of K per head.
@@ -57,6 +59,7 @@ impl KvShape {
         }
         let is_mla = number("attention.key_length_mla").is_some();
         Self {
+            n_query_heads,
             n_heads,
             key_length: number("attention.key_length").unwrap_or(head_length),
             value_length: if is_mla { 0 } else { number("attention.value_length").unwrap_or(head_length) },
@@ -89,7 +92,7 @@ mod tests {
     fn grouped_heads_keep_only_kv_heads() {
         let keys = [("attention.head_count", 6), ("attention.head_count_kv", 2)];
         let shape = KvShape::read(6, 192, table(&keys), |_| None);
-        assert_eq!(shape, KvShape { n_heads: vec![2; 6], key_length: 32, value_length: 32 });
+        assert_eq!(shape, KvShape { n_query_heads: 6, n_heads: vec![2; 6], key_length: 32, value_length: 32 });
         // 6 layers × 2 heads × 32 elements × 2 bytes, K and V.
         assert_eq!(shape.bytes_per_token(KvType::F16, KvType::F16), 1536);
         assert_eq!(shape.bytes_per_token(KvType::Q8_0, KvType::F16), 6 * (2 * 34 + 128));
@@ -100,7 +103,7 @@ mod tests {
         let keys = [("attention.head_count", 4), ("attention.key_length", 64), ("attention.value_length", 32)];
         let heads = |name: &str| (name == "attention.head_count_kv").then(|| vec![0, 2, 0, 1]);
         let shape = KvShape::read(4, 512, table(&keys), heads);
-        assert_eq!(shape, KvShape { n_heads: vec![2, 1], key_length: 64, value_length: 32 });
+        assert_eq!(shape, KvShape { n_query_heads: 4, n_heads: vec![2, 1], key_length: 64, value_length: 32 });
         assert_eq!(shape.bytes_per_token(KvType::F16, KvType::F32), 3 * (64 * 2 + 32 * 4));
     }
 

@@ -12,6 +12,7 @@ mod identity;
 mod kinds;
 mod kv_size;
 mod logging;
+pub mod machine;
 mod memory;
 mod model;
 mod piece;
@@ -23,6 +24,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod threads;
+pub mod tune;
 mod vocabulary;
 
 use std::ops::Range;
@@ -36,7 +38,7 @@ use crate::llama::context::Context;
 pub use crate::llama::model::Model;
 use crate::llama::piece::Layout;
 pub use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};
-pub use crate::llama::start::start;
+pub use crate::llama::start::{Settled, start};
 use crate::request::Token;
 
 /// A model with its cells. Made and used on the worker's thread.

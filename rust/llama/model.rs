@@ -71,7 +71,7 @@ impl Model {
         let number = |name: &str| value(&format!("{architecture}.{name}")).and_then(|text| text.parse().ok());
         let array = |name: &str| file.u32_array(&format!("{architecture}.{name}"));
         let kv_shape = if inner.is_recurrent() {
-            KvShape { n_heads: Vec::new(), key_length: 0, value_length: 0 }
+            KvShape { n_query_heads: 0, n_heads: Vec::new(), key_length: 0, value_length: 0 }
         } else {
             KvShape::read(inner.n_layer(), inner.n_embd().unsigned_abs(), number, array)
         };
@@ -252,6 +252,7 @@ impl Model {
             n_ctx_train: self.n_ctx_train,
             kv_bytes_per_token: self.kv_bytes_per_token(type_k, type_v),
             keeps_whole_states: self.is_recurrent() || self.is_hybrid(),
+            n_heads: self.kv_shape.n_query_heads,
         }
     }
 

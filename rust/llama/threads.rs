@@ -9,9 +9,13 @@ use llama_cpp_sys_2 as sys;
 
 /// Physical cores that this process may use: two threads of one core only share its arithmetic. At least 1.
 pub(super) fn n_cores() -> u32 {
+    n_physical_cores().map_or(n_allowed(), |n| n.min(n_allowed())).max(1)
+}
+
+/// Threads that this process may run at once. At least 1.
+pub(super) fn n_allowed() -> u32 {
     // Respects the affinity mask and, on Linux, the quota of the control group.
-    let n_allowed = thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
-    n_physical_cores().map_or(n_allowed, |n| n.min(n_allowed)).max(1)
+    thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX))
 }
 
 /// Physical cores of the machine, where Linux tells.

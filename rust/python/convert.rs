@@ -9,7 +9,7 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use super::errors::{InvalidConfig, InvalidRequest};
-use crate::config::{CacheRam, FlashAttention, KvType};
+use crate::config::{CacheRam, FlashAttention, KvType, MAX_THREADS, Tuned};
 use crate::request::{Prompt, Request, SamplingParams, Task, Token};
 
 /// A prompt as the caller gave it.
@@ -171,6 +171,24 @@ pub(super) fn setting(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> P
     let refuse =
         |value| InvalidConfig::new_err((name, format!("{name} is {}; it must be an integer from 0 to 2³² − 1", shown(value))));
     value.map(|value| value.extract().map_err(|_| refuse(value))).transpose()
+}
+
+/// What a budget of time that is none is answered with.
+pub(super) fn bad_budget(budget_s: f64) -> PyErr {
+    InvalidConfig::new_err(("budget_s", format!("budget_s is {budget_s}; it must be a number of seconds, 0 or more")))
+}
+
+/// What was measured, as `(flash_attention, n_threads, n_threads_batch)`.
+///
+/// # Errors
+/// `InvalidConfig` for numbers of threads that no engine takes.
+pub(super) fn tuned(value: Option<(bool, u32, u32)>) -> PyResult<Option<Tuned>> {
+    let Some((flash_attention, n_threads, n_threads_batch)) = value else { return Ok(None) };
+    if [n_threads, n_threads_batch].iter().all(|n| (1..=MAX_THREADS).contains(n)) {
+        return Ok(Some(Tuned { flash_attention, n_threads, n_threads_batch }));
+    }
+    let message = format!("tuned has {n_threads} and {n_threads_batch} threads; both must be 1 to {MAX_THREADS}");
+    Err(InvalidConfig::new_err(("tuned", message)))
 }
 
 /// Host memory in MiB; −1 is no limit.

@@ -17,9 +17,10 @@ use super::prefix::{PyPrefix, PySavedPrefix};
 use super::prefix_file::Files;
 use super::stats::PyStats;
 use super::stream::{PyCompletions, Stream};
-use crate::config::{EngineConfig, Limits};
+use super::tune::PyChoice;
+use crate::config::{Choice, EngineConfig, Limits};
 use crate::engine::{Bell, Completions, Engine};
-use crate::llama;
+use crate::llama::Settled;
 use crate::request::{Prompt, Request, Task, Token};
 
 /// `weft._native.Engine`.
@@ -30,6 +31,7 @@ pub(super) struct PyEngine {
     bells: Arc<Bells>,
     model: Py<PyModel>,
     files: Files,
+    choice: Choice,
 }
 
 impl PyEngine {
@@ -75,7 +77,8 @@ impl Drop for PyEngine {
 impl PyEngine {
     #[new]
     #[pyo3(signature = (model, *, n_slots=None, n_ctx=None, kv_unified=None, n_batch=None, n_ubatch=None, n_threads=None,
-        n_threads_batch=None, flash_attention="auto", type_k="f16", type_v="f16", cache_ram=None, max_queue=None, max_token_gap_ms=None))]
+        n_threads_batch=None, flash_attention="auto", tuned=None, type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
+        max_token_gap_ms=None))]
     #[expect(clippy::too_many_arguments, clippy::similar_names, reason = "all but the model are keywords in Python")]
     fn new(
         py: Python<'_>,
@@ -88,6 +91,7 @@ impl PyEngine {
         n_threads: Option<&Bound<'_, PyAny>>,
         n_threads_batch: Option<&Bound<'_, PyAny>>,
         flash_attention: &str,
+        tuned: Option<(bool, u32, u32)>,
         type_k: &str,
         type_v: &str,
         cache_ram: Option<&Bound<'_, PyAny>>,
@@ -101,10 +105,11 @@ impl PyEngine {
             n_ctx: convert::setting("n_ctx", n_ctx)?,
             kv_unified,
             n_batch: convert::setting("n_batch", n_batch)?.unwrap_or(default.n_batch),
-            n_ubatch: convert::setting("n_ubatch", n_ubatch)?.unwrap_or(default.n_ubatch),
+            n_ubatch: convert::setting("n_ubatch", n_ubatch)?,
             n_threads: convert::setting("n_threads", n_threads)?,
             n_threads_batch: convert::setting("n_threads_batch", n_threads_batch)?,
             flash_attention: convert::flash_attention(flash_attention)?,
+            tuned: convert::tuned(tuned)?,
             type_k: convert::kv_type("type_k", type_k)?,
             type_v: convert::kv_type("type_v", type_v)?,
             cache_ram: convert::cache_ram(cache_ram)?,
@@ -112,9 +117,10 @@ impl PyEngine {
             max_token_gap: max_token_gap_ms.map_or(Ok(default.max_token_gap), convert::max_token_gap)?,
         };
         let loaded = model.get().loaded()?;
-        let engine = py.detach(|| llama::start(loaded, &config))?;
+        let settled = Settled::new(loaded, &config)?;
+        let engine = py.detach(|| settled.start(loaded, &config))?;
         let files = Files::new(loaded, &config);
-        Ok(Self { handle: Some(ThisProcess::new(engine)), bells: Arc::default(), model, files })
+        Ok(Self { handle: Some(ThisProcess::new(engine)), bells: Arc::default(), model, files, choice: settled.choice })
     }
 
     #[getter]
@@ -125,6 +131,11 @@ impl PyEngine {
     #[getter]
     fn limits(&self) -> PyResult<PyLimits> {
         Ok(PyLimits(*self.handle()?.limits()))
+    }
+
+    #[getter]
+    fn choice(&self) -> PyChoice {
+        PyChoice(self.choice.clone())
     }
 
     /// Queues a request and returns its stream at once.

@@ -19,6 +19,7 @@ mod prefix;
 mod prefix_file;
 mod stats;
 mod stream;
+mod tune;
 
 use pyo3::prelude::*;
 
@@ -41,4 +42,6 @@ mod native {
     use super::stats::{PySlot, PyStats, PyStepTimes, PyStoreStats};
     #[pymodule_export]
     use super::stream::PyCompletions;
+    #[pymodule_export]
+    use super::tune::{PyChoice, PyHardware, PyTiming, PyTuning, tune};
 }

@@ -57,6 +57,7 @@ async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) ->
         "endpoint_slots": True,
         "endpoint_props": False,
         "endpoint_metrics": False,
+        "compute": matching(r"flash attention .+, at most 512 tokens per decode, 1 threads \(asked for\)"),
     }
 
 

@@ -238,7 +238,7 @@ fn every_setting_runs() {
 #[test]
 fn the_most_slots_and_the_smallest_pool_run() {
     let (mut runner, limits) =
-        try_start(|c| (c.n_slots, c.n_ctx, c.n_ubatch, c.n_batch) = (Some(254), Some(1), 1, 1)).expect("it runs");
+        try_start(|c| (c.n_slots, c.n_ctx, c.n_ubatch, c.n_batch) = (Some(254), Some(1), Some(1), 1)).expect("it runs");
     let rows = (0..254).map(|id| rows_of(SequenceId(id), 0, &[5]).rows[0]);
     runner.decode(&Plan { rows: rows.collect() }).expect("a row of every slot");
     assert_eq!(runner.logits(253).len(), 2048);

@@ -119,7 +119,7 @@ async def prometheus_metrics(service: Here) -> Response[str]:
 async def props(service: Here) -> Properties:
     """The server and its model."""
     engine = service.engine
-    return translate.properties(engine.model, engine.limits, service.settings, service.model_name, service.build)
+    return translate.properties(engine, service.settings, service.model_name, service.build)
 
 
 router = Router(

@@ -226,3 +226,5 @@ class Properties(msgspec.Struct):
     endpoint_slots: bool
     endpoint_props: bool
     endpoint_metrics: bool
+    compute: str
+    """How steps are computed, and why so."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from weft import Engine, Finished, InvalidRequest, Limits, Model, PrefixFile, Request, Stats, Token
+from weft import Engine, Finished, InvalidRequest, Model, PrefixFile, Request, Stats, Token
 from weft.server import body, sse
 from weft.server.generation import Generation
 from weft.server.llamacpp.schemas import (
@@ -271,8 +271,9 @@ def restored(asked: SlotAction, file: PrefixFile) -> SlotRestored:
     return SlotRestored(asked.slot, asked.filename or "", file.n_tokens, file.n_bytes, RestoreTimings(file.ms))
 
 
-def properties(model: Model, limits: Limits, settings: Settings, name: str, build: str) -> Properties:
+def properties(engine: Engine, settings: Settings, name: str, build: str) -> Properties:
     """The server and its model, for `/props`."""
+    model, limits = engine.model, engine.limits
     request = body.template(CompletionBody(), settings)
     seed = body.RANDOM_SEED if request.seed is None else request.seed
     return Properties(
@@ -292,6 +293,7 @@ def properties(model: Model, limits: Limits, settings: Settings, name: str, buil
         endpoint_slots=True,
         endpoint_props=False,
         endpoint_metrics=settings.metrics,
+        compute=engine.choice.summary,
     )
 
 

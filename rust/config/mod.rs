@@ -1,9 +1,13 @@
 //! Every knob: what a user may ask for, and the numbers that are settled from it when a model is loaded.
 
+mod choice;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+
+pub use choice::{Choice, Machine, Tuned};
 
 /// Slots where none are asked for; each of them may use the whole pool.
 pub const DEFAULT_SLOTS: u32 = 8;
@@ -52,7 +56,7 @@ pub struct ModelConfig {
 /// Whether attention runs as one fused kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlashAttention {
-    /// llama.cpp decides.
+    /// As it was measured or by a rule; see [`EngineConfig::choose`]. llama.cpp reads it as its own choice.
     Auto,
     /// Always; needed where V is quantised.
     On,
@@ -106,11 +110,14 @@ pub struct EngineConfig {
     /// Most tokens that llama.cpp takes in one call (`-b`).
     pub n_batch: u32,
     /// Most tokens of one decode (`-ub`); at most `n_batch`, and raised to a token of every slot with 16 of a prompt beside them.
-    pub n_ubatch: u32,
-    /// Threads of a decode of few tokens (`-t`); `None` is the number of physical cores.
+    /// `None` is 512, or fewer where memory is short.
+    pub n_ubatch: Option<u32>,
+    /// Threads of a decode of few tokens (`-t`); `None` is what was measured, else the number of physical cores.
     pub n_threads: Option<u32>,
-    /// Threads of a decode of many tokens (`-tb`); `None` is the same as `n_threads`.
+    /// Threads of a decode of many tokens (`-tb`); `None` is `n_threads`, if that was asked for, else as there.
     pub n_threads_batch: Option<u32>,
+    /// What was measured to be fastest; it fills what is left open.
+    pub tuned: Option<Tuned>,
     /// `-fa`.
     pub flash_attention: FlashAttention,
     /// `-ctk`.
@@ -132,9 +139,10 @@ impl Default for EngineConfig {
             n_ctx: None,
             kv_unified: None,
             n_batch: 2048,
-            n_ubatch: 512,
+            n_ubatch: None,
             n_threads: None,
             n_threads_batch: None,
+            tuned: None,
             flash_attention: FlashAttention::Auto,
             type_k: KvType::F16,
             type_v: KvType::F16,
@@ -154,6 +162,8 @@ pub struct ModelFacts {
     pub kv_bytes_per_token: u64,
     /// Whether a sequence id holds a whole state (recurrent and hybrid models), not just cells: then ids are dear.
     pub keeps_whole_states: bool,
+    /// Most attention heads of a layer; 0 for a model without attention.
+    pub n_heads: u32,
 }
 
 /// The numbers that are fixed once a model is loaded. The engine needs nothing else of the configuration.
@@ -240,7 +250,7 @@ impl EngineConfig {
             n_slots,
             n_ctx,
             n_ctx_slot: n_ctx_slot.min(facts.n_ctx_train.max(1)),
-            n_ubatch: self.n_ubatch.min(self.n_batch).max(n_rows_min).min(n_ctx),
+            n_ubatch: self.n_ubatch.unwrap_or(choice::DEFAULT_UBATCH).min(self.n_batch).max(n_rows_min).min(n_ctx),
             n_seq_max: n_ids.min(n_ids_max),
             max_store_bytes: match self.cache_ram {
                 CacheRam::Default => Some(DEFAULT_STORE.min(machine_bytes / 4)),
@@ -262,8 +272,8 @@ impl EngineConfig {
         if let Some(n) = self.n_ctx.filter(|&n| n > n_ctx_max) {
             return refuse("n_ctx", format!("n_ctx is {n}; it must be {n_ctx_max} or less"));
         }
-        for (param, n) in [("n_batch", self.n_batch), ("n_ubatch", self.n_ubatch)] {
-            if n == 0 {
+        for (param, n) in [("n_batch", Some(self.n_batch)), ("n_ubatch", self.n_ubatch)] {
+            if n == Some(0) {
                 return refuse(param, format!("{param} is 0; it must be at least 1"));
             }
         }
@@ -310,7 +320,7 @@ mod tests {
     use super::*;
 
     /// The demo model: 1,024 tokens of 1,536 bytes each.
-    const FACTS: ModelFacts = ModelFacts { n_ctx_train: 1024, kv_bytes_per_token: 1536, keeps_whole_states: false };
+    const FACTS: ModelFacts = ModelFacts { n_ctx_train: 1024, kv_bytes_per_token: 1536, keeps_whole_states: false, n_heads: 6 };
     const PLENTY: u64 = 1 << 40;
 
     fn settle(change: impl FnOnce(&mut EngineConfig)) -> Limits {
@@ -378,10 +388,10 @@ mod tests {
 
     #[test]
     fn a_decode_has_room_for_every_slot_and_a_chunk() {
-        assert_eq!(settle(|c| c.n_ubatch = 1).n_ubatch, 24);
+        assert_eq!(settle(|c| c.n_ubatch = Some(1)).n_ubatch, 24);
         assert_eq!(settle(|c| c.n_batch = 64).n_ubatch, 64);
         assert_eq!(settle(|c| c.n_ctx = Some(1)).n_ubatch, 256);
-        let most = settle(|c| (c.n_slots, c.n_ctx, c.n_ubatch) = (Some(254), Some(1), 1));
+        let most = settle(|c| (c.n_slots, c.n_ctx, c.n_ubatch) = (Some(254), Some(1), Some(1)));
         assert_eq!((most.n_ctx, most.n_ubatch, most.n_seq_max), (512, 270, 255));
     }
 
@@ -406,7 +416,7 @@ mod tests {
         assert_eq!(refused(|c| c.n_slots = Some(255)), "n_slots");
         assert_eq!(refused(|c| c.n_ctx = Some(u32::MAX)), "n_ctx");
         assert_eq!(refused(|c| c.n_batch = 0), "n_batch");
-        assert_eq!(refused(|c| c.n_ubatch = 0), "n_ubatch");
+        assert_eq!(refused(|c| c.n_ubatch = Some(0)), "n_ubatch");
         assert_eq!(refused(|c| c.n_threads = Some(0)), "n_threads");
         assert_eq!(refused(|c| c.n_threads_batch = Some(513)), "n_threads_batch");
         assert_eq!(refused(|c| (c.flash_attention, c.type_v) = (FlashAttention::Off, KvType::Q8_0)), "type_v");

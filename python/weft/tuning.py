@@ -1,0 +1,106 @@
+"""What was measured to be fastest, kept between starts: one small file per model, machine and build."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from weft._native import Hardware, Model, Timing, tune
+
+__all__ = ["Measured", "Tuned", "read", "tune_file", "write"]
+
+Progress = Callable[[float], object] | None
+"""Is told how much is done, 0 to 1."""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One timing: the seconds that a prompt of 1,000 tokens would take, or eight branches of it with 128 tokens each."""
+
+    work: str
+    flash_attention: bool
+    threads: int
+    seconds: float | None
+    """None where there was no time to measure it."""
+
+
+class Tuned(msgspec.Struct, frozen=True):
+    """What a tune file holds."""
+
+    flash_attention: bool
+    threads: int
+    threads_batch: int
+    model: str
+    """What it was measured for, in words."""
+    cpu: str
+    measured: tuple[Measured, ...]
+
+    @property
+    def choice(self) -> tuple[bool, int, int]:
+        """As the compiled engine takes it."""
+        return self.flash_attention, self.threads, self.threads_batch
+
+    @classmethod
+    def measure(cls, model: Model, *, type_k: str, type_v: str, budget_s: float, on_progress: Progress = None) -> "Tuned":
+        """Times the candidates, for about `budget_s` seconds at most. Blocks.
+
+        Raises:
+            InvalidConfig: The model cannot have a cache of these formats, or its context does not fit into memory.
+            DecodeError: The model could not compute.
+        """
+        tuning = tune(model, type_k=type_k, type_v=type_v, budget_s=budget_s, on_progress=on_progress)
+        flash_attention, threads, threads_batch = tuning.best
+        measured = tuple(_measured(timing) for timing in tuning.timings)
+        return cls(flash_attention, threads, threads_batch, model.description, Hardware.read().cpu, measured)
+
+
+def _measured(timing: Timing) -> Measured:
+    return Measured(timing.work, timing.flash_attention, timing.n_threads, timing.seconds)
+
+
+def tune_file(model: Model, *, gpu_layers: int | None, type_k: str, type_v: str) -> Path:
+    """Where what was measured for this model on this machine by this build is kept: in the user's cache folder.
+
+    Models of one shape and one quantisation share a file, since they compute equally fast.
+    """
+    hardware = Hardware.read()
+    metadata = {key: value for key, value in model.metadata().items() if not key.startswith(("general.", "tokenizer."))}
+    what = [
+        *(model.size_bytes, model.n_params, model.n_vocab, model.description, metadata),
+        *(gpu_layers, type_k, type_v),
+        *(hardware.cpu, hardware.n_cores, hardware.n_threads, hardware.gpus),
+        *(version("weft"), hardware.instructions),
+    ]
+    key = hashlib.blake2b(msgspec.json.encode(what), digest_size=10).hexdigest()
+    return platformdirs.user_cache_path("weft", appauthor=False) / "tuned" / f"{key}.json"
+
+
+def read(path: Path) -> Tuned | None:
+    """What is kept there; None where nothing is, or nothing that can be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Tuned)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def write(path: Path, tuned: Tuned) -> None:
+    """Keeps what was measured; a file that is there is replaced in one step.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(tuned)))
+        Path(name).replace(path)
+    except BaseException:
+        with suppress(OSError):
+            Path(name).unlink()
+        raise

@@ -1,0 +1,186 @@
+//! Timings of a model on this machine, for Python.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+
+use super::convert;
+use super::logging;
+use super::model::PyModel;
+use crate::config::{Choice, EngineConfig, FlashAttention, Tuned};
+use crate::llama::machine::Hardware;
+use crate::llama::tune::{Timing, Tuning, Work, measure};
+
+/// How an engine computes its steps.
+#[pyclass(frozen, module = "weft._native", name = "Choice")]
+pub(super) struct PyChoice(pub(super) Choice);
+
+#[pymethods]
+impl PyChoice {
+    #[getter]
+    fn flash_attention(&self) -> &str {
+        match self.0.flash_attention {
+            FlashAttention::Auto => "auto",
+            FlashAttention::On => "on",
+            FlashAttention::Off => "off",
+        }
+    }
+
+    #[getter]
+    fn n_ubatch(&self) -> u32 {
+        self.0.n_ubatch
+    }
+
+    #[getter]
+    fn n_threads(&self) -> u32 {
+        self.0.n_threads
+    }
+
+    #[getter]
+    fn n_threads_batch(&self) -> u32 {
+        self.0.n_threads_batch
+    }
+
+    #[getter]
+    fn summary(&self) -> &str {
+        &self.0.summary
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Choice({})", self.0.summary)
+    }
+}
+
+/// One row of the table.
+#[pyclass(frozen, module = "weft._native", name = "Timing")]
+pub(super) struct PyTiming(Timing);
+
+#[pymethods]
+impl PyTiming {
+    #[getter]
+    fn flash_attention(&self) -> bool {
+        self.0.flash_attention
+    }
+
+    #[getter]
+    fn work(&self) -> &str {
+        match self.0.work {
+            Work::Prompt => "prompt",
+            Work::Branches => "branches",
+        }
+    }
+
+    #[getter]
+    fn n_threads(&self) -> u32 {
+        self.0.n_threads
+    }
+
+    #[getter]
+    fn seconds(&self) -> Option<f64> {
+        self.0.took.map(|took| took.as_secs_f64())
+    }
+
+    fn __repr__(&self) -> String {
+        let Timing { flash_attention, n_threads, .. } = self.0;
+        let seconds = self.seconds().map_or_else(|| "None".to_owned(), |seconds| format!("{seconds:.3}"));
+        let flash_attention = if flash_attention { "True" } else { "False" };
+        format!("Timing(flash_attention={flash_attention}, work='{}', n_threads={n_threads}, seconds={seconds})", self.work())
+    }
+}
+
+/// What was measured, and what is fastest.
+#[pyclass(frozen, module = "weft._native", name = "Tuning")]
+pub(super) struct PyTuning(Tuning);
+
+#[pymethods]
+impl PyTuning {
+    #[getter]
+    fn timings(&self) -> Vec<PyTiming> {
+        self.0.timings.iter().copied().map(PyTiming).collect()
+    }
+
+    #[getter]
+    fn best(&self) -> (bool, u32, u32) {
+        let Tuned { flash_attention, n_threads, n_threads_batch } = self.0.best;
+        (flash_attention, n_threads, n_threads_batch)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Tuning({} timings)", self.0.timings.len())
+    }
+}
+
+/// The machine.
+#[pyclass(frozen, module = "weft._native", name = "Hardware")]
+pub(super) struct PyHardware(Hardware);
+
+#[pymethods]
+impl PyHardware {
+    #[staticmethod]
+    fn read(py: Python<'_>) -> PyResult<Self> {
+        logging::follow(py)?;
+        Ok(Self(py.detach(Hardware::read)))
+    }
+
+    #[getter]
+    fn cpu(&self) -> &str {
+        &self.0.cpu
+    }
+
+    #[getter]
+    fn n_cores(&self) -> u32 {
+        self.0.n_cores
+    }
+
+    #[getter]
+    fn n_threads(&self) -> u32 {
+        self.0.n_threads
+    }
+
+    #[getter]
+    fn instructions(&self) -> &str {
+        &self.0.instructions
+    }
+
+    #[getter]
+    fn gpus(&self) -> Vec<String> {
+        self.0.gpus.clone()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Hardware({}, {} cores)", self.0.cpu, self.0.n_cores)
+    }
+}
+
+/// Times a model's candidates.
+#[pyfunction]
+#[pyo3(signature = (model, *, type_k="f16", type_v="f16", budget_s=55.0, on_progress=None))]
+pub(super) fn tune(
+    py: Python<'_>,
+    model: &Bound<'_, PyModel>,
+    type_k: &str,
+    type_v: &str,
+    budget_s: f64,
+    on_progress: Option<&Bound<'_, PyAny>>,
+) -> PyResult<PyTuning> {
+    let on_progress = on_progress.map(|on_progress| on_progress.clone().unbind());
+    let budget = Duration::try_from_secs_f64(budget_s).map_err(|_| convert::bad_budget(budget_s))?;
+    let config = EngineConfig {
+        type_k: convert::kv_type("type_k", type_k)?,
+        type_v: convert::kv_type("type_v", type_v)?,
+        ..EngineConfig::default()
+    };
+    let model = model.get().loaded()?;
+    // The first exception is raised when all is measured.
+    let raised: Mutex<Option<PyErr>> = Mutex::default();
+    let progress = |fraction: f64| {
+        let Some(on_progress) = &on_progress else { return };
+        if let Err(error) = Python::attach(|py| on_progress.call1(py, (fraction,)).map(drop)) {
+            raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }
+    };
+    let tuning = py.detach(|| measure(&Arc::clone(model), &config, budget, progress))?;
+    let raised = raised.into_inner().unwrap_or_else(PoisonError::into_inner);
+    raised.map_or_else(|| Ok(PyTuning(tuning)), Err)
+}

@@ -1,0 +1,154 @@
+"""What is measured once is used by later starts, unless a user says otherwise."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import weft
+from tests.engine.tiny_models import KINDS, Kind
+from weft import tuning
+from weft._native import Hardware, tune
+from weft.tune import table
+from weft.tuning import Measured, Tuned
+
+SLOW = Tuned(True, 1, 1, "a model", "a processor", ())
+"""What the rule would never choose on a CPU."""
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def model(model_path: Path) -> weft.Model:
+    """The demo model."""
+    return weft.Model.load(model_path)
+
+
+def file_of(model: weft.Model, type_v: str = "f16") -> Path:
+    return tuning.tune_file(model, gpu_layers=None, type_k="f16", type_v=type_v)
+
+
+async def chosen(**settings: object) -> weft.Choice:
+    async with weft.Engine(ctx_size=1024, **settings) as engine:  # type: ignore[arg-type]
+        return engine.choice
+
+
+async def test_on_a_cpu_the_rule_turns_flash_attention_off() -> None:
+    choice = await chosen()
+    if not Hardware.read().gpus:
+        assert choice.flash_attention == "off"
+        assert "the rule for CPUs" in choice.summary
+    assert choice.n_threads == choice.n_threads_batch == Hardware.read().n_cores
+
+
+async def test_a_later_start_uses_what_was_measured(model: weft.Model) -> None:
+    tuning.write(file_of(model), SLOW)
+    choice = await chosen()
+    assert (choice.flash_attention, choice.n_threads, choice.n_threads_batch) == ("on", 1, 1)
+    assert choice.summary == "flash attention on (tuned), at most 512 tokens per decode, 1 threads (tuned)"
+
+
+async def test_a_user_wins_over_what_was_measured(model: weft.Model) -> None:
+    tuning.write(file_of(model), SLOW)
+    choice = await chosen(flash_attention="off", threads=2)
+    assert (choice.flash_attention, choice.n_threads, choice.n_threads_batch) == ("off", 2, 2)
+    assert (await chosen(tuned=False)).flash_attention != "on"
+
+
+async def test_what_was_measured_for_another_cache_is_not_used(model: weft.Model) -> None:
+    tuning.write(file_of(model, type_v="q8_0"), SLOW)
+    assert (await chosen()).flash_attention != "on"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"flash_attention": "perhaps"}', b"\xff"])
+async def test_a_damaged_file_is_as_none(model: weft.Model, damage: bytes) -> None:
+    path = file_of(model)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(damage)
+    assert "tuned" not in (await chosen()).summary
+
+
+@pytest.mark.parametrize("threads", [0, 513])
+async def test_threads_that_no_engine_takes_are_refused(model: weft.Model, threads: int) -> None:
+    tuning.write(file_of(model), msgspec.structs.replace(SLOW, threads=threads))
+    with pytest.raises(weft.InvalidConfig, match=f"tuned has {threads} and 1 threads; both must be 1 to 512"):
+        await chosen()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model_can_be_timed(tiny_models: dict[Kind, Path], kind: Kind) -> None:
+    done: list[float] = []
+    tuning = tune(weft.Model.load(tiny_models[kind]), budget_s=0.0, on_progress=done.append)
+    n_cores = Hardware.read().n_cores
+    assert {timing.work for timing in tuning.timings} == {"prompt", "branches"}
+    # With no time at all, the rule's number of threads is timed with either attention, and nothing else.
+    assert all((timing.seconds is not None) == (timing.n_threads == n_cores) for timing in tuning.timings)
+    assert tuning.best[1:] == (n_cores, n_cores)
+    assert done == sorted(done)
+    assert done[-1] == 1
+
+
+def test_a_quantised_v_leaves_only_flash_attention(model: weft.Model) -> None:
+    tuning = tune(model, type_v="q8_0", budget_s=0.0)
+    assert all(timing.flash_attention for timing in tuning.timings)
+    assert tuning.best[0]
+
+
+def test_a_time_that_is_none_is_refused(model: weft.Model) -> None:
+    with pytest.raises(weft.InvalidConfig, match="budget_s is -1; it must be a number of seconds, 0 or more"):
+        tune(model, budget_s=-1.0)
+
+
+def test_a_progress_that_fails_is_told_at_the_end(model: weft.Model) -> None:
+    def fail(_fraction: float) -> None:
+        raise KeyError("progress")
+
+    with pytest.raises(KeyError, match="progress"):
+        tune(model, budget_s=0.0, on_progress=fail)
+
+
+def test_the_command_prints_a_table_and_keeps_the_choice(model: weft.Model) -> None:
+    command = [sys.executable, "-c", "import weft.tune; weft.tune.BUDGET_S = 1.0; from weft.cli import main; main()", "tune"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stderr == "", "a bar is drawn on terminals only"
+    kept = tuning.read(file_of(model))
+    assert kept is not None
+    assert table(kept.measured) in answer.stdout
+    assert f"fastest: flash attention {'on' if kept.flash_attention else 'off'}, {kept.threads} threads" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        (["-m", "nowhere.gguf"], 1, "tune: cannot load the model nowhere.gguf: there is no such file"),
+        (["--port", "1"], 2, "unrecognized arguments: --port 1"),
+        (["-ctv", "q9"], 2, "argument -ctv"),
+    ],
+)
+def test_the_command_says_what_is_wrong(argv: list[str], code: int, words: str) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "weft", "tune", *argv], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert answer.returncode == code
+    assert words in answer.stderr
+
+
+def test_the_table_names_what_there_was_no_time_for() -> None:
+    measured = (
+        Measured("prompt", False, 2, 4.0),
+        Measured("prompt", True, 2, 2.0),
+        Measured("branches", False, 2, 3.0),
+        Measured("branches", True, 1, None),
+    )
+    assert table(measured).splitlines()[1:] == [
+        "a prompt of 1,000 tokens           off          2     4.00            2.00",
+        "                                   on           2     2.00            1.00",
+        "8 branches of it, 128 tokens each  off          2     3.00            1.00",
+        "                                   on           1  no time",
+    ]
