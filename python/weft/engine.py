@@ -289,6 +289,7 @@ class Engine:
             QueueFull: `max_queue` requests wait already.
             DecodeError: The model could not compute a step.
             EngineStopped: The engine was closed, before or meanwhile.
+            ModelLoadError: The model's own file is gone, or has changed since it was loaded.
             OSError: The file cannot be written.
         """
         return await tasks.save(self._running(), prompt, path, compute=compute)
@@ -306,6 +307,7 @@ class Engine:
             ContextOverflow: The prefix alone fills the context.
             QueueFull: `max_queue` requests wait already.
             EngineStopped: The engine was closed, before or meanwhile.
+            ModelLoadError: The model's own file is gone, or has changed since it was loaded.
             OSError: The file cannot be read.
         """
         return await tasks.load(self._running(), path, slot)

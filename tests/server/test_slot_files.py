@@ -1,6 +1,7 @@
 """What a slot holds is saved, restored and erased as llama-server does it, in one folder and nowhere else."""
 
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from litestar.testing import AsyncTestClient
 import weft
 from tests.helpers import names_in, prompt_of
 from tests.server.conftest import answers
-from tests.server.matchers import NUMBER, SOME_TEXT, Json
+from tests.server.matchers import NUMBER, SOME_TEXT, Json, matching
 from weft.server import create_app
 from weft.settings import Settings
 
@@ -217,3 +218,25 @@ async def test_the_slot_that_is_wished_for_is_taken(saving: httpx.AsyncClient, p
     await saving.post(path, json=body)
     held = (await act(saving, slot, "erase")).json()["n_erased"]
     assert held == 20
+
+
+async def test_a_model_whose_own_file_has_changed_is_the_servers_fault(model_path: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copy(model_path, tmp_path / "model.gguf"))
+    folder = tmp_path / "slots"
+    folder.mkdir()
+    settings = Settings(slot_save_path=str(folder))
+    async with AsyncTestClient(create_app(weft.Engine(model, slots=1, ctx_size=512, threads=1), settings)) as client:
+        await answers(client, 200)
+        await complete(client, prompt_of(30, "changed"), 0)
+        os.utime(model, (0, 0))
+        answer = await act(client, 0, "save", "one.bin")
+        assert answer.status_code == 500
+        assert answer.json() == {
+            "error": {
+                "code": 500,
+                "message": matching(".*model.gguf: it has changed since it was loaded"),
+                "type": "server_error",
+            }
+        }
+        assert (await client.get("/health")).status_code == 200
+    assert names_in(folder) == []
