@@ -40,7 +40,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test bench bench-quick wheel lint types test-rust test-python fmt extension env clean
+.PHONY: help run test bench bench-quick bench-all wheel lint types test-rust test-python fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -51,17 +51,19 @@ run: extension ## Serve the demo model on http://127.0.0.1:8080 (ARGS="-m model.
 
 test: lint types test-rust test-python ## Everything that must hold before a change lands
 
-bench: extension ## The engine's speed against a bare llama.cpp loop, what sharing is worth, and HTTP's speed against the engine
-	$(call step,the engine against a bare loop)
+bench: ## A step's speed against a bare llama.cpp loop and the machine's limits, in under ten minutes (ARGS="--help")
 	cargo bench --locked --bench decode -- $(ARGS)
+
+bench-quick: ## The same in a minute
+	@$(MAKE) bench ARGS="--quick $(ARGS)"
+
+bench-all: extension bench ## The same, then what sharing is worth, what saving costs, and HTTP's speed against the engine's
 	$(call step,sharing against nothing shared)
 	cargo bench --locked --bench sharing -- $(ARGS)
+	$(call step,saving and restoring)
 	cargo bench --locked --bench state -- $(ARGS)
 	$(call step,HTTP against the engine)
-	python benches/streaming.py $(ARGS)
-
-bench-quick: ## The same with fewer rounds
-	@$(MAKE) bench ARGS=--quick
+	python benches/streaming.py $(filter --quick,$(ARGS))
 
 # Tagged `linux`, not `manylinux`: made for this CPU, it must not travel.
 wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel for this machine's CPU in dist/

@@ -1,9 +1,15 @@
-//! What the engine costs: its tokens per second against those of a bare `llama_decode` loop over the same batches.
+//! How fast a step is: the engine in the configuration that it chooses, against a bare `llama_decode` loop with flash attention on
+//! and off, and against what the machine could do at best.
 //!
-//! `cargo bench --bench decode` takes about five minutes, `-- --quick` about one. Both sides run in turn, several times over in
-//! one process, and the ratio is the median of the rounds, because a shared machine drifts by more than the engine costs.
+//! `cargo bench --bench decode` takes less than ten minutes, `-- --quick` about one. All sides run in turn, several times over in
+//! one process, and a ratio is the median of the rounds, because a shared machine drifts by more than the engine costs.
 //!
-//! Only decoding is timed. The prompt is computed beforehand on both sides and its cells are shared by the branches.
+//! - The grid: {1, 4, 8, 32} sequences with {16, 250, 1,000, 4,000} tokens before their first step, cells shared or their own.
+//!   Only decoding is timed. The cells are restored beforehand, from a short stretch at many positions (`support/stretch.rs`).
+//! - Prefill of 512 and 2,048 tokens.
+//! - The engine against a bare loop of its own configuration, which shows what surrounds the decode.
+//!
+//! The limit of each row is worked out in `support/roofline.rs`.
 #![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
 #![allow(clippy::print_stderr, reason = "and says there what is wrong")]
 #![allow(
@@ -15,166 +21,118 @@
 
 mod support;
 
+mod tables {
+    pub(crate) mod grid;
+    pub(crate) mod overhead;
+    pub(crate) mod prefill;
+}
+
 use std::env;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
-use support::bare::{BareModel, Threads};
-use support::case::{Bench, Effort};
+use support::bare::{Origin, Threads};
+use support::models::{self, Candidate};
+use support::options::{self, Help, Options};
+use support::pair::Pair;
+use support::roofline::Machine;
 use support::{machine, synthetic};
-use weft::config::{EngineConfig, FlashAttention, ModelConfig};
-use weft::llama::Model;
+use tables::{grid, overhead, prefill};
+use weft::config::FlashAttention;
 
-const USAGE: &str = "\
-usage: cargo bench --bench decode -- [options] [NAME]
-
-  NAME                             only models whose file name holds NAME
-  --quick                          fewer and shorter rounds, a shorter shared prompt: about a minute
-  --flash-attention auto|on|off    on both sides; the engine's default if not given
-  --threads N                      on both sides; the physical cores if not given
+const HELP: Help = Help {
+    bench: "decode",
+    quick: "fewer rows, fewer and shorter rounds: about a minute",
+    flash_attention: "of the engine, in place of what it chooses",
+    own: "  --table grid|prefill|overhead    only that table
   --started-threads                the bare loop starts its threads for each decode, as llama.cpp does by itself;
                                    otherwise it keeps them, as the engine does
   --write-model                    write the synthetic model, print its path, and stop
+",
+};
 
-WEFT_BENCH_MODEL names a GGUF file to measure in place of the demo model.";
-
-/// Branches of the cases.
-const BRANCHES: [usize; 3] = [1, 8, 32];
-
-/// An "empty" context: as short as prompts get that are still shared.
-const N_EMPTY: usize = 16;
-
-/// What was asked for on the command line.
-struct Options {
-    effort: Effort,
-    /// Length of the longer prompt that the branches share.
-    n_shared: usize,
-    flash_attention: FlashAttention,
-    n_threads: u32,
-    threads: Threads,
-    name: String,
+/// Which tables are asked for, and how the bare loop gets its threads.
+struct Own {
+    table: String,
+    origin: Origin,
     only_write: bool,
 }
 
-const FULL: Effort = Effort { side: Duration::from_millis(1_500), case: Duration::from_secs(12), min_rounds: 3, max_rounds: 25 };
-const QUICK: Effort = Effort { side: Duration::from_millis(300), case: Duration::from_secs(1), min_rounds: 2, max_rounds: 5 };
-
 fn main() -> ExitCode {
-    let outcome = parse(env::args().skip(1)).and_then(|options| options.map_or(Ok(()), |options| bench(&options)));
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("decode bench: {message}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// The options, or `None` after the help was printed.
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
-    let flash_attention = EngineConfig::default().flash_attention;
-    let mut options = Options {
-        effort: FULL,
-        n_shared: 1_000,
-        flash_attention,
-        n_threads: machine::n_cores(),
-        threads: Threads::Kept,
-        name: String::new(),
-        only_write: false,
-    };
-    while let Some(arg) = args.next() {
-        let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
-        match arg.as_str() {
-            // Cargo adds this one by itself.
-            "--bench" => {}
-            "--quick" => {
-                options.effort = QUICK;
-                options.n_shared = 250;
-            }
-            "--started-threads" => options.threads = Threads::Started,
-            "--write-model" => options.only_write = true,
-            "--threads" => {
-                let given = value()?;
-                options.n_threads = given.parse().map_err(|_| format!("--threads is {given:?}; it must be a number"))?;
-            }
-            "--flash-attention" => {
-                options.flash_attention = match value()?.as_str() {
-                    "auto" => FlashAttention::Auto,
-                    "on" => FlashAttention::On,
-                    "off" => FlashAttention::Off,
-                    other => return Err(format!("--flash-attention is {other:?}; it must be auto, on or off")),
+    let mut own = Own { table: String::new(), origin: Origin::Kept, only_write: false };
+    let options = options::parse(&HELP, env::args().skip(1), |flag, value| {
+        match flag {
+            "--table" => {
+                own.table = value()?;
+                if !["grid", "prefill", "overhead"].contains(&own.table.as_str()) {
+                    return Err(format!("--table is {:?}; it must be grid, prefill or overhead", own.table));
                 }
             }
-            "--help" | "-h" => {
-                println!("{USAGE}");
-                return Ok(None);
-            }
-            flag if flag.starts_with('-') => return Err(format!("{flag} is no option\n\n{USAGE}")),
-            name => name.clone_into(&mut options.name),
+            "--started-threads" => own.origin = Origin::Started,
+            "--write-model" => own.only_write = true,
+            _ => return Ok(false),
         }
-    }
-    Ok(Some(options))
+        Ok(true)
+    });
+    options::run(&HELP, options, |options| bench(options, &own))
 }
 
-fn bench(options: &Options) -> Result<(), String> {
-    let synthetic = synthetic::ensure().map_err(|error| format!("cannot write the synthetic model: {error}"))?;
-    if options.only_write {
-        println!("{}", synthetic.display());
+fn bench(options: &Options, own: &Own) -> Result<(), String> {
+    let started = Instant::now();
+    if own.only_write {
+        let path = synthetic::ensure().map_err(|error| format!("cannot write the synthetic model: {error}"))?;
+        println!("{}", path.display());
         return Ok(());
     }
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/weft/models/storyteller-q8_0.gguf");
-    let small = env::var_os("WEFT_BENCH_MODEL").map_or(demo, PathBuf::from);
-    let models = [synthetic, small].map(|path| (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path));
-    let chosen: Vec<_> = models.into_iter().filter(|(name, _)| name.contains(&options.name)).collect();
-    if chosen.is_empty() {
-        return Err(format!("no model's file name holds {:?}", options.name));
-    }
-    if let Some((_, path)) = chosen.iter().find(|(_, path)| !path.is_file()) {
-        return Err(format!("there is no model at {}; WEFT_BENCH_MODEL may name another", path.display()));
-    }
-
-    println!("decoding: the engine against a bare llama_decode loop, in one run");
-    println!("  processor       {}, {} physical cores", machine::cpu(), machine::n_cores());
-    println!("  load before     {} (above 0, other work blurs the ratios)", machine::load());
-    println!("  compiler        {}", machine::compiler());
-    println!("  instructions    {}", machine::llama_features());
-    let origin = match options.threads {
-        Threads::Kept => "kept between decodes on both sides",
-        Threads::Started => "kept by the engine, started for each decode by the bare loop",
+    let candidates = models::chosen(&options.name)?;
+    let threads = Threads { n: options.n_threads.unwrap_or_else(machine::n_cores), origin: own.origin };
+    println!("decoding: the engine against bare llama_decode loops, in one run");
+    machine::describe(threads.n);
+    let origin = match own.origin {
+        Origin::Kept => "kept between decodes on both sides",
+        Origin::Started => "kept by the engine, started for each decode by the bare loop",
     };
-    println!("  threads         {}, {origin}", options.n_threads);
+    println!("                  {origin}");
     let flash_attention = match options.flash_attention {
-        FlashAttention::Auto => "auto: llama.cpp decides",
-        FlashAttention::On => "on",
-        FlashAttention::Off => "off",
+        FlashAttention::Auto => "the engine chooses",
+        FlashAttention::On => "the engine is told: on",
+        FlashAttention::Off => "the engine is told: off",
     };
     println!("  flash attention {flash_attention}");
-    for (name, path) in chosen {
-        bench_model(&name, &path, options)?;
+    let machine = Machine::measure(threads.n)?;
+    println!("  limits          {}", machine.line());
+    for candidate in candidates {
+        bench_model(&candidate, (options, own), threads, &machine)?;
     }
-    println!("\nratio: the engine's tokens/s over the bare loop's, median of the rounds, and the lowest and highest in brackets");
+    println!(
+        "\nratio: a side's tokens/s over those of the faster bare loop; engine ÷: the engine's time over the limit's, which is the"
+    );
+    println!(
+        "longer of reading weights and cells once and of computing the products; a model that fits into a cache can beat the first"
+    );
+    println!("all of it took {:.0} s", started.elapsed().as_secs_f64());
     Ok(())
 }
 
-fn bench_model(name: &str, path: &Path, options: &Options) -> Result<(), String> {
-    let config = ModelConfig { path: path.to_owned(), n_gpu_layers: Some(0), use_mmap: true, use_mlock: false };
-    let model = Arc::new(Model::load(&config, |_| {}).map_err(|error| error.to_string())?);
-    let bare = BareModel::load(path)?;
-    let (n_params, n_vocab) = (bare.n_params() as f64 / 1e6, bare.n_vocab());
-    println!("\n{name}: {n_params:.1} million parameters, vocabulary {n_vocab}");
-    let group = |title: &str| format!(" {title:<19}");
-    println!("  {:>31} │{} │{:<40} │{}", "", group("bare loop"), group("engine, greedy"), group("engine, default sampling"));
-    let (times, ratio) = (" ms/step   tokens/s", "ratio");
-    println!("  branches  shared  steps  rounds │ {times} │ {times}  {ratio:<17} │ {times}  {ratio}");
-    let Options { flash_attention, n_threads, threads, effort, .. } = *options;
-    let bench = Bench { model, bare, n_threads, threads, flash_attention, effort };
-    for n_shared in [N_EMPTY, options.n_shared] {
-        for n_branches in BRANCHES {
-            let (case, rounds) = bench.measure(n_branches, n_shared)?;
-            println!("{}", case.line(&rounds));
-        }
+fn bench_model(
+    candidate: &Candidate,
+    (options, own): (&Options, &Own),
+    threads: Threads,
+    machine: &Machine,
+) -> Result<(), String> {
+    let pair = Pair::load(candidate, options, threads, machine)?;
+    let (n_params, n_vocab) = (pair.bare.n_params() as f64 / 1e6, pair.bare.n_vocab());
+    println!("\n{}: {n_params:.1} million parameters, vocabulary {n_vocab}", candidate.name);
+    let wants = |table: &str| own.table.is_empty() || own.table == table;
+    let is_quick = options.is_quick;
+    if wants("grid") {
+        grid::measure(&pair, if is_quick { &grid::QUICK } else { &grid::FULL })?;
+    }
+    if wants("prefill") {
+        prefill::measure(&pair, if is_quick { &prefill::QUICK } else { &prefill::FULL })?;
+    }
+    if wants("overhead") {
+        overhead::measure(&pair, if is_quick { &overhead::QUICK } else { &overhead::FULL })?;
     }
     Ok(())
 }

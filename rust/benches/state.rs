@@ -12,29 +12,30 @@
 mod support {
     pub(crate) mod gguf;
     pub(crate) mod machine;
+    pub(crate) mod models;
+    pub(crate) mod options;
     pub(crate) mod synthetic;
 }
 
 use std::env;
 use std::fs;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 
-use support::{machine, synthetic};
-use weft::config::{EngineConfig, FlashAttention, Limits, ModelConfig};
+use support::options::{self, Help, Options};
+use support::{machine, models};
+use weft::config::{EngineConfig, FlashAttention, Limits};
 use weft::engine::runner::{Plan, Row, Runner, SequenceId};
 use weft::llama::{LlamaRunner, Model};
 
-const USAGE: &str = "\
-usage: cargo bench --bench state -- [--quick] [NAME]
-
-  NAME       only models whose file name holds NAME
-  --quick    shorter branches, fewer rounds: a few seconds
-
-WEFT_BENCH_MODEL names a GGUF file to measure in place of the demo model.";
+const HELP: Help = Help {
+    bench: "state",
+    quick: "shorter branches, fewer rounds: a few seconds",
+    flash_attention: "only with it, or only without; auto is both",
+    own: "",
+};
 
 const N_BRANCHES: u16 = 8;
 
@@ -47,67 +48,40 @@ const SAVED: SequenceId = SequenceId(3);
 /// Where it is restored to.
 const RESTORED: SequenceId = SequenceId(N_BRANCHES);
 
-/// What was asked for on the command line.
-struct Options {
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
     /// Tokens of each branch.
     n_tokens: u32,
     n_rounds: usize,
-    name: String,
+    n_threads: u32,
 }
 
 fn main() -> ExitCode {
-    let outcome = parse(env::args().skip(1)).and_then(|options| options.map_or(Ok(()), |options| bench(&options)));
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("state bench: {message}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// The options, or `None` after the help was printed.
-fn parse(args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
-    let mut options = Options { n_tokens: 300, n_rounds: 9, name: String::new() };
-    for arg in args {
-        match arg.as_str() {
-            // Cargo adds this one by itself.
-            "--bench" => {}
-            "--quick" => (options.n_tokens, options.n_rounds) = (60, 3),
-            "--help" | "-h" => {
-                println!("{USAGE}");
-                return Ok(None);
-            }
-            flag if flag.starts_with('-') => return Err(format!("{flag} is no option\n\n{USAGE}")),
-            name => name.clone_into(&mut options.name),
-        }
-    }
-    Ok(Some(options))
+    let options = options::parse(&HELP, env::args().skip(1), |_, _| Ok(false));
+    options::run(&HELP, options, bench)
 }
 
 fn bench(options: &Options) -> Result<(), String> {
-    let synthetic = synthetic::ensure().map_err(|error| format!("cannot write the synthetic model: {error}"))?;
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/weft/models/storyteller-q8_0.gguf");
-    let small = env::var_os("WEFT_BENCH_MODEL").map_or(demo, PathBuf::from);
-    let models = [synthetic, small].map(|path| (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path));
-    let chosen: Vec<_> = models.into_iter().filter(|(name, _)| name.contains(&options.name)).collect();
-    if chosen.is_empty() {
-        return Err(format!("no model's file name holds {:?}", options.name));
-    }
-    println!("saving and restoring one of {N_BRANCHES} branches, {} tokens long, in f16", options.n_tokens);
-    println!("  processor       {}, {} physical cores", machine::cpu(), machine::n_cores());
-    println!("  load before     {} (above 0, other work blurs the times)", machine::load());
-    println!("  compiler        {}", machine::compiler());
-    for (name, path) in chosen {
-        let config = ModelConfig { path, n_gpu_layers: Some(0), use_mmap: true, use_mlock: false };
-        let model = Arc::new(Model::load(&config, |_| {}).map_err(|error| error.to_string())?);
-        println!("\n{name}: {}", machine::llama_features());
+    let n_threads = options.n_threads.unwrap_or_else(machine::n_cores);
+    let (n_tokens, n_rounds) = if options.is_quick { (60, 3) } else { (300, 9) };
+    let effort = Effort { n_tokens, n_rounds, n_threads };
+    let settings = match options.flash_attention {
+        FlashAttention::Auto => vec![FlashAttention::On, FlashAttention::Off],
+        one => vec![one],
+    };
+    let candidates = models::chosen(&options.name)?;
+    println!("saving and restoring one of {N_BRANCHES} branches, {n_tokens} tokens long, in f16");
+    machine::describe(n_threads);
+    for candidate in candidates {
+        let model = models::load(&candidate.path)?;
+        println!("\n{}", candidate.name);
         println!(
             "  flash      cells          piece │      save             peak │   restore             peak │ one more run costs"
         );
         println!("  attention                   kB │        ms  µs/token    kB │        ms  µs/token    kB │ as many tokens as");
-        for flash_attention in [FlashAttention::On, FlashAttention::Off] {
-            bench_attention(&model, flash_attention, options)?;
+        for &flash_attention in &settings {
+            bench_attention(&model, flash_attention, effort)?;
         }
     }
     println!(
@@ -119,26 +93,27 @@ fn bench(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-fn bench_attention(model: &Arc<Model>, flash_attention: FlashAttention, options: &Options) -> Result<(), String> {
-    let n_ctx = N_PROMPT + (u32::from(N_BRANCHES) + 1) * options.n_tokens;
+fn bench_attention(model: &Arc<Model>, flash_attention: FlashAttention, effort: Effort) -> Result<(), String> {
+    let Effort { n_tokens, n_rounds, n_threads } = effort;
+    let n_ctx = N_PROMPT + (u32::from(N_BRANCHES) + 1) * n_tokens;
     let config = EngineConfig {
         n_slots: Some(u32::from(N_BRANCHES)),
         n_ctx: Some(n_ctx),
-        n_threads: Some(machine::n_cores()),
+        n_threads: Some(n_threads),
         flash_attention,
         ..EngineConfig::default()
     };
     let facts = model.facts(config.type_k, config.type_v);
     let limits = config.settle(&facts, u64::MAX, u64::MAX).map_err(|error| error.to_string())?;
     let mut runner = LlamaRunner::new(Arc::clone(model), &config, &limits).map_err(|error| error.to_string())?;
-    fan_out(&mut runner, &limits, options.n_tokens)?;
+    fan_out(&mut runner, &limits, n_tokens)?;
 
-    let range = N_PROMPT..N_PROMPT + options.n_tokens;
-    let scattered = measure_save(&mut runner, SAVED, &range, options.n_rounds)?;
+    let range = N_PROMPT..N_PROMPT + n_tokens;
+    let scattered = measure_save(&mut runner, SAVED, &range, n_rounds)?;
     runner.fork(SAVED, RESTORED, N_PROMPT);
     let piece = save(&mut runner, SAVED, &range)?;
     // All cells below are taken, so these are neighbours.
-    let restored = measure(options.n_rounds, |round| {
+    let restored = measure(n_rounds, |round| {
         if round > 0 && !runner.truncate(RESTORED, N_PROMPT) {
             return Err("the memory cannot be cut".to_owned());
         }
@@ -146,10 +121,10 @@ fn bench_attention(model: &Arc<Model>, flash_attention: FlashAttention, options:
         runner.restore(RESTORED, &piece, range.clone()).map_err(|error| error.to_string())?;
         Ok(started.elapsed().as_secs_f64() * 1e3)
     })?;
-    let adjacent = measure_save(&mut runner, RESTORED, &range, options.n_rounds)?;
+    let adjacent = measure_save(&mut runner, RESTORED, &range, n_rounds)?;
 
     let flash_attention = format!("{flash_attention:?}").to_lowercase();
-    let n_tokens = f64::from(options.n_tokens);
+    let n_tokens = f64::from(n_tokens);
     let cost = |Cost { ms, peak_kb }: &Cost| format!("{ms:>10.2} {:>9.2} {peak_kb:>7}", ms * 1e3 / n_tokens);
     let of_a_run = (scattered.ms - adjacent.ms) / (n_tokens - 1.0) / (adjacent.ms / n_tokens);
     let estimate = runner.memory().tokens_per_run;

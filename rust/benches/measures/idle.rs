@@ -7,8 +7,9 @@ use weft::config::CacheRam;
 use weft::engine::Engine;
 use weft::request::{Made, Prompt, Request, SavedPrefix, Task};
 
-use super::lab::{Lab, N_CELLS, Spread, request};
+use super::lab::{Lab, N_CELLS, request};
 use super::watch::{Stream, Watch};
+use crate::support::spread::Spread;
 
 const N_STREAMS: usize = 8;
 const N_STREAM_PROMPT: usize = 128;

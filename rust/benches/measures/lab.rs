@@ -5,13 +5,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weft::config::{CacheRam, EngineConfig, FlashAttention, ModelConfig};
+use weft::config::{CacheRam, EngineConfig, FlashAttention};
 use weft::engine::Engine;
 use weft::llama::{self, Model};
 use weft::request::{Prompt, Request, SamplingParams, Token};
 
+use super::watch::Watch;
+use crate::support::models;
+use crate::support::options::Options;
+
 /// Cells of the pool, where a part does not need a small one.
 pub(crate) const N_CELLS: u32 = 32_768;
+
+/// A round that takes so long is not repeated, however few there were.
+const LONG_ROUND: Duration = Duration::from_secs(60);
 
 /// Work that takes longer than any request here may be measured in fewer rounds.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +55,7 @@ pub(crate) struct Sizes {
 /// One model, with what is the same in all measurements.
 pub(crate) struct Lab {
     model: Arc<Model>,
-    n_threads: u32,
+    n_threads: Option<u32>,
     flash_attention: FlashAttention,
     pub(crate) effort: Effort,
     pub(crate) sizes: Sizes,
@@ -60,14 +67,9 @@ impl Lab {
     ///
     /// # Errors
     /// A message, when llama.cpp refuses the file.
-    pub(crate) fn new(
-        path: &Path,
-        (n_threads, flash_attention): (u32, FlashAttention),
-        effort: Effort,
-        sizes: Sizes,
-    ) -> Result<Self, String> {
-        let config = ModelConfig { path: path.to_owned(), n_gpu_layers: Some(0), use_mmap: true, use_mlock: false };
-        let model = Arc::new(Model::load(&config, |_| {}).map_err(|error| error.to_string())?);
+    pub(crate) fn new(path: &Path, options: &Options, effort: Effort, sizes: Sizes) -> Result<Self, String> {
+        let model = models::load(path)?;
+        let &Options { n_threads, flash_attention, .. } = options;
         let defaults = EngineConfig::default();
         let n_ctx = model.facts(defaults.type_k, defaults.type_v).n_ctx_train as usize;
         let longest = n_ctx / 8 * 7;
@@ -85,13 +87,28 @@ impl Lab {
             n_slots: Some(n_slots),
             n_ctx: Some(n_cells),
             kv_unified: Some(true),
-            n_threads: Some(self.n_threads),
-            n_threads_batch: Some(self.n_threads),
+            n_threads: self.n_threads,
+            n_threads_batch: self.n_threads,
             flash_attention: self.flash_attention,
             cache_ram,
             ..EngineConfig::default()
         };
         llama::start(&self.model, &config).map_err(|error| error.to_string())
+    }
+
+    /// Tokens of a prompt that an engine computes per second, once it knows what a row costs.
+    ///
+    /// # Errors
+    /// A message, when the engine fails.
+    pub(crate) fn prefill_speed(&self) -> Result<f64, String> {
+        let engine = self.engine(1, 1_024, CacheRam::Bytes(0))?;
+        let mut watch = Watch::new(&engine);
+        for n_tokens in [128, 256] {
+            watch.submit(request(self.fresh(n_tokens), 1, 1))?;
+            watch.read_all()?;
+        }
+        let end = watch.streams[1].branches[0].end.as_ref().ok_or("a prompt was not computed")?;
+        Ok(f64::from(end.usage.n_computed) / (end.usage.prompt_ms / 1e3))
     }
 
     /// `n_tokens` tokens that no prompt had before; none of them is special.
@@ -119,7 +136,7 @@ impl Lab {
         (n_first + (index.wrapping_mul(2_654_435_761) >> 4) % n_vocab.saturating_sub(n_first).max(1)).cast_signed()
     }
 
-    /// Rounds of something until the effort's time is over: at least `min_rounds`, whose number is given to each.
+    /// Rounds of something until the effort's time is over: at least `min_rounds` where they are not long. Each is given its number.
     ///
     /// # Errors
     /// What a round answers.
@@ -128,7 +145,8 @@ impl Lab {
         for n in 0..self.effort.max_rounds {
             // One more must be expected to end in time.
             let next_ends = started.elapsed().mul_f64((n + 1) as f64 / n.max(1) as f64);
-            if n >= min_rounds && next_ends > self.effort.part {
+            let is_long = n > 0 && started.elapsed().div_f64(n as f64) > LONG_ROUND;
+            if n >= min_rounds && next_ends > self.effort.part || is_long {
                 return Ok(n);
             }
             round(n)?;
@@ -144,30 +162,4 @@ pub(crate) fn request(prompt: Vec<Token>, n: u32, n_tokens: u32) -> Request {
     request.max_tokens = Some(n_tokens);
     request.sampling = SamplingParams { ignore_eos: true, ..SamplingParams::default() };
     request
-}
-
-/// The median, and the lowest and highest in brackets.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) lowest: f64,
-    pub(crate) highest: f64,
-}
-
-impl Spread {
-    /// Of at least one value.
-    pub(crate) fn of(values: &[f64]) -> Self {
-        let mut values = values.to_vec();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        let median =
-            if values.len().is_multiple_of(2) { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] };
-        Self { median, lowest: values[0], highest: values[values.len() - 1] }
-    }
-
-    /// With so many digits after the point.
-    pub(crate) fn show(&self, digits: usize) -> String {
-        let Self { median, lowest, highest } = self;
-        format!("{median:.digits$} ({lowest:.digits$}–{highest:.digits$})")
-    }
 }

@@ -5,8 +5,9 @@ use std::time::Instant;
 use weft::config::CacheRam;
 use weft::request::Token;
 
-use super::lab::{Lab, N_CELLS, Spread, request};
+use super::lab::{Lab, N_CELLS, request};
 use super::watch::Watch;
+use crate::support::spread::Spread;
 
 /// Slots of the engine, so that all requests of a case run at once.
 const N_SLOTS: u32 = 16;
@@ -16,9 +17,12 @@ const N_BRANCHES: u32 = 8;
 const N_USERS: usize = 8;
 const N_TURNS: usize = 3;
 
-/// Tokens that a user adds in a turn, and tokens of each answer.
+/// Most tokens that a user adds in a turn, and tokens of each answer.
 const N_ASKED: usize = 100;
 const N_ANSWERED: u32 = 50;
+
+/// How long it may take to compute all prompts of a round, in seconds: on a slow machine they are shorter.
+const PROMPTS_S: f64 = 60.0;
 
 /// Tokens of each answer to the requests that come together.
 const N_ANSWER: u32 = 32;
@@ -28,6 +32,36 @@ const N_ANSWER: u32 = 32;
 enum Prompts {
     Shared,
     Unshared,
+}
+
+/// How long the prompts are.
+#[derive(Debug, Clone, Copy)]
+struct Lengths {
+    /// Tokens of the prompt of branches and of requests that come together.
+    n_shared: usize,
+    /// Tokens that a user adds in a turn.
+    n_asked: usize,
+}
+
+impl Lengths {
+    /// As long as the lab would have them, or as much shorter as a machine that computes `speed` tokens per second needs them.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a small count")]
+    fn fitting(lab: &Lab, speed: f64) -> Self {
+        let wanted = Self { n_shared: lab.sizes.n_shared, n_asked: N_ASKED };
+        let share = (PROMPTS_S * speed / wanted.n_computed(lab) as f64).min(1.0);
+        // Shorter ones would say little about sharing.
+        let [n_shared, n_asked] = [wanted.n_shared, wanted.n_asked].map(|n| ((n as f64 * share) as usize).max(32));
+        Self { n_shared, n_asked }
+    }
+
+    /// Prompt tokens that a round computes, with and without sharing.
+    fn n_computed(self, lab: &Lab) -> usize {
+        let n_prompts = N_BRANCHES as usize + 1 + lab.sizes.n_requests + 1;
+        let n_answered = N_ANSWERED as usize;
+        let n_turns = |n: usize| n * (n + 1) / 2;
+        let unshared = n_turns(N_TURNS) * self.n_asked + n_turns(N_TURNS - 1) * n_answered;
+        n_prompts * self.n_shared + N_USERS * (unshared + N_TURNS * self.n_asked)
+    }
 }
 
 /// What a run cost.
@@ -43,25 +77,33 @@ struct Cost {
 /// A message, when the engine fails.
 pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
     let group = |title: &str| format!(" {title:<38}");
+    let speed = lab.prefill_speed()?;
+    let lengths = Lengths::fitting(lab, speed);
     println!("\n  1. The same work with and without sharing");
+    let n_most = lab.sizes.n_shared;
+    println!(
+        "  at {speed:.0} prompt tokens per second, prompts of {n_most} tokens are {} long here, and questions of {N_ASKED} {}",
+        lengths.n_shared, lengths.n_asked
+    );
     println!("  {:<44} │{} │{} │", "", group("nothing shared"), group("shared"));
     let columns = " seconds  prompt tokens       peak cells";
     println!("  {:<44} │{columns} │{columns} │ times faster, rounds", "");
-    let (n_shared, n_branch, n_requests) = (lab.sizes.n_shared, lab.sizes.n_branch, lab.sizes.n_requests);
+    let Lengths { n_shared, n_asked } = lengths;
+    let (n_branch, n_requests) = (lab.sizes.n_branch, lab.sizes.n_requests);
     let title = format!("{N_BRANCHES} branches of {n_branch} tokens of a prompt of {n_shared}");
-    compare(lab, &title, fan_out)?;
+    compare(lab, &title, |prompts, watch| fan_out(lab, lengths, prompts, watch))?;
     let title = format!("{n_requests} requests at once, the same {n_shared} tokens");
-    compare(lab, &title, crowd)?;
-    let title = format!("{N_USERS} users × {N_TURNS} turns of {N_ASKED} + {N_ANSWERED} tokens");
-    compare(lab, &title, chat)
+    compare(lab, &title, |prompts, watch| crowd(lab, lengths, prompts, watch))?;
+    let title = format!("{N_USERS} users × {N_TURNS} turns of {n_asked} + {N_ANSWERED} tokens");
+    compare(lab, &title, |prompts, watch| chat(lab, lengths, prompts, watch))
 }
 
-fn compare(lab: &Lab, title: &str, work: fn(&Lab, Prompts, &mut Watch) -> Result<(), String>) -> Result<(), String> {
+fn compare(lab: &Lab, title: &str, work: impl Fn(Prompts, &mut Watch) -> Result<(), String>) -> Result<(), String> {
     let run = |prompts| {
         let engine = lab.engine(N_SLOTS, N_CELLS, CacheRam::Default)?;
         let mut watch = Watch::new(&engine);
         let started = Instant::now();
-        work(lab, prompts, &mut watch)?;
+        work(prompts, &mut watch)?;
         let seconds = started.elapsed().as_secs_f64();
         Ok::<_, String>(Cost { seconds, n_computed: engine.stats().n_computed, peak_cells: watch.peak_cells })
     };
@@ -89,8 +131,8 @@ fn compare(lab: &Lab, title: &str, work: fn(&Lab, Prompts, &mut Watch) -> Result
 }
 
 /// One prompt, several branches.
-fn fan_out(lab: &Lab, prompts: Prompts, watch: &mut Watch) -> Result<(), String> {
-    let prompt = lab.fresh(lab.sizes.n_shared);
+fn fan_out(lab: &Lab, lengths: Lengths, prompts: Prompts, watch: &mut Watch) -> Result<(), String> {
+    let prompt = lab.fresh(lengths.n_shared);
     match prompts {
         Prompts::Shared => watch.submit(request(prompt, N_BRANCHES, lab.sizes.n_branch))?,
         Prompts::Unshared => {
@@ -103,8 +145,8 @@ fn fan_out(lab: &Lab, prompts: Prompts, watch: &mut Watch) -> Result<(), String>
 }
 
 /// Many requests with the same prompt, none of which is computed when they come.
-fn crowd(lab: &Lab, prompts: Prompts, watch: &mut Watch) -> Result<(), String> {
-    let prompt = lab.fresh(lab.sizes.n_shared);
+fn crowd(lab: &Lab, lengths: Lengths, prompts: Prompts, watch: &mut Watch) -> Result<(), String> {
+    let prompt = lab.fresh(lengths.n_shared);
     for _ in 0..lab.sizes.n_requests {
         watch.submit(request(shaped(lab, prompts, prompt.clone()), 1, N_ANSWER))?;
     }
@@ -112,12 +154,12 @@ fn crowd(lab: &Lab, prompts: Prompts, watch: &mut Watch) -> Result<(), String> {
 }
 
 /// Users who send all that was said so far, as token ids, and something new.
-fn chat(lab: &Lab, prompts: Prompts, watch: &mut Watch) -> Result<(), String> {
+fn chat(lab: &Lab, lengths: Lengths, prompts: Prompts, watch: &mut Watch) -> Result<(), String> {
     let mut histories: Vec<Vec<Token>> = vec![Vec::new(); N_USERS];
     for _ in 0..N_TURNS {
         let n_before = watch.streams.len();
         for history in &mut histories {
-            history.extend(lab.fresh(N_ASKED));
+            history.extend(lab.fresh(lengths.n_asked));
             watch.submit(request(shaped(lab, prompts, history.clone()), 1, N_ANSWERED))?;
         }
         watch.read_all()?;

@@ -1,61 +1,50 @@
 //! The yardstick: `llama_decode` in a loop, and nothing around it.
 //!
-//! A step is what no engine can leave out: fill a batch with one row per branch, decode it, wait until the logits are there. There
-//! is no sampling (the tokens are fixed beforehand), no text, no event, no queue. The context has the engine's parameters, the
-//! branches share the cells of one prompt as the engine's do, and each step fills the cells that the engine's step would.
+//! A step is what no engine can leave out: fill a batch with one row per sequence, decode it, wait until the logits are there. There
+//! is no sampling (the tokens are fixed beforehand), no text, no event, no queue. The context has the engine's parameters, its
+//! sequences hold the cells that the engine's would, and each step fills the cells that the engine's step would.
 #![allow(unsafe_code, reason = "the yardstick is llama.cpp itself, called directly")]
 
-use std::ffi::CString;
-use std::path::Path;
+use std::ops::Range;
 use std::ptr;
 use std::time::{Duration, Instant};
 
 use llama_cpp_sys_2 as sys;
-use weft::config::{EngineConfig, FlashAttention, Limits};
+use weft::config::Limits;
 
-/// A model loaded once more, beside the engine's; where weights are mapped, both use the same memory.
-pub(crate) struct BareModel(*mut sys::llama_model);
+use super::bare_model::BareModel;
+use super::shape::{Prompts, Shape};
+use super::stretch::Stretch;
 
-impl BareModel {
-    /// Loads the file. llama.cpp must be initialised and its log be taken care of, as `weft::llama::Model::load` does.
-    ///
-    /// # Errors
-    /// A message, when llama.cpp refuses the file.
-    pub(crate) fn load(path: &Path) -> Result<Self, String> {
-        let name = path.to_str().and_then(|path| CString::new(path).ok());
-        let name = name.ok_or_else(|| format!("{} is no path that llama.cpp can be given", path.display()))?;
-        // SAFETY: the default parameters hold no pointers that we would have to keep alive, and `name` outlives the call.
-        let model = unsafe { sys::llama_model_load_from_file(name.as_ptr(), sys::llama_model_default_params()) };
-        if model.is_null() { Err(format!("llama.cpp cannot load {}", path.display())) } else { Ok(Self(model)) }
-    }
-
-    /// Pieces in the vocabulary.
-    pub(crate) fn n_vocab(&self) -> u32 {
-        // SAFETY: the model is alive, and its vocabulary lives as long.
-        unsafe { sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(self.0)) }.cast_unsigned()
-    }
-
-    /// Weights of the model.
-    pub(crate) fn n_params(&self) -> u64 {
-        // SAFETY: the model is alive.
-        unsafe { sys::llama_model_n_params(self.0) }
-    }
+/// How attention is computed. The yardstick never leaves it open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flash {
+    /// As one fused kernel.
+    On,
+    /// As products of matrices, with the scores between them.
+    Off,
 }
 
-impl Drop for BareModel {
-    fn drop(&mut self) {
-        // SAFETY: loaded by `load`, freed once, and every `BareContext` borrows the model, so none is left.
-        unsafe { sys::llama_model_free(self.0) };
+impl std::fmt::Display for Flash {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(if *self == Self::On { "on" } else { "off" })
     }
 }
 
 /// Where the threads of a decode come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Threads {
-    /// One pool lives as long as the context, as the engine's does, and sleeps between decodes.
+pub(crate) enum Origin {
+    /// One pool lives as long as the context and waits for the next decode as the engine's does.
     Kept,
     /// llama.cpp starts and ends them for each graph, which is what it does unless told otherwise.
     Started,
+}
+
+/// The threads of a decode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Threads {
+    pub(crate) n: u32,
+    pub(crate) origin: Origin,
 }
 
 /// A context with the engine's parameters, and the rows of its next decode.
@@ -64,17 +53,17 @@ pub(crate) struct BareContext<'a> {
     /// Null where threads are started for each graph.
     pool: sys::ggml_threadpool_t,
     rows: Rows,
-    n_ubatch: usize,
+    limits: Limits,
     _model: &'a BareModel,
 }
 
 impl<'a> BareContext<'a> {
-    /// Makes the context that an engine of this configuration, settled to these limits, runs in. KV is f16, as the bench has it.
+    /// Makes the context that an engine of these limits runs in. KV is f16, as the bench has it.
     ///
     /// # Errors
     /// A message, when llama.cpp cannot make it, for want of memory as a rule.
-    pub(crate) fn new(model: &'a BareModel, config: &EngineConfig, limits: &Limits, threads: Threads) -> Result<Self, String> {
-        let n_threads = config.n_threads.expect("the bench gives the number of threads").cast_signed();
+    pub(crate) fn new(model: &'a BareModel, limits: &Limits, flash: Flash, threads: Threads) -> Result<Self, String> {
+        let n_threads = threads.n.cast_signed();
         // SAFETY: returns a plain struct.
         let mut params = unsafe { sys::llama_context_default_params() };
         params.n_ctx = limits.n_ctx;
@@ -86,76 +75,121 @@ impl<'a> BareContext<'a> {
         params.n_threads_batch = n_threads;
         params.kv_unified = true;
         params.no_perf = true;
-        params.flash_attn_type = match config.flash_attention {
-            FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
-            FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
-            FlashAttention::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        params.flash_attn_type = match flash {
+            Flash::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+            Flash::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
         };
         // SAFETY: the model is alive and stays so for the life of the context, which borrows it.
-        let context = unsafe { sys::llama_init_from_model(model.0, params) };
+        let context = unsafe { sys::llama_init_from_model(model.as_ptr(), params) };
         if context.is_null() {
             return Err(format!("llama.cpp cannot make a context of {} tokens", limits.n_ctx));
         }
-        let pool = match threads {
-            Threads::Started => ptr::null_mut(),
+        let pool = match threads.origin {
+            Origin::Started => ptr::null_mut(),
             // SAFETY: the parameters are complete (an empty mask is any processor), and `drop` frees the pool after the context.
-            Threads::Kept => unsafe {
+            Origin::Kept => unsafe {
                 let mut params = sys::ggml_threadpool_params_default(n_threads);
-                params.poll = 0;
+                // As long as the engine's wait before they sleep.
+                params.poll = 1;
                 let pool = sys::ggml_threadpool_new(&raw mut params);
                 sys::llama_attach_threadpool(context, pool, pool);
                 pool
             },
         };
-        Ok(Self { context, pool, rows: Rows::default(), n_ubatch: limits.n_ubatch as usize, _model: model })
+        Ok(Self { context, pool, rows: Rows::default(), limits: *limits, _model: model })
     }
 
-    /// Forgets everything, computes `prompt` once and gives it to `n_branches` sequences.
+    /// Forgets everything and gives each sequence the cells that `shape` says, from `stretch` again and again.
     ///
     /// # Errors
-    /// llama.cpp's code, when a decode fails.
-    pub(crate) fn share_prompt(&mut self, prompt: &[i32], n_branches: usize) -> Result<(), String> {
-        // SAFETY: the memory belongs to the live context.
-        unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.context), false) };
-        for (chunk, tokens) in prompt.chunks(self.n_ubatch).enumerate() {
-            self.rows.clear();
-            for (offset, &token) in tokens.iter().enumerate() {
-                self.rows.push(token, chunk * self.n_ubatch + offset, 0, false);
+    /// A message, when llama.cpp refuses the bytes.
+    pub(crate) fn fill(&mut self, shape: Shape, stretch: &Stretch) -> Result<(), String> {
+        self.clear();
+        // Restoring replaces what an id holds, so a stretch goes through an id of its own.
+        let spare = self.limits.n_seq_max as usize - 1;
+        for sequence in 0..shape.n_prompts() {
+            for start in (0..shape.n_tokens).step_by(stretch.n_tokens()) {
+                let bytes = stretch.at(start);
+                // SAFETY: the bytes are what llama.cpp wrote for a context of the same model and layout, positions aside; the id is
+                // below `n_seq_max`.
+                let n_read = unsafe { sys::llama_state_seq_set_data(self.context, bytes.as_ptr(), bytes.len(), id(spare)) };
+                if n_read == 0 {
+                    return Err(format!("llama.cpp does not restore {} tokens of sequence {sequence}", stretch.n_tokens()));
+                }
+                self.lend(spare, sequence);
+                self.forget(spare, 0);
             }
-            self.decode()?;
         }
-        for branch in 1..n_branches {
-            // SAFETY: both ids are below `n_seq_max`, and the pool is unified, so that this marks cells and copies nothing.
-            unsafe { sys::llama_memory_seq_cp(sys::llama_get_memory(self.context), 0, id(branch), -1, -1) };
+        if shape.prompts == Prompts::Shared {
+            (1..shape.n_sequences).for_each(|branch| self.lend(0, branch));
         }
         Ok(())
     }
 
-    /// Times `n_steps` decodes of one row per branch, and takes the branches back to the end of their prompt of `n_prompt` tokens.
+    /// Times the decodes that compute these of the prompt's tokens, whose predecessors sequence 0 holds, and the logits of the last.
     ///
     /// # Errors
     /// llama.cpp's code, when a decode fails.
-    pub(crate) fn time_steps(
-        &mut self,
-        tokens: &[i32],
-        n_prompt: usize,
-        n_branches: usize,
-        n_steps: usize,
-    ) -> Result<Duration, String> {
+    pub(crate) fn time_prefill(&mut self, prompt: &[i32], range: Range<usize>) -> Result<Duration, String> {
+        let started = Instant::now();
+        let n_rows = self.limits.n_ubatch as usize;
+        for (chunk, tokens) in prompt[range.clone()].chunks(n_rows).enumerate() {
+            self.rows.clear();
+            for (position, &token) in (range.start + chunk * n_rows..).zip(tokens) {
+                self.rows.push(token, position, 0, position + 1 == range.end);
+            }
+            self.decode()?;
+        }
+        Ok(started.elapsed())
+    }
+
+    /// Times `n_steps` decodes of one row per sequence, and takes the sequences back to where they were.
+    ///
+    /// # Errors
+    /// llama.cpp's code, when a decode fails.
+    pub(crate) fn time_steps(&mut self, tokens: &[i32], shape: Shape, n_steps: usize) -> Result<Duration, String> {
+        let Shape { n_sequences, n_tokens, .. } = shape;
         let started = Instant::now();
         for step in 0..n_steps {
             self.rows.clear();
-            for branch in 0..n_branches {
-                self.rows.push(tokens[(step * n_branches + branch) % tokens.len()], n_prompt + step, branch, true);
+            for sequence in 0..n_sequences {
+                self.rows.push(tokens[(step * n_sequences + sequence) % tokens.len()], n_tokens + step, sequence, true);
             }
             self.decode()?;
         }
         let elapsed = started.elapsed();
-        for branch in 0..n_branches {
-            // SAFETY: the ids are below `n_seq_max`, and the memory belongs to the live context.
-            unsafe { sys::llama_memory_seq_rm(sys::llama_get_memory(self.context), id(branch), id(n_prompt), -1) };
-        }
+        (0..n_sequences).for_each(|sequence| self.forget(sequence, n_tokens));
         Ok(elapsed)
+    }
+
+    /// What llama.cpp saves of sequence 0.
+    ///
+    /// # Errors
+    /// A message, when it saves less than it said it would.
+    pub(crate) fn save(&mut self) -> Result<Vec<u8>, String> {
+        // SAFETY: the context is alive.
+        let mut bytes = vec![0; unsafe { sys::llama_state_seq_get_size(self.context, 0) }];
+        // SAFETY: the buffer is as long as it says.
+        let n_written = unsafe { sys::llama_state_seq_get_data(self.context, bytes.as_mut_ptr(), bytes.len(), 0) };
+        if n_written == bytes.len() { Ok(bytes) } else { Err(format!("{n_written} bytes of {} were saved", bytes.len())) }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        // SAFETY: the memory belongs to the live context.
+        unsafe { sys::llama_memory_clear(sys::llama_get_memory(self.context), false) };
+    }
+
+    /// Gives `to` the cells of `from` too.
+    fn lend(&mut self, from: usize, to: usize) {
+        // SAFETY: both ids are below `n_seq_max`, and the pool is unified, so that this marks cells and copies nothing.
+        unsafe { sys::llama_memory_seq_cp(sys::llama_get_memory(self.context), id(from), id(to), -1, -1) };
+    }
+
+    /// Takes the cells from position `start` on away from `sequence`.
+    fn forget(&mut self, sequence: usize, start: usize) {
+        // SAFETY: the id is below `n_seq_max`, and the memory belongs to the live context.
+        unsafe { sys::llama_memory_seq_rm(sys::llama_get_memory(self.context), id(sequence), id(start), -1) };
     }
 
     /// Decodes the rows and waits until their logits are there.

@@ -3,11 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft::config::EngineConfig;
+use weft::config::{CacheRam, EngineConfig};
+use weft::engine::{Completions, Engine, Ready};
 use weft::llama::{self, Model};
-use weft::request::{Event, FinishReason, Prompt, Request, SamplingParams};
+use weft::request::{Event, FinishReason, Finished, Made, Prompt, Request, SamplingParams, SavedPiece, SavedPrefix, Task, Token};
 
-/// How the branches of a run choose their tokens.
+use super::bare::Flash;
+use super::shape::{Prompts, Shape};
+use super::stretch;
+
+/// Tokens that all sequences but the last may write beyond what is timed: those that start before it, and those that must not end
+/// before it.
+pub(crate) const HEAD_START: usize = 32;
+
+/// Tokens of the prompt that shows how attention is computed.
+const N_SHOWN: usize = 16;
+
+/// How the sequences of a run choose their tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sampling {
     /// The most likely token.
@@ -16,43 +28,150 @@ pub(crate) enum Sampling {
     Default,
 }
 
-/// Times `n_steps` decodes of `n_branches` branches of one prompt in an engine of their own, from each branch's first token, which
-/// the prefill yields, to its last.
-///
-/// The engine is new, so that no cached branch of an earlier run makes its steps dearer. The time is the engine's own, since a
-/// reader's clock would start late by as much as a busy machine lets the reader wait for its turn. It is the last branch's, which
-/// starts when all that happens once (prefill, forks) is over; in every branch, the same decodes lie between first token and last.
-///
-/// # Errors
-/// A message, when the engine fails, or when a branch did not take exactly its steps.
-pub(crate) fn time_steps(
-    model: &Arc<Model>,
-    config: &EngineConfig,
-    (prompt, n_branches, n_steps): (&[i32], usize, usize),
-    sampling: Sampling,
-) -> Result<Duration, String> {
-    let n_tokens = u32::try_from(n_steps + 1).expect("the bench takes few steps");
-    let mut request = Request::new(Prompt::from_tokens(prompt.to_vec()), 0);
-    request.n = u32::try_from(n_branches).expect("the bench asks for few branches");
-    request.max_tokens = Some(n_tokens);
-    request.sampling = SamplingParams { ignore_eos: true, ..SamplingParams::default() };
-    if sampling == Sampling::Greedy {
-        request.sampling.temperature = 0.0;
+/// The engine as one row of a table has it. Each measurement starts one anew, so that no cached branch of an earlier one makes its
+/// steps dearer.
+pub(crate) struct EngineSide {
+    pub(crate) model: Arc<Model>,
+    /// With no store, so that a prompt that was loaded stays in the pool, and nothing moves while steps are timed.
+    pub(crate) config: EngineConfig,
+    pub(crate) shape: Shape,
+    /// What every prompt is made of.
+    pub(crate) pieces: Vec<SavedPiece>,
+    /// At least as many as the prompts have together.
+    pub(crate) tokens: Vec<Token>,
+}
+
+/// What belongs to every configuration of the engine in these benches.
+pub(crate) fn config(n_slots: u32, n_cells: usize) -> EngineConfig {
+    EngineConfig {
+        n_slots: Some(n_slots),
+        n_ctx: Some(u32::try_from(n_cells.next_multiple_of(256)).expect("the bench needs few cells")),
+        kv_unified: Some(true),
+        cache_ram: CacheRam::Bytes(0),
+        ..EngineConfig::default()
     }
-    let engine = llama::start(model, config).map_err(|error| error.to_string())?;
-    let completions = engine.submit(request, None).map_err(|error| error.to_string())?;
-    let mut last_branch_ms = None;
-    for event in completions {
-        if let Event::Finished(end) = event.map_err(|error| error.to_string())? {
-            if end.reason != FinishReason::Length || end.usage.n_predicted != n_tokens {
-                let (reason, n_predicted) = (end.reason, end.usage.n_predicted);
-                return Err(format!("a branch ended after {n_predicted} tokens of {n_tokens} ({reason:?})"));
+}
+
+impl EngineSide {
+    /// Times `n_steps` decodes of all sequences, from the first token of the last of them to its last.
+    ///
+    /// The time is the engine's own, since a reader's clock would start late by as much as a busy machine lets the reader wait for
+    /// its turn. It is that of the sequence that starts last, when all that happens once (prompts, forks) is over, and the others
+    /// run for as long; in every branch of one prompt, the same decodes lie between first token and last.
+    ///
+    /// # Errors
+    /// A message, when the engine fails, or when a sequence did not take exactly its steps.
+    pub(crate) fn time_steps(&self, n_steps: usize, sampling: Sampling) -> Result<Duration, String> {
+        let engine = self.start()?;
+        let prompts = self.load_prompts(&engine)?;
+        let n_timed = n_steps + 1;
+        let branches = match self.shape.prompts {
+            Prompts::Shared => self.shape.n_sequences,
+            Prompts::Own => 1,
+        };
+        let n_last = prompts.len() - 1;
+        let submit = |(place, prompt): (usize, Vec<Token>)| {
+            let mut request = Request::new(Prompt::from_tokens(prompt), 0);
+            request.n = number(branches);
+            request.max_tokens = Some(number(if place == n_last { n_timed } else { n_timed + HEAD_START }));
+            request.sampling = SamplingParams { ignore_eos: true, ..SamplingParams::default() };
+            if sampling == Sampling::Greedy {
+                request.sampling.temperature = 0.0;
             }
-            if end.index as usize + 1 == n_branches {
-                last_branch_ms = Some(end.usage.predicted_ms);
+            engine.submit(request, None).map_err(|error| error.to_string())
+        };
+        let mut streams = prompts.into_iter().enumerate().map(submit).collect::<Result<Vec<_>, _>>()?;
+        let last = streams.pop().expect("there is a prompt");
+        let ends = ends(last)?;
+        let is_whole = |end: &Finished| end.reason == FinishReason::Length && end.usage.n_predicted == number(n_timed);
+        if let Some(Finished { reason, usage, .. }) = ends.iter().find(|end| !is_whole(end)) {
+            return Err(format!("a branch ended after {} tokens of {n_timed} ({reason:?})", usage.n_predicted));
+        }
+        for stream in &streams {
+            let Ready::Events(events) = stream.try_events(usize::MAX).map_err(|error| error.to_string())? else {
+                return Err("a sequence had not begun when others were timed".to_owned());
+            };
+            if events.len() < n_timed || events.iter().any(|event| matches!(event, Event::Finished(_))) {
+                return Err(format!("a sequence ran for {} steps, not beside all of the {n_steps} timed ones", events.len()));
             }
         }
+        let end = ends.iter().find(|end| end.index as usize + 1 == branches).ok_or("the stream ended before its last branch")?;
+        Ok(Duration::from_secs_f64(end.usage.predicted_ms / 1e3))
     }
-    let milliseconds = last_branch_ms.ok_or("the stream ended before its last branch")?;
-    Ok(Duration::from_secs_f64(milliseconds / 1e3))
+
+    /// How this engine computes attention: seen in the KV that it saves, whatever its configuration left open.
+    ///
+    /// # Errors
+    /// A message, when the engine fails, or saves what cannot be told.
+    pub(crate) fn flash(&self) -> Result<Flash, String> {
+        let engine = self.start()?;
+        let prompt = Prompt::from_tokens(self.tokens[..N_SHOWN].to_vec());
+        let saved = engine.submit(Request::for_task(prompt, Task::Save { computes: true }), None);
+        let end = ends(saved.map_err(|error| error.to_string())?)?.pop();
+        let Some(Made::Saved(saved)) = end.and_then(|end| end.made).map(|made| *made) else {
+            return Err("the engine saved nothing".to_owned());
+        };
+        saved.pieces.first().and_then(|piece| stretch::layout(&piece.bytes)).ok_or_else(|| "what it saved is unknown".to_owned())
+    }
+
+    /// Times the prefill of each of `lengths` in an engine that has computed a short prompt before: it needs to know what a row
+    /// costs before it takes as many at once as it may.
+    ///
+    /// # Errors
+    /// A message, when the engine fails.
+    pub(crate) fn time_prefills(&self, lengths: &[usize]) -> Result<Vec<Duration>, String> {
+        const N_KNOWN: usize = 128;
+        let engine = self.start()?;
+        let times = [N_KNOWN].iter().chain(lengths).enumerate().map(|(place, &n_tokens)| {
+            let mut request = Request::new(Prompt::from_tokens(self.prompt(place, n_tokens)), 0);
+            request.max_tokens = Some(1);
+            let stream = engine.submit(request, None).map_err(|error| error.to_string())?;
+            let end = ends(stream)?.pop().ok_or("a stream ended with nothing")?;
+            if end.usage.n_computed as usize != n_tokens {
+                return Err(format!("of {n_tokens} tokens {} were computed", end.usage.n_computed));
+            }
+            Ok(Duration::from_secs_f64(end.usage.prompt_ms / 1e3))
+        });
+        times.skip(1).collect()
+    }
+
+    fn start(&self) -> Result<Engine, String> {
+        llama::start(&self.model, &self.config).map_err(|error| error.to_string())
+    }
+
+    /// Puts every prompt's cells into the pool.
+    fn load_prompts(&self, engine: &Engine) -> Result<Vec<Vec<Token>>, String> {
+        let prompts: Vec<Vec<Token>> = (0..self.shape.n_prompts()).map(|place| self.prompt(place, self.shape.n_tokens)).collect();
+        for prompt in &prompts {
+            let saved = SavedPrefix { tokens: prompt.clone(), pieces: self.pieces.clone(), logits: None };
+            let load = Request::for_task(Prompt::from_tokens(prompt.clone()), Task::Load(Arc::new(saved)));
+            ends(engine.submit(load, None).map_err(|error| error.to_string())?)?;
+        }
+        let n_cells = engine.stats().n_cells_idle;
+        if n_cells < self.shape.n_cells() {
+            return Err(format!("of {} tokens {n_cells} are in the pool", self.shape.n_cells()));
+        }
+        Ok(prompts)
+    }
+
+    /// Prompt number `place`, which has nothing in common with those before it.
+    fn prompt(&self, place: usize, n_tokens: usize) -> Vec<Token> {
+        let mut prompt = self.tokens[..n_tokens].to_vec();
+        prompt[0] = self.tokens[place];
+        prompt
+    }
+}
+
+/// Reads a stream to its end: how each branch ended.
+fn ends(stream: Completions) -> Result<Vec<Finished>, String> {
+    let ends = stream.filter_map(|event| match event {
+        Ok(Event::Token(_)) => None,
+        Ok(Event::Finished(end)) => Some(Ok(end)),
+        Err(error) => Some(Err(error.to_string())),
+    });
+    ends.collect()
+}
+
+fn number(n: usize) -> u32 {
+    u32::try_from(n).expect("the bench asks for few tokens")
 }

@@ -9,9 +9,17 @@ use std::thread;
 
 use llama_cpp_sys_2 as sys;
 
+/// Prints what every figure below has to be read with.
+pub(crate) fn describe(n_threads: u32) {
+    println!("  processor       {}, {} physical cores", cpu(), n_cores());
+    println!("  load before     {} (above 0, other work blurs the figures)", load());
+    println!("  compiler        {}", compiler());
+    println!("  instructions    {}", llama_features());
+    println!("  threads         {n_threads}");
+}
+
 /// The processor's name, as Linux gives it.
-#[must_use]
-pub(crate) fn cpu() -> String {
+fn cpu() -> String {
     let name = cpu_lines("model name").next();
     name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
@@ -26,16 +34,25 @@ pub(crate) fn n_cores() -> u32 {
     u32::try_from(n_cores).expect("a machine has fewer than four billion cores")
 }
 
-/// How many threads wanted to run over the last minute, as Linux gives it: what the figures have to be read with.
+/// Bytes of the processor's largest cache, where Linux tells.
 #[must_use]
-pub(crate) fn load() -> String {
+pub(crate) fn cache_bytes() -> Option<usize> {
+    let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
+    let sizes = caches.flatten().filter_map(|cache| {
+        let size = fs::read_to_string(cache.path().join("size")).ok()?;
+        size.trim().strip_suffix('K')?.parse::<usize>().ok()
+    });
+    sizes.max().map(|kib| kib << 10)
+}
+
+/// How many threads wanted to run over the last minute, as Linux gives it: what the figures have to be read with.
+fn load() -> String {
     let averages = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     averages.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown").to_owned()
 }
 
 /// The compiler that the build was told to make llama.cpp with, in its own words.
-#[must_use]
-pub(crate) fn compiler() -> String {
+fn compiler() -> String {
     let compiler = option_env!("CXX").unwrap_or("c++");
     let output = Command::new(compiler).arg("--version").output().ok();
     let version = output.and_then(|output| String::from_utf8(output.stdout).ok());
@@ -44,8 +61,7 @@ pub(crate) fn compiler() -> String {
 }
 
 /// The instruction sets and options that llama.cpp was compiled for, such as `AVX512 AMX_INT8 REPACK`.
-#[must_use]
-pub(crate) fn llama_features() -> String {
+fn llama_features() -> String {
     // SAFETY: returns a string that lives as long as the process; nobody else is loading a backend meanwhile.
     let features = unsafe { CStr::from_ptr(sys::llama_print_system_info()) }.to_string_lossy();
     let enabled = features.split('|').filter_map(|feature| feature.trim().strip_suffix(" = 1"));

@@ -1,8 +1,15 @@
 //! What the benches of decoding stand on.
 
 pub(crate) mod bare;
-pub(crate) mod case;
+pub(crate) mod bare_model;
 pub(crate) mod engine;
 pub(crate) mod gguf;
 pub(crate) mod machine;
+pub(crate) mod models;
+pub(crate) mod options;
+pub(crate) mod pair;
+pub(crate) mod roofline;
+pub(crate) mod shape;
+pub(crate) mod spread;
+pub(crate) mod stretch;
 pub(crate) mod synthetic;

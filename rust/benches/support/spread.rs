@@ -1,0 +1,27 @@
+//! Several measurements of one thing.
+
+/// The median, and the lowest and highest.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) lowest: f64,
+    pub(crate) highest: f64,
+}
+
+impl Spread {
+    /// Of at least one value.
+    pub(crate) fn of(values: &[f64]) -> Self {
+        let mut values = values.to_vec();
+        values.sort_by(f64::total_cmp);
+        let middle = values.len() / 2;
+        let median =
+            if values.len().is_multiple_of(2) { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] };
+        Self { median, lowest: values[0], highest: values[values.len() - 1] }
+    }
+
+    /// With so many digits after the point, the lowest and highest in brackets.
+    pub(crate) fn show(&self, digits: usize) -> String {
+        let Self { median, lowest, highest } = self;
+        format!("{median:.digits$} ({lowest:.digits$}–{highest:.digits$})")
+    }
+}

@@ -1,0 +1,127 @@
+//! What the engine costs: its steps against those of a bare loop that computes attention as the engine does.
+
+use std::time::{Duration, Instant};
+
+use crate::support::engine::{HEAD_START, Sampling};
+use crate::support::pair::Pair;
+use crate::support::shape::{Prompts, Shape};
+use crate::support::spread::Spread;
+
+/// Most steps of one measurement; cells are set aside for them.
+const MAX_STEPS: usize = 256;
+
+/// Fewest steps of one measurement, however slow.
+const MIN_STEPS: usize = 4;
+
+/// How much is measured, and for how long.
+pub(crate) struct Effort {
+    /// Branches of the rows.
+    pub(crate) n_sequences: &'static [usize],
+    /// Tokens of the prompt that they share.
+    pub(crate) n_tokens: &'static [usize],
+    /// Aimed-at time of one side's steps in one round.
+    pub(crate) side: Duration,
+    /// A row begins no round after this long; as many as `min_rounds` are always measured.
+    pub(crate) row: Duration,
+    pub(crate) min_rounds: usize,
+    pub(crate) max_rounds: usize,
+}
+
+pub(crate) const FULL: Effort = Effort {
+    n_sequences: &[1, 8, 32],
+    n_tokens: &[16, 1_000],
+    side: Duration::from_millis(600),
+    row: Duration::from_secs(7),
+    min_rounds: 3,
+    max_rounds: 15,
+};
+
+pub(crate) const QUICK: Effort = Effort {
+    n_sequences: &[1, 8, 32],
+    n_tokens: &[16],
+    side: Duration::from_millis(250),
+    row: Duration::from_millis(1_500),
+    min_rounds: 1,
+    max_rounds: 5,
+};
+
+/// The times of one step in seconds, per round.
+#[derive(Default)]
+struct Rounds {
+    bare: Vec<f64>,
+    greedy: Vec<f64>,
+    sampled: Vec<f64>,
+}
+
+/// Prints the table.
+///
+/// # Errors
+/// A message, when either side fails.
+pub(crate) fn measure(pair: &Pair<'_>, effort: &Effort) -> Result<(), String> {
+    println!("\n  The engine against a bare loop of its own configuration, branches of one prompt");
+    let group = |title: &str| format!(" {title:<19}");
+    println!("  {:>38} │{} │{:<41} │{}", "", group("bare loop"), group("engine, greedy"), group("engine, default sampling"));
+    let times = "    ms/step  tokens/s";
+    println!("  branches × shared  flash steps rounds │{times}│{times} {:<20} │{times} ratio", "ratio");
+    for n_tokens in pair.lengths(effort.n_tokens) {
+        for &n_sequences in effort.n_sequences {
+            println!("{}", measure_row(pair, Shape { n_sequences, n_tokens, prompts: Prompts::Shared }, effort)?);
+        }
+    }
+    println!("  ratio: the engine's tokens/s over the bare loop's, median of the rounds, and the lowest and highest in brackets");
+    Ok(())
+}
+
+fn measure_row(pair: &Pair<'_>, shape: Shape, effort: &Effort) -> Result<String, String> {
+    let engine = pair.engine_side(shape, MAX_STEPS)?;
+    let limits = pair.limits(&engine.config)?;
+    let flash = engine.flash()?;
+    let mut context = pair.filled(&limits, flash, shape)?;
+    let mut time_bare = |n_steps| context.time_steps(&pair.tokens, shape, n_steps);
+    // The first steps also warm the caches up; those that follow say how many steps fill the time.
+    time_bare(2)?;
+    let step = time_bare(MIN_STEPS)?.div_f64(MIN_STEPS as f64);
+    let n_fit = limits.n_ctx_slot as usize - shape.n_tokens - HEAD_START - 2;
+    let n_steps = (effort.side.div_duration_f64(step) as usize).clamp(MIN_STEPS, MAX_STEPS.min(n_fit));
+
+    let mut rounds = Rounds::default();
+    let started = Instant::now();
+    for round in 0..effort.max_rounds {
+        if round >= effort.min_rounds && started.elapsed().mul_f64((round + 1) as f64 / round as f64) > effort.row {
+            break;
+        }
+        let [bare, greedy, sampled] = if round % 2 == 0 {
+            let bare = time_bare(n_steps)?;
+            [bare, engine.time_steps(n_steps, Sampling::Greedy)?, engine.time_steps(n_steps, Sampling::Default)?]
+        } else {
+            // The other way around, so that a steady drift of the machine favours no side.
+            let sampled = engine.time_steps(n_steps, Sampling::Default)?;
+            let greedy = engine.time_steps(n_steps, Sampling::Greedy)?;
+            [time_bare(n_steps)?, greedy, sampled]
+        };
+        let per_step = |elapsed: Duration| elapsed.as_secs_f64() / n_steps as f64;
+        rounds.bare.push(per_step(bare));
+        rounds.greedy.push(per_step(greedy));
+        rounds.sampled.push(per_step(sampled));
+    }
+
+    let speed = |times: &[f64]| {
+        let step = Spread::of(times).median;
+        format!("{:>11.3} {:>9.1}", step * 1e3, shape.n_sequences as f64 / step)
+    };
+    let ratio = |times: &[f64]| {
+        let ratios: Vec<f64> = rounds.bare.iter().zip(times).map(|(bare, engine)| bare / engine).collect();
+        Spread::of(&ratios).show(3)
+    };
+    Ok(format!(
+        "  {:>8} × {:<6}  {flash:<5} {n_steps:>5} {:>6} │{}│{} {:<20} │{} {}",
+        shape.n_sequences,
+        shape.n_tokens,
+        rounds.bare.len(),
+        speed(&rounds.bare),
+        speed(&rounds.greedy),
+        ratio(&rounds.greedy),
+        speed(&rounds.sampled),
+        ratio(&rounds.sampled),
+    ))
+}
