@@ -29,7 +29,7 @@ mod tables {
 
 use std::env;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use support::bare::{Origin, Threads};
 use support::models::{self, Candidate};
@@ -38,7 +38,6 @@ use support::pair::Pair;
 use support::roofline::Machine;
 use support::{machine, synthetic};
 use tables::{grid, overhead, prefill};
-use weft::config::FlashAttention;
 
 const HELP: Help = Help {
     bench: "decode",
@@ -50,6 +49,10 @@ const HELP: Help = Help {
   --write-model                    write the synthetic model, print its path, and stop
 ",
 };
+
+/// Longest time for tuning, which a user gives a minute. The slowest machines take longer for what must be measured.
+const TUNING: Duration = Duration::from_secs(15);
+const QUICK_TUNING: Duration = Duration::from_secs(3);
 
 /// Which tables are asked for, and how the bare loop gets its threads.
 struct Own {
@@ -87,18 +90,12 @@ fn bench(options: &Options, own: &Own) -> Result<(), String> {
     let candidates = models::chosen(&options.name)?;
     let threads = Threads { n: options.n_threads.unwrap_or_else(machine::n_cores), origin: own.origin };
     println!("decoding: the engine against bare llama_decode loops, in one run");
-    machine::describe(threads.n);
+    machine::describe(options.n_threads);
     let origin = match own.origin {
         Origin::Kept => "kept between decodes on both sides",
         Origin::Started => "kept by the engine, started for each decode by the bare loop",
     };
     println!("                  {origin}");
-    let flash_attention = match options.flash_attention {
-        FlashAttention::Auto => "the engine chooses",
-        FlashAttention::On => "the engine is told: on",
-        FlashAttention::Off => "the engine is told: off",
-    };
-    println!("  flash attention {flash_attention}");
     let machine = Machine::measure(threads.n)?;
     println!("  limits          {}", machine.line());
     for candidate in candidates {
@@ -126,7 +123,8 @@ fn bench_model(
     let wants = |table: &str| own.table.is_empty() || own.table == table;
     let is_quick = options.is_quick;
     if wants("grid") {
-        grid::measure(&pair, if is_quick { &grid::QUICK } else { &grid::FULL })?;
+        let tuned = pair.tune(if is_quick { QUICK_TUNING } else { TUNING })?;
+        grid::measure(&pair, tuned, if is_quick { &grid::QUICK } else { &grid::FULL })?;
     }
     if wants("prefill") {
         prefill::measure(&pair, if is_quick { &prefill::QUICK } else { &prefill::FULL })?;

@@ -83,7 +83,7 @@ fn bench(options: &Options, parts: &[Part]) -> Result<(), String> {
     let started = Instant::now();
     let candidates = models::chosen(&options.name)?;
     println!("sharing: the engine against itself, in one run");
-    machine::describe(options.n_threads.unwrap_or_else(machine::n_cores));
+    machine::describe(options.n_threads);
     println!("  flash attention {}", format!("{:?}", options.flash_attention).to_lowercase());
     let (effort, sizes) = if options.is_quick { QUICK } else { FULL };
     for candidate in candidates {

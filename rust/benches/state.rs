@@ -72,7 +72,7 @@ fn bench(options: &Options) -> Result<(), String> {
     };
     let candidates = models::chosen(&options.name)?;
     println!("saving and restoring one of {N_BRANCHES} branches, {n_tokens} tokens long, in f16");
-    machine::describe(n_threads);
+    machine::describe(options.n_threads);
     for candidate in candidates {
         let model = models::load(&candidate.path)?;
         println!("\n{}", candidate.name);

@@ -3,21 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft::config::{CacheRam, EngineConfig};
+use weft::config::{CacheRam, EngineConfig, FlashAttention};
 use weft::engine::{Completions, Engine, Ready};
-use weft::llama::{self, Model};
-use weft::request::{Event, FinishReason, Finished, Made, Prompt, Request, SamplingParams, SavedPiece, SavedPrefix, Task, Token};
+use weft::llama::{Model, Settled};
+use weft::request::{Event, FinishReason, Finished, Prompt, Request, SamplingParams, SavedPiece, SavedPrefix, Task, Token};
 
 use super::bare::Flash;
 use super::shape::{Prompts, Shape};
-use super::stretch;
 
 /// Tokens that all sequences but the last may write beyond what is timed: those that start before it, and those that must not end
 /// before it.
 pub(crate) const HEAD_START: usize = 32;
-
-/// Tokens of the prompt that shows how attention is computed.
-const N_SHOWN: usize = 16;
 
 /// How the sequences of a run choose their tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +30,8 @@ pub(crate) struct EngineSide {
     pub(crate) model: Arc<Model>,
     /// With no store, so that a prompt that was loaded stays in the pool, and nothing moves while steps are timed.
     pub(crate) config: EngineConfig,
+    /// What the engine makes of it.
+    pub(crate) settled: Settled,
     pub(crate) shape: Shape,
     /// What every prompt is made of.
     pub(crate) pieces: Vec<SavedPiece>,
@@ -99,19 +97,13 @@ impl EngineSide {
         Ok(Duration::from_secs_f64(end.usage.predicted_ms / 1e3))
     }
 
-    /// How this engine computes attention: seen in the KV that it saves, whatever its configuration left open.
-    ///
-    /// # Errors
-    /// A message, when the engine fails, or saves what cannot be told.
-    pub(crate) fn flash(&self) -> Result<Flash, String> {
-        let engine = self.start()?;
-        let prompt = Prompt::from_tokens(self.tokens[..N_SHOWN].to_vec());
-        let saved = engine.submit(Request::for_task(prompt, Task::Save { computes: true }), None);
-        let end = ends(saved.map_err(|error| error.to_string())?)?.pop();
-        let Some(Made::Saved(saved)) = end.and_then(|end| end.made).map(|made| *made) else {
-            return Err("the engine saved nothing".to_owned());
-        };
-        saved.pieces.first().and_then(|piece| stretch::layout(&piece.bytes)).ok_or_else(|| "what it saved is unknown".to_owned())
+    /// How this engine computes attention.
+    pub(crate) fn flash(&self) -> Flash {
+        match self.settled.choice.flash_attention {
+            FlashAttention::Off => Flash::Off,
+            // What is left to llama.cpp is on where the kernels have it, and those of every CPU do.
+            FlashAttention::On | FlashAttention::Auto => Flash::On,
+        }
     }
 
     /// Times the prefill of each of `lengths` in an engine that has computed a short prompt before: it needs to know what a row
@@ -136,7 +128,7 @@ impl EngineSide {
     }
 
     fn start(&self) -> Result<Engine, String> {
-        llama::start(&self.model, &self.config).map_err(|error| error.to_string())
+        self.settled.start(&self.model, &self.config).map_err(|error| error.to_string())
     }
 
     /// Puts every prompt's cells into the pool.

@@ -1,37 +1,24 @@
 //! What a figure was measured on: a ratio may travel, a time never does.
-#![allow(unsafe_code, reason = "llama.cpp says itself what it was compiled for")]
 
-use std::collections::BTreeSet;
-use std::ffi::CStr;
 use std::fs;
 use std::process::Command;
-use std::thread;
 
-use llama_cpp_sys_2 as sys;
+use weft::llama::machine::Hardware;
 
 /// Prints what every figure below has to be read with.
-pub(crate) fn describe(n_threads: u32) {
-    println!("  processor       {}, {} physical cores", cpu(), n_cores());
+pub(crate) fn describe(n_threads: Option<u32>) {
+    let Hardware { cpu, n_cores, instructions, .. } = Hardware::read();
+    println!("  processor       {cpu}, {n_cores} physical cores");
     println!("  load before     {} (above 0, other work blurs the figures)", load());
     println!("  compiler        {}", compiler());
-    println!("  instructions    {}", llama_features());
-    println!("  threads         {n_threads}");
+    println!("  instructions    {instructions}");
+    println!("  threads         {}", n_threads.unwrap_or(n_cores));
 }
 
-/// The processor's name, as Linux gives it.
-fn cpu() -> String {
-    let name = cpu_lines("model name").next();
-    name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
-}
-
-/// Cores that have an arithmetic unit of their own, at most as many as this process may use.
+/// Physical cores that this process may use: the threads of a decode, unless others are asked for.
 #[must_use]
 pub(crate) fn n_cores() -> u32 {
-    let cores: BTreeSet<_> = cpu_lines("physical id").zip(cpu_lines("core id")).collect();
-    let n_allowed = thread::available_parallelism().map_or(1, usize::from);
-    // Where the system does not tell its cores, as on ARM, every processor is taken for one.
-    let n_cores = if cores.is_empty() { n_allowed } else { cores.len().min(n_allowed) };
-    u32::try_from(n_cores).expect("a machine has fewer than four billion cores")
+    Hardware::read().n_cores
 }
 
 /// Bytes of the processor's largest cache, where Linux tells.
@@ -58,21 +45,4 @@ fn compiler() -> String {
     let version = output.and_then(|output| String::from_utf8(output.stdout).ok());
     let version = version.and_then(|text| text.lines().next().map(str::to_owned));
     version.unwrap_or_else(|| format!("{compiler} (version unknown)"))
-}
-
-/// The instruction sets and options that llama.cpp was compiled for, such as `AVX512 AMX_INT8 REPACK`.
-fn llama_features() -> String {
-    // SAFETY: returns a string that lives as long as the process; nobody else is loading a backend meanwhile.
-    let features = unsafe { CStr::from_ptr(sys::llama_print_system_info()) }.to_string_lossy();
-    let enabled = features.split('|').filter_map(|feature| feature.trim().strip_suffix(" = 1"));
-    enabled.map(|feature| feature.rsplit(' ').next().unwrap_or(feature)).collect::<Vec<_>>().join(" ")
-}
-
-fn cpu_lines(key: &str) -> impl Iterator<Item = String> {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let values = text.lines().filter_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        (name.trim() == key).then(|| value.trim().to_owned())
-    });
-    values.collect::<Vec<_>>().into_iter()
 }

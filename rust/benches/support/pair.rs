@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use weft::config::{EngineConfig, FlashAttention, Limits};
-use weft::llama::Model;
+use weft::config::{Choice, EngineConfig, FlashAttention, Limits, Tuned};
+use weft::llama::{Model, Settled, tune};
 
 use super::bare::{BareContext, Flash, Threads};
 use super::bare_model::BareModel;
@@ -81,46 +82,60 @@ impl<'a> Pair<'a> {
         lengths
     }
 
+    /// What is measured to be fastest here; `None` where the rule's choice is.
+    ///
+    /// # Errors
+    /// A message, when the model cannot compute.
+    pub(crate) fn tune(&self, budget: Duration) -> Result<Option<Tuned>, String> {
+        let config = self.config(None, 2_048);
+        let tuned = tune::measure(&self.model, &config, budget, |_| {}).map_err(|error| error.to_string())?.best;
+        let [by_rule, by_measurement] = [None, Some(tuned)].map(|tuned| {
+            let settled = Settled::new(&self.model, &EngineConfig { tuned, ..config.clone() });
+            settled.map(|settled| settled.choice).map_err(|error| error.to_string())
+        });
+        let (by_rule, by_measurement) = (by_rule?, by_measurement?);
+        println!("  chosen by rule  {}", by_rule.summary);
+        println!("  by tuning       {}", by_measurement.summary);
+        let how = |choice: &Choice| (choice.flash_attention, choice.n_threads, choice.n_threads_batch);
+        Ok((how(&by_rule) != how(&by_measurement)).then_some(tuned))
+    }
+
     /// The engine's side, with room for `n_steps` steps of every sequence.
     ///
     /// # Errors
     /// A message, when the prompt's state cannot be computed.
-    pub(crate) fn engine_side(&self, shape: Shape, n_steps: usize) -> Result<EngineSide, String> {
+    pub(crate) fn engine_side(&self, shape: Shape, n_steps: usize, tuned: Option<Tuned>) -> Result<EngineSide, String> {
         // The last token of a cached prompt is computed again, in a cell of its own.
         let n_each = 1 + n_steps + 1 + engine::HEAD_START + SPARE_CELLS;
-        let mut side = self.empty_engine_side(shape, shape.n_cells() + shape.n_sequences * n_each);
-        // The engine turns V where its own lies otherwise.
-        let flash = if self.flash_attention == FlashAttention::On { Flash::On } else { Flash::Off };
-        let stretch = self.stretch(flash, &self.limits(&side.config)?, shape.n_tokens)?;
-        side.pieces = stretch.pieces(shape.n_tokens);
+        let mut side = self.empty_engine_side(shape, shape.n_cells() + shape.n_sequences * n_each, tuned)?;
+        side.pieces = self.stretch(side.flash(), &side.settled.limits, shape.n_tokens)?.pieces(shape.n_tokens);
         Ok(side)
     }
 
     /// The engine's side for prompts that it computes, two of them at once in the pool.
-    pub(crate) fn prefill_side(&self, n_tokens: usize) -> EngineSide {
-        let shape = Shape { n_sequences: 2, n_tokens, prompts: Prompts::Own };
-        self.empty_engine_side(shape, shape.n_cells() + shape.n_sequences * SPARE_CELLS)
-    }
-
-    fn empty_engine_side(&self, shape: Shape, n_cells: usize) -> EngineSide {
-        let config = EngineConfig {
-            n_threads: self.n_threads,
-            n_threads_batch: self.n_threads,
-            flash_attention: self.flash_attention,
-            ..engine::config(N_SLOTS, n_cells)
-        };
-        let (model, tokens) = (Arc::clone(&self.model), self.tokens.clone());
-        EngineSide { model, config, shape, pieces: Vec::new(), tokens }
-    }
-
-    /// What the engine settles this configuration to.
     ///
     /// # Errors
-    /// A message, when it is out of range.
-    pub(crate) fn limits(&self, config: &EngineConfig) -> Result<Limits, String> {
-        let facts = self.model.facts(config.type_k, config.type_v);
-        // The pool's size is given, so that free memory does not matter.
-        config.settle(&facts, u64::MAX, u64::MAX).map_err(|error| error.to_string())
+    /// A message, when the engine refuses the configuration.
+    pub(crate) fn prefill_side(&self, n_tokens: usize) -> Result<EngineSide, String> {
+        let shape = Shape { n_sequences: 2, n_tokens, prompts: Prompts::Own };
+        self.empty_engine_side(shape, shape.n_cells() + shape.n_sequences * SPARE_CELLS, None)
+    }
+
+    fn empty_engine_side(&self, shape: Shape, n_cells: usize, tuned: Option<Tuned>) -> Result<EngineSide, String> {
+        let config = self.config(tuned, n_cells);
+        let settled = Settled::new(&self.model, &config).map_err(|error| error.to_string())?;
+        let (model, tokens) = (Arc::clone(&self.model), self.tokens.clone());
+        Ok(EngineSide { model, config, settled, shape, pieces: Vec::new(), tokens })
+    }
+
+    /// The engine's: what is not given here it chooses itself.
+    fn config(&self, tuned: Option<Tuned>, n_cells: usize) -> EngineConfig {
+        EngineConfig {
+            n_threads: self.n_threads,
+            flash_attention: self.flash_attention,
+            tuned,
+            ..engine::config(N_SLOTS, n_cells)
+        }
     }
 
     /// The bare loop's context, empty.

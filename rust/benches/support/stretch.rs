@@ -86,28 +86,18 @@ impl Stretch {
 
     /// How attention is computed where this was saved: V lies in columns without flash attention.
     fn layout(&self) -> Option<Flash> {
-        layout(&self.bytes)
+        match self.number(HEAD + self.n_tokens * ENTRY)? {
+            0 => Some(Flash::On),
+            1 => Some(Flash::Off),
+            _ => None,
+        }
     }
 
     fn number(&self, at: usize) -> Option<u32> {
-        number(&self.bytes, at)
+        Some(u32::from_le_bytes(self.bytes.get(at..at + 4)?.try_into().ok()?))
     }
 
     fn fitting(n_prompt: usize) -> usize {
         (1..=LONGEST.min(n_prompt)).rev().find(|n| n_prompt.is_multiple_of(*n)).unwrap_or(1)
     }
-}
-
-/// How attention is computed where these bytes were saved. `None` for bytes of another kind.
-pub(crate) fn layout(bytes: &[u8]) -> Option<Flash> {
-    let n_cells = usize::try_from(number(bytes, 12)?).ok()?;
-    match number(bytes, HEAD + n_cells.checked_mul(ENTRY)?)? {
-        0 => Some(Flash::On),
-        1 => Some(Flash::Off),
-        _ => None,
-    }
-}
-
-fn number(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }

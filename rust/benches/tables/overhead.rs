@@ -73,9 +73,8 @@ pub(crate) fn measure(pair: &Pair<'_>, effort: &Effort) -> Result<(), String> {
 }
 
 fn measure_row(pair: &Pair<'_>, shape: Shape, effort: &Effort) -> Result<String, String> {
-    let engine = pair.engine_side(shape, MAX_STEPS)?;
-    let limits = pair.limits(&engine.config)?;
-    let flash = engine.flash()?;
+    let engine = pair.engine_side(shape, MAX_STEPS, None)?;
+    let (limits, flash) = (engine.settled.limits, engine.flash());
     let mut context = pair.filled(&limits, flash, shape)?;
     let mut time_bare = |n_steps| context.time_steps(&pair.tokens, shape, n_steps);
     // The first steps also warm the caches up; those that follow say how many steps fill the time.

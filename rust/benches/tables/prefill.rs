@@ -33,8 +33,8 @@ struct Times {
 pub(crate) fn measure(pair: &Pair<'_>, effort: &Effort) -> Result<(), String> {
     let lengths = pair.lengths(effort.n_tokens);
     let longest = lengths[lengths.len() - 1];
-    let engine = pair.prefill_side(longest);
-    let limits = pair.limits(&engine.config)?;
+    let engine = pair.prefill_side(longest)?;
+    let limits = engine.settled.limits;
     let mut contexts = [pair.context(&limits, Flash::On)?, pair.context(&limits, Flash::Off)?];
     let mut times: Vec<Times> = lengths.iter().map(|_| Times::default()).collect();
     let started = Instant::now();
