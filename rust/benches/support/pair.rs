@@ -75,7 +75,7 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// The longest of `lengths` that leave an eighth of the model's context free, and that eighth's rest in place of the next one.
+    /// The rising `lengths`, none of them longer than seven eighths of the model's context, and none twice.
     pub(crate) fn lengths(&self, lengths: &[usize]) -> Vec<usize> {
         let mut lengths: Vec<usize> = lengths.iter().map(|&n| n.min(self.n_ctx_train / 8 * 7)).collect();
         lengths.dedup();

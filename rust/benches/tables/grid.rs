@@ -28,12 +28,14 @@ const TRIAL: Duration = Duration::from_millis(50);
 
 /// How much is measured, and for how long.
 pub(crate) struct Effort {
-    /// Sequences of the rows.
-    pub(crate) n_sequences: &'static [usize],
-    /// Tokens that each has before its first step, but for the empty context.
-    pub(crate) n_tokens: &'static [usize],
-    /// Fewest and most sequences with cells of their own, and the fewest tokens of theirs.
-    pub(crate) own: (usize, usize, usize),
+    /// Sequences of the rows whose prompts are shared.
+    pub(crate) shared_sequences: &'static [usize],
+    /// Tokens that they have before their first step.
+    pub(crate) shared_tokens: &'static [usize],
+    /// Sequences of the rows whose prompts are their own; one sequence shares nothing anyway.
+    pub(crate) own_sequences: &'static [usize],
+    /// Tokens that each has before its first step; a few would make no difference.
+    pub(crate) own_tokens: &'static [usize],
     /// Aimed-at time of the faster setting's steps in one round; the slower may take up to four times as long.
     pub(crate) side: Duration,
     /// A row begins no round after this long; one round is always measured.
@@ -43,18 +45,20 @@ pub(crate) struct Effort {
 }
 
 pub(crate) const FULL: Effort = Effort {
-    n_sequences: &[1, 4, 8, 32],
-    n_tokens: &[250, 1_000, 4_000],
-    own: (4, 32, 250),
+    shared_sequences: &[1, 4, 8, 32],
+    shared_tokens: &[N_EMPTY, 250, 1_000, 4_000],
+    own_sequences: &[4, 8, 32],
+    own_tokens: &[250, 1_000, 4_000],
     side: Duration::from_millis(500),
     row: Duration::from_secs(7),
     max_rounds: 7,
 };
 
 pub(crate) const QUICK: Effort = Effort {
-    n_sequences: &[1, 8, 32],
-    n_tokens: &[1_000],
-    own: (8, 8, 1_000),
+    shared_sequences: &[1, 8, 32],
+    shared_tokens: &[N_EMPTY, 1_000],
+    own_sequences: &[8],
+    own_tokens: &[1_000],
     side: Duration::from_millis(200),
     row: Duration::from_millis(1_500),
     max_rounds: 3,
@@ -120,18 +124,15 @@ pub(crate) fn measure(pair: &Pair<'_>, tuned: Option<Tuned>, effort: &Effort) ->
 }
 
 fn shapes(pair: &Pair<'_>, effort: &Effort) -> Vec<Shape> {
-    let lengths = pair.lengths(&[&[N_EMPTY], effort.n_tokens].concat());
-    let of = |prompts| {
-        let shape = move |n_sequences, n_tokens| Shape { n_sequences, n_tokens, prompts };
-        effort.n_sequences.iter().flat_map(|&n| lengths.iter().map(move |&n_tokens| shape(n, n_tokens))).collect::<Vec<_>>()
+    let of = |prompts, n_sequences: &[usize], n_tokens: &[usize]| {
+        let lengths = pair.lengths(n_tokens);
+        let shape = |n_sequences, n_tokens| Shape { n_sequences, n_tokens, prompts };
+        n_sequences.iter().flat_map(|&n| lengths.iter().map(move |&n_tokens| shape(n, n_tokens))).collect::<Vec<_>>()
     };
-    let (fewest, most, shortest) = effort.own;
-    let shortest = pair.lengths(&[shortest])[0];
-    let is_own = |shape: &Shape| {
-        let is_meant = (fewest..=most).contains(&shape.n_sequences) && shape.n_tokens >= shortest;
-        is_meant && shape.n_cells() <= MAX_OWN_CELLS
-    };
-    of(Prompts::Shared).into_iter().chain(of(Prompts::Own).into_iter().filter(is_own)).collect()
+    let mut shapes = of(Prompts::Shared, effort.shared_sequences, effort.shared_tokens);
+    let own = of(Prompts::Own, effort.own_sequences, effort.own_tokens);
+    shapes.extend(own.into_iter().filter(|shape| shape.n_cells() <= MAX_OWN_CELLS));
+    shapes
 }
 
 impl Row {
