@@ -43,7 +43,7 @@ const N_ROWS: usize = 512;
 const BLOCK: usize = 34;
 
 /// How long to measure the product.
-const PRODUCTS: Duration = Duration::from_millis(800);
+const PRODUCTS: Duration = Duration::from_millis(1_500);
 
 /// What the machine can do, with so many threads.
 pub(crate) struct Machine {
@@ -54,7 +54,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Measures it, in one or two seconds.
+    /// Measures it, in two or three seconds.
     ///
     /// # Errors
     /// A message, when ggml cannot multiply.
@@ -145,7 +145,7 @@ fn read_speed(n_threads: usize) -> f64 {
         });
         started.elapsed().as_secs_f64()
     };
-    n_bytes as f64 / (0..4).map(|_| pass()).fold(f64::INFINITY, f64::min)
+    n_bytes as f64 / (0..6).map(|_| pass()).fold(f64::INFINITY, f64::min)
 }
 
 /// Operations per second of a large product, and the name of the memory that ggml's fastest kernels want their weights in.

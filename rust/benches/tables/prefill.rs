@@ -16,7 +16,7 @@ pub(crate) struct Effort {
 }
 
 pub(crate) const FULL: Effort = Effort { n_tokens: &[512, 2_048], all: Duration::from_secs(20), max_rounds: 5 };
-pub(crate) const QUICK: Effort = Effort { n_tokens: &[512], all: Duration::from_secs(2), max_rounds: 3 };
+pub(crate) const QUICK: Effort = Effort { n_tokens: &[256], all: Duration::from_secs(2), max_rounds: 3 };
 
 /// Seconds of one prompt in each round.
 #[derive(Default)]
