@@ -1,6 +1,7 @@
 //! What the engine is doing: counters since its start, and one entry per slot.
 
-use std::time::Duration;
+use std::ops::Sub;
+use std::time::{Duration, Instant};
 
 pub use crate::cache::{CachedNode, Tier};
 
@@ -41,7 +42,7 @@ pub struct Stats {
     pub n_ids: usize,
     /// The second tier.
     pub store: StoreStats,
-    /// Where the worker's time went.
+    /// Where the worker's time went since its start.
     pub times: StepTimes,
 }
 
@@ -64,8 +65,24 @@ pub struct StoreStats {
     pub n_relocated: u64,
 }
 
-/// Time that the worker spent since its start, by part of a step.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// How many of the last steps are remembered.
+pub const MAX_RECENT_STEPS: usize = 64;
+
+/// What one of the last steps took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecentStep {
+    /// When it began.
+    pub started: Instant,
+    /// From its beginning to its end.
+    pub took: Duration,
+    /// Rows that it computed.
+    pub n_rows: u32,
+    /// What it spent on each part. Sequences are placed before the decode and after it.
+    pub times: StepTimes,
+}
+
+/// Time that the worker spent, by part of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepTimes {
     /// Taking commands, dropping cancelled requests; waiting for work is not counted.
     pub receive: Duration,
@@ -85,6 +102,25 @@ pub struct StepTimes {
     pub spill: Duration,
     /// Copying cells back into the pool.
     pub restore: Duration,
+}
+
+impl Sub for StepTimes {
+    type Output = Self;
+
+    /// What was spent since `before`, which must be no later.
+    fn sub(self, before: Self) -> Self {
+        Self {
+            receive: self.receive - before.receive,
+            place: self.place - before.place,
+            plan: self.plan - before.plan,
+            decode: self.decode - before.decode,
+            sample: self.sample - before.sample,
+            text: self.text - before.text,
+            emit: self.emit - before.emit,
+            spill: self.spill - before.spill,
+            restore: self.restore - before.restore,
+        }
+    }
 }
 
 /// What one slot is doing.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smol_str::SmolStr;
+
 /// The text of one branch as it grows.
 #[derive(Debug)]
 pub(crate) struct Text {
@@ -15,7 +17,7 @@ pub(crate) struct Text {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     /// Text that became safe to show.
-    pub(crate) text: String,
+    pub(crate) text: SmolStr,
     /// The stop string that the text reached, if it did; the text ends before it.
     pub(crate) stop: Option<String>,
 }
@@ -32,7 +34,7 @@ impl Text {
         let first =
             self.stops.iter().enumerate().filter_map(|(index, stop)| Some((find(&self.held, stop.as_bytes())?, index))).min();
         if let Some((at, index)) = first {
-            let text = String::from_utf8_lossy(&self.held[..at]).into_owned();
+            let text = String::from_utf8_lossy(&self.held[..at]).into();
             self.held.clear();
             return Shown { text, stop: Some(self.stops[index].clone()) };
         }
@@ -42,14 +44,14 @@ impl Text {
     }
 
     /// The branch has ended: what was held back in case of a stop string is text after all. An unfinished character is not.
-    pub(crate) fn finish(&mut self) -> String {
+    pub(crate) fn finish(&mut self) -> SmolStr {
         let text = self.show(self.held.len() - incomplete_tail(&self.held));
         self.held.clear();
         text
     }
 
-    fn show(&mut self, n_bytes: usize) -> String {
-        let text = String::from_utf8_lossy(&self.held[..n_bytes]).into_owned();
+    fn show(&mut self, n_bytes: usize) -> SmolStr {
+        let text = String::from_utf8_lossy(&self.held[..n_bytes]).into();
         self.held.drain(..n_bytes);
         text
     }
@@ -131,7 +133,7 @@ mod tests {
     fn a_stop_string_across_pieces_ends_the_text_before_it() {
         let mut growing = text(&["stop", "\nUser:"]);
         assert_eq!(push(&mut growing, b"yes\nUs"), shown("yes"));
-        assert_eq!(push(&mut growing, b"er: no"), Shown { text: String::new(), stop: Some("\nUser:".into()) });
+        assert_eq!(push(&mut growing, b"er: no"), Shown { text: SmolStr::default(), stop: Some("\nUser:".into()) });
         assert_eq!(growing.finish(), "");
     }
 
@@ -153,7 +155,8 @@ mod tests {
         let whole = "Grüße, 🦊! #- end ##".as_bytes();
         for size in 1..=whole.len() {
             let mut growing = text(&["###", "#-#"]);
-            let mut joined: String = whole.chunks(size).map(|piece| push(&mut growing, piece).text).collect();
+            let mut joined = String::new();
+            whole.chunks(size).for_each(|piece| joined.push_str(&push(&mut growing, piece).text));
             joined.push_str(&growing.finish());
             assert_eq!(joined.as_bytes(), whole, "in pieces of {size} bytes");
         }
