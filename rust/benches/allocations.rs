@@ -246,6 +246,9 @@ fn measure(model: &Arc<Model>, n: u32) -> Result<bool, String> {
     let counted = steps[last].since(steps[last - N_STEPS]);
     let recent: Vec<RecentStep> = engine.recent_steps().into_iter().filter(|step| step.n_rows == n).collect();
     println!("{}", line(n, n_shared, counted, &recent));
+    if counted.n_new > 0 {
+        println!("            {} blocks were allocated in {N_STEPS} steps: not 0 per token", counted.n_new);
+    }
     Ok(counted.n_new == 0)
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use smol_str::SmolStr;
+use smol_str::{SmolStr, SmolStrBuilder};
 
 /// The text of one branch as it grows.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Text {
         let first =
             self.stops.iter().enumerate().filter_map(|(index, stop)| Some((find(&self.held, stop.as_bytes())?, index))).min();
         if let Some((at, index)) = first {
-            let text = String::from_utf8_lossy(&self.held[..at]).into();
+            let text = lossy(&self.held[..at]);
             self.held.clear();
             return Shown { text, stop: Some(self.stops[index].clone()) };
         }
@@ -51,10 +51,25 @@ impl Text {
     }
 
     fn show(&mut self, n_bytes: usize) -> SmolStr {
-        let text = String::from_utf8_lossy(&self.held[..n_bytes]).into();
+        let text = lossy(&self.held[..n_bytes]);
         self.held.drain(..n_bytes);
         text
     }
+}
+
+/// The text of `bytes`, U+FFFD for what is no UTF-8, as [`String::from_utf8_lossy`] has it, but without a string in between.
+fn lossy(bytes: &[u8]) -> SmolStr {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return text.into();
+    }
+    let mut text = SmolStrBuilder::new();
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    text.finish()
 }
 
 /// Where `needle` first begins in `bytes`.
@@ -120,6 +135,13 @@ mod tests {
     fn a_byte_that_can_never_be_text_becomes_a_replacement_character() {
         let mut growing = text(&[]);
         assert_eq!(push(&mut growing, &[0xFF, b'a']), shown("\u{FFFD}a"));
+    }
+
+    #[test]
+    fn broken_text_is_what_the_standard_library_makes_of_it() {
+        for bytes in [&b"a\xFF\xFEb"[..], b"\xE2\x82x\xE2\x82\xAC", b"\xC3\xC3\xA9 and more than an event holds \xF0\x9F\x92", b""] {
+            assert_eq!(&*lossy(bytes), &*String::from_utf8_lossy(bytes));
+        }
     }
 
     #[test]
