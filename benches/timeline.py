@@ -1,15 +1,16 @@
 """What happens between two decodes: ten steps of the server under load, drawn as text.
 
-The worker's parts of a step are the engine's own record (`Engine.recent_steps`); when the event loop was woken and when it wrote is
-noted by hooks that only this bench puts in, on the same clock. It also says how long the worker is idle, and what the event loop's
-thread, which is all of the interpreter, uses of one core. Start it in the repository's root; it takes about fifteen seconds.
+The worker's parts of a step are the engine's own record (`Engine.recent_steps`); when the event loop was woken and when it wrote
+is noted by hooks that only this bench puts in, on the same clock. It also says how long the worker is idle, and what the event
+loop's thread, which is all of the interpreter, uses of one core. Start it in the repository's root as
+`python -m benches.timeline`, after `cargo bench --bench decode`, which writes the synthetic model; it takes fifteen seconds.
 """
 
 # ruff: noqa: T201  (a bench answers on the standard output)
 
 import argparse
 import asyncio
-import os
+import itertools
 import selectors
 import statistics
 import sys
@@ -20,10 +21,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from streaming import DEMO, PROMPT, SYNTHETIC, BenchError, Load, Reader, request_of, served
+from litestar.enums import ScopeType
+from litestar.types import Message, Receive, Scope, Send
+
+from benches.streaming import DEMO, SYNTHETIC, BenchError, Load, Reader, request_of, served
+from weft import cli
+from weft import serve as server
+from weft.server.app import Application
 
 ROUTE = "/timeline"
 """Where the hooked server tells what was noted."""
@@ -84,29 +90,29 @@ class Noted(msgspec.Struct):
 class Hooked:
     """The application, with a note of every wake and every write."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Application) -> None:
         self._app = app
         self.service = app.service
         self._wakes: deque[tuple[float, float]] = deque(maxlen=MAX_NOTED)
         self._writes: deque[tuple[float, float]] = deque(maxlen=MAX_NOTED)
         self._watched: set[int] = set()
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers the bench's own route, and passes everything else on."""
         self._watch(asyncio.get_running_loop())
-        if scope["type"] == "http" and scope["path"] == ROUTE:
+        if scope["type"] == ScopeType.HTTP and scope["path"] == ROUTE:
             body = msgspec.json.encode(self._noted())
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": body, "more_body": False})
             return
 
-        async def noted(message: Any) -> None:
+        async def noted(message: Message) -> None:
             began = time.monotonic()
             await send(message)
-            if message.get("more_body"):
+            if message["type"] == "http.response.body" and message["more_body"]:
                 self._writes.append((began, time.monotonic()))
 
-        await self._app(scope, receive, noted if scope["type"] == "http" else send)
+        await self._app(scope, receive, noted if scope["type"] == ScopeType.HTTP else send)
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Notes from now on when the loop calls the readers that it is given: the bell of the engine."""
@@ -148,11 +154,9 @@ def seconds(duration: timedelta) -> float:
 
 def serve(argv: Sequence[str]) -> None:
     """Runs the server with the hooks in it."""
-    from weft import cli  # noqa: PLC0415 (only the server's process serves)
-    from weft import serve as server  # noqa: PLC0415
-
-    create_app = server.create_app
-    server.create_app = lambda *args, **kwargs: Hooked(create_app(*args, **kwargs))  # type: ignore[assignment,return-value]
+    names = vars(server)
+    create_app = names["create_app"]
+    names["create_app"] = lambda *args, **kwargs: Hooked(create_app(*args, **kwargs))
     cli.main(argv)
 
 
@@ -182,7 +186,7 @@ def show(path: Path, load: Load) -> None:
     """Runs the load on a server of its own, and prints what was noted."""
     n_tokens = 900 if path == DEMO else 512
     ctx_size = load.streams * (n_tokens + 128)
-    command = [sys.executable, __file__, "--serve"]
+    command = [sys.executable, "-m", "benches.timeline", "--serve"]
     with served(path, load.streams, ctx_size, command) as port:
         stop = threading.Event()
         reading = threading.Thread(target=read_until, args=(port, load, n_tokens, stop))
@@ -230,13 +234,13 @@ def read_until(port: int, load: Load, n_tokens: int, stop: threading.Event) -> N
 def print_picture(noted: Noted, load: Load) -> None:
     """Ten steps that computed a row for each stream, each from the end of one decode to the end of the next."""
     whole = [step for step in noted.steps if step.n_rows == load.streams]
-    if len(whole) < N_SHOWN + 2:
+    if len(whole) <= N_SHOWN:
         raise BenchError(f"only {len(whole)} of the last {len(noted.steps)} steps had all {load.streams} streams")
-    shown = whole[-N_SHOWN - 2 :]
-    scale = max(later.decode_end - step.decode_end for step, later in zip(shown, shown[1:], strict=False)) / WIDTH
+    shown = whole[-N_SHOWN - 1 :]
+    scale = max(later.decode_end - step.decode_end for step, later in itertools.pairwise(shown)) / WIDTH
     print(f"one column is {scale * 1e6:.0f} µs; worker: D decode, s sample, t text, e emit, p the rest of the step, . idle")
     print("event loop: W woken, w writing, - between writes")
-    for number, (step, later) in enumerate(zip(shown[:N_SHOWN], shown[1:], strict=False), 1):
+    for number, (step, later) in enumerate(itertools.pairwise(shown), 1):
         begin, end = step.decode_end, later.decode_end
         cells = Cells(begin, scale)
         for at, until, mark in worker_spans(step, later):
@@ -292,7 +296,7 @@ class Cells:
 
 def print_sums(noted: Noted, before: Noted) -> None:
     """Means over the steps that are remembered, and the event loop's use of one core over the whole time."""
-    pairs = list(zip(noted.steps, noted.steps[1:], strict=False))
+    pairs = list(itertools.pairwise(noted.steps))
     span = sum(later.started - step.started for step, later in pairs)
     share = {part: sum(step.parts[part] for step, _ in pairs) / span for part in PARTS}
     named = sum(share.values())

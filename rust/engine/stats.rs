@@ -1,6 +1,5 @@
 //! What the engine is doing: counters since its start, and one entry per slot.
 
-use std::ops::Sub;
 use std::time::{Duration, Instant};
 
 pub use crate::cache::{CachedNode, Tier};
@@ -104,21 +103,20 @@ pub struct StepTimes {
     pub restore: Duration,
 }
 
-impl Sub for StepTimes {
-    type Output = Self;
-
-    /// What was spent since `before`, which must be no later.
-    fn sub(self, before: Self) -> Self {
+impl StepTimes {
+    /// What was spent since `before`.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        let part = |of: fn(&Self) -> Duration| of(self).saturating_sub(of(before));
         Self {
-            receive: self.receive - before.receive,
-            place: self.place - before.place,
-            plan: self.plan - before.plan,
-            decode: self.decode - before.decode,
-            sample: self.sample - before.sample,
-            text: self.text - before.text,
-            emit: self.emit - before.emit,
-            spill: self.spill - before.spill,
-            restore: self.restore - before.restore,
+            receive: part(|times| times.receive),
+            place: part(|times| times.place),
+            plan: part(|times| times.plan),
+            decode: part(|times| times.decode),
+            sample: part(|times| times.sample),
+            text: part(|times| times.text),
+            emit: part(|times| times.emit),
+            spill: part(|times| times.spill),
+            restore: part(|times| times.restore),
         }
     }
 }

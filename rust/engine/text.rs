@@ -139,7 +139,9 @@ mod tests {
 
     #[test]
     fn broken_text_is_what_the_standard_library_makes_of_it() {
-        for bytes in [&b"a\xFF\xFEb"[..], b"\xE2\x82x\xE2\x82\xAC", b"\xC3\xC3\xA9 and more than an event holds \xF0\x9F\x92", b""] {
+        for bytes in
+            [&b"a\xFF\xFEb"[..], b"\xE2\x82x\xE2\x82\xAC", b"\xC3\xC3\xA9 and more than an event holds \xF0\x9F\x92", b""]
+        {
             assert_eq!(&*lossy(bytes), &*String::from_utf8_lossy(bytes));
         }
     }

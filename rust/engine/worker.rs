@@ -199,7 +199,7 @@ impl<R: Runner> Worker<R> {
             self.scheduler.observe_rest(took.saturating_sub(decode + self.movement.spent));
         }
         if n_rows > 0 || self.movement.spent > Duration::ZERO {
-            self.published.remember(RecentStep { started, took, n_rows, times: self.stats.times - before });
+            self.published.remember(RecentStep { started, took, n_rows, times: self.stats.times.since(&before) });
         }
     }
 
