@@ -28,6 +28,7 @@ import weft
 
 SYNTHETIC = Path(os.environ.get("CARGO_TARGET_DIR", "target"), "bench-models", "synthetic-0.5b-q8_0.gguf")
 DEMO = Path("python", "weft", "models", "storyteller-q8_0.gguf")
+SERVER = (sys.executable, "-m", "weft")
 PROMPT = "Once upon a time, there was a little girl who lived in a small house by the sea."
 # Longest answer that is asked for: with its prompt it fits the demo model's context of 1,024 tokens.
 MAX_TOKENS = 512
@@ -164,11 +165,7 @@ async def engine_speed(engine: weft.Engine, load: Load, n_tokens: int) -> float:
 
 def http_speed(port: int, load: Load, n_tokens: int) -> float:
     """Tokens per second of all branches together, over one connection per request."""
-    body = msgspec.json.encode(
-        {"prompt": PROMPT, "n": load.n, "n_predict": n_tokens, "seed": 1, "ignore_eos": True, "stream": True}
-    )
-    head = f"POST /completion HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    request = request_of(port, load, n_tokens)
     readers = [Reader(port, request) for _ in range(load.connections)]
     with selectors.DefaultSelector() as selector:
         for reader in readers:
@@ -182,6 +179,15 @@ def http_speed(port: int, load: Load, n_tokens: int) -> float:
                     selector.unregister(key.fileobj)
                     key.data.connection.close()
     return speed_of([(reader.first, reader.last, reader.tokens(load, n_tokens)) for reader in readers], load, n_tokens)
+
+
+def request_of(port: int, load: Load, n_tokens: int) -> bytes:
+    """What one connection sends."""
+    body = msgspec.json.encode(
+        {"prompt": PROMPT, "n": load.n, "n_predict": n_tokens, "seed": 1, "ignore_eos": True, "stream": True}
+    )
+    head = f"POST /completion HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 def speed_of(runs: Sequence[tuple[float, float, int]], load: Load, n_tokens: int) -> float:
@@ -240,12 +246,12 @@ def chunks(body: bytes) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def served(path: Path, slots: int, ctx_size: int) -> Iterator[int]:
+def served(path: Path, slots: int, ctx_size: int, command: Sequence[str] = SERVER) -> Iterator[int]:
     """A server of the model in a process of its own; yields its port once it is ready, and ends it."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
-    command = [sys.executable, "-m", "weft", "-m", str(path), "--port", str(port), "-np", str(slots), "-c", str(ctx_size)]
-    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as server:
+    flags = ["-m", str(path), "--port", str(port), "-np", str(slots), "-c", str(ctx_size)]
+    with tempfile.TemporaryFile() as log, subprocess.Popen([*command, *flags], stdout=log, stderr=subprocess.STDOUT) as server:
         try:
             deadline = time.monotonic() + 60
             while not is_ready(port):

@@ -252,6 +252,10 @@ impl Runner for FakeRunner {
         N_VOCAB
     }
 
+    fn n_threads(&self) -> usize {
+        1
+    }
+
     fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         self.wait_for_permission();
         let failing = self.control.lock().failing;

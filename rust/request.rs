@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use smol_str::SmolStr;
+
 use crate::error::{Error, Result};
 
 /// A token id of the model's vocabulary, `0 ≤ id < n_vocab`.
@@ -308,7 +310,9 @@ pub struct TokenEvent {
     /// The token that was drawn; an end token is reported too.
     pub token: Token,
     /// Text that became safe to show with this token: empty while bytes are held back. The texts of a branch join to its whole answer.
-    pub text: String,
+    ///
+    /// Up to 23 bytes lie in the event itself: few tokens are longer, and so few events need an allocation.
+    pub text: SmolStr,
     /// The slot that the branch runs in.
     pub slot: u32,
     /// Tokens of this branch so far, this one included.

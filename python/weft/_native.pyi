@@ -27,6 +27,7 @@ __all__ = [
     "Logprobs",
     "Model",
     "Prefix",
+    "RecentStep",
     "SavedPrefix",
     "Slot",
     "Stats",
@@ -339,6 +340,9 @@ class Engine:
 
     def stats(self) -> Stats:
         """What the engine is doing, as of its last step."""
+
+    def recent_steps(self) -> list[RecentStep]:
+        """The last steps that computed or moved something, oldest first; at most 64."""
 
     def stop(self) -> None:
         """Ends the worker and waits, without the GIL, for the decode that is running. Idempotent.
@@ -827,7 +831,7 @@ class Stats:
 
     @property
     def times(self) -> StepTimes:
-        """Where the worker's time went."""
+        """Where the worker's time went since its start."""
 
 @final
 class StoreStats:
@@ -863,7 +867,7 @@ class StoreStats:
 
 @final
 class StepTimes:
-    """Time that the worker spent since its start, by part of a step."""
+    """Time that the worker spent, by part of a step."""
 
     @property
     def receive(self) -> timedelta:
@@ -900,6 +904,26 @@ class StepTimes:
     @property
     def restore(self) -> timedelta:
         """Copying cells back into the pool."""
+
+@final
+class RecentStep:
+    """What one of the last steps took."""
+
+    @property
+    def started(self) -> float:
+        """When it began, in seconds on the clock of `time.monotonic`."""
+
+    @property
+    def took(self) -> timedelta:
+        """From its beginning to its end."""
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that it computed."""
+
+    @property
+    def times(self) -> StepTimes:
+        """What it spent on each part. Sequences are placed before the decode and after it."""
 
 @final
 class Slot:

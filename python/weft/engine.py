@@ -11,7 +11,7 @@ from typing import Literal, Self, Unpack
 import msgspec
 
 from weft import _native, tasks, tuning
-from weft._native import CachedNode, Choice, Completions, Limits, Model, Prefix, Slot, Stats
+from weft._native import CachedNode, Choice, Completions, Limits, Model, Prefix, RecentStep, Slot, Stats
 from weft.completion import Completion
 from weft.errors import EngineStopped, InvalidConfig
 from weft.prefix import PrefixFile
@@ -358,6 +358,10 @@ class Engine:
     def stats(self) -> Stats:
         """What the engine is doing, as of its last step."""
         return self._running().stats()
+
+    def recent_steps(self) -> list[RecentStep]:
+        """The last steps that computed or moved something, oldest first; at most 64."""
+        return self._running().recent_steps()
 
     @property
     def slots(self) -> list[Slot]:

@@ -1,12 +1,17 @@
-//! Time to choose one token from a row of logits, by vocabulary and parameters.
+//! Time to choose one token from a row of logits, by vocabulary and parameters, and time to choose one from each of many rows, by
+//! threads.
 //!
-//! The rows are normally distributed, and eight of them take turns, as the rows of eight sequences do.
+//! The rows are normally distributed, and eight of them take turns, as the rows of eight sequences do. Many rows are sampled as the
+//! worker does between two decodes: the threads beside it have slept meanwhile.
 
 use std::hint::black_box;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use weft::request::{SamplingParams, Token};
-use weft::sampling::{Sampler, logprobs};
+use weft::sampling::threads::MIN_LOGITS;
+use weft::sampling::{Sampler, Threads, logprobs};
 
 const N_ROWS: usize = 8;
 /// As many pieces as Qwen2.5 has, Llama 2 and a small model.
@@ -57,5 +62,48 @@ fn benchmark(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, benchmark);
+/// Long enough for every thread that has nothing to do to fall asleep.
+const DECODE: Duration = Duration::from_micros(500);
+
+/// As many rows of as many logits.
+const SHAPES: [(usize, usize); 8] =
+    [(2, 2_048), (8, 2_048), (32, 2_048), (128, 2_048), (2, 32_000), (8, 32_000), (2, 152_064), (32, 152_064)];
+
+fn many_rows(c: &mut Criterion) {
+    let n_cores = thread::available_parallelism().map_or(1, usize::from);
+    for (n_rows, n_vocab) in SHAPES {
+        let rows = rows(n_vocab);
+        let mut group = c.benchmark_group(format!("rows/{n_rows} x {n_vocab}"));
+        for n_threads in [1, 2, 4, 8].into_iter().filter(|&n| n <= n_cores) {
+            let name = BenchmarkId::new("threads", n_threads);
+            group.bench_function(name, |b| b.iter_custom(|n_rounds| time_rows(&rows, n_rows, n_threads, n_rounds)));
+        }
+        group.finish();
+    }
+}
+
+/// The time of `n_rounds` rounds of `n_rows` rows, without what lies between them.
+fn time_rows(rows: &[Vec<f32>], n_rows: usize, n_threads: usize, n_rounds: u64) -> Duration {
+    let work = || {
+        let threads = Threads::new(n_threads);
+        let sampler = Sampler::new(&SamplingParams::default(), 1, &[], 4_096);
+        let mut taken: Vec<_> = rows.iter().cycle().take(n_rows).map(|row| (sampler.clone(), row, 0)).collect();
+        let mut elapsed = Duration::ZERO;
+        for _ in 0..n_rounds {
+            let started = Instant::now();
+            while started.elapsed() < DECODE {
+                std::hint::spin_loop();
+            }
+            let started = Instant::now();
+            // Shared out however few they are: this is where it is found out from where on that pays.
+            threads.for_each(&mut taken, MIN_LOGITS, |(sampler, row, token)| *token = sampler.sample(black_box(row)));
+            elapsed += started.elapsed();
+        }
+        elapsed
+    };
+    // A thread belongs to one set of threads in its life.
+    thread::scope(|scope| scope.spawn(work).join()).expect("sampling does not fail")
+}
+
+criterion_group!(benches, benchmark, many_rows);
 criterion_main!(benches);

@@ -56,26 +56,32 @@ impl Cells {
         self.owners[cell.0 as usize].n_pinned > 0
     }
 
-    /// Takes the `n` lowest free cells for a pinned path, as llama.cpp does for the rows of one decode and for a restored piece
-    /// (`find_slot` in `llama-kv-cache.cpp`: its head never passes a free cell, since whatever frees one below moves it back).
+    /// Takes the lowest free cell for a pinned path, as llama.cpp does for each row of a decode in turn and for each token of a
+    /// restored piece (`find_slot` in `llama-kv-cache.cpp`: its head never passes a free cell, since whatever frees one below moves
+    /// it back).
+    ///
+    /// # Panics
+    /// If none is free.
+    pub(super) fn take(&mut self) -> CellId {
+        assert!(self.n_free() > 0, "room for each token was made, but none of {} cells is free", self.n_total());
+        while self.owners[self.head].n_paths > 0 {
+            self.head += 1;
+        }
+        self.owners[self.head] = Owners { n_paths: 1, n_pinned: 1 };
+        let taken = cell_at(self.head);
+        self.head += 1;
+        self.n_reached = self.n_reached.max(self.head);
+        self.n_used += 1;
+        self.n_pinned += 1;
+        taken
+    }
+
+    /// Takes `n` cells as [`Cells::take`] does, in order.
     ///
     /// # Panics
     /// If fewer are free.
-    pub(super) fn take(&mut self, n: usize) -> Vec<CellId> {
-        assert!(n <= self.n_free(), "room for {n} cells was made, but {} are free", self.n_free());
-        let mut taken = Vec::with_capacity(n);
-        while taken.len() < n {
-            let owners = &mut self.owners[self.head];
-            if owners.n_paths == 0 {
-                *owners = Owners { n_paths: 1, n_pinned: 1 };
-                taken.push(cell_at(self.head));
-            }
-            self.head += 1;
-        }
-        self.n_reached = self.n_reached.max(taken.last().map_or(0, |last| last.0 as usize + 1));
-        self.n_used += n;
-        self.n_pinned += n;
-        taken
+    pub(super) fn take_all(&mut self, n: usize) -> Vec<CellId> {
+        (0..n).map(|_| self.take()).collect()
     }
 
     /// The highest cell that `freed` would be moved to.
@@ -164,17 +170,17 @@ mod tests {
     #[test]
     fn the_lowest_free_cells_are_taken() {
         let mut cells = Cells::new(16);
-        let first = cells.take(4);
-        assert_eq!(places(&cells.take(3)), [4, 5, 6]);
+        let first = cells.take_all(4);
+        assert_eq!(places(&cells.take_all(3)), [4, 5, 6]);
         free(&mut cells, &first[1..3]);
-        assert_eq!(places(&cells.take(3)), [1, 2, 7]);
+        assert_eq!(places(&cells.take_all(3)), [1, 2, 7]);
         assert_eq!(cells.n_reached(), 8);
     }
 
     #[test]
     fn the_highest_cell_falls_when_it_is_freed() {
         let mut cells = Cells::new(16);
-        let all = cells.take(8);
+        let all = cells.take_all(8);
         free(&mut cells, &all[6..]);
         assert_eq!(cells.n_reached(), 6);
         free(&mut cells, &all[2..6]);
@@ -184,11 +190,11 @@ mod tests {
     #[test]
     fn where_cells_would_move_to_is_known_before() {
         let mut cells = Cells::new(32);
-        let low = cells.take(10);
-        let high = cells.take(2);
+        let low = cells.take_all(10);
+        let high = cells.take_all(2);
         free(&mut cells, &low);
         assert_eq!(cells.highest_after_moving(&high), Some(CellId(1)));
         free(&mut cells, &high);
-        assert_eq!(places(&cells.take(2)), [0, 1]);
+        assert_eq!(places(&cells.take_all(2)), [0, 1]);
     }
 }

@@ -237,16 +237,11 @@ impl KvCache {
     /// # Panics
     /// If fewer cells are free: whoever plans makes room first.
     pub fn extend<'a>(&mut self, rows: impl IntoIterator<Item = (SequenceId, &'a [Token])>) {
-        let mut n_new: Vec<(SequenceId, usize)> = Vec::new();
         for (id, tokens) in rows {
-            let path = self.path_mut(id);
+            let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id grows");
             debug_assert!(path.is_pinned, "only a running path grows");
             path.tail.extend_from_slice(tokens);
-            n_new.push((id, tokens.len()));
-        }
-        let mut taken = self.cells.take(n_new.iter().map(|&(_, n)| n).sum()).into_iter();
-        for (id, n) in n_new {
-            self.path_mut(id).cells.extend(taken.by_ref().take(n));
+            path.cells.extend(tokens.iter().map(|_| self.cells.take()));
         }
     }
 
@@ -271,7 +266,7 @@ impl KvCache {
         let start = length_of(self.path(id).cells.len());
         let kept = start..start + length(tokens);
         let mut cells = Vec::with_capacity(tokens.len());
-        for (position, cell) in piece.clone().zip(self.cells.take(piece.len())) {
+        for (position, cell) in piece.clone().zip(self.cells.take_all(piece.len())) {
             if kept.contains(&position) {
                 cells.push(cell);
             } else {

@@ -75,7 +75,7 @@ impl KvCache {
                 self.cells.release(cell);
             }
         }
-        let taken = self.cells.take(places.len());
+        let taken = self.cells.take_all(places.len());
         for (nth, (&id, &is_pinned)) in ids.iter().zip(&are_pinned).enumerate() {
             for (place, &cell) in places.clone().zip(&taken) {
                 if nth > 0 {

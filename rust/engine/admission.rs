@@ -1,15 +1,14 @@
 //! Who runs: sequences enter slots, give them up under pressure, and come back.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Instant;
 
 use crate::cache::{MIN_SHARED, Match, Wanted, common_prefix};
 use crate::engine::job::{Awaits, Job};
 use crate::engine::runner::{Forks, Runner, SequenceId};
-use crate::engine::sequence::{Drawn, Running, Sequence};
+use crate::engine::sequence::{Running, Sequence};
 use crate::engine::worker::{Preempted, Reserved, Worker};
-use crate::request::{Event, SavedPrefix, Task};
+use crate::request::{SavedPrefix, Task};
 
 /// Cells kept free for each running sequence when another one is admitted, so that it need not be preempted at once.
 const MARGIN: u32 = 64;
@@ -137,30 +136,6 @@ impl<R: Runner> Worker<R> {
         true
     }
 
-    /// The first token of a branch whose whole prompt is computed, and the logits after it are known.
-    pub(super) fn draw_first(&mut self, place: usize) {
-        let running = &mut self.running[place];
-        let job = self.jobs.get_mut(&running.sequence.request_id).expect("a job outlives its sequences");
-        let restored = running.logits.take();
-        if let Some(logits) = &restored
-            && job.n_started < job.n
-        {
-            job.prompt_logits = Some(Arc::clone(logits));
-        }
-        let logits = restored.or_else(|| job.prompt_logits.clone());
-        let logits = logits.expect("a whole prompt is only matched where its logits are kept");
-        let reason = running.sequence.end_without_token(Instant::now()).or_else(|| {
-            let Drawn { event, finished } = running.sequence.draw(&logits, &self.runner, running.slot, &mut self.stats.times);
-            self.stats.n_predicted += 1;
-            job.events.push(Event::Token(event));
-            finished
-        });
-        if let Some(reason) = reason {
-            let running = self.running.remove(place);
-            self.finish(&running, reason, None);
-        }
-    }
-
     /// Gives the oldest preempted sequence a slot again.
     fn resume(&mut self) -> bool {
         let Preempted { sequence, .. } = &self.preempted[0];
@@ -277,7 +252,8 @@ impl<R: Runner> Worker<R> {
         let place = self.running.partition_point(|other| other.sequence.age() < sequence.age());
         let Match { n_pool, restores, logits, .. } = matched;
         let (restores, saved) = (VecDeque::from(restores), SavedPrefix::default());
-        self.running.insert(place, Running { sequence, slot, id, n_held: n_pool, n_planned: 0, restores, logits, saved });
+        self.running
+            .insert(place, Running { sequence, slot, id, n_held: n_pool, n_planned: 0, restores, logits, saved, end: None });
         place
     }
 

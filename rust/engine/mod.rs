@@ -1,8 +1,10 @@
 //! Who decides, and when: the engine's handle, and behind it the worker thread that owns the runner.
 
 mod admission;
+mod drawing;
 mod job;
 mod movement;
+mod publishing;
 mod questions;
 mod recovery;
 pub mod runner;
@@ -15,18 +17,19 @@ mod tasks;
 mod text;
 mod worker;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 
-pub use stats::{CachedNode, RunningStats, SlotStats, Stats, StepTimes, StoreStats, Tier};
+pub use stats::{CachedNode, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats, Tier};
 pub use stream::{Bell, Completions, MAX_EVENTS_BEHIND, Ready};
 
 use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::request::{PinnedPrefix, Request, Token};
 use job::{Job, Waiting};
+use publishing::Published;
 use questions::Question;
 use runner::Runner;
 use worker::{Command, Worker};
@@ -47,15 +50,6 @@ struct Inner {
     worker_id: ThreadId,
     /// A forked child has no worker thread that could be waited for.
     process_id: u32,
-}
-
-/// What the worker lets others see.
-#[derive(Default)]
-struct Published {
-    stats: Mutex<Stats>,
-    /// Requests that were submitted and have not been in a slot.
-    n_waiting: Arc<AtomicUsize>,
-    is_running: AtomicBool,
 }
 
 /// The worker runs as long as this lives, also if it panics.
@@ -140,9 +134,15 @@ impl Engine {
     /// What the engine is doing, as of its last step.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let mut stats = self.inner.published.stats.lock().expect("no code that holds the stats can panic").clone();
+        let mut stats = self.inner.published.stats().clone();
         stats.n_waiting = self.inner.published.n_waiting.load(Ordering::Acquire);
         stats
+    }
+
+    /// The last steps that computed or moved something, oldest first; [`MAX_RECENT_STEPS`] at most.
+    #[must_use]
+    pub fn recent_steps(&self) -> Vec<RecentStep> {
+        self.inner.published.recent_steps().iter().copied().collect()
     }
 
     /// The prefix tree, parents before their children. The worker answers between two steps.

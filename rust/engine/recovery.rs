@@ -21,8 +21,8 @@ impl<R: Runner> Worker<R> {
             let rows = self.running.iter().filter(|running| running.is_decoding());
             self.cache.extend(rows.map(|running| (running.id, running.planned())));
             self.carry_out();
-            let plan = self.rows(Running::is_decoding);
-            if self.runner.decode(&plan).is_ok() {
+            self.plan_rows(Running::is_decoding);
+            if self.runner.decode(&self.plan).is_ok() {
                 self.stats.n_decodes += 1;
                 self.stats.n_busy += self.running.len() as u64;
                 return true;

@@ -42,17 +42,17 @@ impl Scheduler {
         Self { n_ubatch, max_token_gap, decode: StepCost::new(), rest_s: 0.0, rest_spread_s: 0.0 }
     }
 
-    /// Rows for each running sequence, oldest first; `n_uncomputed[i]` tokens of sequence `i` wait to be computed, 0 where it cannot
-    /// use rows now.
+    /// Rows for each running sequence, oldest first, in place of what `rows` holds; `n_uncomputed[i]` tokens of sequence `i` wait to
+    /// be computed, 0 where it cannot use rows now.
     ///
     /// A sequence that waits for one token gets it in every step. Prompts share the chunk: up to [`MIN_CHUNK`] each, oldest first, so
     /// that a short one need not wait for a long one, and the rest to the oldest.
     ///
     /// `n_cells` is how many cells each row looks through, without those that this step fills: the highest used cell of the pool.
     /// `spent` is what this step has spent on moving pieces of the cache; the chunk is smaller by as much time.
-    #[must_use]
-    pub fn plan(&self, n_uncomputed: &[u32], n_cells: u32, spent: Duration) -> Vec<u32> {
-        let mut rows: Vec<u32> = n_uncomputed.iter().map(|&n| u32::from(n == 1)).collect();
+    pub fn plan(&self, n_uncomputed: &[u32], n_cells: u32, spent: Duration, rows: &mut Vec<u32>) {
+        rows.clear();
+        rows.extend(n_uncomputed.iter().map(|&n| u32::from(n == 1)));
         let n_wanted = n_uncomputed.iter().filter(|&&n| n > 1).fold(0, |sum: u32, &n| sum.saturating_add(n));
         let mut chunk = self.chunk(rows.iter().sum(), n_wanted, n_cells, spent);
         for most in [MIN_CHUNK, u32::MAX] {
@@ -62,7 +62,6 @@ impl Scheduler {
                 chunk -= more;
             }
         }
-        rows
     }
 
     /// How long this step may spend on moving pieces of the cache, beside `n_decoding` sequences that decode and `n_prefilling`
@@ -148,8 +147,14 @@ mod tests {
         scheduler
     }
 
+    fn plan_of(scheduler: &Scheduler, n_uncomputed: &[u32], n_cells: u32, spent: Duration) -> Vec<u32> {
+        let mut rows = vec![7; 3];
+        scheduler.plan(n_uncomputed, n_cells, spent, &mut rows);
+        rows
+    }
+
     fn plan(scheduler: &Scheduler, n_uncomputed: &[u32]) -> Vec<u32> {
-        scheduler.plan(n_uncomputed, N_CELLS, Duration::ZERO)
+        plan_of(scheduler, n_uncomputed, N_CELLS, Duration::ZERO)
     }
 
     #[test]
@@ -221,7 +226,7 @@ mod tests {
     #[test]
     fn time_spent_on_moving_makes_the_chunk_smaller() {
         let measured = measured();
-        let chunk = |spent_ms| measured.plan(&[1, 2_000], N_CELLS, Duration::from_millis(spent_ms))[1];
+        let chunk = |spent_ms| plan_of(&measured, &[1, 2_000], N_CELLS, Duration::from_millis(spent_ms))[1];
         let smaller = chunk(0) - chunk(30);
         assert!((25..=35).contains(&smaller), "30 ms are {smaller} rows of 1 ms");
         assert_eq!(chunk(1_000), MIN_BESIDE);
@@ -246,7 +251,7 @@ mod tests {
             let took_us = 10_000 + n_prefill * 500 + n_prefill * n_cells / 10;
             machine.observe(1, n_prefill, n_cells, Duration::from_micros(took_us.into()));
         }
-        let [short, long] = [0, 16_000].map(|n_cells| machine.plan(&[1, 2_000], n_cells, Duration::ZERO)[1]);
+        let [short, long] = [0, 16_000].map(|n_cells| plan_of(&machine, &[1, 2_000], n_cells, Duration::ZERO)[1]);
         assert!((120..=180).contains(&short), "{short} rows of 0.5 ms");
         assert!((35..=45).contains(&long), "{long} rows of 2.1 ms");
     }

@@ -7,7 +7,6 @@ use std::time::Instant;
 use crate::cache::Restore;
 use crate::engine::job::Job;
 use crate::engine::runner::{Runner, SequenceId};
-use crate::engine::stats::StepTimes;
 use crate::engine::text::{Shown, Text};
 use crate::request::{FinishReason, Logprob, Logprobs, SavedPrefix, Token, TokenEvent, Usage};
 use crate::sampling::{self, Sampler};
@@ -31,6 +30,8 @@ pub(crate) struct Sequence {
     sampler: Sampler,
     text: Text,
     n_probs: usize,
+    /// What was chosen and not shown yet.
+    chosen: Option<Chosen>,
     clock: Clock,
     /// `None` until it was placed for the first time: what later placements find counts for nobody.
     n_cached: Option<u32>,
@@ -69,6 +70,7 @@ impl Sequence {
             sampler,
             text: Text::new(Arc::clone(&job.stops)),
             n_probs: job.sampling.n_probs as usize,
+            chosen: None,
             clock: Clock { started: now, first_token: None, last_token: now },
             n_cached: None,
         }
@@ -100,18 +102,21 @@ impl Sequence {
         found.saturating_sub(n_cached)
     }
 
-    /// Draws the next token from the `logits` after its last one, and says whether that ends it.
-    pub(crate) fn draw(&mut self, logits: &[f32], runner: &impl Runner, slot: u32, times: &mut StepTimes) -> Drawn {
-        let started = Instant::now();
+    /// Chooses the next token from the `logits` after its last one, on whichever thread; [`Sequence::show`] says which.
+    pub(crate) fn choose(&mut self, logits: &[f32]) {
         let token = self.sampler.sample(logits);
-        let logprobs = (self.n_probs > 0).then(|| Box::new(logprobs(logits, token, self.n_probs, runner)));
+        let logprobs = (self.n_probs > 0).then(|| sampling::logprobs(logits, token, self.n_probs));
         self.tokens.push(token);
         self.sampler.accept(token);
-        let now = Instant::now();
-        times.sample += now - started;
+        self.chosen = Some(Chosen { token, logprobs });
+    }
+
+    /// Turns the token that was chosen before `now` into text, and says whether that ends it. `None` where none was chosen since the
+    /// last one that was shown.
+    pub(crate) fn show(&mut self, runner: &impl Runner, slot: u32, now: Instant) -> Option<Drawn> {
+        let Chosen { token, logprobs } = self.chosen.take()?;
         self.clock.first_token.get_or_insert(now);
         self.clock.last_token = now;
-
         let is_end = runner.is_end(token);
         let Shown { mut text, stop } = self.text.push(|bytes| {
             if !is_end {
@@ -125,11 +130,14 @@ impl Sequence {
             None => None,
         };
         if finished.is_some() {
-            text.push_str(&self.text.finish());
+            let rest = self.text.finish();
+            if !rest.is_empty() {
+                text = [text, rest].concat().into();
+            }
         }
-        times.text += now.elapsed();
+        let logprobs = logprobs.map(|logprobs| Box::new(named(logprobs, token, runner)));
         let event = TokenEvent { index: self.index, token, text, slot, n_predicted: self.n_predicted(), logprobs };
-        Drawn { event, finished }
+        Some(Drawn { event, finished })
     }
 
     /// Why it ends at `now` without a token, where it may draw none: its prompt is computed.
@@ -170,13 +178,19 @@ pub(crate) struct Drawn {
     pub(crate) finished: Option<FinishReason>,
 }
 
-fn logprobs(logits: &[f32], token: Token, n: usize, runner: &impl Runner) -> Logprobs {
+/// A token with its own log-probability and those of the most likely ones, where they are asked for.
+struct Chosen {
+    token: Token,
+    logprobs: Option<(f32, Vec<(Token, f32)>)>,
+}
+
+/// The log-probabilities of `token` and of the most likely ones, with what they stand for.
+fn named((chosen, top): (f32, Vec<(Token, f32)>), token: Token, runner: &impl Runner) -> Logprobs {
     let named = |token, logprob| {
         let mut bytes = Vec::new();
         runner.append_piece(token, &mut bytes);
         Logprob { token, bytes, logprob }
     };
-    let (chosen, top) = sampling::logprobs(logits, token, n);
     Logprobs { chosen: named(token, chosen), top: top.into_iter().map(|(token, logprob)| named(token, logprob)).collect() }
 }
 
@@ -196,6 +210,8 @@ pub(crate) struct Running {
     pub(crate) logits: Option<Arc<[f32]>>,
     /// What was copied so far, where it is to be saved.
     pub(crate) saved: SavedPrefix,
+    /// Why it ends with this step.
+    pub(crate) end: Option<FinishReason>,
 }
 
 impl Running {

@@ -1,6 +1,6 @@
 //! What the engine is doing: counters since its start, and one entry per slot.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use crate::cache::{CachedNode, Tier};
 
@@ -41,7 +41,7 @@ pub struct Stats {
     pub n_ids: usize,
     /// The second tier.
     pub store: StoreStats,
-    /// Where the worker's time went.
+    /// Where the worker's time went since its start.
     pub times: StepTimes,
 }
 
@@ -64,8 +64,24 @@ pub struct StoreStats {
     pub n_relocated: u64,
 }
 
-/// Time that the worker spent since its start, by part of a step.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// How many of the last steps are remembered.
+pub const MAX_RECENT_STEPS: usize = 64;
+
+/// What one of the last steps took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecentStep {
+    /// When it began.
+    pub started: Instant,
+    /// From its beginning to its end.
+    pub took: Duration,
+    /// Rows that it computed.
+    pub n_rows: u32,
+    /// What it spent on each part. Sequences are placed before the decode and after it.
+    pub times: StepTimes,
+}
+
+/// Time that the worker spent, by part of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StepTimes {
     /// Taking commands, dropping cancelled requests; waiting for work is not counted.
     pub receive: Duration,
@@ -85,6 +101,24 @@ pub struct StepTimes {
     pub spill: Duration,
     /// Copying cells back into the pool.
     pub restore: Duration,
+}
+
+impl StepTimes {
+    /// What was spent since `before`.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        let part = |of: fn(&Self) -> Duration| of(self).saturating_sub(of(before));
+        Self {
+            receive: part(|times| times.receive),
+            place: part(|times| times.place),
+            plan: part(|times| times.plan),
+            decode: part(|times| times.decode),
+            sample: part(|times| times.sample),
+            text: part(|times| times.text),
+            emit: part(|times| times.emit),
+            spill: part(|times| times.spill),
+            restore: part(|times| times.restore),
+        }
+    }
 }
 
 /// What one slot is doing.

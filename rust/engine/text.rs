@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use smol_str::{SmolStr, SmolStrBuilder};
+
 /// The text of one branch as it grows.
 #[derive(Debug)]
 pub(crate) struct Text {
@@ -15,7 +17,7 @@ pub(crate) struct Text {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     /// Text that became safe to show.
-    pub(crate) text: String,
+    pub(crate) text: SmolStr,
     /// The stop string that the text reached, if it did; the text ends before it.
     pub(crate) stop: Option<String>,
 }
@@ -32,7 +34,7 @@ impl Text {
         let first =
             self.stops.iter().enumerate().filter_map(|(index, stop)| Some((find(&self.held, stop.as_bytes())?, index))).min();
         if let Some((at, index)) = first {
-            let text = String::from_utf8_lossy(&self.held[..at]).into_owned();
+            let text = lossy(&self.held[..at]);
             self.held.clear();
             return Shown { text, stop: Some(self.stops[index].clone()) };
         }
@@ -42,17 +44,32 @@ impl Text {
     }
 
     /// The branch has ended: what was held back in case of a stop string is text after all. An unfinished character is not.
-    pub(crate) fn finish(&mut self) -> String {
+    pub(crate) fn finish(&mut self) -> SmolStr {
         let text = self.show(self.held.len() - incomplete_tail(&self.held));
         self.held.clear();
         text
     }
 
-    fn show(&mut self, n_bytes: usize) -> String {
-        let text = String::from_utf8_lossy(&self.held[..n_bytes]).into_owned();
+    fn show(&mut self, n_bytes: usize) -> SmolStr {
+        let text = lossy(&self.held[..n_bytes]);
         self.held.drain(..n_bytes);
         text
     }
+}
+
+/// The text of `bytes`, U+FFFD for what is no UTF-8, as [`String::from_utf8_lossy`] has it, but without a string in between.
+fn lossy(bytes: &[u8]) -> SmolStr {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return text.into();
+    }
+    let mut text = SmolStrBuilder::new();
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+    text.finish()
 }
 
 /// Where `needle` first begins in `bytes`.
@@ -121,6 +138,15 @@ mod tests {
     }
 
     #[test]
+    fn broken_text_is_what_the_standard_library_makes_of_it() {
+        for bytes in
+            [&b"a\xFF\xFEb"[..], b"\xE2\x82x\xE2\x82\xAC", b"\xC3\xC3\xA9 and more than an event holds \xF0\x9F\x92", b""]
+        {
+            assert_eq!(&*lossy(bytes), &*String::from_utf8_lossy(bytes));
+        }
+    }
+
+    #[test]
     fn what_may_be_a_stop_string_is_held_back_until_it_is_not() {
         let mut growing = text(&["\nUser:"]);
         assert_eq!(push(&mut growing, b"yes\nUs"), shown("yes"));
@@ -131,7 +157,7 @@ mod tests {
     fn a_stop_string_across_pieces_ends_the_text_before_it() {
         let mut growing = text(&["stop", "\nUser:"]);
         assert_eq!(push(&mut growing, b"yes\nUs"), shown("yes"));
-        assert_eq!(push(&mut growing, b"er: no"), Shown { text: String::new(), stop: Some("\nUser:".into()) });
+        assert_eq!(push(&mut growing, b"er: no"), Shown { text: SmolStr::default(), stop: Some("\nUser:".into()) });
         assert_eq!(growing.finish(), "");
     }
 
@@ -153,7 +179,8 @@ mod tests {
         let whole = "Grüße, 🦊! #- end ##".as_bytes();
         for size in 1..=whole.len() {
             let mut growing = text(&["###", "#-#"]);
-            let mut joined: String = whole.chunks(size).map(|piece| push(&mut growing, piece).text).collect();
+            let mut joined = String::new();
+            whole.chunks(size).for_each(|piece| joined.push_str(&push(&mut growing, piece).text));
             joined.push_str(&growing.finish());
             assert_eq!(joined.as_bytes(), whole, "in pieces of {size} bytes");
         }

@@ -1,23 +1,24 @@
 //! The loop of the one thread that owns the runner.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::cache::{CacheOp, Counts, KvCache, Reservation, Variant};
+use crate::cache::{CacheOp, KvCache, Reservation, Variant};
 use crate::config::Limits;
-use crate::engine::Published;
 use crate::engine::job::{Job, Waiting};
 use crate::engine::movement::{MAX_PATIENCE, Movement};
+use crate::engine::publishing::Published;
 use crate::engine::questions::Question;
 use crate::engine::runner::{Plan, Row, Runner};
 use crate::engine::scheduler::Scheduler;
-use crate::engine::sequence::{Drawn, Running, Sequence};
-use crate::engine::stats::{RunningStats, SlotStats, Stats, StepTimes, StoreStats};
+use crate::engine::sequence::{Running, Sequence};
+use crate::engine::stats::{RecentStep, Stats, StepTimes};
 use crate::engine::stream::Bell;
-use crate::error::{Error, Result};
-use crate::request::{Event, FinishReason, Finished, Made, Task, Token};
+use crate::error::Error;
+use crate::request::{FinishReason, Task, Token};
+use crate::sampling::Threads;
 
 /// What a handle asks of the worker.
 pub(crate) enum Command {
@@ -47,15 +48,27 @@ pub(super) struct Reserved {
 #[derive(Debug)]
 struct Step {
     started: Instant,
+    /// The worker's times when it began.
+    before: StepTimes,
     /// The highest used cell before its rows, plus one.
     n_cells: u32,
+    /// Rows that were computed.
+    n_rows: u32,
     decode: Duration,
 }
 
-impl Default for Step {
-    fn default() -> Self {
-        Self { started: Instant::now(), n_cells: 0, decode: Duration::ZERO }
+impl Step {
+    fn begin(times: StepTimes) -> Self {
+        Self { started: Instant::now(), before: times, n_cells: 0, n_rows: 0, decode: Duration::ZERO }
     }
+}
+
+/// Tokens that wait to be computed by each running sequence, and how many of them the next decode computes. Kept between steps for
+/// its memory.
+#[derive(Debug, Default)]
+struct Shares {
+    n_ready: Vec<u32>,
+    n_rows: Vec<u32>,
 }
 
 /// What the last sequence left in a slot.
@@ -77,6 +90,10 @@ pub(crate) struct Worker<R> {
     scheduler: Scheduler,
     pub(super) movement: Movement,
     step: Step,
+    shares: Shares,
+    /// What the decode of this step computes.
+    pub(super) plan: Plan,
+    pub(super) samplers: Threads,
     commands: Receiver<Command>,
     pub(super) published: Arc<Published>,
     /// By request id, which counts up: in order of arrival.
@@ -97,11 +114,15 @@ pub(crate) struct Worker<R> {
     pub(super) admitted: Vec<Waiting>,
     /// Requests that this step ends with an error.
     pub(super) failed: Vec<(u64, Error)>,
+    /// Who is told of this step's events.
+    pub(super) bells: Vec<Arc<dyn Bell>>,
+    /// All but [`Stats::slots`], which only the published ones have.
     pub(super) stats: Stats,
 }
 
 impl<R: Runner> Worker<R> {
     pub(crate) fn new(runner: R, limits: Limits, commands: Receiver<Command>, published: Arc<Published>) -> Self {
+        let samplers = Threads::new(runner.n_threads());
         let cache = KvCache::new(limits.n_ctx, limits.n_seq_max, runner.memory(), limits.max_store_bytes);
         let worker = Self {
             runner,
@@ -109,7 +130,10 @@ impl<R: Runner> Worker<R> {
             cache,
             scheduler: Scheduler::new(limits.n_ubatch, limits.max_token_gap),
             movement: Movement::new(),
-            step: Step::default(),
+            step: Step::begin(StepTimes::default()),
+            shares: Shares::default(),
+            plan: Plan::default(),
+            samplers,
             commands,
             published,
             jobs: BTreeMap::new(),
@@ -117,17 +141,13 @@ impl<R: Runner> Worker<R> {
             n_turns: 0,
             admitted: Vec::new(),
             failed: Vec::new(),
+            bells: Vec::new(),
             running: Vec::new(),
             preempted: Vec::new(),
             left: (0..limits.n_slots).map(|_| Left::default()).collect(),
             decoded_at: VecDeque::with_capacity(MAX_PATIENCE),
             newest_start: 0,
-            stats: Stats {
-                slots: vec![SlotStats::default(); limits.n_slots as usize],
-                n_cells: limits.n_ctx as usize,
-                n_ids: limits.n_seq_max as usize,
-                ..Stats::default()
-            },
+            stats: Stats { n_cells: limits.n_ctx as usize, n_ids: limits.n_seq_max as usize, ..Stats::default() },
         };
         worker.publish_stats();
         worker
@@ -136,14 +156,14 @@ impl<R: Runner> Worker<R> {
     /// Serves requests until the engine stops.
     pub(crate) fn run(mut self) {
         while self.receive() {
-            self.step = Step::default();
+            self.step = Step::begin(self.stats.times);
             self.timed(|times| &mut times.receive, Self::drop_cancelled);
             self.begin_moving();
             self.timed(|times| &mut times.place, Self::admit);
             self.move_pieces();
             self.hold_prompts();
-            let plan = self.timed(|times| &mut times.plan, Self::plan);
-            if self.decode(&plan) {
+            self.timed(|times| &mut times.plan, Self::plan);
+            if self.decode() {
                 self.keep_snapshots();
                 self.draw();
                 self.timed(|times| &mut times.place, Self::admit);
@@ -171,10 +191,15 @@ impl<R: Runner> Worker<R> {
         self.movement.begin(self.scheduler.spare(n_decoding, n_prefilling, self.n_cells()));
     }
 
-    /// Tells the scheduler what the step took beside its decode and what was moved before that.
+    /// Tells the scheduler what the step took beside its decode and what was moved before that, and whoever looks what it did.
     fn end_step(&mut self) {
-        if self.step.decode > Duration::ZERO {
-            self.scheduler.observe_rest(self.step.started.elapsed().saturating_sub(self.step.decode + self.movement.spent));
+        let Step { started, before, n_rows, decode, .. } = self.step;
+        let took = started.elapsed();
+        if decode > Duration::ZERO {
+            self.scheduler.observe_rest(took.saturating_sub(decode + self.movement.spent));
+        }
+        if n_rows > 0 || self.movement.spent > Duration::ZERO {
+            self.published.remember(RecentStep { started, took, n_rows, times: self.stats.times.since(&before) });
         }
     }
 
@@ -223,12 +248,6 @@ impl<R: Runner> Worker<R> {
         }
     }
 
-    /// Makes a change visible before anybody is told of it.
-    pub(super) fn show(&mut self) {
-        self.carry_out();
-        self.publish_stats();
-    }
-
     /// Nobody holds anything when there is nothing to do.
     fn check_idle(&self) {
         self.cache.check_integrity();
@@ -252,14 +271,16 @@ impl<R: Runner> Worker<R> {
     }
 
     /// Decides which tokens go into the next decode, and makes room for them.
-    fn plan(&mut self) -> Plan {
-        let n_ready: Vec<u32> = self.running.iter().map(Running::n_ready).collect();
+    fn plan(&mut self) {
         self.step.n_cells = self.n_cells();
-        let mut n_rows = self.scheduler.plan(&n_ready, self.step.n_cells, self.movement.spent).into_iter();
+        let Shares { n_ready, n_rows } = &mut self.shares;
+        n_ready.clear();
+        n_ready.extend(self.running.iter().map(Running::n_ready));
+        self.scheduler.plan(n_ready, self.step.n_cells, self.movement.spent, n_rows);
         let (mut place, mut n_planned) = (0, 0);
         // The oldest takes what it needs first; where there is too little, the youngest gives up its place.
         while place < self.running.len() {
-            let n_wanted = n_rows.next().expect("one number for each running sequence");
+            let n_wanted = self.shares.n_rows[place];
             let is_urgent = self.running[place].n_ready() == 1;
             let n = self.make_room(place, n_planned + n_wanted, is_urgent).saturating_sub(n_planned);
             self.running[place].n_planned = n.min(n_wanted);
@@ -277,7 +298,7 @@ impl<R: Runner> Worker<R> {
         self.cache
             .extend(self.running.iter().filter(|running| running.n_planned > 0).map(|running| (running.id, running.planned())));
         self.carry_out();
-        self.rows(|_| true)
+        self.plan_rows(|_| true);
     }
 
     /// Whether room is found later for what found none in this step: there was no time to make it.
@@ -298,8 +319,8 @@ impl<R: Runner> Worker<R> {
         self.cache.unpin(running.id);
     }
 
-    /// The planned rows of those that `filter` lets through, in order.
-    pub(super) fn rows(&self, filter: impl Fn(&Running) -> bool) -> Plan {
+    /// Plans the rows of those that `filter` lets through, in order.
+    pub(super) fn plan_rows(&mut self, filter: impl Fn(&Running) -> bool) {
         let rows = self.running.iter().filter(|running| filter(running)).flat_map(|running| {
             let last = running.n_held + running.n_planned;
             let draws = running.will_draw();
@@ -310,12 +331,13 @@ impl<R: Runner> Worker<R> {
                 wants_logits: draws && position + 1 == last,
             })
         });
-        Plan { rows: rows.collect() }
+        self.plan.rows.clear();
+        self.plan.rows.extend(rows);
     }
 
     /// Computes the plan. `false` where there was nothing to compute, or nothing came of it.
-    fn decode(&mut self, plan: &Plan) -> bool {
-        if plan.rows.is_empty() {
+    fn decode(&mut self) -> bool {
+        if self.plan.rows.is_empty() {
             return false;
         }
         if self.decoded_at.len() == MAX_PATIENCE {
@@ -323,18 +345,18 @@ impl<R: Runner> Worker<R> {
         }
         self.decoded_at.push_back(self.cache.now());
         let started = Instant::now();
-        if let Err(error) = self.runner.decode(plan) {
+        if let Err(error) = self.runner.decode(&self.plan) {
             return self.recover(&error);
         }
         let took = started.elapsed();
         self.stats.times.decode += took;
         let n_decoding = count(self.running.iter().filter(|running| running.is_decoding()));
-        let n_prefill = count(plan.rows.iter()) - n_decoding;
+        self.step.n_rows = count(self.plan.rows.iter());
         self.step.decode = took;
-        self.scheduler.observe(n_decoding, n_prefill, self.step.n_cells, took);
+        self.scheduler.observe(n_decoding, self.step.n_rows - n_decoding, self.step.n_cells, took);
         self.stats.n_decodes += 1;
         self.stats.n_busy += self.running.len() as u64;
-        self.stats.n_computed += plan.rows.len() as u64 - self.n_drawn_before();
+        self.stats.n_computed += u64::from(self.step.n_rows) - self.n_drawn_before();
         true
     }
 
@@ -342,93 +364,6 @@ impl<R: Runner> Worker<R> {
     fn n_drawn_before(&self) -> u64 {
         let fresh = |running: &&Running| running.is_decoding() && running.sequence.n_predicted() > 0;
         u64::from(count(self.running.iter().filter(fresh)))
-    }
-
-    /// Draws a token for every sequence whose last one was computed.
-    fn draw(&mut self) {
-        let now = Instant::now();
-        let mut n_rows = 0;
-        let mut finished = Vec::new();
-        for (place, running) in self.running.iter_mut().enumerate() {
-            let n_planned = std::mem::take(&mut running.n_planned);
-            running.n_held += n_planned;
-            n_rows += n_planned as usize;
-            if n_planned == 0 || running.n_uncomputed() > 0 {
-                continue;
-            }
-            let job = self.jobs.get_mut(&running.sequence.request_id).expect("a job outlives its sequences");
-            if job.task != Task::Complete {
-                continue;
-            }
-            let logits = self.runner.logits(n_rows - 1);
-            let is_prompt_done = running.sequence.n_predicted() == 0;
-            if is_prompt_done && job.n_started < job.n && job.prompt_logits.is_none() {
-                job.prompt_logits = Some(logits.into());
-            }
-            if let Some(reason) = running.sequence.end_without_token(now) {
-                finished.push((place, reason));
-                continue;
-            }
-            let Drawn { event, finished: reason } =
-                running.sequence.draw(logits, &self.runner, running.slot, &mut self.stats.times);
-            self.stats.n_predicted += 1;
-            job.events.push(Event::Token(event));
-            finished.extend(reason.map(|reason| (place, reason)));
-        }
-        let ended: Vec<_> = finished.into_iter().rev().map(|(place, reason)| (self.running.remove(place), reason)).collect();
-        for (running, reason) in ended.into_iter().rev() {
-            self.finish(&running, reason, None);
-        }
-    }
-
-    /// A branch has ended: its slot is free, and its path stays cached.
-    pub(super) fn finish(&mut self, running: &Running, reason: FinishReason, made: Option<Made>) {
-        self.leave_slot(running);
-        self.cache.unpin(running.id);
-        self.finish_idle(running, reason, made);
-    }
-
-    /// As [`Worker::finish`], where slot and path were left already.
-    pub(super) fn finish_idle(&mut self, running: &Running, reason: FinishReason, made: Option<Made>) {
-        let Running { sequence, slot, .. } = running;
-        let job = self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences");
-        job.n_running -= 1;
-        job.n_finished += 1;
-        let (usage, made) = (sequence.usage(), made.map(Box::new));
-        job.events.push(Event::Finished(Finished { index: sequence.index, slot: *slot, reason, usage, made }));
-    }
-
-    /// Makes the step's events readable, then rings each bell once.
-    fn publish(&mut self) {
-        let mut ended: Vec<(u64, Result<()>)> =
-            self.failed.drain(..).map(|(request_id, error)| (request_id, Err(error))).collect();
-        for (&request_id, job) in self.jobs.iter().filter(|(_, job)| !job.events.is_empty()) {
-            let has_room = job.sender.check_room(job.events.len());
-            if has_room.is_err() || job.is_done() {
-                ended.push((request_id, has_room));
-            }
-        }
-        let mut leaving: Vec<(Job, Result<()>)> =
-            ended.into_iter().filter_map(|(request_id, how)| Some((self.remove(request_id)?, how))).collect();
-        // First, so that whoever reads the end of a stream finds its slots idle.
-        self.show();
-        self.admitted.clear();
-        let mut bells: Vec<Arc<dyn Bell>> = Vec::new();
-        let staying = self.jobs.values_mut().filter(|job| !job.events.is_empty());
-        for job in staying.chain(leaving.iter_mut().map(|(job, _)| job)) {
-            job.sender.send(&mut job.events);
-            if let Some(bell) = job.sender.bell()
-                && !bells.iter().any(|known| Arc::ptr_eq(known, bell))
-            {
-                bells.push(Arc::clone(bell));
-            }
-        }
-        for (job, how) in leaving {
-            job.sender.end(how);
-        }
-        for bell in bells {
-            bell.ring();
-        }
     }
 
     /// Carries the cache's changes out in the model's memory.
@@ -442,29 +377,6 @@ impl<R: Runner> Worker<R> {
                 }
                 CacheOp::Drop(id) => self.runner.drop_sequence(id),
             }
-        }
-    }
-
-    fn publish_stats(&self) {
-        let mut stats: MutexGuard<'_, Stats> = self.published.stats.lock().expect("no code that holds the stats can panic");
-        stats.clone_from(&self.stats);
-        stats.n_cells_used = self.cache.n_used();
-        stats.n_cells_reached = self.cache.n_reached();
-        stats.n_cells_idle = self.cache.n_evictable();
-        stats.n_ids_used = self.cache.n_ids_used();
-        let (n_bytes, max_bytes, n_pieces) = self.cache.store_size();
-        let Counts { n_saved, n_restored, n_forgotten, n_relocated } = self.cache.counts();
-        stats.store = StoreStats { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated };
-        for Running { sequence, slot, n_held, .. } in &self.running {
-            stats.slots[*slot as usize].running = Some(RunningStats {
-                request_id: sequence.request_id,
-                index: sequence.index,
-                n_prompt: sequence.n_prompt,
-                n_computed: (*n_held).min(sequence.n_prompt).saturating_sub(sequence.n_cached()),
-                n_cached: sequence.n_cached(),
-                n_predicted: sequence.n_predicted(),
-                n_remaining: sequence.n_remaining(),
-            });
         }
     }
 }

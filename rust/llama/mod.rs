@@ -45,6 +45,7 @@ use crate::request::Token;
 pub struct LlamaRunner {
     context: Context,
     model: Arc<Model>,
+    n_threads: u32,
     memory: MemoryKind,
     /// What the engine does not know of: to save and restore with. Not used where each id costs a whole state.
     spare: SequenceId,
@@ -85,7 +86,8 @@ impl LlamaRunner {
             n_window,
         };
         tracing::debug!("the memory: {memory:?}");
-        Ok(Self { context, model, memory, spare, layout })
+        let n_threads = config.n_threads.unwrap_or_else(threads::n_cores);
+        Ok(Self { context, model, n_threads, memory, spare, layout })
     }
 
     /// Whether the first `n_tokens` of `id` are there as far as the next token looks back.
@@ -133,6 +135,10 @@ fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Tr
 impl Runner for LlamaRunner {
     fn n_vocab(&self) -> usize {
         self.model.n_vocab()
+    }
+
+    fn n_threads(&self) -> usize {
+        self.n_threads as usize
     }
 
     fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {

@@ -15,7 +15,7 @@ use super::logging;
 use super::model::PyModel;
 use super::prefix::{PyPrefix, PySavedPrefix};
 use super::prefix_file::Files;
-use super::stats::PyStats;
+use super::stats::{PyRecentStep, PyStats};
 use super::stream::{PyCompletions, Stream};
 use super::tune::PyChoice;
 use crate::config::{Choice, EngineConfig, Limits};
@@ -237,6 +237,11 @@ impl PyEngine {
     /// What the engine is doing, as of its last step.
     fn stats(&self, py: Python<'_>) -> PyResult<PyStats> {
         PyStats::new(py, self.handle()?.stats())
+    }
+
+    /// The last steps that computed or moved something, oldest first.
+    fn recent_steps(&self, py: Python<'_>) -> PyResult<Vec<PyRecentStep>> {
+        PyRecentStep::list(py, self.handle()?.recent_steps())
     }
 
     /// Ends the worker and waits for it.

@@ -39,7 +39,7 @@ mod native {
     #[pymodule_export]
     use super::prefix::{PyPrefix, PySavedPrefix};
     #[pymodule_export]
-    use super::stats::{PySlot, PyStats, PyStepTimes, PyStoreStats};
+    use super::stats::{PyRecentStep, PySlot, PyStats, PyStepTimes, PyStoreStats};
     #[pymodule_export]
     use super::stream::PyCompletions;
     #[pymodule_export]

@@ -1,10 +1,10 @@
 //! What the engine is doing, for Python.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 
-use crate::engine::{RunningStats, SlotStats, Stats, StepTimes, StoreStats};
+use crate::engine::{RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats};
 
 /// A snapshot of the engine, as of its last step.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Stats")]
@@ -123,6 +123,36 @@ impl PyStepTimes {
     fn __repr__(&self) -> String {
         let Self { decode, sample, spill, restore, .. } = self;
         format!("StepTimes(decode={decode:?}, sample={sample:?}, spill={spill:?}, restore={restore:?})")
+    }
+}
+
+/// What one of the last steps took.
+#[pyclass(frozen, get_all, module = "weft._native", name = "RecentStep")]
+pub(super) struct PyRecentStep {
+    started: f64,
+    took: Duration,
+    n_rows: u32,
+    times: Py<PyStepTimes>,
+}
+
+impl PyRecentStep {
+    /// The last steps, on the clock of Python's `time.monotonic`: the same one as Rust's, but only Python gives its number.
+    pub(super) fn list(py: Python<'_>, steps: Vec<RecentStep>) -> PyResult<Vec<Self>> {
+        let now_s: f64 = py.import("time")?.call_method0("monotonic")?.extract()?;
+        let now = Instant::now();
+        let to_python = |RecentStep { started, took, n_rows, times }| {
+            let ago = now.saturating_duration_since(started);
+            Ok(Self { started: now_s - ago.as_secs_f64(), took, n_rows, times: Py::new(py, PyStepTimes::from(times))? })
+        };
+        steps.into_iter().map(to_python).collect()
+    }
+}
+
+#[pymethods]
+impl PyRecentStep {
+    fn __repr__(&self) -> String {
+        let Self { started, took, n_rows, .. } = self;
+        format!("RecentStep(started={started:.6}, took={took:?}, n_rows={n_rows})")
     }
 }
 

@@ -8,8 +8,10 @@ pub(crate) mod filters;
 mod logprobs;
 pub(crate) mod penalties;
 pub(crate) mod rng;
+pub mod threads;
 
 pub use logprobs::logprobs;
+pub use threads::Threads;
 
 use crate::request::{SamplingParams, Token};
 use candidates::{Candidates, Row};

@@ -4,7 +4,9 @@ import msgspec
 import pytest
 from litestar.testing import AsyncTestClient
 
+import weft
 from tests.helpers import How
+from tests.server.conftest import answers
 from tests.server.live import events_of
 from tests.server.scripted import ScriptedEngine, connect, token
 from weft import EngineStopped
@@ -60,6 +62,20 @@ async def test_all_events_of_a_step_leave_in_one_write() -> None:
         _, first, second = await connect(app, "/completion", body, lambda sent: len(sent) == 3)
     assert [event["content"] for event in map(json.loads, events_of(first["body"].decode()))] == ["a", "b"]
     assert [event["content"] for event in map(json.loads, events_of(second["body"].decode()))] == ["c", "d"]
+
+
+async def test_an_answer_is_written_at_most_once_per_step() -> None:
+    engine = weft.Engine(slots=4, ctx_size=1024, threads=1)
+    app = create_app(engine)
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        body = {"prompt": "Once upon a time,", "n": 4, "n_predict": 30, "ignore_eos": True, "stream": True}
+        start, *writes = await connect(app, "/completion", body, lambda sent: False)
+        n_decodes = engine.stats().n_decodes
+    assert start["status"] == 200
+    assert len(events_of(b"".join(write["body"] for write in writes).decode())) == 4 * (30 + 1)
+    # One for each step that showed something, and the empty one that ends the body.
+    assert len(writes) <= n_decodes + 1
 
 
 async def test_a_client_that_leaves_before_the_first_event_closes_its_streams(path: str, how: How) -> None:

@@ -126,7 +126,8 @@ impl Simulation {
     }
 
     fn step(&mut self) {
-        let rows = self.scheduler.plan(&self.n_uncomputed, self.n_cells, Duration::ZERO);
+        let mut rows = Vec::new();
+        self.scheduler.plan(&self.n_uncomputed, self.n_cells, Duration::ZERO, &mut rows);
         let n_decoding = self.n_uncomputed.iter().filter(|&&n| n == 1).count() as u32;
         let n_rows: u32 = rows.iter().sum();
         let n_prefill = n_rows - n_decoding;
@@ -324,7 +325,8 @@ fn random_use_breaks_no_promise() {
             }
             _ => {
                 let n_uncomputed: Vec<u32> = (0..below(random, 33)).map(|_| any_size(random, 16)).collect();
-                let rows = scheduler.plan(&n_uncomputed, n_cells, took / 1_000);
+                let mut rows = Vec::new();
+                scheduler.plan(&n_uncomputed, n_cells, took / 1_000, &mut rows);
                 check_plan(&scheduler, &n_uncomputed, &rows);
             }
         }

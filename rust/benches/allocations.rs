@@ -1,0 +1,288 @@
+//! What a step costs beside its decode: what the worker allocates, and how its time is divided.
+//!
+//! `cargo bench --bench allocations` takes about half a minute, `-- --quick` a few seconds. Branches of one prompt are written with
+//! every filter and penalty on. Once they are past their prompt, a step must allocate nothing: a list that grows with its branch
+//! doubles now and then, and is told apart. Every thread is counted but the one that reads the events. llama.cpp allocates in C++,
+//! which an allocator of Rust's never sees.
+#![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
+#![allow(clippy::print_stderr, reason = "and says there what is wrong")]
+#![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
+#![allow(unsafe_code, reason = "an allocator is unsafe to write, also one that only counts")]
+
+#[allow(dead_code, reason = "the bench of decoding, which shares this folder, uses all of it")]
+mod support {
+    pub(crate) mod gguf;
+    pub(crate) mod machine;
+    pub(crate) mod synthetic;
+}
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use support::{machine, synthetic};
+use weft::config::{EngineConfig, FlashAttention, ModelConfig};
+use weft::engine::{Bell, MAX_RECENT_STEPS, RecentStep, StepTimes};
+use weft::llama::{self, Model};
+use weft::request::{Prompt, Request, SamplingParams};
+
+const USAGE: &str = "\
+usage: cargo bench --bench allocations -- [--quick] [NAME]
+
+  NAME       only models whose file name holds NAME
+  --quick    only the demo model
+
+WEFT_BENCH_MODEL names a GGUF file to measure in place of the demo model.";
+
+const BRANCHES: [u32; 2] = [8, 32];
+
+/// Steps that are not counted: lists get the size that they keep.
+const N_WARM: usize = 80;
+
+/// Steps that are counted.
+const N_STEPS: usize = MAX_RECENT_STEPS;
+
+/// Tokens of the prompt that the branches share, where the model's context holds as many.
+const N_PROMPT: usize = 1_000;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+static N_NEW: AtomicU64 = AtomicU64::new(0);
+static N_GROWN: AtomicU64 = AtomicU64::new(0);
+static N_FREED: AtomicU64 = AtomicU64::new(0);
+static N_BYTES: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static IS_COUNTED: Cell<bool> = const { Cell::new(true) };
+}
+
+/// The system's allocator, and what was asked of it by threads that are counted.
+struct Counting;
+
+impl Counting {
+    fn count(counter: &AtomicU64, n_bytes: usize) {
+        // A thread that ends frees what it holds when it can no longer be asked.
+        if IS_COUNTED.try_with(Cell::get).unwrap_or(false) {
+            counter.fetch_add(1, Ordering::Relaxed);
+            N_BYTES.fetch_add(n_bytes as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+// SAFETY: every call goes to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::count(&N_NEW, layout.size());
+        // SAFETY: the caller's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        Self::count(&N_NEW, layout.size());
+        // SAFETY: the caller's.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        Self::count(&N_GROWN, new_size);
+        // SAFETY: the caller's.
+        unsafe { System.realloc(block, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        Self::count(&N_FREED, 0);
+        // SAFETY: the caller's.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+/// What was counted so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    n_new: u64,
+    n_grown: u64,
+    n_freed: u64,
+    n_bytes: u64,
+}
+
+impl Counts {
+    fn now() -> Self {
+        let [n_new, n_grown, n_freed, n_bytes] =
+            [&N_NEW, &N_GROWN, &N_FREED, &N_BYTES].map(|counter| counter.load(Ordering::Relaxed));
+        Self { n_new, n_grown, n_freed, n_bytes }
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            n_new: self.n_new - before.n_new,
+            n_grown: self.n_grown - before.n_grown,
+            n_freed: self.n_freed - before.n_freed,
+            n_bytes: self.n_bytes - before.n_bytes,
+        }
+    }
+}
+
+/// Rung by the worker at the end of each step: notes what was counted by then.
+struct Meter(Mutex<Vec<Counts>>);
+
+impl Bell for Meter {
+    fn ring(&self) {
+        let mut steps = self.0.lock().expect("no code that holds the list can panic");
+        assert!(steps.len() < steps.capacity(), "the meter must not allocate");
+        steps.push(Counts::now());
+    }
+}
+
+/// What was asked for on the command line.
+struct Options {
+    is_quick: bool,
+    name: String,
+}
+
+fn main() -> ExitCode {
+    IS_COUNTED.set(false);
+    match parse(env::args().skip(1)).and_then(|options| options.map_or(Ok(true), |options| bench(&options))) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("allocations bench: a step allocates, where it should not");
+            ExitCode::FAILURE
+        }
+        Err(message) => {
+            eprintln!("allocations bench: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The options, or `None` after the help was printed.
+fn parse(args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
+    let mut options = Options { is_quick: false, name: String::new() };
+    for arg in args {
+        match arg.as_str() {
+            // Cargo adds this one by itself.
+            "--bench" => {}
+            "--quick" => options.is_quick = true,
+            "--help" | "-h" => {
+                println!("{USAGE}");
+                return Ok(None);
+            }
+            flag if flag.starts_with('-') => return Err(format!("{flag} is no option\n\n{USAGE}")),
+            name => name.clone_into(&mut options.name),
+        }
+    }
+    Ok(Some(options))
+}
+
+/// Measures every model. `false` where some step allocated.
+fn bench(options: &Options) -> Result<bool, String> {
+    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/weft/models/storyteller-q8_0.gguf");
+    let mut paths = vec![env::var_os("WEFT_BENCH_MODEL").map_or(demo, PathBuf::from)];
+    if !options.is_quick {
+        paths.push(synthetic::ensure().map_err(|error| format!("cannot write the synthetic model: {error}"))?);
+    }
+    paths.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(&options.name)));
+    if paths.is_empty() {
+        return Err(format!("no model's file name holds {:?}", options.name));
+    }
+    println!(
+        "a step beside its decode: {N_STEPS} steps, every filter and penalty on, on Rust's side of all threads but the reader"
+    );
+    println!("  processor       {}, {} physical cores", machine::cpu(), machine::n_cores());
+    println!("  load before     {} (above 0, other work blurs the times)", machine::load());
+    let mut is_clean = true;
+    for path in paths {
+        let config = ModelConfig { path: path.clone(), n_gpu_layers: Some(0), use_mmap: true, use_mlock: false };
+        let model = Arc::new(Model::load(&config, |_| {}).map_err(|error| error.to_string())?);
+        println!("\n{}: vocabulary {}", path.file_name().unwrap_or_default().to_string_lossy(), model.n_vocab());
+        println!(
+            "  branches  shared │ allocated   grown   freed   bytes, per token │ step µs   decode   share of each other part"
+        );
+        for n in BRANCHES {
+            is_clean &= measure(&model, n)?;
+        }
+    }
+    Ok(is_clean)
+}
+
+/// Prints the line of `n` branches. `false` where a step allocated.
+fn measure(model: &Arc<Model>, n: u32) -> Result<bool, String> {
+    let n_tokens = u32::try_from(N_WARM + N_STEPS + 1).expect("the bench takes few steps");
+    let n_cells = u32::try_from(N_PROMPT).expect("the prompt is short") + n * (n_tokens + 64);
+    let config = EngineConfig {
+        n_slots: Some(n),
+        n_ctx: Some(n_cells.next_multiple_of(256)),
+        kv_unified: Some(true),
+        // On a CPU the faster way where branches share a prompt, and so the one beside which all else weighs the most.
+        flash_attention: FlashAttention::Off,
+        ..EngineConfig::default()
+    };
+    let engine = llama::start(model, &config).map_err(|error| error.to_string())?;
+    let n_shared = N_PROMPT.min((engine.limits().n_ctx_slot - n_tokens) as usize - 1);
+    let mut request = Request::new(Prompt::from_tokens(prompt(model, n_shared)), 0);
+    request.n = n;
+    request.max_tokens = Some(n_tokens);
+    request.sampling = SamplingParams {
+        repeat_penalty: 1.1,
+        presence_penalty: 0.1,
+        frequency_penalty: 0.1,
+        ignore_eos: true,
+        ..SamplingParams::default()
+    };
+    let meter = Arc::new(Meter(Mutex::new(Vec::with_capacity(4 * n_tokens as usize))));
+    let bell: Arc<dyn Bell> = Arc::<Meter>::clone(&meter);
+    let completions = engine.submit(request, Some(bell)).map_err(|error| error.to_string())?;
+    for event in completions {
+        event.map_err(|error| error.to_string())?;
+    }
+    let steps = meter.0.lock().map_err(|_| "the worker has died")?.clone();
+    // With its last step the request ends, and what it held goes.
+    let last = steps.len().checked_sub(2).filter(|&last| last > N_STEPS).ok_or("the branches took too few steps")?;
+    let counted = steps[last].since(steps[last - N_STEPS]);
+    let recent: Vec<RecentStep> = engine.recent_steps().into_iter().filter(|step| step.n_rows == n).collect();
+    println!("{}", line(n, n_shared, counted, &recent));
+    if counted.n_new > 0 {
+        println!("            {} blocks were allocated in {N_STEPS} steps: not 0 per token", counted.n_new);
+    }
+    Ok(counted.n_new == 0)
+}
+
+/// The line of the table.
+fn line(n: u32, n_shared: usize, counted: Counts, recent: &[RecentStep]) -> String {
+    let per_token = |count: u64| count as f64 / (N_STEPS as u64 * u64::from(n)) as f64;
+    let [new, grown, freed] = [counted.n_new, counted.n_grown, counted.n_freed].map(per_token);
+    let n_bytes = per_token(counted.n_bytes);
+    let took: Duration = recent.iter().map(|step| step.took).sum();
+    let share = |of: fn(&StepTimes) -> Duration| {
+        let part: Duration = recent.iter().map(|step| of(&step.times)).sum();
+        part.div_duration_f64(took)
+    };
+    let parts: [(&str, fn(&StepTimes) -> Duration); 7] = [
+        ("receive", |times| times.receive),
+        ("place", |times| times.place),
+        ("plan", |times| times.plan),
+        ("sample", |times| times.sample),
+        ("text", |times| times.text),
+        ("emit", |times| times.emit),
+        ("move", |times| times.spill + times.restore),
+    ];
+    let shares: Vec<String> = parts.iter().map(|&(name, of)| format!("{name} {:.2} %", 100.0 * share(of))).collect();
+    let step_us = took.as_secs_f64() * 1e6 / recent.len().max(1) as f64;
+    format!(
+        "  {n:>8}  {n_shared:>6} │ {new:>9.3}  {grown:>6.3}  {freed:>6.3}  {n_bytes:>6.1}            │ {step_us:>7.0}   {:>4.1} %   {}",
+        100.0 * share(|times| times.decode),
+        shares.join(", ")
+    )
+}
+
+/// Ordinary tokens, the same ones in every run: in the vocabularies measured here, the special and the byte pieces come first.
+fn prompt(model: &Model, n: usize) -> Vec<i32> {
+    let n_first = 300;
+    let n_usual = model.n_vocab().saturating_sub(n_first).max(1);
+    (0..n).map(|at| i32::try_from(n_first + at * 2_654_435_761 % n_usual).expect("a token of the vocabulary")).collect()
+}

@@ -1,0 +1,186 @@
+//! The threads that rows of logits are sampled on, several rows at once.
+
+use rayon::iter::{IndexedParallelIterator, IntoParallelRefMutIterator, ParallelIterator};
+
+/// Most threads. Sampling reads each row from memory once, which few threads exhaust.
+pub const MAX_THREADS: usize = 8;
+
+/// Fewest logits for which the threads are woken.
+pub const MIN_LOGITS: usize = 1 << 18;
+
+/// The thread that made this, and those beside it that sleep until there is enough to do.
+///
+/// They live as long as this. What each row gives does not depend on how many there are.
+pub struct Threads {
+    /// `None` where the calling thread is alone.
+    beside: Option<rayon::ThreadPool>,
+}
+
+impl Threads {
+    /// Starts as many threads beside the calling one as make `n_threads` with it, and [`MAX_THREADS`] at most. Where they cannot
+    /// be started, the calling thread works alone.
+    ///
+    /// The calling thread belongs to them until it ends, and can belong to no others: for that rayon keeps a few kilobytes for
+    /// good. It is worth it, since the caller works itself instead of waking another thread and waiting for it.
+    #[must_use]
+    pub fn new(n_threads: usize) -> Self {
+        let n_threads = n_threads.min(MAX_THREADS);
+        if n_threads <= 1 {
+            return Self { beside: None };
+        }
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(n_threads)
+            .thread_name(|index| format!("weft-sampler-{index}"))
+            .use_current_thread()
+            .build();
+        if let Err(error) = &threads {
+            tracing::warn!("rows are sampled one after the other: {error}");
+        }
+        Self { beside: threads.ok() }
+    }
+
+    /// Does `work` for each of `rows`, of `n_vocab` logits each, and returns when all is done. Called on the thread that made this.
+    pub fn for_each<T: Send>(&self, rows: &mut [T], n_vocab: usize, work: impl Fn(&mut T) + Send + Sync) {
+        match &self.beside {
+            Some(threads) if rows.len() > 1 && rows.len().saturating_mul(n_vocab) >= MIN_LOGITS => {
+                threads.install(|| rows.par_iter_mut().with_max_len(1).for_each(work));
+            }
+            _ => rows.iter_mut().for_each(work),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::{Mutex, mpsc};
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::request::{SamplingParams, Token};
+    use crate::sampling::rng::Mt19937;
+    use crate::sampling::{Sampler, logprobs};
+
+    const N_ROWS: usize = 40;
+    const N_VOCAB: usize = 10_000;
+
+    /// A token, the bits of its log-probability, and those of the most likely ones.
+    type Drawn = (Token, u32, Vec<(Token, u32)>);
+
+    /// What three rounds over the same rows give.
+    fn drawn_on(n_threads: usize) -> Vec<Drawn> {
+        let mut random = Mt19937::new(3);
+        #[expect(clippy::cast_possible_truncation, reason = "any number will do")]
+        let mut row = || (0..N_VOCAB).map(|_| (random.uniform() * 12.0) as f32).collect::<Vec<f32>>();
+        let logits: Vec<Vec<f32>> = (0..N_ROWS).map(|_| row()).collect();
+        let params = SamplingParams { temperature: 1.5, top_k: 200, repeat_penalty: 1.3, ..SamplingParams::default() };
+        let sampler = |seed| Sampler::new(&params, seed, &[], 100);
+        let mut rows: Vec<_> = (0..).zip(&logits).map(|(seed, row)| (sampler(seed), row, Vec::new())).collect();
+        let draw = |(sampler, row, drawn): &mut (Sampler, &Vec<f32>, Vec<Drawn>)| {
+            let token = sampler.sample(row);
+            sampler.accept(token);
+            let (chosen, top) = logprobs(row, token, 5);
+            drawn.push((token, chosen.to_bits(), top.into_iter().map(|(token, logprob)| (token, logprob.to_bits())).collect()));
+        };
+        thread::scope(|scope| {
+            let sampling = scope.spawn(|| {
+                let threads = Threads::new(n_threads);
+                (0..3).for_each(|_| threads.for_each(&mut rows, N_VOCAB, draw));
+            });
+            sampling.join().expect("sampling does not fail");
+        });
+        rows.into_iter().flat_map(|(_, _, drawn)| drawn).collect()
+    }
+
+    #[test]
+    fn what_is_drawn_does_not_depend_on_the_number_of_threads() {
+        const { assert!(N_ROWS * N_VOCAB >= MIN_LOGITS, "the threads are used") };
+        let alone = drawn_on(1);
+        assert_eq!(alone.len(), 3 * N_ROWS);
+        for n_threads in [2, 3, 8, 100] {
+            assert_eq!(drawn_on(n_threads), alone, "on {n_threads} threads");
+        }
+    }
+
+    /// How many threads took part, and how often each row was worked on.
+    fn worked_on(n_threads: usize, n_rows: usize, n_vocab: usize) -> (usize, Vec<usize>) {
+        let worker = thread::spawn(move || {
+            let threads = Threads::new(n_threads);
+            let seen = Mutex::new(Vec::new());
+            let mut rows = vec![0; n_rows];
+            threads.for_each(&mut rows, n_vocab, |n_times| {
+                *n_times += 1;
+                let id = thread::current().id();
+                seen.lock().expect("nobody panics").push(id);
+                // Long enough for the others to wake up.
+                thread::sleep(Duration::from_millis(20));
+            });
+            let mut seen = seen.into_inner().expect("nobody panics");
+            seen.sort_by_key(|id| format!("{id:?}"));
+            seen.dedup();
+            (seen.len(), rows)
+        });
+        worker.join().expect("counting does not fail")
+    }
+
+    #[test]
+    fn rows_are_shared_out_where_there_are_enough_of_them() {
+        assert_eq!(worked_on(3, 12, MIN_LOGITS), (3, vec![1; 12]));
+        assert_eq!(worked_on(100, 40, MIN_LOGITS), (MAX_THREADS, vec![1; 40]));
+    }
+
+    #[test]
+    fn few_logits_or_a_single_row_are_the_callers() {
+        assert_eq!(worked_on(3, 4, MIN_LOGITS / 8), (1, vec![1; 4]));
+        assert_eq!(worked_on(3, 1, MIN_LOGITS), (1, vec![1]));
+        assert_eq!(worked_on(1, 4, MIN_LOGITS), (1, vec![1; 4]));
+        assert_eq!(worked_on(3, 0, MIN_LOGITS), (0, vec![]));
+    }
+
+    /// Clock ticks of CPU time of a thread of this process, named as `/proc/thread-self` names it; `None` once it has ended.
+    #[cfg(target_os = "linux")]
+    fn ticks(task: &std::path::Path) -> Option<u64> {
+        let stat = std::fs::read_to_string(std::path::Path::new("/proc").join(task).join("stat")).ok()?;
+        let after_name: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+        // utime and stime (proc(5)), counted from the field after the name.
+        Some(after_name[11].parse::<u64>().ok()? + after_name[12].parse::<u64>().ok()?)
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn threads_without_rows_use_no_cpu_and_end_with_their_owner() {
+        let (tell, told) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let owner = thread::spawn(move || {
+            let threads = Threads::new(3);
+            let tasks = Mutex::new(BTreeSet::new());
+            threads.for_each(&mut [0; 12], MIN_LOGITS, |_| {
+                let task = std::fs::read_link("/proc/thread-self").expect("Linux names its threads");
+                tasks.lock().expect("nobody panics").insert(task);
+                thread::sleep(Duration::from_millis(20));
+            });
+            tell.send(tasks.into_inner().expect("nobody panics")).expect("the test waits");
+            ended.recv().expect("the test tells");
+        });
+        let tasks = told.recv().expect("the threads work");
+        assert_eq!(tasks.len(), 3);
+        let used = || tasks.iter().map(|task| ticks(task)).collect::<Vec<_>>();
+        thread::sleep(Duration::from_millis(100));
+        let before = used();
+        assert!(before.iter().all(Option::is_some), "{before:?}");
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(used(), before);
+        end.send(()).expect("the owner waits");
+        owner.join().expect("the owner does not fail");
+        let is_over = || used().iter().all(Option::is_none);
+        assert!(
+            (0..100).any(|_| is_over() || {
+                thread::sleep(Duration::from_millis(50));
+                false
+            }),
+            "{:?}",
+            used()
+        );
+    }
+}
