@@ -45,17 +45,6 @@ impl<R: Runner> Worker<R> {
         }
     }
 
-    /// The slot that a branch takes: the one that it would like where that is free, else the one that was left the longest ago.
-    /// `None` where every free slot is about to be erased.
-    fn free_slot(&self, wanted: Option<u32>) -> Option<u32> {
-        let is_free = |slot: &u32| {
-            let is_erased_next = self.left[*slot as usize].erase_by.is_some_and(|by| Instant::now() < by);
-            !is_erased_next && self.running.iter().all(|running| running.slot != *slot)
-        };
-        let longest_idle = || (0..self.limits.n_slots).filter(is_free).min_by_key(|&slot| (self.left[slot as usize].at, slot));
-        wanted.filter(is_free).or_else(longest_idle)
-    }
-
     fn next_job(&self) -> Option<u64> {
         self.jobs
             .iter()
@@ -313,14 +302,6 @@ impl<R: Runner> Worker<R> {
         let at = self.preempted.partition_point(|other| other.sequence.age() < sequence.age());
         self.preempted.insert(at, Preempted { sequence, reservation: Reserved { place, slot } });
         self.stats.n_preempted += 1;
-    }
-
-    /// A slot keeps the tokens of the sequence that leaves it, until the next one comes.
-    pub(super) fn leave_slot(&mut self, running: &Running) {
-        let at = self.next_turn();
-        let variant = self.jobs[&running.sequence.request_id].variant.clone();
-        let left = &mut self.left[running.slot as usize];
-        (left.at, left.variant, left.tokens) = (at, variant, running.held().to_vec());
     }
 
     /// Keeps the cells of prompts that are computed and that further branches wait for.
