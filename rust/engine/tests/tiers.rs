@@ -172,6 +172,55 @@ fn a_restore_that_fails_is_computed_instead() {
     assert_eq!(branch.finished.usage.n_cached, 0, "and says so");
 }
 
+/// A prompt of 700 tokens that left the pool in one piece: after several of the kind it is known how cheap they are.
+fn stored_in_one_piece(engine: &Engine) -> String {
+    for seed in 20..29 {
+        run(engine, greedy(&prompt(seed, 700), 1));
+        wait_until(engine, |stats| stats.n_cells_used == 0);
+    }
+    prompt(28, 700)
+}
+
+#[test]
+fn the_beginning_of_a_piece_that_has_no_room_is_computed_at_once() {
+    let (engine, control) = start_stored(2, 1024);
+    let stored = stored_in_one_piece(&engine);
+    control.allow(Some(0));
+    let old = engine.submit(greedy(&prompt(2, 400), 600), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted > 0);
+    let text = format!("{}{}", &stored[..100], prompt(3, 20));
+    let young = engine.submit(greedy(&text, 3), None).unwrap();
+    let n_before = control.plans().len();
+    step_until(&engine, &control, |stats| is_running(stats, 10));
+    step_until(&engine, &control, |stats| !is_running(stats, 10));
+    let n_steps = control.plans().len() - n_before;
+    assert!(n_steps < 60, "it ended after {n_steps} steps of the other stream");
+    control.allow(None);
+    assert_eq!(collect(young).unwrap()[0].tokens, expected(&text, 3));
+    assert_eq!(collect(old).unwrap()[0].tokens, expected(&prompt(2, 400), 600));
+}
+
+fn is_running(stats: &Stats, request_id: u64) -> bool {
+    stats.slots.iter().flat_map(|slot| &slot.running).any(|running| running.request_id == request_id)
+}
+
+#[test]
+fn nobody_gives_way_for_cells_that_are_given_up_again_at_once() {
+    let (engine, control) = start_stored(3, 1024);
+    let stored = stored_in_one_piece(&engine);
+    control.allow(Some(0));
+    let old = engine.submit(greedy(&prompt(2, 400), 200), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted > 0);
+    // The next two arrive together, while a decode is held.
+    let middle = engine.submit(greedy(&format!("{}{}", &stored[..100], prompt(3, 20)), 3), None).unwrap();
+    let young = engine.submit(greedy(&prompt(4, 250), 60), None).unwrap();
+    control.allow(None);
+    for stream in [old, middle, young] {
+        collect(stream).unwrap();
+    }
+    assert_eq!(engine.stats().n_preempted, 0, "at most 913 cells of 1024 are held");
+}
+
 #[test]
 fn a_copy_that_pinned_prompts_leave_no_room_for_ends_with_both_numbers() {
     let (other, _) = start_stored(2, 1024);
