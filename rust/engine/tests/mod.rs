@@ -8,6 +8,7 @@ mod sharing;
 mod slots;
 mod stopping;
 mod tiers;
+mod turns;
 
 use std::time::{Duration, Instant};
 

@@ -138,30 +138,6 @@ fn eight_that_each_grow_to_the_whole_pool_compute_nothing_twice() {
 }
 
 #[test]
-fn many_branches_and_a_stream_of_single_requests_both_get_on() {
-    let (engine, control) = start_stored(4, 1024);
-    control.allow(Some(0));
-    let many = engine.submit(drawn(&prompt(1, 100), 32, 20), None).unwrap();
-    let mut singles: std::collections::VecDeque<_> =
-        (10..14).map(|seed| engine.submit(greedy(&prompt(seed, 50), 20), None).unwrap()).collect();
-    control.allow(None);
-    let mut n_ended_first = 0;
-    let (mut n_left, mut seed) = (32, 14);
-    for event in many {
-        if let Event::Finished(_) = event.unwrap() {
-            n_left -= 1;
-            if let Some(stream) = singles.pop_front() {
-                n_ended_first += usize::from(n_left > 0);
-                assert_eq!(collect(stream).unwrap()[0].tokens.len(), 20);
-                singles.push_back(engine.submit(greedy(&prompt(seed, 50), 20), None).unwrap());
-                seed += 1;
-            }
-        }
-    }
-    assert_eq!(n_ended_first, 31, "one single request ends for each of the many branches");
-}
-
-#[test]
 fn a_restore_that_fails_is_computed_instead() {
     let (engine, control) = start_stored(2, 1024);
     run(&engine, greedy(&prompt(1, 200), 1));
