@@ -53,14 +53,12 @@ impl<R: Runner> Worker<R> {
             .map(|(&request_id, _)| request_id)
     }
 
-    /// Whether what a request needs is still being computed, or the slot that it must have is taken.
+    /// Whether what a request needs is still being computed, or the slot that it must have is not free.
     fn is_waiting(&self, job: &Job) -> bool {
         let is_computing = |Awaits { owner, n_tokens, .. }: Awaits| {
             self.running.iter().any(|running| running.sequence.age() == owner && running.n_held < n_tokens)
         };
-        let must_have = job.slot.filter(|_| matches!(job.task, Task::Load(_)));
-        job.awaits.is_some_and(is_computing)
-            || must_have.is_some_and(|slot| self.running.iter().any(|running| running.slot == slot))
+        job.awaits.is_some_and(is_computing) || job.must_have().is_some_and(|slot| !self.is_free(slot))
     }
 
     /// Starts the next branch of a request. Where its prompt is computed, its first token is drawn at once.
@@ -83,7 +81,7 @@ impl<R: Runner> Worker<R> {
         if !self.fits(n_tokens, &matched, 0) {
             return Start::NoRoom;
         }
-        let Some(slot) = self.free_slot(job.slot) else { return Start::NoRoom };
+        let Some(slot) = self.free_slot(job, job.slot) else { return Start::NoRoom };
         let job = self.jobs.get_mut(&request_id).expect("it was found above");
         match &job.task {
             Task::Save { computes: false } => job.prompt.truncate(matched.n_tokens() as usize),
@@ -167,7 +165,8 @@ impl<R: Runner> Worker<R> {
         if !self.fits(sequence.tokens.len(), &matched, n_more) {
             return false;
         }
-        let Some(slot) = self.free_slot(Some(self.preempted[0].reservation.slot)) else { return false };
+        let wanted = Some(self.preempted[0].reservation.slot);
+        let Some(slot) = self.free_slot(&self.jobs[&request_id], wanted) else { return false };
         let Preempted { sequence, reservation } = self.preempted.remove(0);
         self.run_in(slot, sequence, matched);
         self.cache.release(reservation.place);
@@ -293,15 +292,22 @@ impl<R: Runner> Worker<R> {
     }
 
     /// Takes the youngest running sequence off its slot. Its text and its generator stay; its cells can be evicted, after others.
+    /// What is being loaded has neither: it goes back to its place in the queue, and to the copy that it is loaded from.
     pub(super) fn preempt_youngest(&mut self) {
         let running = self.running.pop().expect("somebody runs where room is made");
         self.leave_slot(&running);
         let Running { sequence, slot, id, .. } = running;
+        self.stats.n_preempted += 1;
+        let job = self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences");
+        job.n_running -= 1;
+        if matches!(job.task, Task::Load(_)) {
+            job.n_started = 0;
+            self.cache.unpin(id);
+            return;
+        }
         let place = self.cache.reserve(id);
-        self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences").n_running -= 1;
         let at = self.preempted.partition_point(|other| other.sequence.age() < sequence.age());
         self.preempted.insert(at, Preempted { sequence, reservation: Reserved { place, slot } });
-        self.stats.n_preempted += 1;
     }
 
     /// Keeps the cells of prompts that are computed and that further branches wait for.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::cache::common_prefix;
+use crate::engine::job::Job;
 use crate::engine::runner::Runner;
 use crate::engine::sequence::Running;
 use crate::engine::worker::Worker;
@@ -12,15 +13,19 @@ use crate::request::Token;
 const ERASE_WAIT: Duration = Duration::from_millis(200);
 
 impl<R: Runner> Worker<R> {
-    /// The slot that a branch takes: the one that it would like where that is free, else the one that was left the longest ago.
-    /// `None` where every free slot is about to be erased.
-    pub(super) fn free_slot(&self, wanted: Option<u32>) -> Option<u32> {
-        let is_free = |slot: &u32| {
-            let is_erased_next = self.left[*slot as usize].erase_by.is_some_and(|by| Instant::now() < by);
-            !is_erased_next && self.running_in(*slot).is_none()
-        };
+    /// The slot that a branch of `job` takes: the one that it would like where that is free, else the one that was left the longest
+    /// ago; what names the slot to load into gets no other. `None` where none of these is free, or each is about to be erased.
+    pub(super) fn free_slot(&self, job: &Job, wanted: Option<u32>) -> Option<u32> {
+        let is_free = |slot: &u32| self.is_free(*slot);
         let longest_idle = || (0..self.limits.n_slots).filter(is_free).min_by_key(|&slot| (self.left[slot as usize].at, slot));
-        wanted.filter(is_free).or_else(longest_idle)
+        let wanted = wanted.filter(is_free);
+        if job.must_have().is_some() { wanted } else { wanted.or_else(longest_idle) }
+    }
+
+    /// Whether nobody runs in `slot`, and nobody who found it busy is about to erase it.
+    pub(super) fn is_free(&self, slot: u32) -> bool {
+        let is_erased_next = self.left[slot as usize].erase_by.is_some_and(|by| Instant::now() < by);
+        !is_erased_next && self.running_in(slot).is_none()
     }
 
     fn running_in(&self, slot: u32) -> Option<&Running> {

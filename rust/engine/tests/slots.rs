@@ -1,6 +1,7 @@
 //! What slots hold, from one sequence to the next, and how it is erased.
 
 use super::*;
+use crate::request::SavedPiece;
 
 #[test]
 fn a_slot_tells_what_it_holds_and_can_be_erased() {
@@ -118,4 +119,49 @@ fn a_slot_that_was_saved_is_erased_as_any_other() {
     let before = control.n_computed();
     run(&engine, greedy(&prompt(2, 60), 1));
     assert_eq!(control.n_computed() - before, 60);
+}
+
+#[test]
+fn what_is_loaded_waits_for_its_slot_also_while_that_is_to_be_erased() {
+    let (other, _) = start_stored(2, 1024);
+    let saved = save(&other, &prompt(5, 100));
+    let (engine, control) = start_stored(3, 1024);
+    control.allow(Some(0));
+    let stream = engine.submit(Request { slot: Some(1), ..greedy(&prompt(1, 60), 600) }, None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted > 0);
+    let loading = engine.submit(Request { slot: Some(1), ..task(&prompt(5, 100), Task::Load(saved.into())) }, None).unwrap();
+    assert_eq!(asked(&control, || engine.erase_slot(1).unwrap()), None);
+    drop(stream);
+    control.allow(None);
+    assert_eq!(collect(loading).unwrap()[0].finished.slot, 1);
+    assert_eq!(engine.slot_tokens(1).unwrap(), tokens_of(&prompt(5, 100)));
+}
+
+/// The same copy in pieces of one token each.
+fn in_small_pieces(saved: &SavedPrefix) -> SavedPrefix {
+    let small = |piece: &SavedPiece| -> Vec<SavedPiece> {
+        let tokens = piece.bytes.chunks(piece.bytes.len() / piece.range.len());
+        piece.range.clone().zip(tokens).map(|(at, bytes)| SavedPiece { range: at..at + 1, bytes: bytes.into() }).collect()
+    };
+    SavedPrefix { pieces: saved.pieces.iter().flat_map(small).collect(), ..saved.clone() }
+}
+
+#[test]
+fn what_is_loaded_and_gives_way_meanwhile_is_loaded_later_and_not_computed() {
+    let (other, _) = start_stored(1, 1024);
+    let saved = in_small_pieces(&save(&other, &prompt(5, 200)));
+    // Beside streams there is time for one piece in a step.
+    let (engine, control) = start(Limits { max_store_bytes: STORE, max_token_gap: Duration::from_nanos(1), ..limits(3, 512) });
+    control.allow(Some(0));
+    let old: Vec<_> = [1, 2].map(|seed| engine.submit(greedy(&prompt(seed, 40), 170), None).unwrap()).into();
+    step_until(&engine, &control, |stats| stats.n_predicted > 8);
+    let loading = engine.submit(Request { slot: Some(2), ..task(&prompt(5, 200), Task::Load(saved.into())) }, None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_preempted == 1);
+    control.allow(None);
+    assert_eq!(collect(loading).unwrap()[0].finished.slot, 2);
+    assert_eq!(engine.slot_tokens(2).unwrap(), tokens_of(&prompt(5, 200)));
+    for (seed, stream) in (1..).zip(old) {
+        assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(seed, 40), 170));
+    }
+    assert_eq!(control.n_computed(), 2 * (40 + 169), "nothing but the streams");
 }
