@@ -255,6 +255,9 @@ impl<R: Runner> Worker<R> {
     fn run_in(&mut self, slot: u32, mut sequence: Sequence, matched: Match) -> usize {
         let job = self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences");
         job.n_running += 1;
+        if job.fills(slot) {
+            self.left[slot as usize].tokens.clear();
+        }
         let id = self.cache.place(&job.variant, Some(&matched)).expect("an id was freed before");
         self.carry_out();
         self.newest_start = self.cache.now();

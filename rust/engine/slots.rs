@@ -36,7 +36,7 @@ impl<R: Runner> Worker<R> {
         self.jobs[&running.sequence.request_id].fills(running.slot)
     }
 
-    /// A slot keeps the tokens of the sequence that leaves it, until the next one comes.
+    /// A slot keeps the tokens of the sequence that leaves it, until the next one comes that fills it.
     pub(super) fn leave_slot(&mut self, running: &Running) {
         if !self.fills_its_slot(running) {
             return;

@@ -49,6 +49,24 @@ fn erasing_a_slot_keeps_what_another_path_holds() {
 }
 
 #[test]
+fn what_a_slot_held_before_its_running_sequence_keeps_nothing_from_being_erased() {
+    let (engine, control) = start_stored(2, 1024);
+    for slot in [0, 1] {
+        run(&engine, Request { slot: Some(slot), ..greedy(&prompt(1, 100), 1) });
+    }
+    control.allow(Some(0));
+    let stream = engine.submit(Request { slot: Some(0), ..greedy(&prompt(7, 60), 600) }, None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted > 2);
+    assert_eq!(asked(&control, || engine.erase_slot(1).unwrap()), Some(100));
+    drop(stream);
+    control.allow(None);
+    wait_until(&engine, is_idle);
+    let before = control.n_computed();
+    run(&engine, greedy(&prompt(1, 100), 1));
+    assert_eq!(control.n_computed() - before, 100, "slot 0 had gone on to something else");
+}
+
+#[test]
 fn a_slot_where_a_sequence_runs_is_not_erased() {
     let (engine, control) = start_stored(1, 1024);
     control.allow(Some(0));
