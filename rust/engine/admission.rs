@@ -44,17 +44,6 @@ impl<R: Runner> Worker<R> {
         }
     }
 
-    /// The slot that a branch takes: the one that it would like where that is free, else the one that was left the longest ago.
-    /// `None` where every free slot is about to be erased.
-    fn free_slot(&self, wanted: Option<u32>) -> Option<u32> {
-        let is_free = |slot: &u32| {
-            let is_erased_next = self.left[*slot as usize].erase_by.is_some_and(|by| Instant::now() < by);
-            !is_erased_next && self.running.iter().all(|running| running.slot != *slot)
-        };
-        let longest_idle = || (0..self.limits.n_slots).filter(is_free).min_by_key(|&slot| (self.left[slot as usize].at, slot));
-        wanted.filter(is_free).or_else(longest_idle)
-    }
-
     fn next_job(&self) -> Option<u64> {
         self.jobs
             .iter()
@@ -63,14 +52,12 @@ impl<R: Runner> Worker<R> {
             .map(|(&request_id, _)| request_id)
     }
 
-    /// Whether what a request needs is still being computed, or the slot that it must have is taken.
+    /// Whether what a request needs is still being computed, or the slot that it must have is not free.
     fn is_waiting(&self, job: &Job) -> bool {
         let is_computing = |Awaits { owner, n_tokens, .. }: Awaits| {
             self.running.iter().any(|running| running.sequence.age() == owner && running.n_held < n_tokens)
         };
-        let must_have = job.slot.filter(|_| matches!(job.task, Task::Load(_)));
-        job.awaits.is_some_and(is_computing)
-            || must_have.is_some_and(|slot| self.running.iter().any(|running| running.slot == slot))
+        job.awaits.is_some_and(is_computing) || job.must_have().is_some_and(|slot| !self.is_free(slot))
     }
 
     /// Starts the next branch of a request. Where its prompt is computed, its first token is drawn at once.
@@ -93,7 +80,7 @@ impl<R: Runner> Worker<R> {
         if !self.fits(n_tokens, &matched, 0) {
             return Start::NoRoom;
         }
-        let Some(slot) = self.free_slot(job.slot) else { return Start::NoRoom };
+        let Some(slot) = self.free_slot(job, job.slot) else { return Start::NoRoom };
         let job = self.jobs.get_mut(&request_id).expect("it was found above");
         match &job.task {
             Task::Save { computes: false } => job.prompt.truncate(matched.n_tokens() as usize),
@@ -153,7 +140,8 @@ impl<R: Runner> Worker<R> {
         if !self.fits(sequence.tokens.len(), &matched, n_more) {
             return false;
         }
-        let Some(slot) = self.free_slot(Some(self.preempted[0].reservation.slot)) else { return false };
+        let wanted = Some(self.preempted[0].reservation.slot);
+        let Some(slot) = self.free_slot(&self.jobs[&request_id], wanted) else { return false };
         let Preempted { sequence, reservation } = self.preempted.remove(0);
         self.run_in(slot, sequence, matched);
         self.cache.release(reservation.place);
@@ -242,6 +230,9 @@ impl<R: Runner> Worker<R> {
     fn run_in(&mut self, slot: u32, mut sequence: Sequence, matched: Match) -> usize {
         let job = self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences");
         job.n_running += 1;
+        if job.fills(slot) {
+            self.left[slot as usize].tokens.clear();
+        }
         let id = self.cache.place(&job.variant, Some(&matched)).expect("an id was freed before");
         self.carry_out();
         self.newest_start = self.cache.now();
@@ -280,23 +271,22 @@ impl<R: Runner> Worker<R> {
     }
 
     /// Takes the youngest running sequence off its slot. Its text and its generator stay; its cells can be evicted, after others.
+    /// What is being loaded has neither: it goes back to its place in the queue, and to the copy that it is loaded from.
     pub(super) fn preempt_youngest(&mut self) {
         let running = self.running.pop().expect("somebody runs where room is made");
         self.leave_slot(&running);
         let Running { sequence, slot, id, .. } = running;
+        self.stats.n_preempted += 1;
+        let job = self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences");
+        job.n_running -= 1;
+        if matches!(job.task, Task::Load(_)) {
+            job.n_started = 0;
+            self.cache.unpin(id);
+            return;
+        }
         let place = self.cache.reserve(id);
-        self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences").n_running -= 1;
         let at = self.preempted.partition_point(|other| other.sequence.age() < sequence.age());
         self.preempted.insert(at, Preempted { sequence, reservation: Reserved { place, slot } });
-        self.stats.n_preempted += 1;
-    }
-
-    /// A slot keeps the tokens of the sequence that leaves it, until the next one comes.
-    pub(super) fn leave_slot(&mut self, running: &Running) {
-        let at = self.next_turn();
-        let variant = self.jobs[&running.sequence.request_id].variant.clone();
-        let left = &mut self.left[running.slot as usize];
-        (left.at, left.variant, left.tokens) = (at, variant, running.held().to_vec());
     }
 
     /// Keeps the cells of prompts that are computed and that further branches wait for.

@@ -76,6 +76,16 @@ impl Job {
         self.n_started < self.n && self.prompt_logits.is_some()
     }
 
+    /// The slot that it waits for: no other one will do.
+    pub(crate) fn must_have(&self) -> Option<u32> {
+        self.slot.filter(|_| matches!(self.task, Task::Load(_)))
+    }
+
+    /// Whether `slot` holds what its sequence leaves there: not where a task runs in whatever slot is free.
+    pub(crate) fn fills(&self, slot: u32) -> bool {
+        self.task == Task::Complete || self.slot == Some(slot)
+    }
+
     pub(crate) fn n_prompt(&self) -> u32 {
         u32::try_from(self.prompt.len()).expect("a prompt that fits the context was queued")
     }

@@ -10,6 +10,7 @@ mod recovery;
 pub mod runner;
 pub mod scheduler;
 mod sequence;
+mod slots;
 mod stats;
 mod step_cost;
 mod stream;
@@ -169,7 +170,8 @@ impl Engine {
         self.ask(|answer| Question::Unpin(id, answer))
     }
 
-    /// The tokens that `slot` holds: those that its sequence has computed, or the last one's that ran there.
+    /// The tokens that `slot` holds: those that its sequence has computed, or the last one's that ran there. A prompt that is
+    /// pinned, saved, or loaded into no slot in particular runs in a free slot and leaves what that holds.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a slot that does not exist; [`Error::Stopped`].

@@ -1,5 +1,6 @@
 //! What moves between the pool and the store, and when: never for longer than a step has time for.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::cache::{Departure, Saved, Why};
@@ -127,19 +128,42 @@ impl<R: Runner> Worker<R> {
     /// Restores the next piece of the sequence at `place`. `false` where there is none, or it must wait, or has ended.
     fn restore_next(&mut self, place: usize) -> bool {
         let Some(next) = self.running.get(place).and_then(|running| running.restores.front()) else { return false };
-        let n_cells = next.piece.end - next.piece.start;
-        if self.make_room(place, n_cells, false) == n_cells {
+        let (piece, kept) = (next.piece.clone(), next.kept.clone());
+        let must_load = matches!(self.jobs[&self.running[place].sequence.request_id].task, Task::Load(_));
+        // Younger ones give way for what it will hold, as they would where that is computed; for cells that a piece takes and
+        // gives up again at once, only where it cannot be computed.
+        let n_wanted = length(if must_load { &piece } else { &kept });
+        if self.make_room(place, n_wanted, false) < n_wanted {
+            // The oldest gets everything that others do not keep for good; what is less can only be computed.
+            if place == 0 && !self.movement.is_over() {
+                let n_free = self.cache.n_free();
+                self.give_up_restore(place, |running| Error::ContextOverflow {
+                    n_prompt: running.sequence.tokens.len(),
+                    n_ctx: running.n_held as usize + n_free,
+                });
+            }
+            return false;
+        }
+        if self.make_idle_room(length(&piece)) {
             return self.restore_piece(place);
         }
-        // The oldest gets everything that others do not keep for good; what is less than a whole piece can only be computed.
-        if place == 0 && !self.movement.is_over() {
-            let n_free = self.cache.n_free();
-            self.give_up_restore(place, |running| Error::ContextOverflow {
-                n_prompt: running.sequence.tokens.len(),
-                n_ctx: running.n_held as usize + n_free,
-            });
+        let has_idle_room = length(&piece) as usize <= self.cache.n_free() + self.cache.n_evictable();
+        if !(has_idle_room && self.movement.is_over()) {
+            tracing::debug!("a saved piece of {} tokens has no room: {} of them are computed", piece.len(), kept.len());
+            self.compute_instead(place);
         }
         false
+    }
+
+    /// Frees `n_wanted` cells for as long as a restore takes, so that only idle prefixes leave for them, and none where that is not
+    /// enough. `false` where as many are not free.
+    fn make_idle_room(&mut self, n_wanted: u32) -> bool {
+        let n_wanted = n_wanted as usize;
+        if n_wanted > self.cache.n_free() + self.cache.n_evictable() {
+            return false;
+        }
+        while self.cache.n_free() < n_wanted && !self.movement.is_over() && self.evict() {}
+        self.cache.n_free() >= n_wanted
     }
 
     /// Restores the next piece of the sequence at `place`. `false` where the memory refused it: then the rest is computed.
@@ -320,4 +344,8 @@ impl<R: Runner> Worker<R> {
 
 fn warn_unsaved(reason: &str) {
     tracing::warn!("a prefix could not be saved: {reason}");
+}
+
+fn length(range: &Range<u32>) -> u32 {
+    range.end - range.start
 }

@@ -76,16 +76,25 @@ async def test_the_texts_of_events_count_up_also_where_a_sequence_was_interrupte
         assert engine.stats().n_preempted > 0
 
 
-async def test_a_piece_that_has_no_room_beside_what_is_held_of_it_is_computed() -> None:
-    async with weft.Engine(slots=2, ctx_size=256, kv_unified=True, threads=1) as engine:
+async def test_a_piece_that_has_no_room_beside_what_is_held_of_it_is_computed_at_once() -> None:
+    async with weft.Engine(slots=2, ctx_size=512, kv_unified=True, threads=1) as engine:
         for i in range(6):
-            await engine.complete(prompt_of(150, f"learn {i}"), max_tokens=0)
+            await engine.complete(prompt_of(300, f"learn {i}"), max_tokens=0)
         # Left the pool as one piece: what is wanted of it is its end, but a restore takes room for all of it.
-        whole = prompt_of(190, "one piece")
+        whole = prompt_of(340, "one piece")
         await engine.complete(whole, max_tokens=0)
-        running = engine.generate([*whole[:180], 400, 401], max_tokens=40, ignore_eos=True)
+        running = engine.generate([*whole[:320], 400, 401], max_tokens=150, ignore_eos=True)
         await anext(running)
-        waiting = asyncio.create_task(engine.complete([*whole, 402], max_tokens=1))
-        async for _ in running:
-            pass
-        assert (await asyncio.wait_for(waiting, 10)).n_predicted == 1
+        ended: list[str] = []
+
+        async def read() -> None:
+            async for _ in running:
+                pass
+            ended.append("the older")
+
+        async def ask() -> None:
+            assert (await engine.complete([*whole, 402], max_tokens=1)).n_predicted == 1
+            ended.append("the younger")
+
+        await asyncio.wait_for(asyncio.gather(read(), ask()), 10)
+        assert ended == ["the younger", "the older"]

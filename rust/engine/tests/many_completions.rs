@@ -1,5 +1,4 @@
 use super::*;
-use crate::engine::Ready;
 
 fn n_computed(branches: &[Branch]) -> Vec<u32> {
     branches.iter().map(|branch| branch.finished.usage.n_computed).collect()
@@ -65,58 +64,6 @@ fn every_branch_counts_the_whole_prompt_as_computed_or_cached() {
         assert_eq!(usage.n_computed + usage.n_cached, 100);
         assert_eq!(usage.n_predicted, 3);
     }
-}
-
-#[test]
-fn a_request_for_one_gets_the_next_slot_while_one_for_many_runs() {
-    let (engine, control) = start(limits(2, 4096));
-    control.allow(Some(0));
-    let many = engine.submit(drawn(&prompt(1, 20), 16, 50), None).unwrap();
-    let one = engine.submit(drawn(&prompt(2, 20), 1, 5), None).unwrap();
-    let has_ended = || matches!(one.try_events(1), Ok(Ready::Events(events)) if matches!(events[0], Event::Finished(_)));
-    while !has_ended() {
-        control.allow(Some(1));
-    }
-    let n_left = engine.stats().slots.iter().flat_map(|slot| &slot.running).map(|running| running.index).max();
-    assert!(n_left.is_some_and(|index| index < 15), "the request for many is far from its end: {n_left:?}");
-    control.allow(None);
-    assert_eq!(collect(many).unwrap().len(), 16);
-}
-
-#[test]
-fn on_one_slot_a_request_for_one_takes_its_turn_between_the_branches_of_one_for_many() {
-    let (engine, control) = start(limits(1, 4096));
-    control.allow(Some(0));
-    let many = engine.submit(drawn(&prompt(1, 20), 64, 20), None).unwrap();
-    let one = engine.submit(drawn(&prompt(2, 20), 1, 20), None).unwrap();
-    control.allow(None);
-    let n_before = collect(one).unwrap().len() as u64;
-    assert_eq!(n_before, 1);
-    let n_many = many.take_while(|event| matches!(event, Ok(Event::Token(token)) if token.index < 2)).count();
-    assert!(n_many >= 20, "the first branch came before");
-    let order: Vec<_> = control.plans().iter().map(|plan| plan.rows[0].sequence).collect();
-    let first_switch = order.windows(2).position(|pair| pair[0] != pair[1]);
-    assert!(first_switch.is_some_and(|at| at < 30), "the slot changed hands after one branch: {first_switch:?}");
-}
-
-#[test]
-fn a_request_for_many_moves_on_beside_a_stream_of_requests_for_one() {
-    let (engine, _) = start(limits(2, 4096));
-    let many = engine.submit(drawn(&prompt(1, 20), 6, 20), None).unwrap();
-    let (done, is_done) = std::sync::mpsc::channel();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            collect(many).unwrap();
-            done.send(()).unwrap();
-        });
-        for seed in 2.. {
-            if is_done.try_recv().is_ok() {
-                break;
-            }
-            assert!(seed < 10_000, "the request for many starves");
-            run(&engine, drawn(&prompt(seed, 20), 1, 20));
-        }
-    });
 }
 
 #[test]

@@ -5,16 +5,21 @@ mod failing;
 mod many_completions;
 mod pressure;
 mod sharing;
+mod slots;
 mod stopping;
 mod tiers;
+mod turns;
 
 use std::time::{Duration, Instant};
 
+use crate::cache::{Forks, MemoryKind};
 use crate::config::Limits;
 use crate::engine::{Completions, Engine, Stats};
 use crate::error::Error;
-use crate::fake_runner::{FakeControl, FakeRunner, tokens_of};
-use crate::request::{Event, FinishReason, Finished, Prompt, Request, SamplingParams, Token, TokenEvent};
+use crate::fake_runner::{FakeControl, FakeRunner, MEMORY, tokens_of};
+use crate::request::{
+    Event, FinishReason, Finished, Made, PinnedPrefix, Prompt, Request, SamplingParams, SavedPrefix, Task, Token, TokenEvent,
+};
 
 /// What one branch was told.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +50,20 @@ fn start_with(limits: Limits, prepare: impl FnOnce(FakeRunner) -> FakeRunner + S
     let (runner, control) = FakeRunner::new(limits.n_ctx, limits.n_seq_max);
     let engine = Engine::start(limits, move || Ok(prepare(runner))).expect("a fake runner always starts");
     (engine, control)
+}
+
+/// A store that is never full.
+const STORE: Option<u64> = Some(16 << 20);
+
+/// With a store beside the pool.
+fn start_stored(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
+    start(Limits { max_store_bytes: STORE, ..limits(n_slots, n_ctx) })
+}
+
+/// A model whose memory is a state: two ids beside those of the slots.
+fn start_recurrent(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
+    let limits = Limits { max_store_bytes: STORE, n_seq_max: n_slots + 2, ..limits(n_slots, n_ctx) };
+    start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::AtEnd, ..MEMORY }))
 }
 
 /// A greedy request for `max_tokens` more tokens.
@@ -103,6 +122,38 @@ fn run(engine: &Engine, request: Request) -> Vec<Branch> {
     collect(engine.submit(request, None).expect("the request is valid")).expect("nothing fails")
 }
 
+/// A greedy request for `n_more` tokens after what a branch drew.
+fn continued(prompt: &str, branch: &Branch, n_more: u32) -> Request {
+    let mut tokens = tokens_of(prompt);
+    tokens.extend(&branch.tokens);
+    let mut request = greedy("", n_more);
+    request.prompt = Prompt::from_tokens(tokens);
+    request
+}
+
+/// What a task makes.
+fn made(engine: &Engine, request: Request) -> Made {
+    *run(engine, request).remove(0).finished.made.expect("the task makes something")
+}
+
+fn task(prompt: &str, task: Task) -> Request {
+    Request::for_task(Prompt::from_tokens(tokens_of(prompt)), task)
+}
+
+fn save(engine: &Engine, prompt: &str) -> SavedPrefix {
+    match made(engine, task(prompt, Task::Save { computes: true })) {
+        Made::Saved(saved) => saved,
+        Made::Pinned(_) => panic!("a save pins nothing"),
+    }
+}
+
+fn pin(engine: &Engine, prompt: &str) -> PinnedPrefix {
+    match made(engine, task(prompt, Task::Pin)) {
+        Made::Pinned(pinned) => pinned,
+        Made::Saved(_) => panic!("a pin saves nothing"),
+    }
+}
+
 /// What a greedy continuation of `prompt` by `n` tokens must be.
 fn expected(prompt: &str, n: usize) -> Vec<Token> {
     let mut tokens = tokens_of(prompt);
@@ -132,9 +183,27 @@ fn step_until(engine: &Engine, control: &FakeControl, condition: impl Fn(&Stats)
         if condition(&stats) {
             return stats;
         }
-        control.allow(Some(1));
-        wait_until(engine, |now| now.n_decodes > stats.n_decodes);
+        step(engine, control);
     }
+}
+
+/// Lets one decode run.
+fn step(engine: &Engine, control: &FakeControl) {
+    let n_decodes = engine.stats().n_decodes;
+    control.allow(Some(1));
+    wait_until(engine, |stats| stats.n_decodes > n_decodes);
+}
+
+/// What the worker answers to a question while decodes are held: it does so between two of them.
+fn asked<T: Send>(control: &FakeControl, ask: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let answer = scope.spawn(ask);
+        while !answer.is_finished() {
+            control.allow(Some(1));
+            std::thread::yield_now();
+        }
+        answer.join().unwrap()
+    })
 }
 
 fn is_idle(stats: &Stats) -> bool {

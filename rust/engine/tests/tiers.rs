@@ -1,51 +1,7 @@
 //! The store beside the pool: what leaves comes back without being computed, and nobody waits for it.
 
 use super::*;
-use crate::cache::{Forks, MemoryKind, Tier};
-use crate::fake_runner::MEMORY;
-use crate::request::{Made, PinnedPrefix, SavedPrefix, Task};
-
-const STORE: Option<u64> = Some(16 << 20);
-
-fn start_stored(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
-    start(Limits { max_store_bytes: STORE, ..limits(n_slots, n_ctx) })
-}
-
-/// A model whose memory is a state: two ids beside those of the slots.
-fn start_recurrent(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
-    let limits = Limits { max_store_bytes: STORE, n_seq_max: n_slots + 2, ..limits(n_slots, n_ctx) };
-    start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::AtEnd, ..MEMORY }))
-}
-
-fn continued(prompt: &str, branch: &Branch, n_more: u32) -> Request {
-    let mut tokens = tokens_of(prompt);
-    tokens.extend(&branch.tokens);
-    let mut request = greedy("", n_more);
-    request.prompt = Prompt::from_tokens(tokens);
-    request
-}
-
-fn made(engine: &Engine, request: Request) -> Made {
-    *run(engine, request).remove(0).finished.made.expect("the task makes something")
-}
-
-fn task(prompt: &str, task: Task) -> Request {
-    Request::for_task(Prompt::from_tokens(tokens_of(prompt)), task)
-}
-
-fn save(engine: &Engine, prompt: &str) -> SavedPrefix {
-    match made(engine, task(prompt, Task::Save { computes: true })) {
-        Made::Saved(saved) => saved,
-        Made::Pinned(_) => panic!("a save pins nothing"),
-    }
-}
-
-fn pin(engine: &Engine, prompt: &str) -> PinnedPrefix {
-    match made(engine, task(prompt, Task::Pin)) {
-        Made::Pinned(pinned) => pinned,
-        Made::Saved(_) => panic!("a pin saves nothing"),
-    }
-}
+use crate::cache::Tier;
 
 #[test]
 fn when_nothing_runs_the_pool_is_empty_and_nothing_is_lost() {
@@ -182,30 +138,6 @@ fn eight_that_each_grow_to_the_whole_pool_compute_nothing_twice() {
 }
 
 #[test]
-fn many_branches_and_a_stream_of_single_requests_both_get_on() {
-    let (engine, control) = start_stored(4, 1024);
-    control.allow(Some(0));
-    let many = engine.submit(drawn(&prompt(1, 100), 32, 20), None).unwrap();
-    let mut singles: std::collections::VecDeque<_> =
-        (10..14).map(|seed| engine.submit(greedy(&prompt(seed, 50), 20), None).unwrap()).collect();
-    control.allow(None);
-    let mut n_ended_first = 0;
-    let (mut n_left, mut seed) = (32, 14);
-    for event in many {
-        if let Event::Finished(_) = event.unwrap() {
-            n_left -= 1;
-            if let Some(stream) = singles.pop_front() {
-                n_ended_first += usize::from(n_left > 0);
-                assert_eq!(collect(stream).unwrap()[0].tokens.len(), 20);
-                singles.push_back(engine.submit(greedy(&prompt(seed, 50), 20), None).unwrap());
-                seed += 1;
-            }
-        }
-    }
-    assert_eq!(n_ended_first, 31, "one single request ends for each of the many branches");
-}
-
-#[test]
 fn a_restore_that_fails_is_computed_instead() {
     let (engine, control) = start_stored(2, 1024);
     run(&engine, greedy(&prompt(1, 200), 1));
@@ -214,6 +146,55 @@ fn a_restore_that_fails_is_computed_instead() {
     let branch = run(&engine, greedy(&prompt(1, 200), 5)).remove(0);
     assert_eq!(branch.tokens, expected(&prompt(1, 200), 5));
     assert_eq!(branch.finished.usage.n_cached, 0, "and says so");
+}
+
+/// A prompt of 700 tokens that left the pool in one piece: after several of the kind it is known how cheap they are.
+fn stored_in_one_piece(engine: &Engine) -> String {
+    for seed in 20..29 {
+        run(engine, greedy(&prompt(seed, 700), 1));
+        wait_until(engine, |stats| stats.n_cells_used == 0);
+    }
+    prompt(28, 700)
+}
+
+#[test]
+fn the_beginning_of_a_piece_that_has_no_room_is_computed_at_once() {
+    let (engine, control) = start_stored(2, 1024);
+    let stored = stored_in_one_piece(&engine);
+    control.allow(Some(0));
+    let old = engine.submit(greedy(&prompt(2, 400), 600), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted > 0);
+    let text = format!("{}{}", &stored[..100], prompt(3, 20));
+    let young = engine.submit(greedy(&text, 3), None).unwrap();
+    let n_before = control.plans().len();
+    step_until(&engine, &control, |stats| is_running(stats, 10));
+    step_until(&engine, &control, |stats| !is_running(stats, 10));
+    let n_steps = control.plans().len() - n_before;
+    assert!(n_steps < 60, "it ended after {n_steps} steps of the other stream");
+    control.allow(None);
+    assert_eq!(collect(young).unwrap()[0].tokens, expected(&text, 3));
+    assert_eq!(collect(old).unwrap()[0].tokens, expected(&prompt(2, 400), 600));
+}
+
+fn is_running(stats: &Stats, request_id: u64) -> bool {
+    stats.slots.iter().flat_map(|slot| &slot.running).any(|running| running.request_id == request_id)
+}
+
+#[test]
+fn nobody_gives_way_for_cells_that_are_given_up_again_at_once() {
+    let (engine, control) = start_stored(3, 1024);
+    let stored = stored_in_one_piece(&engine);
+    control.allow(Some(0));
+    let old = engine.submit(greedy(&prompt(2, 400), 200), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted > 0);
+    // The next two arrive together, while a decode is held.
+    let middle = engine.submit(greedy(&format!("{}{}", &stored[..100], prompt(3, 20)), 3), None).unwrap();
+    let young = engine.submit(greedy(&prompt(4, 250), 60), None).unwrap();
+    control.allow(None);
+    for stream in [old, middle, young] {
+        collect(stream).unwrap();
+    }
+    assert_eq!(engine.stats().n_preempted, 0, "at most 913 cells of 1024 are held");
 }
 
 #[test]
@@ -244,10 +225,9 @@ fn what_cannot_be_saved_stays_in_the_pool_until_its_cells_are_needed() {
 
 #[test]
 fn a_copy_that_the_memory_refuses_is_not_computed_in_its_place() {
+    let (other, _) = start_stored(2, 1024);
+    let saved = save(&other, &prompt(1, 300));
     let (engine, control) = start_stored(2, 1024);
-    let saved = save(&engine, &prompt(1, 300));
-    engine.erase_slot(0).unwrap();
-    engine.erase_slot(1).unwrap();
     control.fail_states(true);
     let before = control.n_computed();
     let refused = collect(engine.submit(task(&prompt(1, 300), Task::Load(saved.into())), None).unwrap());
@@ -261,30 +241,6 @@ fn a_pin_that_cannot_fit_is_refused_before_it_is_computed() {
     let refused = collect(engine.submit(task(&prompt(1, 600), Task::Pin), None).unwrap());
     assert!(matches!(refused, Err(Error::PinsFull { .. })));
     assert_eq!(control.n_computed(), 0);
-}
-
-#[test]
-fn a_slot_is_erased_also_while_others_queue_for_it() {
-    let (engine, control) = start_stored(1, 1024);
-    control.allow(Some(0));
-    let streams: Vec<_> = (0..20).map(|seed| engine.submit(greedy(&prompt(seed, 60), 40), None).unwrap()).collect();
-    step_until(&engine, &control, |stats| stats.n_predicted > 0);
-    let ask = || {
-        std::thread::scope(|scope| {
-            let answer = scope.spawn(|| engine.erase_slot(0).unwrap());
-            while !answer.is_finished() {
-                control.allow(Some(1));
-                std::thread::yield_now();
-            }
-            answer.join().unwrap()
-        })
-    };
-    let n = std::iter::repeat_with(ask).find_map(|answer| answer).expect("it asks until it is answered");
-    assert!(n > 0 && engine.stats().n_waiting > 15, "{n} tokens, with {} in the queue", engine.stats().n_waiting);
-    control.allow(None);
-    for stream in streams {
-        assert_eq!(collect(stream).unwrap()[0].tokens.len(), 40);
-    }
 }
 
 #[test]
@@ -324,18 +280,6 @@ fn a_pinned_or_loaded_state_brings_its_logits() {
     run(&other, task(&prompt(1, 100), Task::Load(saved.into())));
     assert_eq!(run(&other, greedy(&prompt(1, 100), 1))[0].tokens, expected(&prompt(1, 100), 1));
     assert_eq!(control.n_computed(), 0);
-}
-
-#[test]
-fn erasing_one_slot_leaves_what_another_holds() {
-    let (engine, control) = start_stored(2, 1024);
-    for slot in [0, 1] {
-        run(&engine, Request { slot: Some(slot), ..greedy(&prompt(1, 100), 1) });
-    }
-    assert_eq!(engine.erase_slot(0).unwrap(), Some(100));
-    let before = control.n_computed();
-    run(&engine, greedy(&prompt(1, 100), 1));
-    assert_eq!(control.n_computed() - before, 1);
 }
 
 #[test]
@@ -426,59 +370,6 @@ fn only_what_is_cached_is_saved_where_nothing_is_to_be_computed() {
 }
 
 #[test]
-fn a_slot_tells_what_it_holds_and_can_be_erased() {
-    let (engine, control) = start_stored(2, 1024);
-    let mut request = greedy(&prompt(1, 100), 5);
-    request.slot = Some(1);
-    let answer = run(&engine, request)[0].tokens.clone();
-    let held = engine.slot_tokens(1).unwrap();
-    assert_eq!(held, [tokens_of(&prompt(1, 100)), answer[..4].to_vec()].concat());
-    assert!(engine.slot_tokens(0).unwrap().is_empty());
-    assert!(matches!(engine.slot_tokens(2), Err(Error::InvalidRequest { param: "slot", .. })));
-    assert_eq!(engine.erase_slot(1).unwrap(), Some(104));
-    assert_eq!(engine.erase_slot(1).unwrap(), Some(0));
-    let before = control.n_computed();
-    run(&engine, greedy(&prompt(1, 100), 1));
-    assert_eq!(control.n_computed() - before, 100);
-}
-
-#[test]
-fn erasing_a_slot_keeps_what_another_path_holds() {
-    let (engine, control) = start_stored(2, 1024);
-    for (slot, seed) in [(0, 2), (1, 3)] {
-        let mut request = greedy(&format!("{}{}", prompt(1, 100), prompt(seed, 50)), 1);
-        request.slot = Some(slot);
-        run(&engine, request);
-    }
-    engine.erase_slot(0).unwrap();
-    for (seed, n) in [(3, 1), (2, 50)] {
-        let before = control.n_computed();
-        run(&engine, greedy(&format!("{}{}", prompt(1, 100), prompt(seed, 50)), 1));
-        assert_eq!(control.n_computed() - before, n, "the prompt that ends with {seed}");
-    }
-}
-
-#[test]
-fn a_slot_where_a_sequence_runs_is_not_erased() {
-    let (engine, control) = start_stored(1, 1024);
-    control.allow(Some(0));
-    let stream = engine.submit(greedy(&prompt(1, 60), 2000), None).unwrap();
-    step_until(&engine, &control, |stats| stats.n_waiting == 0);
-    let refused = std::thread::scope(|scope| {
-        let refused = scope.spawn(|| engine.erase_slot(0).unwrap());
-        while !refused.is_finished() {
-            control.allow(Some(1));
-            std::thread::yield_now();
-        }
-        refused.join().unwrap()
-    });
-    assert_eq!(refused, None);
-    control.allow(None);
-    assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(1, 60), 1024 - 60));
-    assert_eq!(engine.erase_slot(0).unwrap(), Some(1023));
-}
-
-#[test]
 fn the_tree_shows_what_is_where() {
     let (engine, control) = start_stored(2, 8192);
     run(&engine, greedy(&format!("{}{}", prompt(1, 100), prompt(2, 50)), 1));
@@ -498,14 +389,7 @@ fn the_tree_shows_what_is_where() {
     control.allow(Some(0));
     let stream = engine.submit(greedy(&format!("{}{}", prompt(1, 100), prompt(4, 4000)), 1), None).unwrap();
     step_until(&engine, &control, |stats| stats.n_computed > 300);
-    let listing = std::thread::scope(|scope| {
-        let listing = scope.spawn(|| engine.cached().unwrap());
-        while !listing.is_finished() {
-            control.allow(Some(1));
-            std::thread::yield_now();
-        }
-        listing.join().unwrap()
-    });
+    let listing = asked(&control, || engine.cached().unwrap());
     let computing: Vec<_> = listing.iter().filter(|node| node.tier == Tier::Computing).collect();
     assert_eq!(computing.len(), 1);
     assert_eq!((computing[0].start, computing[0].slots.len()), (100, 1));

@@ -1,0 +1,185 @@
+//! What slots hold, from one sequence to the next, and how it is erased.
+
+use super::*;
+use crate::request::SavedPiece;
+
+#[test]
+fn a_slot_tells_what_it_holds_and_can_be_erased() {
+    let (engine, control) = start_stored(2, 1024);
+    let mut request = greedy(&prompt(1, 100), 5);
+    request.slot = Some(1);
+    let answer = run(&engine, request)[0].tokens.clone();
+    let held = engine.slot_tokens(1).unwrap();
+    assert_eq!(held, [tokens_of(&prompt(1, 100)), answer[..4].to_vec()].concat());
+    assert!(engine.slot_tokens(0).unwrap().is_empty());
+    assert!(matches!(engine.slot_tokens(2), Err(Error::InvalidRequest { param: "slot", .. })));
+    assert_eq!(engine.erase_slot(1).unwrap(), Some(104));
+    assert_eq!(engine.erase_slot(1).unwrap(), Some(0));
+    let before = control.n_computed();
+    run(&engine, greedy(&prompt(1, 100), 1));
+    assert_eq!(control.n_computed() - before, 100);
+}
+
+#[test]
+fn erasing_one_slot_leaves_what_another_holds() {
+    let (engine, control) = start_stored(2, 1024);
+    for slot in [0, 1] {
+        run(&engine, Request { slot: Some(slot), ..greedy(&prompt(1, 100), 1) });
+    }
+    assert_eq!(engine.erase_slot(0).unwrap(), Some(100));
+    let before = control.n_computed();
+    run(&engine, greedy(&prompt(1, 100), 1));
+    assert_eq!(control.n_computed() - before, 1);
+}
+
+#[test]
+fn erasing_a_slot_keeps_what_another_path_holds() {
+    let (engine, control) = start_stored(2, 1024);
+    for (slot, seed) in [(0, 2), (1, 3)] {
+        let mut request = greedy(&format!("{}{}", prompt(1, 100), prompt(seed, 50)), 1);
+        request.slot = Some(slot);
+        run(&engine, request);
+    }
+    engine.erase_slot(0).unwrap();
+    for (seed, n) in [(3, 1), (2, 50)] {
+        let before = control.n_computed();
+        run(&engine, greedy(&format!("{}{}", prompt(1, 100), prompt(seed, 50)), 1));
+        assert_eq!(control.n_computed() - before, n, "the prompt that ends with {seed}");
+    }
+}
+
+#[test]
+fn what_a_slot_held_before_its_running_sequence_keeps_nothing_from_being_erased() {
+    let (engine, control) = start_stored(2, 1024);
+    for slot in [0, 1] {
+        run(&engine, Request { slot: Some(slot), ..greedy(&prompt(1, 100), 1) });
+    }
+    control.allow(Some(0));
+    let stream = engine.submit(Request { slot: Some(0), ..greedy(&prompt(7, 60), 600) }, None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted > 2);
+    assert_eq!(asked(&control, || engine.erase_slot(1).unwrap()), Some(100));
+    drop(stream);
+    control.allow(None);
+    wait_until(&engine, is_idle);
+    let before = control.n_computed();
+    run(&engine, greedy(&prompt(1, 100), 1));
+    assert_eq!(control.n_computed() - before, 100, "slot 0 had gone on to something else");
+}
+
+#[test]
+fn a_slot_where_a_sequence_runs_is_not_erased() {
+    let (engine, control) = start_stored(1, 1024);
+    control.allow(Some(0));
+    let stream = engine.submit(greedy(&prompt(1, 60), 2000), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_waiting == 0);
+    assert_eq!(asked(&control, || engine.erase_slot(0).unwrap()), None);
+    control.allow(None);
+    assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(1, 60), 1024 - 60));
+    assert_eq!(engine.erase_slot(0).unwrap(), Some(1023));
+}
+
+#[test]
+fn a_slot_is_erased_also_while_others_queue_for_it() {
+    let (engine, control) = start_stored(1, 1024);
+    control.allow(Some(0));
+    let streams: Vec<_> = (0..20).map(|seed| engine.submit(greedy(&prompt(seed, 60), 40), None).unwrap()).collect();
+    step_until(&engine, &control, |stats| stats.n_predicted > 0);
+    let ask = || asked(&control, || engine.erase_slot(0).unwrap());
+    let n = std::iter::repeat_with(ask).find_map(|answer| answer).expect("it asks until it is answered");
+    assert!(n > 0 && engine.stats().n_waiting > 15, "{n} tokens, with {} in the queue", engine.stats().n_waiting);
+    control.allow(None);
+    for stream in streams {
+        assert_eq!(collect(stream).unwrap()[0].tokens.len(), 40);
+    }
+}
+
+#[test]
+fn a_prompt_that_is_saved_pinned_or_loaded_leaves_what_slots_hold() {
+    let (other, _) = start_stored(1, 1024);
+    let saved = save(&other, &prompt(5, 100));
+    let (engine, _) = start_stored(2, 1024);
+    for slot in [0, 1] {
+        run(&engine, Request { slot: Some(slot), ..greedy(&prompt(slot.into(), 60), 1) });
+    }
+    let tasks = [
+        (prompt(1, 60), Task::Save { computes: false }),
+        (prompt(2, 60), Task::Save { computes: true }),
+        (prompt(3, 60), Task::Pin),
+        (prompt(5, 100), Task::Load(saved.into())),
+    ];
+    for (text, what) in tasks {
+        run(&engine, task(&text, what.clone()));
+        for slot in [0, 1] {
+            assert_eq!(engine.slot_tokens(slot).unwrap(), tokens_of(&prompt(slot.into(), 60)), "slot {slot} after {what:?}");
+        }
+    }
+}
+
+#[test]
+fn a_slot_where_a_prompt_is_pinned_meanwhile_tells_what_it_held_before() {
+    let (engine, control) = start_stored(1, 4096);
+    run(&engine, greedy(&prompt(1, 60), 1));
+    control.allow(Some(0));
+    let pinning = engine.submit(task(&prompt(2, 3000), Task::Pin), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_computed > 100);
+    assert_eq!(asked(&control, || engine.slot_tokens(0).unwrap()), tokens_of(&prompt(1, 60)));
+    control.allow(None);
+    collect(pinning).unwrap();
+}
+
+#[test]
+fn a_slot_that_was_saved_is_erased_as_any_other() {
+    let (engine, control) = start_stored(2, 1024);
+    run(&engine, Request { slot: Some(1), ..greedy(&prompt(2, 60), 1) });
+    let held = engine.slot_tokens(1).unwrap();
+    made(&engine, Request::for_task(Prompt::from_tokens(held), Task::Save { computes: false }));
+    assert_eq!(engine.erase_slot(1).unwrap(), Some(60));
+    let before = control.n_computed();
+    run(&engine, greedy(&prompt(2, 60), 1));
+    assert_eq!(control.n_computed() - before, 60);
+}
+
+#[test]
+fn what_is_loaded_waits_for_its_slot_also_while_that_is_to_be_erased() {
+    let (other, _) = start_stored(2, 1024);
+    let saved = save(&other, &prompt(5, 100));
+    let (engine, control) = start_stored(3, 1024);
+    control.allow(Some(0));
+    let stream = engine.submit(Request { slot: Some(1), ..greedy(&prompt(1, 60), 600) }, None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted > 0);
+    let loading = engine.submit(Request { slot: Some(1), ..task(&prompt(5, 100), Task::Load(saved.into())) }, None).unwrap();
+    assert_eq!(asked(&control, || engine.erase_slot(1).unwrap()), None);
+    drop(stream);
+    control.allow(None);
+    assert_eq!(collect(loading).unwrap()[0].finished.slot, 1);
+    assert_eq!(engine.slot_tokens(1).unwrap(), tokens_of(&prompt(5, 100)));
+}
+
+/// The same copy in pieces of one token each.
+fn in_small_pieces(saved: &SavedPrefix) -> SavedPrefix {
+    let small = |piece: &SavedPiece| -> Vec<SavedPiece> {
+        let tokens = piece.bytes.chunks(piece.bytes.len() / piece.range.len());
+        piece.range.clone().zip(tokens).map(|(at, bytes)| SavedPiece { range: at..at + 1, bytes: bytes.into() }).collect()
+    };
+    SavedPrefix { pieces: saved.pieces.iter().flat_map(small).collect(), ..saved.clone() }
+}
+
+#[test]
+fn what_is_loaded_and_gives_way_meanwhile_is_loaded_later_and_not_computed() {
+    let (other, _) = start_stored(1, 1024);
+    let saved = in_small_pieces(&save(&other, &prompt(5, 200)));
+    // Beside streams there is time for one piece in a step.
+    let (engine, control) = start(Limits { max_store_bytes: STORE, max_token_gap: Duration::from_nanos(1), ..limits(3, 512) });
+    control.allow(Some(0));
+    let old: Vec<_> = [1, 2].map(|seed| engine.submit(greedy(&prompt(seed, 40), 170), None).unwrap()).into();
+    step_until(&engine, &control, |stats| stats.n_predicted > 8);
+    let loading = engine.submit(Request { slot: Some(2), ..task(&prompt(5, 200), Task::Load(saved.into())) }, None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_preempted == 1);
+    control.allow(None);
+    assert_eq!(collect(loading).unwrap()[0].finished.slot, 2);
+    assert_eq!(engine.slot_tokens(2).unwrap(), tokens_of(&prompt(5, 200)));
+    for (seed, stream) in (1..).zip(old) {
+        assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(seed, 40), 170));
+    }
+    assert_eq!(control.n_computed(), 2 * (40 + 169), "nothing but the streams");
+}

@@ -1,0 +1,136 @@
+//! In which order requests get slots.
+
+use std::cell::RefCell;
+
+use super::*;
+
+/// Which branch of which request.
+type Start = (u64, u32);
+
+fn in_slots(stats: &Stats) -> Vec<Start> {
+    stats.slots.iter().flat_map(|slot| &slot.running).map(|running| (running.request_id, running.index)).collect()
+}
+
+/// Lets one decode after the other run until `n` sequences have entered slots; returns them in this order. `tell` hears of each.
+fn starts(engine: &Engine, control: &FakeControl, n: usize, mut tell: impl FnMut(Start)) -> Vec<Start> {
+    let mut starts = Vec::new();
+    loop {
+        for start in in_slots(&engine.stats()) {
+            if !starts.contains(&start) {
+                starts.push(start);
+                tell(start);
+            }
+        }
+        if starts.len() >= n {
+            return starts;
+        }
+        step(engine, control);
+    }
+}
+
+#[test]
+fn a_free_slot_goes_to_a_request_for_one_before_the_next_branch_of_one_that_runs() {
+    let (engine, control) = start(limits(2, 4096));
+    control.allow(Some(0));
+    let first = engine.submit(greedy(&prompt(1, 20), 30), None).unwrap();
+    let many = engine.submit(drawn(&prompt(2, 20), 16, 100), None).unwrap();
+    // From here on the next branch could start: its prompt is computed.
+    step_until(&engine, &control, |stats| {
+        in_slots(stats) == [(0, 0), (1, 0)] && stats.slots[1].running.as_ref().is_some_and(|many| many.n_predicted > 0)
+    });
+    let one = engine.submit(greedy(&prompt(3, 20), 5), None).unwrap();
+    assert_eq!(starts(&engine, &control, 4, |_| {}), [(0, 0), (1, 0), (2, 0), (1, 1)]);
+    control.allow(None);
+    for stream in [first, many, one] {
+        collect(stream).unwrap();
+    }
+}
+
+/// A request for many completions on an engine that had nothing else to do, from its first token on.
+fn many_alone(engine: &Engine, control: &FakeControl, n: u32, n_tokens: u32) -> Completions {
+    control.allow(Some(0));
+    let many = engine.submit(drawn(&prompt(1, 20), n, n_tokens), None).unwrap();
+    step_until(engine, control, |stats| stats.n_predicted > 0);
+    many
+}
+
+#[test]
+fn on_one_slot_requests_for_one_take_their_turns_between_the_branches_of_one_for_many() {
+    let (engine, control) = start(limits(1, 4096));
+    let many = many_alone(&engine, &control, 6, 5);
+    let ones = [2, 3].map(|seed| engine.submit(greedy(&prompt(seed, 20), 5), None).unwrap());
+    // When the slot frees, the request for many has waited since its first branch began, before the others came.
+    let order = [(0, 0), (0, 1), (1, 0), (2, 0), (0, 2), (0, 3)];
+    assert_eq!(starts(&engine, &control, order.len(), |_| {}), order);
+    control.allow(None);
+    assert_eq!(collect(many).unwrap().len(), 6);
+    assert!(ones.into_iter().all(|one| collect(one).is_ok()));
+}
+
+/// Requests for one completion each, of which as many wait at any time as did at first.
+struct Ones<'a> {
+    engine: &'a Engine,
+    streams: RefCell<Vec<Completions>>,
+}
+
+impl<'a> Ones<'a> {
+    const N_TOKENS: usize = 5;
+
+    fn new(engine: &'a Engine, n: usize) -> Self {
+        let ones = Self { engine, streams: RefCell::default() };
+        (0..n).for_each(|_| ones.submit());
+        ones
+    }
+
+    fn text(place: usize) -> String {
+        prompt(2 + u64::try_from(place).unwrap(), 20)
+    }
+
+    fn submit(&self) {
+        let mut streams = self.streams.borrow_mut();
+        let request = greedy(&Self::text(streams.len()), u32::try_from(Self::N_TOKENS).unwrap());
+        streams.push(self.engine.submit(request, None).unwrap());
+    }
+
+    /// Where one has begun, the next one comes.
+    fn follow(&self, (request_id, _): Start) {
+        if request_id > 0 {
+            self.submit();
+        }
+    }
+
+    fn finish(self) {
+        for (place, stream) in self.streams.into_inner().into_iter().enumerate() {
+            assert_eq!(collect(stream).unwrap()[0].tokens, expected(&Self::text(place), Self::N_TOKENS));
+        }
+    }
+}
+
+#[test]
+fn on_one_slot_a_request_for_many_takes_its_turn_in_a_stream_of_requests_for_one() {
+    let (engine, control) = start(limits(1, 4096));
+    let many = many_alone(&engine, &control, 6, 5);
+    let ones = Ones::new(&engine, 2);
+    // Those that waited when its last branch began go before its next one.
+    let order = [(0, 0), (0, 1), (1, 0), (2, 0), (0, 2), (3, 0), (4, 0), (0, 3), (5, 0), (6, 0), (0, 4)];
+    assert_eq!(starts(&engine, &control, order.len(), |start| ones.follow(start)), order);
+    control.allow(None);
+    assert_eq!(collect(many).unwrap().len(), 6);
+    ones.finish();
+}
+
+#[test]
+fn on_four_slots_a_request_for_many_and_a_stream_of_requests_for_one_both_get_on() {
+    let (engine, control) = start_stored(4, 1024);
+    let many = many_alone(&engine, &control, 32, 5);
+    let ones = Ones::new(&engine, 8);
+    let order = starts(&engine, &control, 60, |start| ones.follow(start));
+    let branches: Vec<usize> = (0..order.len()).filter(|&place| order[place].0 == 0).collect();
+    // The first five: when the others came, it had waited since it took the fourth slot.
+    let n_between: Vec<usize> = branches[4..].windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
+    assert!(n_between.len() >= 5, "it stands still: {order:?}");
+    assert!(n_between.iter().all(|n| (1..=8).contains(n)), "requests for one between its branches: {n_between:?}");
+    control.allow(None);
+    assert_eq!(collect(many).unwrap().len(), 32);
+    ones.finish();
+}
