@@ -87,7 +87,7 @@ impl KvCache {
             self.affordable(id, range.clone(), max_units)
         };
         let is_stored = self.tree.node(node).stored.is_some();
-        let saves = !is_stored && self.is_worth_saving(node, n_tokens, why);
+        let saves = !is_stored && (self.is_needed_by_pin(id, node) || self.is_worth_saving(node, n_tokens, why));
         if why == Why::Early && !is_stored && !saves {
             return None;
         }
@@ -171,14 +171,20 @@ impl KvCache {
     }
 
     /// Carries out `departure`, with what was saved for it: its cells are free, where the memory can give up a part. Nothing else
-    /// may have changed since [`KvCache::next_departure`]. `false` where it was to leave early and cannot be kept: then it stays.
+    /// may have changed since [`KvCache::next_departure`]. A pinned prefix that could not be saved stays and is idle no more.
+    /// `false` where it was to leave early and cannot be kept: then it stays.
     pub fn depart(&mut self, departure: &Departure, saved: Option<Saved>, why: Why) -> bool {
         let Departure { node, id, .. } = *departure;
         if let Some(range) = &departure.saves {
             // First, because it may join what is above with the node.
             let saved = saved.filter(|saved| self.make_room_in_store(node, saved.bytes.len() as u64, why));
-            if saved.is_none() && why == Why::Early {
-                return false;
+            if saved.is_none() {
+                if self.is_needed_by_pin(id, node) && self.hold(id, node) {
+                    return true;
+                }
+                if why == Why::Early {
+                    return false;
+                }
             }
             let start = self.tree.node(node).start;
             if range.start > start && self.memory.forks != Forks::AtEnd {

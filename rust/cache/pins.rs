@@ -11,7 +11,7 @@ use crate::request::{PinnedPrefix, Token};
 pub(super) struct Pin {
     /// Where it ends.
     pub(super) node: NodeId,
-    /// Keeps it in the pool, where there is no store that it could leave to.
+    /// Keeps it in the pool, where there is no store that it could leave to, or where it could not be saved.
     pub(super) holder: Option<SequenceId>,
     n_bytes: u64,
 }
@@ -69,6 +69,41 @@ impl KvCache {
         Ok(())
     }
 
+    /// Whether half of the cells and of the sequence ids stay for others if one more path of `n_tokens` is in the pool for good.
+    fn can_hold(&self, n_tokens: u32) -> bool {
+        let holders = || self.pins.values().filter_map(|pin| pin.holder);
+        let n_cells = n_tokens as usize + holders().map(|id| self.path(id).cells.len()).sum::<usize>();
+        2 * n_cells <= self.cells.n_total() && 2 * (holders().count() + 1) <= self.paths.len()
+    }
+
+    /// Whether a pin would be lost if the idle path of `id` gave up `node`, unsaved.
+    pub(super) fn is_needed_by_pin(&self, id: SequenceId, node: NodeId) -> bool {
+        match self.memory.forks {
+            Forks::Anywhere => self.tree.node(node).n_pins > 0,
+            // What is saved of a longer path is not what a shorter one sees at its end.
+            Forks::InWindow | Forks::AtEnd => self.pins.values().any(|pin| pin.node == self.path(id).tip),
+        }
+    }
+
+    /// A pinned prefix that contains `node` could not be saved: what the idle path of `id` holds of it stays in the pool, as it
+    /// would without a store. `false` where that leaves too little to others, or another path holds it.
+    pub(super) fn hold(&mut self, id: SequenceId, node: NodeId) -> bool {
+        if !self.can_hold(self.n_held(id)) {
+            return false;
+        }
+        let tree = &self.tree;
+        let contains = |pin: &&mut Pin| pin.holder.is_none() && tree.upwards(pin.node).any(|at| at == node);
+        let Some(pin) = self.pins.values_mut().find(contains) else { return false };
+        pin.holder = Some(id);
+        let path = self.paths[usize::from(id.0)].as_mut().expect("only ids that hold something are named");
+        path.is_pinned = true;
+        for &cell in &path.cells {
+            self.cells.pin(cell);
+        }
+        self.tree.change_upwards(path.tip, |node| node.n_running += 1);
+        true
+    }
+
     fn bytes_of_pin(&self, n_tokens: u32) -> u64 {
         self.memory.bytes_of(n_tokens).max(u64::from(n_tokens))
     }
@@ -93,9 +128,10 @@ impl KvCache {
         let Some(Pin { node, holder, .. }) = self.pins.remove(&name) else { return false };
         self.tree.change_upwards(node, |node| node.n_pins -= 1);
         self.refresh_upwards(node);
-        match holder {
-            Some(id) => self.unpin(id),
-            None => self.prune(node),
+        // Its holder may hold only a part of it.
+        self.prune(node);
+        if let Some(id) = holder {
+            self.unpin(id);
         }
         true
     }

@@ -6,7 +6,15 @@ use super::*;
 
 fn memory(forks: Forks) -> MemoryKind {
     let n_window = if forks == Forks::InWindow { 16 } else { 0 };
-    MemoryKind { forks, idle_cells_cost: true, bytes_per_token: 4, bytes_per_state: 0, tokens_per_run: 2, n_window }
+    MemoryKind {
+        forks,
+        idle_cells_cost: true,
+        can_be_saved: true,
+        bytes_per_token: 4,
+        bytes_per_state: 0,
+        tokens_per_run: 2,
+        n_window,
+    }
 }
 
 /// What a model's memory would hold.
