@@ -57,16 +57,19 @@ impl KvCache {
     pub fn check_pin(&self, n_tokens: u32) -> Result<(), Error> {
         let n_bytes = self.bytes_of_pin(n_tokens);
         let n_pinned_bytes = self.pins.values().map(|pin| pin.n_bytes).sum();
-        let limit = if self.has_store() {
-            self.store.max_bytes().map_or(u64::MAX, |max| max / 2)
+        let (limit, can_be_kept) = if self.has_store() {
+            let limit = self.store.max_bytes().map_or(u64::MAX, |max| max / 2);
+            (limit, n_bytes + n_pinned_bytes <= limit)
         } else {
-            self.cells.n_total() as u64 * self.memory.bytes_per_token.max(1) / 2
+            (self.bytes_of_half_the_pool(), self.can_hold(n_tokens))
         };
-        let has_id = self.has_store() || (self.pins.len() + 1) * 2 <= self.paths.len();
-        if n_bytes + n_pinned_bytes > limit || !has_id {
-            return Err(Error::PinsFull { n_bytes, n_pinned_bytes, limit });
-        }
-        Ok(())
+        if can_be_kept { Ok(()) } else { Err(Error::PinsFull { n_bytes, n_pinned_bytes, limit }) }
+    }
+
+    /// What half of the cells hold and, of a memory that is a state, half of the sequence ids.
+    fn bytes_of_half_the_pool(&self) -> u64 {
+        let n_cell_bytes = self.cells.n_total() as u64 * self.memory.bytes_per_token / 2;
+        n_cell_bytes + self.paths.len() as u64 / 2 * self.memory.bytes_per_state
     }
 
     /// Whether half of the cells and of the sequence ids stay for others if one more path of `n_tokens` is in the pool for good.

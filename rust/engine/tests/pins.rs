@@ -19,6 +19,12 @@ fn pin(engine: &Engine, prompt: &str) -> Result<PinnedPrefix, Error> {
     }
 }
 
+/// Holds states of 100,000 bytes, in 4 sequence ids, without a store.
+fn start_recurrent_without_a_store(bytes_per_token: u64) -> (Engine, FakeControl) {
+    let kind = MemoryKind { forks: Forks::AtEnd, bytes_per_token, bytes_per_state: 100_000, ..MEMORY };
+    start_with(Limits { n_seq_max: 4, ..limits(2, 1024) }, move |runner| runner.with_memory(kind))
+}
+
 /// Computes other texts, more than the pool holds.
 fn flood(engine: &Engine) {
     for seed in 20..30 {
@@ -68,4 +74,26 @@ fn a_memory_that_cannot_be_saved_keeps_its_pins_in_the_pool_and_has_no_store() {
     assert_eq!(n_computed_after(&engine, &control, &prompt(1, 200)), 20);
     assert_eq!(engine.stats().store.max_bytes, Some(0));
     assert!(matches!(pin(&engine, &prompt(2, 400)), Err(Error::PinsFull { .. })), "half of the pool is for others");
+}
+
+#[test]
+fn without_a_store_the_pins_of_states_take_half_of_the_sequence_ids() {
+    for bytes_per_token in [0, 20] {
+        let (engine, control) = start_recurrent_without_a_store(bytes_per_token);
+        for seed in [1, 2] {
+            pin(&engine, &prompt(seed, 100)).unwrap();
+        }
+        flood(&engine);
+        for seed in [1, 2] {
+            assert_eq!(n_computed_after(&engine, &control, &prompt(seed, 100)), 20, "a state of {bytes_per_token} a token");
+        }
+        let n_pinned_bytes = 2 * (100_000 + 100 * bytes_per_token);
+        let limit = 2 * 100_000 + 512 * bytes_per_token;
+        match pin(&engine, &prompt(3, 100)).unwrap_err() {
+            Error::PinsFull { n_bytes, n_pinned_bytes: found, limit: known } => {
+                assert_eq!((n_bytes, found, known), (n_pinned_bytes / 2, n_pinned_bytes, limit));
+            }
+            error => panic!("{error}"),
+        }
+    }
 }
