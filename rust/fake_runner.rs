@@ -144,6 +144,7 @@ const PIECE_TOKEN: usize = 20;
 pub const MEMORY: MemoryKind = MemoryKind {
     forks: Forks::Anywhere,
     idle_cells_cost: true,
+    can_be_saved: true,
     bytes_per_token: PIECE_TOKEN as u64,
     bytes_per_state: 0,
     tokens_per_run: 2,

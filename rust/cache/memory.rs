@@ -18,6 +18,8 @@ pub struct MemoryKind {
     pub forks: Forks,
     /// Whether every used cell slows every decode: attention on a CPU.
     pub idle_cells_cost: bool,
+    /// Whether what leaves the pool can be saved; if not, there is no store.
+    pub can_be_saved: bool,
     /// Bytes of one token's cells in a saved piece, about.
     pub bytes_per_token: u64,
     /// Bytes of a saved state beside its tokens' cells, about; 0 for a memory that is not one.

@@ -106,7 +106,7 @@ pub struct Counts {
 
 impl KvCache {
     /// A pool of `n_cells` cells and `n_ids` sequence ids, all free, for a memory of this kind, and an empty store of at most
-    /// `max_store_bytes` (`None` is no limit).
+    /// `max_store_bytes` (`None` is no limit); of nothing where the memory cannot be saved.
     #[must_use]
     pub fn new(n_cells: u32, n_ids: u32, memory: MemoryKind, max_store_bytes: Option<u64>) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl KvCache {
             tree: PrefixTree::default(),
             paths: (0..n_ids).map(|_| None).collect(),
             cells: Cells::new(n_cells),
-            store: Store::new(max_store_bytes),
+            store: Store::new(if memory.can_be_saved { max_store_bytes } else { Some(0) }),
             droppable: BTreeSet::new(),
             pins: BTreeMap::new(),
             n_pinned_ever: 0,

@@ -11,7 +11,7 @@ use crate::request::{PinnedPrefix, Token};
 pub(super) struct Pin {
     /// Where it ends.
     pub(super) node: NodeId,
-    /// Keeps it in the pool, where there is no store that it could leave to.
+    /// Keeps it in the pool, where there is no store that it could leave to, or where it could not be saved.
     pub(super) holder: Option<SequenceId>,
     n_bytes: u64,
 }
@@ -57,16 +57,54 @@ impl KvCache {
     pub fn check_pin(&self, n_tokens: u32) -> Result<(), Error> {
         let n_bytes = self.bytes_of_pin(n_tokens);
         let n_pinned_bytes = self.pins.values().map(|pin| pin.n_bytes).sum();
-        let limit = if self.has_store() {
-            self.store.max_bytes().map_or(u64::MAX, |max| max / 2)
+        let (limit, can_be_kept) = if self.has_store() {
+            let limit = self.store.max_bytes().map_or(u64::MAX, |max| max / 2);
+            (limit, n_bytes + n_pinned_bytes <= limit)
         } else {
-            self.cells.n_total() as u64 * self.memory.bytes_per_token.max(1) / 2
+            (self.bytes_of_half_the_pool(), self.can_hold(n_tokens))
         };
-        let has_id = self.has_store() || (self.pins.len() + 1) * 2 <= self.paths.len();
-        if n_bytes + n_pinned_bytes > limit || !has_id {
-            return Err(Error::PinsFull { n_bytes, n_pinned_bytes, limit });
+        if can_be_kept { Ok(()) } else { Err(Error::PinsFull { n_bytes, n_pinned_bytes, limit }) }
+    }
+
+    /// What half of the cells hold and, of a memory that is a state, half of the sequence ids.
+    fn bytes_of_half_the_pool(&self) -> u64 {
+        let n_cell_bytes = self.cells.n_total() as u64 * self.memory.bytes_per_token / 2;
+        n_cell_bytes + self.paths.len() as u64 / 2 * self.memory.bytes_per_state
+    }
+
+    /// Whether half of the cells and of the sequence ids stay for others if one more path of `n_tokens` is in the pool for good.
+    fn can_hold(&self, n_tokens: u32) -> bool {
+        let holders = || self.pins.values().filter_map(|pin| pin.holder);
+        let n_cells = n_tokens as usize + holders().map(|id| self.path(id).cells.len()).sum::<usize>();
+        2 * n_cells <= self.cells.n_total() && 2 * (holders().count() + 1) <= self.paths.len()
+    }
+
+    /// Whether a pin would be lost if the idle path of `id` gave up `node`, unsaved.
+    pub(super) fn is_needed_by_pin(&self, id: SequenceId, node: NodeId) -> bool {
+        match self.memory.forks {
+            Forks::Anywhere => self.tree.node(node).n_pins > 0,
+            // What is saved of a longer path is not what a shorter one sees at its end.
+            Forks::InWindow | Forks::AtEnd => self.pins.values().any(|pin| pin.node == self.path(id).tip),
         }
-        Ok(())
+    }
+
+    /// A pinned prefix that contains `node` could not be saved: what the idle path of `id` holds of it stays in the pool, as it
+    /// would without a store. `false` where that leaves too little to others, or another path holds it.
+    pub(super) fn hold(&mut self, id: SequenceId, node: NodeId) -> bool {
+        if !self.can_hold(self.n_held(id)) {
+            return false;
+        }
+        let tree = &self.tree;
+        let contains = |pin: &&mut Pin| pin.holder.is_none() && tree.upwards(pin.node).any(|at| at == node);
+        let Some(pin) = self.pins.values_mut().find(contains) else { return false };
+        pin.holder = Some(id);
+        let path = self.paths[usize::from(id.0)].as_mut().expect("only ids that hold something are named");
+        path.is_pinned = true;
+        for &cell in &path.cells {
+            self.cells.pin(cell);
+        }
+        self.tree.change_upwards(path.tip, |node| node.n_running += 1);
+        true
     }
 
     fn bytes_of_pin(&self, n_tokens: u32) -> u64 {
@@ -75,7 +113,7 @@ impl KvCache {
 
     /// A prefix that ends at `node`, which is in the pool, keeps no piece that goes on after it: it is saved on its own.
     fn share_no_piece(&mut self, node: NodeId) {
-        if self.memory.forks != Forks::Anywhere {
+        if self.memory.forks == Forks::AtEnd {
             return;
         }
         let end = self.tree.node(node).end();
@@ -84,7 +122,7 @@ impl KvCache {
             if let Some(piece) = self.tree.node_mut(at).stored.take() {
                 self.store.release(piece);
             }
-            self.refresh(at);
+            self.refresh_stored(at);
         }
     }
 
@@ -93,9 +131,10 @@ impl KvCache {
         let Some(Pin { node, holder, .. }) = self.pins.remove(&name) else { return false };
         self.tree.change_upwards(node, |node| node.n_pins -= 1);
         self.refresh_upwards(node);
-        match holder {
-            Some(id) => self.unpin(id),
-            None => self.prune(node),
+        // Its holder may hold only a part of it.
+        self.prune(node);
+        if let Some(id) = holder {
+            self.unpin(id);
         }
         true
     }

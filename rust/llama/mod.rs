@@ -77,6 +77,7 @@ impl LlamaRunner {
         let memory = MemoryKind {
             forks,
             idle_cells_cost: !memory::is_offloaded(&model),
+            can_be_saved: layout.is_some(),
             bytes_per_token: match &layout {
                 Some(layout) => layout.bytes_per_token(),
                 None => model.kv_bytes_per_token(config.type_k, config.type_v),

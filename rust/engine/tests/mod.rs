@@ -3,6 +3,7 @@
 mod cancelling;
 mod failing;
 mod many_completions;
+mod pins;
 mod pressure;
 mod sharing;
 mod slots;

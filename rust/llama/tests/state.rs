@@ -74,6 +74,7 @@ fn what_the_memory_costs_is_known() {
         let memory = MemoryKind {
             forks: Forks::Anywhere,
             idle_cells_cost: true,
+            can_be_saved: true,
             bytes_per_token: n_bytes,
             bytes_per_state: 0,
             tokens_per_run: n_tokens,

@@ -1,0 +1,99 @@
+//! Pinned prefixes are found again, whatever becomes of their pieces.
+
+use super::*;
+use crate::cache::{Forks, MemoryKind};
+use crate::fake_runner::MEMORY;
+use crate::request::{Made, PinnedPrefix, Task};
+
+fn start_stored(kind: MemoryKind) -> (Engine, FakeControl) {
+    let limits = Limits { max_store_bytes: Some(16 << 20), ..limits(2, 1024) };
+    start_with(limits, move |runner| runner.with_memory(kind))
+}
+
+fn pin(engine: &Engine, prompt: &str) -> Result<PinnedPrefix, Error> {
+    let request = Request::for_task(Prompt::from_tokens(tokens_of(prompt)), Task::Pin);
+    let finished = collect(engine.submit(request, None).expect("the request is valid"))?.remove(0).finished;
+    match *finished.made.expect("a pin makes something") {
+        Made::Pinned(pinned) => Ok(pinned),
+        Made::Saved(_) => panic!("a pin saves nothing"),
+    }
+}
+
+/// Holds states of 100,000 bytes, in 4 sequence ids, without a store.
+fn start_recurrent_without_a_store(bytes_per_token: u64) -> (Engine, FakeControl) {
+    let kind = MemoryKind { forks: Forks::AtEnd, bytes_per_token, bytes_per_state: 100_000, ..MEMORY };
+    start_with(Limits { n_seq_max: 4, ..limits(2, 1024) }, move |runner| runner.with_memory(kind))
+}
+
+/// Computes other texts, more than the pool holds.
+fn flood(engine: &Engine) {
+    for seed in 20..30 {
+        run(engine, greedy(&prompt(seed, 300), 5));
+    }
+}
+
+/// How many tokens a prompt of `pinned` and 20 more computes.
+fn n_computed_after(engine: &Engine, control: &FakeControl, pinned: &str) -> usize {
+    let before = control.n_computed();
+    run(engine, greedy(&format!("{pinned}{}", prompt(50, 20)), 1));
+    control.n_computed() - before
+}
+
+#[test]
+fn a_pinned_prefix_that_cannot_be_saved_stays_in_the_pool() {
+    for forks in [Forks::Anywhere, Forks::InWindow] {
+        let (engine, control) = start_stored(MemoryKind { forks, ..MEMORY });
+        control.fail_states(true);
+        let pinned = pin(&engine, &prompt(1, 200)).unwrap();
+        flood(&engine);
+        assert_eq!(n_computed_after(&engine, &control, &prompt(1, 200)), 20, "{forks:?}");
+        assert!(engine.unpin(pinned.id).unwrap());
+        flood(&engine);
+        assert_eq!(n_computed_after(&engine, &control, &prompt(1, 200)), 220, "unpinned, it goes as others do");
+    }
+}
+
+#[test]
+fn pinned_prefixes_that_cannot_be_saved_leave_half_of_the_pool_to_others() {
+    let (engine, control) = start_stored(MEMORY);
+    control.fail_states(true);
+    for seed in 0..4 {
+        pin(&engine, &prompt(seed, 200)).unwrap();
+    }
+    flood(&engine);
+    let n_kept = (0..4).filter(|&seed| n_computed_after(&engine, &control, &prompt(seed, 200)) == 20).count();
+    assert_eq!(n_kept, 2);
+}
+
+#[test]
+fn a_memory_that_cannot_be_saved_keeps_its_pins_in_the_pool_and_has_no_store() {
+    let (engine, control) = start_stored(MemoryKind { can_be_saved: false, ..MEMORY });
+    control.fail_states(true);
+    pin(&engine, &prompt(1, 200)).unwrap();
+    flood(&engine);
+    assert_eq!(n_computed_after(&engine, &control, &prompt(1, 200)), 20);
+    assert_eq!(engine.stats().store.max_bytes, Some(0));
+    assert!(matches!(pin(&engine, &prompt(2, 400)), Err(Error::PinsFull { .. })), "half of the pool is for others");
+}
+
+#[test]
+fn without_a_store_the_pins_of_states_take_half_of_the_sequence_ids() {
+    for bytes_per_token in [0, 20] {
+        let (engine, control) = start_recurrent_without_a_store(bytes_per_token);
+        for seed in [1, 2] {
+            pin(&engine, &prompt(seed, 100)).unwrap();
+        }
+        flood(&engine);
+        for seed in [1, 2] {
+            assert_eq!(n_computed_after(&engine, &control, &prompt(seed, 100)), 20, "a state of {bytes_per_token} a token");
+        }
+        let n_pinned_bytes = 2 * (100_000 + 100 * bytes_per_token);
+        let limit = 2 * 100_000 + 512 * bytes_per_token;
+        match pin(&engine, &prompt(3, 100)).unwrap_err() {
+            Error::PinsFull { n_bytes, n_pinned_bytes: found, limit: known } => {
+                assert_eq!((n_bytes, found, known), (n_pinned_bytes / 2, n_pinned_bytes, limit));
+            }
+            error => panic!("{error}"),
+        }
+    }
+}
