@@ -317,6 +317,8 @@ class Engine:
     def slot_tokens(self, slot: int) -> list[int]:
         """The tokens that a slot holds: those that its sequence has computed, or the last one's that ran there.
 
+        A prompt that is pinned, saved, or loaded into no slot in particular runs in a free slot and leaves what that holds.
+
         Waits for the step that is running.
 
         Raises:

@@ -315,6 +315,8 @@ class Engine:
     async def slot_tokens(self, slot: int) -> list[int]:
         """The tokens that a slot holds: those that its sequence has computed, or the last one's that ran there.
 
+        A prompt that is pinned, saved, or loaded into no slot in particular runs in a free slot and leaves what that holds.
+
         Raises:
             InvalidRequest: There is no such slot.
             EngineStopped: The engine was closed, before or meanwhile.

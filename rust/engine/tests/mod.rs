@@ -11,6 +11,7 @@ mod stopping;
 mod tiers;
 mod turns;
 
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::cache::{Forks, MemoryKind};
@@ -195,15 +196,19 @@ fn step(engine: &Engine, control: &FakeControl) {
     wait_until(engine, |stats| stats.n_decodes > n_decodes);
 }
 
-/// What the worker answers to a question while decodes are held: it does so between two of them.
+/// What the worker answers to a question while decodes are held: it does so between two of them. So few run that nothing else is
+/// over before the question is asked.
 fn asked<T: Send>(control: &FakeControl, ask: impl FnOnce() -> T + Send) -> T {
+    let (tell, told) = mpsc::channel();
     std::thread::scope(|scope| {
-        let answer = scope.spawn(ask);
-        while !answer.is_finished() {
-            control.allow(Some(1));
-            std::thread::yield_now();
+        scope.spawn(move || tell.send(ask()).expect("the answer is waited for"));
+        loop {
+            match told.recv_timeout(Duration::from_millis(1)) {
+                Ok(answer) => return answer,
+                Err(RecvTimeoutError::Timeout) => control.allow(Some(1)),
+                Err(RecvTimeoutError::Disconnected) => panic!("the question has failed"),
+            }
         }
-        answer.join().unwrap()
     })
 }
 

@@ -117,7 +117,8 @@ fn a_prompt_that_is_saved_pinned_or_loaded_leaves_what_slots_hold() {
 
 #[test]
 fn a_slot_where_a_prompt_is_pinned_meanwhile_tells_what_it_held_before() {
-    let (engine, control) = start_stored(1, 4096);
+    // In chunks so small that a long prompt takes many steps.
+    let (engine, control) = start(Limits { max_store_bytes: STORE, n_ubatch: 32, ..limits(1, 4096) });
     run(&engine, greedy(&prompt(1, 60), 1));
     control.allow(Some(0));
     let pinning = engine.submit(task(&prompt(2, 3000), Task::Pin), None).unwrap();

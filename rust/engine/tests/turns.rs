@@ -129,7 +129,8 @@ fn on_four_slots_a_request_for_many_and_a_stream_of_requests_for_one_both_get_on
     // The first five: when the others came, it had waited since it took the fourth slot.
     let n_between: Vec<usize> = branches[4..].windows(2).map(|pair| pair[1] - pair[0] - 1).collect();
     assert!(n_between.len() >= 5, "it stands still: {order:?}");
-    assert!(n_between.iter().all(|n| (1..=8).contains(n)), "requests for one between its branches: {n_between:?}");
+    // Those that waited when its branch began, and up to three that entered other slots in the same step.
+    assert!(n_between.iter().all(|n| (1..=8 + 3).contains(n)), "requests for one between its branches: {n_between:?}");
     control.allow(None);
     assert_eq!(collect(many).unwrap().len(), 32);
     ones.finish();
