@@ -66,32 +66,46 @@ impl KvCache {
         };
         let idle = self.held().filter(|(_, path)| !path.is_pinned && is_candidate(path.tip));
         let (id, path) = idle.min_by_key(|(_, path)| self.tree.node(path.tip).last_used)?;
-        let last_used = self.tree.node(path.tip).last_used;
-        let (node, range) = match self.memory.forks {
-            Forks::Anywhere => (path.tip, self.tree.node(path.tip).start..self.n_held(id)),
-            Forks::AtEnd => (path.tip, 0..self.n_held(id)),
-            Forks::InWindow => {
-                // Its cells leave together, when all of them are saved: what is left of a window cannot be cut.
-                let own = self.tree.upwards(path.tip).take_while(|&node| {
-                    let node = self.tree.node(node);
-                    node.n_holders == 1 && node.parent.is_some()
-                });
-                let unsaved = own.filter(|&node| self.tree.node(node).stored.is_none()).last();
-                let node = unsaved.unwrap_or(path.tip);
-                (node, self.tree.node(node).start..self.tree.node(node).end())
-            }
+        let tip = self.tree.node(path.tip);
+        let last_used = tip.last_used;
+        let (node, range, is_stored) = match self.memory.forks {
+            Forks::Anywhere => (path.tip, tip.start..tip.end(), tip.stored.is_some()),
+            Forks::AtEnd => (path.tip, 0..tip.end(), tip.stored.is_some()),
+            // Its cells leave together, when all of them are saved: what is left of a window cannot be cut.
+            Forks::InWindow => match self.unsaved_in_window(path.tip) {
+                Some((node, range)) => (node, range, false),
+                None => (path.tip, tip.start..tip.end(), true),
+            },
         };
         let (n_tokens, n_units) = if self.memory.forks == Forks::AtEnd {
             (range.end, u64::from(range.end))
         } else {
             self.affordable(id, range.clone(), max_units)
         };
-        let is_stored = self.tree.node(node).stored.is_some();
         let saves = !is_stored && (self.is_needed_by_pin(id, node) || self.is_worth_saving(node, n_tokens, why));
         if why == Why::Early && !is_stored && !saves {
             return None;
         }
         Some(Departure { node, id, saves: saves.then(|| range.end - n_tokens..range.end), n_tokens, n_units, last_used })
+    }
+
+    /// The first part of what ends at `tip` that must be saved before a path leaves: what nobody else holds, or all of it where
+    /// a pin or a preempted sequence ends, since the others' windows move on. That is what no piece has yet, and what the window
+    /// at the tip sees but the piece lacks, because it was saved of a longer path.
+    fn unsaved_in_window(&self, tip: NodeId) -> Option<(NodeId, Range<u32>)> {
+        let window_from = self.memory.window_from(self.tree.node(tip).end());
+        let is_firm = self.tree.node(tip).n_reserved > 0 || self.pins.values().any(|pin| pin.node == tip);
+        let own = self.tree.upwards(tip).take_while(|&at| {
+            let node = self.tree.node(at);
+            node.parent.is_some() && (is_firm || node.n_holders == 1)
+        });
+        let unsaved = own.filter_map(|at| {
+            let node = self.tree.node(at);
+            let start = if node.stored.is_some() { node.start.max(window_from) } else { node.start };
+            let is_unsaved = node.stored.is_none() || (start < node.end() && start < node.whole_from);
+            is_unsaved.then(|| (at, start..node.end()))
+        });
+        unsaved.last()
     }
 
     /// How many of the last tokens of `range` can be saved for `max_units`, 16 at least, and what they cost.
@@ -123,20 +137,30 @@ impl KvCache {
     /// Whether the store takes `n_tokens` tokens of `node`: it has room, or holds something that is worth less.
     fn is_worth_saving(&self, node: NodeId, n_tokens: u32, why: Why) -> bool {
         let n_bytes = self.memory.bytes_of(n_tokens);
-        self.store.can_ever_hold(n_bytes)
-            && (self.store.has_room(n_bytes)
-                || self.droppable.first().is_some_and(|&(key, least)| self.gives_way(key, least, node, why)))
+        self.store.can_ever_hold(n_bytes) && (self.store.has_room(n_bytes) || self.next_to_drop(node, why).is_some())
+    }
+
+    /// What is dropped next from the store for what `node` holds.
+    fn next_to_drop(&self, node: NodeId, why: Why) -> Option<NodeId> {
+        let (key, least) = *self.droppable.iter().find(|&&(_, least)| !self.stays_with(least, node))?;
+        self.gives_way(key, least, node, why).then_some(least)
+    }
+
+    /// Whether the stored piece of `least` is of no use without what `node` holds, or the other way round: what leaves together
+    /// is saved together, or never. But a pin gives way to nothing.
+    fn stays_with(&self, least: NodeId, node: NodeId) -> bool {
+        let is_related = || self.is_above(least, node) || self.is_above(node, least);
+        least == node || (self.memory.forks == Forks::InWindow && self.tree.node(node).n_pins == 0 && is_related())
+    }
+
+    fn is_above(&self, above: NodeId, below: NodeId) -> bool {
+        self.tree.upwards(below).any(|at| at == above)
     }
 
     /// Whether the stored piece of `least` is dropped for what `node` holds.
     fn gives_way(&self, (class, last_used): DropKey, least: NodeId, node: NodeId, why: Why) -> bool {
-        let is_above = |above: NodeId, below: NodeId| self.tree.upwards(below).any(|at| at == above);
-        // What leaves together is saved together, or never.
-        if least == node || (self.memory.forks == Forks::InWindow && (is_above(least, node) || is_above(node, least))) {
-            return false;
-        }
         // Without what is before it, it would be of no use.
-        if why == Why::Pressed && class == 1 && self.memory.forks == Forks::Anywhere && is_above(node, least) {
+        if why == Why::Pressed && class == 1 && self.memory.forks == Forks::Anywhere && self.is_above(node, least) {
             return true;
         }
         let node = self.tree.node(node);
@@ -144,20 +168,18 @@ impl KvCache {
         class == 0 || (class == 1 && (is_firm || last_used < node.last_used)) || node.n_pins > 0
     }
 
-    /// Drops stored pieces until `n_bytes` more fit; `false` where what would be left to drop is worth more than `node`.
-    fn make_room_in_store(&mut self, node: NodeId, n_bytes: u64, why: Why) -> bool {
+    /// Drops stored pieces until `n_bytes` more fit; `false` where what would be left to drop is worth more than what ends after
+    /// the first `end` tokens of the path of `id`. What is dropped may join nodes of that path.
+    fn make_room_in_store(&mut self, id: SequenceId, end: u32, n_bytes: u64, why: Why) -> bool {
         if !self.store.can_ever_hold(n_bytes) {
             return false;
         }
         while !self.store.has_room(n_bytes) {
-            match self.droppable.first() {
-                Some(&(key, least)) if self.gives_way(key, least, node, why) => {
-                    let dropped = self.tree.node(least);
-                    self.counts.n_forgotten += if dropped.is_in_pool() { 0 } else { dropped.tokens.len() as u64 };
-                    self.drop_stored(least);
-                }
-                _ => return false,
-            }
+            let node = self.cut_at(id, end);
+            let Some(least) = self.next_to_drop(node, why) else { return false };
+            let dropped = self.tree.node(least);
+            self.counts.n_forgotten += if dropped.is_in_pool() { 0 } else { dropped.tokens.len() as u64 };
+            self.drop_stored(least);
         }
         true
     }
@@ -166,7 +188,7 @@ impl KvCache {
     pub(super) fn drop_stored(&mut self, id: NodeId) {
         let piece = self.tree.node_mut(id).stored.take().expect("it is stored");
         self.store.release(piece);
-        self.refresh(id);
+        self.refresh_stored(id);
         self.prune(id);
     }
 
@@ -174,10 +196,10 @@ impl KvCache {
     /// may have changed since [`KvCache::next_departure`]. A pinned prefix that could not be saved stays and is idle no more.
     /// `false` where it was to leave early and cannot be kept: then it stays.
     pub fn depart(&mut self, departure: &Departure, saved: Option<Saved>, why: Why) -> bool {
-        let Departure { node, id, .. } = *departure;
+        let Departure { mut node, id, .. } = *departure;
         if let Some(range) = &departure.saves {
-            // First, because it may join what is above with the node.
-            let saved = saved.filter(|saved| self.make_room_in_store(node, saved.bytes.len() as u64, why));
+            let saved = saved.filter(|saved| self.make_room_in_store(id, range.end, saved.bytes.len() as u64, why));
+            node = self.cut_at(id, range.end);
             if saved.is_none() {
                 if self.is_needed_by_pin(id, node) && self.hold(id, node) {
                     return true;
@@ -190,7 +212,10 @@ impl KvCache {
             if range.start > start && self.memory.forks != Forks::AtEnd {
                 self.split(node, range.start - start);
             }
-            if let Some(Saved { bytes, whole_from }) = saved {
+            // A window that is not there can be saved from nowhere.
+            let is_news =
+                |saved: &Saved| self.tree.node(node).stored.is_none() || saved.whole_from < self.tree.node(node).whole_from;
+            if let Some(Saved { bytes, whole_from }) = saved.filter(is_news) {
                 self.keep(node, range.clone(), bytes, None, whole_from);
                 if self.memory.forks == Forks::InWindow {
                     return true;
@@ -208,10 +233,11 @@ impl KvCache {
     fn keep(&mut self, node: NodeId, range: Range<u32>, bytes: Box<[u8]>, logits: Option<Arc<[f32]>>, whole_from: u32) {
         self.counts.n_saved += u64::from(range.end - range.start);
         let piece = self.store.add(range, bytes, logits);
-        let known = self.tree.node_mut(node).stored.replace(piece);
-        debug_assert!(known.is_none(), "what is stored is not saved again");
+        if let Some(lacking) = self.tree.node_mut(node).stored.replace(piece) {
+            self.store.release(lacking);
+        }
         self.tree.node_mut(node).whole_from = whole_from;
-        self.refresh(node);
+        self.refresh_stored(node);
     }
 
     /// The path that ends at the leaf `node` ends above it from now on.
@@ -268,9 +294,13 @@ impl KvCache {
     pub fn add_snapshot(&mut self, id: SequenceId, n_tokens: u32, bytes: Box<[u8]>, logits: Arc<[f32]>) -> bool {
         let node = self.cut_at(id, n_tokens);
         let n_bytes = (bytes.len() + size_of_val(&*logits)) as u64;
-        if self.tree.node(node).stored.is_some() || !self.make_room_in_store(node, n_bytes, Why::Pressed) {
-            return self.tree.node(node).stored.is_some();
+        if self.tree.node(node).stored.is_some() {
+            return true;
         }
+        if !self.make_room_in_store(id, n_tokens, n_bytes, Why::Pressed) {
+            return false;
+        }
+        let node = self.cut_at(id, n_tokens);
         self.keep(node, 0..n_tokens, bytes, Some(logits), 0);
         true
     }

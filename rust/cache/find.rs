@@ -74,6 +74,14 @@ pub struct Restore {
     pub kept: Range<u32>,
 }
 
+/// Adds what follows. A piece that was cut is restored once.
+fn add_part(restores: &mut Vec<Restore>, part: Restore) {
+    match restores.last_mut() {
+        Some(last) if Arc::ptr_eq(&last.bytes, &part.bytes) => last.kept.end = part.kept.end,
+        _ => restores.push(part),
+    }
+}
+
 impl KvCache {
     /// The longest prefix that can be forked and restored, idle or running.
     ///
@@ -109,7 +117,7 @@ impl KvCache {
 
     fn find_anywhere(&self, wanted: &Wanted<'_>, walk: &Walk) -> Match {
         let mut matched = Match::default();
-        let (mut holds, mut last_piece) = (None, None);
+        let mut holds = None;
         for (id, reached) in self.reached(walk, wanted.at_most) {
             let node = self.tree.node(id);
             if node.is_in_pool() {
@@ -118,12 +126,7 @@ impl KvCache {
                 continue;
             }
             let Some(piece) = node.stored else { break };
-            match matched.restores.last_mut() {
-                // A piece that was cut is restored once.
-                Some(last) if last_piece == Some(piece) => last.kept.end = reached.end,
-                _ => matched.restores.push(part_of(piece, &self.store, reached)),
-            }
-            last_piece = Some(piece);
+            add_part(&mut matched.restores, part_of(piece, &self.store, reached));
         }
         matched.source = holds.and_then(|id| self.tree.holders(id).next());
         let in_tails = self.in_tails(wanted, walk).map(|(id, n)| (id, n.min(wanted.at_most))).max_by_key(|&(_, n)| n);
@@ -159,18 +162,26 @@ impl KvCache {
     /// reaches where a window then finds all that it sees.
     fn stored_in_window(&self, nodes: &[(NodeId, Range<u32>)], start: u32) -> Vec<Restore> {
         let mut whole_from = self.memory.window_from(start);
-        let stored = nodes.iter().map_while(|(id, reached)| {
+        let mut restores = Vec::new();
+        // How many restores lead to the last such place, and where it is.
+        let mut found = (0, start);
+        for (id, reached) in nodes {
             let node = self.tree.node(*id);
-            let piece = node.stored?;
+            let Some(piece) = node.stored else { break };
             // A piece without a hole goes on from what is before it.
             if node.whole_from > reached.start {
-                whole_from = node.whole_from;
+                whole_from = node.whole_from.min(reached.end);
             }
-            Some((part_of(piece, &self.store, reached.clone()), self.memory.holds_window(whole_from, reached.end)))
-        });
-        let (mut pieces, forks): (Vec<_>, Vec<_>) = stored.unzip();
-        pieces.truncate(forks.iter().rposition(|&forks| forks).map_or(0, |last| last + 1));
-        pieces
+            add_part(&mut restores, part_of(piece, &self.store, reached.clone()));
+            if self.memory.holds_window(whole_from, reached.end) {
+                found = (restores.len(), reached.end);
+            }
+        }
+        restores.truncate(found.0);
+        if let Some(last) = restores.last_mut() {
+            last.kept.end = found.1;
+        }
+        restores
     }
 
     fn find_state(&self, wanted: &Wanted<'_>, walk: &Walk, can_fork: &impl Fn(SequenceId, u32, u32) -> bool) -> Option<Match> {

@@ -1,6 +1,6 @@
 //! How paths enter the tree, move in it and leave it, and how its nodes follow.
 
-use crate::cache::prefix_tree::{DropKey, NodeId, common_prefix};
+use crate::cache::prefix_tree::{DropKey, Node, NodeId, common_prefix};
 use crate::cache::{CacheOp, Forks, KvCache, SequenceId};
 use crate::request::Token;
 
@@ -55,14 +55,16 @@ impl KvCache {
         }
     }
 
-    /// Cuts a node, and what is stored of it where both parts can be restored from it.
+    /// Cuts a node, and what is stored of it, but for a state: both parts are restored from the same piece.
     pub(super) fn split(&mut self, node: NodeId, n: u32) -> NodeId {
         let upper = self.tree.split(node, n);
-        if let Some(piece) = self.tree.node(node).stored
-            && self.memory.forks == Forks::Anywhere
+        let Node { stored, whole_from, .. } = *self.tree.node(node);
+        if let Some(piece) = stored
+            && self.memory.forks != Forks::AtEnd
         {
             self.store.share(piece);
-            self.tree.node_mut(upper).stored = Some(piece);
+            let upper = self.tree.node_mut(upper);
+            (upper.stored, upper.whole_from) = (stored, whole_from);
         }
         self.refresh(upper);
         self.refresh(node);
@@ -131,7 +133,7 @@ impl KvCache {
                     let below = self.tree.node(child);
                     // Both in no piece, or both cut from the same one.
                     let is_one_piece = match node.stored {
-                        Some(piece) => below.stored == Some(piece) && self.memory.forks == Forks::Anywhere,
+                        Some(piece) => below.stored == Some(piece) && self.memory.forks != Forks::AtEnd,
                         None => below.stored.is_none(),
                     };
                     if is_one_piece && (below.n_pins, below.n_reserved) == (node.n_pins, node.n_reserved) {
@@ -173,6 +175,14 @@ impl KvCache {
         self.tree.node_mut(id).drop_key = key;
     }
 
+    /// As [`KvCache::refresh`], where the node's piece has come or gone: what is stored above may be needed for it.
+    pub(super) fn refresh_stored(&mut self, id: NodeId) {
+        self.refresh(id);
+        if let Some(parent) = self.tree.node(id).parent {
+            self.refresh(parent);
+        }
+    }
+
     pub(super) fn drop_entry(&mut self, id: NodeId) {
         if let Some(old) = self.tree.node_mut(id).drop_key.take() {
             self.droppable.remove(&(old, id));
@@ -182,9 +192,16 @@ impl KvCache {
     /// Where the saved piece of a node stands among those that can be dropped: what is in the pool too, and what nothing follows.
     pub(super) fn drop_key(&self, id: NodeId) -> Option<DropKey> {
         let node = self.tree.node(id);
+        if node.stored.is_none() || node.n_pins > 0 {
+            return None;
+        }
         // A part is restored over what is before it; a state is whole.
-        let is_needed_below = self.memory.forks != Forks::AtEnd && !node.is_in_pool() && !node.children.is_empty();
-        let can_go = node.stored.is_some() && node.n_pins == 0 && !is_needed_below;
+        let is_needed_below = match self.memory.forks {
+            Forks::Anywhere | Forks::InWindow if !node.is_in_pool() => !node.children.is_empty(),
+            Forks::Anywhere | Forks::AtEnd => false,
+            // The window of what is in the pool may have moved on.
+            Forks::InWindow => node.children.values().map(|&child| self.tree.node(child)).any(Node::is_only_stored),
+        };
         let class = if node.is_in_pool() {
             0
         } else if node.n_reserved == 0 {
@@ -192,6 +209,6 @@ impl KvCache {
         } else {
             2
         };
-        can_go.then_some((class, node.last_used))
+        (!is_needed_below).then_some((class, node.last_used))
     }
 }

@@ -113,7 +113,7 @@ impl KvCache {
 
     /// A prefix that ends at `node`, which is in the pool, keeps no piece that goes on after it: it is saved on its own.
     fn share_no_piece(&mut self, node: NodeId) {
-        if self.memory.forks != Forks::Anywhere {
+        if self.memory.forks == Forks::AtEnd {
             return;
         }
         let end = self.tree.node(node).end();
@@ -122,7 +122,7 @@ impl KvCache {
             if let Some(piece) = self.tree.node_mut(at).stored.take() {
                 self.store.release(piece);
             }
-            self.refresh(at);
+            self.refresh_stored(at);
         }
     }
 

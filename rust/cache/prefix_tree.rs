@@ -70,6 +70,10 @@ impl Node {
     pub(super) fn is_in_pool(&self) -> bool {
         self.n_holders > 0
     }
+
+    pub(super) fn is_only_stored(&self) -> bool {
+        self.stored.is_some() && !self.is_in_pool()
+    }
 }
 
 /// How far a text is known: nodes that it contains whole, from the root on, and the one that it ends or leaves in the middle of.

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
+mod pins;
+
 use super::*;
 
+const WINDOW: u32 = 16;
+
 fn memory(forks: Forks) -> MemoryKind {
-    let n_window = if forks == Forks::InWindow { 16 } else { 0 };
+    let n_window = if forks == Forks::InWindow { WINDOW } else { 0 };
     MemoryKind {
         forks,
         idle_cells_cost: true,
@@ -18,28 +22,62 @@ fn memory(forks: Forks) -> MemoryKind {
 }
 
 /// What a model's memory would hold.
+#[derive(Default)]
 struct Shadow {
     sequences: BTreeMap<SequenceId, Vec<Token>>,
+    /// From which token on each of them has what a sliding window sees; all, where it is not named.
+    whole_from: BTreeMap<SequenceId, u32>,
 }
 
 impl Shadow {
     fn follow(&mut self, cache: &mut KvCache) {
+        let memory = cache.memory;
         for op in cache.take_ops() {
             match op {
                 CacheOp::Fork { from, to, n_tokens } => {
                     let shared = self.sequences[&from][..n_tokens as usize].to_vec();
                     assert!(self.sequences.get(&to).is_none_or(Vec::is_empty), "{to:?} holds nothing before");
+                    assert!(memory.holds_window(self.whole_from(from), n_tokens), "its window is there");
                     self.sequences.insert(to, shared);
+                    self.whole_from.insert(to, self.whole_from(from));
                 }
                 CacheOp::Truncate(id, n_kept) => self.sequences.get_mut(&id).expect("it holds tokens").truncate(n_kept as usize),
-                CacheOp::Drop(id) => drop(self.sequences.insert(id, Vec::new())),
+                CacheOp::Drop(id) => {
+                    self.sequences.insert(id, Vec::new());
+                    self.whole_from.remove(&id);
+                }
             }
         }
     }
 
-    /// A piece is all of the text up to its end, so that it can be checked where it is restored.
-    fn save(&self, id: SequenceId, end: u32) -> Box<[u8]> {
-        self.sequences[&id][..end as usize].iter().flat_map(|token| token.to_le_bytes()).collect()
+    fn whole_from(&self, id: SequenceId) -> u32 {
+        self.whole_from.get(&id).copied().unwrap_or(0)
+    }
+
+    /// The cells of a window are used again that its end no longer sees.
+    fn move_on(&mut self, id: SequenceId) {
+        let n = length(&self.sequences[&id]);
+        self.whole_from.insert(id, (n + 1).saturating_sub(WINDOW).max(self.whole_from(id)));
+    }
+
+    /// A piece is all of the text up to its end, so that it can be checked where it is restored, after where its window begins.
+    fn save(&self, id: SequenceId, range: Range<u32>) -> Saved {
+        let last_window = range.end.saturating_sub(WINDOW);
+        let whole_from = self.whole_from(id).max(last_window).clamp(range.start, range.end);
+        let text = &self.sequences[&id][..range.end as usize];
+        let words = std::iter::once(Token::try_from(whole_from).expect("small")).chain(text.iter().copied());
+        Saved { bytes: words.flat_map(Token::to_le_bytes).collect(), whole_from }
+    }
+
+    fn restore(&mut self, id: SequenceId, restore: &Restore) {
+        let mut text: Vec<Token> = read(&restore.bytes);
+        let whole_from = u32::try_from(text.remove(0)).expect("a place");
+        let held = self.sequences.get_mut(&id).expect("it was placed");
+        assert_eq!(text[..held.len()], held[..], "a piece is restored after the text that it was saved of");
+        held.extend(&text[restore.kept.start as usize..restore.kept.end as usize]);
+        if whole_from > restore.kept.start {
+            self.whole_from.insert(id, whole_from.min(restore.kept.end));
+        }
     }
 }
 
@@ -58,28 +96,24 @@ struct Bench {
 impl Bench {
     fn new(n_cells: u32, n_ids: u32, forks: Forks, max_store_bytes: Option<u64>) -> Self {
         let cache = KvCache::new(n_cells, n_ids, memory(forks), max_store_bytes);
-        Self { cache, shadow: Shadow { sequences: BTreeMap::new() }, forks, base: Variant::default() }
+        Self { cache, shadow: Shadow::default(), forks, base: Variant::default() }
     }
 
     fn find(&self, tokens: &[Token], at_least: u32) -> Match {
         let n = length(tokens);
         let wanted = Wanted { variant: &self.base, tokens, at_least, at_most: n, takes_logits: false };
-        let is_state = self.forks == Forks::AtEnd;
-        self.cache.find(&wanted, |_, n_held, n| if is_state { n == n_held } else { n <= n_held }).unwrap_or_default()
+        let can_fork = |id, n_held, n| match self.forks {
+            Forks::Anywhere => n <= n_held,
+            Forks::InWindow => n <= n_held && self.cache.memory.holds_window(self.shadow.whole_from(id), n),
+            Forks::AtEnd => n == n_held,
+        };
+        self.cache.find(&wanted, can_fork).unwrap_or_default()
     }
 
     fn evict(&mut self, max_units: u64) -> bool {
-        self.evict_whole_from(max_units, 0)
-    }
-
-    /// The window's cells below `whole_from` are lost.
-    fn evict_whole_from(&mut self, max_units: u64, whole_from: u32) -> bool {
         let Some(departure) = self.cache.next_departure(max_units, Why::Pressed) else { return false };
         self.shadow.follow(&mut self.cache);
-        let saved = departure.saves.as_ref().map(|range| Saved {
-            bytes: self.shadow.save(departure.id, range.end),
-            whole_from: whole_from.clamp(range.start, range.end),
-        });
+        let saved = departure.saves.clone().map(|range| self.shadow.save(departure.id, range));
         self.cache.depart(&departure, saved, Why::Pressed);
         self.shadow.follow(&mut self.cache);
         true
@@ -103,13 +137,14 @@ impl Bench {
                 self.cache.unpin(id);
                 return None;
             }
-            let text = read(&restore.bytes);
+            self.shadow.restore(id, restore);
             let kept = restore.kept.start as usize..restore.kept.end as usize;
-            assert_eq!(&text[..kept.end], &tokens[..kept.end], "a piece is of the text that it is found for");
-            self.cache.restored(id, &tokens[kept.clone()], &restore.piece);
+            self.cache.restored(id, &tokens[kept], &restore.piece);
             self.shadow.follow(&mut self.cache);
-            self.shadow.sequences.get_mut(&id).expect("it was placed").extend(&tokens[kept]);
         }
+        assert_eq!(self.shadow.sequences[&id], &tokens[..matched.n_tokens() as usize], "what is restored is of the text");
+        let whole_from = self.shadow.whole_from(id);
+        assert!(self.cache.memory.holds_window(whole_from, matched.n_tokens()), "its window is whole from {whole_from} on");
         let rest = &tokens[matched.n_tokens() as usize..];
         let has_room = self.make_room(rest.len());
         let n = if has_room { rest.len() } else { rest.len().min(self.cache.n_free()) };
@@ -295,7 +330,7 @@ fn a_request_that_ends_inside_a_stored_piece_keeps_what_it_needs_of_it() {
 #[test]
 fn a_full_store_drops_what_was_used_longest_ago() {
     // Room for two pieces.
-    let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(2 * (30 * 4 + 512)));
+    let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(2 * (31 * 4 + 512)));
     for seed in 1..=3 {
         let id = bench.write(&text(seed, 30)).unwrap();
         bench.end(id);
@@ -320,7 +355,7 @@ fn without_a_store_what_leaves_is_forgotten() {
 
 #[test]
 fn a_pinned_prefix_outlives_everything_that_is_not() {
-    let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(2 * (30 * 4 + 512)));
+    let mut bench = Bench::new(100, 8, Forks::Anywhere, Some(2 * (31 * 4 + 512)));
     let id = bench.write(&text(1, 30)).unwrap();
     let pinned = bench.cache.pin(id).unwrap();
     bench.shadow.follow(&mut bench.cache);
@@ -408,8 +443,11 @@ fn a_saved_piece_is_no_use_where_its_window_reaches_into_what_another_path_lost(
         bench.end(id);
     }
     // The short branch is saved while the end of the trunk is there, the trunk when it no longer is.
-    assert!(bench.evict_whole_from(u64::MAX, 0));
-    while bench.evict_whole_from(u64::MAX, 105) {}
+    assert!(bench.evict(u64::MAX));
+    for (id, _) in bench.cache.held() {
+        bench.shadow.move_on(id);
+    }
+    while bench.evict(u64::MAX) {}
     bench.check();
     assert_eq!(bench.cache.n_used(), 0);
     assert_eq!(bench.find(&short, 1).n_tokens(), 0);
@@ -437,7 +475,7 @@ fn a_saved_window_is_found_where_the_one_in_the_pool_has_moved_on() {
 fn a_state_is_found_only_where_it_was_kept() {
     let mut bench = Bench::new(100, 8, Forks::AtEnd, Some(1 << 20));
     let id = bench.write(&text(1, 20)).unwrap();
-    let bytes = bench.shadow.save(id, 20);
+    let bytes = bench.shadow.save(id, 0..20).bytes;
     assert!(bench.cache.add_snapshot(id, 20, bytes, [1.0, 2.0].into()));
     bench.grow(id, &[7, 8, 9]);
     assert_eq!(bench.find(&[text(1, 20), vec![7]].concat(), 16).n_tokens(), 20);
@@ -588,7 +626,7 @@ fn nothing_is_ever_lost(forks: Forks, max_store_bytes: Option<u64>, n_operations
                     let id = running[at];
                     let n = bench.cache.n_held(id);
                     bench.shadow.follow(&mut bench.cache);
-                    let bytes = bench.shadow.save(id, n);
+                    let bytes = bench.shadow.save(id, 0..n).bytes;
                     if n > 0 {
                         bench.cache.add_snapshot(id, n, bytes, [0.5].into());
                     }

@@ -245,11 +245,17 @@ async def test_what_is_pinned_is_never_computed_again(case: Case, tiny_models: M
     async with running(tiny_models, case, ctx_size=512, cache_ram=1) as engine, alone(tiny_models, case) as reference:
         prompt = text_of(60, "pinned")
         prefix = await engine.pin(prompt)
+        # Others begin as the prompt does, or go on after it, until their window has moved on.
+        beginnings = [0, 1, 20, 59, 60]
         for i in range(100):
-            await engine.complete(text_of(300, f"flood {i}"), **greedy(1))
-            if engine.stats().store.n_forgotten > 0:
+            await engine.complete([*prompt[: beginnings[i % 5]], *text_of(300, f"flood {i}")], **greedy(1))
+            if engine.stats().store.n_forgotten > 0 and i >= 5:
                 break
         assert engine.stats().store.n_forgotten > 0, "what is not pinned has to go"
+        for n_common in beginnings:
+            await engine.complete([*prompt[:n_common], *text_of(100, f"beside {n_common}")], **greedy(1))
+            [found] = (await engine.complete([*prompt, *text_of(2, f"found {n_common}")], **greedy(1))).branches
+            assert found.usage.n_computed == 2, f"beside a text that shares {n_common} tokens"
         path = [*prompt, *text_of(2, "new")]
         [branch] = (await engine.complete(path, **greedy(20))).branches
         assert branch.usage.n_computed == 2
