@@ -16,6 +16,7 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::sequence::{Drawn, Running, Sequence};
 use crate::engine::stats::{RunningStats, SlotStats, Stats, StepTimes, StoreStats};
 use crate::engine::stream::Bell;
+use crate::engine::unread_pins::UnreadPin;
 use crate::error::{Error, Result};
 use crate::request::{Event, FinishReason, Finished, Made, Task, Token};
 
@@ -97,6 +98,7 @@ pub(crate) struct Worker<R> {
     pub(super) admitted: Vec<Waiting>,
     /// Requests that this step ends with an error.
     pub(super) failed: Vec<(u64, Error)>,
+    pub(super) unread_pins: Vec<UnreadPin>,
     pub(super) stats: Stats,
 }
 
@@ -117,6 +119,7 @@ impl<R: Runner> Worker<R> {
             n_turns: 0,
             admitted: Vec::new(),
             failed: Vec::new(),
+            unread_pins: Vec::new(),
             running: Vec::new(),
             preempted: Vec::new(),
             left: (0..limits.n_slots).map(|_| Left::default()).collect(),
@@ -202,6 +205,7 @@ impl<R: Runner> Worker<R> {
                     }
                 }
             };
+            self.drop_unread_pins();
             match command {
                 Command::Submit(mut job) => {
                     let suppressed = self.runner.suppressed_tokens().iter().map(|&token| (token, f32::NEG_INFINITY));
@@ -244,6 +248,7 @@ impl<R: Runner> Worker<R> {
 
     /// Frees what requests hold whose reader has gone.
     fn drop_cancelled(&mut self) {
+        self.drop_unread_pins();
         let cancelled: Vec<u64> =
             self.jobs.iter().filter(|(_, job)| job.sender.is_cancelled()).map(|(&request_id, _)| request_id).collect();
         for request_id in cancelled {
@@ -410,6 +415,7 @@ impl<R: Runner> Worker<R> {
         }
         let mut leaving: Vec<(Job, Result<()>)> =
             ended.into_iter().filter_map(|(request_id, how)| Some((self.remove(request_id)?, how))).collect();
+        self.unread_pins.extend(leaving.iter().filter_map(|(job, _)| UnreadPin::of(job)));
         // First, so that whoever reads the end of a stream finds its slots idle.
         self.show();
         self.admitted.clear();
