@@ -197,11 +197,10 @@ impl KvCache {
         }
         // A part is restored over what is before it; a state is whole.
         let is_needed_below = match self.memory.forks {
-            Forks::AtEnd => false,
             Forks::Anywhere | Forks::InWindow if !node.is_in_pool() => !node.children.is_empty(),
-            Forks::Anywhere => false,
+            Forks::Anywhere | Forks::AtEnd => false,
             // The window of what is in the pool may have moved on.
-            Forks::InWindow => node.children.values().map(|&child| self.tree.node(child)).any(|child| child.is_only_stored()),
+            Forks::InWindow => node.children.values().map(|&child| self.tree.node(child)).any(Node::is_only_stored),
         };
         let class = if node.is_in_pool() {
             0

@@ -18,7 +18,7 @@ pub(super) struct Pin {
 
 /// What a preempted sequence left: it is the last to be given up, but for pinned prefixes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reservation(NodeId);
+pub struct Reservation(pub(super) NodeId);
 
 impl KvCache {
     /// Pins what the path of `id` holds, which has ended and is idle from now on, as [`KvCache::unpin`] makes it. Where there is
@@ -117,7 +117,12 @@ impl KvCache {
             return;
         }
         let end = self.tree.node(node).end();
-        let goes_on = |&at: &NodeId| self.tree.node(at).stored.is_some_and(|piece| self.store.piece(piece).range.end > end);
+        let goes_on = |&at: &NodeId| {
+            let node = self.tree.node(at);
+            // The window of what is in the pool may move on, and leave others only the piece.
+            let is_firm = self.memory.forks == Forks::InWindow && node.n_pins + node.n_reserved > 0;
+            node.stored.is_some_and(|piece| self.store.piece(piece).range.end > end) && !is_firm
+        };
         for at in self.tree.upwards(node).filter(goes_on).collect::<Vec<_>>() {
             if let Some(piece) = self.tree.node_mut(at).stored.take() {
                 self.store.release(piece);

@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 
 mod pins;
+mod properties;
 
 use super::*;
 
-const WINDOW: u32 = 16;
-
 fn memory(forks: Forks) -> MemoryKind {
-    let n_window = if forks == Forks::InWindow { WINDOW } else { 0 };
+    let n_window = if forks == Forks::InWindow { 16 } else { 0 };
     MemoryKind {
         forks,
         idle_cells_cost: true,
@@ -27,6 +26,7 @@ struct Shadow {
     sequences: BTreeMap<SequenceId, Vec<Token>>,
     /// From which token on each of them has what a sliding window sees; all, where it is not named.
     whole_from: BTreeMap<SequenceId, u32>,
+    n_window: u32,
 }
 
 impl Shadow {
@@ -57,12 +57,12 @@ impl Shadow {
     /// The cells of a window are used again that its end no longer sees.
     fn move_on(&mut self, id: SequenceId) {
         let n = length(&self.sequences[&id]);
-        self.whole_from.insert(id, (n + 1).saturating_sub(WINDOW).max(self.whole_from(id)));
+        self.whole_from.insert(id, (n + 1).saturating_sub(self.n_window).max(self.whole_from(id)));
     }
 
     /// A piece is all of the text up to its end, so that it can be checked where it is restored, after where its window begins.
     fn save(&self, id: SequenceId, range: Range<u32>) -> Saved {
-        let last_window = range.end.saturating_sub(WINDOW);
+        let last_window = range.end.saturating_sub(self.n_window);
         let whole_from = self.whole_from(id).max(last_window).clamp(range.start, range.end);
         let text = &self.sequences[&id][..range.end as usize];
         let words = std::iter::once(Token::try_from(whole_from).expect("small")).chain(text.iter().copied());
@@ -90,18 +90,24 @@ struct Bench {
     cache: KvCache,
     shadow: Shadow,
     forks: Forks,
-    base: Variant,
+    /// How what is written and looked for is computed.
+    variant: Variant,
 }
 
 impl Bench {
     fn new(n_cells: u32, n_ids: u32, forks: Forks, max_store_bytes: Option<u64>) -> Self {
-        let cache = KvCache::new(n_cells, n_ids, memory(forks), max_store_bytes);
-        Self { cache, shadow: Shadow::default(), forks, base: Variant::default() }
+        Self::of(memory(forks), n_cells, n_ids, max_store_bytes)
+    }
+
+    fn of(memory: MemoryKind, n_cells: u32, n_ids: u32, max_store_bytes: Option<u64>) -> Self {
+        let cache = KvCache::new(n_cells, n_ids, memory, max_store_bytes);
+        let shadow = Shadow { n_window: memory.n_window, ..Shadow::default() };
+        Self { cache, shadow, forks: memory.forks, variant: Variant::default() }
     }
 
     fn find(&self, tokens: &[Token], at_least: u32) -> Match {
         let n = length(tokens);
-        let wanted = Wanted { variant: &self.base, tokens, at_least, at_most: n, takes_logits: false };
+        let wanted = Wanted { variant: &self.variant, tokens, at_least, at_most: n, takes_logits: false };
         let can_fork = |id, n_held, n| match self.forks {
             Forks::Anywhere => n <= n_held,
             Forks::InWindow => n <= n_held && self.cache.memory.holds_window(self.shadow.whole_from(id), n),
@@ -111,24 +117,30 @@ impl Bench {
     }
 
     fn evict(&mut self, max_units: u64) -> bool {
-        let Some(departure) = self.cache.next_departure(max_units, Why::Pressed) else { return false };
+        self.depart(max_units, Why::Pressed, true)
+    }
+
+    /// `false` where nothing leaves.
+    fn depart(&mut self, max_units: u64, why: Why, can_save: bool) -> bool {
+        let Some(departure) = self.cache.next_departure(max_units, why) else { return false };
         self.shadow.follow(&mut self.cache);
-        let saved = departure.saves.clone().map(|range| self.shadow.save(departure.id, range));
-        self.cache.depart(&departure, saved, Why::Pressed);
+        let range = departure.saves.clone().filter(|_| can_save);
+        let saved = range.map(|range| self.shadow.save(departure.id, range));
+        let has_left = self.cache.depart(&departure, saved, why);
         self.shadow.follow(&mut self.cache);
-        true
+        has_left
     }
 
     /// Places `tokens` over what is known of them, restores and computes the rest. `None` where there is no room.
     fn write(&mut self, tokens: &[Token]) -> Option<SequenceId> {
-        self.cache.touch(&self.base, tokens);
+        self.cache.touch(&self.variant, tokens);
         while !self.cache.has_free_id() {
             if !self.evict(u64::MAX) {
                 return None;
             }
         }
         let matched = self.find(tokens, 1);
-        let id = self.cache.place(&self.base, Some(&matched)).expect("an id is free");
+        let id = self.cache.place(&self.variant, Some(&matched)).expect("an id is free");
         self.shadow.follow(&mut self.cache);
         assert_eq!(self.shadow.sequences.entry(id).or_default(), &tokens[..matched.n_pool as usize], "what is forked");
         for restore in &matched.restores {
@@ -400,11 +412,11 @@ fn an_erased_text_is_forgotten_as_far_as_nobody_else_holds_it() {
         bench.end(id);
     }
     bench.evict(u64::MAX);
-    bench.cache.erase(&bench.base, &[trunk.clone(), a.clone()].concat(), 0);
+    bench.cache.erase(&bench.variant, &[trunk.clone(), a.clone()].concat(), 0);
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!(bench.find(&[trunk.clone(), a].concat(), 16).n_tokens(), 20);
-    bench.cache.erase(&bench.base, &[trunk.clone(), b].concat(), 0);
+    bench.cache.erase(&bench.variant, &[trunk.clone(), b].concat(), 0);
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!((bench.find(&trunk, 16).n_tokens(), bench.cache.n_used(), bench.cache.store_size().2), (0, 0, 0));
@@ -464,7 +476,7 @@ fn a_saved_window_is_found_where_the_one_in_the_pool_has_moved_on() {
     while bench.evict(u64::MAX) {}
     let id = bench.write(&[&trunk[..], &text(2, 50)].concat()).expect("there is room");
     let tokens = [&trunk[..], &text(3, 9)].concat();
-    let wanted = Wanted { variant: &bench.base, tokens: &tokens, at_least: 1, at_most: 79, takes_logits: false };
+    let wanted = Wanted { variant: &bench.variant, tokens: &tokens, at_least: 1, at_most: 79, takes_logits: false };
     for (first_fork, source) in [(70, Some(id)), (71, None)] {
         let matched = bench.cache.find(&wanted, |_, _, n| n >= first_fork).expect("it is in both tiers");
         assert_eq!((matched.source, matched.n_tokens()), (source, 70));
@@ -482,7 +494,7 @@ fn a_state_is_found_only_where_it_was_kept() {
     assert_eq!(bench.find(&[text(1, 20), vec![7, 8, 9, 1]].concat(), 16).n_pool, 23);
     assert_eq!(bench.find(&text(1, 19), 16).n_tokens(), 0);
     let prompt = text(1, 20);
-    let exact = Wanted { variant: &bench.base, tokens: &prompt, at_least: 16, at_most: 19, takes_logits: true };
+    let exact = Wanted { variant: &bench.variant, tokens: &prompt, at_least: 16, at_most: 19, takes_logits: true };
     let found = bench.cache.find(&exact, |_, n_held, n| n == n_held).unwrap();
     assert_eq!((found.n_tokens(), found.logits.as_deref()), (20, Some(&[1.0, 2.0][..])));
     bench.end(id);
@@ -535,7 +547,7 @@ fn a_pinned_beginning_does_not_keep_what_went_on_after_it() {
     bench.cache.pin(id).unwrap();
     bench.shadow.follow(&mut bench.cache);
     while bench.evict(u64::MAX) {}
-    bench.cache.erase(&bench.base, &text(1, 100), 0);
+    bench.cache.erase(&bench.variant, &text(1, 100), 0);
     bench.check();
     let (n_bytes, _, n_pieces) = bench.cache.store_size();
     assert!(n_pieces == 1 && n_bytes < 700, "{n_bytes} bytes in {n_pieces} pieces");
@@ -565,114 +577,4 @@ fn a_window_that_ends_inside_a_longer_path_gives_its_id_where_ids_are_needed() {
     }
     bench.end(long);
     bench.check();
-}
-
-/// Any operation after any other, in a vocabulary of two words, a pool of few cells, few ids and a small store.
-fn nothing_is_ever_lost(forks: Forks, max_store_bytes: Option<u64>, n_operations: u32) {
-    let mut random = Random(11);
-    let mut bench = Bench::new(64, 6, forks, max_store_bytes);
-    let mut running: Vec<SequenceId> = Vec::new();
-    let mut reserved: Vec<Reservation> = Vec::new();
-    let mut pins: Vec<u64> = Vec::new();
-    let words = |random: &mut Random, n: u64| -> Vec<Token> {
-        (0..=random.below(n)).map(|_| Token::from(random.below(8) == 0)).collect()
-    };
-    for _ in 0..n_operations {
-        let at = if running.is_empty() { 0 } else { usize::try_from(random.below(running.len() as u64)).unwrap() };
-        match random.below(14) {
-            0..=2 if running.len() < 4 => running.extend(bench.write(&words(&mut random, 30))),
-            3..=4 if !running.is_empty() => {
-                let tokens = words(&mut random, 6);
-                if bench.make_room(tokens.len()) {
-                    bench.grow(running[at], &tokens);
-                }
-            }
-            5 if !running.is_empty() => bench.end(running.swap_remove(at)),
-            6 if !running.is_empty() => {
-                bench.cache.forget(running.swap_remove(at));
-                bench.shadow.follow(&mut bench.cache);
-            }
-            7 if !running.is_empty() => {
-                let id = running[at];
-                let shared = bench.cache.tree.node(bench.cache.path(id).tip).end();
-                let n_kept = shared + u32::try_from(random.below(u64::from(bench.cache.n_held(id) - shared) + 1)).unwrap();
-                bench.cache.truncate(id, n_kept);
-                bench.shadow.sequences.get_mut(&id).unwrap().truncate(n_kept as usize);
-            }
-            8 if !running.is_empty() && reserved.len() < 3 => reserved.push(bench.cache.reserve(running.swap_remove(at))),
-            9 if !reserved.is_empty() => {
-                let place = usize::try_from(random.below(reserved.len() as u64)).unwrap();
-                bench.cache.release(reserved.swap_remove(place));
-            }
-            10 if !running.is_empty() => {
-                if let Ok(pinned) = bench.cache.pin(running.swap_remove(at))
-                    && !pins.contains(&pinned.id)
-                {
-                    pins.push(pinned.id);
-                }
-            }
-            11 if pins.len() > 1 => {
-                let place = usize::try_from(random.below(pins.len() as u64)).unwrap();
-                assert!(bench.cache.unpin_prefix(pins.swap_remove(place)));
-            }
-            12 => {
-                let tokens = words(&mut random, 30);
-                bench.cache.erase(&bench.base, &tokens, 0);
-            }
-            _ => {
-                let limit = 1 + random.below(40);
-                bench.evict(limit);
-                if forks == Forks::AtEnd && !running.is_empty() {
-                    let id = running[at];
-                    let n = bench.cache.n_held(id);
-                    bench.shadow.follow(&mut bench.cache);
-                    let bytes = bench.shadow.save(id, 0..n).bytes;
-                    if n > 0 {
-                        bench.cache.add_snapshot(id, n, bytes, [0.5].into());
-                    }
-                }
-            }
-        }
-        bench.shadow.follow(&mut bench.cache);
-        bench.check();
-        assert_eq!(bench.cache.n_free() + bench.cache.n_used(), 64);
-    }
-    for id in running {
-        bench.end(id);
-    }
-    for reservation in reserved {
-        bench.cache.release(reservation);
-    }
-    for pin in pins {
-        bench.cache.unpin_prefix(pin);
-    }
-    bench.shadow.follow(&mut bench.cache);
-    while bench.evict(u64::MAX) {}
-    bench.check();
-    assert_eq!((bench.cache.n_used(), bench.cache.n_ids_used()), (0, 0), "everything can leave at last");
-}
-
-#[test]
-fn any_order_of_operations_loses_no_cell_no_id_and_no_byte() {
-    nothing_is_ever_lost(Forks::Anywhere, Some(3000), 100_000);
-}
-
-#[test]
-fn the_same_holds_without_a_store() {
-    nothing_is_ever_lost(Forks::Anywhere, Some(0), 20_000);
-}
-
-#[test]
-fn the_same_holds_with_a_store_without_a_limit() {
-    nothing_is_ever_lost(Forks::Anywhere, None, 3_000);
-}
-
-#[test]
-fn the_same_holds_for_windows() {
-    nothing_is_ever_lost(Forks::InWindow, Some(3000), 20_000);
-}
-
-#[test]
-fn the_same_holds_for_states() {
-    nothing_is_ever_lost(Forks::AtEnd, Some(9000), 20_000);
 }

@@ -16,6 +16,7 @@ mod step_cost;
 mod stream;
 mod tasks;
 mod text;
+mod unread_pins;
 mod worker;
 
 use std::sync::atomic::Ordering;

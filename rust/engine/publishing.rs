@@ -9,6 +9,7 @@ use crate::engine::job::Job;
 use crate::engine::runner::Runner;
 use crate::engine::sequence::Running;
 use crate::engine::stats::{MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StoreStats};
+use crate::engine::unread_pins::UnreadPin;
 use crate::engine::worker::Worker;
 use crate::error::Result;
 
@@ -56,6 +57,7 @@ impl<R: Runner> Worker<R> {
         }
         let mut leaving: Vec<(Job, Result<()>)> =
             ended.into_iter().filter_map(|(request_id, how)| Some((self.remove(request_id)?, how))).collect();
+        self.unread_pins.extend(leaving.iter().filter_map(|(job, _)| UnreadPin::of(job)));
         // First, so that whoever reads the end of a stream finds its slots idle.
         self.show();
         self.admitted.clear();

@@ -35,6 +35,8 @@ struct Queue {
     events: VecDeque<Event>,
     /// Set once: how the stream ends after the events that still wait.
     end: Option<Result<()>>,
+    /// Whether the reader went before it had read everything.
+    was_left: bool,
 }
 
 struct Shared {
@@ -103,6 +105,7 @@ impl Completions {
         // Under the lock, so that a worker that sees the flag finds the stream ended.
         let mut queue = self.shared.lock();
         self.shared.is_cancelled.store(true, Ordering::Release);
+        queue.was_left |= !queue.events.is_empty();
         queue.events.clear();
         queue.end = Some(Ok(()));
         self.shared.arrived.notify_all();
@@ -153,11 +156,17 @@ impl Sender {
     pub(crate) fn send(&self, events: &mut Vec<Event>) {
         let mut queue = self.shared.lock();
         if self.is_cancelled() {
+            queue.was_left |= !events.is_empty();
             events.clear();
         } else {
             queue.events.extend(events.drain(..));
             self.shared.arrived.notify_all();
         }
+    }
+
+    /// Tells what becomes of the events.
+    pub(crate) fn receipt(&self) -> Receipt {
+        Receipt { shared: Arc::clone(&self.shared) }
     }
 
     /// Ends the stream: all branches have finished, or an error ended them.
@@ -179,6 +188,19 @@ impl Drop for Sender {
                 bell.ring();
             }
         }
+    }
+}
+
+/// Tells the worker whether the events of a stream were read.
+pub(crate) struct Receipt {
+    shared: Arc<Shared>,
+}
+
+impl Receipt {
+    /// `None` as long as some wait to be read; `false` where the reader went before it had read everything.
+    pub(crate) fn was_read(&self) -> Option<bool> {
+        let queue = self.shared.lock();
+        queue.events.is_empty().then_some(!queue.was_left)
     }
 }
 

@@ -16,6 +16,7 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::sequence::{Running, Sequence};
 use crate::engine::stats::{RecentStep, Stats, StepTimes};
 use crate::engine::stream::Bell;
+use crate::engine::unread_pins::UnreadPin;
 use crate::error::Error;
 use crate::request::{FinishReason, Task, Token};
 use crate::sampling::Threads;
@@ -116,6 +117,7 @@ pub(crate) struct Worker<R> {
     pub(super) failed: Vec<(u64, Error)>,
     /// Who is told of this step's events.
     pub(super) bells: Vec<Arc<dyn Bell>>,
+    pub(super) unread_pins: Vec<UnreadPin>,
     /// All but [`Stats::slots`], which only the published ones have.
     pub(super) stats: Stats,
 }
@@ -142,6 +144,7 @@ impl<R: Runner> Worker<R> {
             admitted: Vec::new(),
             failed: Vec::new(),
             bells: Vec::new(),
+            unread_pins: Vec::new(),
             running: Vec::new(),
             preempted: Vec::new(),
             left: (0..limits.n_slots).map(|_| Left::default()).collect(),
@@ -227,6 +230,7 @@ impl<R: Runner> Worker<R> {
                     }
                 }
             };
+            self.drop_unread_pins();
             match command {
                 Command::Submit(mut job) => {
                     let suppressed = self.runner.suppressed_tokens().iter().map(|&token| (token, f32::NEG_INFINITY));
@@ -263,6 +267,7 @@ impl<R: Runner> Worker<R> {
 
     /// Frees what requests hold whose reader has gone.
     fn drop_cancelled(&mut self) {
+        self.drop_unread_pins();
         let cancelled: Vec<u64> =
             self.jobs.iter().filter(|(_, job)| job.sender.is_cancelled()).map(|(&request_id, _)| request_id).collect();
         for request_id in cancelled {

@@ -97,3 +97,18 @@ fn without_a_store_the_pins_of_states_take_half_of_the_sequence_ids() {
         }
     }
 }
+
+#[test]
+fn what_was_pinned_for_a_reader_who_has_gone_is_not_pinned() {
+    let (engine, _) = start_stored(MEMORY);
+    let request = Request::for_task(Prompt::from_tokens(tokens_of(&prompt(1, 100))), Task::Pin);
+    let stream = engine.submit(request, None).unwrap();
+    while !stream.is_ready() {
+        std::thread::yield_now();
+    }
+    assert_eq!(engine.pinned().unwrap().len(), 1, "it may still be read");
+    drop(stream);
+    assert_eq!(engine.pinned().unwrap(), []);
+    let pinned = pin(&engine, &prompt(1, 100)).unwrap();
+    assert_eq!(engine.pinned().unwrap(), [pinned]);
+}

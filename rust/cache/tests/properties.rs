@@ -1,0 +1,278 @@
+//! Any operation after any other, in a vocabulary of two words, a small pool, few ids and a small store: no cell, id or byte is
+//! lost, and no pinned prefix.
+
+use super::*;
+
+/// Pinned prefixes are so short, and so few, that half of any pool and of any store holds them.
+const LONGEST_PIN: u32 = 16;
+const MAX_PINS: usize = 2;
+
+struct Pinned {
+    id: u64,
+    variant: Variant,
+    tokens: Vec<Token>,
+}
+
+/// What was done so far, and what is drawn next.
+struct Run {
+    random: Random,
+    bench: Bench,
+    n_cells: usize,
+    running: Vec<SequenceId>,
+    reserved: Vec<Reservation>,
+    pins: Vec<Pinned>,
+    n_relocations: usize,
+}
+
+impl Run {
+    fn new(n_cells: u32, forks: Forks, max_store_bytes: Option<u64>) -> Self {
+        // Shorter than a pinned prefix.
+        let n_window = if forks == Forks::InWindow { 6 } else { 0 };
+        let bench = Bench::of(MemoryKind { n_window, ..memory(forks) }, n_cells, 6, max_store_bytes);
+        let (running, reserved, pins) = (Vec::new(), Vec::new(), Vec::new());
+        Self { random: Random(11), bench, n_cells: n_cells as usize, running, reserved, pins, n_relocations: 0 }
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.random.below(n as u64)).expect("small")
+    }
+
+    fn words(&mut self, n: usize) -> Vec<Token> {
+        (0..=self.below(n)).map(|_| Token::from(self.below(8) == 0)).collect()
+    }
+
+    /// A text, now and then one that fills a good part of the pool.
+    fn text(&mut self) -> Vec<Token> {
+        let n = if self.below(2) == 0 { self.n_cells / 2 } else { 30 };
+        self.words(n)
+    }
+
+    fn draw_variant(&mut self) {
+        self.bench.variant = Variant::with_adapters([(0, if self.below(4) == 0 { 0.5 } else { 0.0 })]);
+    }
+
+    fn any_running(&mut self) -> Option<usize> {
+        (!self.running.is_empty()).then(|| self.below(self.running.len()))
+    }
+
+    fn any_held(&mut self) -> Option<SequenceId> {
+        let held: Vec<SequenceId> = self.bench.cache.held().map(|(id, _)| id).collect();
+        (!held.is_empty()).then(|| held[self.below(held.len())])
+    }
+
+    fn step(&mut self) {
+        self.draw_variant();
+        match self.below(20) {
+            0..=2 if self.running.len() < 4 => {
+                let text = self.text();
+                self.running.extend(self.bench.write(&text));
+            }
+            3..=13 => self.step_a_sequence(),
+            14 => {
+                let tokens = self.words(30);
+                let n_kept = self.below(tokens.len() + 1);
+                self.bench.cache.erase(&self.bench.variant, &tokens, u32::try_from(n_kept).expect("small"));
+            }
+            15 => {
+                let tokens = self.words(30);
+                self.bench.cache.count_hit(&self.bench.variant, &tokens);
+            }
+            16 => {
+                let limit = 1 + self.below(40) as u64;
+                let can_save = self.below(4) > 0;
+                self.bench.depart(limit, Why::Early, can_save);
+            }
+            17 => self.move_cells(),
+            _ => {
+                let limit = 1 + self.below(40) as u64;
+                let can_save = self.below(8) > 0;
+                self.bench.depart(limit, Why::Pressed, can_save);
+            }
+        }
+        self.bench.shadow.follow(&mut self.bench.cache);
+    }
+
+    fn step_a_sequence(&mut self) {
+        match (self.below(9), self.any_running()) {
+            (0..=1, Some(at)) => {
+                let tokens = self.words(6);
+                if self.bench.make_room(tokens.len()) {
+                    self.bench.grow(self.running[at], &tokens);
+                }
+            }
+            (2, Some(at)) => self.bench.end(self.running.swap_remove(at)),
+            (3, Some(at)) => {
+                self.bench.cache.forget(self.running.swap_remove(at));
+                self.lose_pins();
+            }
+            (4, Some(at)) => {
+                let id = self.running[at];
+                let cache = &mut self.bench.cache;
+                let shared = cache.tree.node(cache.path(id).tip).end();
+                let n_own = u64::from(cache.n_held(id) - shared);
+                let n_kept = shared + u32::try_from(self.random.below(n_own + 1)).expect("small");
+                // Beyond its window a sequence cannot be cut.
+                if cache.memory.holds_window(self.bench.shadow.whole_from(id), n_kept) {
+                    cache.truncate(id, n_kept);
+                    self.bench.shadow.sequences.get_mut(&id).expect("it runs").truncate(n_kept as usize);
+                }
+            }
+            (5, Some(at)) if self.reserved.len() < 3 => {
+                let id = self.running.swap_remove(at);
+                self.reserved.push(self.bench.cache.reserve(id));
+            }
+            (5..=6, _) if !self.reserved.is_empty() => {
+                let place = self.below(self.reserved.len());
+                self.bench.cache.release(self.reserved.swap_remove(place));
+            }
+            (7, Some(at)) if self.bench.cache.n_held(self.running[at]) <= LONGEST_PIN => {
+                let id = self.running.swap_remove(at);
+                self.pin(id);
+            }
+            (8, Some(at)) => self.keep_state(self.running[at]),
+            _ => {}
+        }
+    }
+
+    fn pin(&mut self, id: SequenceId) {
+        let root = self.bench.cache.tree.upwards(self.bench.cache.path(id).tip).last();
+        let is_of = |variant: &Variant| self.bench.cache.tree.walk(variant, &[]).whole.first().copied() == root;
+        let variants = [Variant::default(), Variant::with_adapters([(0, 0.5)])];
+        let variant = variants.into_iter().find(is_of).expect("it was drawn");
+        if self.pins.len() == MAX_PINS {
+            let at = self.below(MAX_PINS);
+            assert!(self.bench.cache.unpin_prefix(self.pins.swap_remove(at).id));
+        }
+        let n_tokens = self.bench.cache.n_held(id);
+        match self.bench.cache.pin(id) {
+            Ok(pinned) if n_tokens > 0 => self.pins.push(Pinned { id: pinned.id, variant, tokens: pinned.tokens }),
+            Ok(pinned) => assert!(self.bench.cache.unpin_prefix(pinned.id)),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn keep_state(&mut self, id: SequenceId) {
+        let n = self.bench.cache.n_held(id);
+        if self.bench.forks == Forks::AtEnd && n > 0 {
+            let Saved { bytes, .. } = self.bench.shadow.save(id, 0..n);
+            self.bench.cache.add_snapshot(id, n, bytes, [0.5].into());
+        }
+    }
+
+    /// Cells are moved down, or lost, or seen by no window any more.
+    fn move_cells(&mut self) {
+        if self.below(4) == 0 {
+            while self.bench.evict(u64::MAX) {}
+        }
+        while let Some(relocation) = self.bench.cache.next_relocation(40) {
+            if self.below(8) == 0 {
+                self.running.retain(|id| !relocation.ids.contains(id));
+                self.bench.cache.lose(&relocation.ids);
+                self.bench.shadow.follow(&mut self.bench.cache);
+                self.lose_pins();
+            } else {
+                self.bench.cache.relocated(&relocation);
+            }
+            self.n_relocations += 1;
+        }
+        if let Some(id) = self.any_held()
+            && self.bench.forks == Forks::InWindow
+        {
+            self.bench.shadow.move_on(id);
+        }
+    }
+
+    /// Whatever was lost with the cells of a sequence is asked for no more.
+    fn lose_pins(&mut self) {
+        self.bench.shadow.follow(&mut self.bench.cache);
+        let pins = std::mem::take(&mut self.pins);
+        for pinned in pins {
+            if self.is_found(&pinned) {
+                self.pins.push(pinned);
+            } else {
+                assert!(self.bench.cache.unpin_prefix(pinned.id));
+            }
+        }
+    }
+
+    fn is_found(&mut self, pinned: &Pinned) -> bool {
+        self.bench.variant.clone_from(&pinned.variant);
+        self.bench.find(&pinned.tokens, 1).n_tokens() == length(&pinned.tokens)
+    }
+
+    fn check(&mut self) {
+        self.bench.check();
+        assert_eq!(self.bench.cache.n_free() + self.bench.cache.n_used(), self.n_cells);
+        let pins = std::mem::take(&mut self.pins);
+        for pinned in &pins {
+            assert!(self.is_found(pinned), "{:?} is pinned", pinned.tokens);
+        }
+        self.pins = pins;
+        let mut n_reserved: BTreeMap<NodeId, u32> = BTreeMap::new();
+        for at in self.reserved.iter().flat_map(|reservation| self.bench.cache.tree.upwards(reservation.0)) {
+            *n_reserved.entry(at).or_default() += 1;
+        }
+        for (id, node) in self.bench.cache.tree.nodes() {
+            assert_eq!(node.n_reserved, n_reserved.get(&id).copied().unwrap_or(0), "preempted sequences at {id:?}");
+        }
+    }
+
+    fn end(mut self) {
+        for id in self.running {
+            self.bench.end(id);
+        }
+        for reservation in self.reserved {
+            self.bench.cache.release(reservation);
+        }
+        for pinned in self.pins {
+            self.bench.cache.unpin_prefix(pinned.id);
+        }
+        self.bench.shadow.follow(&mut self.bench.cache);
+        while self.bench.evict(u64::MAX) {}
+        self.bench.check();
+        assert_eq!((self.bench.cache.n_used(), self.bench.cache.n_ids_used()), (0, 0), "everything can leave at last");
+    }
+}
+
+/// Returns how often cells were moved.
+fn nothing_is_ever_lost(n_cells: u32, forks: Forks, max_store_bytes: Option<u64>, n_operations: u32) -> usize {
+    let mut run = Run::new(n_cells, forks, max_store_bytes);
+    for _ in 0..n_operations {
+        run.step();
+        run.check();
+    }
+    let n_relocations = run.n_relocations;
+    run.end();
+    n_relocations
+}
+
+#[test]
+fn any_order_of_operations_loses_no_cell_no_id_and_no_byte() {
+    nothing_is_ever_lost(64, Forks::Anywhere, Some(6000), 100_000);
+}
+
+#[test]
+fn the_same_holds_without_a_store() {
+    nothing_is_ever_lost(64, Forks::Anywhere, Some(0), 20_000);
+}
+
+#[test]
+fn the_same_holds_with_a_store_without_a_limit() {
+    nothing_is_ever_lost(64, Forks::Anywhere, None, 3_000);
+}
+
+#[test]
+fn the_same_holds_where_cells_are_moved() {
+    let n_relocations = nothing_is_ever_lost(600, Forks::Anywhere, Some(20_000), 20_000);
+    assert!(n_relocations > 50, "only {n_relocations} moves");
+}
+
+#[test]
+fn the_same_holds_for_windows() {
+    nothing_is_ever_lost(64, Forks::InWindow, Some(6000), 100_000);
+}
+
+#[test]
+fn the_same_holds_for_states() {
+    nothing_is_ever_lost(64, Forks::AtEnd, Some(9000), 100_000);
+}
