@@ -44,6 +44,7 @@ const HELP: Help = Help {
     quick: "fewer rows, fewer and shorter rounds: about a minute",
     flash_attention: "of the engine, in place of what it chooses",
     own: "  --table grid|prefill|overhead    only that table
+  --sequences N                    only rows of the grid with so many sequences
   --started-threads                the bare loop starts its threads for each decode, as llama.cpp does by itself;
                                    otherwise it keeps them, as the engine does
   --write-model                    write the synthetic model, print its path, and stop
@@ -57,12 +58,13 @@ const QUICK_TUNING: Duration = Duration::from_secs(3);
 /// Which tables are asked for, and how the bare loop gets its threads.
 struct Own {
     table: String,
+    n_sequences: Option<usize>,
     origin: Origin,
     only_write: bool,
 }
 
 fn main() -> ExitCode {
-    let mut own = Own { table: String::new(), origin: Origin::Kept, only_write: false };
+    let mut own = Own { table: String::new(), n_sequences: None, origin: Origin::Kept, only_write: false };
     let options = options::parse(&HELP, env::args().skip(1), |flag, value| {
         match flag {
             "--table" => {
@@ -70,6 +72,10 @@ fn main() -> ExitCode {
                 if !["grid", "prefill", "overhead"].contains(&own.table.as_str()) {
                     return Err(format!("--table is {:?}; it must be grid, prefill or overhead", own.table));
                 }
+            }
+            "--sequences" => {
+                let given = value()?;
+                own.n_sequences = Some(given.parse().map_err(|_| format!("--sequences is {given:?}; it must be a number"))?);
             }
             "--started-threads" => own.origin = Origin::Started,
             "--write-model" => own.only_write = true,
@@ -124,7 +130,8 @@ fn bench_model(
     let is_quick = options.is_quick;
     if wants("grid") {
         let tuned = pair.tune(if is_quick { QUICK_TUNING } else { TUNING })?;
-        grid::measure(&pair, tuned, if is_quick { &grid::QUICK } else { &grid::FULL })?;
+        let effort = if is_quick { &grid::QUICK } else { &grid::FULL };
+        grid::measure(&pair, tuned, effort, |shape| own.n_sequences.is_none_or(|n| n == shape.n_sequences))?;
     }
     if wants("prefill") {
         prefill::measure(&pair, if is_quick { &prefill::QUICK } else { &prefill::FULL })?;

@@ -100,11 +100,16 @@ struct Row {
     bound: Bound,
 }
 
-/// Prints the table and what follows from it. `tuned` is what tuning says where the rule says something else.
+/// Prints the table, as far as `is_wanted`, and what follows from it. `tuned` is what tuning says where the rule says something else.
 ///
 /// # Errors
 /// A message, when either side fails.
-pub(crate) fn measure(pair: &Pair<'_>, tuned: Option<Tuned>, effort: &Effort) -> Result<(), String> {
+pub(crate) fn measure(
+    pair: &Pair<'_>,
+    tuned: Option<Tuned>,
+    effort: &Effort,
+    is_wanted: impl Fn(&Shape) -> bool,
+) -> Result<(), String> {
     let sides = if tuned.is_some() { &SIDES[..] } else { &SIDES[..3] };
     println!("\n  A step of one row per sequence, by the tokens before it; the engine samples with its defaults");
     let is_bare = |side: &Side| matches!(side, Side::Bare(_));
@@ -114,7 +119,7 @@ pub(crate) fn measure(pair: &Pair<'_>, tuned: Option<Tuned>, effort: &Effort) ->
     let columns = columns.collect::<String>();
     println!("  {:<20} {:>6} {:>6} │{columns} {:>9} {:<6} engine ÷", "sequences × tokens", "steps", "rounds", "ms/step", "by");
     let mut rows = Vec::new();
-    for shape in shapes(pair, effort) {
+    for shape in shapes(pair, effort).into_iter().filter(is_wanted) {
         let row = Row::measure(pair, shape, tuned, effort)?;
         println!("{}", row.line());
         rows.push(row);
