@@ -32,10 +32,11 @@ use weft::llama::{self, Model};
 use weft::request::{Prompt, Request, SamplingParams};
 
 const USAGE: &str = "\
-usage: cargo bench --bench allocations -- [--quick] [NAME]
+usage: cargo bench --bench allocations -- [--quick] [--threads N] [NAME]
 
-  NAME       only models whose file name holds NAME
-  --quick    only the demo model
+  NAME           only models whose file name holds NAME
+  --quick        only the demo model
+  --threads N    for decodes and for sampling; the physical cores if not given
 
 WEFT_BENCH_MODEL names a GGUF file to measure in place of the demo model.";
 
@@ -47,8 +48,8 @@ const N_WARM: usize = 80;
 /// Steps that are counted.
 const N_STEPS: usize = MAX_RECENT_STEPS;
 
-/// Tokens of the prompt that the branches share, where the model's context holds as many.
-const N_PROMPT: usize = 1_000;
+/// Tokens of the prompt that the branches share. Few, so that decodes are short and all else weighs the more.
+const N_PROMPT: usize = 250;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -142,8 +143,12 @@ impl Bell for Meter {
 /// What was asked for on the command line.
 struct Options {
     is_quick: bool,
+    n_threads: u32,
     name: String,
 }
+
+/// A part of a step.
+type Part = fn(&StepTimes) -> Duration;
 
 fn main() -> ExitCode {
     IS_COUNTED.set(false);
@@ -161,13 +166,17 @@ fn main() -> ExitCode {
 }
 
 /// The options, or `None` after the help was printed.
-fn parse(args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
-    let mut options = Options { is_quick: false, name: String::new() };
-    for arg in args {
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
+    let mut options = Options { is_quick: false, n_threads: machine::n_cores(), name: String::new() };
+    while let Some(arg) = args.next() {
         match arg.as_str() {
             // Cargo adds this one by itself.
             "--bench" => {}
             "--quick" => options.is_quick = true,
+            "--threads" => {
+                let given = args.next().ok_or("--threads needs a value")?;
+                options.n_threads = given.parse().map_err(|_| format!("--threads is {given:?}; it must be a number"))?;
+            }
             "--help" | "-h" => {
                 println!("{USAGE}");
                 return Ok(None);
@@ -194,6 +203,7 @@ fn bench(options: &Options) -> Result<bool, String> {
         "a step beside its decode: {N_STEPS} steps, every filter and penalty on, on Rust's side of all threads but the reader"
     );
     println!("  processor       {}, {} physical cores", machine::cpu(), machine::n_cores());
+    println!("  threads         {}", options.n_threads);
     println!("  load before     {} (above 0, other work blurs the times)", machine::load());
     let mut is_clean = true;
     for path in paths {
@@ -204,20 +214,22 @@ fn bench(options: &Options) -> Result<bool, String> {
             "  branches  shared │ allocated   grown   freed   bytes, per token │ step µs   decode   share of each other part"
         );
         for n in BRANCHES {
-            is_clean &= measure(&model, n)?;
+            is_clean &= measure(&model, n, options.n_threads)?;
         }
     }
     Ok(is_clean)
 }
 
 /// Prints the line of `n` branches. `false` where a step allocated.
-fn measure(model: &Arc<Model>, n: u32) -> Result<bool, String> {
+fn measure(model: &Arc<Model>, n: u32, n_threads: u32) -> Result<bool, String> {
     let n_tokens = u32::try_from(N_WARM + N_STEPS + 1).expect("the bench takes few steps");
     let n_cells = u32::try_from(N_PROMPT).expect("the prompt is short") + n * (n_tokens + 64);
     let config = EngineConfig {
         n_slots: Some(n),
         n_ctx: Some(n_cells.next_multiple_of(256)),
         kv_unified: Some(true),
+        n_threads: Some(n_threads),
+        n_threads_batch: Some(n_threads),
         // On a CPU the faster way where branches share a prompt, and so the one beside which all else weighs the most.
         flash_attention: FlashAttention::Off,
         ..EngineConfig::default()
@@ -258,11 +270,11 @@ fn line(n: u32, n_shared: usize, counted: Counts, recent: &[RecentStep]) -> Stri
     let [new, grown, freed] = [counted.n_new, counted.n_grown, counted.n_freed].map(per_token);
     let n_bytes = per_token(counted.n_bytes);
     let took: Duration = recent.iter().map(|step| step.took).sum();
-    let share = |of: fn(&StepTimes) -> Duration| {
+    let share = |of: Part| {
         let part: Duration = recent.iter().map(|step| of(&step.times)).sum();
         part.div_duration_f64(took)
     };
-    let parts: [(&str, fn(&StepTimes) -> Duration); 7] = [
+    let parts: [(&str, Part); 7] = [
         ("receive", |times| times.receive),
         ("place", |times| times.place),
         ("plan", |times| times.plan),

@@ -32,6 +32,18 @@ pub(crate) struct Row<'a> {
 }
 
 impl Row<'_> {
+    /// Sum of `exp(logit − best)` over the tokens that may be drawn, in order of token id and in single precision, as llama.cpp sums.
+    pub(crate) fn total_weight(&self, best: f32) -> f32 {
+        let add = |sum: f32, &logit: &f32| if logit >= f32::MIN { sum + (logit - best).exp() } else { sum };
+        let (mut sum, mut start) = (0.0, 0);
+        for patch in self.patches {
+            let end = position(patch.token);
+            sum = add(self.logits[start..end].iter().fold(sum, add), &patch.logit);
+            start = end + 1;
+        }
+        self.logits[start..].iter().fold(sum, add)
+    }
+
     /// The logits of chunk `index`, patched; what lies beyond the row is −∞.
     fn chunk<const WIDTH: usize>(&self, index: usize) -> [f32; WIDTH] {
         let mut chunk = [f32::NEG_INFINITY; WIDTH];
@@ -64,6 +76,26 @@ impl Candidates {
         self.list.clear();
         self.is_sorted = false;
         self.push_all::<64>(row);
+    }
+
+    /// Takes the tokens whose logits are at least the greatest one plus `margin`, and the most likely token in any case, in order of
+    /// token id. Of the rest no more is looked at than the greatest logit of each chunk.
+    pub(crate) fn keep_near_best(&mut self, row: Row<'_>, margin: f32) {
+        const WIDTH: usize = 64;
+        self.list.clear();
+        self.is_sorted = false;
+        self.find_maxima::<WIDTH>(row);
+        let Some(&best) = self.maxima.iter().min() else { return };
+        let floor = (greatest(&row.chunk::<WIDTH>(ranked_position(best))) + margin).max(f32::MIN);
+        let last = rank(floor, u32::MAX);
+        for index in 0..self.maxima.len() {
+            if self.maxima[index] <= last {
+                self.push_chunk::<WIDTH>(row, index, floor);
+            }
+        }
+        if self.list.is_empty() {
+            self.keep_best(row, 1);
+        }
     }
 
     /// Takes the `k` most likely tokens of the row, most likely first (top-k: Fan et al., "Hierarchical Neural Story
@@ -109,10 +141,21 @@ impl Candidates {
     }
 
     fn push_best<const WIDTH: usize>(&mut self, row: Row<'_>, k: usize) {
-        let (chunks, rest) = row.logits.as_chunks::<WIDTH>();
-        if chunks.len() + usize::from(!rest.is_empty()) <= k {
+        if row.logits.len().div_ceil(WIDTH) <= k {
             return self.push_all::<WIDTH>(row);
         }
+        self.find_maxima::<WIDTH>(row);
+        let (_, &mut kth, _) = self.maxima.select_nth_unstable(k - 1);
+        // At least k tokens are as likely as this one, and the least number leaves out −∞ and NaN.
+        let floor = greatest(&row.chunk::<WIDTH>(ranked_position(kth))).max(f32::MIN);
+        for at in 0..k {
+            self.push_chunk::<WIDTH>(row, ranked_position(self.maxima[at]), floor);
+        }
+    }
+
+    /// Finds the greatest logit of each chunk, in one pass over the row.
+    fn find_maxima<const WIDTH: usize>(&mut self, row: Row<'_>) {
+        let (chunks, rest) = row.logits.as_chunks::<WIDTH>();
         self.maxima.clear();
         self.maxima.extend(chunks.iter().zip(0..).map(|(chunk, index)| rank(greatest(chunk), index)));
         if !rest.is_empty() {
@@ -123,12 +166,6 @@ impl Candidates {
             if last.replace(index) != Some(index) {
                 self.maxima[index] = chunk_rank::<WIDTH>(row, index);
             }
-        }
-        let (_, &mut kth, _) = self.maxima.select_nth_unstable(k - 1);
-        // At least k tokens are as likely as this one, and the least number leaves out −∞ and NaN.
-        let floor = greatest(&row.chunk::<WIDTH>(ranked_position(kth))).max(f32::MIN);
-        for at in 0..k {
-            self.push_chunk::<WIDTH>(row, ranked_position(self.maxima[at]), floor);
         }
     }
 

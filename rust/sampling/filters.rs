@@ -16,9 +16,17 @@ const SORTED_GROWTH: usize = 4;
 ///
 /// Source: Holtzman et al., "The Curious Case of Neural Text Degeneration", 2019.
 pub(crate) fn top_p(candidates: &mut Candidates, p: f32) {
-    let Some(best) = candidates.best().filter(|_| p < 1.0) else { return };
+    let Some(best) = candidates.best() else { return };
+    if p < 1.0 {
+        let total = candidates.list.iter().fold(0.0_f32, |sum, candidate| sum + (candidate.logit - best.logit).exp());
+        top_p_of(candidates, p, total);
+    }
+}
+
+/// As [`top_p`], where `total` is the sum of `exp(logit − best)` over candidates of which only the most likely are listed.
+pub(crate) fn top_p_of(candidates: &mut Candidates, p: f32, total: f32) {
+    let Some(best) = candidates.best() else { return };
     let weight = |logit: f32| (logit - best.logit).exp();
-    let total = candidates.list.iter().fold(0.0_f32, |sum, candidate| sum + weight(candidate.logit));
     let mut n_sorted = if candidates.is_sorted { candidates.list.len() } else { 0 };
     let mut sum = 0.0_f32;
     let mut n_kept = 0;

@@ -1,7 +1,7 @@
 //! One row of logits → one token: pure functions and a generator, no model.
 //!
 //! Each step gives what llama.cpp's sampler of the same name gives, at a fraction of its cost: the row is read once, never copied
-//! unless top-k is off, and only the candidates are sorted.
+//! unless both top-k and min-p are off, and only the candidates are sorted.
 
 pub(crate) mod candidates;
 pub(crate) mod filters;
@@ -73,10 +73,22 @@ impl Sampler {
         }
         let uniform = self.rng.uniform();
         match self.top_k {
-            Some(k) => candidates.keep_best(row, k),
-            None => candidates.keep_all(row),
+            Some(k) => {
+                candidates.keep_best(row, k);
+                filters::top_p(candidates, self.top_p);
+            }
+            // What min-p will not keep is after what it keeps, so top-p needs no more of it than its share of the sum.
+            None if self.min_p > 0.0 => {
+                candidates.keep_near_best(row, self.min_p.ln());
+                if let Some(best) = candidates.best().filter(|_| self.top_p < 1.0) {
+                    filters::top_p_of(candidates, self.top_p, row.total_weight(best.logit));
+                }
+            }
+            None => {
+                candidates.keep_all(row);
+                filters::top_p(candidates, self.top_p);
+            }
         }
-        filters::top_p(candidates, self.top_p);
         filters::min_p(candidates, self.min_p);
         let Some(best) = candidates.best() else { return 0 };
         // Where the temperature is so low that logits overflow, the most likely token has all the probability.
@@ -192,6 +204,44 @@ mod tests {
         for params in [greedy(), open(), SamplingParams::default(), SamplingParams { top_k: 0, ..SamplingParams::default() }] {
             let mut sampler = sampler(&params);
             assert!((0..100).all(|_| sampler.sample(&[3.0, f32::INFINITY, 80.0]) == 1));
+        }
+    }
+
+    #[test]
+    fn without_top_k_the_candidates_are_those_that_all_steps_over_the_whole_row_leave() {
+        let mut random = Mt19937::new(17);
+        for round in 0..300 {
+            let n_vocab = 1 + random.next_u32() as usize % 2_000;
+            let n_values = if round % 2 == 0 { 12 } else { 1_000_000 };
+            #[expect(clippy::cast_precision_loss, reason = "any number will do")]
+            let mut logit = || match random.next_u32() % 40 {
+                0 => f32::NEG_INFINITY,
+                1 => f32::NAN,
+                _ => (random.next_u32() % n_values) as f32 / n_values as f32 * 12.0,
+            };
+            let row: Vec<f32> = (0..n_vocab).map(|_| logit()).collect();
+            let pick = |list: &[f32]| list[round % list.len()];
+            let params = SamplingParams {
+                top_k: 0,
+                top_p: pick(&[0.0, 0.3, 0.8, 0.95, 0.999, 1.0, 1.5]),
+                min_p: pick(&[0.0, 0.001, 0.05, 0.5, 1.0, 3.0]),
+                presence_penalty: pick(&[0.0, 2.0]),
+                temperature: 1.0,
+                logit_bias: vec![(0, 3.0), (7, f32::NEG_INFINITY)],
+                ..SamplingParams::default()
+            };
+            let mut sampler = sampler(&params);
+            sampler.accept(0);
+            let drawn = sampler.sample(&row);
+            let mut adjustments = Adjustments::new(&params, &[2], 4_096);
+            adjustments.accept(0);
+            let mut all = Candidates::default();
+            all.keep_all(Row { logits: &row, patches: adjustments.apply(&row) });
+            filters::top_p(&mut all, params.top_p);
+            filters::min_p(&mut all, params.min_p);
+            assert_eq!(sampler.candidates.list, all.list, "round {round}, {params:?}");
+            let uniform = Mt19937::new(42).uniform();
+            assert_eq!(Some(drawn).filter(|_| !all.list.is_empty()), filters::draw(&all, uniform), "round {round}");
         }
     }
 
