@@ -62,8 +62,12 @@ bench-all: extension bench ## The same, then what sharing is worth, what saving 
 	cargo bench --locked --bench sharing -- $(ARGS)
 	$(call step,saving and restoring)
 	cargo bench --locked --bench state -- $(ARGS)
+	$(call step,a step beside its decode)
+	cargo bench --locked --bench allocations -- $(ARGS)
 	$(call step,HTTP against the engine)
 	python benches/streaming.py $(filter --quick,$(ARGS))
+	$(call step,ten steps)
+	python benches/timeline.py
 
 # Tagged `linux`, not `manylinux`: made for this CPU, it must not travel.
 wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel for this machine's CPU in dist/

@@ -13,32 +13,32 @@
 mod support {
     pub(crate) mod gguf;
     pub(crate) mod machine;
+    pub(crate) mod models;
+    pub(crate) mod options;
     pub(crate) mod synthetic;
 }
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::env;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use support::{machine, synthetic};
-use weft::config::{EngineConfig, FlashAttention, ModelConfig};
+use support::options::{self, Help, Options};
+use support::{machine, models};
+use weft::config::{EngineConfig, FlashAttention};
 use weft::engine::{Bell, MAX_RECENT_STEPS, RecentStep, StepTimes};
 use weft::llama::{self, Model};
 use weft::request::{Prompt, Request, SamplingParams};
 
-const USAGE: &str = "\
-usage: cargo bench --bench allocations -- [--quick] [--threads N] [NAME]
-
-  NAME           only models whose file name holds NAME
-  --quick        only the demo model
-  --threads N    for decodes and for sampling; the physical cores if not given
-
-WEFT_BENCH_MODEL names a GGUF file to measure in place of the demo model.";
+const HELP: Help = Help {
+    bench: "allocations",
+    quick: "fewer branches: a few seconds",
+    flash_attention: "the engine's rule if not given",
+    own: "",
+};
 
 const BRANCHES: [u32; 2] = [8, 32];
 
@@ -140,98 +140,53 @@ impl Bell for Meter {
     }
 }
 
-/// What was asked for on the command line.
-struct Options {
-    is_quick: bool,
-    n_threads: u32,
-    name: String,
-}
-
 /// A part of a step.
 type Part = fn(&StepTimes) -> Duration;
 
 fn main() -> ExitCode {
     IS_COUNTED.set(false);
-    match parse(env::args().skip(1)).and_then(|options| options.map_or(Ok(true), |options| bench(&options))) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => {
-            eprintln!("allocations bench: a step allocates, where it should not");
-            ExitCode::FAILURE
-        }
-        Err(message) => {
-            eprintln!("allocations bench: {message}");
-            ExitCode::FAILURE
-        }
-    }
+    let options = options::parse(&HELP, env::args().skip(1), |_, _| Ok(false));
+    options::run(&HELP, options, bench)
 }
 
-/// The options, or `None` after the help was printed.
-fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Options>, String> {
-    let mut options = Options { is_quick: false, n_threads: machine::n_cores(), name: String::new() };
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            // Cargo adds this one by itself.
-            "--bench" => {}
-            "--quick" => options.is_quick = true,
-            "--threads" => {
-                let given = args.next().ok_or("--threads needs a value")?;
-                options.n_threads = given.parse().map_err(|_| format!("--threads is {given:?}; it must be a number"))?;
-            }
-            "--help" | "-h" => {
-                println!("{USAGE}");
-                return Ok(None);
-            }
-            flag if flag.starts_with('-') => return Err(format!("{flag} is no option\n\n{USAGE}")),
-            name => name.clone_into(&mut options.name),
-        }
-    }
-    Ok(Some(options))
-}
-
-/// Measures every model. `false` where some step allocated.
-fn bench(options: &Options) -> Result<bool, String> {
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/weft/models/storyteller-q8_0.gguf");
-    let mut paths = vec![env::var_os("WEFT_BENCH_MODEL").map_or(demo, PathBuf::from)];
-    if !options.is_quick {
-        paths.push(synthetic::ensure().map_err(|error| format!("cannot write the synthetic model: {error}"))?);
-    }
-    paths.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(&options.name)));
-    if paths.is_empty() {
-        return Err(format!("no model's file name holds {:?}", options.name));
-    }
+/// Measures every model.
+///
+/// # Errors
+/// A message, also where a step allocates.
+fn bench(options: &Options) -> Result<(), String> {
+    let chosen = models::chosen(&options.name)?;
     println!(
         "a step beside its decode: {N_STEPS} steps, every filter and penalty on, on Rust's side of all threads but the reader"
     );
-    println!("  processor       {}, {} physical cores", machine::cpu(), machine::n_cores());
-    println!("  threads         {}", options.n_threads);
-    println!("  load before     {} (above 0, other work blurs the times)", machine::load());
-    let mut is_clean = true;
-    for path in paths {
-        let config = ModelConfig { path: path.clone(), n_gpu_layers: Some(0), use_mmap: true, use_mlock: false };
-        let model = Arc::new(Model::load(&config, |_| {}).map_err(|error| error.to_string())?);
-        println!("\n{}: vocabulary {}", path.file_name().unwrap_or_default().to_string_lossy(), model.n_vocab());
+    machine::describe(options.n_threads);
+    let mut n_allocated = 0;
+    for candidate in chosen {
+        let model = models::load(&candidate.path)?;
+        println!("\n{}: vocabulary {}", candidate.name, model.n_vocab());
         println!(
             "  branches  shared │ allocated   grown   freed   bytes, per token │ step µs   decode   share of each other part"
         );
-        for n in BRANCHES {
-            is_clean &= measure(&model, n, options.n_threads)?;
+        for &n in if options.is_quick { &BRANCHES[..1] } else { &BRANCHES[..] } {
+            n_allocated += measure(&model, n, options.n_threads, options.flash_attention)?;
         }
     }
-    Ok(is_clean)
+    match n_allocated {
+        0 => Ok(()),
+        n => Err(format!("{n} blocks were allocated by steps, not 0")),
+    }
 }
 
-/// Prints the line of `n` branches. `false` where a step allocated.
-fn measure(model: &Arc<Model>, n: u32, n_threads: u32) -> Result<bool, String> {
+/// Prints the line of `n` branches, and returns how many blocks were allocated.
+fn measure(model: &Arc<Model>, n: u32, n_threads: Option<u32>, flash_attention: FlashAttention) -> Result<u64, String> {
     let n_tokens = u32::try_from(N_WARM + N_STEPS + 1).expect("the bench takes few steps");
     let n_cells = u32::try_from(N_PROMPT).expect("the prompt is short") + n * (n_tokens + 64);
     let config = EngineConfig {
         n_slots: Some(n),
         n_ctx: Some(n_cells.next_multiple_of(256)),
         kv_unified: Some(true),
-        n_threads: Some(n_threads),
-        n_threads_batch: Some(n_threads),
-        // On a CPU the faster way where branches share a prompt, and so the one beside which all else weighs the most.
-        flash_attention: FlashAttention::Off,
+        n_threads,
+        n_threads_batch: n_threads,
+        flash_attention,
         ..EngineConfig::default()
     };
     let engine = llama::start(model, &config).map_err(|error| error.to_string())?;
@@ -258,10 +213,7 @@ fn measure(model: &Arc<Model>, n: u32, n_threads: u32) -> Result<bool, String> {
     let counted = steps[last].since(steps[last - N_STEPS]);
     let recent: Vec<RecentStep> = engine.recent_steps().into_iter().filter(|step| step.n_rows == n).collect();
     println!("{}", line(n, n_shared, counted, &recent));
-    if counted.n_new > 0 {
-        println!("            {} blocks were allocated in {N_STEPS} steps: not 0 per token", counted.n_new);
-    }
-    Ok(counted.n_new == 0)
+    Ok(counted.n_new)
 }
 
 /// The line of the table.
