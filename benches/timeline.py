@@ -87,6 +87,8 @@ class Noted(msgspec.Struct):
     """Each call of the bell's callback: begin and end."""
     writes: list[tuple[float, float]]
     """Each write to a connection: begin and end."""
+    n_decodes: int
+    """Decodes since the engine's start."""
     steps: list[Step]
 
 
@@ -144,7 +146,8 @@ class Hooked:
             )
             for step in self.service.engine.recent_steps()
         ]
-        noted = Noted(time.monotonic(), time.thread_time(), list(self._wakes), list(self._writes), steps)
+        n_decodes = self.service.engine.stats().n_decodes
+        noted = Noted(time.monotonic(), time.thread_time(), list(self._wakes), list(self._writes), n_decodes, steps)
         self._wakes.clear()
         self._writes.clear()
         return noted
@@ -332,7 +335,7 @@ def print_sums(noted: Noted, before: Noted) -> None:
         f" unnamed within steps and between them: {100 * (1 - named):.2f} %"
     )
     watched = noted.now - before.now
-    n_steps = watched / (span / len(pairs))
+    n_steps = max(noted.n_decodes - before.n_decodes, 1)
     loop_share = (noted.loop_s - before.loop_s) / watched
     print(
         f"event loop: {100 * loop_share:.1f} % of one core, {1e6 * loop_share * watched / n_steps:.0f} µs per step;"
