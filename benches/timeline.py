@@ -39,6 +39,9 @@ N_SHOWN = 10
 MAX_NOTED = 20_000
 WARM_UP_S = 1.5
 WATCHED_S = 3.0
+PATIENCE_S = 120.0
+"""A slow machine gets this long to take the steps that are shown."""
+
 WIDTH = 96
 """Columns of the picture of one step."""
 
@@ -84,6 +87,8 @@ class Noted(msgspec.Struct):
     """Each call of the bell's callback: begin and end."""
     writes: list[tuple[float, float]]
     """Each write to a connection: begin and end."""
+    n_decodes: int
+    """Decodes since the engine's start."""
     steps: list[Step]
 
 
@@ -141,7 +146,8 @@ class Hooked:
             )
             for step in self.service.engine.recent_steps()
         ]
-        noted = Noted(time.monotonic(), time.thread_time(), list(self._wakes), list(self._writes), steps)
+        n_decodes = self.service.engine.stats().n_decodes
+        noted = Noted(time.monotonic(), time.thread_time(), list(self._wakes), list(self._writes), n_decodes, steps)
         self._wakes.clear()
         self._writes.clear()
         return noted
@@ -194,14 +200,36 @@ def show(path: Path, load: Load) -> None:
         try:
             time.sleep(WARM_UP_S)
             before = ask(port)
-            time.sleep(WATCHED_S)
-            noted = ask(port)
+            noted = watch(port, load)
         finally:
             stop.set()
             reading.join()
     print(f"\n{path.name}, {load}")
     print_picture(noted, load)
     print_sums(noted, before)
+
+
+def watch(port: int, load: Load) -> Noted:
+    """What is noted until there are enough steps to show."""
+    wakes: list[tuple[float, float]] = []
+    writes: list[tuple[float, float]] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        time.sleep(WATCHED_S)
+        noted = ask(port)
+        wakes += noted.wakes
+        writes += noted.writes
+        if shown_of(noted, load) or time.monotonic() > deadline:
+            return msgspec.structs.replace(noted, wakes=wakes, writes=writes)
+
+
+def shown_of(noted: Noted, load: Load) -> list[Step]:
+    """The last steps in a row that computed a row for each stream, one more than are drawn; none where there are too few."""
+    for end in range(len(noted.steps), N_SHOWN, -1):
+        steps = noted.steps[end - N_SHOWN - 1 : end]
+        if all(step.n_rows == load.streams for step in steps):
+            return steps
+    return []
 
 
 def ask(port: int) -> Noted:
@@ -233,10 +261,9 @@ def read_until(port: int, load: Load, n_tokens: int, stop: threading.Event) -> N
 
 def print_picture(noted: Noted, load: Load) -> None:
     """Ten steps that computed a row for each stream, each from the end of one decode to the end of the next."""
-    whole = [step for step in noted.steps if step.n_rows == load.streams]
-    if len(whole) <= N_SHOWN:
-        raise BenchError(f"only {len(whole)} of the last {len(noted.steps)} steps had all {load.streams} streams")
-    shown = whole[-N_SHOWN - 1 :]
+    shown = shown_of(noted, load)
+    if not shown:
+        raise BenchError(f"among the last {len(noted.steps)} steps no {N_SHOWN + 1} in a row had all {load.streams} streams")
     scale = max(later.decode_end - step.decode_end for step, later in itertools.pairwise(shown)) / WIDTH
     print(f"one column is {scale * 1e6:.0f} µs; worker: D decode, s sample, t text, e emit, p the rest of the step, . idle")
     print("event loop: W woken, w writing, - between writes")
@@ -308,7 +335,7 @@ def print_sums(noted: Noted, before: Noted) -> None:
         f" unnamed within steps and between them: {100 * (1 - named):.2f} %"
     )
     watched = noted.now - before.now
-    n_steps = watched / (span / len(pairs))
+    n_steps = max(noted.n_decodes - before.n_decodes, 1)
     loop_share = (noted.loop_s - before.loop_s) / watched
     print(
         f"event loop: {100 * loop_share:.1f} % of one core, {1e6 * loop_share * watched / n_steps:.0f} µs per step;"

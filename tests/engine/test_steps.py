@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import weft
-from tests.helpers import collect, prompt_of
+from tests.helpers import collect, prompt_of, wait_until
 
 N_STREAMS = 4
 N_TOKENS = 30
@@ -50,8 +50,13 @@ async def test_the_last_steps_tell_when_they_ran_and_what_they_took(engine: weft
     began = time.monotonic()
     await engine.complete(prompt_of(40, "steps"), n=2, max_tokens=10, ignore_eos=True)
     ended = time.monotonic()
-    steps = [step for step in engine.recent_steps() if step.started >= began - 0.001]
-    assert sum(step.n_rows for step in steps) >= 40 + 2 * 9
+
+    def steps_since() -> list[weft.RecentStep]:
+        return [step for step in engine.recent_steps() if step.started >= began - 0.001]
+
+    # A step is over when its events can be read already.
+    await wait_until(lambda: sum(step.n_rows for step in steps_since()) == 40 + 2 * 9)
+    steps = steps_since()
     assert [step.n_rows for step in steps[-9:]] == [2] * 9
     for step, later in itertools.pairwise(steps):
         assert step.started + step.took.total_seconds() <= later.started + 1e-5
