@@ -67,7 +67,7 @@ bench-all: extension bench ## The same, then what sharing is worth, what saving 
 	$(call step,HTTP against the engine)
 	python benches/streaming.py $(filter --quick,$(ARGS))
 	$(call step,ten steps)
-	python benches/timeline.py
+	python -m benches.timeline
 
 # Tagged `linux`, not `manylinux`: made for this CPU, it must not travel.
 wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel for this machine's CPU in dist/
