@@ -1,5 +1,6 @@
 """What is measured once is used by later starts, unless a user says otherwise."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +9,8 @@ import msgspec
 import pytest
 
 import weft
-from tests.engine.tiny_models import KINDS, Kind
-from weft import tuning
+from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
+from weft import _native, tuning
 from weft._native import Hardware, tune
 from weft.tune import table
 from weft.tuning import Measured, Tuned
@@ -76,8 +77,9 @@ async def test_a_damaged_file_is_as_none(model: weft.Model, damage: bytes) -> No
 @pytest.mark.parametrize("threads", [0, 513])
 async def test_threads_that_no_engine_takes_are_refused(model: weft.Model, threads: int) -> None:
     tuning.write(file_of(model), msgspec.structs.replace(SLOW, threads=threads))
-    with pytest.raises(weft.InvalidConfig, match=f"tuned has {threads} and 1 threads; both must be 1 to 512"):
-        await chosen()
+    assert "tuned" not in (await chosen()).summary
+    with pytest.raises(weft.InvalidConfig, match=f"tuned has 1 and {threads} threads; both must be 1 to 512"):
+        _native.Engine(model, tuned=(False, 1, threads))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,12 +106,44 @@ def test_a_time_that_is_none_is_refused(model: weft.Model) -> None:
         tune(model, budget_s=-1.0)
 
 
-def test_a_progress_that_fails_is_told_at_the_end(model: weft.Model) -> None:
-    def fail(_fraction: float) -> None:
+def test_a_progress_that_fails_ends_it(model: weft.Model) -> None:
+    told: list[float] = []
+
+    def fail(fraction: float) -> None:
+        told.append(fraction)
         raise KeyError("progress")
 
     with pytest.raises(KeyError, match="progress"):
-        tune(model, budget_s=0.0, on_progress=fail)
+        tune(model, on_progress=fail)
+    assert len(told) == 1
+
+
+def test_a_model_with_few_positions_is_timed_within_them(tmp_path: Path) -> None:
+    # llama.cpp ends the process at a position that the model has no weight for.
+    write_tiny_model("positions", tmp_path / "short.gguf")
+    tuning = tune(weft.Model.load(tmp_path / "short.gguf"), budget_s=0.0)
+    assert all(timing.seconds for timing in tuning.timings if timing.n_threads == Hardware.read().n_cores)
+
+
+def test_ctrl_c_ends_the_command_and_keeps_nothing(model: weft.Model) -> None:
+    # The key is pressed after the first measurement.
+    pressed = "lambda title: 'timing' in title and (lambda _: os.kill(os.getpid(), signal.SIGINT)) or None"
+    script = f"import os, signal, weft.tune; weft.tune.bar = {pressed}; from weft.cli import main; main()"
+    command = [sys.executable, "-c", script, "tune"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (answer.returncode, answer.stdout) == (130, "")
+    assert answer.stderr == "\ntune: interrupted; nothing is kept\n"
+    assert tuning.read(file_of(model)) is None
+
+
+def test_a_choice_that_cannot_be_kept_is_still_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    command = [sys.executable, "-c", "import weft.tune; weft.tune.BUDGET_S = 0.1; from weft.cli import main; main()", "tune"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert answer.returncode == 1
+    assert "fastest: flash attention" in answer.stdout
+    assert re.search(r"^tune: cannot keep it in .*: Not a directory; start with -fa (on|off) -t \d+ -tb \d+$", answer.stderr)
 
 
 def test_the_command_prints_a_table_and_keeps_the_choice(model: weft.Model) -> None:

@@ -181,8 +181,8 @@ class Engine:
                 None.
             n_batch: Most tokens that llama.cpp takes in one call; None is 2,048.
             n_ubatch: Most tokens of one decode; None is 512, or fewer where the memory is short.
-            n_threads: Threads of a decode of few tokens; None is as tuned, else the number of physical cores.
-            n_threads_batch: Threads of a decode of many tokens; None is `n_threads`, if that is given, else as there.
+            n_threads: Threads of a decode without rows of prompts; None is as tuned, else the number of physical cores.
+            n_threads_batch: Threads of a decode with rows of prompts; None is `n_threads`, if that is given, else as there.
             flash_attention: Whether attention runs as one fused kernel; "auto" is as tuned, else decided by a rule.
             tuned: What `tune` found to be fastest: flash attention, and the two numbers of threads. It fills what is left open.
             type_k: Number format of K in the pool: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1.
@@ -398,11 +398,11 @@ class Choice:
 
     @property
     def n_threads(self) -> int:
-        """Threads of a decode of few tokens."""
+        """Threads of a decode without rows of prompts."""
 
     @property
     def n_threads_batch(self) -> int:
-        """Threads of a decode of many tokens."""
+        """Threads of a decode with rows of prompts."""
 
     @property
     def summary(self) -> str:
@@ -466,7 +466,7 @@ class Tuning:
 
     @property
     def best(self) -> tuple[bool, int, int]:
-        """The fastest: flash attention, threads of a decode of few tokens, threads of one of many."""
+        """The fastest: flash attention, threads of a decode without rows of prompts, and of one with them."""
 
 def tune(
     model: Model,
@@ -483,7 +483,8 @@ def tune(
         type_k: Number format of K in the cache.
         type_v: The same of V; a quantised one leaves only flash attention.
         budget_s: About how long it may take, in seconds. The rule's choice and its opposite are measured once in any case.
-        on_progress: Called with the fraction that is done, 0 to 1, on this thread. The first exception is raised at the end.
+        on_progress: Called with the fraction that is done, 0 to 1, on this thread. What it raises ends the measurement, as Ctrl-C
+            does.
 
     Raises:
         InvalidConfig: The model cannot have a cache of these formats, it does not fit into memory, or `budget_s` is no time.

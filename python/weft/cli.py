@@ -37,7 +37,7 @@ SERVE = Command(
 )
 TUNE = Command(
     "python -m weft tune",
-    "Measures for up to a minute how a GGUF model is computed fastest on this machine, and keeps it for later starts.",
+    "Measures for about a minute how a GGUF model is computed fastest on this machine, and keeps it for later starts.",
     frozenset({"model", "gpu_layers", "mmap", "mlock", "cache_type_k", "cache_type_v"}),
 )
 

@@ -58,8 +58,8 @@ class Engine:
             None.
         batch_size: Most tokens that llama.cpp takes in one call; None is 2,048.
         ubatch_size: Most tokens of one decode; None is 512, or fewer where the memory is short.
-        threads: Threads of a decode of few tokens; None is as tuned, else the number of physical cores.
-        threads_batch: Threads of a decode of many tokens; None is the same as `threads`, if that is given, else as tuned.
+        threads: Threads of a decode without rows of prompts; None is as tuned, else the number of physical cores.
+        threads_batch: Threads of a decode with rows of prompts; None is the same as `threads`, if that is given, else as tuned.
         gpu_layers: Layers that go to the GPU; None is as many as there are.
         flash_attention: Whether attention runs as one fused kernel; "auto" is as tuned, else off on a CPU unless V is quantised
             or the memory is short, and llama.cpp's choice on a GPU. `choice` says what was chosen, and why.

@@ -15,13 +15,16 @@ from weft.tuning import Measured, Tuned
 __all__ = ["tune"]
 
 BUDGET_S = 55.0
-"""Seconds for the timings: with what one measurement may take longer than expected, a minute in all."""
+"""Seconds for the timings: with what one measurement may take longer than expected, about a minute in all."""
 
 _WORK = {"prompt": "a prompt of 1,000 tokens", "branches": "8 branches of it, 128 tokens each"}
 
 
 def tune(settings: Settings) -> int:
-    """Measures, prints the table and writes the file. Returns the exit code: 0, or 1 if something could not be done."""
+    """Measures, prints the table and writes the file.
+
+    Returns the exit code: 0, 1 if something could not be done, 130 where Ctrl-C ended it.
+    """
     path = settings.model or DEMO_MODEL
     type_k, type_v = settings.cache_type_k, settings.cache_type_v
     began = time.monotonic()
@@ -30,17 +33,25 @@ def tune(settings: Settings) -> int:
             path, n_gpu_layers=settings.gpu_layers, use_mmap=settings.mmap, use_mlock=settings.mlock, on_progress=bar("loading")
         )
         tuned = Tuned.measure(model, type_k=type_k, type_v=type_v, budget_s=BUDGET_S, on_progress=bar("timing "))
-        file = tuning.tune_file(model, gpu_layers=settings.gpu_layers, type_k=type_k, type_v=type_v)
-        tuning.write(file, tuned)
-    except (WeftError, OSError) as error:
+    except WeftError as error:
         print(f"tune: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\ntune: interrupted; nothing is kept", file=sys.stderr)
+        return 130
     hardware = Hardware.read()
     print(f"{Path(path).name}: {tuned.model}, K in {type_k}, V in {type_v}")
     print(f"{hardware.cpu}, {hardware.n_cores} cores, {hardware.instructions}\n")
     print(table(tuned.measured))
-    threads = f"{tuned.threads} threads, {tuned.threads_batch} for prompts"
-    print(f"\nfastest: flash attention {'on' if tuned.flash_attention else 'off'}, {threads}")
+    flash = "on" if tuned.flash_attention else "off"
+    print(f"\nfastest: flash attention {flash}, {tuned.threads} threads, {tuned.threads_batch} for prompts")
+    file = tuning.tune_file(model, gpu_layers=settings.gpu_layers, type_k=type_k, type_v=type_v)
+    try:
+        tuning.write(file, tuned)
+    except OSError as error:
+        flags = f"-fa {flash} -t {tuned.threads} -tb {tuned.threads_batch}"
+        print(f"tune: cannot keep it in {file}: {error.strerror or error}; start with {flags}", file=sys.stderr)
+        return 1
     print(f"written to {file} after {time.monotonic() - began:.0f} s; later starts read it, flags win, --no-tune ignores it")
     return 0
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import platformdirs
@@ -33,8 +34,8 @@ class Tuned(msgspec.Struct, frozen=True):
     """What a tune file holds."""
 
     flash_attention: bool
-    threads: int
-    threads_batch: int
+    threads: Annotated[int, msgspec.Meta(ge=1, le=512)]
+    threads_batch: Annotated[int, msgspec.Meta(ge=1, le=512)]
     model: str
     """What it was measured for, in words."""
     cpu: str

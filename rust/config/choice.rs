@@ -34,9 +34,9 @@ const SCORES_SHARE: u64 = 4;
 pub struct Tuned {
     /// Whether attention runs as one fused kernel.
     pub flash_attention: bool,
-    /// Threads of a decode of few tokens.
+    /// Threads of a decode without rows of prompts.
     pub n_threads: u32,
-    /// Threads of a decode of many tokens.
+    /// Threads of a decode with rows of prompts.
     pub n_threads_batch: u32,
 }
 
@@ -58,9 +58,9 @@ pub struct Choice {
     pub flash_attention: FlashAttention,
     /// Most tokens of one decode.
     pub n_ubatch: u32,
-    /// Threads of a decode of few tokens.
+    /// Threads of a decode without rows of prompts.
     pub n_threads: u32,
-    /// Threads of a decode of many tokens.
+    /// Threads of a decode with rows of prompts.
     pub n_threads_batch: u32,
     /// All of it in one line, with the reasons.
     pub summary: String,

@@ -112,9 +112,9 @@ pub struct EngineConfig {
     /// Most tokens of one decode (`-ub`); at most `n_batch`, and raised to a token of every slot with 16 of a prompt beside them.
     /// `None` is 512, or fewer where memory is short.
     pub n_ubatch: Option<u32>,
-    /// Threads of a decode of few tokens (`-t`); `None` is what was measured, else the number of physical cores.
+    /// Threads of a decode without rows of prompts (`-t`); `None` is what was measured, else the number of physical cores.
     pub n_threads: Option<u32>,
-    /// Threads of a decode of many tokens (`-tb`); `None` is `n_threads`, if that was asked for, else as there.
+    /// Threads of a decode with rows of prompts (`-tb`); `None` is `n_threads`, if that was asked for, else as there.
     pub n_threads_batch: Option<u32>,
     /// What was measured to be fastest; it fills what is left open.
     pub tuned: Option<Tuned>,

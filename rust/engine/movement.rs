@@ -47,7 +47,7 @@ pub(super) struct Movement {
     refused_at: Option<u64>,
 }
 
-/// A save whose cost is not known yet is this small.
+/// A save whose cost is not known yet is this small, and none is smaller.
 const FIRST_UNITS: u64 = 64;
 
 /// Weight of the newest measurement in a running mean.
@@ -68,14 +68,14 @@ impl Movement {
         self.has_moved && Instant::now() >= self.deadline
     }
 
-    /// Units that can be saved in what is left of this step's time.
+    /// Units that can be saved in what is left of this step's time; at least so many that a piece is worth a place in the tree.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float too large or negative saturates")]
     pub(super) fn affordable(&self) -> u64 {
         if self.save_s == 0.0 {
             return FIRST_UNITS;
         }
         let left = self.deadline.saturating_duration_since(Instant::now()).min(LONGEST_PIECE);
-        (left.as_secs_f64() / self.save_s) as u64
+        ((left.as_secs_f64() / self.save_s) as u64).max(FIRST_UNITS)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a running mean")]

@@ -11,6 +11,9 @@ pub const MAX_CHUNK: Duration = Duration::from_millis(500);
 /// Longest time at once for moving pieces of the cache while nobody decodes, so that arrivals never wait long.
 pub const MAX_MOVE: Duration = Duration::from_millis(100);
 
+/// Share of a decode's time that moving may always take, also where there is none left.
+const LEAST_MOVE: f64 = 0.05;
+
 /// The smallest chunk beside sequences that decode, where a larger one would take longer than the gap allows: no prompt stands
 /// still, however slow the machine.
 const MIN_BESIDE: u32 = 4;
@@ -66,7 +69,8 @@ impl Scheduler {
 
     /// How long this step may spend on moving pieces of the cache, beside `n_decoding` sequences that decode and `n_prefilling`
     /// whose prompts wait to be computed: with nobody decoding [`MAX_MOVE`], else half of what the gap leaves, or a quarter where a
-    /// prompt wants time as well. Zero where the decode takes all of the gap. `n_cells` as in [`Scheduler::plan`].
+    /// prompt wants time as well; but never less than a twentieth of the decode, since it is often the cells which are to leave that
+    /// make it slow. `n_cells` as in [`Scheduler::plan`].
     #[must_use]
     pub fn spare(&self, n_decoding: u32, n_prefilling: u32, n_cells: u32) -> Duration {
         if n_decoding == 0 {
@@ -75,7 +79,8 @@ impl Scheduler {
         let shape = Shape { n_decoding, n_prefill: 0, n_cells };
         let left_s = self.budget_s(n_decoding, Duration::ZERO) - self.decode.high_s(shape);
         let share = if n_prefilling == 0 { 0.5 } else { 0.25 };
-        Duration::from_secs_f64(left_s.max(0.0) * share)
+        let least_s = (LEAST_MOVE * self.decode.mean_s(shape)).min(MAX_MOVE.as_secs_f64());
+        Duration::from_secs_f64((left_s * share).max(least_s))
     }
 
     /// Tells how long a decode took, of `n_decoding` single rows and `n_prefill` rows of prompts beside `n_cells` cells, which is
@@ -266,11 +271,15 @@ mod tests {
     }
 
     #[test]
-    fn moving_gets_nothing_where_the_decode_takes_all_of_the_gap() {
+    fn moving_gets_a_twentieth_of_a_decode_that_takes_all_of_the_gap() {
         let mut slow = scheduler();
         slow.observe(1, 0, N_CELLS, Duration::from_secs(1));
-        assert_eq!(slow.spare(1, 0, N_CELLS), Duration::ZERO);
-        assert_eq!(Scheduler::new(512, Duration::ZERO).spare(1, 0, N_CELLS), Duration::ZERO);
+        let spare = slow.spare(1, 0, N_CELLS);
+        assert!(spare.abs_diff(Duration::from_millis(50)) < Duration::from_millis(5), "{spare:?} of 1 s");
+        slow.observe(1, 0, N_CELLS, Duration::from_secs(3));
+        slow.observe(1, 0, N_CELLS, Duration::from_secs(3));
+        slow.observe(1, 0, N_CELLS, Duration::from_secs(3));
+        assert_eq!(slow.spare(1, 0, N_CELLS), MAX_MOVE);
     }
 
     #[test]

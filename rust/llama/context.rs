@@ -32,8 +32,11 @@ pub(super) struct Context {
     /// theirs, and llama.cpp knows the first position, not the holes above it. 0 for a memory without a window.
     whole_from: Vec<u32>,
     n_ctx: u32,
+    /// Threads of a decode in which every sequence computes one token, and of one with rows of prompts.
+    n_threads: u32,
+    n_threads_batch: u32,
     // Dropped in this order, after `raw` is freed, which uses them.
-    threads: Vec<ThreadPool>,
+    threads: Option<ThreadPool>,
     model: Arc<Model>,
 }
 
@@ -64,8 +67,8 @@ impl Context {
             is_by_id: model.is_recurrent(),
         };
         let (n_held, whole_from) = (vec![0; n_seq_max as usize], vec![0; n_seq_max as usize]);
-        let mut context =
-            Self { raw, batch: Batch::new(bounds), n_held, whole_from, n_ctx: limits.n_ctx, threads: Vec::new(), model };
+        let (batch, n_ctx) = (Batch::new(bounds), limits.n_ctx);
+        let mut context = Self { raw, batch, n_held, whole_from, n_ctx, n_threads, n_threads_batch, threads: None, model };
         if context.memory().is_null() {
             let reason = "its architecture keeps no memory of a text, so it cannot continue one".to_owned();
             return Err(Error::ModelLoad { path: context.model.path().to_owned(), reason });
@@ -73,24 +76,28 @@ impl Context {
         // SAFETY: the context is alive.
         let n_ctx_of_one = unsafe { sys::llama_n_ctx_seq(raw.as_ptr()) };
         assert_eq!(n_ctx_of_one, limits.n_ctx, "one sequence may use the whole pool, so the pool is unified");
-        context.attach_threads(n_threads, n_threads_batch);
+        context.attach_threads();
         Ok(context)
     }
 
-    fn attach_threads(&mut self, n_threads: u32, n_threads_batch: u32) {
-        self.threads.push(ThreadPool::new(n_threads, POLL));
-        if n_threads_batch != n_threads {
-            self.threads.push(ThreadPool::new(n_threads_batch, POLL));
-        }
-        let (one_row, many_rows) = (&self.threads[0], &self.threads[self.threads.len() - 1]);
-        // SAFETY: both pools live in `self` until after the context is freed.
-        unsafe { sys::llama_attach_threadpool(self.raw.as_ptr(), one_row.as_ptr(), many_rows.as_ptr()) };
+    fn attach_threads(&mut self) {
+        // One pool for all decodes: each takes as many of its threads as it wants, and the others sleep.
+        let pool = ThreadPool::new(self.n_threads.max(self.n_threads_batch), POLL);
+        // SAFETY: the pool lives in `self` until after the context is freed.
+        unsafe { sys::llama_attach_threadpool(self.raw.as_ptr(), pool.as_ptr(), pool.as_ptr()) };
+        self.threads = Some(pool);
     }
 
-    /// Computes with `n_threads` of the threads that there are, few rows or many.
+    /// Computes with `n_threads` of the threads that there are from now on, few rows or many.
     pub(super) fn set_threads(&mut self, n_threads: u32) {
-        let n_threads = n_threads.cast_signed();
-        // SAFETY: the context is alive.
+        (self.n_threads, self.n_threads_batch) = (n_threads, n_threads);
+    }
+
+    /// Tells llama.cpp how many threads compute `plan`. By itself it would take those for prompts wherever there are two rows.
+    fn use_threads_for(&mut self, plan: &Plan) {
+        let is_decoding = plan.rows.iter().all(|row| row.wants_logits);
+        let n_threads = if is_decoding { self.n_threads } else { self.n_threads_batch }.cast_signed();
+        // SAFETY: the context is alive. Two numbers are stored.
         unsafe { sys::llama_set_n_threads(self.raw.as_ptr(), n_threads, n_threads) };
     }
 
@@ -100,6 +107,7 @@ impl Context {
     /// [`DecodeError`] if a row breaks a rule (then nothing was computed) or llama.cpp failed.
     pub(super) fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
         self.batch.fill(plan, &self.n_held)?;
+        self.use_threads_for(plan);
         let batch = self.batch.as_raw();
         // SAFETY: `fill` checked every rule that llama.cpp asserts; the arrays live in `self.batch` and are only read.
         let (code, errors) = logging::errors_during(|| unsafe { sys::llama_decode(self.raw.as_ptr(), batch) });

@@ -6,7 +6,7 @@ use std::fs;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::llama::{backend, threads};
+use crate::llama::{backend, memory, threads};
 
 /// What decides how fast a model computes here.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,17 +28,14 @@ impl Hardware {
     #[must_use]
     pub fn read() -> Self {
         backend::backend();
-        // SAFETY: the backend is started, so its devices are registered and live for ever.
-        let devices = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
-        // SAFETY: as above.
-        let gpus = devices.filter(|&device| unsafe { sys::ggml_backend_dev_type(device) } == sys::GGML_BACKEND_DEVICE_TYPE_GPU);
         Self {
             cpu: cpu(),
             n_cores: threads::n_cores(),
             n_threads: threads::n_allowed(),
             instructions: instructions(),
-            // SAFETY: as above, and the description is a string that lives as long as the device.
-            gpus: gpus
+            // SAFETY: a device lives for ever, and its description is a string that lives as long.
+            gpus: memory::gpus()
+                .into_iter()
                 .map(|gpu| unsafe { CStr::from_ptr(sys::ggml_backend_dev_description(gpu)) }.to_string_lossy().into_owned())
                 .collect(),
         }

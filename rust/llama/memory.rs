@@ -28,11 +28,16 @@ pub(super) fn free_bytes(model: &Model) -> u64 {
 
 /// Whether layers of `model`, and with them their cells, are on a device of their own.
 pub(super) fn is_offloaded(model: &Model) -> bool {
-    // SAFETY: the backend was started when the model was loaded, so its devices are registered and live for ever.
-    let kinds = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_type(sys::ggml_backend_dev_get(i))) };
-    let has_gpu =
-        kinds.into_iter().any(|kind| [sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU].contains(&kind));
-    has_gpu && model.n_gpu_layers() != Some(0)
+    !gpus().is_empty() && model.n_gpu_layers() != Some(0)
+}
+
+/// The devices that layers of a model can go to. The backend must have been started.
+pub(super) fn gpus() -> Vec<sys::ggml_backend_dev_t> {
+    // SAFETY: a started backend's devices are registered and live for ever.
+    let devices = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
+    let kinds = [sys::GGML_BACKEND_DEVICE_TYPE_GPU, sys::GGML_BACKEND_DEVICE_TYPE_IGPU];
+    // SAFETY: as above.
+    devices.filter(|&device| kinds.contains(&unsafe { sys::ggml_backend_dev_type(device) })).collect()
 }
 
 fn free_on_device(device: sys::ggml_backend_dev_t) -> u64 {

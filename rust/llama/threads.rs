@@ -7,23 +7,36 @@ use std::thread;
 
 use llama_cpp_sys_2 as sys;
 
-/// Physical cores that this process may use: two threads of one core only share its arithmetic. At least 1.
+use crate::config::MAX_THREADS;
+
+/// Physical cores that this process may use: two threads of one core only share its arithmetic. 1 to [`MAX_THREADS`].
 pub(super) fn n_cores() -> u32 {
-    n_physical_cores().map_or(n_allowed(), |n| n.min(n_allowed())).max(1)
+    n_allowed_cores().map_or(n_allowed(), |n| n.min(n_allowed())).max(1)
 }
 
-/// Threads that this process may run at once. At least 1.
+/// Threads that this process may run at once. 1 to [`MAX_THREADS`].
 pub(super) fn n_allowed() -> u32 {
     // Respects the affinity mask and, on Linux, the quota of the control group.
-    thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX))
+    thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(MAX_THREADS).min(MAX_THREADS))
 }
 
-/// Physical cores of the machine, where Linux tells.
-fn n_physical_cores() -> Option<u32> {
-    let cpus = fs::read_dir("/sys/devices/system/cpu").ok()?;
-    let siblings = cpus.flatten().filter_map(|cpu| fs::read_to_string(cpu.path().join("topology/thread_siblings_list")).ok());
-    let cores: HashSet<String> = siblings.collect();
+/// Physical cores with a processor that this process may run on, where Linux tells.
+fn n_allowed_cores() -> Option<u32> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let allowed = parse_cpus(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?)?;
+    let siblings = |cpu: u32| fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")).ok();
+    let cores: HashSet<String> = allowed.into_iter().filter_map(siblings).collect();
     u32::try_from(cores.len()).ok().filter(|&n| n > 0)
+}
+
+/// The processors of a list such as `0-3,8`.
+fn parse_cpus(list: &str) -> Option<Vec<u32>> {
+    let mut cpus = Vec::new();
+    for part in list.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        cpus.extend(first.parse::<u32>().ok()?..=last.parse().ok()?);
+    }
+    Some(cpus)
 }
 
 /// Threads that are kept between decodes. llama.cpp starts new ones for every graph where it is given none.
@@ -33,7 +46,7 @@ impl ThreadPool {
     /// Starts `n_threads - 1` threads; the thread that decodes is one too. `poll` is how long they wait for work at full speed
     /// before they sleep, in llama.cpp's unit: 1 is about 131,000 turns of a loop, 0 sleeps at once.
     pub(super) fn new(n_threads: u32, poll: u32) -> Self {
-        let n_threads = i32::try_from(n_threads).expect("settle() allows 512 threads at most");
+        let n_threads = i32::try_from(n_threads).expect("there are 512 threads at most");
         // SAFETY: plain data in and out.
         let mut params = unsafe { sys::ggml_threadpool_params_default(n_threads) };
         params.poll = poll;
@@ -62,5 +75,12 @@ mod tests {
     fn cores_are_at_least_one_and_at_most_what_is_allowed() {
         let n_allowed = thread::available_parallelism().expect("Linux tells").get();
         assert!((1..=n_allowed).contains(&(n_cores() as usize)));
+    }
+
+    #[test]
+    fn linux_lists_processors_in_ranges() {
+        assert_eq!(parse_cpus("\t0-2,5,7-8\n"), Some(vec![0, 1, 2, 5, 7, 8]));
+        assert_eq!(parse_cpus("\t3\n"), Some(vec![3]));
+        assert_eq!(parse_cpus("none"), None);
     }
 }

@@ -24,17 +24,21 @@ pub const N_BRANCHES: u16 = 8;
 /// Tokens of each branch.
 pub const N_BRANCH: u32 = 128;
 
-/// Cells that are computed once and written again and again.
-const N_STRETCH: u32 = 64;
+/// Cells that are computed once and written again and again. Few, so that a large model is not long about them.
+const N_STRETCH: u32 = 16;
 
-/// Sizes of a timed chunk of a prompt, in tokens; flash attention has a faster kernel from 64 rows on.
-const CHUNKS: [u32; 4] = [64, 128, 256, 512];
+/// Sizes of a timed chunk of a prompt, in tokens; flash attention has a faster kernel from 64 rows on. The first is only for models
+/// whose positions end before that.
+const CHUNKS: [u32; 5] = [16, 64, 128, 256, 512];
 
 /// A timed chunk takes about so long, if the smallest one does.
 const CHUNK_TIME: Duration = Duration::from_millis(500);
 
 /// Steps that are timed as one measurement.
 const N_STEPS: u32 = 3;
+
+/// Where one step takes longer, only one is timed.
+const SLOW_STEP: Duration = Duration::from_secs(1);
 
 /// Most measurements of one candidate, of which the median counts.
 const MAX_ROUNDS: usize = 7;
@@ -90,11 +94,16 @@ pub struct Tuning {
 
 /// Times the candidates for `model` with the cache formats of `config`, in contexts of its own, for about `budget` at most: each
 /// attention once with all cores however long that takes, then the rest in turns as long as there is time. `progress` is told how
-/// much of the time is gone, 0 to 1, and 1 at the end.
+/// much of the time is gone, 0 to 1, and 1 at the end; where it returns false, nothing more is measured and nothing is known.
 ///
 /// # Errors
 /// [`Error::InvalidConfig`] if a context does not fit into memory, [`Error::Decode`] if the model cannot compute.
-pub fn measure(model: &Arc<Model>, config: &EngineConfig, budget: Duration, mut progress: impl FnMut(f64)) -> Result<Tuning> {
+pub fn measure(
+    model: &Arc<Model>,
+    config: &EngineConfig,
+    budget: Duration,
+    mut progress: impl FnMut(f64) -> bool,
+) -> Result<Option<Tuning>> {
     let started = Instant::now();
     let candidates = candidates(threads::n_cores(), threads::n_allowed());
     let n_cores = candidates[0];
@@ -115,7 +124,9 @@ pub fn measure(model: &Arc<Model>, config: &EngineConfig, budget: Duration, mut 
                 let must_be = round == 0 && n_threads == n_cores;
                 if must_be || started.elapsed() + expected <= until {
                     trials[at].samples.push(benches[bench].measure(work, n_threads)?);
-                    progress(started.elapsed().div_duration_f64(budget).min(1.0));
+                    if !progress(started.elapsed().div_duration_f64(budget).min(1.0)) {
+                        return Ok(None);
+                    }
                 }
             }
         }
@@ -126,9 +137,8 @@ pub fn measure(model: &Arc<Model>, config: &EngineConfig, budget: Duration, mut 
             took: median(samples).map(Duration::from_secs_f64),
         }));
     }
-    progress(1.0);
     let best = best(&timings, attentions, n_cores);
-    Ok(Tuning { timings, best })
+    Ok(progress(1.0).then_some(Tuning { timings, best }))
 }
 
 /// One candidate.
@@ -228,7 +238,10 @@ impl Bench {
         let took = bench.append(PROMPT, N_STRETCH)?;
         (bench.n_held, bench.n_cells) = (2 * N_STRETCH, 2 * N_STRETCH);
         let n_fit = CHUNK_TIME.div_duration_f64(took) * f64::from(N_STRETCH);
-        bench.n_chunk = CHUNKS.into_iter().rfind(|&n| f64::from(n) <= n_fit).unwrap_or(CHUNKS[0]);
+        // The positions that a model was trained on may be all that it has.
+        let n_left = model.n_ctx_train().saturating_sub(bench.n_held);
+        let is_possible = |n: &u32| *n <= n_left && (*n <= CHUNKS[1] || f64::from(*n) <= n_fit);
+        bench.n_chunk = CHUNKS.into_iter().rfind(is_possible).unwrap_or(CHUNKS[0]);
         Ok(bench)
     }
 
@@ -236,6 +249,12 @@ impl Bench {
     fn append(&mut self, id: SequenceId, n: u32) -> Result<Duration> {
         let plan = rows_of(id, self.context.n_held(id), &vec![self.token; n as usize]);
         self.compute(&plan)
+    }
+
+    /// Computes one token of each of `ids`.
+    fn step(&mut self, ids: impl Iterator<Item = SequenceId>, position: u32) -> Result<Duration> {
+        let rows = ids.flat_map(|id| rows_of(id, position, &[self.token]).rows);
+        self.compute(&Plan { rows: rows.collect() })
     }
 
     fn compute(&mut self, plan: &Plan) -> Result<Duration> {
@@ -283,18 +302,16 @@ impl Bench {
                 for id in branches.clone() {
                     self.context.fork(PROMPT, id, self.n_held);
                 }
+                // The first one wakes the threads, and tells how many there is time for.
+                let n_steps = if self.step(branches.clone(), self.n_held)? > SLOW_STEP { 1 } else { N_STEPS };
                 let mut took = Duration::ZERO;
-                for step in 0..=N_STEPS {
-                    let position = self.n_held + step;
-                    let rows = branches.clone().flat_map(|id| rows_of(id, position, &[self.token]).rows);
-                    let of_step = self.compute(&Plan { rows: rows.collect() })?;
-                    // The first one wakes the threads and is not counted.
-                    took += if step == 0 { Duration::ZERO } else { of_step };
+                for i in 1..=n_steps {
+                    took += self.step(branches.clone(), self.n_held + i)?;
                 }
                 for id in branches {
                     self.context.truncate(id, 0);
                 }
-                Ok(took.as_secs_f64() * f64::from(N_BRANCH) / f64::from(N_STEPS))
+                Ok(took.as_secs_f64() * f64::from(N_BRANCH) / f64::from(n_steps))
             }
         }
     }

@@ -172,15 +172,18 @@ pub(super) fn tune(
         ..EngineConfig::default()
     };
     let model = model.get().loaded()?;
-    // The first exception is raised when all is measured.
     let raised: Mutex<Option<PyErr>> = Mutex::default();
+    // Ctrl-C is heard here, between two measurements.
     let progress = |fraction: f64| {
-        let Some(on_progress) = &on_progress else { return };
-        if let Err(error) = Python::attach(|py| on_progress.call1(py, (fraction,)).map(drop)) {
-            raised.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-        }
+        let told = Python::attach(|py| {
+            py.check_signals()?;
+            on_progress.as_ref().map_or(Ok(()), |on_progress| on_progress.call1(py, (fraction,)).map(drop))
+        });
+        let is_well = told.is_ok();
+        *raised.lock().unwrap_or_else(PoisonError::into_inner) = told.err();
+        is_well
     };
     let tuning = py.detach(|| measure(&Arc::clone(model), &config, budget, progress))?;
     let raised = raised.into_inner().unwrap_or_else(PoisonError::into_inner);
-    raised.map_or_else(|| Ok(PyTuning(tuning)), Err)
+    tuning.map(PyTuning).ok_or_else(|| raised.expect("what stops it is an exception"))
 }

@@ -71,3 +71,13 @@ async def test_the_last_steps_tell_when_they_ran_and_what_they_took(engine: weft
 async def test_only_the_last_steps_are_remembered(engine: weft.Engine) -> None:
     await engine.complete("Once upon a time,", max_tokens=100, ignore_eos=True)
     assert len(engine.recent_steps()) == 64
+
+
+async def test_an_engine_with_nothing_to_do_uses_no_cpu() -> None:
+    async with weft.Engine(slots=2, ctx_size=512) as engine:
+        await engine.complete(prompt_of(40, "then nothing"), n=2, max_tokens=8)
+        # After the last decode threads wait for the next one at full speed, but not for long.
+        await asyncio.sleep(0.1)
+        before = time.process_time()
+        await asyncio.sleep(0.5)
+        assert time.process_time() - before < 0.05

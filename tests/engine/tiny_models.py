@@ -11,16 +11,21 @@ from typing import Literal
 import gguf
 import numpy as np
 
-__all__ = ["KINDS", "N_CONTROL", "N_VOCAB", "N_WINDOW", "Kind", "write_tiny_model"]
+__all__ = ["KINDS", "N_CONTROL", "N_POSITIONS", "N_VOCAB", "N_WINDOW", "Kind", "write_tiny_model"]
 
-Kind = Literal["attention", "window", "recurrent", "hybrid"]
+Kind = Literal["attention", "window", "recurrent", "hybrid", "positions"]
 """What a model keeps of a text.
 
 "attention": cells for all of it (Llama). "window": the same, but the first layer sees `N_WINDOW` tokens alone (Gemma 3).
 "recurrent": a state (Mamba). "hybrid": a state in the first layer, cells in the second (LFM2).
+
+"positions" is as "attention", with a weight for each of `N_POSITIONS` positions: there are no others (GPT-2).
 """
 
 KINDS: tuple[Kind, ...] = ("attention", "window", "recurrent", "hybrid")
+"""One for each kind of memory."""
+
+N_POSITIONS = 64
 
 N_WINDOW = 16
 """How many tokens a sliding window sees, the newest included."""
@@ -40,7 +45,7 @@ _N_STEP = 4
 _HEAD = 32
 """Elements of one head: a whole block of a quantised cache."""
 
-_ARCHITECTURES = {"attention": "llama", "window": "gemma3", "recurrent": "mamba", "hybrid": "lfm2"}
+_ARCHITECTURES = {"attention": "llama", "window": "gemma3", "recurrent": "mamba", "hybrid": "lfm2", "positions": "gpt2"}
 
 
 def write_tiny_model(kind: Kind, path: Path, *, seed: int = 0) -> None:
@@ -58,10 +63,11 @@ def write_tiny_model(kind: Kind, path: Path, *, seed: int = 0) -> None:
 
 
 def _add_shape(writer: gguf.GGUFWriter, kind: Kind) -> None:
-    writer.add_context_length(4096)
+    writer.add_context_length(N_POSITIONS if kind == "positions" else 4096)
     writer.add_embedding_length(_N_EMBD)
     writer.add_block_count(_N_LAYERS)
     writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_layer_norm_eps(1e-6)
     if kind == "recurrent":
         writer.add_feed_forward_length(0)
         writer.add_head_count(0)
@@ -72,6 +78,8 @@ def _add_shape(writer: gguf.GGUFWriter, kind: Kind) -> None:
         return
     writer.add_feed_forward_length(_N_FF)
     writer.add_head_count(_N_HEADS)
+    if kind == "positions":
+        return
     writer.add_head_count_kv([0, 1] if kind == "hybrid" else 1)
     writer.add_key_length(_HEAD)
     writer.add_value_length(_HEAD)
@@ -96,6 +104,9 @@ def _tensors(kind: Kind) -> Iterator[tuple[str, tuple[int, ...]]]:
     # Of its own, or the likeliest token would be the last one again.
     yield "output.weight", (N_VOCAB, _N_EMBD)
     yield "token_embd_norm.weight" if kind == "hybrid" else "output_norm.weight", (_N_EMBD,)
+    if kind == "positions":
+        yield "position_embd.weight", (N_POSITIONS, _N_EMBD)
+        yield "output_norm.bias", (_N_EMBD,)
     for layer in range(_N_LAYERS):
         for name, shape in _layer_tensors(kind, layer):
             yield f"blk.{layer}.{name}", shape
@@ -103,6 +114,15 @@ def _tensors(kind: Kind) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def _layer_tensors(kind: Kind, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "attn_norm.weight", (_N_EMBD,)
+    if kind == "positions":
+        shapes = {"attn_qkv": (3 * _N_EMBD, _N_EMBD), "attn_output": (_N_EMBD, _N_EMBD), "ffn_up": (_N_FF, _N_EMBD)}
+        for name, shape in (shapes | {"ffn_down": (_N_EMBD, _N_FF)}).items():
+            yield f"{name}.weight", shape
+            yield f"{name}.bias", shape[:1]
+        yield "attn_norm.bias", (_N_EMBD,)
+        yield "ffn_norm.weight", (_N_EMBD,)
+        yield "ffn_norm.bias", (_N_EMBD,)
+        return
     if kind == "recurrent":
         inner = 2 * _N_EMBD
         yield "ssm_in.weight", (2 * inner, _N_EMBD)

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft::config::{Choice, EngineConfig, FlashAttention, Limits, Tuned};
+use weft::config::{CacheRam, Choice, EngineConfig, FlashAttention, Limits, Tuned};
 use weft::llama::{Model, Settled, tune};
 
 use super::bare::{BareContext, Flash, Threads};
@@ -88,7 +88,8 @@ impl<'a> Pair<'a> {
     /// A message, when the model cannot compute.
     pub(crate) fn tune(&self, budget: Duration) -> Result<Option<Tuned>, String> {
         let config = self.config(None, 2_048);
-        let tuned = tune::measure(&self.model, &config, budget, |_| {}).map_err(|error| error.to_string())?.best;
+        let tuned = tune::measure(&self.model, &config, budget, |_| true).map_err(|error| error.to_string())?;
+        let tuned = tuned.expect("nobody stops it").best;
         let [by_rule, by_measurement] = [None, Some(tuned)].map(|tuned| {
             let settled = Settled::new(&self.model, &EngineConfig { tuned, ..config.clone() });
             settled.map(|settled| settled.choice).map_err(|error| error.to_string())
@@ -118,7 +119,10 @@ impl<'a> Pair<'a> {
     /// A message, when the engine refuses the configuration.
     pub(crate) fn prefill_side(&self, n_tokens: usize) -> Result<EngineSide, String> {
         let shape = Shape { n_sequences: 2, n_tokens, prompts: Prompts::Own };
-        self.empty_engine_side(shape, shape.n_cells() + shape.n_sequences * SPARE_CELLS, None)
+        let mut side = self.empty_engine_side(shape, shape.n_cells() + shape.n_sequences * SPARE_CELLS, None)?;
+        // With its store, so that one prompt leaves before the next one is computed.
+        side.config.cache_ram = CacheRam::Default;
+        Ok(side)
     }
 
     fn empty_engine_side(&self, shape: Shape, n_cells: usize, tuned: Option<Tuned>) -> Result<EngineSide, String> {

@@ -413,6 +413,23 @@ fn idle_prefixes_leave_the_pool_beside_running_streams() {
     assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(1, 50), 400));
 }
 
+#[test]
+fn idle_prefixes_leave_also_where_every_decode_takes_longer_than_the_gap() {
+    // It may be they that make decodes slow: where their way out waited for time, they would stay.
+    let limits = Limits { max_store_bytes: STORE, max_token_gap: Duration::ZERO, ..limits(2, 2048) };
+    let (engine, control) = start(limits);
+    control.allow(Some(0));
+    let stream = engine.submit(greedy(&prompt(1, 50), 900), None).unwrap();
+    let other = engine.submit(greedy(&prompt(2, 600), 2), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_cells_idle > 500);
+    let n_decodes = engine.stats().n_decodes;
+    step_until(&engine, &control, |stats| stats.n_cells_idle == 0);
+    assert!(engine.stats().n_decodes - n_decodes < 60, "after {}", engine.stats().n_decodes - n_decodes);
+    control.allow(None);
+    collect(other).unwrap();
+    collect(stream).unwrap();
+}
+
 /// A stream of a long prompt, and one of a short prompt whose cells lie above; decodes are held.
 fn one_above_another(engine: &Engine, control: &FakeControl) -> (Completions, Completions) {
     control.allow(Some(0));
