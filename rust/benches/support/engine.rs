@@ -112,7 +112,7 @@ impl EngineSide {
     /// # Errors
     /// A message, when the engine fails.
     pub(crate) fn time_prefills(&self, lengths: &[usize]) -> Result<Vec<Duration>, String> {
-        const N_KNOWN: usize = 128;
+        const N_KNOWN: usize = 512;
         let engine = self.start()?;
         let times = [N_KNOWN].iter().chain(lengths).enumerate().map(|(place, &n_tokens)| {
             let mut request = Request::new(Prompt::from_tokens(self.prompt(place, n_tokens)), 0);

@@ -122,6 +122,7 @@ impl<'a> Pair<'a> {
         let mut side = self.empty_engine_side(shape, shape.n_cells() + shape.n_sequences * SPARE_CELLS, None)?;
         // With its store, so that one prompt leaves before the next one is computed.
         side.config.cache_ram = CacheRam::Default;
+        side.settled = Settled::new(&self.model, &side.config).map_err(|error| error.to_string())?;
         Ok(side)
     }
 
