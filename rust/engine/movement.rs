@@ -47,7 +47,7 @@ pub(super) struct Movement {
     refused_at: Option<u64>,
 }
 
-/// A save whose cost is not known yet is this small, and none is smaller.
+/// A save whose cost is not known yet is given so much, and none less.
 const FIRST_UNITS: u64 = 64;
 
 /// Weight of the newest measurement in a running mean.

@@ -60,7 +60,7 @@ pub trait Runner {
     /// Length of a row of logits.
     fn n_vocab(&self) -> usize;
 
-    /// Threads that compute a decode of few rows, the worker's own among them. Between decodes they have nothing to do.
+    /// Threads that compute a decode without rows of prompts, the worker's own among them. Between decodes they have nothing to do.
     fn n_threads(&self) -> usize;
 
     /// Computes the rows of `plan` in one decode and fills one cell for each.

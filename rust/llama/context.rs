@@ -35,8 +35,9 @@ pub(super) struct Context {
     /// Threads of a decode in which every sequence computes one token, and of one with rows of prompts.
     n_threads: u32,
     n_threads_batch: u32,
+    /// By their number, that of the last decode first.
     // Dropped in this order, after `raw` is freed, which uses them.
-    threads: Option<ThreadPool>,
+    threads: Vec<(u32, ThreadPool)>,
     model: Arc<Model>,
 }
 
@@ -68,7 +69,7 @@ impl Context {
         };
         let (n_held, whole_from) = (vec![0; n_seq_max as usize], vec![0; n_seq_max as usize]);
         let (batch, n_ctx) = (Batch::new(bounds), limits.n_ctx);
-        let mut context = Self { raw, batch, n_held, whole_from, n_ctx, n_threads, n_threads_batch, threads: None, model };
+        let mut context = Self { raw, batch, n_held, whole_from, n_ctx, n_threads, n_threads_batch, threads: Vec::new(), model };
         if context.memory().is_null() {
             let reason = "its architecture keeps no memory of a text, so it cannot continue one".to_owned();
             return Err(Error::ModelLoad { path: context.model.path().to_owned(), reason });
@@ -76,27 +77,35 @@ impl Context {
         // SAFETY: the context is alive.
         let n_ctx_of_one = unsafe { sys::llama_n_ctx_seq(raw.as_ptr()) };
         assert_eq!(n_ctx_of_one, limits.n_ctx, "one sequence may use the whole pool, so the pool is unified");
-        context.attach_threads();
+        for n in [n_threads_batch, n_threads] {
+            context.use_threads(n);
+        }
         Ok(context)
     }
 
-    fn attach_threads(&mut self) {
-        // One pool for all decodes: each takes as many of its threads as it wants, and the others sleep.
-        let pool = ThreadPool::new(self.n_threads.max(self.n_threads_batch), POLL);
-        // SAFETY: the pool lives in `self` until after the context is freed.
-        unsafe { sys::llama_attach_threadpool(self.raw.as_ptr(), pool.as_ptr(), pool.as_ptr()) };
-        self.threads = Some(pool);
-    }
-
-    /// Computes with `n_threads` of the threads that there are from now on, few rows or many.
+    /// Computes with `n_threads` from now on, few rows or many.
     pub(super) fn set_threads(&mut self, n_threads: u32) {
         (self.n_threads, self.n_threads_batch) = (n_threads, n_threads);
     }
 
-    /// Tells llama.cpp how many threads compute `plan`. By itself it would take those for prompts wherever there are two rows.
+    /// Gives `plan` its threads. By itself llama.cpp would take those for prompts wherever there are two rows.
     fn use_threads_for(&mut self, plan: &Plan) {
         let is_decoding = plan.rows.iter().all(|row| row.wants_logits);
-        let n_threads = if is_decoding { self.n_threads } else { self.n_threads_batch }.cast_signed();
+        self.use_threads(if is_decoding { self.n_threads } else { self.n_threads_batch });
+    }
+
+    /// Each number of threads has a pool of its own: in a larger one, those without work would wait at full speed.
+    fn use_threads(&mut self, n_threads: u32) {
+        if self.threads.first().is_some_and(|(n, _)| *n == n_threads) {
+            return;
+        }
+        match self.threads.iter().position(|(n, _)| *n == n_threads) {
+            Some(place) => self.threads.swap(0, place),
+            None => self.threads.insert(0, (n_threads, ThreadPool::new(n_threads, POLL))),
+        }
+        let (pool, n_threads) = (self.threads[0].1.as_ptr(), n_threads.cast_signed());
+        // SAFETY: the context is alive, and the pool lives in `self` until after the context is freed.
+        unsafe { sys::llama_attach_threadpool(self.raw.as_ptr(), pool, pool) };
         // SAFETY: the context is alive. Two numbers are stored.
         unsafe { sys::llama_set_n_threads(self.raw.as_ptr(), n_threads, n_threads) };
     }

@@ -31,7 +31,7 @@ const N_STRETCH: u32 = 16;
 /// whose positions end before that.
 const CHUNKS: [u32; 5] = [16, 64, 128, 256, 512];
 
-/// A timed chunk takes about so long, if the smallest one does.
+/// A timed chunk takes about so long, if one of 64 tokens does.
 const CHUNK_TIME: Duration = Duration::from_millis(500);
 
 /// Steps that are timed as one measurement.
@@ -97,7 +97,8 @@ pub struct Tuning {
 /// much of the time is gone, 0 to 1, and 1 at the end; where it returns false, nothing more is measured and nothing is known.
 ///
 /// # Errors
-/// [`Error::InvalidConfig`] if a context does not fit into memory, [`Error::Decode`] if the model cannot compute.
+/// [`Error::InvalidConfig`] if a context does not fit into memory, [`Error::ModelLoad`] if the model knows too few positions,
+/// [`Error::Decode`] if it cannot compute.
 pub fn measure(
     model: &Arc<Model>,
     config: &EngineConfig,
@@ -207,6 +208,11 @@ struct Bench {
 
 impl Bench {
     fn new(model: &Arc<Model>, config: &EngineConfig, flash: bool, n_threads: u32) -> Result<Self> {
+        let n_ctx_train = model.n_ctx_train();
+        if n_ctx_train < 2 * N_STRETCH + CHUNKS[0] {
+            let reason = format!("it was trained on {n_ctx_train} tokens, too few to time it");
+            return Err(Error::ModelLoad { path: model.path().to_owned(), reason });
+        }
         let n_seq_max = u32::from(FIRST_BRANCH + N_BRANCHES);
         let limits = Limits {
             n_slots: u32::from(N_BRANCHES),
@@ -218,15 +224,13 @@ impl Bench {
             max_queue: 1,
             max_token_gap: config.max_token_gap,
         };
-        let most = n_threads.max(threads::n_allowed());
         let config = EngineConfig {
             flash_attention: if flash { FlashAttention::On } else { FlashAttention::Off },
-            n_threads: Some(most),
-            n_threads_batch: Some(most),
+            n_threads: Some(n_threads),
+            n_threads_batch: Some(n_threads),
             ..config.clone()
         };
-        let mut context = Context::new(Arc::clone(model), &config, &limits, n_seq_max)?;
-        context.set_threads(n_threads);
+        let context = Context::new(Arc::clone(model), &config, &limits, n_seq_max)?;
         let token = model.bos_token().unwrap_or(0);
         let mut bench = Self { context, token, stretch: None, n_chunk: CHUNKS[0], n_held: 0, n_cells: 0 };
         // The first decode warms up.
@@ -239,7 +243,7 @@ impl Bench {
         (bench.n_held, bench.n_cells) = (2 * N_STRETCH, 2 * N_STRETCH);
         let n_fit = CHUNK_TIME.div_duration_f64(took) * f64::from(N_STRETCH);
         // The positions that a model was trained on may be all that it has.
-        let n_left = model.n_ctx_train().saturating_sub(bench.n_held);
+        let n_left = n_ctx_train - bench.n_held;
         let is_possible = |n: &u32| *n <= n_left && (*n <= CHUNKS[1] || f64::from(*n) <= n_fit);
         bench.n_chunk = CHUNKS.into_iter().rfind(is_possible).unwrap_or(CHUNKS[0]);
         Ok(bench)
@@ -303,7 +307,7 @@ impl Bench {
                     self.context.fork(PROMPT, id, self.n_held);
                 }
                 // The first one wakes the threads, and tells how many there is time for.
-                let n_steps = if self.step(branches.clone(), self.n_held)? > SLOW_STEP { 1 } else { N_STEPS };
+                let n_steps = n_steps(self.step(branches.clone(), self.n_held)?);
                 let mut took = Duration::ZERO;
                 for i in 1..=n_steps {
                     took += self.step(branches.clone(), self.n_held + i)?;
@@ -320,10 +324,17 @@ impl Bench {
     fn measured_part(&self, work: Work, seconds: f64) -> Duration {
         let part = match work {
             Work::Prompt => f64::from(self.n_chunk) / f64::from(N_PROMPT),
-            Work::Branches => f64::from(N_STEPS + 1) / f64::from(N_BRANCH),
+            Work::Branches => {
+                f64::from(1 + n_steps(Duration::from_secs_f64(seconds / f64::from(N_BRANCH)))) / f64::from(N_BRANCH)
+            }
         };
         Duration::from_secs_f64(seconds * part)
     }
+}
+
+/// How many steps are timed where one takes so long.
+fn n_steps(step: Duration) -> u32 {
+    if step > SLOW_STEP { 1 } else { N_STEPS }
 }
 
 fn unwritten(error: StateError) -> Error {

@@ -106,15 +106,16 @@ impl EngineSide {
         }
     }
 
-    /// Times the prefill of each of `lengths` in an engine that has computed a short prompt before: it needs to know what a row
-    /// costs before it takes as many at once as it may.
+    /// Times the prefill of each of `lengths` in an engine that has computed a prompt before: it needs to know what a row costs
+    /// before it takes as many at once as it may.
     ///
     /// # Errors
     /// A message, when the engine fails.
     pub(crate) fn time_prefills(&self, lengths: &[usize]) -> Result<Vec<Duration>, String> {
         const N_KNOWN: usize = 512;
         let engine = self.start()?;
-        let times = [N_KNOWN].iter().chain(lengths).enumerate().map(|(place, &n_tokens)| {
+        let n_known = lengths.iter().copied().fold(0, usize::max).min(N_KNOWN);
+        let times = std::iter::once(&n_known).chain(lengths).enumerate().map(|(place, &n_tokens)| {
             let mut request = Request::new(Prompt::from_tokens(self.prompt(place, n_tokens)), 0);
             request.max_tokens = Some(1);
             let stream = engine.submit(request, None).map_err(|error| error.to_string())?;
