@@ -4,12 +4,14 @@
 //! It puts tokens into cells as llama.cpp does, and a saved piece knows the text that it was saved after: what is restored in the
 //! wrong place changes everything that is drawn from then on.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
 use crate::request::Token;
+use crate::sampling::{Lexicon, Vocabulary};
 
 /// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the others are printable characters.
 pub const N_VOCAB: usize = 96;
@@ -128,6 +130,7 @@ pub struct FakeRunner {
     ends_at: Option<usize>,
     keeps_plans: bool,
     memory: MemoryKind,
+    lexicon: Lexicon,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -164,6 +167,7 @@ impl FakeRunner {
             ends_at: None,
             keeps_plans: true,
             memory: MEMORY,
+            lexicon: Lexicon::new(Words),
         };
         (runner, control)
     }
@@ -413,12 +417,7 @@ impl Runner for FakeRunner {
     }
 
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {
-        match token {
-            END => {}
-            1 => bytes.push(0xC3),
-            2 => bytes.push(0xA9),
-            token => bytes.push(u8::try_from(token + 29).expect("a token of the vocabulary")),
-        }
+        bytes.extend_from_slice(Words.piece(token));
     }
 
     fn is_end(&self, token: Token) -> bool {
@@ -431,6 +430,65 @@ impl Runner for FakeRunner {
 
     fn suppressed_tokens(&self) -> &[Token] {
         &[SUPPRESSED]
+    }
+
+    fn lexicon(&self) -> Lexicon {
+        self.lexicon.clone()
+    }
+}
+
+/// The vocabulary; it has no token for the end of a line.
+struct Words;
+
+/// The bytes of all tokens but [`END`], each of which has one.
+const BYTES: [u8; N_VOCAB] = {
+    let mut bytes = [0; N_VOCAB];
+    (bytes[1], bytes[2]) = (0xC3, 0xA9);
+    let mut byte = 32;
+    while byte < 125 {
+        bytes[byte as usize - 29] = byte;
+        byte += 1;
+    }
+    bytes
+};
+
+impl Vocabulary for Words {
+    fn n_vocab(&self) -> usize {
+        N_VOCAB
+    }
+
+    fn spelling(&self, token: Token) -> &[u8] {
+        let at = usize::try_from(token).expect("a token of the vocabulary");
+        if token == END { &[] } else { &BYTES[at..=at] }
+    }
+
+    fn spelling_alone(&self, token: Token) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.spelling(token))
+    }
+
+    fn piece(&self, token: Token) -> &[u8] {
+        self.spelling(token)
+    }
+
+    fn tokenize(&self, text: &[u8]) -> Vec<Token> {
+        let token = |byte| (1..).zip(&BYTES[1..]).find(|&(_, known)| known == byte).map(|(token, _)| token);
+        text.iter().filter_map(token).collect()
+    }
+
+    fn newline(&self) -> Option<Token> {
+        None
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        token == END
+    }
+
+    fn end_tokens(&self) -> &[Token] {
+        &[END]
+    }
+
+    fn end_of_turn(&self) -> Option<Token> {
+        Some(END)
     }
 }
 

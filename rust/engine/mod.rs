@@ -30,6 +30,7 @@ pub use stream::{Bell, Completions, MAX_EVENTS_BEHIND, Ready};
 use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::request::{PinnedPrefix, Request, Token};
+use crate::sampling::{Lexicon, Sampler};
 use job::{Job, Waiting};
 use publishing::Published;
 use questions::Question;
@@ -45,6 +46,7 @@ pub struct Engine {
 struct Inner {
     limits: Limits,
     n_vocab: usize,
+    lexicon: Lexicon,
     /// Unbounded, but holds no more than [`Limits::max_queue`] requests, because `n_waiting` counts them.
     commands: mpsc::Sender<Command>,
     published: Arc<Published>,
@@ -89,10 +91,10 @@ impl Engine {
             let published = Arc::clone(&published);
             thread::Builder::new().name("weft-worker".into()).spawn(move || match build() {
                 Ok(runner) => {
-                    let n_vocab = runner.n_vocab();
+                    let model = (runner.n_vocab(), runner.lexicon());
                     let _alive = Alive::new(&published);
                     let worker = Worker::new(runner, limits, received, published);
-                    if tell.send(Ok(n_vocab)).is_ok() {
+                    if tell.send(Ok(model)).is_ok() {
                         worker.run();
                     }
                 }
@@ -101,10 +103,10 @@ impl Engine {
             })
         };
         let worker = worker.map_err(|_| Error::Stopped)?;
-        let n_vocab = told.recv().map_err(|_| Error::Stopped)??;
+        let (n_vocab, lexicon) = told.recv().map_err(|_| Error::Stopped)??;
         let (worker_id, worker) = (worker.thread().id(), Mutex::new(Some(worker)));
         let process_id = std::process::id();
-        Ok(Self { inner: Arc::new(Inner { limits, n_vocab, commands, published, worker, worker_id, process_id }) })
+        Ok(Self { inner: Arc::new(Inner { limits, n_vocab, lexicon, commands, published, worker, worker_id, process_id }) })
     }
 
     /// The numbers that were settled when the model was loaded.
@@ -119,7 +121,7 @@ impl Engine {
     /// [`Error::InvalidRequest`], [`Error::ContextOverflow`] for a prompt of `n_ctx_slot` tokens or more, [`Error::QueueFull`],
     /// [`Error::Stopped`].
     pub fn submit(&self, request: Request, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
-        let Inner { limits, n_vocab, commands, published, .. } = &*self.inner;
+        let Inner { limits, n_vocab, lexicon, commands, published, .. } = &*self.inner;
         request.validate(*n_vocab)?;
         request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         let (n_prompt, n_ctx) = (request.prompt.n_tokens(), limits.n_ctx_slot as usize);
@@ -128,6 +130,8 @@ impl Engine {
         }
         let waiting = Waiting::take_place(&published.n_waiting, limits.max_queue as usize)
             .map_err(|n_waiting| Error::QueueFull { n_waiting })?;
+        // Here and not on the worker's thread, where the running streams would wait for it.
+        Sampler::prepare(&request.sampling, lexicon);
         let (sender, completions) = stream::stream(request.n, bell);
         commands.send(Command::Submit(Box::new(Job::new(request, sender, waiting)))).map_err(|_| Error::Stopped)?;
         Ok(completions)

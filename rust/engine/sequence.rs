@@ -9,7 +9,7 @@ use crate::engine::job::Job;
 use crate::engine::runner::{Runner, SequenceId};
 use crate::engine::text::{Shown, Text};
 use crate::request::{FinishReason, Logprob, Logprobs, SavedPrefix, Token, TokenEvent, Usage};
-use crate::sampling::{self, Sampler};
+use crate::sampling::{self, Lexicon, Sampler};
 
 /// One completion of a request, from its first start in a slot to its end: what survives a preemption.
 ///
@@ -30,6 +30,8 @@ pub(crate) struct Sequence {
     sampler: Sampler,
     text: Text,
     n_probs: usize,
+    /// Whether they are those of what the samplers left.
+    reports_drawn: bool,
     /// What was chosen and not shown yet.
     chosen: Option<Chosen>,
     clock: Clock,
@@ -46,7 +48,7 @@ struct Clock {
 
 impl Sequence {
     /// The next branch of `job` that was never in a slot; of its context it may use `n_ctx_slot` tokens.
-    pub(crate) fn new(request_id: u64, job: &Job, n_ctx_slot: u32, end_tokens: &[Token], now: Instant) -> Self {
+    pub(crate) fn new(request_id: u64, job: &Job, n_ctx_slot: u32, lexicon: &Lexicon, now: Instant) -> Self {
         let prompt = &job.prompt;
         let n_prompt = u32::try_from(prompt.len()).expect("a prompt that fits the context was admitted");
         let n_room = n_ctx_slot - n_prompt;
@@ -56,10 +58,8 @@ impl Sequence {
         };
         let index = job.n_started;
         let seed = job.seed.wrapping_add(index);
-        let mut sampler = Sampler::new(&job.sampling, seed, end_tokens, n_ctx_slot);
-        for &token in prompt {
-            sampler.accept(token);
-        }
+        let mut sampler = Sampler::new(&job.sampling, seed, lexicon, n_ctx_slot);
+        sampler.accept_prompt(prompt);
         Self {
             request_id,
             index,
@@ -70,6 +70,7 @@ impl Sequence {
             sampler,
             text: Text::new(Arc::clone(&job.stops)),
             n_probs: job.sampling.n_probs as usize,
+            reports_drawn: job.sampling.post_sampling_probs,
             chosen: None,
             clock: Clock { started: now, first_token: None, last_token: now },
             n_cached: None,
@@ -105,7 +106,13 @@ impl Sequence {
     /// Chooses the next token from the `logits` after its last one, on whichever thread; [`Sequence::show`] says which.
     pub(crate) fn choose(&mut self, logits: &[f32]) {
         let token = self.sampler.sample(logits);
-        let logprobs = (self.n_probs > 0).then(|| sampling::logprobs(logits, token, self.n_probs));
+        let logprobs = (self.n_probs > 0).then(|| {
+            if self.reports_drawn {
+                self.sampler.logprobs(token, self.n_probs)
+            } else {
+                sampling::logprobs(logits, token, self.n_probs)
+            }
+        });
         self.tokens.push(token);
         self.sampler.accept(token);
         self.chosen = Some(Chosen { token, logprobs });
