@@ -1,6 +1,7 @@
 //! What a caller asks for and what a stream yields: plain data that crosses threads.
 
 mod event;
+mod sampler_kind;
 mod sampling;
 
 use std::ops::Range;
@@ -8,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, TokenEvent, Usage};
-pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplerKind, SamplingParams};
+pub use sampler_kind::SamplerKind;
+pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplingParams};
 
 use crate::error::{Error, Result};
 

@@ -1,12 +1,13 @@
 //! Draws tokens that are about as likely as a target, which moves against what was drawn lately.
 //!
-//! Source: MrJackSpade and ddh0, "Adaptive-p", llama.cpp #17927: the logits give way to a hill around the target, quadratic near it
+//! Source: `MrJackSpade` and ddh0, "Adaptive-p", llama.cpp #17927: the logits give way to a hill around the target, quadratic near it
 //! and linear far away.
 
 use crate::request::Token;
-use crate::sampling::candidates::{Candidate, Candidates};
+use crate::sampling::candidates::Candidates;
 use crate::sampling::draw::draw_discrete;
 use crate::sampling::rng::Mt19937;
+use crate::sampling::row::Candidate;
 
 /// The hill's width in probability, its height and its steepness in logits.
 const WIDTH: f32 = 0.3;
@@ -68,7 +69,7 @@ impl Adaptive {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::candidates::Row;
+    use crate::sampling::row::Row;
 
     fn candidates() -> Candidates {
         let logits = [0.05_f32, 0.5, 0.15, 0.3].map(f32::ln);
@@ -108,7 +109,7 @@ mod tests {
         adaptive.pending = Some((1, 0.5));
         adaptive.accept(2);
         adaptive.accept(1);
-        assert!(adaptive.sum == sum && adaptive.pending.is_none());
+        assert_eq!((adaptive.sum.to_bits(), adaptive.pending), (sum.to_bits(), None));
     }
 
     #[test]

@@ -29,7 +29,9 @@ impl Breakers {
         let texts: Vec<&[u8]> =
             texts.iter().map(|text| &text.as_bytes()[..text.len().min(MAX_BYTES)]).filter(|text| !text.is_empty()).collect();
         let mut begins_one = [false; 256];
-        texts.iter().for_each(|text| begins_one[usize::from(text[0])] = true);
+        for text in &texts {
+            begins_one[usize::from(text[0])] = true;
+        }
         // The rests of each text, by where they begin; most are never needed.
         let mut rests: Vec<BTreeMap<usize, Vec<Token>>> = vec![BTreeMap::new(); texts.len()];
         let n_vocab = vocabulary.n_vocab();

@@ -4,66 +4,11 @@ use std::ops::Range;
 
 use crate::request::Token;
 use crate::sampling::order;
+use crate::sampling::row::{Candidate, Row, position, rank, ranked_logit, ranked_position, token_at};
 
 /// Rows of at least this many logits for each of the `k` tokens to keep are cut into wide chunks. Measured: the width balances the
 /// number of chunks against what is looked at again, `k` chunks.
 const WIDE_PER_KEPT: usize = 512;
-
-/// A token that may be drawn.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Candidate {
-    pub(crate) token: Token,
-    pub(crate) logit: f32,
-}
-
-impl Candidate {
-    /// A number that is smaller the better the candidate is.
-    fn rank(self) -> u64 {
-        rank(self.logit, self.token.unsigned_abs())
-    }
-}
-
-/// A row of logits in which a few tokens have others than the model gave.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Row<'a> {
-    /// The model's, by token id.
-    pub(crate) logits: &'a [f32],
-    /// What stands in place of them, in order of token id, each token once and inside of the row.
-    pub(crate) patches: &'a [Candidate],
-}
-
-impl Row<'_> {
-    /// Sum of `exp(logit − best)` over the tokens that may be drawn, in order of token id and in single precision, as llama.cpp sums.
-    pub(crate) fn total_weight(&self, best: f32) -> f32 {
-        self.fold(0.0, |sum, logit| sum + (logit - best).exp())
-    }
-
-    /// Folds the logits of the tokens that may be drawn, in order of token id.
-    pub(crate) fn fold<T>(&self, start: T, mut add: impl FnMut(T, f32) -> T) -> T {
-        let mut add = |folded: T, &logit: &f32| if logit >= f32::MIN { add(folded, logit) } else { folded };
-        let (mut folded, mut start) = (start, 0);
-        for patch in self.patches {
-            let end = position(patch.token);
-            folded = self.logits[start..end].iter().fold(folded, &mut add);
-            folded = add(folded, &patch.logit);
-            start = end + 1;
-        }
-        self.logits[start..].iter().fold(folded, add)
-    }
-
-    /// The logits of chunk `index`, patched; what lies beyond the row is −∞.
-    fn chunk<const WIDTH: usize>(&self, index: usize) -> [f32; WIDTH] {
-        let mut chunk = [f32::NEG_INFINITY; WIDTH];
-        let start = index * WIDTH;
-        let logits = &self.logits[start..self.logits.len().min(start + WIDTH)];
-        chunk[..logits.len()].copy_from_slice(logits);
-        let first = self.patches.partition_point(|patch| position(patch.token) < start);
-        for patch in self.patches[first..].iter().take_while(|patch| position(patch.token) < start + WIDTH) {
-            chunk[position(patch.token) - start] = patch.logit;
-        }
-        chunk
-    }
-}
 
 /// The tokens that may be drawn. A token whose logit is −∞ or NaN is none of them; one of +∞ has the greatest finite logit.
 ///
@@ -189,7 +134,9 @@ impl Candidates {
         probabilities.clear();
         probabilities.extend(list.iter().map(|candidate| (candidate.logit - best).exp()));
         let total = probabilities.iter().fold(0.0_f32, |sum, weight| sum + weight);
-        probabilities.iter_mut().for_each(|weight| *weight /= total);
+        for weight in probabilities.iter_mut() {
+            *weight /= total;
+        }
         (list, probabilities)
     }
 
@@ -289,16 +236,6 @@ impl Candidates {
     }
 }
 
-/// Where a token of the row stands in it.
-fn position(token: Token) -> usize {
-    usize::try_from(token).expect("a token of the row is not negative")
-}
-
-/// The token at a place of the row.
-fn token_at(position: usize) -> Token {
-    Token::try_from(position).expect("a row is at most as long as there are token ids")
-}
-
 /// The greatest of some logits; NaN counts as −∞.
 fn greatest<const WIDTH: usize>(logits: &[f32; WIDTH]) -> f32 {
     // Sixteen maxima side by side, so that the comparisons become vector instructions without reordering any.
@@ -316,25 +253,6 @@ fn greatest<const WIDTH: usize>(logits: &[f32; WIDTH]) -> f32 {
         half /= 2;
     }
     lanes[0]
-}
-
-/// A number that is smaller the better the logit is, and among equal logits the lower the position. The logit must not be NaN.
-fn rank(logit: f32, position: u32) -> u64 {
-    // Adding zero makes −0 and 0 one number. Flipped like this, the bits of floats are ordered as the floats are.
-    let bits = (logit + 0.0).to_bits();
-    let ascending = if bits >> 31 == 0 { bits | 0x8000_0000 } else { !bits };
-    (u64::from(!ascending) << 32) | u64::from(position)
-}
-
-/// The logit that a rank was made of.
-fn ranked_logit(rank: u64) -> f32 {
-    let ascending = !u32::try_from(rank >> 32).expect("the upper half of 64 bits");
-    f32::from_bits(if ascending >> 31 == 1 { ascending & 0x7fff_ffff } else { !ascending })
-}
-
-/// The position that a rank was made of.
-fn ranked_position(rank: u64) -> usize {
-    usize::try_from(rank & 0xffff_ffff).expect("an index fits into a usize")
 }
 
 fn chunk_rank<const WIDTH: usize>(row: Row<'_>, index: usize) -> u64 {

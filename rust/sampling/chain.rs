@@ -1,12 +1,13 @@
 //! The steps between a row of logits and the draw: those that have an effect, in their order.
 
 use crate::request::{SamplerKind, SamplingParams, Token};
-use crate::sampling::candidates::{Candidates, Row};
+use crate::sampling::candidates::Candidates;
 use crate::sampling::filters;
 use crate::sampling::history::{History, Penalty};
 use crate::sampling::infill::infill;
 use crate::sampling::lexicon::Lexicon;
 use crate::sampling::patches::Patches;
+use crate::sampling::row::Row;
 use crate::sampling::tail_free::tail_free;
 use crate::sampling::temperature::{self, Dynamic};
 use crate::sampling::top_n_sigma::{take_top_n_sigma, top_n_sigma};
@@ -153,7 +154,10 @@ impl Step {
             SamplerKind::Temperature if p.dynatemp_range > 0.0 => {
                 Some(Self::DynamicTemperature(Dynamic::new(p.temperature, p.dynatemp_range, p.dynatemp_exponent)))
             }
-            SamplerKind::Temperature => (p.temperature != 1.0).then_some(Self::Temperature(p.temperature)),
+            SamplerKind::Temperature => {
+                let is_neutral = p.temperature.to_bits() == 1.0_f32.to_bits();
+                (!is_neutral).then_some(Self::Temperature(p.temperature))
+            }
             SamplerKind::Infill => Some(Self::Infill),
             // It takes the place of the draw.
             SamplerKind::AdaptiveP => None,
@@ -163,8 +167,13 @@ impl Step {
     /// Whether the likeliest candidate is among those that it leaves, and still the likeliest.
     fn keeps_best(&self) -> bool {
         match self {
-            Self::TopNSigma(_) | Self::TopK(_) | Self::TailFree(_) | Self::TopP(_) | Self::MinP(_) => true,
-            Self::Temperature(_) | Self::DynamicTemperature(_) => true,
+            Self::TopNSigma(_)
+            | Self::TopK(_)
+            | Self::TailFree(_)
+            | Self::TopP(_)
+            | Self::MinP(_)
+            | Self::Temperature(_)
+            | Self::DynamicTemperature(_) => true,
             Self::Penalize(_) | Self::Typical(_) | Self::Xtc(_) | Self::Infill => false,
         }
     }

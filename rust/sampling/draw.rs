@@ -1,7 +1,8 @@
 //! The two ways in which one candidate is drawn.
 
-use crate::sampling::candidates::{Candidate, Candidates};
+use crate::sampling::candidates::Candidates;
 use crate::sampling::rng::Mt19937;
+use crate::sampling::row::Candidate;
 
 /// The candidate at `uniform`, of `[0, 1)`, of the summed probabilities, in the order of the list; `None` where there is none.
 /// This is what llama.cpp's `dist` draws.
@@ -41,7 +42,7 @@ pub(crate) fn draw_discrete(probabilities: &[f32], n_all: usize, rng: &mut Mt199
 mod tests {
     use super::*;
     use crate::request::Token;
-    use crate::sampling::candidates::Row;
+    use crate::sampling::row::Row;
 
     const PROBABILITIES: [f32; 5] = [0.1, 0.4, 0.05, 0.3, 0.15];
 

@@ -81,7 +81,7 @@ pub(crate) fn min_p(candidates: &mut Candidates, p: f32, min_keep: usize) {
 mod tests {
     use super::*;
     use crate::request::Token;
-    use crate::sampling::candidates::Row;
+    use crate::sampling::row::Row;
 
     /// Candidates of these probabilities, by token id.
     fn unsorted(probabilities: &[f32]) -> Candidates {

@@ -129,12 +129,11 @@ mod tests {
         let mut patched = Candidates::default();
         patched.keep_all(patches.row(&LOGITS));
         assert_eq!(candidates.list, patched.list);
-        patched
-            .list
-            .iter()
-            .map(|candidate| (candidate.token, candidate.logit))
-            .filter(|&(token, logit)| logit != LOGITS[token as usize])
-            .collect()
+        let changed = patched.list.iter().filter(|candidate| {
+            let before = LOGITS[usize::try_from(candidate.token).unwrap()];
+            candidate.logit.to_bits() != before.to_bits()
+        });
+        changed.map(|candidate| (candidate.token, candidate.logit)).collect()
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //!
 //! Source: ggerganov, "Infill sampler", llama.cpp #9896.
 
-use crate::sampling::candidates::{Candidate, Candidates};
+use crate::sampling::candidates::Candidates;
 use crate::sampling::lexicon::Vocabulary;
+use crate::sampling::row::Candidate;
 
 /// Tokens less likely than this, after the merging, are dropped.
 const LEAST: f32 = 0.2;
@@ -20,6 +21,8 @@ struct Merged {
 
 /// Keeps only end tokens where they are likely against so many candidates; else those that, with everything that begins as they
 /// do, are likely enough, and every end token. Where that leaves no token of the text, the text ends.
+///
+/// llama.cpp also leaves end tokens that are banned, which nobody draws; here they are not even counted.
 pub(crate) fn infill(candidates: &mut Candidates, vocabulary: &dyn Vocabulary) {
     candidates.sort_all();
     let n_all = candidates.n_all();
@@ -94,9 +97,9 @@ fn merge(merged: &mut [Merged], vocabulary: &dyn Vocabulary) {
 mod tests {
     use super::*;
     use crate::request::Token;
-    use crate::sampling::candidates::Row;
     use crate::sampling::lexicon::tests::Pieces;
     use crate::sampling::rng::Mt19937;
+    use crate::sampling::row::Row;
 
     /// Tokens 0 and 1 end the text.
     const PIECES: [&str; 10] = ["</s>", "<eot>", " a", " an", " ant", "b", "c", "d", "e", "f"];

@@ -6,24 +6,25 @@
 mod adaptive;
 mod breakers;
 pub(crate) mod candidates;
-mod chain;
-pub(crate) mod draw;
-pub(crate) mod dry;
-pub(crate) mod filters;
+pub(crate) mod chain;
+mod draw;
+mod dry;
+mod filters;
 mod history;
 mod infill;
 mod lexicon;
 mod logprobs;
 mod mirostat;
 mod order;
-pub(crate) mod patches;
-pub(crate) mod penalties;
+mod patches;
+mod penalties;
 pub(crate) mod rng;
-pub(crate) mod tail_free;
-pub(crate) mod temperature;
+mod row;
+mod tail_free;
+mod temperature;
 pub mod threads;
-pub(crate) mod top_n_sigma;
-pub(crate) mod typical;
+mod top_n_sigma;
+mod typical;
 mod xtc;
 
 pub use lexicon::{Lexicon, Vocabulary};
@@ -287,5 +288,66 @@ mod tests {
         let mut sampler = sampler(&SamplingParams { temperature: 1e-39, ..open() });
         assert!((0..100).all(|_| sampler.sample(&[29.0, 30.0, -5.0]) == 1));
         assert!((0..100).all(|_| sampler.sample(&[-29.0, -28.0]) == 1));
+    }
+
+    /// The row's probabilities are 0.5, 0.3 and 0.2.
+    fn named(samplers: &[SamplerKind]) -> Sampler {
+        let params = SamplingParams { samplers: samplers.to_vec(), temperature: 0.0, top_k: 2, ..open() };
+        sampler(&params)
+    }
+
+    #[test]
+    fn steps_that_are_not_named_have_no_effect() {
+        let row = [0.5_f32, 0.3, 0.2].map(f32::ln);
+        let n_distinct = |mut sampler: Sampler| {
+            let drawn: std::collections::BTreeSet<Token> = (0..200).map(|_| sampler.sample(&row)).collect();
+            drawn.len()
+        };
+        assert_eq!(n_distinct(named(&[])), 3);
+        assert_eq!(n_distinct(named(&[SamplerKind::TopK])), 2);
+        assert_eq!(n_distinct(named(&[SamplerKind::TopK, SamplerKind::Temperature])), 1);
+    }
+
+    #[test]
+    fn the_order_of_steps_matters() {
+        let row = [0.5_f32, 0.3, 0.2].map(f32::ln);
+        let penalties = SamplingParams { presence_penalty: 9.0, top_k: 1, temperature: 1.0, ..open() };
+        let of = |samplers: &[SamplerKind]| {
+            let mut sampler = sampler(&SamplingParams { samplers: samplers.to_vec(), ..penalties.clone() });
+            sampler.accept(0);
+            sampler.sample(&row)
+        };
+        assert_eq!(of(&[SamplerKind::Penalties, SamplerKind::TopK]), 1);
+        assert_eq!(of(&[SamplerKind::TopK, SamplerKind::Penalties]), 0);
+    }
+
+    #[test]
+    fn what_the_steps_left_has_log_probabilities() {
+        let row = [0.5_f32, 0.2, 0.3].map(f32::ln);
+        let mut two = sampler(&SamplingParams { top_k: 2, ..open() });
+        two.sample(&row);
+        let (chosen, top) = two.logprobs(2, 5);
+        assert!((chosen.exp() - 0.375).abs() < 1e-6, "{chosen}");
+        assert_eq!(top.iter().map(|&(token, _)| token).collect::<Vec<_>>(), [0, 2]);
+        assert!((top[0].1.exp() - 0.625).abs() < 1e-6);
+        assert_eq!(top[1].1.to_bits(), chosen.to_bits());
+        assert!(two.logprobs(1, 1).0 < f32::MIN);
+        let mut none = sampler(&greedy());
+        none.sample(&row);
+        assert_eq!(none.logprobs(0, 3), (0.0, vec![(0, 0.0)]));
+        none.sample(&[f32::NAN]);
+        assert_eq!(none.logprobs(0, 3), (f32::NEG_INFINITY, vec![]));
+    }
+
+    #[test]
+    fn mirostat_takes_the_place_of_the_chain() {
+        let row = [0.5_f32, 0.3, 0.2].map(f32::ln);
+        for mirostat in [Mirostat::V1, Mirostat::V2] {
+            let params = SamplingParams { mirostat, top_k: 1, presence_penalty: 100.0, mirostat_tau: 9.0, ..open() };
+            let mut sampler = sampler(&params);
+            sampler.accept_prompt(&[0]);
+            assert!((0..50).any(|_| sampler.sample(&row) == 0), "{mirostat:?}");
+            assert!(mirostat == Mirostat::V1 || (0..50).any(|_| sampler.sample(&row) == 2));
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The tokens of a row whose logits are not what the model gave, told apart so that the row itself is never copied.
 
 use crate::request::{SamplingParams, Token};
-use crate::sampling::candidates::{Candidate, Row};
+use crate::sampling::row::{Candidate, Row};
 
 /// Biases, and what the last row's tokens were changed to.
 #[derive(Debug, Clone)]

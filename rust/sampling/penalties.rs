@@ -51,7 +51,9 @@ impl Penalties {
             let count = |equals: &[Token]| (equals[0], u32::try_from(equals.len()).expect("a window fits into a context"));
             self.counts.extend(sorted.chunk_by(|a, b| a == b).map(count));
         } else {
-            last.iter().for_each(|&token| self.accept(token));
+            for &token in last {
+                self.accept(token);
+            }
         }
     }
 
@@ -105,7 +107,9 @@ mod tests {
     fn penalised(params: &SamplingParams, history: &[Token]) -> Vec<(Token, f32, f32)> {
         let mut one_by_one = Penalties::new(params, Some(9), 100).unwrap();
         let mut together = one_by_one.clone();
-        history.iter().for_each(|&token| one_by_one.accept(token));
+        for &token in history {
+            one_by_one.accept(token);
+        }
         together.accept_all(history);
         assert_eq!(one_by_one.counts(), together.counts());
         let at = |logit, (token, count)| together.penalize(token, logit, count);

@@ -37,7 +37,7 @@ pub(crate) fn tail_free(candidates: &mut Candidates, z: f32, min_keep: usize) {
 mod tests {
     use super::*;
     use crate::request::Token;
-    use crate::sampling::candidates::Row;
+    use crate::sampling::row::Row;
 
     fn kept(probabilities: &[f32], z: f32, min_keep: usize) -> Vec<Token> {
         let logits: Vec<f32> = probabilities.iter().map(|p| p.ln()).collect();

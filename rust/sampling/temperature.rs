@@ -51,7 +51,7 @@ impl Dynamic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sampling::candidates::Row;
+    use crate::sampling::row::Row;
 
     fn of(logits: &[f32]) -> Candidates {
         let mut candidates = Candidates::default();

@@ -2,7 +2,8 @@
 //!
 //! Source: Tang et al., "Top-nσ: Not All Logits Are You Need", 2024; sums and roundings are those of llama.cpp's `top_n_sigma`.
 
-use crate::sampling::candidates::{Candidates, Row};
+use crate::sampling::candidates::Candidates;
+use crate::sampling::row::Row;
 
 /// Keeps the candidates whose logits are at most `n`, a number above 0, standard deviations below the greatest.
 pub(crate) fn top_n_sigma(candidates: &mut Candidates, n: f32) {
@@ -96,6 +97,6 @@ mod tests {
 
     #[test]
     fn logits_without_bounds_do_not_empty_the_list() {
-        assert_eq!(kept(&[1.0, f32::INFINITY, 2.0], 1.0).contains(&1), true);
+        assert!(kept(&[1.0, f32::INFINITY, 2.0], 1.0).contains(&1));
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn typical(candidates: &mut Candidates, p: f32, min_keep: usize) {
 mod tests {
     use super::*;
     use crate::request::Token;
-    use crate::sampling::candidates::Row;
+    use crate::sampling::row::Row;
 
     fn kept(probabilities: &[f32], p: f32, min_keep: usize) -> Vec<Token> {
         let logits: Vec<f32> = probabilities.iter().map(|p| p.ln()).collect();

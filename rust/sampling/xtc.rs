@@ -43,7 +43,7 @@ impl Xtc {
 mod tests {
     use super::*;
     use crate::request::Token;
-    use crate::sampling::candidates::Row;
+    use crate::sampling::row::Row;
 
     fn kept(xtc: &mut Xtc, probabilities: &[f32], min_keep: usize) -> Vec<Token> {
         let logits: Vec<f32> = probabilities.iter().map(|p| p.ln()).collect();
