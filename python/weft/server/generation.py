@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from weft import Completions, Finished, Request, Token
+from weft.server.request_line import current_line
 from weft.server.tally import Tally
 
 __all__ = ["Generation"]
@@ -19,6 +20,9 @@ class Generation:
         self._reading: dict[asyncio.Task[list[Token | Finished]], int] = {}
         self._is_begun = False
         self.closed = asyncio.Event()
+        if (line := current_line()) is not None:
+            line.expect(requests)
+        self._line = line
 
     async def next_batches(self) -> list[tuple[int, list[Token | Finished]]]:
         """All events that are ready, with the position of their prompt; at least one, and none once all have finished."""
@@ -27,8 +31,10 @@ class Generation:
             batches = [(0, batch)] if batch else []
         else:
             batches = await self._next_of_several()
-        for _, events in batches:
+        for prompt, events in batches:
             self._tally.watch(events)
+            if self._line is not None:
+                self._line.watch(prompt, events)
         return batches
 
     async def _next_of_several(self) -> list[tuple[int, list[Token | Finished]]]:
