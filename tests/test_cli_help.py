@@ -1,13 +1,17 @@
 """What is printed in place of serving."""
 
 import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from weft.accepted import ACCEPTED
 from weft.cli import TUNE, parse
 from weft.settings import table
+
+ROOT = Path(__file__).parent.parent
 
 
 def _printed(arguments: list[str], capsys: pytest.CaptureFixture[str], environ: dict[str, str] | None = None) -> str:
@@ -67,3 +71,10 @@ def test_a_flag_of_serving_is_unknown_to_tuning(capsys: pytest.CaptureFixture[st
         parse(["--port", "80"], {}, TUNE)
     assert ended.value.code == 2
     assert "python -m weft tune: error: unknown argument --port" in capsys.readouterr().err
+
+
+def test_the_page_of_flags_is_up_to_date() -> None:
+    made = subprocess.run(
+        [sys.executable, ROOT / "scripts/flag_table.py"], capture_output=True, text=True, check=True, timeout=20
+    )
+    assert (ROOT / "docs/flags.md").read_text(encoding="utf-8") == made.stdout, "scripts/flag_table.py > docs/flags.md"

@@ -59,6 +59,7 @@ class ChatSettings:
             Way(("--reasoning-preserve",), value={"preserve_reasoning": True}),
             Way(("--no-reasoning-preserve",), value={"preserve_reasoning": False}),
             Way((), _preserving, env="LLAMA_ARG_REASONING_PRESERVE"),
+            Way((), json_object, env="LLAMA_CHAT_TEMPLATE_KWARGS"),
         ),
         env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
         help="JSON object of variables that the template sees; --reasoning on|off sets its enable_thinking,"
