@@ -37,11 +37,21 @@ class Accepted:
 
     def verdict(self, value: str | None) -> Meaning:
         """What becomes of the flag with this value; None is without one."""
-        return Meaning.ALWAYS if value in self.neutral else self.meaning
+        return Meaning.ALWAYS if any(_is_same(value, neutral) for neutral in self.neutral) else self.meaning
 
     def is_asked_by(self, variable: str) -> bool:
         """Whether the value of its variable asks for it; ValueError where it is none for a switch."""
         return self.n_values > 0 or boolean(variable) == self.env_asks
+
+
+def _is_same(value: str | None, neutral: str) -> bool:
+    """Whether two texts are the same, or the same number."""
+    if value is None or value == neutral:
+        return value == neutral
+    try:
+        return float(value) == float(neutral)
+    except ValueError:
+        return False
 
 
 def _always(*names: str, why: str, env: str | None = None) -> Accepted:
@@ -250,12 +260,12 @@ def _missing_values() -> Iterator[Accepted]:
     why = "positions are encoded as the model's file says"
     yield _missing("--rope-scaling", env="LLAMA_ARG_ROPE_SCALING_TYPE", why=why)
     yield _missing("--rope-scale", env="LLAMA_ARG_ROPE_SCALE", why=why)
-    yield _missing("--rope-freq-base", env="LLAMA_ARG_ROPE_FREQ_BASE", neutral=("0", "0.0"), why=why)
-    yield _missing("--rope-freq-scale", env="LLAMA_ARG_ROPE_FREQ_SCALE", neutral=("0", "0.0"), why=why)
+    yield _missing("--rope-freq-base", env="LLAMA_ARG_ROPE_FREQ_BASE", neutral=("0",), why=why)
+    yield _missing("--rope-freq-scale", env="LLAMA_ARG_ROPE_FREQ_SCALE", neutral=("0",), why=why)
     yield _missing("--yarn-orig-ctx", env="LLAMA_ARG_YARN_ORIG_CTX", neutral=("0",), why=why)
     for name in ("ext-factor", "attn-factor", "beta-slow", "beta-fast"):
         env = f"LLAMA_ARG_YARN_{name.upper().replace('-', '_')}"
-        yield _missing(f"--yarn-{name}", env=env, neutral=("-1", "-1.0", "-1.00"), why=why)
+        yield _missing(f"--yarn-{name}", env=env, neutral=("-1",), why=why)
     why = "a slot's share is set by -c, the number of slots times the share, with --no-kv-unified"
     yield _missing("--kv-unified-per-slot", env="LLAMA_ARG_KV_UNIFIED_PER_SLOT", why=why)
 
