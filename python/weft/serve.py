@@ -177,6 +177,13 @@ def _worker(settings: Settings, line: Connection) -> Callable[..., Any]:
         max_token_gap_ms=settings.max_token_gap_ms,
         mmap=settings.mmap,
         mlock=settings.mlock,
+        direct_io=settings.direct_io,
+        check_tensors=settings.check_tensors,
+        devices=settings.devices,
+        split_mode=settings.split_mode,
+        main_gpu=settings.main_gpu,
+        tensor_split=settings.tensor_split,
+        numa=settings.numa,
         on_progress=bar(f"loading {Path(settings.model or DEMO_MODEL).name}") if settings.verbosity >= 3 else None,
     )
 

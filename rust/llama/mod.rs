@@ -11,6 +11,7 @@ mod gguf;
 mod identity;
 mod kinds;
 mod kv_size;
+mod load;
 mod logging;
 pub mod machine;
 mod memory;
