@@ -57,6 +57,7 @@ from weft.settings import Settings
         ("--presence-penalty -0.5 --frequency-penalty 0.5", {"presence_penalty": -0.5, "frequency_penalty": 0.5}),
         ("--ignore-eos", {"ignore_eos": True}),
         ("--ctx_size 512", {"ctx_size": 512}),
+        ("--num-ctx-tokens 512 --num-threads 3", {"ctx_size": 512, "threads": 3}),
         ("--ctx_size=512", {"ctx_size": 512}),
         ("-np4", {"slots": 4}),
         ("-n-1", {"n_predict": None}),
