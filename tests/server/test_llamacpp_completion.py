@@ -8,72 +8,11 @@ import pytest
 from tests.helpers import How
 from tests.server.conftest import PROMPT
 from tests.server.live import events_of
-from tests.server.matchers import COUNT, LOGPROB, SEED, SOME_TEXT, TEXT, TIMINGS, Json
+from tests.server.matchers import COUNT, LOGPROB, SETTINGS, SOME_TEXT, TEXT, TIMINGS, Json
 from weft.server.service import LONG_TEXT
 
 END_TOKEN = 2
 """`</s>` of the demo model."""
-
-SETTINGS = {
-    "seed": SEED,
-    "temperature": 0.8,
-    "dynatemp_range": 0.0,
-    "dynatemp_exponent": 1.0,
-    "top_k": 40,
-    "top_p": 0.95,
-    "min_p": 0.05,
-    "top_n_sigma": -1.0,
-    "xtc_probability": 0.0,
-    "xtc_threshold": 0.1,
-    "typical_p": 1.0,
-    "repeat_last_n": 64,
-    "repeat_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "dry_multiplier": 0.0,
-    "dry_base": 1.75,
-    "dry_allowed_length": 2,
-    "dry_penalty_last_n": 64,
-    "dry_sequence_breakers": ["\n", ":", '"', "*"],
-    "mirostat": 0,
-    "mirostat_tau": 5.0,
-    "mirostat_eta": 0.1,
-    "adaptive_target": -1.0,
-    "adaptive_decay": 0.9,
-    "stop": [],
-    "max_tokens": -1,
-    "n_predict": -1,
-    "n_keep": 0,
-    "n_discard": 0,
-    "n_indent": 0,
-    "t_max_predict_ms": -1,
-    "ignore_eos": False,
-    "stream": False,
-    "logit_bias": [],
-    "n_probs": 0,
-    "min_keep": 0,
-    "grammar": "",
-    "grammar_lazy": False,
-    "grammar_triggers": [],
-    "preserved_tokens": [],
-    "chat_format": "Content-only",
-    "reasoning_format": "none",
-    "reasoning_in_content": False,
-    "generation_prompt": "",
-    "samplers": ["penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "xtc", "temperature"],
-    "speculative.types": "none",
-    "timings_per_token": False,
-    "post_sampling_probs": False,
-    "backend_sampling": False,
-    "lora": [],
-    "n_ctx": 1024,
-    "model": "storyteller",
-    "tfs_z": 1.0,
-    "penalize_nl": True,
-    "penalty_prompt_tokens": [],
-    "use_penalty_prompt_tokens": False,
-}
-"""What a request that says nothing gets: llama-server's names of today, then those of 2024."""
 
 
 async def complete(client: httpx.AsyncClient, **body: Json) -> Json:

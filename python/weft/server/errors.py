@@ -91,10 +91,11 @@ class StillLoadingError(Exception):
 
 
 class SlotsBusyError(Exception):
-    """Every slot is busy, and the client asked to be told; `health` is what it is told beside the error."""
+    """Every slot is busy, and the client asked to be told. The fields of `health` stand beside the error."""
 
     def __init__(self, health: msgspec.Struct | None = None) -> None:
-        self.health = health
+        fields = {} if health is None else msgspec.structs.asdict(health)
+        self.beside = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
         super().__init__("no slot available")
 
 
@@ -185,6 +186,6 @@ def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[byte
     headers = error.headers if isinstance(error, HTTPException) else None
     if isinstance(error, QueueFull):
         headers = {"retry-after": str(RETRY_AFTER_S)}
-    beside = msgspec.structs.asdict(error.health) if isinstance(error, SlotsBusyError) and error.health is not None else {}
+    beside = error.beside if isinstance(error, SlotsBusyError) else {}
     body = msgspec.json.encode({"error": described} | beside)
     return Response(body, status_code=described.code, media_type="application/json", headers=headers)

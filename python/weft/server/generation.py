@@ -51,7 +51,7 @@ class Generation:
 
     def _watch(self, prompt: int, events: Sequence[Token | Finished]) -> None:
         for event in events:
-            if not isinstance(event, Token):
+            if isinstance(event, Finished) or is_progress(event):
                 continue
             if "\n" in event.text:
                 self._with_new_line.add((prompt, event.index))

@@ -1,6 +1,7 @@
 """From fields to requests: what a body leaves unsaid comes from the settings, and from the request's own defaults."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -149,9 +150,9 @@ def _seed(seed: int | None) -> int | None:
     return None if seed in (None, -1, RANDOM_SEED) else seed % 2**32
 
 
-def _breakers(body: CompletionFields, settings: Settings) -> list[str]:
+def _breakers(body: CompletionFields, settings: Settings) -> Sequence[str]:
     if body.dry_sequence_breakers is None:
-        return list(_default(settings, "dry_sequence_breakers"))
+        return _default(settings, "dry_sequence_breakers")  # type: ignore[no-any-return]
     if not body.dry_sequence_breakers:
         raise InvalidRequest("dry_sequence_breakers", "dry_sequence_breakers is empty; it must be a list of one text or more")
     return body.dry_sequence_breakers

@@ -12,7 +12,6 @@ from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent
 from weft.server.report import (
     Branches,
     CompletionProbability,
-    CompletionProbabilityAfter,
     CompletionResult,
     PromptProgress,
     Running,
@@ -22,8 +21,6 @@ from weft.server.submission import Submission
 from weft.settings import Settings
 
 __all__ = ["Results", "Stream", "paths", "submission"]
-
-Probability = CompletionProbability | CompletionProbabilityAfter
 
 
 def submission(data: CompletionBody, settings: Settings) -> Submission:
@@ -64,7 +61,7 @@ class _Form:
         self._paths = paths(data)
         self._post_sampling = data.post_sampling_probs is True
 
-    def _probability(self, token: Token) -> Probability | None:
+    def _probability(self, token: Token) -> CompletionProbability | None:
         if token.logprobs is None:
             return None
         return completion_probability(token.logprobs, post_sampling=self._post_sampling)
@@ -129,7 +126,7 @@ class Results(_Form):
         self._with_tokens = data.return_tokens is True
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[int]] = {}
-        self._probabilities: dict[int, list[Probability]] = {}
+        self._probabilities: dict[int, list[CompletionProbability]] = {}
         self._results: list[CompletionResult] = []
 
     def add(self, prompt: int, events: Sequence[Token | Finished]) -> None:

@@ -8,7 +8,6 @@ import msgspec
 from weft.server.body import CompletionFields
 from weft.server.report import (
     CompletionProbability,
-    CompletionProbabilityAfter,
     GenerationSettings,
     PromptProgress,
     Timings,
@@ -53,7 +52,7 @@ class CompletionEvent(msgspec.Struct):
     id_slot: int
     tokens_predicted: int
     tokens_evaluated: int
-    completion_probabilities: list[CompletionProbability | CompletionProbabilityAfter] | msgspec.UnsetType = msgspec.UNSET
+    completion_probabilities: list[CompletionProbability] | msgspec.UnsetType = msgspec.UNSET
     timings: Timings | msgspec.UnsetType = msgspec.UNSET
     prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
 
@@ -146,12 +145,12 @@ class BusySlot(GenerationSettings, kw_only=True):
 
 
 class Health(msgspec.Struct):
-    """The model is loaded. `slots` are there where they are asked for."""
+    """The model is loaded. `slots` are there where they are asked for, as `/slots` lists them."""
 
     status: str
     slots_idle: int
     slots_processing: int
-    slots: list[Slot | BusySlot] | msgspec.UnsetType = msgspec.UNSET
+    slots: list[Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 class SlotActionBody(msgspec.Struct):

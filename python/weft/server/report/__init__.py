@@ -2,7 +2,6 @@
 
 from weft.server.report.probabilities import (
     CompletionProbability,
-    CompletionProbabilityAfter,
     TokenLogprob,
     TokenLogprobs,
     TokenProb,
@@ -19,7 +18,6 @@ from weft.server.report.timings import Timings, timings
 __all__ = [
     "Branches",
     "CompletionProbability",
-    "CompletionProbabilityAfter",
     "CompletionResult",
     "GenerationSettings",
     "PromptProgress",

@@ -8,7 +8,6 @@ from weft import Logprob, Logprobs
 
 __all__ = [
     "CompletionProbability",
-    "CompletionProbabilityAfter",
     "TokenLogprob",
     "TokenLogprobs",
     "TokenProb",
@@ -59,16 +58,16 @@ class Candidate(msgspec.Struct):
     tok_str: str
 
 
-class CompletionProbability(TokenLogprobs):
-    """The same with the fields of 2024: `content` is the token, `probs` are the most likely ones."""
+class CompletionProbability(msgspec.Struct, kw_only=True):
+    """One token of `/completion`: [`TokenLogprobs`] or, after the samplers, [`TokenProbs`], with the last two fields of 2024."""
 
-    content: str
-    probs: list[Candidate]
-
-
-class CompletionProbabilityAfter(TokenProbs):
-    """The same after the samplers."""
-
+    id: int
+    token: str
+    bytes: list[int]
+    logprob: float | msgspec.UnsetType = msgspec.UNSET
+    top_logprobs: list[TokenLogprob] | msgspec.UnsetType = msgspec.UNSET
+    prob: float | msgspec.UnsetType = msgspec.UNSET
+    top_probs: list[TokenProb] | msgspec.UnsetType = msgspec.UNSET
     content: str
     probs: list[Candidate]
 
@@ -97,14 +96,11 @@ def token_probs(logprobs: Logprobs, *, with_top: bool = True) -> TokenProbs:
     )
 
 
-def completion_probability(logprobs: Logprobs, *, post_sampling: bool) -> CompletionProbability | CompletionProbabilityAfter:
+def completion_probability(logprobs: Logprobs, *, post_sampling: bool) -> CompletionProbability:
     """One drawn token as `/completion` tells it; `post_sampling` says whether these are probabilities after the samplers."""
+    told = token_probs(logprobs) if post_sampling else token_logprobs(logprobs)
     candidates = [Candidate(math.exp(top.logprob), top.text) for top in logprobs.top]
-    if post_sampling:
-        after = token_probs(logprobs)
-        return CompletionProbabilityAfter(**msgspec.structs.asdict(after), content=after.token, probs=candidates)
-    before = token_logprobs(logprobs)
-    return CompletionProbability(**msgspec.structs.asdict(before), content=before.token, probs=candidates)
+    return CompletionProbability(**msgspec.structs.asdict(told), content=told.token, probs=candidates)
 
 
 def _token_logprob(logprob: Logprob) -> TokenLogprob:

@@ -6,7 +6,7 @@ import msgspec
 
 from weft import Engine, Finished, Token
 from weft.server.generation import Generation
-from weft.server.report.probabilities import CompletionProbability, CompletionProbabilityAfter
+from weft.server.report.probabilities import CompletionProbability
 from weft.server.report.settings import GenerationSettings, generation_settings
 from weft.server.report.timings import Timings, timings
 
@@ -40,7 +40,7 @@ class CompletionResult(msgspec.Struct):
     stopping_word: str
     tokens_cached: int
     timings: Timings
-    completion_probabilities: Sequence[CompletionProbability | CompletionProbabilityAfter] | msgspec.UnsetType = msgspec.UNSET
+    completion_probabilities: Sequence[CompletionProbability] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Branches:
@@ -65,7 +65,7 @@ class Branches:
         *,
         content: str = "",
         tokens: Sequence[int] = (),
-        probabilities: Sequence[CompletionProbability | CompletionProbabilityAfter] | msgspec.UnsetType = msgspec.UNSET,
+        probabilities: Sequence[CompletionProbability] | msgspec.UnsetType = msgspec.UNSET,
     ) -> CompletionResult:
         """What is told of a branch at its end."""
         usage = finished.usage
