@@ -1,16 +1,23 @@
 //! Who decides, and when: the engine's handle, and behind it the worker thread that owns the runner.
 
 mod admission;
+mod clock;
+mod context;
 mod drawing;
+mod indentation;
 mod job;
 mod movement;
+mod prompt_events;
 mod publishing;
 mod questions;
 mod recovery;
 pub mod runner;
+mod running;
 pub mod scheduler;
 mod sequence;
+mod shifting;
 mod slots;
+mod snapshots;
 mod stats;
 mod step_cost;
 mod stream;

@@ -12,8 +12,9 @@ use crate::engine::movement::{MAX_PATIENCE, Movement};
 use crate::engine::publishing::Published;
 use crate::engine::questions::Question;
 use crate::engine::runner::{Plan, Row, Runner};
+use crate::engine::running::Running;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::sequence::{Running, Sequence};
+use crate::engine::sequence::Sequence;
 use crate::engine::stats::{RecentStep, Stats, StepTimes};
 use crate::engine::stream::Bell;
 use crate::engine::unread_pins::UnreadPin;
@@ -278,9 +279,8 @@ impl<R: Runner> Worker<R> {
     /// Decides which tokens go into the next decode, and makes room for them.
     fn plan(&mut self) {
         self.step.n_cells = self.n_cells();
+        self.count_ready();
         let Shares { n_ready, n_rows } = &mut self.shares;
-        n_ready.clear();
-        n_ready.extend(self.running.iter().map(Running::n_ready));
         self.scheduler.plan(n_ready, self.step.n_cells, self.movement.spent, n_rows);
         let (mut place, mut n_planned) = (0, 0);
         // The oldest takes what it needs first; where there is too little, the youngest gives up its place.
@@ -306,6 +306,23 @@ impl<R: Runner> Worker<R> {
         self.plan_rows(|_| true);
     }
 
+    /// Counts the tokens of each running sequence that the next decode could compute.
+    fn count_ready(&mut self) {
+        let mut n_ready = std::mem::take(&mut self.shares.n_ready);
+        n_ready.clear();
+        // At most `n_seq_max` rows may want logits; everybody keeps one, for the next token.
+        let mut n_told = self.limits.n_seq_max - count(self.running.iter());
+        n_ready.extend(self.running.iter().map(|running| {
+            let mut n = running.n_ready().min(self.n_to_snapshot(running));
+            if running.sequence.untold.has_logprobs() {
+                n = n.min(n_told);
+                n_told -= n;
+            }
+            n
+        }));
+        self.shares.n_ready = n_ready;
+    }
+
     /// Whether room is found later for what found none in this step: there was no time to make it.
     fn is_worth_waiting(&self, is_urgent: bool) -> bool {
         !is_urgent && self.is_out_of_time() && self.cache.n_evictable() > 0
@@ -313,6 +330,9 @@ impl<R: Runner> Worker<R> {
 
     /// The only sequence that runs does not fit alone, since pinned prefixes take the rest of the pool.
     fn end_oversized(&mut self) {
+        if self.running[0].sequence.n_predicted() > 0 && self.shift(0) {
+            return;
+        }
         let running = self.running.remove(0);
         if running.sequence.n_predicted() > 0 {
             self.finish(&running, FinishReason::ContextFull, None);
@@ -333,7 +353,7 @@ impl<R: Runner> Worker<R> {
                 sequence: running.id,
                 token: running.sequence.tokens[position as usize],
                 position,
-                wants_logits: draws && position + 1 == last,
+                wants_logits: (draws && position + 1 == last) || running.sequence.tells_after(position),
             })
         });
         self.plan.rows.clear();
