@@ -25,7 +25,7 @@ use crate::sampling::Threads;
 /// What a handle asks of the worker.
 pub(crate) enum Command {
     /// A request to queue; counted in [`Published::n_waiting`].
-    Submit(Box<Job>),
+    Submit { request_id: u64, job: Box<Job> },
     /// To be answered between two steps.
     Ask(Question),
     /// End now.
@@ -98,9 +98,8 @@ pub(crate) struct Worker<R> {
     pub(super) samplers: Threads,
     commands: Receiver<Command>,
     pub(super) published: Arc<Published>,
-    /// By request id, which counts up: in order of arrival.
+    /// By request id, which counts up: in order of submission.
     pub(super) jobs: BTreeMap<u64, Job>,
-    n_submitted: u64,
     n_turns: u64,
     /// Oldest first.
     pub(super) running: Vec<Running>,
@@ -140,7 +139,6 @@ impl<R: Runner> Worker<R> {
             commands,
             published,
             jobs: BTreeMap::new(),
-            n_submitted: 0,
             n_turns: 0,
             admitted: Vec::new(),
             failed: Vec::new(),
@@ -233,7 +231,7 @@ impl<R: Runner> Worker<R> {
             };
             self.drop_unread_pins();
             match command {
-                Command::Submit(mut job) => {
+                Command::Submit { request_id, mut job } => {
                     let suppressed = self.runner.suppressed_tokens().iter().map(|&token| (token, f32::NEG_INFINITY));
                     job.sampling.logit_bias.extend(suppressed);
                     job.last_served = self.next_turn();
@@ -242,10 +240,9 @@ impl<R: Runner> Worker<R> {
                     {
                         // It ends before anything is computed for it.
                         job.n_started = job.n;
-                        self.failed.push((self.n_submitted, error));
+                        self.failed.push((request_id, error));
                     }
-                    self.jobs.insert(self.n_submitted, *job);
-                    self.n_submitted += 1;
+                    self.jobs.insert(request_id, *job);
                 }
                 Command::Ask(question) => self.answer(question),
                 Command::Stop => return false,
