@@ -49,7 +49,7 @@ def _slot(service: Service, slot: EngineSlot) -> Slot | BusySlot:
             NextToken(
                 has_next_token=True,
                 has_new_line=found is not None and found[0].has_new_line(found[1], index),
-                n_remain=slot.n_remaining,
+                n_remain=-1 if slot.n_remaining is None else slot.n_remaining,
                 n_decoded=slot.n_predicted,
             )
         ],
