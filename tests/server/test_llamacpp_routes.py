@@ -94,7 +94,7 @@ async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) ->
         "endpoint_slots": True,
         "endpoint_props": False,
         "endpoint_metrics": False,
-        "ui": False,
+        "ui": True,
         "ui_settings": {},
         "cors_proxy_enabled": False,
         "user_name": "",
