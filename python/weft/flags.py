@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 __all__ = [
     "Flag",
     "at_most",
     "boolean",
     "flag",
     "folder",
+    "json_object",
     "layers",
     "number",
     "on_off_auto",
@@ -139,6 +142,14 @@ def folder(text: str) -> str:
     if not Path(text).is_dir():
         raise ValueError(f"{text!r} is not a folder")
     return text
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A parser of a JSON object."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        raise ValueError(f"{text!r} is not a JSON object") from None
 
 
 def flag(default: object, group: str, *names: str, **about: Any) -> Any:  # noqa: ANN401 (a field of any type)

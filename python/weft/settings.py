@@ -3,11 +3,25 @@
 The spellings are llama-server's, so that a command line written for it works here.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from weft.engine import KvType
-from weft.flags import at_most, boolean, flag, folder, layers, number, on_off_auto, one_of, unset_at, unset_below, whole
+from weft.flags import (
+    at_most,
+    boolean,
+    flag,
+    folder,
+    json_object,
+    layers,
+    number,
+    on_off_auto,
+    one_of,
+    unset_at,
+    unset_below,
+    whole,
+)
 
 __all__ = ["Settings"]
 
@@ -17,6 +31,7 @@ MODEL = "model"
 CONTEXT = "context and slots"
 COMPUTE = "compute"
 SAMPLING = "sampling (what a request leaves unsaid)"
+CHAT = "chat"
 SERVER = "server"
 LOG = "log"
 
@@ -301,6 +316,40 @@ class Settings:
         parse=boolean,
         env="LLAMA_ARG_IGNORE_EOS",
         help="never end a completion with an end token",
+    )
+
+    chat_template: str | None = flag(
+        None,
+        CHAT,
+        "--chat-template",
+        metavar="TEMPLATE",
+        env="LLAMA_ARG_CHAT_TEMPLATE",
+        help="Jinja text of the template of chats, or the name of a built-in one (default: the model's)",
+    )
+    chat_template_file: str | None = flag(
+        None,
+        CHAT,
+        "--chat-template-file",
+        metavar="FNAME",
+        env="LLAMA_ARG_CHAT_TEMPLATE_FILE",
+        help="file of the template of chats",
+    )
+    chat_template_kwargs: Mapping[str, Any] | None = flag(
+        None,
+        CHAT,
+        "--chat-template-kwargs",
+        metavar="JSON",
+        parse=json_object,
+        env="LLAMA_CHAT_TEMPLATE_KWARGS",
+        help="what the template of chats may look at besides, as a JSON object",
+    )
+    prefill_assistant: bool = flag(
+        True,
+        CHAT,
+        constants={"--prefill-assistant": True, "--no-prefill-assistant": False},
+        parse=boolean,
+        env="LLAMA_ARG_PREFILL_ASSISTANT",
+        help="go on with a last message that is the assistant's, or take it for a whole one (default: go on)",
     )
 
     host: str = flag(
