@@ -49,7 +49,15 @@ class ScriptedEngine:
         self.requests: list[weft.Request] = []
         self.failure: Exception | None = None
         self.is_running = False
-        self.model = SimpleNamespace(path="/models/scripted.gguf", n_vocab=128, token_bytes=self._token_bytes)
+        self.model = SimpleNamespace(
+            path="/models/scripted.gguf",
+            n_vocab=128,
+            bos_token=None,
+            eos_token=None,
+            chat_template=None,
+            token_bytes=self._token_bytes,
+            control_tokens=list,
+        )
         self.limits = SimpleNamespace(max_queue=8, n_slots=4)
         self.loop_thread = 0
         self.threads: set[int] = set()

@@ -11,6 +11,7 @@ from weakref import WeakSet
 import msgspec
 
 from weft import Completions, Engine, EngineStopped, InvalidRequest, Request, WeftError
+from weft.server.chat.format import ChatFormat
 from weft.server.errors import StillLoadingError
 from weft.server.generation import Generation
 from weft.server.slot_files import SlotFiles
@@ -47,6 +48,7 @@ class Service:
         self.engine = engine
         self.settings = settings
         self.build = f"weft-{version('weft')}"
+        self.chat = ChatFormat(engine, settings)
         self.slot_files = SlotFiles(engine, settings.slot_save_path)
         self.tally = Tally()
         self._is_ready = False
@@ -65,6 +67,7 @@ class Service:
         """
         try:
             await self.engine.start()
+            self.chat.check_settings()
         except Exception as error:
             self._failure = error
             if not isinstance(error, WeftError):

@@ -1,38 +1,22 @@
-"""OpenAI's dialect: a body becomes requests, events become chunks and completions. No I/O here."""
+"""OpenAI's completions: a body becomes requests, events become chunks and choices. No I/O here."""
 
 import codecs
-import time
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from weft import Finished, InvalidRequest, Model, Token
+from weft import Finished, InvalidRequest, Token
 from weft import Logprobs as DrawnLogprobs
-from weft import Usage as BranchUsage
 from weft.server import body, sse
 from weft.server.generation import Generation
-from weft.server.openai.schemas import (
-    Choice,
-    CompletionChunk,
-    CompletionObject,
-    CreateCompletion,
-    Logprobs,
-    ModelCard,
-    ModelList,
-    ModelMeta,
-    ModelName,
-    PromptTokensDetails,
-    Usage,
-)
+from weft.server.openai.answer import FINISH_REASONS, About
+from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs
 from weft.server.report import timings, token_logprobs
 from weft.server.submission import Submission
 from weft.settings import Settings
 
-__all__ = ["Stream", "Whole", "model", "models", "submission"]
-
-FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length"}
+__all__ = ["Stream", "Whole", "submission"]
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {"echo": lambda value: value is False, "suffix": lambda value: value == ""}
 
@@ -66,55 +50,13 @@ class _Offsets:
         return offset
 
 
-class _Completion:
-    """What all chunks and choices of one answer have in common."""
-
-    def __init__(self, data: CreateCompletion, generation: Generation, model: str, build: str) -> None:
-        self.id = f"cmpl-{uuid.uuid4().hex}"
-        self.created = int(time.time())
-        self.model = model
-        self.build = build
-        # 0 asks for the drawn token alone.
-        self.with_top = data.logprobs != 0
-        self._n = generation.requests[0].n
-        self._n_prompt = [stream.n_prompt for stream in generation.streams]
-        self._usages: list[list[BranchUsage]] = [[] for _ in generation.streams]
-
-    def index(self, prompt: int, event: Token | Finished) -> int:
-        """Counts the branches of all prompts."""
-        return prompt * self._n + event.index
-
-    def finish(self, prompt: int, finished: Finished) -> None:
-        """Takes the end of a branch."""
-        self._usages[prompt].append(finished.usage)
-
-    @property
-    def usages(self) -> list[BranchUsage]:
-        """The usage of every branch that has finished."""
-        return [usage for usages in self._usages for usage in usages]
-
-    def usage(self) -> Usage:
-        """The sums, once every branch has finished."""
-        # What the branches of one prompt computed adds up to what was computed of it; the rest was there before.
-        cached = sum(
-            max(n_prompt - sum(usage.n_computed for usage in usages), 0)
-            for n_prompt, usages in zip(self._n_prompt, self._usages, strict=True)
-        )
-        prompt_tokens = sum(self._n_prompt)
-        completion_tokens = sum(usage.n_predicted for usage in self.usages)
-        return Usage(
-            prompt_tokens=prompt_tokens,
-            completion_tokens=completion_tokens,
-            total_tokens=prompt_tokens + completion_tokens,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
-        )
-
-
 class Stream:
     """One chunk per token that brings text or probabilities, one at the end of each branch, `[DONE]` at the very end."""
 
     def __init__(self, data: CreateCompletion, generation: Generation, model: str, build: str) -> None:
-        self._completion = _Completion(data, generation, model, build)
+        self._about = About("cmpl", generation, model, build)
+        # 0 asks for the drawn token alone.
+        self._with_top = data.logprobs != 0
         self._include_usage = data.stream_options is not None and data.stream_options.include_usage is True
         self._offsets: dict[int, _Offsets] = {}
 
@@ -123,22 +65,22 @@ class Stream:
         return b"".join([self._frame(prompt, event) for event in events])
 
     def _frame(self, prompt: int, event: Token | Finished) -> bytes:
-        index = self._completion.index(prompt, event)
+        index = self._about.index(prompt, event)
         if isinstance(event, Finished):
-            self._completion.finish(prompt, event)
+            self._about.finish(prompt, event)
             chunk = self._chunk([Choice("", index, None, FINISH_REASONS[event.reason])])
             chunk.timings = timings([event.usage])
             return sse.frame(chunk)
         logprobs = None
         if event.logprobs is not None:
             offsets = self._offsets.setdefault(index, _Offsets())
-            logprobs = _logprobs([event.logprobs], offsets, with_top=self._completion.with_top)
+            logprobs = _logprobs([event.logprobs], offsets, with_top=self._with_top)
         elif not event.text:
             return b""
         return sse.frame(self._chunk([Choice(event.text, index, logprobs, None)]))
 
     def _chunk(self, choices: list[Choice]) -> CompletionChunk:
-        about = self._completion
+        about = self._about
         return CompletionChunk(
             id=about.id,
             object="text_completion",
@@ -154,8 +96,8 @@ class Stream:
         if not self._include_usage:
             return sse.DONE
         last = self._chunk([])
-        last.usage = self._completion.usage()
-        last.timings = timings(self._completion.usages)
+        last.usage = self._about.usage()
+        last.timings = timings(self._about.usages)
         return sse.frame(last) + sse.DONE
 
 
@@ -163,7 +105,9 @@ class Whole:
     """The whole answer."""
 
     def __init__(self, data: CreateCompletion, generation: Generation, model: str, build: str) -> None:
-        self._completion = _Completion(data, generation, model, build)
+        self._about = About("cmpl", generation, model, build)
+        # 0 asks for the drawn token alone.
+        self._with_top = data.logprobs != 0
         self._texts: dict[int, list[str]] = {}
         self._logprobs: dict[int, list[DrawnLogprobs]] = {}
         self._choices: list[Choice] = []
@@ -171,9 +115,9 @@ class Whole:
     def add(self, prompt: int, events: Sequence[Token | Finished]) -> None:
         """Takes events of one prompt, in order."""
         for event in events:
-            index = self._completion.index(prompt, event)
+            index = self._about.index(prompt, event)
             if isinstance(event, Finished):
-                self._completion.finish(prompt, event)
+                self._about.finish(prompt, event)
                 self._choices.append(self._choice(index, event))
                 continue
             self._texts.setdefault(index, []).append(event.text)
@@ -183,12 +127,12 @@ class Whole:
     def _choice(self, index: int, finished: Finished) -> Choice:
         text = "".join(self._texts.pop(index, []))
         drawn = self._logprobs.pop(index, None)
-        logprobs = _logprobs(drawn, _Offsets(), with_top=self._completion.with_top) if drawn else None
+        logprobs = _logprobs(drawn, _Offsets(), with_top=self._with_top) if drawn else None
         return Choice(text, index, logprobs, FINISH_REASONS[finished.reason])
 
     def body(self) -> bytes:
         """The JSON, once every branch has finished."""
-        about = self._completion
+        about = self._about
         return msgspec.json.encode(
             CompletionObject(
                 id=about.id,
@@ -212,26 +156,4 @@ def _logprobs(drawn: Sequence[DrawnLogprobs], offsets: _Offsets, *, with_top: bo
         top_logprobs=[{top.token: top.logprob for top in reversed(token.top_logprobs)} for token in content],
         text_offset=[offsets.next(logprobs) for logprobs in drawn],
         content=content,
-    )
-
-
-def model(served: Model, name: str) -> ModelCard:
-    """The one model that is served, as OpenAI describes it."""
-    meta = ModelMeta(
-        vocab_type=served.vocab_type,
-        n_vocab=served.n_vocab,
-        n_ctx_train=served.n_ctx_train,
-        n_embd=served.n_embd,
-        n_params=served.n_params,
-        size=served.size_bytes,
-    )
-    return ModelCard(id=name, object="model", created=int(time.time()), owned_by="weft", meta=meta)
-
-
-def models(served: Model, name: str) -> ModelList:
-    """The one model that is served, as OpenAI and as llama-server list it."""
-    return ModelList(
-        object="list",
-        data=[model(served, name)],
-        models=[ModelName(name=name, model=name, capabilities=["completion"], details={"format": "gguf"})],
     )
