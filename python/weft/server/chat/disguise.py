@@ -3,13 +3,12 @@
 The spelling of a control token in a message is just text: nobody speaks as the system by typing how its turn begins. But a
 template mixes what is said with its own control tokens, and hands out one text. So, before it is rendered, each character of a
 message with which such a spelling begins is exchanged for another, of the planes for private use, which neither the messages nor
-the template hold. Lengths stay what they are, so that templates may cut and strip as they like. In the rendered text those
-characters say which stretches are not to be parsed.
+the template hold. So is one at the end that the next text could make a spelling of. Lengths stay what they are, so that templates
+may cut and strip as they like. In the rendered text those characters say which stretches are not to be parsed.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from weft.server.chat.template import Message
@@ -31,14 +30,20 @@ class ControlSpellings:
     """How the control tokens of a vocabulary are spelt."""
 
     def __init__(self, spellings: Iterable[str]) -> None:
-        trie = _trie(filter(None, spellings))
-        self._spelling = re.compile(trie or r"(?!)")
+        words = sorted({spelling for spelling in spellings if spelling})
+        trie = _trie(words) or r"(?!)"
+        self._spelling = re.compile(trie)
         # Looks ahead, because one spelling may begin within another.
-        self._start = re.compile(f"(?={trie})" if trie else r"(?!)")
+        self._start = re.compile(f"(?={trie})")
+        self._beginnings = {word[:length] for word in words for length in range(1, len(word))}
+        self.n_longest = max(map(len, words), default=0)
+        """Characters of the longest one."""
 
     def starts(self, text: str) -> list[int]:
-        """Where spellings begin in a text."""
-        return [match.start() for match in self._start.finditer(text)]
+        """Where spellings begin in a text, also those that end in what may follow it."""
+        whole = {match.start() for match in self._start.finditer(text)}
+        tail = range(max(len(text) - self.n_longest + 1, 0), len(text))
+        return sorted(whole.union(start for start in tail if text[start:] in self._beginnings))
 
     def longest_at_start(self, text: str) -> str | None:
         """The longest spelling that a text begins with."""
@@ -53,6 +58,7 @@ def _trie(words: Iterable[str]) -> str:
         node = root
         for character in word:
             node = node.setdefault(character, {})
+        # Marks the end of a word.
         node[""] = {}
     return _alternatives(root)
 
@@ -75,18 +81,15 @@ class Disguise:
     def __init__(self, messages: Sequence[Message], spellings: ControlSpellings, template: str) -> None:
         """Disguises messages for a template."""
         self._spellings = spellings
-        # As one text, because a template may join what is said in two places.
-        said = "".join([text for message in messages for text in _said(_quotable(message))])
-        starts = spellings.starts(said)
-        self._stand_ins = _choose({said[start] for start in starts}, said + template)
-        self._originals = {stand_in: character for character, stand_in in self._stand_ins.items()}
+        said = [text for message in messages for text in _said(_quotable(message))]
+        begun = [spellings.starts(text) for text in said]
+        characters = {text[start] for text, starts in zip(said, begun, strict=True) for start in starts}
+        stand_ins = _choose(characters, [template, *said])
+        self._originals = {stand_in: character for character, stand_in in stand_ins.items()}
         self.messages = list(messages)
         """The messages, disguised."""
-        if starts:
-            characters = list(said)
-            for start in starts:
-                characters[start] = self._stand_ins[characters[start]]
-            told = iter(characters)
+        if stand_ins:
+            told = (_exchanged(text, starts, stand_ins) for text, starts in zip(said, begun, strict=True))
             self.messages = [{"role": message["role"], **_retold(_quotable(message), told)} for message in messages]
 
     def undo(self, text: str) -> str:
@@ -102,19 +105,26 @@ class Disguise:
         for match in re.finditer(f"[{''.join(self._originals)}]", text):
             if match.start() < end:
                 continue
-            original = self._originals[match.group()]
+            told = self.undo(text[match.start() : match.start() + self._spellings.n_longest])
             # A template may have changed the rest: then the first character alone keeps it from being a spelling.
-            spelling = self._spellings.longest_at_start(original + text[match.end() : match.end() + 256]) or original
+            spelling = self._spellings.longest_at_start(told) or told[0]
             result += [Stretch(text[end : match.start()], is_parsed=True), Stretch(spelling, is_parsed=False)]
             end = match.start() + len(spelling)
         result.append(Stretch(text[end:], is_parsed=True))
         return [stretch for stretch in result if stretch.text]
 
 
-def _choose(characters: set[str], used: str) -> dict[str, str]:
-    """A character for each of some, none of which is used."""
-    free = (candidate for code in _PRIVATE_USE if (candidate := chr(code)) not in used)
+def _choose(characters: set[str], texts: Sequence[str]) -> dict[str, str]:
+    """A stand-in for each of some characters, which is in none of the texts."""
+    free = (candidate for code in _PRIVATE_USE if not any((candidate := chr(code)) in text for text in texts))
     return {character: next(free) for character in sorted(characters)}
+
+
+def _exchanged(text: str, starts: Sequence[int], stand_ins: Mapping[str, str]) -> str:
+    characters = list(text)
+    for start in starts:
+        characters[start] = stand_ins[text[start]]
+    return "".join(characters)
 
 
 def _quotable(message: Message) -> Message:
@@ -135,13 +145,13 @@ def _said(value: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON)
             yield from _said(item)
 
 
-def _retold(value: Any, characters: Iterator[str]) -> Any:  # noqa: ANN401 (any JSON)
-    """The same value with other characters, in the order of [`_said`]."""
+def _retold(value: Any, told: Iterator[str]) -> Any:  # noqa: ANN401 (any JSON)
+    """The same value with other texts, in the order of [`_said`]."""
     if isinstance(value, str):
-        return "".join(islice(characters, len(value)))
+        return next(told)
     if isinstance(value, list):
-        return [_retold(item, characters) for item in value]
+        return [_retold(item, told) for item in value]
     if isinstance(value, dict):
         # The name comes first here too.
-        return {_retold(name, characters): _retold(item, characters) for name, item in value.items()}
+        return {_retold(name, told): _retold(item, told) for name, item in value.items()}
     return value

@@ -21,11 +21,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 __all__ = ["compile_template", "render"]
 
-MAX_STEPS = 1_000_000
-"""Turns of loops and calls of macros in one rendering: some seconds of work. A long chat needs a few thousand."""
+MAX_STEPS = 500_000
+"""Turns of loops in one rendering, less than a second of work; a long chat needs a few thousand."""
 
-MAX_CHARACTERS = 256 * 1024 * 1024
-"""Longest text or list that a template may make: more than any body that is taken, with what a template adds to it."""
+CALL_STEPS = 8
+"""What the call of a macro counts for."""
+
+MAX_SIZE = 32 * 1024 * 1024
+"""Longest text or list that a template may make: some times what fits in the largest context there is."""
 
 MAX_PADDING = 10_000
 """Widest field that a template may ask for."""
@@ -43,17 +46,17 @@ class _Budget:
     def __init__(self) -> None:
         self._n_left = MAX_STEPS
 
-    def step(self) -> None:
-        self._n_left -= 1
+    def spend(self, n_steps: int) -> None:
+        self._n_left -= n_steps
         if self._n_left < 0:
             raise SecurityError(f"the template has not ended after {MAX_STEPS} steps")
 
 
 @jinja2.pass_context
-def _step(context: Context, value: object) -> object:
-    """A filter that counts a step and gives its value back."""
-    context.resolve(_BUDGET).step()
-    return value
+def _step(context: Context, n_steps: int) -> bool:
+    """A filter that counts steps, and is true."""
+    context.resolve(_BUDGET).spend(n_steps)
+    return True
 
 
 def _join(texts: list[object]) -> str:
@@ -64,8 +67,8 @@ def _join(texts: list[object]) -> str:
 
 
 def _check_size(size: int) -> None:
-    if size > MAX_CHARACTERS:
-        raise SecurityError(f"the template makes something of {size} elements; at most {MAX_CHARACTERS} are allowed")
+    if size > MAX_SIZE:
+        raise SecurityError(f"the template makes something of {size} elements; at most {MAX_SIZE} are allowed")
 
 
 class _CountingGenerator(CodeGenerator):
@@ -75,22 +78,22 @@ class _CountingGenerator(CodeGenerator):
         for loop in node.find_all(nodes.For):
             if loop.test is not None:
                 # Elements that the test lets fall are turns too.
-                loop.test = nodes.And(_counted(nodes.Const(True), loop.lineno), loop.test, lineno=loop.lineno)
-            loop.body.insert(0, _counting(loop.lineno))
+                loop.test = nodes.And(_counted(1, loop.lineno), loop.test, lineno=loop.lineno)
+            loop.body.insert(0, _counting(1, loop.lineno))
         for macro in node.find_all(nodes.Macro):
-            macro.body.insert(0, _counting(macro.lineno))
+            macro.body.insert(0, _counting(CALL_STEPS, macro.lineno))
         for block in node.find_all(nodes.CallBlock):
-            block.body.insert(0, _counting(block.lineno))
+            block.body.insert(0, _counting(CALL_STEPS, block.lineno))
         _replace_joins(node)
         super().visit_Template(node, frame)
 
 
-def _counted(value: nodes.Expr, lineno: int) -> nodes.Filter:
-    return nodes.Filter(value, _STEP, [], [], None, None, lineno=lineno)
+def _counted(n_steps: int, lineno: int) -> nodes.Filter:
+    return nodes.Filter(nodes.Const(n_steps), _STEP, [], [], None, None, lineno=lineno)
 
 
-def _counting(lineno: int) -> nodes.ExprStmt:
-    return nodes.ExprStmt(_counted(nodes.Const(None), lineno), lineno=lineno)
+def _counting(n_steps: int, lineno: int) -> nodes.ExprStmt:
+    return nodes.ExprStmt(_counted(n_steps, lineno), lineno=lineno)
 
 
 def _replace_joins(node: nodes.Node) -> None:
