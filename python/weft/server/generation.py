@@ -4,20 +4,37 @@ import asyncio
 from collections.abc import Sequence
 
 from weft import Completions, Finished, Request, Token
+from weft.server.submission import Submission
 from weft.server.tally import Tally
 
-__all__ = ["Generation"]
+__all__ = ["Generation", "is_progress"]
+
+
+def is_progress(event: object) -> bool:
+    """Whether an event tells how far a prompt is."""
+    return hasattr(event, "n_processed")
 
 
 class Generation:
     """One stream of completions for each prompt of a request, read as one. Dropping it cancels them."""
 
-    def __init__(self, requests: Sequence[Request], streams: Sequence[Completions], tally: Tally) -> None:
+    def __init__(
+        self,
+        asked: Submission,
+        requests: Sequence[Request],
+        streams: Sequence[Completions],
+        tally: Tally,
+        *,
+        keeps_text: bool = False,
+    ) -> None:
+        self.asked = asked
         self.requests = requests
         self.streams = streams
         self._tally = tally
         self._reading: dict[asyncio.Task[list[Token | Finished]], int] = {}
         self._is_begun = False
+        self._with_new_line: set[tuple[int, int]] = set()
+        self._texts: dict[tuple[int, int], list[str]] | None = {} if keeps_text else None
         self.closed = asyncio.Event()
 
     async def next_batches(self) -> list[tuple[int, list[Token | Finished]]]:
@@ -27,9 +44,27 @@ class Generation:
             batches = [(0, batch)] if batch else []
         else:
             batches = await self._next_of_several()
-        for _, events in batches:
+        for prompt, events in batches:
             self._tally.watch(events)
+            self._watch(prompt, events)
         return batches
+
+    def _watch(self, prompt: int, events: Sequence[Token | Finished]) -> None:
+        for event in events:
+            if isinstance(event, Finished) or is_progress(event):
+                continue
+            if "\n" in event.text:
+                self._with_new_line.add((prompt, event.index))
+            if self._texts is not None:
+                self._texts.setdefault((prompt, event.index), []).append(event.text)
+
+    def text(self, prompt: int, index: int) -> str | None:
+        """The text of a branch, as far as it was read; None where it is not kept."""
+        return None if self._texts is None else "".join(self._texts.get((prompt, index), []))
+
+    def has_new_line(self, prompt: int, index: int) -> bool:
+        """Whether the text of a branch, as far as it was read, has a line break."""
+        return (prompt, index) in self._with_new_line
 
     async def _next_of_several(self) -> list[tuple[int, list[Token | Finished]]]:
         if not self._is_begun:
