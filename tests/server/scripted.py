@@ -69,7 +69,7 @@ class ScriptedEngine:
             token_bytes=self._token_bytes,
             control_tokens=list,
         )
-        self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=256, n_ctx_slot=64)
+        self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=256, n_ctx_slot=64, forks_anywhere=True)
         self.slots: list[Json] = [idle_slot(id_slot) for id_slot in range(4)]
         """What `stats` tells of the slots."""
         self.loop_thread = 0

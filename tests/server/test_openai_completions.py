@@ -13,7 +13,7 @@ ABOUT = {
     "object": "text_completion",
     "created": COUNT,
     "model": "storyteller",
-    "system_fingerprint": matching(r"weft-\d.*"),
+    "system_fingerprint": matching(r"b\d+-[0-9a-f]{9}"),
 }
 
 

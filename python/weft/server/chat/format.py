@@ -154,7 +154,7 @@ class ChatFormat:
 
     def _turn_ends(self, chat: _Chat, tokens: Sequence[int]) -> list[int]:
         """Where the system's message, all messages but the last, and all of them end; those that the template can render."""
-        if getattr(self._engine.limits, "forks_anywhere", True):
+        if self._engine.limits.forks_anywhere:
             return []
         n_told = 1 if chat.messages and chat.messages[0].role in ("system", "developer") else 0
         ends = set()

@@ -5,12 +5,12 @@ from typing import Any
 
 import msgspec
 
-from weft import Finished, InvalidRequest, Token
+from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
 from weft import Logprobs as DrawnLogprobs
 from weft.server import body, sse
 from weft.server.chat.format import ChatPrompt
 from weft.server.generation import Generation
-from weft.server.openai.answer import FINISH_REASONS, About
+from weft.server.openai.answer import FINISH_REASONS, Answered, Event, wants_usage
 from weft.server.openai.chat_schemas import (
     ChatChoice,
     ChatChunk,
@@ -21,7 +21,8 @@ from weft.server.openai.chat_schemas import (
     Delta,
     Message,
 )
-from weft.server.report import timings, token_logprobs
+from weft.server.report import CompletionResult, timings
+from weft.server.service import Service
 from weft.server.submission import Submission
 from weft.settings import Settings
 
@@ -66,44 +67,74 @@ def submission(data: CreateChatCompletion, prompt: ChatPrompt, settings: Setting
     return msgspec.structs.replace(asked, template=template)
 
 
-class _Choices:
-    """How the log-probabilities of a chat are shown."""
+class _Form:
+    """What a stream and a whole answer have in common."""
 
-    def __init__(self, data: CreateChatCompletion) -> None:
+    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
         # The drawn token alone, unless likely ones were asked for too, by either name.
-        self._with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
+        with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
+        self._about = Answered("chatcmpl", data, generation, service, with_top=with_top)
 
-    def logprobs(self, drawn: Sequence[DrawnLogprobs]) -> ChatLogprobs | None:
-        return ChatLogprobs([token_logprobs(one, with_top=self._with_top) for one in drawn]) if drawn else None
+    def _logprobs(self, drawn: Sequence[DrawnLogprobs]) -> ChatLogprobs | None:
+        return ChatLogprobs([self._about.token(one) for one in drawn]) if drawn else None
 
 
-class Stream:
+class Stream(_Form):
     """A chunk with the role before a branch's first text, one per token, one at its end, and `[DONE]` at the very end."""
 
-    def __init__(self, data: CreateChatCompletion, generation: Generation, model: str, build: str) -> None:
-        self._about = About("chatcmpl", generation, model, build)
-        self._choices = _Choices(data)
-        self._include_usage = data.stream_options is not None and data.stream_options.include_usage is True
+    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
+        super().__init__(data, generation, service)
+        self._include_usage = wants_usage(data.stream_options)
         self._begun: set[int] = set()
 
-    def frames(self, prompt: int, events: Sequence[Token | Finished]) -> bytes:
+    def frames(self, prompt: int, events: Sequence[Event]) -> bytes:
         """The frames of events of one prompt, in order."""
         return b"".join([sse.frame(chunk) for event in events for chunk in self._chunks(prompt, event)])
 
-    def _chunks(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
+    def _chunks(self, prompt: int, event: Event) -> list[ChatChunk]:
+        match event:
+            case Progress():
+                return self._progress(prompt, event)
+            case PromptLogprobs():
+                return []
+            case Finished():
+                return [*self._opening(prompt, event), self._ending(prompt, event)]
+            case _:
+                return [*self._opening(prompt, event), *self._token(prompt, event)]
+
+    def _progress(self, prompt: int, event: Progress) -> list[ChatChunk]:
+        progress = self._about.progress(prompt, event)
+        if progress is None:
+            return []
+        chunk = self._role(self._about.first_index(prompt))
+        chunk.prompt_progress = progress
+        return [chunk]
+
+    def _opening(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
         index = self._about.index(prompt, event)
-        chunks = []
-        if index not in self._begun:
-            self._begun.add(index)
-            chunks.append(self._chunk([ChunkChoice(index, Delta(role="assistant", content=None), None, None)]))
-        if isinstance(event, Finished):
-            self._about.finish(prompt, event)
-            chunks.append(self._chunk([ChunkChoice(index, Delta(), None, FINISH_REASONS[event.reason])]))
-            chunks[-1].timings = timings([event.usage])
-        elif event.text or event.logprobs is not None:
-            logprobs = self._choices.logprobs([] if event.logprobs is None else [event.logprobs])
-            chunks.append(self._chunk([ChunkChoice(index, Delta(content=event.text), logprobs, None)]))
-        return chunks
+        if index in self._begun:
+            return []
+        self._begun.add(index)
+        return [self._role(index)]
+
+    def _role(self, index: int) -> ChatChunk:
+        return self._chunk([ChunkChoice(index, Delta(role="assistant", content=None), None, None)])
+
+    def _token(self, prompt: int, token: Token) -> list[ChatChunk]:
+        if not token.text and token.logprobs is None:
+            return []
+        logprobs = self._logprobs([] if token.logprobs is None else [token.logprobs])
+        chunk = self._chunk([ChunkChoice(self._about.index(prompt, token), Delta(content=token.text), logprobs, None)])
+        chunk.timings = self._about.timings(prompt, token)
+        return [chunk]
+
+    def _ending(self, prompt: int, finished: Finished) -> ChatChunk:
+        self._about.finish(prompt, finished)
+        index = self._about.index(prompt, finished)
+        chunk = self._chunk([ChunkChoice(index, Delta(), None, FINISH_REASONS[finished.reason])])
+        chunk.timings = timings([finished.usage])
+        chunk.verbose = self._about.verbose(prompt, finished)
+        return chunk
 
     def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
         about = self._about
@@ -127,32 +158,40 @@ class Stream:
         return sse.frame(last) + sse.DONE
 
 
-class Whole:
+class Whole(_Form):
     """The whole answer."""
 
-    def __init__(self, data: CreateChatCompletion, generation: Generation, model: str, build: str) -> None:
-        self._about = About("chatcmpl", generation, model, build)
-        self._choices = _Choices(data)
+    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
+        super().__init__(data, generation, service)
         self._texts: dict[int, list[str]] = {}
-        self._logprobs: dict[int, list[DrawnLogprobs]] = {}
-        self._finished: list[ChatChoice] = []
+        self._drawn: dict[int, list[DrawnLogprobs]] = {}
+        self._choices: list[ChatChoice] = []
+        self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
 
-    def add(self, prompt: int, events: Sequence[Token | Finished]) -> None:
+    def add(self, prompt: int, events: Sequence[Event]) -> None:
         """Takes events of one prompt, in order."""
         for event in events:
-            index = self._about.index(prompt, event)
-            if isinstance(event, Finished):
-                self._about.finish(prompt, event)
-                self._finished.append(self._choice(index, event))
-                continue
-            self._texts.setdefault(index, []).append(event.text)
-            if event.logprobs is not None:
-                self._logprobs.setdefault(index, []).append(event.logprobs)
+            match event:
+                case Progress() | PromptLogprobs():
+                    continue
+                case Finished():
+                    self._finish(prompt, event)
+                case _:
+                    self._take(self._about.index(prompt, event), event)
 
-    def _choice(self, index: int, finished: Finished) -> ChatChoice:
-        message = Message("assistant", "".join(self._texts.pop(index, [])))
-        logprobs = self._choices.logprobs(self._logprobs.pop(index, []))
-        return ChatChoice(index, message, logprobs, FINISH_REASONS[finished.reason])
+    def _take(self, index: int, token: Token) -> None:
+        self._texts.setdefault(index, []).append(token.text)
+        if token.logprobs is not None:
+            self._drawn.setdefault(index, []).append(token.logprobs)
+
+    def _finish(self, prompt: int, finished: Finished) -> None:
+        self._about.finish(prompt, finished)
+        index = self._about.index(prompt, finished)
+        text, drawn = "".join(self._texts.pop(index, [])), self._drawn.pop(index, [])
+        message = Message("assistant", text)
+        self._choices.append(ChatChoice(index, message, self._logprobs(drawn), FINISH_REASONS[finished.reason]))
+        if index == 0:
+            self._verbose = self._about.verbose(prompt, finished, content=text, drawn=drawn)
 
     def body(self) -> bytes:
         """The JSON, once every branch has finished."""
@@ -164,8 +203,9 @@ class Whole:
                 created=about.created,
                 model=about.model,
                 system_fingerprint=about.build,
-                choices=sorted(self._finished, key=lambda choice: choice.index),
+                choices=sorted(self._choices, key=lambda choice: choice.index),
                 usage=about.usage(),
                 timings=timings(about.usages),
+                verbose=self._verbose,
             )
         )

@@ -4,7 +4,7 @@ import msgspec
 
 from weft.server.chat.schemas import ChatFields
 from weft.server.openai.schemas import StreamOptions, Usage
-from weft.server.report import Timings, TokenLogprobs
+from weft.server.report import CompletionResult, PromptProgress, Timings, TokenLogprobs, TokenProbs
 
 __all__ = ["ChatChoice", "ChatChunk", "ChatCompletion", "ChatLogprobs", "ChunkChoice", "CreateChatCompletion", "Delta", "Message"]
 
@@ -19,7 +19,7 @@ class CreateChatCompletion(ChatFields, kw_only=True):
 class ChatLogprobs(msgspec.Struct):
     """One entry for each token."""
 
-    content: list[TokenLogprobs]
+    content: list[TokenLogprobs | TokenProbs]
 
 
 class Message(msgspec.Struct):
@@ -49,6 +49,8 @@ class ChatCompletion(msgspec.Struct):
     choices: list[ChatChoice]
     usage: Usage
     timings: Timings
+    verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
+    """llama-server's own answer, of the first branch."""
 
 
 class Delta(msgspec.Struct):
@@ -71,7 +73,7 @@ class ChatChunk(msgspec.Struct):
     """One event of a stream.
 
     `usage` is there where `include_usage` asks for it: null until the last chunk, which has no choices. `timings` come with
-    the end of a branch, and in that last chunk with the sums over all.
+    the end of a branch, in that last chunk with the sums over all, and with each token where `timings_per_token` asks for it.
     """
 
     id: str
@@ -82,3 +84,6 @@ class ChatChunk(msgspec.Struct):
     choices: list[ChunkChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     timings: Timings | msgspec.UnsetType = msgspec.UNSET
+    prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
+    verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
+    """llama-server's own last event of a branch, with its end."""

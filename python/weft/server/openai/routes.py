@@ -4,6 +4,7 @@ from litestar import Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
+from weft.server import body
 from weft.server.chat.format import size_of_chat
 from weft.server.errors import ERRORS
 from weft.server.json_request import JsonRequest
@@ -23,9 +24,9 @@ async def create_completion(data: JSONBody[CreateCompletion], service: Here) -> 
     """Continues a prompt, or several, `n` times each."""
     generation = await service.submit(completions.submission(data, service.settings))
     if not data.stream:
-        return Answer(WholeAnswer(generation, completions.Whole(data, generation, service.model_name, service.build)))
-    form = completions.Stream(data, generation, service.model_name, service.build)
-    return Answer(StreamedAnswer(generation, form, service.settings.ping_s))
+        return Answer(WholeAnswer(generation, completions.Whole(data, generation, service)))
+    form = completions.Stream(data, generation, service)
+    return Answer(StreamedAnswer(generation, form, body.ping_s(data, service.settings)))
 
 
 @post(["/v1/chat/completions", "/chat/completions"], status_code=200, responses=ERRORS)
@@ -35,9 +36,9 @@ async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: 
     prompt = await aside(size_of_chat(data), service.chat.prompt, data)
     generation = await service.submit(chat.submission(data, prompt, service.settings))
     if not data.stream:
-        return Answer(WholeAnswer(generation, chat.Whole(data, generation, service.model_name, service.build)))
-    form = chat.Stream(data, generation, service.model_name, service.build)
-    return Answer(StreamedAnswer(generation, form, service.settings.ping_s))
+        return Answer(WholeAnswer(generation, chat.Whole(data, generation, service)))
+    form = chat.Stream(data, generation, service)
+    return Answer(StreamedAnswer(generation, form, body.ping_s(data, service.settings)))
 
 
 @get(["/v1/models", "/models"], responses=ERRORS)
