@@ -12,9 +12,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from functools import partial
 from multiprocessing import Pipe, parent_process
 from multiprocessing.connection import Connection, wait
@@ -27,10 +26,11 @@ from granian.server.mp import MPServer
 
 from weft.engine import DEMO_MODEL, Engine
 from weft.errors import EngineStopped, InvalidConfig
+from weft.logs import log_config
 from weft.progress import bar
 from weft.server import create_app
 from weft.server.app import Application
-from weft.settings import Settings
+from weft.settings import Settings, table
 
 __all__ = ["serve"]
 
@@ -46,23 +46,31 @@ STOP = "stop"
 KILL_AFTER_S = 1
 """A worker that has not ended this long after it was told to is killed: SIGTERM is to end the server within two seconds."""
 
-_LEVELS = {0: logging.ERROR, 1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.INFO, 5: logging.DEBUG}
 
+def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
+    """Serves until SIGTERM, SIGINT or SIGHUP. Returns the exit code: 0 then, 1 if it could not serve.
 
-def serve(settings: Settings) -> int:
-    """Serves until SIGTERM, SIGINT or SIGHUP. Returns the exit code: 0 then, 1 if it could not serve."""
-    log_config = _log_config(settings.verbosity)
-    logging.config.dictConfig(log_config)
+    `warnings` are about the settings, and are said first.
+    """
+    config = log_config(settings)
     try:
-        address, claim = _claim(settings.host, settings.port)
+        logging.config.dictConfig(config)
+    except ValueError as error:  # What could not be opened is its cause's.
+        logger.error("cannot log to %s: %s", settings.log_file, error.__cause__ or error)
+        return 1
+    for warning in warnings:
+        logger.warning("%s", warning)
+    host = settings.hosts[0]
+    try:
+        address, claim = _claim(host, settings.port)
     except OSError as error:
-        logger.error("cannot listen on %s:%d: %s", settings.host, settings.port, error.strerror or error)
+        logger.error("cannot listen on %s:%d: %s", host, settings.port, error.strerror or error)
         return 1
     with claim:
-        return _supervise(settings, address, log_config)
+        return _supervise(settings, address, config)
 
 
-def _supervise(settings: Settings, address: str, log_config: dict[str, Any]) -> int:
+def _supervise(settings: Settings, address: str, config: dict[str, Any]) -> int:
     if settings.model is None:
         logger.info("serving the demo model, %s; give another with -m", Path(DEMO_MODEL).name)
     ours, workers = Pipe()
@@ -75,7 +83,7 @@ def _supervise(settings: Settings, address: str, log_config: dict[str, Any]) -> 
         # Granian stops reading new requests at this many; a full queue is to be answered 429 before that.
         backpressure=settings.max_queue + 1024,
         workers_kill_timeout=KILL_AFTER_S,
-        log_dictconfig=log_config,
+        log_dictconfig=config,
         log_level=LogLevels.debug if settings.verbosity >= 5 else LogLevels.error,
     )
     server.line = ours
@@ -186,7 +194,7 @@ def _worker(settings: Settings, line: Connection) -> Callable[..., Any]:
             limits.n_slots,
             limits.n_ctx,
             limits.n_ctx_slot,
-            f"[{settings.host}]" if ":" in settings.host else settings.host,
+            f"[{settings.hosts[0]}]" if ":" in settings.hosts[0] else settings.hosts[0],
             settings.port,
         )
 
@@ -202,10 +210,9 @@ def _reason(error: Exception) -> str:
     """What keeps the engine from starting; a setting is named as a user spells it."""
     if not isinstance(error, InvalidConfig):
         return str(error)
-    flags = {field.name: field.metadata["flag"] for field in fields(Settings)}
-    if (flag := flags.get(error.param)) is None:
+    if (flag := table().get(error.param)) is None:
         return str(error)
-    spelt = "/".join((*flag.names, *flag.constants))
+    spelt = "/".join(flag.spellings)
     if error.param in error.message:
         return error.message.replace(error.param, spelt)
     return f"{spelt}: {error.message}"
@@ -243,15 +250,3 @@ def _claim(host: str, port: int) -> tuple[str, socket.socket]:
         claim.close()
         raise
     return str(address[0]), claim
-
-
-def _log_config(verbosity: int) -> dict[str, Any]:
-    """One handler for all: what is logged goes to standard error."""
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(message)s", "datefmt": "%H:%M:%S"}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "plain"}},
-        "root": {"level": _LEVELS[verbosity], "handlers": ["stderr"]},
-        "loggers": {"_granian": {}},
-    }

@@ -5,12 +5,12 @@ import msgspec
 import pytest
 from litestar.testing import AsyncTestClient
 
-from tests.server.conftest import PROMPT
+from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import SOME_TEXT, Json, matching
-from tests.server.scripted import ScriptedEngine
+from tests.server.scripted import ScriptedEngine, connect
 from weft import QueueFull, Request
-from weft.server import create_app
-from weft.server.body import CompletionFields
+from weft.server import create_app, sse
+from weft.server.body import CompletionFields, ping_s
 from weft.settings import Settings
 
 
@@ -153,6 +153,22 @@ async def test_progress_is_asked_of_the_engine_only_where_a_stream_tells_it(path
     async with AsyncTestClient(create_app(engine.as_engine())) as client:
         await client.post(path, json={"prompt": "ab", field: True, "stream": stream})
     assert [request.report_progress for request in engine.requests] == [stream]
+
+
+@pytest.mark.parametrize(("asked", "interval"), [(None, 30), (5, 5), (1, 1), (0, None), (-1, None)])
+def test_a_request_says_how_often_its_stream_is_pinged(asked: int | None, interval: float | None) -> None:
+    assert ping_s(CompletionFields(sse_ping_interval=asked), Settings(ping_s=30)) == interval
+
+
+async def test_a_stream_is_pinged_as_often_as_its_request_says() -> None:
+    engine = ScriptedEngine([])
+    engine.loaded.set()
+    app = create_app(engine.as_engine(), Settings(ping_s=None))
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        body = {"prompt": "ab", "stream": True, "sse_ping_interval": 1}
+        sent = await connect(app, "/completion", body, lambda sent: len(sent) == 2)
+    assert sent[1]["body"] == sse.PING
 
 
 async def test_every_prompt_of_a_list_starts_at_the_seed(path: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers import How
 from tests.server.conftest import PROMPT
 from tests.server.live import events_of
-from tests.server.matchers import COUNT, LOGPROB, SETTINGS, SOME_TEXT, TEXT, TIMINGS, Json
+from tests.server.matchers import COUNT, LOGPROB, NUMBER, SETTINGS, SOME_TEXT, TEXT, TIMINGS, Json
 from weft.server.service import LONG_TEXT
 
 END_TOKEN = 2
@@ -219,6 +219,119 @@ async def test_each_token_of_a_character_that_is_held_back_has_its_probabilities
     probabilities = await probabilities_of(client, how, prompt=PROMPT, n_predict=4, n_probs=1, **grammar)
     assert [entry["id"] for entry in probabilities] == [tokens[-2]] * 4
     assert [entry["bytes"] for entry in probabilities] == [[0xC3]] * 4
+
+
+async def test_probabilities_after_the_samplers_are_no_logarithms(client: httpx.AsyncClient, how: How) -> None:
+    body = {"prompt": PROMPT, "n_predict": 3, "n_probs": 2, "post_sampling_probs": True, "top_k": 2, "min_p": 0, "top_p": 1}
+    for drawn in await probabilities_of(client, how, **body):
+        told = [{"id": COUNT, "token": TEXT, "bytes": [COUNT], "prob": NUMBER}] * 2
+        assert [top | {"bytes": top["bytes"][:1]} for top in drawn["top_probs"]] == told
+        assert drawn == {
+            "id": COUNT,
+            "token": TEXT,
+            "bytes": drawn["bytes"],
+            "prob": NUMBER,
+            "top_probs": drawn["top_probs"],
+            "content": drawn["token"],
+            "probs": [{"prob": top["prob"], "tok_str": top["token"]} for top in drawn["top_probs"]],
+        }
+
+
+async def test_one_token_has_no_rate(client: httpx.AsyncClient) -> None:
+    timings = (await complete(client, prompt=PROMPT, n_predict=1))["timings"]
+    assert timings == TIMINGS | {
+        "predicted_n": 1,
+        "predicted_ms": 0,
+        "predicted_per_token_ms": 0,
+        "predicted_per_second": 0,
+    }
+
+
+async def test_rates_are_those_of_the_tokens_after_the_first(client: httpx.AsyncClient) -> None:
+    timings = (await complete(client, prompt=PROMPT, n_predict=5, ignore_eos=True))["timings"]
+    assert timings["predicted_per_second"] == pytest.approx(4 * 1000 / timings["predicted_ms"])
+    assert timings["predicted_per_token_ms"] == pytest.approx(timings["predicted_ms"] / 4)
+
+
+async def test_each_event_has_timings_where_they_are_asked_for(client: httpx.AsyncClient) -> None:
+    body = {"prompt": PROMPT, "n_predict": 3, "n": 2, "ignore_eos": True}
+    assert not any("timings" in event for event in await stream(client, **body) if not event["stop"])
+    events = await stream(client, **body, timings_per_token=True)
+    for index in range(2):
+        own = [event["timings"] for event in events if event["index"] == index]
+        assert own == [TIMINGS | {"predicted_n": n} for n in (1, 2, 3, 3)]
+        assert [timings["prompt_n"] + timings["cache_n"] for timings in own] == [6] * 4
+        assert own[0]["predicted_ms"] == 0
+        assert 0 < own[1]["predicted_ms"] <= own[2]["predicted_ms"]
+    assert all(end["generation_settings"]["timings_per_token"] for end in ends(events))
+
+
+async def test_the_prompts_progress_comes_before_the_first_token(client: httpx.AsyncClient) -> None:
+    prompt = [300 + position % 400 for position in range(700)]
+    body = {"prompt": prompt, "n_predict": 1, "n": 2, "return_progress": True}
+    assert "prompt_progress" not in (await complete(client, **body))[0]
+    events = await stream(client, **body, cache_prompt=False)
+    n_told = sum("prompt_progress" in event for event in events)
+    assert [event["tokens_predicted"] for event in events[:n_told]] == [0] * n_told
+    processed = [event["prompt_progress"]["processed"] for event in events[:n_told]]
+    assert processed == sorted(processed)
+    assert (processed[0], processed[-1]) == (0, 700)
+    assert events[0] == {
+        "index": 0,
+        "content": "",
+        "tokens": [],
+        "stop": False,
+        "id_slot": COUNT,
+        "tokens_predicted": 0,
+        "tokens_evaluated": 700,
+        "prompt_progress": {"total": 700, "cache": 0, "processed": 0, "time_ms": COUNT},
+    }
+    assert len(ends(events)) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (["tokens_predicted"], {"tokens_predicted": 2}),
+        ("tokens_predicted", {"tokens_predicted": 2}),
+        (["generation_settings/n_predict", "stop"], {"generation_settings/n_predict": 2, "stop": True}),
+        (["timings/predicted_n", "no_such", "prompt/no_such", "stop/"], {"timings/predicted_n": 2}),
+        (["generation_settings/json_schema/type"], {"generation_settings/json_schema/type": "string"}),
+    ],
+    ids=str,
+)
+async def test_only_the_fields_that_are_asked_for_are_told(
+    client: httpx.AsyncClient, how: How, fields: Json, told: dict[str, Json]
+) -> None:
+    body = {"prompt": PROMPT, "n_predict": 2, "response_fields": fields}
+    if "json_schema" in str(fields):
+        body["json_schema"] = {"type": "string"}
+    if how == "whole":
+        assert await complete(client, **body) == told
+    else:
+        # As llama-server has it, only the end is cut down.
+        *tokens, end = await stream(client, **body)
+        assert end == told
+        assert [token["tokens_predicted"] for token in tokens] == [1, 2]
+
+
+async def test_several_results_are_each_cut_down(client: httpx.AsyncClient) -> None:
+    body = {"prompt": ["A cow says", "Once"], "n": 2, "n_predict": 1, "response_fields": ["index"]}
+    assert await complete(client, **body) == [{"index": index} for index in range(4)]
+
+
+async def test_tokens_come_with_a_stream_whether_or_not_they_are_asked_for(client: httpx.AsyncClient) -> None:
+    for asked in (True, False):
+        *tokens, end = await stream(client, prompt=PROMPT, n_predict=2, return_tokens=asked)
+        assert ([len(token["tokens"]) for token in tokens], end["tokens"]) == ([1, 1], [])
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+async def test_a_new_line_is_told(client: httpx.AsyncClient, how: How, is_wanted: bool) -> None:
+    newline = (await client.post("/tokenize", json={"content": "\n"})).json()["tokens"][-1]
+    body = {"prompt": PROMPT, "n_predict": 2, "logit_bias": [[newline, 1000 if is_wanted else False]], "temperature": 0}
+    end = await complete(client, **body) if how == "whole" else ends(await stream(client, **body))[0]
+    assert end["has_new_line"] == is_wanted
 
 
 async def test_a_seed_that_was_drawn_is_reported(client: httpx.AsyncClient) -> None:

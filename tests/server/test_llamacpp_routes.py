@@ -15,6 +15,17 @@ from weft.server.service import LONG_TEXT
 from weft.server.submission import Submission
 from weft.settings import Settings
 
+NEXT_TOKEN: Json = {
+    "has_next_token": True,
+    "has_new_line": False,
+    "n_remain": 0,
+    "n_decoded": 0,
+    "stopped_eos": False,
+    "stopped_limit": False,
+    "stopped_word": False,
+    "stopping_word": "",
+}
+
 
 @pytest.mark.parametrize("route", ["/health", "/v1/health"])
 async def test_health_is_ok_once_the_model_is_loaded(client: httpx.AsyncClient, route: str) -> None:
@@ -83,7 +94,7 @@ async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) ->
         "endpoint_slots": True,
         "endpoint_props": False,
         "endpoint_metrics": False,
-        "ui": False,
+        "ui": True,
         "ui_settings": {},
         "cors_proxy_enabled": False,
         "user_name": "",
@@ -197,18 +208,7 @@ async def test_busy_slots_tell_what_they_do(live: LiveServer) -> None:
                     "n_prompt_tokens_processed": COUNT,
                     "n_prompt_tokens_cache": COUNT,
                     "params": settings | {"seed": seed},
-                    "next_token": [
-                        {
-                            "has_next_token": True,
-                            "has_new_line": BOOLEAN,
-                            "n_remain": COUNT,
-                            "n_decoded": COUNT,
-                            "stopped_eos": False,
-                            "stopped_limit": False,
-                            "stopped_word": False,
-                            "stopping_word": "",
-                        }
-                    ],
+                    "next_token": [NEXT_TOKEN | {"has_new_line": BOOLEAN, "n_remain": COUNT, "n_decoded": COUNT}],
                 }
                 for id_slot, seed in enumerate(seeds)
             ]
@@ -251,6 +251,7 @@ async def test_a_slot_tells_its_texts_only_where_that_is_asked_for(debug: str, m
         "n_prompt_tokens": 3,
         "n_prompt_tokens_processed": 1,
         "n_prompt_tokens_cache": 2,
+        "next_token": [NEXT_TOKEN | {"n_remain": 7, "n_decoded": 5}],
     }
 
 

@@ -19,6 +19,7 @@ from weft.server.docs import docs
 from weft.server.errors import error_response
 from weft.server.llamacpp.routes import router as llamacpp_router
 from weft.server.openai.routes import router as openai_router
+from weft.server.request_line import RequestLine
 from weft.server.service import Service
 from weft.settings import Settings
 
@@ -40,7 +41,8 @@ class Application(Litestar):
     async def __call__(self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend) -> None:
         """Answers 503 unless the engine runs, and HEAD as GET without a body."""
         if scope["type"] == ScopeType.HTTP:
-            await self._answer(cast("HTTPScope", scope), cast("Receive", receive), cast("Send", send))
+            with RequestLine(cast("HTTPScope", scope)) as line:
+                await self._answer(cast("HTTPScope", scope), cast("Receive", receive), line.watching(cast("Send", send)))
         else:
             await super().__call__(scope, receive, send)
 

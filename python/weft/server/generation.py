@@ -3,16 +3,15 @@
 import asyncio
 from collections.abc import Sequence
 
-from weft import Completions, Finished, Request, Token
+from weft import Completions, Finished, Progress, PromptLogprobs, Request, Token
+from weft.server.request_line import current_line
 from weft.server.submission import Submission
 from weft.server.tally import Tally
 
-__all__ = ["Generation", "is_progress"]
+__all__ = ["Event", "Generation"]
 
-
-def is_progress(event: object) -> bool:
-    """Whether an event tells how far a prompt is."""
-    return hasattr(event, "n_processed")
+Event = Token | Finished | Progress | PromptLogprobs
+"""What a stream of completions yields."""
 
 
 class Generation:
@@ -31,13 +30,16 @@ class Generation:
         self.requests = requests
         self.streams = streams
         self._tally = tally
-        self._reading: dict[asyncio.Task[list[Token | Finished]], int] = {}
+        self._reading: dict[asyncio.Task[list[Event]], int] = {}
         self._is_begun = False
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts: dict[tuple[int, int], list[str]] | None = {} if keeps_text else None
         self.closed = asyncio.Event()
+        if (line := current_line()) is not None:
+            line.expect(requests)
+        self._line = line
 
-    async def next_batches(self) -> list[tuple[int, list[Token | Finished]]]:
+    async def next_batches(self) -> list[tuple[int, list[Event]]]:
         """All events that are ready, with the position of their prompt; at least one, and none once all have finished."""
         if len(self.streams) == 1:
             batch = await self.streams[0].next_batch()
@@ -47,11 +49,13 @@ class Generation:
         for prompt, events in batches:
             self._tally.watch(events)
             self._watch(prompt, events)
+            if self._line is not None:
+                self._line.watch(prompt, events)
         return batches
 
-    def _watch(self, prompt: int, events: Sequence[Token | Finished]) -> None:
+    def _watch(self, prompt: int, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, Finished) or is_progress(event):
+            if isinstance(event, Finished | Progress | PromptLogprobs):
                 continue
             if "\n" in event.text:
                 self._with_new_line.add((prompt, event.index))
@@ -66,7 +70,7 @@ class Generation:
         """Whether the text of a branch, as far as it was read, has a line break."""
         return (prompt, index) in self._with_new_line
 
-    async def _next_of_several(self) -> list[tuple[int, list[Token | Finished]]]:
+    async def _next_of_several(self) -> list[tuple[int, list[Event]]]:
         if not self._is_begun:
             self._is_begun = True
             for prompt in range(len(self.streams)):
@@ -96,5 +100,5 @@ class Generation:
         self.closed.set()
 
 
-async def _next_batch(stream: Completions) -> list[Token | Finished]:
+async def _next_batch(stream: Completions) -> list[Event]:
     return await stream.next_batch()

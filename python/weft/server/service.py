@@ -131,21 +131,11 @@ class Service:
         self._generations.add(generation)
         return generation
 
-    @property
-    def has_slots(self) -> bool:
-        """Whether `/slots` may be asked."""
-        return bool(getattr(self.settings, "slots_endpoint", True))
-
-    @property
-    def has_props(self) -> bool:
-        """Whether `/props` may be posted to."""
-        return bool(getattr(self.settings, "props_endpoint", False))
-
     def generation_of(self, request_id: int) -> tuple[Generation, int] | None:
         """The generation of one of the engine's requests, and the position of its prompt there; None once nobody reads it."""
         for generation in list(self._generations):
             for prompt, stream in enumerate(generation.streams):
-                if getattr(stream, "request_id", None) == request_id:
+                if stream.request_id == request_id:
                     return generation, prompt
         return None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from weft import Finished, Token, Usage
+from weft import Finished, Usage
 
 __all__ = ["Tally"]
 
@@ -24,7 +24,7 @@ class Tally:
         self.n_tokens_max = 0
         """Tokens of the longest branch, its prompt among them."""
 
-    def watch(self, events: Iterable[Token | Finished]) -> None:
+    def watch(self, events: Iterable[object]) -> None:
         """Takes what finished branches cost; what is no end is passed over."""
         for event in events:
             if isinstance(event, Finished):

@@ -114,7 +114,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0) ->
         context_shift=_default(settings, "context_shift"),
         n_keep=_n_keep(body, settings),
         max_predict_ms=_max_predict_ms(body),
-        use_cache=getattr(settings, "cache_prompt", True) if body.cache_prompt is None else body.cache_prompt,
+        use_cache=settings.cache_prompt if body.cache_prompt is None else body.cache_prompt,
         # A whole answer has no place for it.
         report_progress=body.stream is True and (body.return_progress is True or body.timings_per_token is True),
         **{name: given(name) for name in _AS_THEY_ARE},

@@ -103,7 +103,7 @@ class ChatFormat:
             continued=messages[-1] if is_continued else None,
             continues_thought=data.continue_final_message == "reasoning_content",
             opens_answer=is_continued or data.add_generation_prompt is not False,
-            variables={**(self._settings.chat_template_kwargs or {}), **effort, **(data.chat_template_kwargs or {})},
+            variables={**self._settings.chat_template_kwargs, **effort, **(data.chat_template_kwargs or {})},
         )
 
     def _is_continued(self, data: ChatFields, messages: Sequence[ChatMessage]) -> bool:

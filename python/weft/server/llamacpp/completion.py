@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from weft import Engine, Finished, Token
+from weft import Engine, Finished, Progress, PromptLogprobs, Token
 from weft.server import body, sse
-from weft.server.generation import Generation, is_progress
+from weft.server.generation import Event, Generation
 from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent
 from weft.server.report import (
     Branches,
@@ -75,15 +75,22 @@ class Stream(_Form):
         self._running = Running(generation) if data.timings_per_token else None
         self._with_progress = data.return_progress is True
 
-    def frames(self, prompt: int, events: Sequence[Token | Finished]) -> bytes:
+    def frames(self, prompt: int, events: Sequence[Event]) -> bytes:
         """The frames of events of one prompt, in order."""
         return b"".join([sse.frame(told) for event in events if (told := self._event(prompt, event)) is not None])
 
-    def _event(self, prompt: int, event: Token | Finished) -> object:
-        if is_progress(event):
-            return self._progress(prompt, event)
-        if isinstance(event, Finished):
-            return _projected(self._branches.result(prompt, event), self._paths)
+    def _event(self, prompt: int, event: Event) -> object:
+        match event:
+            case Finished():
+                return _projected(self._branches.result(prompt, event), self._paths)
+            case Progress():
+                return self._progress(prompt, event)
+            case PromptLogprobs():
+                return None
+            case _:
+                return self._token(prompt, event)
+
+    def _token(self, prompt: int, event: Token) -> CompletionEvent:
         probability = self._probability(event)
         return CompletionEvent(
             index=self._branches.index(prompt, event),
@@ -97,7 +104,7 @@ class Stream(_Form):
             timings=msgspec.UNSET if self._running is None else self._running.timings(prompt, event),
         )
 
-    def _progress(self, prompt: int, progress: Any) -> CompletionEvent | None:  # noqa: ANN401
+    def _progress(self, prompt: int, progress: Progress) -> CompletionEvent | None:
         if self._running is not None:
             self._running.watch(prompt, progress)
         if not self._with_progress:
@@ -129,18 +136,23 @@ class Results(_Form):
         self._probabilities: dict[int, list[CompletionProbability]] = {}
         self._results: list[CompletionResult] = []
 
-    def add(self, prompt: int, events: Sequence[Token | Finished]) -> None:
+    def add(self, prompt: int, events: Sequence[Event]) -> None:
         """Takes events of one prompt, in order."""
         for event in events:
-            index = self._branches.index(prompt, event)
-            if isinstance(event, Finished):
-                self._results.append(self._result(prompt, index, event))
-                continue
-            self._texts.setdefault(index, []).append(event.text)
-            if self._with_tokens:
-                self._tokens.setdefault(index, []).append(event.token)
-            if (probability := self._probability(event)) is not None:
-                self._probabilities.setdefault(index, []).append(probability)
+            match event:
+                case Finished():
+                    self._results.append(self._result(prompt, self._branches.index(prompt, event), event))
+                case Progress() | PromptLogprobs():
+                    pass
+                case _:
+                    self._token(self._branches.index(prompt, event), event)
+
+    def _token(self, index: int, token: Token) -> None:
+        self._texts.setdefault(index, []).append(token.text)
+        if self._with_tokens:
+            self._tokens.setdefault(index, []).append(token.token)
+        if (probability := self._probability(token)) is not None:
+            self._probabilities.setdefault(index, []).append(probability)
 
     def _result(self, prompt: int, index: int, finished: Finished) -> CompletionResult:
         return self._branches.result(

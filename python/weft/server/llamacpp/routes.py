@@ -83,7 +83,7 @@ async def health(
     the status says so too.
     """
     include, fail = _is_on(include_slots), _is_on(fail_on_no_slot)
-    told = places.health(service, include_slots=include and service.has_slots, is_2024=include or fail)
+    told = places.health(service, include_slots=include and service.settings.slots_endpoint, is_2024=include or fail)
     if fail and not told.slots_idle:
         raise SlotsBusyError(told)
     return told
@@ -92,7 +92,7 @@ async def health(
 @get("/slots", responses=ERRORS | NOT_SUPPORTED)
 async def slots(service: Here, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | BusySlot]:
     """What each slot does; with `fail_on_no_slot=1` it is 503 where all are busy."""
-    if not service.has_slots:
+    if not service.settings.slots_endpoint:
         raise NotSupportedError("This server does not support slots endpoint. Start it with `--slots`")
     listed = places.slots(service)
     if _is_on(fail_on_no_slot) and places.are_all_busy(listed):
@@ -152,7 +152,7 @@ async def props(service: Here) -> Properties:
 @post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def set_props(service: Here) -> PropertiesSet:
     """Says yes and changes nothing, as llama-server does: none of its properties can be changed while it runs."""
-    if not service.has_props:
+    if not service.settings.props_endpoint:
         raise NotSupportedError("This server does not support changing global properties. Start it with `--props`")
     return PropertiesSet(success=True)
 

@@ -120,6 +120,7 @@ class Slot(msgspec.Struct, kw_only=True):
     n_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
     n_prompt_tokens_processed: int | msgspec.UnsetType = msgspec.UNSET
     n_prompt_tokens_cache: int | msgspec.UnsetType = msgspec.UNSET
+    next_token: list[NextToken] | msgspec.UnsetType = msgspec.UNSET
 
 
 class BusySlot(GenerationSettings, kw_only=True):

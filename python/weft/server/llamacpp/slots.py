@@ -36,32 +36,34 @@ def _slot(service: Service, slot: EngineSlot) -> Slot | BusySlot:
     n_ctx, model = service.engine.limits.n_ctx_slot, service.model_name
     if slot.request_id is None:
         return Slot(id=slot.id, n_ctx=n_ctx, model=model, is_processing=False, state=0)
-    counts: dict[str, Any] = {
+    found = service.generation_of(slot.request_id)
+    index = slot.index or 0
+    about: dict[str, Any] = {
         "id": slot.id,
         "id_task": slot.request_id,
         "task_id": slot.request_id,
         "n_prompt_tokens": slot.n_prompt,
         "n_prompt_tokens_processed": slot.n_computed,
         "n_prompt_tokens_cache": slot.n_cached,
+        "next_token": [
+            NextToken(
+                has_next_token=True,
+                has_new_line=found is not None and found[0].has_new_line(found[1], index),
+                n_remain=-1 if slot.n_remaining is None else slot.n_remaining,
+                n_decoded=slot.n_predicted,
+            )
+        ],
     }
-    if (found := service.generation_of(slot.request_id)) is None:
-        return Slot(n_ctx=n_ctx, model=model, is_processing=True, state=1, **counts)
+    if found is None:
+        return Slot(n_ctx=n_ctx, model=model, is_processing=True, state=1, **about)
     generation, prompt = found
-    index = slot.index or 0
     branches = Branches(generation, service.engine, model)
     settings = branches.settings(prompt, index)
-    next_token = NextToken(
-        has_next_token=True,
-        has_new_line=generation.has_new_line(prompt, index),
-        n_remain=slot.n_remaining,
-        n_decoded=slot.n_predicted,
-    )
     text = generation.text(prompt, index)
     return BusySlot(
         **msgspec.structs.asdict(settings),
-        **counts,
+        **about,
         params=settings,
-        next_token=[next_token],
         prompt=msgspec.UNSET if text is None else branches.prompt_text(prompt),
         generated=msgspec.UNSET if text is None else text,
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft import Finished, Logprobs, Progress, PromptLogprobs, Token
+from weft import Finished, Logprobs, Progress, Token
 from weft import Usage as BranchUsage
 from weft.server.body import CompletionFields
 from weft.server.generation import Generation
@@ -25,10 +25,7 @@ from weft.server.report import (
 )
 from weft.server.service import Service
 
-__all__ = ["FINISH_REASONS", "Answered", "Event", "wants_usage"]
-
-Event = Token | Finished | Progress | PromptLogprobs
-"""What a stream of the engine yields."""
+__all__ = ["FINISH_REASONS", "Answered", "wants_usage"]
 
 FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length"}
 

@@ -9,8 +9,8 @@ from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
 from weft import Logprobs as DrawnLogprobs
 from weft.server import body, sse
 from weft.server.chat.format import ChatPrompt
-from weft.server.generation import Generation
-from weft.server.openai.answer import FINISH_REASONS, Answered, Event, wants_usage
+from weft.server.generation import Event, Generation
+from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
 from weft.server.openai.chat_schemas import (
     ChatChoice,
     ChatChunk,

@@ -8,8 +8,8 @@ import msgspec
 from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
 from weft import Logprobs as DrawnLogprobs
 from weft.server import body, sse
-from weft.server.generation import Generation
-from weft.server.openai.answer import FINISH_REASONS, Answered, Event, wants_usage
+from weft.server.generation import Event, Generation
+from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
 from weft.server.openai.echo import Echo
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs

@@ -1,11 +1,10 @@
 """What is told of branches that still run: how far the prompt is, and timings so far."""
 
 import time
-from typing import Any
 
 import msgspec
 
-from weft import Token
+from weft import Progress, Token
 from weft.server.generation import Generation
 from weft.server.report.timings import Timings
 
@@ -21,7 +20,7 @@ class PromptProgress(msgspec.Struct):
     time_ms: int
 
     @classmethod
-    def of(cls, progress: Any) -> "PromptProgress":
+    def of(cls, progress: Progress) -> "PromptProgress":
         """What the engine said."""
         return cls(progress.n_prompt, progress.n_cached, progress.n_processed, round(progress.ms))
 
@@ -35,10 +34,10 @@ class Running:
 
     def __init__(self, generation: Generation) -> None:
         self._n_prompt = [stream.n_prompt for stream in generation.streams]
-        self._prompts: dict[int, Any] = {}
+        self._prompts: dict[int, Progress] = {}
         self._first_token: dict[tuple[int, int], float] = {}
 
-    def watch(self, prompt: int, progress: Any) -> None:
+    def watch(self, prompt: int, progress: Progress) -> None:
         """Takes how far a prompt is."""
         self._prompts[prompt] = progress
 

@@ -82,20 +82,20 @@ class Branches:
             generation_settings=self.settings(prompt, finished.index),
             prompt=self.prompt_text(prompt),
             has_new_line=self.generation.has_new_line(prompt, finished.index),
-            truncated=_is_truncated(finished),
+            truncated=finished.truncated,
             stop_type=stop_type,
             stopped_eos=stop_type == "eos",
             stopped_limit=stop_type == "limit",
             stopped_word=stop_type == "word",
             stopping_word=finished.stop or "",
-            tokens_cached=_n_held(finished),
+            tokens_cached=usage.n_held,
             timings=timings([usage]),
             completion_probabilities=probabilities,
         )
 
     def slot(self, prompt: int) -> int:
         """The slot where a prompt is computed; -1 where it is in none any more."""
-        request_id = getattr(self.generation.streams[prompt], "request_id", None)
+        request_id = self.generation.streams[prompt].request_id
         return next((slot.id for slot in self._engine.stats().slots if slot.request_id == request_id), -1)
 
     def settings(self, prompt: int, index: int) -> GenerationSettings:
@@ -116,13 +116,3 @@ class Branches:
             tokens = self.generation.requests[prompt].prompt
             self._prompts[prompt] = tokens if isinstance(tokens, str) else self._engine.detokenize(tokens)
         return self._prompts[prompt]
-
-
-def _is_truncated(finished: Finished) -> bool:
-    return bool(getattr(finished, "is_truncated", finished.reason == "context_full"))
-
-
-def _n_held(finished: Finished) -> int:
-    # The last token that was drawn was never fed back, so it is in no cell.
-    usage = finished.usage
-    return int(getattr(usage, "n_held", usage.n_prompt + max(usage.n_predicted - 1, 0)))
