@@ -121,6 +121,9 @@ class Model:
     def metadata(self) -> dict[str, str]:
         """Every key of the file's metadata with its value as text, arrays left out."""
 
+    def control_tokens(self) -> list[int]:
+        """Every token that has a spelling but is no part of a text, in order: what `parse_special` reads as tokens."""
+
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of a text. Works without the GIL, on this thread, at some 0.4 µs per byte.
 

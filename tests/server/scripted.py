@@ -60,8 +60,16 @@ class ScriptedEngine:
         self.requests: list[weft.Request] = []
         self.failure: Exception | None = None
         self.is_running = False
-        self.model = SimpleNamespace(path="/models/scripted.gguf", n_vocab=128, token_bytes=self._token_bytes)
-        self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=256, n_ctx_slot=64)
+        self.model = SimpleNamespace(
+            path="/models/scripted.gguf",
+            n_vocab=128,
+            bos_token=None,
+            eos_token=None,
+            chat_template=None,
+            token_bytes=self._token_bytes,
+            control_tokens=list,
+        )
+        self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=256, n_ctx_slot=64, forks_anywhere=True)
         self.slots: list[Json] = [idle_slot(id_slot) for id_slot in range(4)]
         """What `stats` tells of the slots."""
         self.loop_thread = 0

@@ -12,6 +12,7 @@ import msgspec
 
 from weft import Completions, Engine, EngineStopped, InvalidRequest, Request, WeftError
 from weft.build import build_info
+from weft.server.chat.format import ChatFormat
 from weft.server.errors import StillLoadingError
 from weft.server.generation import Generation
 from weft.server.slot_files import SlotFiles
@@ -48,6 +49,7 @@ class Service:
         self.engine = engine
         self.settings = settings
         self.build = build_info()
+        self.chat = ChatFormat(engine, settings)
         self.slot_files = SlotFiles(engine, settings.slot_save_path)
         self.tally = Tally()
         self.tells_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
@@ -68,6 +70,7 @@ class Service:
         """
         try:
             await self.engine.start()
+            self.chat.check_settings()
         except Exception as error:
             self._failure = error
             if not isinstance(error, WeftError):

@@ -23,7 +23,7 @@ def properties(service: Service) -> Properties:
         model_path=model.path,
         model_ftype=_file_type(model),
         modalities=Modalities(vision=False, video=False, audio=False),
-        chat_template=model.chat_template or "",
+        chat_template=service.chat.source,
         chat_template_caps={},
         bos_token=_spelling(model, model.bos_token),
         eos_token=_spelling(model, model.eos_token),

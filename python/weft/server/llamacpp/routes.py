@@ -8,6 +8,8 @@ from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequest
 from weft.server import body, prometheus
+from weft.server.chat.format import size_of_chat
+from weft.server.chat.schemas import ApplyTemplateResult, ChatFields
 from weft.server.errors import ERRORS, NOT_SUPPORTED, NotSupportedError, SlotsBusyError
 from weft.server.json_request import JsonRequest
 from weft.server.llamacpp import completion as dialect
@@ -63,6 +65,12 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Detokeniz
     if data.tokens is None:
         raise InvalidRequest("tokens", "tokens must be given")
     return DetokenizeResult(await aside(len(data.tokens), service.engine.detokenize, data.tokens))
+
+
+@post("/apply-template", status_code=200, responses=ERRORS)
+async def apply_template(data: JSONBody[ChatFields], service: Here) -> ApplyTemplateResult:
+    """The prompt that messages become."""
+    return ApplyTemplateResult(await aside(size_of_chat(data), service.chat.text, data))
 
 
 @get(["/health", "/v1/health"], responses=ERRORS)
@@ -151,7 +159,18 @@ async def set_props(service: Here) -> PropertiesSet:
 
 router = Router(
     path="/",
-    route_handlers=[completion, tokenize, detokenize, health, slots, slot_action, prometheus_metrics, props, set_props],
+    route_handlers=[
+        completion,
+        tokenize,
+        detokenize,
+        apply_template,
+        health,
+        slots,
+        slot_action,
+        prometheus_metrics,
+        props,
+        set_props,
+    ],
     request_class=JsonRequest,
     tags=["llama.cpp"],
 )
