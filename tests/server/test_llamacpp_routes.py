@@ -117,6 +117,18 @@ def without(*names: str) -> Settings:
     return Settings(**dict.fromkeys(names, False))  # type: ignore[arg-type]
 
 
+async def test_props_tell_also_of_a_model_that_has_little() -> None:
+    engine = ScriptedEngine()
+    engine.model.chat_template = "{% if %}"
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        await answers(client, 200)
+        told = (await client.get("/props")).json()
+    assert (told["bos_token"], told["eos_token"], told["model_ftype"]) == ("", "", "Q4_K - Medium")
+    # A template that is none is shown, but no chat can do anything with it.
+    assert (told["chat_template"], told["chat_template_caps"]) == ("{% if %}", {})
+
+
 @pytest.mark.parametrize("is_on", [True, False])
 async def test_properties_may_be_posted_only_where_that_is_switched_on(is_on: bool) -> None:
     engine = ScriptedEngine()
