@@ -13,6 +13,12 @@ __all__ = ["Settings"]
 
 kv_type = one_of(*get_args(KvType))
 
+
+def commas(text: str) -> tuple[str, ...]:
+    """A parser of texts with commas between them."""
+    return tuple(stripped for part in text.split(",") if (stripped := part.strip()))
+
+
 MODEL = "model"
 CONTEXT = "context and slots"
 COMPUTE = "compute"
@@ -303,22 +309,113 @@ class Settings:
         help="never end a completion with an end token",
     )
 
-    host: str = flag(
-        "127.0.0.1",
+    hosts: tuple[str, ...] = flag(
+        ("127.0.0.1",),
         SERVER,
         "--host",
         metavar="HOST",
+        parse=commas,
         env="LLAMA_ARG_HOST",
-        help="address to listen on (default: 127.0.0.1)",
+        help="addresses to listen on, with commas between them; one that ends in .sock is a unix socket (default: 127.0.0.1)",
     )
     port: int = flag(
         8080,
         SERVER,
         "--port",
         metavar="PORT",
-        parse=whole(1, 65535),
+        parse=whole(0, 65535),
         env="LLAMA_ARG_PORT",
-        help="port to listen on (default: 8080)",
+        help="port to listen on; 0 is any that is free (default: 8080)",
+    )
+    reuse_port: bool = flag(
+        False,
+        SERVER,
+        constants={"--reuse-port": True},
+        parse=boolean,
+        env="LLAMA_ARG_REUSE_PORT",
+        help="listen also where another process listens; each gets some of the connections",
+    )
+    api_keys: tuple[str, ...] = flag(
+        (), SERVER, "--api-key", metavar="KEY", parse=commas, env="LLAMA_API_KEY", help="keys that requests must show one of"
+    )
+    api_key_file: str | None = flag(
+        None, SERVER, "--api-key-file", metavar="FNAME", env="LLAMA_ARG_API_KEY_FILE", help="file of such keys, one a line"
+    )
+    ssl_key_file: str | None = flag(
+        None, SERVER, "--ssl-key-file", metavar="FNAME", env="LLAMA_ARG_SSL_KEY_FILE", help="PEM file of the private key"
+    )
+    ssl_cert_file: str | None = flag(
+        None, SERVER, "--ssl-cert-file", metavar="FNAME", env="LLAMA_ARG_SSL_CERT_FILE", help="PEM file of the certificate"
+    )
+    cors_origins: tuple[str, ...] = flag(
+        ("*",),
+        SERVER,
+        "--cors-origins",
+        metavar="ORIGINS",
+        parse=commas,
+        env="LLAMA_ARG_CORS_ORIGINS",
+        help="origins whose pages may use the server; '*' is any, 'localhost' any on this machine (default: *)",
+    )
+    cors_methods: str = flag(
+        "GET, POST, DELETE, OPTIONS",
+        SERVER,
+        "--cors-methods",
+        metavar="METHODS",
+        env="LLAMA_ARG_CORS_METHODS",
+        help="methods that pages of other origins may use (default: GET, POST, DELETE, OPTIONS)",
+    )
+    cors_headers: str = flag(
+        "*",
+        SERVER,
+        "--cors-headers",
+        metavar="HEADERS",
+        env="LLAMA_ARG_CORS_HEADERS",
+        help="headers that pages of other origins may send (default: *)",
+    )
+    cors_credentials: bool = flag(
+        True,
+        SERVER,
+        constants={"--cors-credentials": True, "--no-cors-credentials": False},
+        parse=boolean,
+        env="LLAMA_ARG_CORS_CREDENTIALS",
+        help="let pages of other origins send credentials (default: yes)",
+    )
+    static_path: str | None = flag(
+        None,
+        SERVER,
+        "--path",
+        metavar="PATH",
+        parse=folder,
+        env="LLAMA_ARG_STATIC_PATH",
+        help="folder of files to serve at / in place of the page",
+    )
+    api_prefix: str = flag(
+        "", SERVER, "--api-prefix", metavar="PREFIX", env="LLAMA_ARG_API_PREFIX", help="path that all routes begin with"
+    )
+    timeout_s: int = flag(
+        3600,
+        SERVER,
+        "-to",
+        "--timeout",
+        parse=whole(1),
+        env="LLAMA_ARG_TIMEOUT",
+        help="seconds after which a client that does not send or read is given up (default: 3600)",
+    )
+    ui: bool = flag(
+        True,
+        SERVER,
+        constants={"--ui": True, "--no-ui": False, "--webui": True, "--no-webui": False},
+        parse=boolean,
+        env="LLAMA_ARG_UI",
+        help="serve a page at / (default: yes)",
+    )
+    compat: str = flag("", SERVER, "--compat", metavar="NAME", parse=one_of("srb"), help="answer as 'srb' does")
+    n: int = flag(
+        8,
+        SERVER,
+        "--n",
+        parse=whole(1, 256),
+        help="completions of a prompt in single-request batching, where a request does not say (default: 8)",
     )
     metrics: bool = flag(
         False,

@@ -5,6 +5,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
 from weft.server.errors import ERRORS
+from weft.server.event_formats import EventFormats
 from weft.server.json_request import JsonRequest
 from weft.server.openai import translate
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
@@ -17,8 +18,12 @@ Here = NamedDependency[SkipValidation[Service]]
 
 
 @post("/v1/completions", status_code=200, responses=ERRORS)
-async def completions(data: JSONBody[CreateCompletion], service: Here) -> Answer[CompletionObject]:
+async def completions(
+    data: JSONBody[CreateCompletion], service: Here, event_formats: NamedDependency[SkipValidation[EventFormats]]
+) -> Answer[CompletionObject]:
     """Continues a prompt, or several, `n` times each."""
+    if (other := await event_formats.answer(data.event_format, data, service)) is not None:
+        return other
     generation = await service.submit(translate.submission(data, service.settings))
     if not data.stream:
         return Answer(WholeAnswer(generation, translate.Whole(data, generation, service.model_name, service.build)))
