@@ -40,7 +40,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test bench bench-quick bench-all wheel lint types test-rust test-python fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-all wheel lint types test-rust test-python fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -97,6 +97,9 @@ test-rust: .venv/synced ## The crate's tests, without and with llama.cpp
 test-python: extension ## The Python tests (ARGS="-k slots" goes to pytest)
 	$(call step,python)
 	pytest --quiet $(ARGS)
+
+fuzz: extension ## Send 10,000 random requests of the OpenAPI document to a server
+	WEFT_RANDOM_REQUESTS=10000 pytest --quiet tests/server/test_random_requests.py
 
 fmt: .venv/synced ## Format everything
 	cargo fmt

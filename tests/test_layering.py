@@ -27,7 +27,7 @@ RULES = {
     "llama names of the engine only its seam": Rule(
         "rust/llama", r"\bengine::(?!runner\b)", ("rust/llama/tests", "rust/llama/start.rs")
     ),
-    "requests name nobody": Rule("rust/request.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
+    "requests name nobody": Rule("rust/request", r"\bcrate::(?!request\b|config\b|error\b)"),
     "limits name nobody": Rule("rust/config/*.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
     "errors name nobody": Rule("rust/error.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
     "only the server names litestar": Rule("python/weft", r"\blitestar\b", ("python/weft/server",)),

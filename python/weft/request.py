@@ -5,7 +5,10 @@ from typing import TypedDict
 
 import msgspec
 
-__all__ = ["Request", "RequestOptions"]
+__all__ = ["SAMPLERS", "Request", "RequestOptions"]
+
+SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "xtc", "temperature")
+"""llama-server's chain, with tail-free sampling after top-k."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,14 +30,33 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     """Branch `i` draws from a generator seeded with `seed + i` (modulo 2³²), `0 ≤ seed < 2³²`; None is a random seed, reported by
     `Completions.seed`."""
+    samplers: Sequence[str] = SAMPLERS
+    """The chain that narrows the candidates down, in order: names of `SAMPLERS`, `adaptive_p` and `infill`, repeats allowed. A
+    step that is not named has no effect."""
     temperature: float = 0.8
     """Divides the logits before the draw; 0 or less takes the most likely token."""
+    dynatemp_range: float = 0.0
+    """The temperature moves by up to this much around `temperature`, the higher the more uncertain the model is; 0 is off."""
+    dynatemp_exponent: float = 1.0
+    """Bends the way from uncertainty to temperature."""
     top_k: int = 40
     """Keeps the k most likely tokens; 0 or less keeps all."""
     top_p: float = 0.95
     """Keeps the smallest set of most likely tokens whose probabilities sum to this; 1 keeps all."""
     min_p: float = 0.05
     """Keeps tokens at least this fraction as likely as the most likely one; 0 keeps all."""
+    typical_p: float = 1.0
+    """Keeps the tokens that are about as surprising as the average one, up to this sum of probabilities; 1 keeps all."""
+    top_n_sigma: float = -1.0
+    """Keeps tokens whose logits are at most this many standard deviations below the greatest; 0 or less keeps all."""
+    tfs_z: float = 1.0
+    """Cuts off the tail of the distribution where its curve has become flat; 1 keeps all."""
+    xtc_probability: float = 0.0
+    """How often the most likely tokens are taken away, 0 to 1."""
+    xtc_threshold: float = 0.1
+    """All but the least likely of the tokens that are at least so likely are taken away; above 0.5 is off."""
+    min_keep: int = 0
+    """Fewest tokens that a filter leaves."""
     repeat_penalty: float = 1.0
     """Divides (or, where negative, multiplies) the logits of tokens seen in the window; 1 is off."""
     repeat_last_n: int = 64
@@ -43,12 +65,60 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Subtracted once from the logit of every token seen in the window."""
     frequency_penalty: float = 0.0
     """Subtracted from the logit of a token for each time it is seen in the window."""
+    penalize_nl: bool = True
+    """Whether the penalties count newlines too."""
+    penalty_prompt: Sequence[int] | None = None
+    """What the penalties see in place of the prompt; None is the prompt."""
+    dry_multiplier: float = 0.0
+    """Strength of the penalty on tokens that would go on with a repetition; 0 is off."""
+    dry_base: float = 1.75
+    """Raised to the length of the repetition beyond `dry_allowed_length`; below 1 is off."""
+    dry_allowed_length: int = 2
+    """Repetitions of up to so many tokens are free."""
+    dry_penalty_last_n: int = 64
+    """Window in tokens in which repetitions are looked for; 0 is off, -1 the whole context."""
+    dry_sequence_breakers: Sequence[str] = ("\n", ":", '"', "*")
+    """Texts at which a repetition ends."""
+    mirostat: int = 0
+    """1 and 2 let that version of Mirostat take the place of the chain."""
+    mirostat_tau: float = 5.0
+    """Mirostat's aim, in bits of surprise per token."""
+    mirostat_eta: float = 0.1
+    """How fast Mirostat learns."""
+    adaptive_target: float = -1.0
+    """Prefers tokens about as likely as this, 0 to 1, where `samplers` names `adaptive_p`; below 0 is off."""
+    adaptive_decay: float = 0.9
+    """How long the adaptive target remembers, 0 to 0.99: about 1 / (1 - decay) tokens."""
     logit_bias: Sequence[tuple[int, float]] = ()
     """Added to the logits of these tokens; minus infinity bans a token."""
     ignore_eos: bool = False
     """Bans every end token."""
     n_probs: int = 0
     """Reports the log-probabilities of each chosen token and of this many most likely ones, 0 to 1,000; 0 is off."""
+    post_sampling_probs: bool = False
+    """Whether these are of what the samplers left, and not of what the model gave."""
+    grammar: str | None = None
+    """A grammar in GBNF that every completion follows, from its rule `root`."""
+    json_schema: str | None = None
+    """A JSON schema, as JSON text, that every completion follows; not beside a grammar."""
+    context_shift: bool = False
+    """Where the context is full: drops the middle, computes what follows again and goes on, instead of ending."""
+    n_keep: int | None = 0
+    """Tokens of the beginning that a shift keeps; None keeps the whole prompt."""
+    n_discard: int = 0
+    """Tokens that a shift drops; 0 is half of those that it may drop."""
+    max_predict_ms: float | None = None
+    """Ends a completion that has drawn tokens for so many milliseconds, once it has reached a new line."""
+    n_indent: int = 0
+    """Ends a completion at a line, after its first, that is indented by fewer white-space characters than this; 0 is off."""
+    use_cache: bool = True
+    """Whether what is cached of the prompt is used; otherwise all of it is computed."""
+    prompt_logprobs: int | None = None
+    """Reports the log-probabilities of the prompt's tokens and of this many likely ones in the place of each, 0 to 1,000."""
+    report_progress: bool = False
+    """Whether the stream tells how far the prompt is computed."""
+    snapshots_at: Sequence[int] = ()
+    """Where, in tokens of the prompt, a model whose memory cannot be cut keeps a snapshot besides at its end, in order."""
     slot: int | None = None
     """The slot that branch 0 takes where that one is free, from 0; None leaves the choice to the engine."""
 
@@ -60,15 +130,48 @@ class RequestOptions(TypedDict, total=False):
     max_tokens: int | None
     stop: Sequence[str]
     seed: int | None
+    samplers: Sequence[str]
     temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
     top_k: int
     top_p: float
     min_p: float
+    typical_p: float
+    top_n_sigma: float
+    tfs_z: float
+    xtc_probability: float
+    xtc_threshold: float
+    min_keep: int
     repeat_penalty: float
     repeat_last_n: int
     presence_penalty: float
     frequency_penalty: float
+    penalize_nl: bool
+    penalty_prompt: Sequence[int] | None
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    adaptive_target: float
+    adaptive_decay: float
     logit_bias: Sequence[tuple[int, float]]
     ignore_eos: bool
     n_probs: int
+    post_sampling_probs: bool
+    grammar: str | None
+    json_schema: str | None
+    context_shift: bool
+    n_keep: int | None
+    n_discard: int
+    max_predict_ms: float | None
+    n_indent: int
+    use_cache: bool
+    prompt_logprobs: int | None
+    report_progress: bool
+    snapshots_at: Sequence[int]
     slot: int | None

@@ -42,7 +42,7 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn new(request: Request, sender: Sender, waiting: Waiting) -> Self {
-        let Request { prompt, n, max_tokens, stop, seed, sampling, slot, task } = request;
+        let Request { prompt, n, max_tokens, stop, seed, sampling, slot, task, .. } = request;
         Self {
             prompt: prompt.into_tokens(),
             n,

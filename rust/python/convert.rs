@@ -9,8 +9,8 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use super::errors::{InvalidConfig, InvalidRequest};
-use crate::config::{CacheRam, FlashAttention, KvType, MAX_THREADS, Tuned};
-use crate::request::{Prompt, Request, SamplingParams, Task, Token};
+use crate::config::{CacheRam, FlashAttention, KvType, MAX_THREADS, TokenGap, Tuned};
+use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, Task, Token};
 
 /// A prompt as the caller gave it.
 pub(super) enum PromptInput {
@@ -47,6 +47,9 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         };
     }
     let seed: Option<u32> = field!("seed", "an integer from 0 to 2³² − 1 or None");
+    let context_shift: bool = field!("context_shift", "True or False");
+    let n_keep: Option<u32> = field!("n_keep", "an integer from 0 to 2³² − 1 or None");
+    let max_predict_ms: Option<f64> = field!("max_predict_ms", "a number or None");
     let request = Request {
         prompt: Prompt::default(),
         n: field!("n", "a positive integer"),
@@ -54,26 +57,100 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         stop: field!("stop", "a sequence of strings"),
         seed: seed.map_or_else(|| random_seed(py), Ok)?,
         sampling: SamplingParams {
+            samplers: samplers(&get(intern!(py, "samplers"))?)?,
             temperature: field!("temperature", "a number"),
+            dynatemp_range: field!("dynatemp_range", "a number"),
+            dynatemp_exponent: field!("dynatemp_exponent", "a number"),
             top_k: field!("top_k", "an integer below 2³¹"),
             top_p: field!("top_p", "a number"),
             min_p: field!("min_p", "a number"),
+            typical_p: field!("typical_p", "a number"),
+            top_n_sigma: field!("top_n_sigma", "a number"),
+            tfs_z: field!("tfs_z", "a number"),
+            xtc_probability: field!("xtc_probability", "a number"),
+            xtc_threshold: field!("xtc_threshold", "a number"),
+            min_keep: field!("min_keep", "an integer from 0 to 2³² − 1"),
             repeat_penalty: field!("repeat_penalty", "a number"),
             repeat_last_n: field!("repeat_last_n", "an integer from −1 to 2³¹ − 1"),
             presence_penalty: field!("presence_penalty", "a number"),
             frequency_penalty: field!("frequency_penalty", "a number"),
+            penalize_nl: field!("penalize_nl", "True or False"),
+            penalty_prompt: field!("penalty_prompt", "a sequence of token ids below 2³¹ or None"),
+            dry: Dry {
+                multiplier: field!("dry_multiplier", "a number"),
+                base: field!("dry_base", "a number"),
+                allowed_length: field!("dry_allowed_length", "an integer below 2³¹"),
+                penalty_last_n: field!("dry_penalty_last_n", "an integer from −1 to 2³¹ − 1"),
+                sequence_breakers: field!("dry_sequence_breakers", "a sequence of strings"),
+            },
+            mirostat: mirostat(&get(intern!(py, "mirostat"))?)?,
+            mirostat_tau: field!("mirostat_tau", "a number"),
+            mirostat_eta: field!("mirostat_eta", "a number"),
+            adaptive_target: field!("adaptive_target", "a number"),
+            adaptive_decay: field!("adaptive_decay", "a number"),
             logit_bias: field!("logit_bias", "a sequence of pairs of a token id and a number"),
             ignore_eos: field!("ignore_eos", "True or False"),
             n_probs: field!("n_probs", "an integer from 0 to 1000"),
+            post_sampling_probs: field!("post_sampling_probs", "True or False"),
         },
+        context_shift: context_shift
+            .then_some(ContextShift { n_keep, n_discard: field!("n_discard", "an integer from 0 to 2³² − 1") }),
+        max_predict_time: max_predict_ms.map(milliseconds).transpose()?,
+        n_indent: field!("n_indent", "an integer from 0 to 2³² − 1"),
+        uses_cache: field!("use_cache", "True or False"),
+        prompt_logprobs: field!("prompt_logprobs", "an integer from 0 to 1000 or None"),
+        reports_progress: field!("report_progress", "True or False"),
+        snapshots_at: field!("snapshots_at", "a sequence of integers from 0 to 2³² − 1"),
         slot: slot(&get(intern!(py, "slot"))?)?,
         task: Task::Complete,
     };
+    let (grammar, json_schema): (Option<PyBackedStr>, Option<PyBackedStr>) =
+        (field!("grammar", "a string or None"), field!("json_schema", "a string or None"));
+    for (name, text) in [("grammar", grammar), ("json_schema", json_schema)] {
+        if text.is_some() {
+            return Err(InvalidRequest::new_err((name, format!("{name} is not supported; leave it out"))));
+        }
+    }
     Ok(RequestInput { prompt, request })
 }
 
 fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
     value.extract().map_err(|_| InvalidRequest::new_err((name, format!("{name} is {}; it must be {what}", shown(value)))))
+}
+
+/// Reads the names of samplers.
+///
+/// # Errors
+/// `InvalidRequest` for anything but a sequence of their names.
+fn samplers(value: &Bound<'_, PyAny>) -> PyResult<Vec<SamplerKind>> {
+    let names: Vec<String> = field("samplers", "a sequence of names of samplers", value)?;
+    let kind = |name: &String| {
+        SamplerKind::named(name).ok_or_else(|| {
+            let known = SamplerKind::NAMES.map(|(name, _)| name).join(", ");
+            InvalidRequest::new_err(("samplers", format!("there is no sampler '{name}'; there are {known}")))
+        })
+    };
+    names.iter().map(kind).collect()
+}
+
+/// Reads which version of Mirostat decides.
+///
+/// # Errors
+/// `InvalidRequest` for anything but 0, 1 and 2.
+fn mirostat(value: &Bound<'_, PyAny>) -> PyResult<Mirostat> {
+    match value.extract() {
+        Ok(0) => Ok(Mirostat::Off),
+        Ok(1) => Ok(Mirostat::V1),
+        Ok(2) => Ok(Mirostat::V2),
+        _ => Err(InvalidRequest::new_err(("mirostat", format!("mirostat is {}; it must be 0, 1 or 2", shown(value))))),
+    }
+}
+
+/// # Errors
+/// `InvalidRequest` for a number of milliseconds that is no duration.
+fn milliseconds(ms: f64) -> PyResult<Duration> {
+    let refuse = |_| InvalidRequest::new_err(("max_predict_ms", format!("max_predict_ms is {ms}; it must be 0 or more")));
+    Duration::try_from_secs_f64(ms / 1000.0).map_err(refuse)
 }
 
 /// Reads the slot that a request wishes for.
@@ -241,7 +318,8 @@ pub(super) fn kv_type(name: &'static str, word: &str) -> PyResult<KvType> {
 
 /// # Errors
 /// `InvalidConfig` for a number of milliseconds that is no duration.
-pub(super) fn max_token_gap(ms: f64) -> PyResult<Duration> {
+pub(super) fn max_token_gap(ms: Option<f64>) -> PyResult<TokenGap> {
+    let Some(ms) = ms else { return Ok(TokenGap::Auto) };
     let refuse = |_| InvalidConfig::new_err(("max_token_gap_ms", format!("max_token_gap_ms is {ms}; it must be 0 or more")));
-    Duration::try_from_secs_f64(ms / 1000.0).map_err(refuse)
+    Duration::try_from_secs_f64(ms / 1000.0).map(TokenGap::AtMost).map_err(refuse)
 }

@@ -1,9 +1,14 @@
 //! What a caller asks for and what a stream yields: plain data that crosses threads.
 
+mod event;
+mod sampling;
+
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
-use smol_str::SmolStr;
+pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, TokenEvent, Usage};
+pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplerKind, SamplingParams};
 
 use crate::error::{Error, Result};
 
@@ -12,9 +17,6 @@ pub type Token = i32;
 
 /// Most completions that one [`Request`] may ask for.
 pub const MAX_COMPLETIONS: u32 = 256;
-
-/// Most alternatives per token that [`SamplingParams::n_probs`] may ask for.
-pub const MAX_PROBS: u32 = 1_000;
 
 /// Most stop strings of one [`Request`]: each token looks for all of them.
 pub const MAX_STOPS: usize = 256;
@@ -74,53 +76,6 @@ impl Prompt {
     }
 }
 
-/// How the next token is chosen from a row of logits.
-///
-/// The defaults and the order of the steps are llama-server's: logit bias, penalties, top-k, top-p, min-p, temperature, draw.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SamplingParams {
-    /// Divides the logits before the draw; 0 or less takes the most likely token.
-    pub temperature: f32,
-    /// Keeps the k most likely tokens; 0 or less keeps all.
-    pub top_k: i32,
-    /// Keeps the smallest set of most likely tokens whose probabilities sum to this; 1 keeps all.
-    pub top_p: f32,
-    /// Keeps tokens at least this fraction as likely as the most likely one; 0 keeps all.
-    pub min_p: f32,
-    /// Divides (or, where negative, multiplies) the logits of tokens seen in the window; 1 is off.
-    pub repeat_penalty: f32,
-    /// Window of the three penalties in tokens; 0 is off, −1 is the whole context.
-    pub repeat_last_n: i32,
-    /// Subtracted once from the logit of every token seen in the window.
-    pub presence_penalty: f32,
-    /// Subtracted from the logit of a token for each time it is seen in the window.
-    pub frequency_penalty: f32,
-    /// Added to the logits of these tokens; −∞ bans a token.
-    pub logit_bias: Vec<(Token, f32)>,
-    /// Bans every end token.
-    pub ignore_eos: bool,
-    /// Reports the log-probabilities of the chosen token and of this many most likely ones; 0 is off.
-    pub n_probs: u32,
-}
-
-impl Default for SamplingParams {
-    fn default() -> Self {
-        Self {
-            temperature: 0.8,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            repeat_penalty: 1.0,
-            repeat_last_n: 64,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logit_bias: Vec::new(),
-            ignore_eos: false,
-            n_probs: 0,
-        }
-    }
-}
-
 /// What becomes of a prompt once it is computed.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Task {
@@ -169,6 +124,15 @@ pub struct PinnedPrefix {
     pub n_bytes: u64,
 }
 
+/// What a completion does whose context is full: it drops its middle, computes what follows again, and goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ContextShift {
+    /// So many tokens of the beginning are kept; `None` keeps the whole prompt.
+    pub n_keep: Option<u32>,
+    /// So many tokens after them are dropped; 0 drops half of those.
+    pub n_discard: u32,
+}
+
 /// What a caller asks for: one prompt, `n` completions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
@@ -184,6 +148,20 @@ pub struct Request {
     pub seed: u32,
     /// How each branch chooses its tokens.
     pub sampling: SamplingParams,
+    /// Whether a full context is shifted; otherwise it ends the completion.
+    pub context_shift: Option<ContextShift>,
+    /// Ends a completion that has drawn tokens for so long, once it has reached a new line.
+    pub max_predict_time: Option<Duration>,
+    /// Ends a completion at a line that is indented by fewer white-space characters than this, after its first; 0 is off.
+    pub n_indent: u32,
+    /// Whether what is cached of the prompt is used; otherwise all of it is computed.
+    pub uses_cache: bool,
+    /// Reports the log-probabilities of the prompt's tokens and of this many most likely ones in the place of each.
+    pub prompt_logprobs: Option<u32>,
+    /// Whether the stream tells how far the prompt is computed.
+    pub reports_progress: bool,
+    /// Where, in tokens of the prompt, a memory that cannot be cut keeps a snapshot besides at the prompt's end, in order.
+    pub snapshots_at: Vec<u32>,
     /// The slot that its first branch takes where that one is free; [`Task::Load`] waits for it.
     pub slot: Option<u32>,
     /// What becomes of the prompt. All but [`Task::Complete`] have one branch, which draws no token.
@@ -201,6 +179,13 @@ impl Request {
             stop: Vec::new(),
             seed,
             sampling: SamplingParams::default(),
+            context_shift: None,
+            max_predict_time: None,
+            n_indent: 0,
+            uses_cache: true,
+            prompt_logprobs: None,
+            reports_progress: false,
+            snapshots_at: Vec::new(),
             slot: None,
             task: Task::Complete,
         }
@@ -218,7 +203,6 @@ impl Request {
     /// [`Error::InvalidRequest`] names the first field that is out of range.
     pub fn validate(&self, n_vocab: usize) -> Result<()> {
         let in_vocab = |token: Token| usize::try_from(token).is_ok_and(|id| id < n_vocab);
-        let sampling = &self.sampling;
         let refuse = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
         for Run::Tokens(tokens) in self.prompt.runs() {
             if let Some(token) = tokens.iter().find(|&&token| !in_vocab(token)) {
@@ -241,32 +225,10 @@ impl Request {
         if self.stop.iter().any(String::is_empty) {
             return refuse("stop", "a stop string is empty".into());
         }
-        if sampling.n_probs > MAX_PROBS {
-            return refuse("n_probs", format!("n_probs is {}; it must be 0 to {MAX_PROBS}", sampling.n_probs));
+        if let Some(n) = self.prompt_logprobs.filter(|&n| n > MAX_PROBS) {
+            return refuse("prompt_logprobs", format!("prompt_logprobs is {n}; it must be 0 to {MAX_PROBS}"));
         }
-        if sampling.repeat_last_n < -1 {
-            return refuse("repeat_last_n", format!("repeat_last_n is {}; it must be −1 or more", sampling.repeat_last_n));
-        }
-        if !(sampling.repeat_penalty.is_finite() && sampling.repeat_penalty > 0.0) {
-            return refuse("repeat_penalty", format!("repeat_penalty is {}; it must be above 0", sampling.repeat_penalty));
-        }
-        let finite = [
-            ("temperature", sampling.temperature),
-            ("top_p", sampling.top_p),
-            ("min_p", sampling.min_p),
-            ("presence_penalty", sampling.presence_penalty),
-            ("frequency_penalty", sampling.frequency_penalty),
-        ];
-        if let Some((param, value)) = finite.into_iter().find(|(_, value)| !value.is_finite()) {
-            return refuse(param, format!("{param} is {value}; it must be a finite number"));
-        }
-        if let Some((token, _)) = sampling.logit_bias.iter().find(|(token, _)| !in_vocab(*token)) {
-            return refuse("logit_bias", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
-        }
-        if let Some((token, bias)) = sampling.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
-            return refuse("logit_bias", format!("the bias of token {token} is {bias}; it must be a number or −∞"));
-        }
-        Ok(())
+        self.sampling.validate(n_vocab)
     }
 
     /// Checks what the task needs of the other fields.
@@ -291,107 +253,4 @@ impl Request {
         }
         Ok(())
     }
-}
-
-/// What a stream yields.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Event {
-    /// One token of one branch.
-    Token(TokenEvent),
-    /// The end of one branch; exactly one per branch, after its last token.
-    Finished(Finished),
-}
-
-/// One token of one branch.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TokenEvent {
-    /// Which branch, `0 ≤ index < n`.
-    pub index: u32,
-    /// The token that was drawn; an end token is reported too.
-    pub token: Token,
-    /// Text that became safe to show with this token: empty while bytes are held back. The texts of a branch join to its whole answer.
-    ///
-    /// Up to 23 bytes lie in the event itself: few tokens are longer, and so few events need an allocation.
-    pub text: SmolStr,
-    /// The slot that the branch runs in.
-    pub slot: u32,
-    /// Tokens of this branch so far, this one included.
-    pub n_predicted: u32,
-    /// Log-probabilities, where [`SamplingParams::n_probs`] asks for them.
-    pub logprobs: Option<Box<Logprobs>>,
-}
-
-/// Log-probabilities (natural logarithm) under the model's raw distribution, before bias, penalties and filters.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Logprobs {
-    /// Of the token that was drawn.
-    pub chosen: Logprob,
-    /// The most likely tokens, most likely first.
-    pub top: Vec<Logprob>,
-}
-
-/// One token with its log-probability.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Logprob {
-    /// The token id.
-    pub token: Token,
-    /// The bytes that the token stands for, perhaps no whole character.
-    pub bytes: Vec<u8>,
-    /// Natural logarithm of its probability.
-    pub logprob: f32,
-}
-
-/// The end of one branch.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Finished {
-    /// Which branch, `0 ≤ index < n`.
-    pub index: u32,
-    /// The slot that the branch ran in.
-    pub slot: u32,
-    /// Why it ended.
-    pub reason: FinishReason,
-    /// What it cost.
-    pub usage: Usage,
-    /// What a task other than [`Task::Complete`] and [`Task::Load`] made.
-    pub made: Option<Box<Made>>,
-}
-
-/// What a task made.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Made {
-    /// By [`Task::Pin`].
-    Pinned(PinnedPrefix),
-    /// By [`Task::Save`].
-    Saved(SavedPrefix),
-}
-
-/// Why a branch ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FinishReason {
-    /// The model drew an end token.
-    End,
-    /// The text reached this stop string, which is not part of it.
-    Stop(String),
-    /// `max_tokens` was reached.
-    Length,
-    /// The context was full before `max_tokens` was reached.
-    ContextFull,
-}
-
-/// What one branch cost.
-///
-/// `n_computed + n_cached` is the prompt's length in every branch: the branch that computed a token counts it in `n_computed`,
-/// the others in `n_cached`, so that the branches' `n_computed` add up to what was really computed.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Usage {
-    /// Prompt tokens computed by this branch.
-    pub n_computed: u32,
-    /// Prompt tokens that this branch found computed.
-    pub n_cached: u32,
-    /// Tokens drawn, an end token included.
-    pub n_predicted: u32,
-    /// Milliseconds from the start in a slot to the first token.
-    pub prompt_ms: f64,
-    /// Milliseconds from the first token to the last.
-    pub predicted_ms: f64,
 }

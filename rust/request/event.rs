@@ -1,0 +1,108 @@
+//! What a stream yields.
+
+use smol_str::SmolStr;
+
+use crate::request::{PinnedPrefix, SavedPrefix, Token};
+
+/// What a stream yields.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// One token of one branch.
+    Token(TokenEvent),
+    /// The end of one branch; exactly one per branch, after its last token.
+    Finished(Finished),
+}
+
+/// One token of one branch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenEvent {
+    /// Which branch, `0 ≤ index < n`.
+    pub index: u32,
+    /// The token that was drawn; an end token is reported too.
+    pub token: Token,
+    /// Text that became safe to show with this token: empty while bytes are held back. The texts of a branch join to its whole answer.
+    ///
+    /// Up to 23 bytes lie in the event itself: few tokens are longer, and so few events need an allocation.
+    pub text: SmolStr,
+    /// The slot that the branch runs in.
+    pub slot: u32,
+    /// Tokens of this branch so far, this one included.
+    pub n_predicted: u32,
+    /// Log-probabilities, where [`SamplingParams::n_probs`] asks for them.
+    pub logprobs: Option<Box<Logprobs>>,
+}
+
+/// Log-probabilities (natural logarithm) under the model's raw distribution, before bias, penalties and filters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logprobs {
+    /// Of the token that was drawn.
+    pub chosen: Logprob,
+    /// The most likely tokens, most likely first.
+    pub top: Vec<Logprob>,
+}
+
+/// One token with its log-probability.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logprob {
+    /// The token id.
+    pub token: Token,
+    /// The bytes that the token stands for, perhaps no whole character.
+    pub bytes: Vec<u8>,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+}
+
+/// The end of one branch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finished {
+    /// Which branch, `0 ≤ index < n`.
+    pub index: u32,
+    /// The slot that the branch ran in.
+    pub slot: u32,
+    /// Why it ended.
+    pub reason: FinishReason,
+    /// What it cost.
+    pub usage: Usage,
+    /// What a task other than [`Task::Complete`] and [`Task::Load`] made.
+    pub made: Option<Box<Made>>,
+}
+
+/// What a task made.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Made {
+    /// By [`Task::Pin`].
+    Pinned(PinnedPrefix),
+    /// By [`Task::Save`].
+    Saved(SavedPrefix),
+}
+
+/// Why a branch ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model drew an end token.
+    End,
+    /// The text reached this stop string, which is not part of it.
+    Stop(String),
+    /// `max_tokens` was reached.
+    Length,
+    /// The context was full before `max_tokens` was reached.
+    ContextFull,
+}
+
+/// What one branch cost.
+///
+/// `n_computed + n_cached` is the prompt's length in every branch: the branch that computed a token counts it in `n_computed`,
+/// the others in `n_cached`, so that the branches' `n_computed` add up to what was really computed.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Usage {
+    /// Prompt tokens computed by this branch.
+    pub n_computed: u32,
+    /// Prompt tokens that this branch found computed.
+    pub n_cached: u32,
+    /// Tokens drawn, an end token included.
+    pub n_predicted: u32,
+    /// Milliseconds from the start in a slot to the first token.
+    pub prompt_ms: f64,
+    /// Milliseconds from the first token to the last.
+    pub predicted_ms: f64,
+}

@@ -1,0 +1,298 @@
+//! How the next token is chosen from a row of logits.
+
+use crate::error::{Error, Result};
+use crate::request::Token;
+
+/// Most alternatives per token that [`SamplingParams::n_probs`] may ask for.
+pub const MAX_PROBS: u32 = 1_000;
+
+/// Most samplers in [`SamplingParams::samplers`].
+pub const MAX_SAMPLERS: usize = 64;
+
+/// Most sequence breakers of [`Dry`].
+pub const MAX_BREAKERS: usize = 64;
+
+/// Most bytes of one sequence breaker; llama.cpp cuts longer ones off at 40.
+pub const MAX_BREAKER_BYTES: usize = 40;
+
+/// A step of the chain that narrows the candidates down. Each may stand anywhere in the chain, more than once or not at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each is described where its parameters are")]
+pub enum SamplerKind {
+    Penalties,
+    Dry,
+    TopNSigma,
+    TopK,
+    TfsZ,
+    TypicalP,
+    TopP,
+    MinP,
+    Xtc,
+    Temperature,
+    AdaptiveP,
+    Infill,
+}
+
+impl SamplerKind {
+    /// llama-server's chain, with tail-free sampling after top-k.
+    pub const DEFAULT: [Self; 10] = [
+        Self::Penalties,
+        Self::Dry,
+        Self::TopNSigma,
+        Self::TopK,
+        Self::TfsZ,
+        Self::TypicalP,
+        Self::TopP,
+        Self::MinP,
+        Self::Xtc,
+        Self::Temperature,
+    ];
+
+    /// Every one, with its name.
+    pub const NAMES: [(&'static str, Self); 12] = [
+        ("penalties", Self::Penalties),
+        ("dry", Self::Dry),
+        ("top_n_sigma", Self::TopNSigma),
+        ("top_k", Self::TopK),
+        ("tfs_z", Self::TfsZ),
+        ("typ_p", Self::TypicalP),
+        ("top_p", Self::TopP),
+        ("min_p", Self::MinP),
+        ("xtc", Self::Xtc),
+        ("temperature", Self::Temperature),
+        ("adaptive_p", Self::AdaptiveP),
+        ("infill", Self::Infill),
+    ];
+
+    /// The one of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(known, _)| *known == name).map(|&(_, kind)| kind)
+    }
+}
+
+/// Which version of Mirostat takes the place of the chain (Basu et al., "Mirostat: A Neural Text Decoding Algorithm that Directly
+/// Controls Perplexity", 2020).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mirostat {
+    /// The chain decides.
+    #[default]
+    Off,
+    /// The first, which estimates the exponent of the tokens' distribution.
+    V1,
+    /// The second, which cuts off what is too surprising.
+    V2,
+}
+
+/// The penalty on tokens that would go on with a repetition ("Don't repeat yourself", p-e-w, text-generation-webui#5677).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dry {
+    /// Strength; 0 is off.
+    pub multiplier: f32,
+    /// Raised to the length of the repetition beyond `allowed_length`; below 1 is off.
+    pub base: f32,
+    /// Repetitions of up to so many tokens are free.
+    pub allowed_length: i32,
+    /// Window in tokens in which repetitions are looked for; 0 is off, −1 the whole context.
+    pub penalty_last_n: i32,
+    /// Texts at which a repetition ends, at most [`MAX_BREAKERS`] of [`MAX_BREAKER_BYTES`] each.
+    pub sequence_breakers: Vec<String>,
+}
+
+impl Default for Dry {
+    fn default() -> Self {
+        Self {
+            multiplier: 0.0,
+            base: 1.75,
+            allowed_length: 2,
+            penalty_last_n: 64,
+            sequence_breakers: ["\n", ":", "\"", "*"].map(str::to_owned).to_vec(),
+        }
+    }
+}
+
+/// How the next token is chosen from a row of logits.
+///
+/// The defaults and the order of the steps are llama-server's: logit bias first, then the chain of `samplers`, then the draw.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SamplingParams {
+    /// The chain, in order.
+    pub samplers: Vec<SamplerKind>,
+    /// Divides the logits before the draw; 0 or less takes the most likely token.
+    pub temperature: f32,
+    /// The temperature moves by up to this much around `temperature`, the higher the more uncertain the model is; 0 is off.
+    pub dynatemp_range: f32,
+    /// Bends the way from uncertainty to temperature.
+    pub dynatemp_exponent: f32,
+    /// Keeps the k most likely tokens; 0 or less keeps all.
+    pub top_k: i32,
+    /// Keeps the smallest set of most likely tokens whose probabilities sum to this; 1 keeps all.
+    pub top_p: f32,
+    /// Keeps tokens at least this fraction as likely as the most likely one; 0 keeps all.
+    pub min_p: f32,
+    /// Keeps the tokens that are about as surprising as the average one, up to this sum of probabilities; 1 keeps all.
+    pub typical_p: f32,
+    /// Keeps tokens whose logits are at most this many standard deviations below the greatest; 0 or less keeps all.
+    pub top_n_sigma: f32,
+    /// Cuts off the tail of the distribution where its curve has become flat; 1 keeps all.
+    pub tfs_z: f32,
+    /// How often the most likely tokens are taken away; 0 is never.
+    pub xtc_probability: f32,
+    /// All but the least likely one of the tokens at least so likely are taken away; above 0.5 is off.
+    pub xtc_threshold: f32,
+    /// Fewest tokens that a filter leaves; 0 and 1 leave one at least.
+    pub min_keep: u32,
+    /// Divides (or, where negative, multiplies) the logits of tokens seen in the window; 1 is off.
+    pub repeat_penalty: f32,
+    /// Window of the three penalties in tokens; 0 is off, −1 is the whole context.
+    pub repeat_last_n: i32,
+    /// Subtracted once from the logit of every token seen in the window.
+    pub presence_penalty: f32,
+    /// Subtracted from the logit of a token for each time it is seen in the window.
+    pub frequency_penalty: f32,
+    /// Whether the penalties count newlines too.
+    pub penalize_nl: bool,
+    /// What the penalties see in place of the prompt.
+    pub penalty_prompt: Option<Vec<Token>>,
+    /// The penalty on repetitions.
+    pub dry: Dry,
+    /// Whether Mirostat takes the place of the chain.
+    pub mirostat: Mirostat,
+    /// Mirostat's aim, in bits of surprise per token.
+    pub mirostat_tau: f32,
+    /// How fast Mirostat learns.
+    pub mirostat_eta: f32,
+    /// Prefers tokens about as likely as this, 0 to 1; below 0 is off. Only where the chain has [`SamplerKind::AdaptiveP`].
+    pub adaptive_target: f32,
+    /// How long the adaptive target remembers, 0 to 0.99: about 1 / (1 − decay) tokens.
+    pub adaptive_decay: f32,
+    /// Added to the logits of these tokens; −∞ bans a token.
+    pub logit_bias: Vec<(Token, f32)>,
+    /// Bans every end token.
+    pub ignore_eos: bool,
+    /// Reports the log-probabilities of the chosen token and of this many most likely ones; 0 is off.
+    pub n_probs: u32,
+    /// Whether these are of what the chain left, and not of what the model gave.
+    pub post_sampling_probs: bool,
+}
+
+impl Default for SamplingParams {
+    fn default() -> Self {
+        Self {
+            samplers: SamplerKind::DEFAULT.to_vec(),
+            temperature: 0.8,
+            dynatemp_range: 0.0,
+            dynatemp_exponent: 1.0,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            typical_p: 1.0,
+            top_n_sigma: -1.0,
+            tfs_z: 1.0,
+            xtc_probability: 0.0,
+            xtc_threshold: 0.1,
+            min_keep: 0,
+            repeat_penalty: 1.0,
+            repeat_last_n: 64,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            penalize_nl: true,
+            penalty_prompt: None,
+            dry: Dry::default(),
+            mirostat: Mirostat::Off,
+            mirostat_tau: 5.0,
+            mirostat_eta: 0.1,
+            adaptive_target: -1.0,
+            adaptive_decay: 0.9,
+            logit_bias: Vec::new(),
+            ignore_eos: false,
+            n_probs: 0,
+            post_sampling_probs: false,
+        }
+    }
+}
+
+impl SamplingParams {
+    /// Checks every field against its range and the model's vocabulary of `n_vocab` pieces.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] names the first field that is out of range.
+    pub fn validate(&self, n_vocab: usize) -> Result<()> {
+        let refuse = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
+        if self.n_probs > MAX_PROBS {
+            return refuse("n_probs", format!("n_probs is {}; it must be 0 to {MAX_PROBS}", self.n_probs));
+        }
+        if self.samplers.len() > MAX_SAMPLERS {
+            return refuse("samplers", format!("there are {} samplers; at most {MAX_SAMPLERS}", self.samplers.len()));
+        }
+        let windows = [("repeat_last_n", self.repeat_last_n), ("dry_penalty_last_n", self.dry.penalty_last_n)];
+        if let Some((param, value)) = windows.into_iter().find(|&(_, value)| value < -1) {
+            return refuse(param, format!("{param} is {value}; it must be −1 or more"));
+        }
+        let positive = [("repeat_penalty", self.repeat_penalty), ("dynatemp_exponent", self.dynatemp_exponent)];
+        if let Some((param, value)) = positive.into_iter().find(|&(_, value)| !(value.is_finite() && value > 0.0)) {
+            return refuse(param, format!("{param} is {value}; it must be above 0"));
+        }
+        if let Some((param, value)) = self.numbers().into_iter().find(|(_, value)| !value.is_finite()) {
+            return refuse(param, format!("{param} is {value}; it must be a finite number"));
+        }
+        let fractions = [("xtc_probability", self.xtc_probability, 1.0), ("adaptive_decay", self.adaptive_decay, 0.99)];
+        if let Some((param, value, most)) = fractions.into_iter().find(|&(_, value, most)| !(0.0..=most).contains(&value)) {
+            return refuse(param, format!("{param} is {value}; it must be 0 to {most}"));
+        }
+        if self.adaptive_target > 1.0 {
+            return refuse("adaptive_target", format!("adaptive_target is {}; it must be at most 1", self.adaptive_target));
+        }
+        self.validate_breakers()?;
+        self.validate_tokens(n_vocab)
+    }
+
+    /// The fields that may be any finite number.
+    fn numbers(&self) -> [(&'static str, f32); 16] {
+        [
+            ("temperature", self.temperature),
+            ("dynatemp_range", self.dynatemp_range),
+            ("top_p", self.top_p),
+            ("min_p", self.min_p),
+            ("typical_p", self.typical_p),
+            ("top_n_sigma", self.top_n_sigma),
+            ("tfs_z", self.tfs_z),
+            ("xtc_probability", self.xtc_probability),
+            ("xtc_threshold", self.xtc_threshold),
+            ("presence_penalty", self.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+            ("dry_multiplier", self.dry.multiplier),
+            ("dry_base", self.dry.base),
+            ("mirostat_tau", self.mirostat_tau),
+            ("mirostat_eta", self.mirostat_eta),
+            ("adaptive_target", self.adaptive_target),
+        ]
+    }
+
+    fn validate_breakers(&self) -> Result<()> {
+        let refuse = |message| Err(Error::InvalidRequest { param: "dry_sequence_breakers", message });
+        let breakers = &self.dry.sequence_breakers;
+        if breakers.len() > MAX_BREAKERS {
+            return refuse(format!("there are {} sequence breakers; at most {MAX_BREAKERS}", breakers.len()));
+        }
+        if breakers.iter().any(|text| text.is_empty() || text.len() > MAX_BREAKER_BYTES) {
+            return refuse(format!("a sequence breaker must have 1 to {MAX_BREAKER_BYTES} bytes"));
+        }
+        Ok(())
+    }
+
+    fn validate_tokens(&self, n_vocab: usize) -> Result<()> {
+        let refuse = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
+        let in_vocab = |token: &Token| usize::try_from(*token).is_ok_and(|id| id < n_vocab);
+        if let Some(token) = self.penalty_prompt.iter().flatten().find(|token| !in_vocab(token)) {
+            return refuse("penalty_prompt", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
+        }
+        if let Some((token, _)) = self.logit_bias.iter().find(|(token, _)| !in_vocab(token)) {
+            return refuse("logit_bias", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
+        }
+        if let Some((token, bias)) = self.logit_bias.iter().find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY) {
+            return refuse("logit_bias", format!("the bias of token {token} is {bias}; it must be a number or −∞"));
+        }
+        Ok(())
+    }
+}
