@@ -11,6 +11,9 @@ __all__ = ["Patience"]
 
 logger = logging.getLogger(__name__)
 
+CANCEL_S = 1.0
+"""More than whoever hears that the client has left needs to cancel the answer."""
+
 
 class Patience:
     """The two ends of one request, each with a limit to every single wait for the client.
@@ -58,10 +61,12 @@ class Patience:
                 await self._send(message)
         except TimeoutError:
             logger.info("a client has read nothing for %g s; its answer ends", self._timeout_s)
-            self._leave()
+            await self._leave()
 
-    def _leave(self) -> None:
+    async def _leave(self) -> None:
         self._has_left = True
         if self._waiting is not None and self._is_body_read:
-            # Whoever waits in `receive` is to be told now.
             self._waiting.reschedule(asyncio.get_running_loop().time())
+            # Whoever waits in `receive` is told, and cancels this. To return would be to write on until then, and much has
+            # gathered that could be written.
+            await asyncio.sleep(CANCEL_S)
