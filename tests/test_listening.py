@@ -141,8 +141,8 @@ def test_a_key_and_its_certificate_are_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"ssl_key_file": "a"}, "--ssl-key-file is given without --ssl-cert-file; give both, or neither"),
-        ({"ssl_cert_file": "a"}, "--ssl-cert-file is given without --ssl-key-file; give both, or neither"),
+        ({"ssl_key_file": "a"}, "ssl_key_file is given without a certificate; give both, or neither"),
+        ({"ssl_cert_file": "a"}, "ssl_cert_file is given without a key; give both, or neither"),
         ({"ssl_key_file": "no", "ssl_cert_file": "no"}, "cannot read no: No such file or directory"),
     ],
     ids=["key", "certificate", "missing"],

@@ -133,9 +133,8 @@ def tls(settings: Settings) -> tuple[Path, Path] | None:
     if key is None and certificate is None:
         return None
     if key is None or certificate is None:
-        given, missing = ("ssl_cert_file", "ssl_key_file") if key is None else ("ssl_key_file", "ssl_cert_file")
-        spelt = {name: f"--{name.replace('_', '-')}" for name in (given, missing)}
-        raise InvalidConfig(given, f"{spelt[given]} is given without {spelt[missing]}; give both, or neither")
+        given, missing = ("ssl_cert_file", "key") if key is None else ("ssl_key_file", "certificate")
+        raise InvalidConfig(given, f"{given} is given without a {missing}; give both, or neither")
     for name, path in (("ssl_key_file", key), ("ssl_cert_file", certificate)):
         try:
             Path(path).read_bytes()

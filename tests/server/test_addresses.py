@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import ssl
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -146,14 +147,21 @@ async def test_tls_shows_the_certificate_on_http_1_and_2(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (("--api-key-file", "no-such-file"), "--api-key-file: cannot read no-such-file: No such file or directory"),
-        (("--ssl-key-file", "k"), "--ssl-key-file is given without --ssl-cert-file; give both, or neither"),
-        (("--ssl-cert-file", "no", "--ssl-key-file", "no"), "--ssl-key-file: cannot read no: No such file or directory"),
+        (("--api-key-file", "empty"), "ERROR --api-key-file: empty holds no key; write one on each line"),
+        (("--ssl-key-file", "empty"), "ERROR --ssl-key-file is given without a certificate; give both, or neither"),
+        (("--ssl-key-file", "empty", "--ssl-cert-file", "empty"), "ERROR --ssl-cert-file: cannot show empty with the key empty"),
+        (("--api-key-file", "missing"), "missing"),
+        (("--ssl-key-file", "missing", "--ssl-cert-file", "missing"), "missing"),
     ],
-    ids=["keys", "half of TLS", "no certificate"],
+    ids=["no keys", "half of TLS", "no certificate", "keys missing", "certificate missing"],
 )
-def test_files_that_cannot_be_used_end_it_with_the_reason(tmp_path: Path, flags: tuple[str, ...], reason: str) -> None:
+def test_files_that_cannot_be_used_end_it_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry))
+    (tmp_path / "empty").touch()
     with LiveServer(tmp_path / "log", *flags) as server:
         assert server.process.wait(20) != 0
-    assert reason in server.log
+    assert reason in server.log.splitlines()[-1]
     assert "Traceback" not in server.log
