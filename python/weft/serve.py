@@ -47,7 +47,8 @@ STOP = "stop"
 """What the supervisor tells a worker."""
 
 HEADER_S = 30
-"""Most seconds that the head of a request may take; `--timeout` can only make it less."""
+"""Most seconds that the head of a request may take, and that a connection may be idle between two requests of HTTP/1.1; a shorter
+`--timeout` makes it less. (Granian leaves a connection open on which nothing was ever sent.)"""
 
 KILL_AFTER_S = 1
 """A worker that has not ended this long after it was told to is killed: SIGTERM is to end the server within two seconds."""
