@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::cache::Variant;
 use crate::engine::runner::SequenceId;
 use crate::engine::stream::Sender;
-use crate::request::{Event, Request, SamplingParams, Task, Token};
+use crate::request::{Event, Request, SamplingParams, SharedConstraint, Task, Token};
 
 /// A request, from its submission to the end of its last branch.
 pub(crate) struct Job {
@@ -16,6 +16,7 @@ pub(crate) struct Job {
     pub(crate) stops: Arc<[String]>,
     pub(crate) seed: u32,
     pub(crate) sampling: SamplingParams,
+    pub(crate) constraint: Option<SharedConstraint>,
     /// How its prompt is computed.
     pub(crate) variant: Variant,
     /// The slot that it would like.
@@ -42,7 +43,7 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn new(request: Request, sender: Sender, waiting: Waiting) -> Self {
-        let Request { prompt, n, max_tokens, stop, seed, sampling, slot, task, .. } = request;
+        let Request { prompt, n, max_tokens, stop, seed, sampling, constraint, slot, task, .. } = request;
         Self {
             prompt: prompt.into_tokens(),
             n,
@@ -50,6 +51,7 @@ impl Job {
             stops: stop.into(),
             seed,
             sampling,
+            constraint,
             variant: Variant::default(),
             slot,
             task,

@@ -1,5 +1,6 @@
 //! What a caller asks for and what a stream yields: plain data that crosses threads.
 
+mod constraint;
 mod event;
 mod sampling;
 
@@ -7,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use constraint::{Constraint, ConstraintSource, SharedConstraint};
 pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, TokenEvent, Usage};
 pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplerKind, SamplingParams};
 
@@ -148,6 +150,8 @@ pub struct Request {
     pub seed: u32,
     /// How each branch chooses its tokens.
     pub sampling: SamplingParams,
+    /// What each branch is held to, from its first token on; the prompt is not told to it.
+    pub constraint: Option<SharedConstraint>,
     /// Whether a full context is shifted; otherwise it ends the completion.
     pub context_shift: Option<ContextShift>,
     /// Ends a completion that has drawn tokens for so long, once it has reached a new line.
@@ -179,6 +183,7 @@ impl Request {
             stop: Vec::new(),
             seed,
             sampling: SamplingParams::default(),
+            constraint: None,
             context_shift: None,
             max_predict_time: None,
             n_indent: 0,
