@@ -117,6 +117,11 @@ impl Matcher {
         self.keep_found()
     }
 
+    /// Bytes of the rules and of what is remembered, about.
+    pub(super) fn n_bytes(&self) -> usize {
+        size_of::<Element>() * self.language.rules.elements.len() + size_of::<u32>() * self.n_remembered
+    }
+
     /// How many numbers are remembered of the text so far.
     #[cfg(test)]
     pub(super) fn n_remembered(&self) -> usize {

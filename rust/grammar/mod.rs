@@ -16,11 +16,13 @@
 
 mod alphabet;
 mod branch;
+mod json;
 mod lexicon;
 mod matcher;
 mod place;
 mod reader;
 mod rules;
+mod schema;
 #[cfg(test)]
 mod tests;
 mod utf8;
@@ -31,6 +33,7 @@ use std::sync::Arc;
 pub use lexicon::Lexicon;
 pub use place::Flaw;
 pub use reader::Tokens;
+pub use schema::{MAX_NAME_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Pattern, check_schema};
 
 use crate::request::{Constraint, ConstraintSource};
 use alphabet::Alphabet;
@@ -74,6 +77,12 @@ impl Grammar {
             return Err(Flaw::new(text, 0, "the grammar has too many ways to begin a text"));
         }
         Ok(Self { lexicon, matcher, start })
+    }
+
+    /// Bytes that it takes, about, without what it shares with the other grammars of its model.
+    #[must_use]
+    pub fn n_bytes(&self) -> usize {
+        self.matcher.n_bytes()
     }
 }
 
