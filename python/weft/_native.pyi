@@ -191,7 +191,7 @@ class Engine:
                 quarter of the machine's memory, whichever is less.
             max_queue: Requests that may wait for a slot; None is 1,024.
             max_token_gap_ms: 99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt
-                being computed beside it may cause; None is 200.
+                being computed beside it may cause; None is 200, or twice what the streams take without it where that is more.
 
         Raises:
             InvalidConfig: A setting is out of range, two contradict each other, or the pool does not fit into memory.

@@ -70,7 +70,7 @@ class Engine:
             cache, None is 8,192 or a quarter of the machine's memory, whichever is less.
         max_queue: Requests that may wait for a slot before further ones are refused with `QueueFull`; None is 1,024.
         max_token_gap_ms: 99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt
-            being computed beside it may cause; None is 200.
+            being computed beside it may cause; None is 200, or twice what the streams take without it where that is more.
         mmap: Maps the file instead of reading it.
         mlock: Keeps the weights from being swapped out.
         on_progress: Called with the fraction that is loaded, 0 to 1, on the event loop that awaits `start`.

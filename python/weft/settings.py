@@ -199,14 +199,15 @@ class Settings:
         env="LLAMA_ARG_TUNE",
         help="use what 'python -m weft tune' has measured for this model on this machine, or ignore it (default: use it)",
     )
-    max_token_gap_ms: float = flag(
-        200.0,
+    max_token_gap_ms: float | None = flag(
+        None,
         COMPUTE,
         "--max-token-gap",
         metavar="MS",
         parse=number(above=0),
         env="LLAMA_ARG_MAX_TOKEN_GAP",
-        help="99th percentile of the pauses in a running answer that a new prompt may cause, in milliseconds (default: 200)",
+        help="99th percentile of the pauses in a running answer that a new prompt may cause, in milliseconds "
+        "(default: 200, or twice what the answers take without it)",
     )
 
     n_predict: int | None = flag(

@@ -129,7 +129,23 @@ pub struct EngineConfig {
     /// Requests that may wait for a slot before further ones are refused.
     pub max_queue: u32,
     /// Longest pause between two tokens of a running stream that a waiting prompt may cause; it sizes the chunks of its prefill.
-    pub max_token_gap: Duration,
+    pub max_token_gap: TokenGap,
+}
+
+/// Longest pause between two tokens of a running stream that a waiting prompt may cause; 99 of 100 are not longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TokenGap {
+    /// [`TokenGap::USUAL`]. Where the streams alone take more than half of that for a token, twice what they take, and at most half a
+    /// second more: a prompt then slows them down to half their speed at most, and does not stand still itself.
+    #[default]
+    Auto,
+    /// This, whatever the streams take by themselves.
+    AtMost(Duration),
+}
+
+impl TokenGap {
+    /// About the pace of reading, five tokens a second.
+    pub const USUAL: Duration = Duration::from_millis(200);
 }
 
 impl Default for EngineConfig {
@@ -148,7 +164,7 @@ impl Default for EngineConfig {
             type_v: KvType::F16,
             cache_ram: CacheRam::Default,
             max_queue: 1024,
-            max_token_gap: Duration::from_millis(200),
+            max_token_gap: TokenGap::Auto,
         }
     }
 }
@@ -184,7 +200,7 @@ pub struct Limits {
     /// Requests that may wait for a slot.
     pub max_queue: u32,
     /// See [`EngineConfig::max_token_gap`].
-    pub max_token_gap: Duration,
+    pub max_token_gap: TokenGap,
 }
 
 impl Limits {

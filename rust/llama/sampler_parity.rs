@@ -180,7 +180,7 @@ impl Cases {
             frequency_penalty: self.one_of(&[0.0, 0.13]),
             logit_bias: (0..n_bias).map(|_| (self.bannable(n_vocab), self.bias())).collect(),
             ignore_eos: self.one_of(&[true, false]),
-            n_probs: 0,
+            ..SamplingParams::default()
         }
     }
 

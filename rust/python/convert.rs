@@ -9,7 +9,7 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use super::errors::{InvalidConfig, InvalidRequest};
-use crate::config::{CacheRam, FlashAttention, KvType, MAX_THREADS, Tuned};
+use crate::config::{CacheRam, FlashAttention, KvType, MAX_THREADS, TokenGap, Tuned};
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, Task, Token};
 
 /// A prompt as the caller gave it.
@@ -331,7 +331,8 @@ pub(super) fn kv_type(name: &'static str, word: &str) -> PyResult<KvType> {
 
 /// # Errors
 /// `InvalidConfig` for a number of milliseconds that is no duration.
-pub(super) fn max_token_gap(ms: f64) -> PyResult<Duration> {
+pub(super) fn max_token_gap(ms: Option<f64>) -> PyResult<TokenGap> {
+    let Some(ms) = ms else { return Ok(TokenGap::Auto) };
     let refuse = |_| InvalidConfig::new_err(("max_token_gap_ms", format!("max_token_gap_ms is {ms}; it must be 0 or more")));
-    Duration::try_from_secs_f64(ms / 1000.0).map_err(refuse)
+    Duration::try_from_secs_f64(ms / 1000.0).map(TokenGap::AtMost).map_err(refuse)
 }

@@ -114,7 +114,7 @@ impl PyEngine {
             type_v: convert::kv_type("type_v", type_v)?,
             cache_ram: convert::cache_ram(cache_ram)?,
             max_queue: convert::setting("max_queue", max_queue)?.unwrap_or(default.max_queue),
-            max_token_gap: max_token_gap_ms.map_or(Ok(default.max_token_gap), convert::max_token_gap)?,
+            max_token_gap: convert::max_token_gap(max_token_gap_ms)?,
         };
         let loaded = model.get().loaded()?;
         let settled = Settled::new(loaded, &config)?;

@@ -16,7 +16,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::cache::{Forks, MemoryKind};
-use crate::config::Limits;
+use crate::config::{Limits, TokenGap};
 use crate::engine::{Completions, Engine, Stats};
 use crate::error::Error;
 use crate::fake_runner::{FakeControl, FakeRunner, MEMORY, tokens_of};
@@ -41,7 +41,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         n_seq_max: n_slots + 64,
         max_store_bytes: Some(0),
         max_queue: 256,
-        max_token_gap: Duration::from_millis(200),
+        max_token_gap: TokenGap::Auto,
     }
 }
 
