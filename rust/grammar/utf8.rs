@@ -49,7 +49,8 @@ impl Partial {
 
     fn checked(self) -> Fed {
         let (low, high) = self.range();
-        match low <= high {
+        // Surrogates are no characters.
+        match low <= high && !(0xD800..0xE000).contains(&low) {
             false => Fed::Invalid,
             true if self.n_missing == 0 => Fed::Character(low),
             true => Fed::Partial(self),
@@ -85,9 +86,19 @@ mod tests {
             let mut bytes = [0; 4];
             assert_eq!(fed(character.encode_utf8(&mut bytes).as_bytes()), Fed::Character(character.into()));
         }
-        for bytes in
-            [&b"\x80"[..], b"\xC3a", b"\xC0\x80", b"\xC1\xBF", b"\xE0\x80\x80", b"\xF0\x80", b"\xF4\x90", b"\xF8", b"\xFF"]
-        {
+        for bytes in [
+            &b"\x80"[..],
+            b"\xC3a",
+            b"\xC0\x80",
+            b"\xC1\xBF",
+            b"\xE0\x80\x80",
+            b"\xF0\x80",
+            b"\xED\xA0",
+            b"\xED\xBF\xBF",
+            b"\xF4\x90",
+            b"\xF8",
+            b"\xFF",
+        ] {
             assert_eq!(fed(bytes), Fed::Invalid, "{bytes:x?}");
         }
     }

@@ -111,7 +111,7 @@ impl Tokens for Model {
 }
 
 /// llama.cpp's GBNF of a schema that was checked.
-pub(super) fn convert(schema: &str, patterns: &[Pattern]) -> std::result::Result<String, Flaw> {
+fn convert(schema: &str, patterns: &[Pattern]) -> std::result::Result<String, Flaw> {
     llama_cpp_2::json_schema_to_grammar(schema).map_err(|_| {
         // llama.cpp says no more than that it could not: a pattern that it cannot convert on its own is the reason.
         let is_broken = |pattern: &&Pattern| {
