@@ -13,10 +13,13 @@ use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, RelocateError,
 use crate::request::Token;
 use crate::sampling::{Lexicon, Vocabulary};
 
-/// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the others are printable characters.
+/// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the last is a new line, the others are printable characters.
 pub const N_VOCAB: usize = 96;
 /// Ends a text.
 pub const END: Token = 0;
+
+/// A new line.
+pub const NEWLINE: Token = 95;
 
 /// Never drawn, however likely.
 pub const SUPPRESSED: Token = 3;
@@ -128,6 +131,8 @@ pub struct FakeRunner {
     logits: Vec<Option<Vec<f32>>>,
     /// A sequence of this many tokens is followed by [`END`].
     ends_at: Option<usize>,
+    /// The tokens that end a text.
+    end_tokens: &'static [Token],
     keeps_plans: bool,
     memory: MemoryKind,
     lexicon: Lexicon,
@@ -165,9 +170,10 @@ impl FakeRunner {
             n_owners: vec![0; n_cells as usize],
             logits: Vec::new(),
             ends_at: None,
+            end_tokens: &[END],
             keeps_plans: true,
             memory: MEMORY,
-            lexicon: Lexicon::new(Words),
+            lexicon: Lexicon::new(Words { end_tokens: &[END] }),
         };
         (runner, control)
     }
@@ -176,6 +182,14 @@ impl FakeRunner {
     #[must_use]
     pub fn ending_at(mut self, n_tokens: usize) -> Self {
         self.ends_at = Some(n_tokens);
+        self
+    }
+
+    /// The same, but no token ends a text.
+    #[must_use]
+    pub fn without_end(mut self) -> Self {
+        self.end_tokens = &[];
+        self.lexicon = Lexicon::new(Words { end_tokens: &[] });
         self
     }
 
@@ -196,10 +210,15 @@ impl FakeRunner {
     /// The token that follows `tokens` where sampling is greedy.
     #[must_use]
     pub fn next_token(tokens: &[Token]) -> Token {
-        let digest = tokens.iter().fold(0, |digest, &token| digest_of(digest, token));
-        let mut logits = row(digest, false);
+        let mut logits = Self::logits_after(tokens);
         logits[3] = f32::NEG_INFINITY;
         argmax(&logits)
+    }
+
+    /// The logits after `tokens`.
+    #[must_use]
+    pub fn logits_after(tokens: &[Token]) -> Vec<f32> {
+        row(tokens.iter().fold(0, |digest, &token| digest_of(digest, token)), false)
     }
 
     fn held_mut(&mut self, id: SequenceId) -> &mut Vec<Held> {
@@ -270,6 +289,8 @@ impl Runner for FakeRunner {
             None => false,
         };
         self.logits.clear();
+        let n_wanted = plan.rows.iter().filter(|row| row.wants_logits).count();
+        assert!(n_wanted <= self.sequences.len(), "{n_wanted} rows want logits, more than there are ids");
         let Some(cells) = self.find_cells(plan.rows.len()) else {
             return Err(DecodeError { reason: "the pool is full".into() });
         };
@@ -417,15 +438,15 @@ impl Runner for FakeRunner {
     }
 
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {
-        bytes.extend_from_slice(Words.piece(token));
+        bytes.extend_from_slice(spelling_of(token));
     }
 
     fn is_end(&self, token: Token) -> bool {
-        token == END
+        self.end_tokens.contains(&token)
     }
 
     fn end_tokens(&self) -> &[Token] {
-        &[END]
+        self.end_tokens
     }
 
     fn suppressed_tokens(&self) -> &[Token] {
@@ -437,20 +458,27 @@ impl Runner for FakeRunner {
     }
 }
 
-/// The vocabulary; it has no token for the end of a line.
-struct Words;
+/// The vocabulary.
+struct Words {
+    end_tokens: &'static [Token],
+}
 
 /// The bytes of all tokens but [`END`], each of which has one.
 const BYTES: [u8; N_VOCAB] = {
     let mut bytes = [0; N_VOCAB];
-    (bytes[1], bytes[2]) = (0xC3, 0xA9);
+    (bytes[1], bytes[2], bytes[N_VOCAB - 1]) = (0xC3, 0xA9, b'\n');
     let mut byte = 32;
-    while byte < 125 {
+    while byte < 124 {
         bytes[byte as usize - 29] = byte;
         byte += 1;
     }
     bytes
 };
+
+fn spelling_of(token: Token) -> &'static [u8] {
+    let at = usize::try_from(token).expect("a token of the vocabulary");
+    if token == END { &[] } else { &BYTES[at..=at] }
+}
 
 impl Vocabulary for Words {
     fn n_vocab(&self) -> usize {
@@ -458,8 +486,7 @@ impl Vocabulary for Words {
     }
 
     fn spelling(&self, token: Token) -> &[u8] {
-        let at = usize::try_from(token).expect("a token of the vocabulary");
-        if token == END { &[] } else { &BYTES[at..=at] }
+        spelling_of(token)
     }
 
     fn spelling_alone(&self, token: Token) -> Cow<'_, [u8]> {
@@ -476,31 +503,31 @@ impl Vocabulary for Words {
     }
 
     fn newline(&self) -> Option<Token> {
-        None
+        Some(NEWLINE)
     }
 
     fn is_end(&self, token: Token) -> bool {
-        token == END
+        self.end_tokens.contains(&token)
     }
 
     fn end_tokens(&self) -> &[Token] {
-        &[END]
+        self.end_tokens
     }
 
     fn end_of_turn(&self) -> Option<Token> {
-        Some(END)
+        self.end_tokens.first().copied()
     }
 }
 
-/// The tokens of printable ASCII `text`.
+/// The tokens of ASCII `text` without control characters but new lines.
 ///
 /// # Panics
 /// Where `text` holds anything else.
 #[must_use]
 pub fn tokens_of(text: &str) -> Vec<Token> {
     let token = |byte: u8| {
-        assert!((32..=124).contains(&byte), "no token stands for byte {byte}");
-        Token::from(byte) - 29
+        assert!((32..124).contains(&byte) || byte == b'\n', "no token stands for byte {byte}");
+        if byte == b'\n' { NEWLINE } else { Token::from(byte) - 29 }
     };
     text.bytes().map(token).collect()
 }

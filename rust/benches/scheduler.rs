@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use weft::config::Limits;
+use weft::config::{Limits, TokenGap};
 use weft::engine::Engine;
 use weft::engine::runner::{Plan, Row, Runner, SequenceId};
 use weft::fake_runner::FakeRunner;
@@ -55,7 +55,7 @@ fn time_worker(n: u32) -> Duration {
         n_seq_max: n_ids(n),
         max_store_bytes: Some(0),
         max_queue: 1,
-        max_token_gap: Duration::from_millis(200),
+        max_token_gap: TokenGap::Auto,
     };
     let engine = Engine::start(limits, move || Ok(FakeRunner::new(n_ctx, n_ids(n)).0.without_record()))
         .expect("an engine without a model starts");

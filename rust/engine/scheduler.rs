@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::MIN_CHUNK;
+use crate::config::{MIN_CHUNK, TokenGap};
 use crate::engine::step_cost::{Shape, StepCost};
 
 /// A prefill chunk never takes longer, also with nobody decoding, so that arrivals and cancels never wait long.
@@ -31,7 +31,7 @@ const NEWEST: f64 = 0.1;
 #[derive(Debug)]
 pub struct Scheduler {
     n_ubatch: u32,
-    max_token_gap: Duration,
+    max_token_gap: TokenGap,
     decode: StepCost,
     /// Mean seconds of a step outside of its decode, and mean distance from that.
     rest_s: f64,
@@ -41,7 +41,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// For decodes of at most `n_ubatch` rows, in steps that hold nobody up for longer than `max_token_gap`.
     #[must_use]
-    pub const fn new(n_ubatch: u32, max_token_gap: Duration) -> Self {
+    pub const fn new(n_ubatch: u32, max_token_gap: TokenGap) -> Self {
         Self { n_ubatch, max_token_gap, decode: StepCost::new(), rest_s: 0.0, rest_spread_s: 0.0 }
     }
 
@@ -77,7 +77,7 @@ impl Scheduler {
             return MAX_MOVE;
         }
         let shape = Shape { n_decoding, n_prefill: 0, n_cells };
-        let left_s = self.budget_s(n_decoding, Duration::ZERO) - self.decode.high_s(shape);
+        let left_s = self.budget_s(n_decoding, n_cells, Duration::ZERO) - self.decode.high_s(shape);
         let share = if n_prefilling == 0 { 0.5 } else { 0.25 };
         let least_s = (LEAST_MOVE * self.decode.mean_s(shape)).min(MAX_MOVE.as_secs_f64());
         Duration::from_secs_f64((left_s * share).max(least_s))
@@ -104,7 +104,7 @@ impl Scheduler {
 
     /// Most prefill rows beside `n_decoding` sequences, where `n_wanted` wait: as many as stay within the budget in 99 of 100 steps.
     fn chunk(&self, n_decoding: u32, n_wanted: u32, n_cells: u32, spent: Duration) -> u32 {
-        let budget_s = self.budget_s(n_decoding, spent);
+        let budget_s = self.budget_s(n_decoding, n_cells, spent);
         let fits = |n_prefill| self.decode.high_s(Shape { n_decoding, n_prefill, n_cells }) <= budget_s;
         let most = self.n_ubatch.saturating_sub(n_decoding).min(n_wanted);
         let least = if n_decoding > 0 { MIN_BESIDE } else { MIN_CHUNK };
@@ -122,9 +122,21 @@ impl Scheduler {
     }
 
     /// Seconds that a step's decode may take. Negative where the rest of the step alone takes more than is allowed.
-    fn budget_s(&self, n_decoding: u32, spent: Duration) -> f64 {
-        let whole = if n_decoding > 0 { MAX_CHUNK.min(self.max_token_gap) } else { MAX_CHUNK };
-        whole.as_secs_f64() - spent.as_secs_f64() - self.rest_s - 3.0 * self.rest_spread_s
+    fn budget_s(&self, n_decoding: u32, n_cells: u32, spent: Duration) -> f64 {
+        self.step_s(n_decoding, n_cells) - spent.as_secs_f64() - self.rest_s - 3.0 * self.rest_spread_s
+    }
+
+    /// Seconds that a whole step may take.
+    fn step_s(&self, n_decoding: u32, n_cells: u32) -> f64 {
+        let chunk_s = MAX_CHUNK.as_secs_f64();
+        match self.max_token_gap {
+            _ if n_decoding == 0 => chunk_s,
+            TokenGap::AtMost(gap) => chunk_s.min(gap.as_secs_f64()),
+            TokenGap::Auto => {
+                let alone_s = self.decode.mean_s(Shape { n_decoding, n_prefill: 0, n_cells });
+                TokenGap::USUAL.as_secs_f64().max(alone_s + alone_s.min(chunk_s))
+            }
+        }
     }
 }
 
@@ -135,7 +147,7 @@ mod simulation;
 mod tests {
     use super::*;
 
-    const GAP: Duration = Duration::from_millis(100);
+    const GAP: TokenGap = TokenGap::AtMost(Duration::from_millis(100));
     const N_CELLS: u32 = 1_000;
 
     fn scheduler() -> Scheduler {
@@ -186,6 +198,32 @@ mod tests {
     fn a_chunk_beside_running_streams_keeps_within_the_token_gap() {
         let rows = plan(&measured(), &[1, 2_000]);
         assert!((70..=80).contains(&rows[1]), "{rows:?} of 20 ms and 1 ms for each");
+    }
+
+    #[test]
+    fn where_streams_alone_are_slow_a_prompt_may_take_as_long_as_they_do() {
+        let slow = |gap| {
+            let mut slow = Scheduler::new(512, gap);
+            for i in 0..200 {
+                let n_prefill = 4 * (i % 5);
+                slow.observe(8, n_prefill, N_CELLS, Duration::from_millis(180 + 8 * u64::from(n_prefill)));
+            }
+            plan(&slow, &[1, 1, 1, 1, 1, 1, 1, 1, 2_000])[8]
+        };
+        assert_eq!(slow(TokenGap::AtMost(TokenGap::USUAL)), MIN_BESIDE);
+        let chunk = slow(TokenGap::Auto);
+        assert!((16..=22).contains(&chunk), "{chunk} rows of 8 ms beside 180 ms of streams");
+    }
+
+    #[test]
+    fn however_slow_the_streams_are_a_prompt_adds_half_a_second_at_most() {
+        let mut slow = Scheduler::new(512, TokenGap::Auto);
+        for i in 0..200 {
+            let n_prefill = 40 * (i % 5);
+            slow.observe(1, n_prefill, N_CELLS, Duration::from_millis(3_000 + 10 * u64::from(n_prefill)));
+        }
+        let chunk = plan(&slow, &[1, 2_000])[1];
+        assert!((20..=50).contains(&chunk), "{chunk} rows of 10 ms beside 3 s of one stream");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::{MAX_CHUNK, MIN_BESIDE, Scheduler};
-use crate::config::MIN_CHUNK;
+use crate::config::{MIN_CHUNK, TokenGap};
 use crate::sampling::rng::Mt19937;
 
 const N_UBATCH: u32 = 512;
@@ -112,7 +112,7 @@ struct Simulation {
 
 impl Simulation {
     fn new(machine: Machine, gap: Duration, seed: u32) -> Self {
-        let scheduler = Scheduler::new(N_UBATCH, gap);
+        let scheduler = Scheduler::new(N_UBATCH, TokenGap::AtMost(gap));
         Self { machine, gap, scheduler, random: Mt19937::new(seed), n_uncomputed: Vec::new(), n_cells: 0, steps: Vec::new() }
     }
 
@@ -307,10 +307,11 @@ fn mean_chunk(steps: &[Step]) -> f64 {
 #[test]
 fn random_use_breaks_no_promise() {
     let random = &mut Mt19937::new(7);
-    let mut scheduler = Scheduler::new(1, Duration::ZERO);
+    let mut scheduler = Scheduler::new(1, TokenGap::AtMost(Duration::ZERO));
     for round in 0..100_000 {
         if round % 1_000 == 0 {
-            let max_token_gap = Duration::from_millis([0, 1, 50, 200, 100_000][below(random, 5) as usize]);
+            let gaps = [0, 1, 50, 200, 100_000].map(|ms| TokenGap::AtMost(Duration::from_millis(ms)));
+            let max_token_gap = *gaps.get(below(random, 6) as usize).unwrap_or(&TokenGap::Auto);
             scheduler = Scheduler::new(48 + below(random, 2_000), max_token_gap);
         }
         let n_cells = any_size(random, 23);

@@ -1,12 +1,17 @@
 //! The whole engine on [`FakeRunner`]: exact texts, and every computed token counted.
 
 mod cancelling;
+mod constraints;
+mod context_shift;
 mod failing;
+mod limits;
 mod many_completions;
 mod pins;
 mod pressure;
+mod prompt_events;
 mod sharing;
 mod slots;
+mod snapshots;
 mod stopping;
 mod tiers;
 mod turns;
@@ -15,7 +20,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::cache::{Forks, MemoryKind};
-use crate::config::Limits;
+use crate::config::{Limits, TokenGap};
 use crate::engine::{Completions, Engine, Stats};
 use crate::error::Error;
 use crate::fake_runner::{FakeControl, FakeRunner, MEMORY, tokens_of};
@@ -40,7 +45,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         n_seq_max: n_slots + 64,
         max_store_bytes: Some(0),
         max_queue: 256,
-        max_token_gap: Duration::from_millis(200),
+        max_token_gap: TokenGap::Auto,
     }
 }
 
@@ -102,6 +107,7 @@ fn collect(completions: Completions) -> Result<Vec<Branch>, Error> {
         let index = match &event {
             Event::Token(token) => token.index,
             Event::Finished(finished) => finished.index,
+            Event::Progress(_) | Event::PromptLogprobs(_) => continue,
         } as usize;
         texts.resize_with(texts.len().max(index + 1), Default::default);
         let (text, tokens, end) = &mut texts[index];
@@ -113,6 +119,7 @@ fn collect(completions: Completions) -> Result<Vec<Branch>, Error> {
                 assert_eq!(n_predicted as usize, tokens.len());
             }
             Event::Finished(finished) => *end = Some(finished),
+            Event::Progress(_) | Event::PromptLogprobs(_) => unreachable!("they are of no branch"),
         }
     }
     let branch =

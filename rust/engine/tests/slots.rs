@@ -170,7 +170,8 @@ fn what_is_loaded_and_gives_way_meanwhile_is_loaded_later_and_not_computed() {
     let (other, _) = start_stored(1, 1024);
     let saved = in_small_pieces(&save(&other, &prompt(5, 200)));
     // Beside streams there is time for one piece in a step.
-    let (engine, control) = start(Limits { max_store_bytes: STORE, max_token_gap: Duration::from_nanos(1), ..limits(3, 512) });
+    let (engine, control) =
+        start(Limits { max_store_bytes: STORE, max_token_gap: TokenGap::AtMost(Duration::from_nanos(1)), ..limits(3, 512) });
     control.allow(Some(0));
     let old: Vec<_> = [1, 2].map(|seed| engine.submit(greedy(&prompt(seed, 40), 170), None).unwrap()).into();
     step_until(&engine, &control, |stats| stats.n_predicted > 8);

@@ -416,7 +416,7 @@ fn idle_prefixes_leave_the_pool_beside_running_streams() {
 #[test]
 fn idle_prefixes_leave_also_where_every_decode_takes_longer_than_the_gap() {
     // It may be they that make decodes slow: where their way out waited for time, they would stay.
-    let limits = Limits { max_store_bytes: STORE, max_token_gap: Duration::ZERO, ..limits(2, 2048) };
+    let limits = Limits { max_store_bytes: STORE, max_token_gap: TokenGap::AtMost(Duration::ZERO), ..limits(2, 2048) };
     let (engine, control) = start(limits);
     control.allow(Some(0));
     let stream = engine.submit(greedy(&prompt(1, 50), 900), None).unwrap();
