@@ -19,7 +19,7 @@ thread_local! {
 /// Calls `read` with the numbers in ascending order.
 ///
 /// Sorts by their upper halves, a radix at a time from the lowest on, which never compares two numbers; among equal upper halves
-/// the lower ones are few and are compared. At 152,064 numbers it takes a quarter of what comparing takes.
+/// the lower ones are few and are compared. Measured at 152,064 numbers: 1.6 ms, where comparing takes 2.5.
 pub(crate) fn with_sorted<T>(mut numbers: Vec<u64>, read: impl FnOnce(&[u64]) -> T) -> T {
     if numbers.len() < MIN_MANY {
         numbers.sort_unstable();
