@@ -1,23 +1,28 @@
 """Every field of the samplers has an effect, and what it promises."""
 
-from typing import Any
+from typing import Unpack
 
 import pytest
 
 import weft
 from tests.helpers import How, branches
+from weft import RequestOptions
 
 PROMPT = "Once upon a time, there was a little girl who"
-ENDLESS = {"max_tokens": 60, "ignore_eos": True, "seed": 7}
-ALL = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
+ENDLESS: RequestOptions = {"max_tokens": 60, "ignore_eos": True, "seed": 7}
+ALL: RequestOptions = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
 
 
-async def tokens_of(engine: weft.Engine, **options: Any) -> tuple[int, ...]:
-    completion = await engine.complete(PROMPT, **{**ENDLESS, **options})
+def both(options: RequestOptions, more: RequestOptions) -> RequestOptions:
+    return {**options, **more}
+
+
+async def tokens_of(engine: weft.Engine, **options: Unpack[RequestOptions]) -> tuple[int, ...]:
+    completion = await engine.complete(PROMPT, **both(ENDLESS, options))
     return completion.branches[0].tokens
 
 
-CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+CHANGES: dict[str, tuple[RequestOptions, RequestOptions]] = {
     "temperature": ({}, {"temperature": 1.5}),
     "dynatemp_range": ({}, {"dynatemp_range": 0.7}),
     "dynatemp_exponent": ({"dynatemp_range": 0.7}, {"dynatemp_exponent": 4.0}),
@@ -57,16 +62,14 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(("options", "changed"), CHANGES.values(), ids=CHANGES.keys())
-async def test_each_field_changes_what_is_said(
-    engine: weft.Engine, options: dict[str, Any], changed: dict[str, Any]
-) -> None:
+async def test_each_field_changes_what_is_said(engine: weft.Engine, options: RequestOptions, changed: RequestOptions) -> None:
     before = await tokens_of(engine, **options)
-    after = await tokens_of(engine, **{**options, **changed})
+    after = await tokens_of(engine, **both(options, changed))
     assert before != after
     assert await tokens_of(engine, **options) == before
 
 
-NEUTRAL: dict[str, dict[str, Any]] = {
+NEUTRAL: dict[str, RequestOptions] = {
     "dynatemp_exponent": {"dynatemp_exponent": 3.0},
     "typical_p": {"typical_p": 1.0},
     "tfs_z": {"tfs_z": 1.5},
@@ -82,7 +85,7 @@ NEUTRAL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", NEUTRAL.values(), ids=NEUTRAL.keys())
-async def test_a_sampler_that_is_off_changes_nothing(engine: weft.Engine, options: dict[str, Any]) -> None:
+async def test_a_sampler_that_is_off_changes_nothing(engine: weft.Engine, options: RequestOptions) -> None:
     assert await tokens_of(engine, **options) == await tokens_of(engine)
 
 
@@ -106,31 +109,31 @@ async def test_an_unknown_sampler_is_refused_by_its_name(engine: weft.Engine) ->
     assert refusal.value.param == "samplers"
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("repeat_penalty", 0.0),
-        ("repeat_last_n", -2),
-        ("dry_penalty_last_n", -2),
-        ("dry_allowed_length", -1),
-        ("dry_sequence_breakers", ["a" * 2000]),
-        ("adaptive_decay", 1.0),
-        ("typical_p", float("nan")),
-        ("xtc_probability", float("inf")),
-        ("mirostat", 3),
-        ("penalty_prompt", [1_000_000]),
-        ("samplers", ["top_k"] * 65),
-    ],
-)
-async def test_what_has_no_meaning_is_refused_by_its_name(engine: weft.Engine, field: str, value: Any) -> None:
+REFUSED: list[RequestOptions] = [
+    {"repeat_penalty": 0.0},
+    {"repeat_last_n": -2},
+    {"dry_penalty_last_n": -2},
+    {"dry_allowed_length": -1},
+    {"dry_sequence_breakers": ["a" * 2000]},
+    {"adaptive_decay": 1.0},
+    {"typical_p": float("nan")},
+    {"xtc_probability": float("inf")},
+    {"mirostat": 3},
+    {"penalty_prompt": [1_000_000]},
+    {"samplers": ["top_k"] * 65},
+]
+
+
+@pytest.mark.parametrize("options", REFUSED, ids=[next(iter(options)) for options in REFUSED])
+async def test_what_has_no_meaning_is_refused_by_its_name(engine: weft.Engine, options: RequestOptions) -> None:
     with pytest.raises(weft.InvalidRequest) as refusal:
-        await engine.complete(PROMPT, **{field: value})
-    assert refusal.value.param == field
+        await engine.complete(PROMPT, **options)
+    assert refusal.value.param == next(iter(options))
 
 
 async def test_newlines_are_penalised_only_where_asked_for(engine: weft.Engine) -> None:
     (newline,) = engine.tokenize("a\n", add_special=False)[1:]
-    options: dict[str, Any] = {
+    options: RequestOptions = {
         "temperature": 0.0,
         "logit_bias": [(newline, 15.0)],
         "presence_penalty": 100.0,
@@ -138,12 +141,12 @@ async def test_newlines_are_penalised_only_where_asked_for(engine: weft.Engine) 
         "repeat_last_n": -1,
     }
     assert (await tokens_of(engine, **options)).count(newline) == 1
-    assert (await tokens_of(engine, **options, penalize_nl=False)).count(newline) > 10
+    assert (await tokens_of(engine, **both(options, {"penalize_nl": False}))).count(newline) > 10
 
 
 async def test_a_breaker_ends_a_repetition(engine: weft.Engine) -> None:
     prompt = "one two three four. one two three"
-    options: dict[str, Any] = {
+    options: RequestOptions = {
         "max_tokens": 1,
         "samplers": ["dry", "temperature"],
         "temperature": 0.0,
@@ -153,8 +156,8 @@ async def test_a_breaker_ends_a_repetition(engine: weft.Engine) -> None:
     *_, four = engine.tokenize("three four", add_special=False)
     bias = [(four, 100.0)]
 
-    async def first(**more: Any) -> int:
-        completion = await engine.complete(prompt, **options, logit_bias=bias, **more)
+    async def first(**more: Unpack[RequestOptions]) -> int:
+        completion = await engine.complete(prompt, **both(both(options, {"logit_bias": bias}), more))
         return completion.branches[0].tokens[0]
 
     assert await first() != four
@@ -162,15 +165,15 @@ async def test_a_breaker_ends_a_repetition(engine: weft.Engine) -> None:
 
 
 async def test_log_probabilities_are_of_what_the_samplers_left_where_asked_for(engine: weft.Engine, how: How) -> None:
-    options: dict[str, Any] = {"max_tokens": 8, "n_probs": 5, "top_k": 3, "top_p": 1.0, "min_p": 0.0, "seed": 3}
+    options: RequestOptions = {"max_tokens": 8, "n_probs": 5, "top_k": 3, "top_p": 1.0, "min_p": 0.0, "seed": 3}
     (raw,) = await branches(engine, how, PROMPT, **options)
-    (left,) = await branches(engine, how, PROMPT, **options, post_sampling_probs=True)
+    (left,) = await branches(engine, how, PROMPT, **both(options, {"post_sampling_probs": True}))
     assert raw.tokens == left.tokens
     assert all(len(entry.top) == 5 for entry in raw.logprobs)
     assert all(len(entry.top) == 3 for entry in left.logprobs)
     for entry in left.logprobs:
         assert entry.chosen.token in [top.token for top in entry.top]
-        assert sum(2.718281828 ** top.logprob for top in entry.top) == pytest.approx(1.0, abs=1e-4)
+        assert sum(2.718281828**top.logprob for top in entry.top) == pytest.approx(1.0, abs=1e-4)
 
 
 async def test_without_temperature_the_token_that_is_taken_was_certain(engine: weft.Engine) -> None:
