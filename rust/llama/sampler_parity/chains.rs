@@ -61,6 +61,22 @@ fn the_sampler_draws_what_llama_servers_chain_draws() {
 }
 
 #[test]
+fn of_what_a_grammar_leaves_it_draws_what_llama_servers_chain_draws() {
+    for_cases(300, 37, |cases| {
+        let mut row = cases.row(1_000);
+        let n_left = cases.one_of(&[1, 2, 5, 30, 100]);
+        while row.iter().filter(|logit| logit.is_finite()).count() > n_left {
+            let at = cases.below(row.len());
+            row[at] = f32::NEG_INFINITY;
+        }
+        let mut params = cases.params(row.len());
+        params.logit_bias.retain(|(_, bias)| bias.is_finite());
+        let neutral = SamplingParams { typical_p: 1.0, ignore_eos: false, ..params };
+        check(cases, row, &neutral, 50);
+    });
+}
+
+#[test]
 fn any_chain_draws_what_llama_cpps_draws() {
     for_cases(1_000, 32, |cases| {
         let row = cases.row(100);
