@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 from weft import Completions, Finished, Request, Token
 from weft.server.tally import Tally
@@ -23,7 +24,7 @@ class Generation:
     async def next_batches(self) -> list[tuple[int, list[Token | Finished]]]:
         """All events that are ready, with the position of their prompt; at least one, and none once all have finished."""
         if len(self.streams) == 1:
-            batch = await self.streams[0].next_batch()
+            batch = await _next_batch(self.streams[0])
             batches = [(0, batch)] if batch else []
         else:
             batches = await self._next_of_several()
@@ -62,4 +63,5 @@ class Generation:
 
 
 async def _next_batch(stream: Completions) -> list[Token | Finished]:
-    return await stream.next_batch()
+    # What else a stream can yield is asked for by no request here.
+    return cast(list[Token | Finished], await stream.next_batch())

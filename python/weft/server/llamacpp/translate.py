@@ -225,10 +225,14 @@ def slots(stats: Stats, n_ctx: int) -> list[Slot]:
             n_prompt_tokens=slot.n_prompt,
             n_prompt_tokens_processed=slot.n_computed,
             n_prompt_tokens_cache=slot.n_cached,
-            next_token=[NextToken(has_next_token=True, n_remain=slot.n_remaining, n_decoded=slot.n_predicted)],
+            next_token=[NextToken(has_next_token=True, n_remain=_n_remain(slot.n_remaining), n_decoded=slot.n_predicted)],
         )
         for slot in stats.slots
     ]
+
+
+def _n_remain(n_remaining: int | None) -> int:
+    return -1 if n_remaining is None else n_remaining
 
 
 class Action(StrEnum):
