@@ -357,7 +357,7 @@ async def test_the_openapi_document_tells_every_route(client: httpx.AsyncClient)
     assert set(document["paths"]) == {
         "/completion", "/completions", "/tokenize", "/detokenize", "/health", "/v1/health", "/slots", "/props",
         "/slots/{id_slot}", "/metrics", "/v1/completions", "/v1/models", "/v1/models/{name}", "/models", "/prefixes",
-        "/prefixes/{prefix_id}", "/cache",
+        "/prefixes/{prefix_id}", "/cache", "/apply-template", "/chat/completions", "/v1/chat/completions",
     }  # fmt: skip
     for operations in document["paths"].values():
         for operation in operations.values():
