@@ -13,6 +13,8 @@ from weft.settings import Settings, table
 
 VALUES = {
     "--load-mode": "none",
+    "--split-mode": "row",
+    "--numa": "isolate",
     "--flash-attn": "on",
     "--samplers": "top_k",
     "--sampler-seq": "k",
@@ -142,7 +144,7 @@ def test_each_variable_does_what_its_flag_does(line: Line, capsys: pytest.Captur
     "arguments",
     [
         "--grp-attn-n 1", "--spec-type none", "--rope-freq-base 0.0", "--yarn-ext-factor -1.00",
-        "--split-mode layer", "--main-gpu 0", "--cache-reuse 0",
+        "--cache-reuse 0",
         "--threads-http -1", "--fit on", "--reasoning-format none", "--reasoning-budget -1", "--n-cpu-moe 0", "--prio 0",
     ],
 )  # fmt: skip
@@ -163,8 +165,8 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
     ("arguments", "environ", "said"),
     [
         ("--mmproj x.gguf", {}, "argument --mmproj is not supported yet: images, audio and video cannot be read"),
-        ("--numa", {}, "argument --numa is not supported yet: start the server with numactl"),
-        ("--numa --port 80", {}, "argument --numa is not supported yet: start the server with numactl"),
+        ("--lora", {}, "argument --lora is not supported yet: the model is served as it is"),
+        ("--lora --port 80", {}, "argument --lora is not supported yet: the model is served as it is"),
         ("", {"LLAMA_ARG_EMBEDDINGS": "1"}, "variable LLAMA_ARG_EMBEDDINGS is not supported yet: only texts are written"),
         ("", {"LLAMA_ARG_SWA_FULL": "maybe"}, "variable LLAMA_ARG_SWA_FULL: 'maybe' is not one of on, enabled"),
         ("--control-vector-layer-range 1", {}, "argument --control-vector-layer-range: a value must follow"),

@@ -255,7 +255,6 @@ def _missing_values() -> Iterator[Accepted]:
     why = "the model is served as it is"
     yield _missing("--lora", "--lora-scaled", "--lora-base", "--control-vector", "--control-vector-scaled", why=why)
     yield _missing("--override-kv", why=why)
-    yield _missing("--check-tensors", n=0, why="tensors are not searched for values that are no numbers")
     yield _missing("-gan", "--grp-attn-n", env="LLAMA_ARG_GRP_ATTN_N", neutral=("1",), why="there is no self-extend")
     why = "positions are encoded as the model's file says"
     yield _missing("--rope-scaling", env="LLAMA_ARG_ROPE_SCALING_TYPE", why=why)
@@ -275,11 +274,6 @@ def _missing_values() -> Iterator[Accepted]:
     yield _missing("-cmoe", "--cpu-moe", n=0, env="LLAMA_ARG_CPU_MOE", why=why)
     yield _missing("-ncmoe", "--n-cpu-moe", env="LLAMA_ARG_N_CPU_MOE", neutral=("0",), why=why)
     yield _missing("-ncffn", "--n-cpu-ffn", env="LLAMA_ARG_N_CPU_FFN", neutral=("0",), why=why)
-    yield _missing("-dev", "--device", env="LLAMA_ARG_DEVICE", why=why)
-    yield _missing("-sm", "--split-mode", env="LLAMA_ARG_SPLIT_MODE", neutral=("layer",), why=why)
-    yield _missing("-ts", "--tensor-split", env="LLAMA_ARG_TENSOR_SPLIT", why=why)
-    yield _missing("-mg", "--main-gpu", env="LLAMA_ARG_MAIN_GPU", neutral=("0",), why=why)
-    yield _missing("--numa", env="LLAMA_ARG_NUMA", why="start the server with numactl")
 
     why = "only texts are written"
     yield _missing("--embedding", "--embeddings", n=0, env="LLAMA_ARG_EMBEDDINGS", why=why)
@@ -296,6 +290,7 @@ def _missing_values() -> Iterator[Accepted]:
     yield _missing("--mcp-servers-json", env="LLAMA_ARG_MCP_SERVERS_JSON", neutral=("",), why=why)
     yield _missing("-ag", "--agent", n=0, env="LLAMA_ARG_AGENT", why=why)
     yield _missing("--ui-mcp-proxy", "--webui-mcp-proxy", n=0, env="LLAMA_ARG_UI_MCP_PROXY", why="there is no proxy for MCP")
+    yield _missing("-R", "--restore-prompt", why="--slot-save-path lets POST /slots save and restore what a prompt has computed")
     yield _missing("--args", why="give llama-server's flags to this command itself")
 
 

@@ -31,7 +31,7 @@ SERVE = Command(
 TUNE = Command(
     "python -m weft tune",
     "Measures for about a minute how a GGUF model is computed fastest on this machine, and keeps it for later starts.",
-    frozenset({"model", "gpu_layers", "mmap", "mlock", "cache_type_k", "cache_type_v"}),
+    frozenset({"model", "gpu_layers", "mmap", "mlock", "direct_io", "numa", "cache_type_k", "cache_type_v"}),
 )
 
 

@@ -1,5 +1,6 @@
 """How the text of a setting becomes its value: parsers, each of which raises ValueError with what would be right."""
 
+import csv
 import json
 import math
 import re
@@ -61,12 +62,18 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: float = -ma
         if not math.isfinite(value):
             raise ValueError(f"{text!r} is not a finite number")
         if not low <= value <= high:
-            raise ValueError(f"{value} is not in {low} to {high}")
+            raise ValueError(f"{value} is {_outside(low, high)}")
         if value <= above:
             raise ValueError(f"{value} is not above {above}")
         return value
 
     return parse
+
+
+def _outside(low: float, high: float) -> str:
+    if high == math.inf:
+        return f"below {low:g}"
+    return f"above {high:g}" if low == -math.inf else f"not in {low:g} to {high:g}"
 
 
 def unset_at(unset: int, parse: Callable[[str], int]) -> Callable[[str], int | None]:
@@ -141,8 +148,12 @@ def text(given: str) -> str:
 
 
 def items(given: str) -> tuple[str, ...]:
-    """A parser of a comma-separated list; empty items are left out, and so are spaces around them."""
-    return tuple(stripped for item in given.split(",") if (stripped := item.strip()))
+    """A parser of a comma-separated list; empty items are left out, and so are spaces around them.
+
+    As llama-server's, an item that holds a comma stands in double quotes.
+    """
+    row = next(csv.reader([given], skipinitialspace=True), [])
+    return tuple(stripped for item in row if (stripped := item.strip()))
 
 
 def file(given: str) -> str:

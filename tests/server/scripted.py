@@ -62,6 +62,7 @@ class ScriptedEngine:
         self.is_running = False
         self.model = SimpleNamespace(
             path="/models/scripted.gguf",
+            description="scripted 1B Q4_K - Medium",
             n_vocab=128,
             bos_token=None,
             eos_token=None,
@@ -70,6 +71,7 @@ class ScriptedEngine:
             control_tokens=list,
         )
         self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=256, n_ctx_slot=64, forks_anywhere=True)
+        self.choice = SimpleNamespace(summary="as it is written")
         self.slots: list[Json] = [idle_slot(id_slot) for id_slot in range(4)]
         """What `stats` tells of the slots."""
         self.loop_thread = 0

@@ -179,14 +179,73 @@ async def test_every_prompt_of_a_list_starts_at_the_seed(path: str) -> None:
     assert [(request.prompt, request.seed, request.n) for request in engine.requests] == [([97, 98], 7, 3), ([99, 100], 7, 3)]
 
 
-async def test_what_a_request_leaves_unsaid_comes_from_the_settings(path: str) -> None:
-    settings = {"n_predict": 5, "seed": 6, "temperature": 0.5, "top_k": 7, "ignore_eos": True}
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    list(
+        {
+            "n_predict": 5,
+            "stop": ["x"],
+            "seed": 6,
+            "samplers": ("top_k", "temperature"),
+            "temperature": 0.5,
+            "dynatemp_range": 0.25,
+            "dynatemp_exponent": 2.0,
+            "top_k": 7,
+            "top_p": 0.5,
+            "min_p": 0.25,
+            "typical_p": 0.5,
+            "top_n_sigma": 1.5,
+            "tfs_z": 0.5,
+            "xtc_probability": 0.5,
+            "xtc_threshold": 0.25,
+            "min_keep": 2,
+            "repeat_penalty": 1.5,
+            "repeat_last_n": 32,
+            "presence_penalty": 0.5,
+            "frequency_penalty": 0.25,
+            "penalize_nl": False,
+            "dry_multiplier": 0.5,
+            "dry_base": 2.0,
+            "dry_allowed_length": 3,
+            "dry_penalty_last_n": 16,
+            "dry_sequence_breakers": ("x",),
+            "mirostat": 1,
+            "mirostat_tau": 4.0,
+            "mirostat_eta": 0.25,
+            "adaptive_target": 0.5,
+            "adaptive_decay": 0.5,
+            "logit_bias": [(65, 1.5)],
+            "ignore_eos": True,
+            "grammar": 'root ::= "a"',
+            "json_schema": '{"type": "object"}',
+            "context_shift": True,
+            "n_keep": 4,
+            "cache_prompt": False,
+        }.items()
+    ),
+    ids=str,
+)
+async def test_what_a_request_leaves_unsaid_comes_from_the_settings(path: str, setting: str, value: Json) -> None:
     engine = ScriptedEngine(QueueFull(1))
     engine.loaded.set()
-    async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:  # type: ignore[arg-type]
-        await client.post(path, json={"prompt": "ab", "temperature": None, "top_k": 8})
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(**{setting: value}))) as client:
+        await client.post(path, json={"prompt": "ab", "temperature": None})
     [request] = engine.requests
-    assert (request.max_tokens, request.seed, request.temperature, request.top_k, request.ignore_eos) == (5, 6, 0.5, 8, True)
+    assert getattr(request, {"n_predict": "max_tokens", "cache_prompt": "use_cache"}.get(setting, setting)) == value
+
+
+async def test_what_a_request_says_counts_before_the_settings(path: str) -> None:
+    settings = Settings(
+        temperature=0.5, stop=("x",), samplers=("top_k",), logit_bias=((65, 1.0),), grammar='root ::= "a"', cache_prompt=False
+    )
+    body = {"temperature": 0.25, "stop": "y", "samplers": "t", "logit_bias": [], "json_schema": {}, "cache_prompt": True}
+    engine = ScriptedEngine(QueueFull(1))
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine(), settings)) as client:
+        await client.post(path, json={"prompt": "ab", **body})
+    [request] = engine.requests
+    assert (request.temperature, request.stop, request.samplers) == (0.25, ["y"], ("temperature",))
+    assert (request.logit_bias, request.grammar, request.json_schema, request.use_cache) == ([], None, "{}", True)
 
 
 NEUTRAL: dict[str, list[Json]] = {

@@ -4,12 +4,16 @@ from typing import Any
 
 import httpx
 import pytest
+from litestar.testing import AsyncTestClient
 
+import weft
 from tests.helpers import How
-from tests.server.conftest import PROMPT
+from tests.server.conftest import PROMPT, answers
 from tests.server.live import events_of
 from tests.server.matchers import COUNT, LOGPROB, NUMBER, SETTINGS, SOME_TEXT, TEXT, TIMINGS, Json
+from weft.server import create_app
 from weft.server.service import LONG_TEXT
+from weft.settings import Settings
 
 END_TOKEN = 2
 """`</s>` of the demo model."""
@@ -162,6 +166,16 @@ async def test_a_full_context_is_told_as_truncated(client: httpx.AsyncClient) ->
     n_ctx = (await client.get("/props")).json()["default_generation_settings"]["n_ctx"]
     assert (end["stop_type"], end["truncated"]) == ("limit", True)
     assert end["tokens_evaluated"] + end["tokens_predicted"] == n_ctx
+
+
+async def test_a_context_that_was_shifted_is_told_as_truncated(how: How) -> None:
+    app = create_app(weft.Engine(slots=1, ctx_size=256, threads=1), Settings(context_shift=True))
+    body = {"prompt": PROMPT, "ignore_eos": True, "n_predict": 400, "n_keep": 3, "n_discard": 50}
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        end = await complete(client, **body) if how == "whole" else ends(await stream(client, **body))[0]
+    assert (end["stop_type"], end["truncated"], end["tokens_predicted"]) == ("limit", True, 400)
+    assert 256 - 50 <= end["tokens_cached"] <= 256
 
 
 async def test_nothing_predicted_only_evaluates_the_prompt(client: httpx.AsyncClient, how: How) -> None:

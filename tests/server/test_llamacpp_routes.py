@@ -86,7 +86,16 @@ async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) ->
         "model_ftype": "Q8_0",
         "modalities": {"vision": False, "video": False, "audio": False},
         "chat_template": SOME_TEXT,
-        "chat_template_caps": {},
+        "chat_template_caps": {
+            "supports_string_content": True,
+            "supports_typed_content": False,
+            "supports_system_role": True,
+            "supports_reasoning_effort": False,
+            "supports_tools": False,
+            "supports_tool_calls": False,
+            "supports_parallel_tool_calls": False,
+            "supports_object_arguments": False,
+        },
         "bos_token": "<s>",
         "eos_token": "</s>",
         "build_info": matching(r"b\d+-[0-9a-f]+"),
@@ -106,6 +115,18 @@ async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) ->
 def without(*names: str) -> Settings:
     """Settings with these switched off."""
     return Settings(**dict.fromkeys(names, False))  # type: ignore[arg-type]
+
+
+async def test_props_tell_also_of_a_model_that_has_little() -> None:
+    engine = ScriptedEngine()
+    engine.model.chat_template = "{% if %}"
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        await answers(client, 200)
+        told = (await client.get("/props")).json()
+    assert (told["bos_token"], told["eos_token"], told["model_ftype"]) == ("", "", "Q4_K - Medium")
+    # A template that is none is shown, but no chat can do anything with it.
+    assert (told["chat_template"], told["chat_template_caps"]) == ("{% if %}", {})
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -30,6 +30,9 @@ LLAMA_SERVERS = {
     "requests_deferred": "gauge",
     "kv_cache_usage_ratio": "gauge",
     "kv_cache_tokens": "gauge",
+    "spec_decode_num_drafts": "counter",
+    "spec_decode_num_draft_tokens": "counter",
+    "spec_decode_num_accepted_tokens": "counter",
 }
 OURS = {
     "prompt_tokens": "counter",

@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from weft.flags import flag
+from weft.flags import Way, flag
 from weft.values import boolean, number, on_off_auto, unset_below, whole
 
 __all__ = ["ComputeSettings"]
 
 COMPUTE = "compute"
+
+_threads = unset_below(1, whole(1, 512))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +40,8 @@ class ComputeSettings:
         COMPUTE,
         "-t",
         "--threads",
-        parse=unset_below(1, whole(1, 512)),
+        parse=_threads,
+        also=(Way(("--num-threads",), _threads),),
         env="LLAMA_ARG_THREADS",
         help="threads that compute new tokens; 0 or less is as tuned, else one for each physical core (default: -1)",
     )
@@ -47,7 +50,7 @@ class ComputeSettings:
         COMPUTE,
         "-tb",
         "--threads-batch",
-        parse=unset_below(1, whole(1, 512)),
+        parse=_threads,
         env="LLAMA_ARG_THREADS_BATCH",
         help="threads that compute prompts; 0 or less is as many as --threads, if that is given, else as tuned (default: -1)",
     )

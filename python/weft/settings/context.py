@@ -11,6 +11,7 @@ __all__ = ["ContextSettings"]
 
 CONTEXT = "context and slots"
 
+_tokens = unset_at(0, whole(1))
 _kv_type = one_of(*get_args(KvType))
 
 
@@ -23,7 +24,8 @@ class ContextSettings:
         CONTEXT,
         "-c",
         "--ctx-size",
-        parse=unset_at(0, whole(1)),
+        parse=_tokens,
+        also=(Way(("--num-ctx-tokens",), _tokens),),
         env="LLAMA_ARG_CTX_SIZE",
         help="tokens of context in all, shared by the slots (default: 0, chosen from the model, the slots and the free memory)",
     )

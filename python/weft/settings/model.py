@@ -1,15 +1,16 @@
 """Which model, and where its weights go."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from weft.flags import Way, flag
-from weft.values import boolean, items, layers, one_of
+from weft.values import boolean, items, layers, number, one_of, whole
 
 __all__ = ["ModelSettings"]
 
 MODEL = "model"
 
-_load_mode = one_of("auto", "none", "mmap", "mlock", "mmap+mlock")
+_load_mode = one_of("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
 
 
 def _first(names: str) -> str | None:
@@ -22,6 +23,25 @@ def _maps(mode: str) -> bool:
 
 def _locks(mode: str) -> bool:
     return _load_mode(mode) in ("mlock", "mmap+mlock")
+
+
+def _is_direct(mode: str) -> bool:
+    return _load_mode(mode) == "dio"
+
+
+def _devices(names: str) -> tuple[str, ...]:
+    if not (devices := items(names)):
+        raise ValueError("there must be at least one device, or 'none'")
+    return () if devices == ("none",) else devices
+
+
+def _shares(proportions: str) -> tuple[float, ...]:
+    share = number(low=0)
+    # llama.cpp takes slashes too.
+    shares = tuple(share(part) for part in items(proportions.replace("/", ",")))
+    if not any(shares):
+        raise ValueError(f"{proportions!r} gives no GPU a share")
+    return shares
 
 
 _LOAD_MODE = ("-lm", "--load-mode")
@@ -81,7 +101,7 @@ class ModelSettings:
             Way((), boolean, env="LLAMA_ARG_MMAP"),
         ),
         help="how the file is loaded: mmap maps it, none reads it, mlock reads it and keeps it from being swapped out, mmap+mlock"
-        " maps and keeps it, auto is mmap (default: auto)",
+        " maps and keeps it, dio reads it past the system's cache, auto is mmap (default: auto)",
     )
     mlock: bool = flag(
         False,
@@ -92,4 +112,74 @@ class ModelSettings:
             Way((), boolean, env="LLAMA_ARG_MLOCK"),
         ),
         help="keep the weights from being swapped out, as -lm mlock",
+    )
+    direct_io: bool = flag(
+        False,
+        MODEL,
+        also=(
+            Way(_LOAD_MODE, _is_direct, env="LLAMA_ARG_LOAD_MODE"),
+            Way(("-dio", "--direct-io"), None, value=True),
+            Way(("-ndio", "--no-direct-io"), None, value=False),
+            Way((), boolean, env="LLAMA_ARG_DIO"),
+        ),
+        help="read the file past the system's cache, as -lm dio",
+    )
+    check_tensors: bool = flag(
+        False,
+        MODEL,
+        constants={"--check-tensors": True},
+        help="refuse a file with weights that are no numbers",
+    )
+    devices: tuple[str, ...] | None = flag(
+        None,
+        MODEL,
+        "-dev",
+        "--device",
+        metavar="NAMES",
+        parse=_devices,
+        separator=",",
+        env="LLAMA_ARG_DEVICE",
+        help="devices beside the CPU that take part, as CUDA0,CUDA1; 'none' is none (default: all there are)",
+    )
+    split_mode: Literal["layer", "row", "none"] = flag(
+        "layer",
+        MODEL,
+        "-sm",
+        "--split-mode",
+        metavar="MODE",
+        parse=one_of("layer", "row", "none"),
+        env="LLAMA_ARG_SPLIT_MODE",
+        help="what each of several GPUs holds: layers, or rows of every tensor, or with none one GPU all (default: layer)",
+    )
+    main_gpu: int = flag(
+        0,
+        MODEL,
+        "-mg",
+        "--main-gpu",
+        metavar="INDEX",
+        parse=whole(0),
+        env="LLAMA_ARG_MAIN_GPU",
+        help="GPU that holds all where nothing is split, and small tensors where rows are (default: 0)",
+    )
+    tensor_split: tuple[float, ...] = flag(
+        (),
+        MODEL,
+        "-ts",
+        "--tensor-split",
+        metavar="SHARES",
+        parse=_shares,
+        separator=",",
+        env="LLAMA_ARG_TENSOR_SPLIT",
+        help="each GPU's share in proportion to their sum, as 3,1 (default: llama.cpp's choice)",
+    )
+    numa: Literal["distribute", "isolate", "numactl"] | None = flag(
+        None,
+        MODEL,
+        "--numa",
+        metavar="TYPE",
+        parse=one_of("distribute", "isolate", "numactl"),
+        bare="distribute",
+        env="LLAMA_ARG_NUMA",
+        help="how threads are bound on a machine with several nodes of memory: distribute spreads them evenly, isolate keeps them"
+        " on one, numactl does as numactl says (default: not at all)",
     )

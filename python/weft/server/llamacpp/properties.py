@@ -2,6 +2,7 @@
 
 from weft import Model
 from weft.server import body
+from weft.server.chat.template import TemplateError
 from weft.server.llamacpp.schemas import CompletionBody, DefaultSettings, Modalities, Properties
 from weft.server.report import generation_settings
 from weft.server.service import Service
@@ -24,7 +25,7 @@ def properties(service: Service) -> Properties:
         model_ftype=_file_type(model),
         modalities=Modalities(vision=False, video=False, audio=False),
         chat_template=service.chat.source,
-        chat_template_caps={},
+        chat_template_caps=_abilities(service),
         bos_token=_spelling(model, model.bos_token),
         eos_token=_spelling(model, model.eos_token),
         build_info=service.build,
@@ -39,6 +40,25 @@ def properties(service: Service) -> Properties:
         assistant_name="",
         compute=service.engine.choice.summary,
     )
+
+
+def _abilities(service: Service) -> dict[str, bool]:
+    """What chats can do with the template, by llama-server's names; none where it is no template."""
+    try:
+        template = service.chat.template
+    except TemplateError:
+        return {}
+    return {
+        "supports_string_content": template.takes_text,
+        "supports_typed_content": template.takes_parts,
+        "supports_system_role": template.takes_system,
+        "supports_reasoning_effort": "reasoning_effort" in template.source,
+        # What a template might do with these, no chat can ask for here.
+        "supports_tools": False,
+        "supports_tool_calls": False,
+        "supports_parallel_tool_calls": False,
+        "supports_object_arguments": False,
+    }
 
 
 def _file_type(model: Model) -> str:
