@@ -38,7 +38,10 @@ RULES = {
     "no dialect names the cache's routes": Rule(
         "python/weft/server/*", r"\bserver\.cache\b", ("python/weft/server/app.py", "python/weft/server/cache")
     ),
-    "schemas name only what dialects share": Rule("python/weft/server/*/schemas.py", r"\bweft\.(?!server\.(body|report)\b)"),
+    "schemas name only what dialects share": Rule(
+        "python/weft/server/*/*schemas.py", r"\bweft\.(?!server\.(body|report|chat\.schemas|openai\.schemas)\b)"
+    ),
+    "chats name no dialect": Rule("python/weft/server/chat", r"\bserver(\.| import .*\b)(llamacpp|openai|cache)\b"),
 }
 
 

@@ -221,6 +221,12 @@ impl Model {
         self.vocabulary.end_tokens()
     }
 
+    /// Every token that has a spelling but is no part of a text, in order: what `parse_special` reads as tokens.
+    #[must_use]
+    pub fn control_tokens(&self) -> Vec<Token> {
+        self.vocabulary.control_tokens().collect()
+    }
+
     /// Tokens that the model asks never to draw.
     #[must_use]
     pub fn suppressed_tokens(&self) -> &[Token] {

@@ -149,6 +149,11 @@ impl PyModel {
         Ok(self.loaded()?.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect())
     }
 
+    /// Every token that has a spelling but is no part of a text, in order.
+    fn control_tokens(&self) -> PyResult<Vec<Token>> {
+        Ok(self.loaded()?.control_tokens())
+    }
+
     /// The token ids of a text.
     #[pyo3(signature = (text, *, add_special=true, parse_special=true))]
     fn tokenize(&self, py: Python<'_>, text: &Bound<'_, PyAny>, add_special: bool, parse_special: bool) -> PyResult<Vec<Token>> {

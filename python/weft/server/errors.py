@@ -91,9 +91,11 @@ class StillLoadingError(Exception):
 
 
 class SlotsBusyError(Exception):
-    """Every slot is busy, and the client asked to be told."""
+    """Every slot is busy, and the client asked to be told. The fields of `health` stand beside the error."""
 
-    def __init__(self) -> None:
+    def __init__(self, health: msgspec.Struct | None = None) -> None:
+        fields = {} if health is None else msgspec.structs.asdict(health)
+        self.beside = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
         super().__init__("no slot available")
 
 
@@ -116,7 +118,12 @@ class SlotFileError(Exception):
 
 
 def _overflow(error: ContextOverflow) -> dict[str, Any]:
-    return {"n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
+    # Clients look for llama-server's words.
+    message = (
+        f"request ({error.n_prompt} tokens) exceeds the available context size ({error.n_ctx} tokens);"
+        " shorten the prompt, or start the server with a larger --ctx-size or a smaller --parallel"
+    )
+    return {"message": message, "n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
 
 
 def _param(error: InvalidRequest) -> dict[str, Any]:
@@ -151,7 +158,8 @@ def describe(error: Exception) -> ErrorObject:
     """Says what an exception means to a client. One that is in no row is our bug: it is logged, and said without detail."""
     for kind, status, name, more in _TABLE:
         if isinstance(error, kind):
-            return ErrorObject(code=status, message=str(error), type=name, **(more(error) if more else {}))
+            told = {"message": str(error)} | (more(error) if more else {})
+            return ErrorObject(code=status, type=name, **told)
     if isinstance(error, ValidationException):
         return _describe_field(error)
     if isinstance(error, HTTPException) and error.status_code < 500:
@@ -178,5 +186,6 @@ def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[byte
     headers = error.headers if isinstance(error, HTTPException) else None
     if isinstance(error, QueueFull):
         headers = {"retry-after": str(RETRY_AFTER_S)}
-    body = msgspec.json.encode(ErrorBody(described))
+    beside = error.beside if isinstance(error, SlotsBusyError) else {}
+    body = msgspec.json.encode({"error": described} | beside)
     return Response(body, status_code=described.code, media_type="application/json", headers=headers)

@@ -9,13 +9,12 @@ from litestar import Response
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
-from weft import Finished, Token
 from weft.server import sse
-from weft.server.generation import Generation
+from weft.server.generation import Event, Generation
 
 __all__ = ["Answer", "AwaitedAnswer", "StreamedAnswer", "StreamedForm", "WholeAnswer", "WholeForm"]
 
-Events = Sequence[Token | Finished]
+Events = Sequence[Event]
 
 Body = TypeVar("Body")
 

@@ -1,12 +1,16 @@
 //! The whole engine on [`FakeRunner`]: exact texts, and every computed token counted.
 
 mod cancelling;
+mod context_shift;
 mod failing;
+mod limits;
 mod many_completions;
 mod pins;
 mod pressure;
+mod prompt_events;
 mod sharing;
 mod slots;
+mod snapshots;
 mod stopping;
 mod tiers;
 mod turns;
@@ -102,6 +106,7 @@ fn collect(completions: Completions) -> Result<Vec<Branch>, Error> {
         let index = match &event {
             Event::Token(token) => token.index,
             Event::Finished(finished) => finished.index,
+            Event::Progress(_) | Event::PromptLogprobs(_) => continue,
         } as usize;
         texts.resize_with(texts.len().max(index + 1), Default::default);
         let (text, tokens, end) = &mut texts[index];
@@ -113,6 +118,7 @@ fn collect(completions: Completions) -> Result<Vec<Branch>, Error> {
                 assert_eq!(n_predicted as usize, tokens.len());
             }
             Event::Finished(finished) => *end = Some(finished),
+            Event::Progress(_) | Event::PromptLogprobs(_) => unreachable!("they are of no branch"),
         }
     }
     let branch =
