@@ -27,7 +27,7 @@ HELP = ("-h", "--help", "--usage")
 VERSION = ("--version",)
 COMPLETION = ("--completion-bash",)
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {"": {}, "srb": {"n": 8, "port": 9090}}
+PRESETS: Mapping[str, Mapping[str, Any]] = {"": {}, "srb": {"port": 9090}}
 """The defaults that `--compat` changes."""
 
 

@@ -57,13 +57,13 @@ class ServerSettings:
         env="LLAMA_ARG_COMPAT",
         help="answer /v1/completions as another server does: 'srb' has the events of single-request batching",
     )
-    n: int = flag(
-        1,
+    n: int | None = flag(
+        None,
         SERVER,
         "--n",
         parse=whole(1, 256),
         env="LLAMA_ARG_N",
-        help="completions of a prompt where a request does not say (default: 1, with --compat srb 8)",
+        help="completions of a prompt where a request does not say (default: 1, in single-request batching 8)",
     )
     timeout_s: int = flag(
         3600,

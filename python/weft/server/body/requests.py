@@ -101,7 +101,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0) ->
     asked = constraint(body)
     return Request(
         prompt=(),
-        n=1 if n is None else n,
+        n=(settings.n or 1) if n is None else n,
         max_tokens=_limit(body, settings),
         stop=_stop(body) or list(_default(settings, "stop")),
         seed=_seed(given("seed")),
