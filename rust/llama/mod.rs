@@ -8,6 +8,7 @@ mod backend;
 mod batch;
 mod context;
 mod gguf;
+mod grammar;
 mod identity;
 mod kinds;
 mod kv_size;
@@ -36,6 +37,7 @@ use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, RelocateError,
 use crate::error::{Error, Result};
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
+pub use crate::llama::grammar::MAX_GRAMMARS;
 pub use crate::llama::model::Model;
 use crate::llama::piece::Layout;
 pub use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};

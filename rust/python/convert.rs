@@ -24,6 +24,15 @@ pub(super) enum PromptInput {
 pub(super) struct RequestInput {
     pub(super) prompt: PromptInput,
     pub(super) request: Request,
+    pub(super) held_to: Option<HeldTo>,
+}
+
+/// What the completions of a request must be, as the caller gave it.
+pub(super) enum HeldTo {
+    /// In GBNF.
+    Grammar(PyBackedStr),
+    /// As JSON.
+    JsonSchema(PyBackedStr),
 }
 
 /// Reads a `weft.Request`.
@@ -93,6 +102,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             n_probs: field!("n_probs", "an integer from 0 to 1000"),
             post_sampling_probs: field!("post_sampling_probs", "True or False"),
         },
+        constraint: None,
         context_shift: context_shift
             .then_some(ContextShift { n_keep, n_discard: field!("n_discard", "an integer from 0 to 2³² − 1") }),
         max_predict_time: max_predict_ms.map(milliseconds).transpose()?,
@@ -104,14 +114,17 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         slot: slot(&get(intern!(py, "slot"))?)?,
         task: Task::Complete,
     };
-    let (grammar, json_schema): (Option<PyBackedStr>, Option<PyBackedStr>) =
-        (field!("grammar", "a string or None"), field!("json_schema", "a string or None"));
-    for (name, text) in [("grammar", grammar), ("json_schema", json_schema)] {
-        if text.is_some() {
-            return Err(InvalidRequest::new_err((name, format!("{name} is not supported; leave it out"))));
+    let grammar: Option<PyBackedStr> = field!("grammar", "a string or None");
+    // As in llama-server, a grammar without a text is none.
+    let held_to = match (grammar.filter(|grammar| !grammar.is_empty()), field!("json_schema", "a string or None")) {
+        (grammar, None) => grammar.map(HeldTo::Grammar),
+        (None, schema) => schema.map(HeldTo::JsonSchema),
+        (Some(_), Some(_)) => {
+            let message = "a request has a grammar or a JSON schema, not both; leave one of them out";
+            return Err(InvalidRequest::new_err(("json_schema", message)));
         }
-    }
-    Ok(RequestInput { prompt, request })
+    };
+    Ok(RequestInput { prompt, request, held_to })
 }
 
 fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {

@@ -31,8 +31,10 @@ __all__ = [
     "ERRORS",
     "NOT_FOUND",
     "NOT_SUPPORTED",
+    "BodyTimeoutError",
     "ErrorBody",
     "ErrorObject",
+    "InvalidKeyError",
     "NoSuchPrefixError",
     "NotSupportedError",
     "SlotFileError",
@@ -99,6 +101,20 @@ class SlotsBusyError(Exception):
         super().__init__("no slot available")
 
 
+class InvalidKeyError(Exception):
+    """The request shows no key, or none that opens the server."""
+
+    def __init__(self) -> None:
+        super().__init__("Invalid API Key")
+
+
+class BodyTimeoutError(Exception):
+    """The client has stopped sending before the body's end."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"nothing more of the body has arrived for {timeout_s:g} s")
+
+
 class NotSupportedError(Exception):
     """The server was started without the flag that this needs."""
 
@@ -135,7 +151,9 @@ _TABLE: list[tuple[type[Exception], int, str, Callable[[Any], dict[str, Any]] | 
     (ContextOverflow, 400, "exceed_context_size_error", _overflow),
     (InvalidRequest, 400, "invalid_request_error", _param),
     (PrefixFileError, 400, "invalid_request_error", None),
+    (InvalidKeyError, 401, "authentication_error", None),
     (NoSuchPrefixError, 404, "not_found_error", None),
+    (BodyTimeoutError, 408, "timeout_error", None),
     (PinsFull, 409, "conflict_error", None),
     (QueueFull, 429, "rate_limit_error", None),
     (NotSupportedError, 501, "not_supported_error", None),
@@ -186,6 +204,8 @@ def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[byte
     headers = error.headers if isinstance(error, HTTPException) else None
     if isinstance(error, QueueFull):
         headers = {"retry-after": str(RETRY_AFTER_S)}
+    if isinstance(error, InvalidKeyError):
+        headers = {"www-authenticate": "Bearer"}
     beside = error.beside if isinstance(error, SlotsBusyError) else {}
     body = msgspec.json.encode({"error": described} | beside)
     return Response(body, status_code=described.code, media_type="application/json", headers=headers)

@@ -63,7 +63,7 @@ class ServerSettings:
         "--n",
         parse=whole(1, 256),
         env="LLAMA_ARG_N",
-        help="completions of a prompt where a request does not say (default: 1, in single-request batching 8)",
+        help="completions of a prompt where a request does not say (default: 1, and 8 where it asks for the events of srb)",
     )
     timeout_s: int = flag(
         3600,

@@ -4,6 +4,7 @@ mod cells;
 #[allow(dead_code, reason = "the benchmarks, which own this file, use more of it")]
 #[path = "../../benches/support/gguf.rs"]
 mod gguf_writer;
+mod grammar;
 mod identity;
 mod memories;
 mod model;

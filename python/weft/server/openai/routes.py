@@ -7,6 +7,7 @@ from litestar.params import JSONBody, SkipValidation
 from weft.server import body
 from weft.server.chat.format import size_of_chat
 from weft.server.errors import ERRORS
+from weft.server.event_formats import EventFormats
 from weft.server.json_request import JsonRequest
 from weft.server.openai import chat, completions, models
 from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion
@@ -20,8 +21,12 @@ Here = NamedDependency[SkipValidation[Service]]
 
 
 @post("/v1/completions", status_code=200, responses=ERRORS)
-async def create_completion(data: JSONBody[CreateCompletion], service: Here) -> Answer[CompletionObject]:
+async def create_completion(
+    data: JSONBody[CreateCompletion], service: Here, event_formats: NamedDependency[SkipValidation[EventFormats]]
+) -> Answer[CompletionObject]:
     """Continues a prompt, or several, `n` times each."""
+    if (other := await event_formats.answer(data.event_format, data, service)) is not None:
+        return other
     generation = await service.submit(completions.submission(data, service.settings))
     if not data.stream:
         return Answer(WholeAnswer(generation, completions.Whole(data, generation, service)))

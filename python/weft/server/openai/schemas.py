@@ -30,9 +30,13 @@ class StreamOptions(msgspec.Struct):
 
 
 class CreateCompletion(CompletionFields, kw_only=True):
-    """`POST /v1/completions`. Any `model` is accepted: there is one."""
+    """`POST /v1/completions`. Any `model` is accepted: there is one.
+
+    `event_format` asks for a stream of other events: `srb` for those of single-request batching.
+    """
 
     model: str | None = None
+    event_format: str | None = None
     stream_options: StreamOptions | None = None
     echo: bool | None = None
     """Whether the text begins with the prompt; with `logprobs`, its tokens come with their log-probabilities."""
