@@ -162,6 +162,7 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
         "data": [
             {
                 "id": "storyteller",
+                "aliases": [],
                 "object": "model",
                 "created": COUNT,
                 "owned_by": "weft",
