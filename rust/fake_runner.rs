@@ -129,6 +129,8 @@ pub struct FakeRunner {
     logits: Vec<Option<Vec<f32>>>,
     /// A sequence of this many tokens is followed by [`END`].
     ends_at: Option<usize>,
+    /// The tokens that end a text.
+    end_tokens: &'static [Token],
     keeps_plans: bool,
     memory: MemoryKind,
 }
@@ -165,6 +167,7 @@ impl FakeRunner {
             n_owners: vec![0; n_cells as usize],
             logits: Vec::new(),
             ends_at: None,
+            end_tokens: &[END],
             keeps_plans: true,
             memory: MEMORY,
         };
@@ -175,6 +178,13 @@ impl FakeRunner {
     #[must_use]
     pub fn ending_at(mut self, n_tokens: usize) -> Self {
         self.ends_at = Some(n_tokens);
+        self
+    }
+
+    /// The same, but no token ends a text.
+    #[must_use]
+    pub fn without_end(mut self) -> Self {
+        self.end_tokens = &[];
         self
     }
 
@@ -433,11 +443,11 @@ impl Runner for FakeRunner {
     }
 
     fn is_end(&self, token: Token) -> bool {
-        token == END
+        self.end_tokens.contains(&token)
     }
 
     fn end_tokens(&self) -> &[Token] {
-        &[END]
+        self.end_tokens
     }
 
     fn suppressed_tokens(&self) -> &[Token] {

@@ -61,6 +61,8 @@ pub mod cache;
 
 pub mod sampling;
 
+pub mod grammar;
+
 #[cfg(feature = "llama")]
 #[allow(unsafe_code, reason = "llama.cpp is C++; its folder is the one place that calls it")]
 pub mod llama;

@@ -53,6 +53,13 @@ class Model:
         n_gpu_layers: int | None = None,
         use_mmap: bool = True,
         use_mlock: bool = False,
+        direct_io: bool = False,
+        check_tensors: bool = False,
+        devices: Sequence[str] | None = None,
+        split_mode: Literal["layer", "row", "none"] = "layer",
+        main_gpu: int | None = None,
+        tensor_split: Sequence[float] | None = None,
+        numa: Literal["distribute", "isolate", "numactl"] | None = None,
         on_progress: Callable[[float], object] | None = None,
     ) -> Model:
         """Loads a GGUF file. Blocks until all of it is read, without the GIL.
@@ -62,12 +69,21 @@ class Model:
             n_gpu_layers: Layers that go to the GPU; None is as many as there are.
             use_mmap: Maps the file instead of reading it.
             use_mlock: Keeps the weights from being swapped out.
+            direct_io: Reads the file past the operating system's cache where that is possible; then neither of the two above
+                counts.
+            check_tensors: Refuses a file with weights that are no numbers.
+            devices: Devices beside the CPU that take part, by ggml's names (`CUDA0`); None is all there are, an empty sequence
+                none.
+            split_mode: What each of several GPUs holds: layers, rows of every tensor, or with "none" one GPU all.
+            main_gpu: The GPU that holds all where nothing is split, and small tensors where rows are; None is the first, 0.
+            tensor_split: Each GPU's share, in proportion to their sum; None leaves the shares to llama.cpp.
+            numa: How threads are bound on a machine with several nodes of memory, once for the whole process; None is not at all.
             on_progress: Called with the fraction that is loaded, 0 to 1, on this thread. The load goes on if it raises; its first
                 exception is raised at the end.
 
         Raises:
-            ModelLoadError: The file is no model that can be run; `reason` says what is wrong with it.
-            InvalidConfig: `n_gpu_layers` is out of range.
+            ModelLoadError: The file is no model that can be run, or a device is not there; `reason` says what is wrong.
+            InvalidConfig: A number is out of range, or a name is unknown.
         """
 
     @property
@@ -120,6 +136,9 @@ class Model:
 
     def metadata(self) -> dict[str, str]:
         """Every key of the file's metadata with its value as text, arrays left out."""
+
+    def control_tokens(self) -> list[int]:
+        """Every token that has a spelling but is no part of a text, in order: what `parse_special` reads as tokens."""
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of a text. Works without the GIL, on this thread, at some 0.4 µs per byte.

@@ -72,8 +72,9 @@ impl<R: Runner> Worker<R> {
     fn show_chosen(&mut self, now: Instant) {
         for running in &mut self.running {
             let Some(Drawn { event, finished }) = running.sequence.show(&self.runner, running.slot, now) else { continue };
-            self.stats.n_predicted += 1;
             running.end = finished;
+            let Some(event) = event else { continue };
+            self.stats.n_predicted += 1;
             let job = self.jobs.get_mut(&running.sequence.request_id).expect("a job outlives its sequences");
             job.events.push(Event::Token(event));
         }
@@ -96,11 +97,11 @@ impl<R: Runner> Worker<R> {
             running.sequence.choose(&logits);
             let chosen = Instant::now();
             let shown = running.sequence.show(&self.runner, running.slot, chosen);
-            let Drawn { event, finished } = shown.expect("a token was chosen before");
+            let Drawn { event, finished } = shown.expect("a token was chosen before, or none can be");
             self.stats.times.sample += chosen - started;
             self.stats.times.text += chosen.elapsed();
-            self.stats.n_predicted += 1;
-            job.events.push(Event::Token(event));
+            self.stats.n_predicted += u64::from(event.is_some());
+            job.events.extend(event.map(Event::Token));
             finished
         });
         match reason {

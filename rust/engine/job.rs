@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::cache::Variant;
 use crate::engine::runner::SequenceId;
 use crate::engine::stream::Sender;
-use crate::request::{ContextShift, Event, Request, SamplingParams, Task, Token};
+use crate::request::{ContextShift, Event, Request, SamplingParams, SharedConstraint, Task, Token};
 
 /// A request, from its submission to the end of its last branch.
 pub(crate) struct Job {
@@ -25,6 +25,7 @@ pub(crate) struct Job {
     pub(crate) reports_progress: bool,
     /// Where its prompt's state is kept, besides at its end.
     pub(crate) snapshots_at: Vec<u32>,
+    pub(crate) constraint: Option<SharedConstraint>,
     /// How its prompt is computed.
     pub(crate) variant: Variant,
     /// The slot that it would like.
@@ -51,7 +52,7 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn new(request: Request, sender: Sender, waiting: Waiting) -> Self {
-        let Request { prompt, n, max_tokens, stop, seed, sampling, slot, task, .. } = request;
+        let Request { prompt, n, max_tokens, stop, seed, sampling, constraint, slot, task, .. } = request;
         let Request { context_shift, max_predict_time, n_indent, uses_cache, prompt_logprobs, reports_progress, .. } = request;
         Self {
             prompt: prompt.into_tokens(),
@@ -67,6 +68,7 @@ impl Job {
             prompt_logprobs,
             reports_progress,
             snapshots_at: request.snapshots_at,
+            constraint,
             variant: Variant::default(),
             slot,
             task,

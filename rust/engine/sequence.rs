@@ -9,7 +9,7 @@ use crate::engine::job::Job;
 use crate::engine::prompt_events::Untold;
 use crate::engine::runner::Runner;
 use crate::engine::text::{Shown, Text};
-use crate::request::{FinishReason, Logprob, Logprobs, Token, TokenEvent, Usage};
+use crate::request::{Constraint, FinishReason, Logprob, Logprobs, Token, TokenEvent, Usage};
 use crate::sampling::{self, Sampler};
 
 /// One completion of a request, from its first start in a slot to its end: what survives a preemption.
@@ -31,6 +31,12 @@ pub(crate) struct Sequence {
     max_predict_time: Option<Duration>,
     context: Context,
     sampler: Sampler,
+    /// What its tokens are held to.
+    constraint: Option<Box<dyn Constraint>>,
+    /// What ends it where the constraint allows no token that can be drawn.
+    end_token: Option<Token>,
+    /// Whether that is so, and there is no end token.
+    is_stuck: bool,
     text: Text,
     n_probs: usize,
     /// What was chosen and not shown yet.
@@ -63,6 +69,9 @@ impl Sequence {
             max_predict_time: job.max_predict_time,
             context: Context::new(n_ctx_slot, job.context_shift),
             sampler,
+            constraint: job.constraint.as_ref().map(|constraint| constraint.0.start()),
+            end_token: end_tokens.first().copied(),
+            is_stuck: false,
             text: Text::new(Arc::clone(&job.stops), job.n_indent),
             n_probs: job.sampling.n_probs as usize,
             chosen: None,
@@ -113,7 +122,10 @@ impl Sequence {
 
     /// Chooses the next token from the `logits` after its last one, on whichever thread; [`Sequence::show`] says which.
     pub(crate) fn choose(&mut self, logits: &[f32]) {
-        let token = self.sampler.sample(logits);
+        let Some(token) = self.draw(logits).or(self.end_token) else {
+            self.is_stuck = true;
+            return;
+        };
         let logprobs = (self.n_probs > 0).then(|| sampling::logprobs(logits, token, self.n_probs));
         self.tokens.push(token);
         self.n_predicted += 1;
@@ -121,10 +133,32 @@ impl Sequence {
         self.chosen = Some(Chosen { token, logprobs });
     }
 
+    /// Draws a token that the constraint allows; `None` where there is none.
+    ///
+    /// As in llama-server, one is drawn freely at first. Most are allowed, and to ask about one costs little. Only where it is not,
+    /// another is drawn of those that are, with the generator's next number.
+    fn draw(&mut self, logits: &[f32]) -> Option<Token> {
+        let mut token = self.sampler.sample(logits);
+        let Some(constraint) = &mut self.constraint else { return Some(token) };
+        if !constraint.allows(token) {
+            let mut allowed = logits.to_vec();
+            constraint.mask(&mut allowed);
+            token = self.sampler.sample(&allowed);
+            // Where nothing can be drawn, a sampler takes what it likes.
+            if !constraint.allows(token) {
+                return None;
+            }
+        }
+        constraint.accept(token);
+        Some(token)
+    }
+
     /// Turns the token that was chosen before `now` into text, and says whether that ends it. `None` where none was chosen since the
     /// last one that was shown.
     pub(crate) fn show(&mut self, runner: &impl Runner, slot: u32, now: Instant) -> Option<Drawn> {
-        let Chosen { token, logprobs } = self.chosen.take()?;
+        let Some(Chosen { token, logprobs }) = self.chosen.take() else {
+            return self.is_stuck.then_some(Drawn { event: None, finished: Some(FinishReason::End) });
+        };
         self.clock.draw(now);
         let is_end = runner.is_end(token);
         let Shown { mut text, end } = self.text.push(|bytes| {
@@ -148,7 +182,7 @@ impl Sequence {
         }
         let logprobs = logprobs.map(|logprobs| Box::new(named(logprobs, token, runner)));
         let event = TokenEvent { index: self.index, token, text, slot, n_predicted: self.n_predicted(), logprobs };
-        Some(Drawn { event, finished })
+        Some(Drawn { event: Some(event), finished })
     }
 
     /// Why it ends at `now` without a token, where it may draw none: its prompt is computed.
@@ -196,7 +230,8 @@ impl Sequence {
 
 /// A token that was drawn, and why it was the last one, if it was.
 pub(crate) struct Drawn {
-    pub(crate) event: TokenEvent,
+    /// `None` where none could be drawn.
+    pub(crate) event: Option<TokenEvent>,
     pub(crate) finished: Option<FinishReason>,
 }
 

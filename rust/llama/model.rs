@@ -6,7 +6,6 @@ use std::io;
 use std::path::Path;
 
 use llama_cpp_2::model::LlamaModel;
-use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_sys_2 as sys;
 
@@ -14,11 +13,12 @@ use crate::config::{KvType, ModelConfig, ModelFacts};
 use crate::error::{Error, Result};
 use crate::llama::backend::backend;
 use crate::llama::gguf::Metadata;
+use crate::llama::grammar::Grammars;
 use crate::llama::identity::{Identity, ModelFiles};
 use crate::llama::kv_size::KvShape;
 use crate::llama::vocabulary::Vocabulary;
-use crate::llama::{kinds, logging};
-use crate::request::Token;
+use crate::llama::{kinds, load, logging};
+use crate::request::{SharedConstraint, Token};
 
 /// A loaded model. Every method may be called from any thread.
 pub struct Model {
@@ -31,6 +31,7 @@ pub struct Model {
     architecture: String,
     vocabulary: Vocabulary,
     kv_shape: KvShape,
+    grammars: Grammars,
 }
 
 impl Model {
@@ -39,23 +40,12 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::ModelLoad`] says what is wrong with the file.
-    pub fn load(config: &ModelConfig, mut progress: impl FnMut(f32) + Send + 'static) -> Result<Self> {
+    pub fn load(config: &ModelConfig, progress: impl FnMut(f32) + Send + 'static) -> Result<Self> {
         let refuse = |reason: String| Error::ModelLoad { path: config.path.clone(), reason };
-        let backend = backend();
+        backend();
         let file = Metadata::open(&config.path).map_err(refuse)?;
         kinds::check_file(&file).map_err(refuse)?;
-        let mut params = LlamaModelParams::default()
-            .with_use_mmap(config.use_mmap)
-            .with_use_mlock(config.use_mlock)
-            .with_progress_callback(move |fraction| {
-                progress(fraction);
-                true
-            });
-        if let Some(n) = config.n_gpu_layers {
-            params = params.with_n_gpu_layers(n);
-        }
-        let (inner, errors) = logging::errors_during(|| LlamaModel::load_from_file(backend, &config.path, &params));
-        let inner = inner.map_err(|error| refuse(logging::reason(&errors).unwrap_or_else(|| error.to_string())))?;
+        let inner = load::load(config, progress).map_err(refuse)?;
         Self::read(config.clone(), inner, &file).map_err(refuse)
     }
 
@@ -78,7 +68,8 @@ impl Model {
         let n_ctx_train = inner.n_ctx_train();
         let n_parts = value("split.count").and_then(|text| text.parse().ok()).unwrap_or(1);
         let files = ModelFiles::of(&config.path, n_parts).map_err(|error| error.to_string())?;
-        Ok(Self { config, files, inner, n_ctx_train, metadata, architecture, vocabulary, kv_shape })
+        let grammars = Grammars::default();
+        Ok(Self { config, files, inner, n_ctx_train, metadata, architecture, vocabulary, kv_shape, grammars })
     }
 
     /// The file, as it was named.
@@ -233,10 +224,45 @@ impl Model {
         self.vocabulary.end_tokens()
     }
 
+    /// Every token that has a spelling but is no part of a text, in order: what `parse_special` reads as tokens.
+    #[must_use]
+    pub fn control_tokens(&self) -> Vec<Token> {
+        self.vocabulary.control_tokens().collect()
+    }
+
     /// Tokens that the model asks never to draw.
     #[must_use]
     pub fn suppressed_tokens(&self) -> &[Token] {
         self.vocabulary.suppressed_tokens()
+    }
+
+    /// The grammar of this text in GBNF, which begins with the rule `root`. The last ones are kept. For what is read, and what is
+    /// refused, see [`crate::grammar`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] says what is wrong with it, in which line and column.
+    pub fn grammar(&self, text: &str) -> Result<SharedConstraint> {
+        self.grammars.of_text(self, text)
+    }
+
+    /// The grammar of the JSON that fits this JSON schema, given as text. The last ones are kept.
+    ///
+    /// As in llama-server:
+    /// - Properties come in the order of the schema, and none that it does not name, unless it says `additionalProperties`.
+    /// - `oneOf` is taken for `anyOf`; of `allOf` the properties are merged, or the values of `enum` that are in all parts are kept.
+    /// - Beside `$ref`, `oneOf`, `anyOf`, `const` or `enum` nothing else counts.
+    /// - A `pattern` must begin with `^` and end with `$`; one that no grammar can express allows any string.
+    /// - `format` knows `date`, `time`, `date-time` and `uuid`.
+    /// - Not looked at: the bounds of a `number`, `multipleOf`, `uniqueItems`, `contains`, `minProperties`, `maxProperties`,
+    ///   `patternProperties`, `propertyNames`, `not`, `if`, `dependentRequired`, the lengths of a list that has a schema per place,
+    ///   names in `required` that `properties` lacks. A reference outside of the schema is refused, never fetched.
+    ///
+    /// Its size is bounded by the numbers in [`crate::grammar`].
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] says what is wrong with it, in which line and column.
+    pub fn json_schema(&self, text: &str) -> Result<SharedConstraint> {
+        self.grammars.of_schema(self, text)
     }
 
     /// Bytes of the pool that one token takes, estimated from the metadata; 0 for a model without attention.

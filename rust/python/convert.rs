@@ -9,7 +9,7 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use super::errors::{InvalidConfig, InvalidRequest};
-use crate::config::{CacheRam, FlashAttention, KvType, MAX_THREADS, TokenGap, Tuned};
+use crate::config::{CacheRam, FlashAttention, KvType, MAX_THREADS, Numa, Split, TokenGap, Tuned};
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, Task, Token};
 
 /// A prompt as the caller gave it.
@@ -24,6 +24,15 @@ pub(super) enum PromptInput {
 pub(super) struct RequestInput {
     pub(super) prompt: PromptInput,
     pub(super) request: Request,
+    pub(super) held_to: Option<HeldTo>,
+}
+
+/// What the completions of a request must be, as the caller gave it.
+pub(super) enum HeldTo {
+    /// In GBNF.
+    Grammar(PyBackedStr),
+    /// As JSON.
+    JsonSchema(PyBackedStr),
 }
 
 /// Reads a `weft.Request`.
@@ -93,6 +102,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             n_probs: field!("n_probs", "an integer from 0 to 1000"),
             post_sampling_probs: field!("post_sampling_probs", "True or False"),
         },
+        constraint: None,
         context_shift: context_shift
             .then_some(ContextShift { n_keep, n_discard: field!("n_discard", "an integer from 0 to 2³² − 1") }),
         max_predict_time: max_predict_ms.map(milliseconds).transpose()?,
@@ -104,14 +114,17 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         slot: slot(&get(intern!(py, "slot"))?)?,
         task: Task::Complete,
     };
-    let (grammar, json_schema): (Option<PyBackedStr>, Option<PyBackedStr>) =
-        (field!("grammar", "a string or None"), field!("json_schema", "a string or None"));
-    for (name, text) in [("grammar", grammar), ("json_schema", json_schema)] {
-        if text.is_some() {
-            return Err(InvalidRequest::new_err((name, format!("{name} is not supported; leave it out"))));
+    let grammar: Option<PyBackedStr> = field!("grammar", "a string or None");
+    // As in llama-server, a grammar without a text is none.
+    let held_to = match (grammar.filter(|grammar| !grammar.is_empty()), field!("json_schema", "a string or None")) {
+        (grammar, None) => grammar.map(HeldTo::Grammar),
+        (None, schema) => schema.map(HeldTo::JsonSchema),
+        (Some(_), Some(_)) => {
+            let message = "a request has a grammar or a JSON schema, not both; leave one of them out";
+            return Err(InvalidRequest::new_err(("json_schema", message)));
         }
-    }
-    Ok(RequestInput { prompt, request })
+    };
+    Ok(RequestInput { prompt, request, held_to })
 }
 
 fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
@@ -248,6 +261,37 @@ pub(super) fn setting(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> P
     let refuse =
         |value| InvalidConfig::new_err((name, format!("{name} is {}; it must be an integer from 0 to 2³² − 1", shown(value))));
     value.map(|value| value.extract().map_err(|_| refuse(value))).transpose()
+}
+
+/// What each of several GPUs holds.
+///
+/// # Errors
+/// `InvalidConfig` for anything but a name of [`Split`].
+pub(super) fn split_mode(name: &str) -> PyResult<Split> {
+    let refuse = || InvalidConfig::new_err(("split_mode", format!("split_mode is {name:?}; it must be layer, row or none")));
+    Split::named(name).ok_or_else(refuse)
+}
+
+/// The shares of GPUs.
+///
+/// # Errors
+/// `InvalidConfig` for a share that is below 0 or no number, and where all are 0.
+pub(super) fn tensor_split(shares: Vec<f32>) -> PyResult<Vec<f32>> {
+    let is_share = |share: &f32| share.is_finite() && *share >= 0.0;
+    if shares.iter().all(is_share) && (shares.is_empty() || shares.iter().any(|share| *share > 0.0)) {
+        return Ok(shares);
+    }
+    let message = format!("tensor_split is {shares:?}; it must be numbers of 0 or more, not all of them 0");
+    Err(InvalidConfig::new_err(("tensor_split", message)))
+}
+
+/// How threads are bound.
+///
+/// # Errors
+/// `InvalidConfig` for anything but a name of [`Numa`].
+pub(super) fn numa(name: &str) -> PyResult<Numa> {
+    let refuse = || InvalidConfig::new_err(("numa", format!("numa is {name:?}; it must be distribute, isolate or numactl")));
+    Numa::named(name).ok_or_else(refuse)
 }
 
 /// What a budget of time that is none is answered with.

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use super::bell::Bells;
 use super::cached::{self, PyCachedNode};
-use super::convert::{self, PromptInput, RequestInput};
+use super::convert::{self, HeldTo, PromptInput, RequestInput};
 use super::fork::ThisProcess;
 use super::limits::PyLimits;
 use super::logging;
@@ -20,7 +20,7 @@ use super::stream::{PyCompletions, Stream};
 use super::tune::PyChoice;
 use crate::config::{Choice, EngineConfig, Limits};
 use crate::engine::{Bell, Completions, Engine};
-use crate::llama::Settled;
+use crate::llama::{Model, Settled};
 use crate::request::{Prompt, Request, Task, Token};
 
 /// `weft._native.Engine`.
@@ -44,7 +44,7 @@ impl PyEngine {
         &self,
         py: Python<'_>,
         prompt: PromptInput,
-        request: impl FnOnce(Prompt) -> Request + Send,
+        request: impl FnOnce(Prompt, &Model) -> crate::error::Result<Request> + Send,
     ) -> PyResult<PyCompletions> {
         let engine = self.handle()?;
         let model = self.model.get().loaded()?;
@@ -56,7 +56,7 @@ impl PyEngine {
                 PromptInput::Text(text) => model.tokenize(text.as_bytes(), true, true),
             };
             let n_prompt = tokens.len();
-            let request = request(Prompt::from_tokens(tokens));
+            let request = request(Prompt::from_tokens(tokens), model)?;
             let seed = request.seed;
             Ok((engine.submit(request, Some(bell))?, seed, n_prompt))
         };
@@ -141,20 +141,27 @@ impl PyEngine {
 
     /// Queues a request and returns its stream at once.
     fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<PyCompletions> {
-        let RequestInput { prompt, request } = convert::request(request)?;
-        self.queue(py, prompt, |prompt| Request { prompt, ..request })
+        let RequestInput { prompt, request, held_to } = convert::request(request)?;
+        self.queue(py, prompt, |prompt, model| {
+            let constraint = match held_to {
+                None => None,
+                Some(HeldTo::Grammar(text)) => Some(model.grammar(&text)?),
+                Some(HeldTo::JsonSchema(text)) => Some(model.json_schema(&text)?),
+            };
+            Ok(Request { prompt, constraint, ..request })
+        })
     }
 
     /// Queues the pinning of a prompt.
     fn pin(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>) -> PyResult<PyCompletions> {
-        self.queue(py, convert::prompt(prompt)?, |prompt| Request::for_task(prompt, Task::Pin))
+        self.queue(py, convert::prompt(prompt)?, |prompt, _| Ok(Request::for_task(prompt, Task::Pin)))
     }
 
     /// Queues the copying of a prompt out of the cache.
     #[pyo3(signature = (prompt, *, compute=true))]
     fn save(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, compute: bool) -> PyResult<PyCompletions> {
         let task = Task::Save { computes: compute };
-        self.queue(py, convert::prompt(prompt)?, |prompt| Request::for_task(prompt, task))
+        self.queue(py, convert::prompt(prompt)?, |prompt, _| Ok(Request::for_task(prompt, task)))
     }
 
     /// Queues the copying of a saved prefix into the cache.
@@ -168,7 +175,7 @@ impl PyEngine {
         let slot = slot.map(convert::slot).transpose()?.flatten();
         let saved = Arc::clone(&prefix.get().0);
         let tokens = PromptInput::Tokens(saved.tokens.clone());
-        self.queue(py, tokens, |prompt| Request { slot, ..Request::for_task(prompt, Task::Load(saved)) })
+        self.queue(py, tokens, |prompt, _| Ok(Request { slot, ..Request::for_task(prompt, Task::Load(saved)) }))
     }
 
     /// Writes a saved prefix to a file and returns the file's size in bytes.

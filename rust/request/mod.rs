@@ -1,5 +1,6 @@
 //! What a caller asks for and what a stream yields: plain data that crosses threads.
 
+mod constraint;
 mod event;
 mod sampling;
 
@@ -7,6 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use constraint::{Constraint, ConstraintSource, SharedConstraint};
 pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, Progress, PromptLogprobs, TokenEvent, Usage};
 pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplerKind, SamplingParams};
 
@@ -152,6 +154,8 @@ pub struct Request {
     pub seed: u32,
     /// How each branch chooses its tokens.
     pub sampling: SamplingParams,
+    /// What each branch is held to, from its first token on; the prompt is not told to it.
+    pub constraint: Option<SharedConstraint>,
     /// Whether a full context is shifted; otherwise it ends the completion.
     pub context_shift: Option<ContextShift>,
     /// Ends a completion with the first new line that it shows later than so long after its first token.
@@ -184,6 +188,7 @@ impl Request {
             stop: Vec::new(),
             seed,
             sampling: SamplingParams::default(),
+            constraint: None,
             context_shift: None,
             max_predict_time: None,
             n_indent: 0,

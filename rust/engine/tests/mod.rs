@@ -1,6 +1,7 @@
 //! The whole engine on [`FakeRunner`]: exact texts, and every computed token counted.
 
 mod cancelling;
+mod constraints;
 mod context_shift;
 mod failing;
 mod limits;

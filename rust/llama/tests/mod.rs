@@ -4,6 +4,7 @@ mod cells;
 #[allow(dead_code, reason = "the benchmarks, which own this file, use more of it")]
 #[path = "../../benches/support/gguf.rs"]
 mod gguf_writer;
+mod grammar;
 mod identity;
 mod memories;
 mod model;
@@ -27,8 +28,7 @@ fn demo_path() -> PathBuf {
 }
 
 fn load(path: &Path) -> Result<Model> {
-    let config = ModelConfig { path: path.to_owned(), n_gpu_layers: None, use_mmap: true, use_mlock: false };
-    Model::load(&config, |_| ())
+    Model::load(&ModelConfig::at(path.to_owned()), |_| ())
 }
 
 /// The demo model, loaded once for all tests.

@@ -1,0 +1,159 @@
+//! Branches that are held to something.
+
+use std::sync::{Arc, Mutex};
+
+use super::*;
+use crate::fake_runner::{END, N_VOCAB};
+use crate::request::{Constraint, ConstraintSource, SharedConstraint};
+
+/// Allows these tokens one after the other, then the end; panics where it is told another one.
+#[derive(Debug)]
+struct Script {
+    tokens: Vec<Token>,
+    /// How often a whole row was masked.
+    n_masked: Arc<Mutex<u32>>,
+}
+
+struct Reading {
+    tokens: Vec<Token>,
+    n_masked: Arc<Mutex<u32>>,
+    /// What was asked about last, and allowed.
+    allowed: Option<Token>,
+}
+
+impl ConstraintSource for Script {
+    fn start(&self) -> Box<dyn Constraint> {
+        let tokens = self.tokens.iter().rev().copied().collect();
+        Box::new(Reading { tokens, n_masked: Arc::clone(&self.n_masked), allowed: None })
+    }
+}
+
+impl Constraint for Reading {
+    fn allows(&mut self, token: Token) -> bool {
+        self.allowed = Some(token).filter(|token| token == self.tokens.last().unwrap_or(&END));
+        self.allowed.is_some()
+    }
+
+    fn mask(&mut self, logits: &mut [f32]) {
+        *self.n_masked.lock().unwrap() += 1;
+        let next = *self.tokens.last().unwrap_or(&END);
+        for (_, logit) in (0..).zip(logits).filter(|&(token, _)| token != next) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+
+    fn accept(&mut self, token: Token) {
+        assert_eq!(self.allowed.take(), Some(token), "a constraint is told only what it has just allowed");
+        self.tokens.pop();
+    }
+}
+
+/// The request with its branches held to `tokens`, and how many rows are masked for it.
+fn held_to(request: Request, tokens: Vec<Token>) -> (Request, Arc<Mutex<u32>>) {
+    let n_masked = Arc::default();
+    let script = Script { tokens, n_masked: Arc::clone(&n_masked) };
+    (Request { constraint: Some(SharedConstraint(Arc::new(script))), ..request }, n_masked)
+}
+
+#[test]
+fn every_branch_begins_at_the_beginning_and_says_what_it_may() {
+    let (engine, _) = start(limits(2, 4096));
+    let script = tokens_of("so-it-is-written");
+    let (request, _) = held_to(drawn(&prompt(1, 20), 5, 100), script.clone());
+    let branches = run(&engine, request);
+    for branch in &branches {
+        assert_eq!(branch.text, "so-it-is-written");
+        assert_eq!(branch.tokens, [&script[..], &[END]].concat());
+        assert_eq!(branch.finished.reason, FinishReason::End);
+    }
+    assert_eq!(branches.len(), 5);
+}
+
+#[test]
+fn what_is_allowed_anyway_is_never_masked_and_drawn_as_without() {
+    let (engine, _) = start(limits(1, 4096));
+    let free = run(&engine, drawn(&prompt(2, 30), 1, 12));
+    let (request, n_masked) = held_to(drawn(&prompt(2, 30), 1, 12), free[0].tokens.clone());
+    assert_eq!(run(&engine, request)[0].tokens, free[0].tokens);
+    assert_eq!(*n_masked.lock().unwrap(), 0);
+}
+
+#[test]
+fn a_token_that_is_refused_is_drawn_again_with_the_next_number() {
+    let (engine, _) = start(limits(1, 4096));
+    let free = run(&engine, drawn(&prompt(2, 30), 1, 3));
+    let other = if free[0].tokens[0] == 40 { 41 } else { 40 };
+    let (request, n_masked) = held_to(drawn(&prompt(2, 30), 1, 3), vec![other, 50, 51]);
+    assert_eq!(run(&engine, request)[0].tokens, [other, 50, 51]);
+    assert!((1..=3).contains(&*n_masked.lock().unwrap()));
+}
+
+#[test]
+fn a_branch_that_gave_up_its_slot_goes_on_where_it_was() {
+    // Two branches of 20 + 60 tokens do not fit 128 cells together, so they take turns.
+    let (engine, _) = start(limits(2, 128));
+    let script: Vec<Token> = tokens_of(&prompt(7, 60));
+    let (request, _) = held_to(drawn(&prompt(1, 20), 2, 100), script.clone());
+    for branch in run(&engine, request) {
+        assert_eq!(branch.tokens[..60], script);
+        assert_eq!(branch.finished.reason, FinishReason::End);
+    }
+    assert!(engine.stats().n_preempted > 0, "nobody had to wait");
+}
+
+#[test]
+fn where_nothing_that_is_allowed_can_be_drawn_the_branch_ends() {
+    let (engine, _) = start(limits(1, 4096));
+    let mut request = greedy(&prompt(1, 20), 50);
+    request.sampling.ignore_eos = true;
+    // Held back until it is clear that it is no stop string.
+    request.stop = vec!["written-down".into()];
+    let (request, _) = held_to(request, tokens_of("it-is-written"));
+    let branches = run(&engine, request);
+    assert_eq!(branches[0].text, "it-is-written");
+    assert_eq!(branches[0].finished.reason, FinishReason::End);
+    assert_eq!(branches[0].tokens.last(), Some(&END));
+}
+
+#[test]
+fn where_no_token_ends_a_text_the_branch_ends_without_one() {
+    let (engine, _) = start_with(limits(1, 4096), FakeRunner::without_end);
+    let script = tokens_of("done");
+    // Token 0 ends nothing here, and is what a sampler takes where nothing is possible.
+    let mut request = greedy(&prompt(1, 20), 50);
+    request.sampling.logit_bias = vec![(END, f32::NEG_INFINITY)];
+    let n_masked = Arc::default();
+    let stuck = Stuck(Script { tokens: script.clone(), n_masked });
+    request.constraint = Some(SharedConstraint(Arc::new(stuck)));
+    let branches = run(&engine, request);
+    assert_eq!((branches[0].tokens.clone(), branches[0].finished.reason.clone()), (script, FinishReason::End));
+    assert_eq!(engine.stats().n_predicted, 4);
+}
+
+/// As the script it holds, but the end is refused as everything else is then.
+#[derive(Debug)]
+struct Stuck(Script);
+
+struct StuckReading(Box<dyn Constraint>, usize);
+
+impl ConstraintSource for Stuck {
+    fn start(&self) -> Box<dyn Constraint> {
+        Box::new(StuckReading(self.0.start(), self.0.tokens.len()))
+    }
+}
+
+impl Constraint for StuckReading {
+    fn allows(&mut self, token: Token) -> bool {
+        self.1 > 0 && self.0.allows(token)
+    }
+
+    fn mask(&mut self, logits: &mut [f32]) {
+        assert_eq!(logits.len(), N_VOCAB);
+        if self.1 > 0 { self.0.mask(logits) } else { logits.fill(f32::NEG_INFINITY) }
+    }
+
+    fn accept(&mut self, token: Token) {
+        self.1 -= 1;
+        self.0.accept(token);
+    }
+}

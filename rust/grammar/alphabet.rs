@@ -1,0 +1,78 @@
+//! Characters that a grammar cannot tell apart are one symbol to it.
+
+use super::rules::Class;
+
+/// Code points in stretches: every class of the grammar holds all of a stretch or none of it.
+#[derive(Debug)]
+pub(super) struct Alphabet {
+    /// Where each stretch begins; the first is 0.
+    starts: Vec<u32>,
+    /// The symbols of the characters below 128, which are most.
+    ascii: [u32; 128],
+    /// The symbols of each class: ranges with both ends, in order.
+    classes: Vec<Box<[(u32, u32)]>>,
+}
+
+impl Alphabet {
+    pub(super) fn new(classes: &[Class]) -> Self {
+        let ends = |&(low, high): &(u32, u32)| [Some(low), high.checked_add(1)];
+        let mut starts: Vec<u32> = classes.iter().flat_map(|class| class.iter().flat_map(ends)).flatten().collect();
+        starts.push(0);
+        starts.sort_unstable();
+        starts.dedup();
+        let mut alphabet = Self { starts, ascii: [0; 128], classes: Vec::new() };
+        for code in 0..128_u32 {
+            alphabet.ascii[code as usize] = alphabet.find(code);
+        }
+        let symbols = |&(low, high): &(u32, u32)| (alphabet.find(low), alphabet.find(high));
+        alphabet.classes = classes.iter().map(|class| class.iter().map(symbols).collect()).collect();
+        alphabet
+    }
+
+    /// How many symbols there are.
+    pub(super) fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    pub(super) fn symbol(&self, code: u32) -> u32 {
+        self.ascii.get(code as usize).copied().unwrap_or_else(|| self.find(code))
+    }
+
+    fn find(&self, code: u32) -> u32 {
+        let place = self.starts.partition_point(|&start| start <= code) - 1;
+        u32::try_from(place).expect("there are fewer stretches than code points")
+    }
+
+    /// Whether the class holds one of the symbols from `low` to `high`.
+    pub(super) fn meets(&self, class: u32, low: u32, high: u32) -> bool {
+        let ranges = &self.classes[class as usize];
+        let next = ranges.partition_point(|&(_, end)| end < low);
+        ranges.get(next).is_some_and(|&(start, _)| start <= high)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_that_no_class_tells_apart_are_one_symbol() {
+        let classes: [Class; 3] = [[(97, 122)].into(), [(120, 120), (228, 0xFFFF)].into(), [(0, u32::MAX)].into()];
+        let alphabet = Alphabet::new(&classes);
+        let symbol = |character: char| alphabet.symbol(character.into());
+        assert_eq!(symbol('a'), symbol('w'));
+        assert!(symbol('x') != symbol('w') && symbol('x') != symbol('y'));
+        assert_eq!(symbol('ä'), symbol('漢'));
+        assert_ne!(symbol('漢'), symbol('🦀'));
+        // 0, a, x, y, {, ä, beyond the basic plane.
+        assert_eq!(alphabet.len(), 7);
+        for (class, ranges) in (0..).zip(&classes) {
+            for code in (0..300).chain([0xFFFF, 0x1_0000, u32::MAX]) {
+                let symbol = alphabet.symbol(code);
+                let is_in = ranges.iter().any(|&(low, high)| low <= code && code <= high);
+                assert_eq!(alphabet.meets(class, symbol, symbol), is_in, "code {code} in class {class}");
+            }
+        }
+        assert!(alphabet.meets(1, symbol('y'), symbol('ä')) && !alphabet.meets(1, symbol('y'), symbol('y')));
+    }
+}

@@ -1,0 +1,116 @@
+//! One branch's place in its grammar.
+
+use std::sync::Arc;
+
+use super::lexicon::{Entry, Lexicon};
+use super::matcher::{DEAD, Matcher, State};
+use super::utf8::Partial;
+use crate::request::{Constraint, Token};
+
+/// Holds one branch to a grammar.
+#[derive(Debug)]
+pub(super) struct Branch {
+    pub(super) lexicon: Arc<Lexicon>,
+    pub(super) matcher: Matcher,
+    pub(super) state: State,
+    /// The character that the last token began.
+    pub(super) partial: Partial,
+}
+
+impl Branch {
+    /// Whether the text may end here.
+    fn may_end(&self) -> bool {
+        self.partial.is_none() && self.matcher.may_end(self.state)
+    }
+
+    /// Where the branch is after this spelling, where it may be spelt so.
+    fn read(&mut self, spelling: &[u8]) -> Option<(State, Partial)> {
+        // As for llama.cpp, what is spelt with nothing or with a NUL is no text.
+        if matches!(spelling, [] | [0, ..]) {
+            return None;
+        }
+        let (mut state, mut partial) = (self.state, self.partial);
+        for &byte in spelling {
+            (state, partial) = self.matcher.feed(state, partial, byte)?;
+        }
+        self.matcher.may_complete(state, partial).then_some((state, partial))
+    }
+
+    fn is_named(&self, token: Token) -> bool {
+        self.matcher.names(self.state, token) && !matches!(self.lexicon.spelling(token), [] | [0, ..])
+    }
+
+    fn warn_if_exhausted(&self) {
+        if self.matcher.is_exhausted() {
+            tracing::warn!("a branch ends, since its grammar reads the text in too many ways");
+        }
+    }
+}
+
+impl Constraint for Branch {
+    fn allows(&mut self, token: Token) -> bool {
+        self.state = self.matcher.begin_token(self.state);
+        if self.lexicon.is_end(token) {
+            return self.may_end();
+        }
+        let lexicon = Arc::clone(&self.lexicon);
+        self.is_named(token) || self.read(lexicon.spelling(token)).is_some()
+    }
+
+    fn mask(&mut self, logits: &mut [f32]) {
+        self.state = self.matcher.begin_token(self.state);
+        let lexicon = Arc::clone(&self.lexicon);
+        let names_tokens = self.matcher.names_tokens(self.state);
+        let mut allowed = vec![false; logits.len()];
+        let mut allow = |token: Token| {
+            if let Some(allowed) = usize::try_from(token).ok().and_then(|token| allowed.get_mut(token)) {
+                *allowed = true;
+            }
+        };
+        // Where the branch is after each byte of a spelling, up to the first that is refused.
+        let mut path = vec![(self.state, self.partial)];
+        for &Entry { token, n_common } in &lexicon.order {
+            if names_tokens && self.is_named(token) {
+                allow(token);
+            }
+            let n_common = n_common as usize;
+            if path.len() <= n_common {
+                // What was refused of the spelling before is in this one too.
+                continue;
+            }
+            path.truncate(n_common + 1);
+            let spelling = lexicon.spelling(token);
+            for &byte in &spelling[n_common..] {
+                let &(state, partial) = path.last().expect("the path begins here");
+                let Some(next) = self.matcher.feed(state, partial, byte) else { break };
+                path.push(next);
+            }
+            let &(state, partial) = path.last().expect("the path begins here");
+            if path.len() > spelling.len() && self.matcher.may_complete(state, partial) {
+                allow(token);
+            }
+        }
+        if self.may_end() {
+            lexicon.end_tokens().iter().copied().for_each(&mut allow);
+        }
+        if self.matcher.is_exhausted() {
+            allowed.fill(false);
+        }
+        self.warn_if_exhausted();
+        for (logit, _) in logits.iter_mut().zip(&allowed).filter(|&(_, &is_allowed)| !is_allowed) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
+
+    fn accept(&mut self, token: Token) {
+        self.state = self.matcher.begin_token(self.state);
+        if self.lexicon.is_end(token) {
+            return;
+        }
+        let lexicon = Arc::clone(&self.lexicon);
+        let named = if self.is_named(token) { self.matcher.step_token(self.state, token) } else { DEAD };
+        let (state, partial) = self.read(lexicon.spelling(token)).unwrap_or_default();
+        (self.state, self.partial) = (self.matcher.either(state, named), partial);
+        self.warn_if_exhausted();
+    }
+}

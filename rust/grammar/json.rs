@@ -1,0 +1,261 @@
+//! JSON, with the place of every value.
+
+use super::place::Flaw;
+
+/// Most arrays and objects inside of each other.
+const MAX_DEPTH: usize = 256;
+
+/// A value, and the byte of the text at which it begins.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Value {
+    pub(super) at: usize,
+    pub(super) kind: Kind,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Kind {
+    Null,
+    Bool(bool),
+    Number(f64),
+    String(String),
+    Array(Vec<Value>),
+    /// In the order of the text.
+    Object(Vec<(String, Value)>),
+}
+
+impl Value {
+    /// The member of this name, the last of several; `None` where there is none or this is no object.
+    pub(super) fn get(&self, name: &str) -> Option<&Self> {
+        self.members()?.iter().rev().find_map(|(key, value)| (key == name).then_some(value))
+    }
+
+    pub(super) fn members(&self) -> Option<&[(String, Self)]> {
+        if let Kind::Object(members) = &self.kind { Some(members) } else { None }
+    }
+
+    pub(super) fn items(&self) -> Option<&[Self]> {
+        if let Kind::Array(items) = &self.kind { Some(items) } else { None }
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        if let Kind::String(text) = &self.kind { Some(text) } else { None }
+    }
+
+    pub(super) fn number(&self) -> Option<f64> {
+        if let Kind::Number(number) = self.kind { Some(number) } else { None }
+    }
+}
+
+/// Reads one value, which is all of `text`.
+pub(super) fn read(text: &str) -> Result<Value, Flaw> {
+    let mut reader = Reader { text, at: 0 };
+    let value = reader.value(0).and_then(|value| {
+        reader.skip_space();
+        if reader.at == text.len() { Ok(value) } else { reader.refuse("expected the end of the JSON") }
+    });
+    value.map_err(|(at, message)| Flaw::new(text, at, message))
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+type Refusal = (usize, String);
+
+impl Reader<'_> {
+    /// What is expected here, and what is found.
+    fn refuse<T>(&self, expected: &str) -> Result<T, Refusal> {
+        let found = self.text[self.at..].chars().next().map_or_else(|| "the end".to_owned(), |found| format!("'{found}'"));
+        Err((self.at, format!("{expected}, found {found}")))
+    }
+
+    fn value(&mut self, depth: usize) -> Result<Value, Refusal> {
+        self.skip_space();
+        let at = self.at;
+        if depth == MAX_DEPTH {
+            return Err((at, format!("arrays and objects are more than {MAX_DEPTH} deep")));
+        }
+        let kind = match self.peek() {
+            Some(b'{') => Kind::Object(self.list(b'}', |reader| reader.member(depth))?),
+            Some(b'[') => Kind::Array(self.list(b']', |reader| reader.value(depth + 1))?),
+            Some(b'"') => Kind::String(self.string()?),
+            Some(b'-' | b'0'..=b'9') => Kind::Number(self.number()?),
+            _ if self.skip("null") => Kind::Null,
+            _ if self.skip("true") => Kind::Bool(true),
+            _ if self.skip("false") => Kind::Bool(false),
+            _ => return self.refuse("expected a JSON value"),
+        };
+        Ok(Value { at, kind })
+    }
+
+    fn member(&mut self, depth: usize) -> Result<(String, Value), Refusal> {
+        self.skip_space();
+        if self.peek() != Some(b'"') {
+            return self.refuse("expected the name of a member in quotation marks");
+        }
+        let name = self.string()?;
+        self.skip_space();
+        if !self.skip(":") {
+            return self.refuse("expected a colon after a member's name");
+        }
+        Ok((name, self.value(depth + 1)?))
+    }
+
+    /// Items between commas, up to the byte `end`.
+    fn list<T>(&mut self, end: u8, mut item: impl FnMut(&mut Self) -> Result<T, Refusal>) -> Result<Vec<T>, Refusal> {
+        self.at += 1;
+        self.skip_space();
+        let mut items = Vec::new();
+        while items.is_empty() && self.peek() != Some(end) || !items.is_empty() && self.skip(",") {
+            items.push(item(self)?);
+            self.skip_space();
+        }
+        if self.peek() != Some(end) {
+            return self.refuse(&format!("expected a comma or {}", char::from(end)));
+        }
+        self.at += 1;
+        Ok(items)
+    }
+
+    fn number(&mut self) -> Result<f64, Refusal> {
+        let start = self.at;
+        self.skip("-");
+        if !self.skip("0") {
+            self.digits()?;
+        }
+        if self.skip(".") {
+            self.digits()?;
+        }
+        if self.skip("e") || self.skip("E") {
+            let _ = self.skip("+") || self.skip("-");
+            self.digits()?;
+        }
+        let number: f64 = self.text[start..self.at].parse().map_err(|_| (start, "this is no number".to_owned()))?;
+        if number.is_finite() { Ok(number) } else { Err((start, "this number is too large".to_owned())) }
+    }
+
+    fn digits(&mut self) -> Result<(), Refusal> {
+        let rest = &self.text.as_bytes()[self.at..];
+        let length = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+        self.at += length;
+        if length > 0 { Ok(()) } else { self.refuse("expected a digit") }
+    }
+
+    fn string(&mut self) -> Result<String, Refusal> {
+        let start = self.at;
+        let mut text = String::new();
+        self.at += 1;
+        loop {
+            let Some(character) = self.text[self.at..].chars().next() else {
+                return Err((start, "this string does not end".to_owned()));
+            };
+            match character {
+                '"' => break,
+                '\\' => text.push(self.escape()?),
+                '\0'..' ' => return Err((self.at, "a control character in a string must be escaped".to_owned())),
+                _ => {
+                    text.push(character);
+                    self.at += character.len_utf8();
+                }
+            }
+        }
+        self.at += 1;
+        Ok(text)
+    }
+
+    fn escape(&mut self) -> Result<char, Refusal> {
+        let start = self.at;
+        let unknown = || (start, "this is no escape that JSON has".to_owned());
+        let escaped = self.text.as_bytes().get(self.at + 1).copied();
+        self.at += 2;
+        let character = match escaped {
+            Some(b'"' | b'\\' | b'/') => char::from(escaped.unwrap_or_default()),
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'n') => '\n',
+            Some(b'r') => '\r',
+            Some(b't') => '\t',
+            Some(b'u') => {
+                let mut units = vec![self.unit().ok_or_else(unknown)?];
+                if (0xD800..0xDC00).contains(&units[0]) && self.skip("\\u") {
+                    units.push(self.unit().ok_or_else(unknown)?);
+                }
+                let decoded: Option<String> = char::decode_utf16(units).collect::<Result<_, _>>().ok();
+                let lone = || (start, "this is half of a surrogate pair".to_owned());
+                decoded.and_then(|text| text.chars().next()).ok_or_else(lone)?
+            }
+            _ => return Err(unknown()),
+        };
+        Ok(character)
+    }
+
+    /// Four hexadecimal digits.
+    fn unit(&mut self) -> Option<u16> {
+        let digits = self.text.get(self.at..self.at + 4).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+        self.at += 4;
+        u16::from_str_radix(digits, 16).ok()
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn skip(&mut self, word: &str) -> bool {
+        let is_there = self.text.as_bytes()[self.at..].starts_with(word.as_bytes());
+        self.at += if is_there { word.len() } else { 0 };
+        is_there
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flaw(text: &str) -> String {
+        read(text).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn values_are_read_with_their_places() {
+        let value = read(" {\"a\": [1, -2.5e1, true, null, \"\\u00e9\\ud83e\\udd80\\n\"], \"b\": {}, \"a\": false}\n").unwrap();
+        assert_eq!((value.at, value.members().unwrap().len()), (1, 3));
+        let items = value.members().unwrap()[0].1.items().unwrap();
+        assert_eq!(items.iter().map(|item| item.at).collect::<Vec<_>>(), [8, 11, 19, 25, 31]);
+        assert_eq!((items[0].number(), items[1].number(), items[4].text()), (Some(1.0), Some(-25.0), Some("é🦀\n")));
+        assert_eq!(value.get("a").unwrap().kind, Kind::Bool(false), "the last of several counts");
+        assert_eq!((value.get("b").unwrap().members(), value.get("c")), (Some(&[][..]), None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        for (text, expected) in [
+            ("", "line 1, column 1: expected a JSON value, found the end"),
+            ("{\"a\": 1,\n}", "line 2, column 1: expected the name of a member in quotation marks, found '}'"),
+            ("{\"a\" 1}", "line 1, column 6: expected a colon after a member's name, found '1'"),
+            ("[1 2]", "line 1, column 4: expected a comma or ], found '2'"),
+            ("[1,]", "line 1, column 4: expected a JSON value, found ']'"),
+            ("{} x", "line 1, column 4: expected the end of the JSON, found 'x'"),
+            ("\"a", "line 1, column 1: this string does not end"),
+            ("\"a\n\"", "line 1, column 3: a control character in a string must be escaped"),
+            ("\"\\x\"", "line 1, column 2: this is no escape that JSON has"),
+            ("\"é\\u12\"", "line 1, column 3: this is no escape that JSON has"),
+            ("\"\\ud800\"", "line 1, column 2: this is half of a surrogate pair"),
+            ("\"\\", "line 1, column 2: this is no escape that JSON has"),
+            ("-", "line 1, column 2: expected a digit, found the end"),
+            ("1.e5", "line 1, column 3: expected a digit, found 'e'"),
+            ("01", "line 1, column 2: expected the end of the JSON, found '1'"),
+            ("1e999", "line 1, column 1: this number is too large"),
+            ("nul", "line 1, column 1: expected a JSON value, found 'n'"),
+        ] {
+            assert_eq!(flaw(text), expected, "{text}");
+        }
+        assert_eq!(flaw(&"[".repeat(100_000)), "line 1, column 257: arrays and objects are more than 256 deep");
+    }
+}

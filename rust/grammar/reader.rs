@@ -1,0 +1,399 @@
+//! Text in llama.cpp's GBNF → rules.
+//!
+//! It takes what llama.cpp's own reader takes, and makes the same rules of it, repetitions unrolled in the same way. What it
+//! refuses besides is named in [`super`]: what llama.cpp answers with a stack that overflows or a memory that is full.
+
+use std::collections::HashMap;
+
+use super::place::Flaw;
+use super::rules::{self, Alternatives, Class, Classes, Element, RuleId, Rules};
+use super::{MAX_DEPTH, MAX_ELEMENTS, MAX_REPETITIONS};
+use crate::request::Token;
+
+/// What a grammar may know of the vocabulary.
+pub trait Tokens {
+    /// The token that this text is, where it is exactly one: `<think>`, say.
+    fn spelt(&self, text: &str) -> Option<Token>;
+
+    /// Size of the vocabulary.
+    fn n_vocab(&self) -> usize;
+}
+
+/// Reads a grammar; also returns its classes.
+pub(super) fn read(text: &str, tokens: &dyn Tokens) -> Result<(Rules, Vec<Class>), Flaw> {
+    let reader = Reader {
+        text,
+        at: 0,
+        tokens,
+        ids: HashMap::new(),
+        names: Vec::new(),
+        rules: Vec::new(),
+        classes: Classes::default(),
+        n_unrolled: 0,
+    };
+    reader.grammar().map_err(|(at, message)| Flaw::new(text, at, message))
+}
+
+/// What is wrong, after so many bytes.
+type Refusal = (usize, String);
+
+fn refuse<T>(at: usize, message: impl Into<String>) -> Result<T, Refusal> {
+    Err((at, message.into()))
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    /// The next byte.
+    at: usize,
+    tokens: &'a dyn Tokens,
+    ids: HashMap<&'a str, RuleId>,
+    /// Of each rule: what it, or the rule that it was made for, is called, and where that was first said.
+    names: Vec<(&'a str, usize)>,
+    /// `None` until a rule is defined.
+    rules: Vec<Option<Alternatives>>,
+    classes: Classes,
+    /// Elements that repetitions made.
+    n_unrolled: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn grammar(mut self) -> Result<(Rules, Vec<Class>), Refusal> {
+        if let Some(at) = self.text.find('\0') {
+            return refuse(at, "a grammar holds no NUL character; write \\x00");
+        }
+        self.skip_space();
+        while self.peek().is_some() {
+            self.rule()?;
+        }
+        let Some(&root) = self.ids.get("root") else {
+            return refuse(self.at, "there is no rule 'root', where every text begins");
+        };
+        let mut rules = Vec::with_capacity(self.rules.len());
+        for (rule, &(name, at)) in self.rules.into_iter().zip(&self.names) {
+            let Some(rule) = rule else { return refuse(at, format!("there is no rule '{name}'")) };
+            rules.push(rule);
+        }
+        if let Some(rule) = rules::left_recursive(&rules) {
+            let (name, at) = self.names[rule as usize];
+            return refuse(at, format!("the rule '{name}' is left-recursive: it can begin with itself"));
+        }
+        Ok((Rules::new(&rules, root), self.classes.list))
+    }
+
+    /// `name ::= alternatives`, to the end of the line.
+    fn rule(&mut self) -> Result<(), Refusal> {
+        let name = self.name()?;
+        let at = self.at - name.len();
+        let id = self.id_of(name, at);
+        self.skip_blanks();
+        if !self.text[self.at..].starts_with("::=") {
+            return refuse(self.at, format!("expected ::= after the name '{name}', which may hold letters, digits and -"));
+        }
+        self.at += 3;
+        self.skip_space();
+        self.alternatives(id, name, 0)?;
+        match self.peek() {
+            None | Some(b'\r' | b'\n') => self.skip_space(),
+            Some(_) => return refuse(self.at, format!("expected a new line or the end of the rule, found {}", self.found())),
+        }
+        Ok(())
+    }
+
+    /// What `id`, of the rule that is called `name`, asks for, inside of `depth` parentheses.
+    fn alternatives(&mut self, id: RuleId, name: &'a str, depth: usize) -> Result<(), Refusal> {
+        let mut alternatives = vec![self.sequence(name, depth)?];
+        while self.peek() == Some(b'|') {
+            self.at += 1;
+            self.skip_space();
+            alternatives.push(self.sequence(name, depth)?);
+        }
+        self.rules[id as usize] = Some(alternatives);
+        Ok(())
+    }
+
+    fn sequence(&mut self, name: &'a str, depth: usize) -> Result<Vec<Element>, Refusal> {
+        let mut elements = Vec::new();
+        // What a repetition would repeat: the elements from here on, and how many rules they are made of.
+        let (mut last, mut n_rules) = (0, 1);
+        while let Some(byte) = self.peek() {
+            let start = self.at;
+            let is_item = !matches!(byte, b'*' | b'+' | b'?' | b'{');
+            if is_item {
+                (last, n_rules) = (elements.len(), 1);
+            }
+            match byte {
+                b'"' => self.literal(&mut elements)?,
+                b'[' => elements.extend(self.class()?),
+                b'<' | b'!' => elements.push(self.token()?),
+                b'.' => {
+                    self.at += 1;
+                    elements.push(Element::Class(self.classes.number(Vec::new(), true)));
+                }
+                b'(' if depth == MAX_DEPTH => return refuse(start, format!("parentheses are more than {MAX_DEPTH} deep")),
+                b'(' => {
+                    self.at += 1;
+                    self.skip_space();
+                    let n_before = self.rules.len();
+                    let id = self.new_rule(name, start);
+                    self.alternatives(id, name, depth + 1)?;
+                    n_rules = self.rules.len() - n_before;
+                    if self.peek() != Some(b')') {
+                        return refuse(self.at, format!("expected ), found {}", self.found()));
+                    }
+                    self.at += 1;
+                    elements.push(Element::Rule(id));
+                }
+                _ if is_word(byte) => {
+                    let name = self.name()?;
+                    elements.push(Element::Rule(self.id_of(name, start)));
+                }
+                b'*' | b'+' | b'?' | b'{' => {
+                    let (min, max) = self.bounds(depth)?;
+                    if last == elements.len() {
+                        return refuse(start, "there is nothing before this that could be repeated");
+                    }
+                    n_rules = n_rules.saturating_mul(max.unwrap_or(min).max(min).max(1));
+                    if n_rules > MAX_REPETITIONS {
+                        let limit = format!("at most {MAX_REPETITIONS} rules may come of one item's repetitions");
+                        return refuse(start, format!("this repeats too much: {limit}"));
+                    }
+                    self.repeat(&mut elements, last, name, (start, min, max))?;
+                }
+                _ => return Ok(elements),
+            }
+            self.skip_after(depth);
+        }
+        Ok(elements)
+    }
+
+    /// Unrolls the repetition of what follows `last`: `S{m,n}` is m times S, then a rule `S S' | ` for each time that may follow;
+    /// without an upper bound that rule names itself.
+    fn repeat(
+        &mut self,
+        elements: &mut Vec<Element>,
+        last: usize,
+        name: &'a str,
+        (at, min, max): (usize, usize, Option<usize>),
+    ) -> Result<(), Refusal> {
+        let item = elements.split_off(last);
+        let n_optional = max.map_or(1, |max| max - min);
+        self.n_unrolled += item.len() * min + (item.len() + 2) * n_optional;
+        if self.n_unrolled > MAX_ELEMENTS {
+            return refuse(at, format!("the repetitions up to here make more than {MAX_ELEMENTS} elements"));
+        }
+        for _ in 0..min {
+            elements.extend_from_slice(&item);
+        }
+        let mut rest = None;
+        for _ in 0..n_optional {
+            let id = self.new_rule(name, at);
+            let follower = if max.is_none() { Some(id) } else { rest };
+            let more = item.iter().copied().chain(follower.map(Element::Rule)).collect();
+            self.rules[id as usize] = Some(vec![more, Vec::new()]);
+            rest = Some(id);
+        }
+        elements.extend(rest.map(Element::Rule));
+        Ok(())
+    }
+
+    /// How often an item may be repeated; `None` is without end.
+    fn bounds(&mut self, depth: usize) -> Result<(usize, Option<usize>), Refusal> {
+        let start = self.at;
+        let byte = self.peek();
+        self.at += 1;
+        match byte {
+            Some(b'*') => return Ok((0, None)),
+            Some(b'+') => return Ok((1, None)),
+            Some(b'?') => return Ok((0, Some(1))),
+            _ => self.skip_after(depth),
+        }
+        let Some(min) = self.number() else {
+            return refuse(self.at, format!("expected a number of repetitions, found {}", self.found()));
+        };
+        self.skip_after(depth);
+        let mut max = Some(min);
+        if self.peek() == Some(b',') {
+            self.at += 1;
+            self.skip_after(depth);
+            // As many as are too many are without end, as in llama.cpp.
+            max = self.number().filter(|&max| max <= MAX_REPETITIONS);
+            self.skip_after(depth);
+        }
+        if self.peek() != Some(b'}') {
+            return refuse(self.at, format!("expected }} after the number of repetitions, found {}", self.found()));
+        }
+        self.at += 1;
+        if min > MAX_REPETITIONS {
+            return refuse(start, format!("{min} repetitions are too many; at most {MAX_REPETITIONS} may be asked for"));
+        }
+        if let Some(max) = max.filter(|&max| max < min) {
+            return refuse(start, format!("at least {min} and at most {max} repetitions contradict each other"));
+        }
+        Ok((min, max))
+    }
+
+    /// `"text"`: one class per character.
+    fn literal(&mut self, elements: &mut Vec<Element>) -> Result<(), Refusal> {
+        let start = self.at;
+        self.at += 1;
+        while self.peek() != Some(b'"') {
+            let Some(character) = self.character()? else { return refuse(start, "this string does not end") };
+            elements.push(Element::Class(self.classes.number(vec![(character, character)], false)));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// `[a-z]` or `[^a-z]`. One without characters asks for nothing, as in llama.cpp.
+    fn class(&mut self) -> Result<Option<Element>, Refusal> {
+        let start = self.at;
+        let unfinished = "this class of characters does not end";
+        self.at += 1;
+        let is_negated = self.peek() == Some(b'^');
+        self.at += usize::from(is_negated);
+        let mut ranges = Vec::new();
+        while self.peek() != Some(b']') {
+            let Some(low) = self.character()? else { return refuse(start, unfinished) };
+            let is_range = self.peek() == Some(b'-') && self.text.as_bytes().get(self.at + 1) != Some(&b']');
+            self.at += usize::from(is_range);
+            let high = if is_range { self.character()? } else { Some(low) };
+            ranges.push((low, high.ok_or_else(|| (start, unfinished.to_owned()))?));
+        }
+        self.at += 1;
+        Ok((!ranges.is_empty()).then(|| Element::Class(self.classes.number(ranges, is_negated))))
+    }
+
+    /// `<[7]>`, `<think>`, `!<[7]>` or `!<think>`.
+    fn token(&mut self) -> Result<Element, Refusal> {
+        let is_negated = self.peek() == Some(b'!');
+        self.at += usize::from(is_negated);
+        let start = self.at;
+        if self.peek() != Some(b'<') {
+            return refuse(start, format!("expected < after !, found {}", self.found()));
+        }
+        let Some(length) = self.text[start..].find('>').map(|at| at + 1) else {
+            return refuse(start, "this token does not end with >");
+        };
+        let text = &self.text[start..start + length];
+        self.at += length;
+        let token = match text.strip_prefix("<[").map(|rest| rest.strip_suffix("]>").unwrap_or_default()) {
+            Some(id) if id.is_empty() || !id.bytes().all(|byte| byte.is_ascii_digit()) => {
+                return refuse(start, format!("{text} names no token by its id, as <[7]> does"));
+            }
+            Some(id) => {
+                let n_vocab = self.tokens.n_vocab();
+                match id.parse().ok().filter(|&token: &Token| usize::try_from(token).is_ok_and(|token| token < n_vocab)) {
+                    Some(token) => token,
+                    None => return refuse(start, format!("token {id} is outside of the vocabulary of {n_vocab} pieces")),
+                }
+            }
+            None => match self.tokens.spelt(text) {
+                Some(token) => token,
+                None => return refuse(start, format!("the vocabulary has no token '{text}'")),
+            },
+        };
+        Ok(if is_negated { Element::NotToken(token) } else { Element::Token(token) })
+    }
+
+    /// One character of a string or a class; `None` where the text ends.
+    fn character(&mut self) -> Result<Option<u32>, Refusal> {
+        let start = self.at;
+        let Some(character) = self.text[start..].chars().next() else { return Ok(None) };
+        self.at += character.len_utf8();
+        if character != '\\' {
+            return Ok(Some(character.into()));
+        }
+        let Some(escaped) = self.text[self.at..].chars().next() else { return Ok(None) };
+        self.at += escaped.len_utf8();
+        let n_digits = match escaped {
+            't' => return Ok(Some('\t'.into())),
+            'r' => return Ok(Some('\r'.into())),
+            'n' => return Ok(Some('\n'.into())),
+            '\\' | '"' | '[' | ']' | '-' => return Ok(Some(escaped.into())),
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            _ => return refuse(start, format!("there is no escape \\{escaped}; write \\\\ for a backslash")),
+        };
+        let digits =
+            self.text.get(self.at..self.at + n_digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let Some(code) = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()) else {
+            return refuse(start, format!("\\{escaped} must be followed by {n_digits} hexadecimal digits"));
+        };
+        self.at += n_digits;
+        Ok(Some(code))
+    }
+
+    fn name(&mut self) -> Result<&'a str, Refusal> {
+        let rest = &self.text[self.at..];
+        let length = rest.bytes().position(|byte| !is_word(byte)).unwrap_or(rest.len());
+        if length == 0 {
+            return refuse(self.at, format!("expected the name of a rule, found {}", self.found()));
+        }
+        self.at += length;
+        Ok(&rest[..length])
+    }
+
+    /// Digits; so many that they fit no integer are the largest one.
+    fn number(&mut self) -> Option<usize> {
+        let rest = &self.text[self.at..];
+        let length = rest.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+        self.at += length;
+        (length > 0).then(|| rest[..length].parse().unwrap_or(usize::MAX))
+    }
+
+    fn id_of(&mut self, name: &'a str, at: usize) -> RuleId {
+        if let Some(&id) = self.ids.get(name) {
+            return id;
+        }
+        let id = self.new_rule(name, at);
+        self.ids.insert(name, id);
+        id
+    }
+
+    fn new_rule(&mut self, name: &'a str, at: usize) -> RuleId {
+        self.rules.push(None);
+        self.names.push((name, at));
+        u32::try_from(self.rules.len() - 1).expect("a grammar's size is bounded")
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    /// What stands here, in words.
+    fn found(&self) -> String {
+        match self.text[self.at..].chars().next() {
+            None => "the end".to_owned(),
+            Some('\n' | '\r') => "the end of the line".to_owned(),
+            Some(character) => format!("'{character}'"),
+        }
+    }
+
+    /// Skips what separates two items: inside of parentheses new lines do.
+    fn skip_after(&mut self, depth: usize) {
+        if depth > 0 { self.skip_space() } else { self.skip_blanks() }
+    }
+
+    /// Skips blanks, new lines and comments.
+    fn skip_space(&mut self) {
+        self.skip_blanks();
+        while matches!(self.peek(), Some(b'\r' | b'\n')) {
+            self.at += 1;
+            self.skip_blanks();
+        }
+    }
+
+    /// Skips blanks and a comment.
+    fn skip_blanks(&mut self) {
+        let rest = &self.text.as_bytes()[self.at..];
+        let n_blanks = rest.iter().position(|byte| !matches!(byte, b' ' | b'\t')).unwrap_or(rest.len());
+        let is_comment = rest.get(n_blanks) == Some(&b'#');
+        let end = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(rest.len());
+        self.at += if is_comment { end } else { n_blanks };
+    }
+}
+
+fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'-'
+}

@@ -1,0 +1,280 @@
+//! Grammars over a small vocabulary.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::request::Token;
+
+/// Token 0 ends a text; 1 to 5 are longer than a byte or stand for none; token 128 + b is the byte b.
+const LONG: [&[u8]; 6] = [b"</s>", b"<think>", b"ab", b"", b"\xC3\xA9t", b"\"a"];
+
+struct Toy;
+
+impl Tokens for Toy {
+    fn spelt(&self, text: &str) -> Option<Token> {
+        LONG.iter().position(|&spelling| spelling == text.as_bytes()).and_then(|token| Token::try_from(token).ok())
+    }
+
+    fn n_vocab(&self) -> usize {
+        384
+    }
+}
+
+fn lexicon() -> Arc<Lexicon> {
+    let bytes: Vec<u8> = (0..=255).collect();
+    let spellings = (0..128).map(|token| LONG.get(token).copied().unwrap_or_default()).chain(bytes.chunks(1));
+    Arc::new(Lexicon::new(spellings, &[0]))
+}
+
+fn grammar(text: &str) -> Grammar {
+    Grammar::new(text, &Toy, lexicon()).unwrap_or_else(|flaw| panic!("{flaw}\n{text}"))
+}
+
+/// The tokens that the mask leaves; asserts that `allows` agrees.
+fn allowed(branch: &mut dyn Constraint) -> Vec<Token> {
+    let mut row = vec![1.0; Toy.n_vocab()];
+    branch.mask(&mut row);
+    let left: Vec<Token> = (0..).zip(&row).filter(|&(_, &logit)| logit == 1.0).map(|(token, _)| token).collect();
+    let asked: Vec<Token> = (0..384).filter(|&token| branch.allows(token)).collect();
+    assert_eq!(left, asked);
+    left
+}
+
+/// The tokens that may come after `text`, spelt in bytes, as text; `$` is the end.
+fn after(grammar: &Grammar, text: &str) -> String {
+    let mut branch = grammar.start();
+    for byte in text.bytes() {
+        assert!(branch.allows(128 + Token::from(byte)), "{text:?} is not allowed at {:?}", char::from(byte));
+        branch.accept(128 + Token::from(byte));
+    }
+    let shown = |token: Token| match token {
+        0 => "$".to_owned(),
+        1..128 => String::from_utf8_lossy(LONG[usize::try_from(token).unwrap()]).into_owned(),
+        byte => char::from(u8::try_from(byte - 128).unwrap()).to_string(),
+    };
+    allowed(&mut *branch).into_iter().map(shown).collect::<Vec<_>>().join(" ")
+}
+
+fn flaw(text: &str) -> String {
+    match Grammar::new(text, &Toy, lexicon()) {
+        Err(flaw) => flaw.to_string(),
+        Ok(_) => panic!("{text} was read"),
+    }
+}
+
+#[test]
+fn literals_alternatives_and_rules_allow_what_they_name() {
+    let fruit = grammar("# a comment\nroot ::= \"ab\" tail | # another\n  \"b\"\ntail ::= \"c\" | \"\"\n");
+    assert_eq!(after(&fruit, ""), "ab a b");
+    assert_eq!(after(&fruit, "a"), "b");
+    assert_eq!(after(&fruit, "ab"), "$ c");
+    assert_eq!([after(&fruit, "abc"), after(&fruit, "b")], ["$", "$"]);
+}
+
+#[test]
+fn repetitions_allow_as_many_as_they_say() {
+    let n_allowed = |repetition: &str| {
+        let grammar = grammar(&format!("root ::= [x-z]{repetition}"));
+        let may_end: Vec<bool> = (0..6)
+            .map_while(|n| {
+                let mut branch = grammar.start();
+                for _ in 0..n {
+                    if !branch.allows(128 + 120) {
+                        return None;
+                    }
+                    branch.accept(128 + 120);
+                }
+                Some(branch.allows(0))
+            })
+            .collect();
+        may_end.iter().map(|&may| if may { '$' } else { '.' }).collect::<String>()
+    };
+    assert_eq!(n_allowed("*"), "$$$$$$");
+    assert_eq!(n_allowed("+"), ".$$$$$");
+    assert_eq!(n_allowed("?"), "$$");
+    assert_eq!(n_allowed("{2}"), "..$");
+    assert_eq!(n_allowed("{ 1 , 3 }"), ".$$$");
+    assert_eq!(n_allowed("{3,}"), "...$$$");
+    assert_eq!(n_allowed("{0}"), "$");
+    assert_eq!(n_allowed("{2}{2}"), "....$");
+    assert_eq!(n_allowed("{1,3000}"), ".$$$$$", "as many as are too many are without end");
+}
+
+#[test]
+fn classes_and_escapes_allow_their_characters() {
+    let classes = grammar(r#"root ::= [^\x00-\x60c-\U0010FFFF] [\]\-x-] "\"\u0041\\" ."#);
+    assert_eq!(after(&classes, ""), "ab a b".replace("ab ", ""));
+    assert_eq!(after(&classes, "a"), "- ] x");
+    assert_eq!(after(&classes, "a-"), "\"");
+    assert_eq!(after(&classes, "a-\"A"), "\\");
+    assert_eq!(allowed(&mut *grammar("root ::= []").start()), [0]);
+}
+
+#[test]
+fn a_character_of_several_bytes_is_completed_and_no_text_ends_inside_of_it() {
+    let letters = grammar("root ::= [é-ë]* \"t\"?");
+    let byte = |byte: u8| 128 + Token::from(byte);
+    let mut branch = letters.start();
+    assert_eq!(allowed(&mut *branch), [0, 4, byte(b't'), byte(0xC3)]);
+    branch.accept(byte(0xC3));
+    assert_eq!(allowed(&mut *branch), [byte(0xA9), byte(0xAA), byte(0xAB)]);
+    branch.accept(byte(0xAA));
+    assert_eq!(allowed(&mut *branch), [0, 4, byte(b't'), byte(0xC3)]);
+    branch.accept(4);
+    assert_eq!(allowed(&mut *branch), [0]);
+    // All but é may still follow its first byte.
+    let mut others = grammar("root ::= [^é]").start();
+    assert!(others.allows(byte(0xC3)));
+    others.accept(byte(0xC3));
+    assert!(!others.allows(byte(0xA9)) && others.allows(byte(0xA8)) && !others.allows(0));
+}
+
+#[test]
+fn tokens_are_named_by_id_or_by_spelling() {
+    let thought = grammar("root ::= <think> !<[1]> \"ab\"");
+    let mut branch = thought.start();
+    assert_eq!(allowed(&mut *branch), [1]);
+    branch.accept(1);
+    let any: Vec<Token> = [2, 4, 5].into_iter().chain(129..384).collect();
+    assert_eq!(allowed(&mut *branch), any, "any token but this one, the end, and those without a text");
+    branch.accept(5);
+    assert_eq!(allowed(&mut *branch), [2, 128 + 97]);
+    // A token that is read both ways goes on both ways.
+    let mut both = grammar("root ::= <[2]> \"x\" | \"ab\" \"y\"").start();
+    both.accept(2);
+    assert_eq!(allowed(&mut *both), [128 + 120, 128 + 121]);
+}
+
+#[test]
+fn a_rule_may_end_in_itself_for_ever() {
+    let list = grammar("root ::= item (\",\" root)?\nitem ::= [a-z]+ | \"[\" root \"]\"");
+    let mut branch = list.start();
+    for _ in 0..2_000 {
+        for byte in b"ab,[" {
+            assert!(branch.allows(128 + Token::from(*byte)));
+            branch.accept(128 + Token::from(*byte));
+        }
+    }
+    branch.accept(128 + 97);
+    for _ in 0..2_000 {
+        assert!(!branch.allows(0));
+        branch.accept(128 + Token::from(b']'));
+    }
+    assert!(branch.allows(0) && !branch.allows(128 + Token::from(b']')));
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    // Every bracket is a stack of its own, so that there is always something new.
+    let nested = grammar("root ::= \"(\" root \")\" | \"[\" root \"]\" | \"x\"");
+    let mut branch =
+        Branch { lexicon: lexicon(), matcher: nested.matcher.clone(), state: nested.start, partial: Partial::default() };
+    let mut most = 0;
+    for i in 0..300_000_u32 {
+        branch.accept(128 + Token::from(if i % 3 == 0 { b'(' } else { b'[' }));
+        most = most.max(branch.matcher.n_remembered());
+    }
+    assert!(most < 3_000_000, "{most} numbers are remembered");
+    branch.accept(128 + Token::from(b'x'));
+    for i in (0..300_000_u32).rev() {
+        let closing = if i % 3 == 0 { b')' } else { b']' };
+        assert!(branch.allows(128 + Token::from(closing)), "{i} are open");
+        branch.accept(128 + Token::from(closing));
+    }
+    assert_eq!(allowed(&mut branch), [0]);
+}
+
+#[test]
+fn a_grammar_with_too_many_readings_ends_the_text() {
+    let explosive = grammar("root ::= \"a\" root \"b\" | \"a\" root \"c\" | \"z\"");
+    let mut branch = explosive.start();
+    let mut n_read = 0;
+    while branch.allows(128 + 97) {
+        branch.accept(128 + 97);
+        n_read += 1;
+        assert!(n_read < 40, "2⁴⁰ readings are not kept");
+    }
+    assert!(n_read > 10, "{n_read} tokens were read");
+    assert_eq!(allowed(&mut *branch), []);
+    branch.accept(128 + 97);
+    assert_eq!(allowed(&mut *branch), []);
+}
+
+#[test]
+fn what_llama_cpp_never_ends_to_read_is_refused() {
+    // 2⁴⁰ ways to begin; a rule that begins with itself after one that is empty in a roundabout way.
+    let ways: String = (0..40).map(|i| format!("r{i} ::= r{} \"x\" | r{0} \"y\"\n", i + 1)).collect();
+    assert_eq!(
+        flaw(&format!("root ::= r0\n{ways}r40 ::= \"z\"")),
+        "line 1, column 1: the grammar has too many ways to begin a text"
+    );
+    let hidden = "root ::= one root \"x\" | \"y\"\none ::= two\ntwo ::= \"\"";
+    assert_eq!(flaw(hidden), "line 1, column 1: the grammar has too many ways to begin a text");
+    assert_eq!(flaw("root ::= \"a\"{3,2}"), "line 1, column 13: at least 3 and at most 2 repetitions contradict each other");
+    // This one does end.
+    assert_eq!(after(&grammar("root ::= ([ab]* | \"x\")*"), "axb"), "ab $ a b x".replace("ab $", "$ ab"));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place() {
+    for (text, expected) in [
+        ("", "line 1, column 1: there is no rule 'root', where every text begins"),
+        ("# nothing\n", "line 2, column 1: there is no rule 'root', where every text begins"),
+        ("start ::= \"a\"", "line 1, column 14: there is no rule 'root', where every text begins"),
+        ("root ::= \"é\" wort\nwort ::= \"a\" x\n", "line 2, column 14: there is no rule 'x'"),
+        ("root = \"a\"", "line 1, column 6: expected ::= after the name 'root', which may hold letters, digits and -"),
+        ("my_rule ::= \"a\"", "line 1, column 3: expected ::= after the name 'my', which may hold letters, digits and -"),
+        ("root ::= \"a\n", "line 1, column 10: this string does not end"),
+        ("root ::= [a-z", "line 1, column 10: this class of characters does not end"),
+        ("root ::= [a-", "line 1, column 10: this class of characters does not end"),
+        ("root ::= (\"a\" | \"b\"", "line 1, column 20: expected ), found the end"),
+        ("root ::= (\"a\" | \"b\"]", "line 1, column 20: expected ), found ']'"),
+        ("root ::= \"a\" )", "line 1, column 14: expected a new line or the end of the rule, found ')'"),
+        ("root ::= *", "line 1, column 10: there is nothing before this that could be repeated"),
+        ("root ::= \"\"+", "line 1, column 12: there is nothing before this that could be repeated"),
+        ("root ::= \"a\"{x}", "line 1, column 14: expected a number of repetitions, found 'x'"),
+        ("root ::= \"a\"{2;3}", "line 1, column 15: expected } after the number of repetitions, found ';'"),
+        ("root ::= \"a\"{2001}", "line 1, column 13: 2001 repetitions are too many; at most 2000 may be asked for"),
+        (
+            "root ::= \"a\"{99999999999999999999}",
+            "line 1, column 13: 18446744073709551615 repetitions are too many; at most 2000 may be asked for",
+        ),
+        (
+            "root ::= (\"a\"?){2000}",
+            "line 1, column 16: this repeats too much: at most 2000 rules may come of one item's repetitions",
+        ),
+        ("root ::= \"\\q\"", "line 1, column 11: there is no escape \\q; write \\\\ for a backslash"),
+        ("root ::= \"\\x4\"", "line 1, column 11: \\x must be followed by 2 hexadecimal digits"),
+        ("root ::= [\\u12é4]", "line 1, column 11: \\u must be followed by 4 hexadecimal digits"),
+        ("root ::= <[384]>", "line 1, column 10: token 384 is outside of the vocabulary of 384 pieces"),
+        ("root ::= <[x]>", "line 1, column 10: <[x]> names no token by its id, as <[7]> does"),
+        ("root ::= !<no>", "line 1, column 11: the vocabulary has no token '<no>'"),
+        ("root ::= !x", "line 1, column 11: expected < after !, found 'x'"),
+        ("root ::= <think", "line 1, column 10: this token does not end with >"),
+        ("root ::= root \"a\"", "line 1, column 1: the rule 'root' is left-recursive: it can begin with itself"),
+        (
+            "root ::= a\na ::= (\"x\"? b)\nb ::= a | \"\"",
+            "line 1, column 10: the rule 'a' is left-recursive: it can begin with itself",
+        ),
+        ("root ::= \"a\0\"", "line 1, column 12: a grammar holds no NUL character; write \\x00"),
+        ("%llguidance {}", "line 1, column 1: expected the name of a rule, found '%'"),
+    ] {
+        assert_eq!(flaw(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn sizes_are_bounded() {
+    let deep = |n: usize| format!("root ::= {}\"a\"{}", "(".repeat(n), ")".repeat(n));
+    assert_eq!(after(&grammar(&deep(MAX_DEPTH)), ""), "a");
+    assert_eq!(flaw(&deep(100_000)), "line 1, column 266: parentheses are more than 256 deep");
+    let long = format!("root ::= \"{}\"{{2000}}", "a".repeat(1_000));
+    assert_eq!(flaw(&long), "line 1, column 1012: the repetitions up to here make more than 1048576 elements");
+    let huge = format!("root ::= \"{}\"", "a".repeat(MAX_BYTES));
+    assert_eq!(flaw(&huge), "line 1, column 1048577: the grammar of 1048587 bytes is longer than 1048576 bytes");
+    // Hundred thousand rules that begin with each other.
+    let chain: String = (0..50_000).map(|i| format!("r{i} ::= r{}\n", i + 1)).collect();
+    assert_eq!(after(&grammar(&format!("root ::= r0\n{chain}r50000 ::= \"a\"")), ""), "a");
+    let ring: String = (0..50_000).map(|i| format!("r{i} ::= r{}\n", (i + 1) % 50_000)).collect();
+    assert!(flaw(&format!("root ::= r0\n{ring}")).contains("is left-recursive"));
+}

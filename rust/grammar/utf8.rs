@@ -1,0 +1,117 @@
+//! Characters out of bytes that come one after the other.
+
+/// A character of which some bytes have come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Partial {
+    /// The bits that have come.
+    value: u32,
+    /// Bytes that are still to come; 0 where no character has begun.
+    n_missing: u32,
+    /// The smallest character that may be spelt with so many bytes.
+    least: u32,
+}
+
+/// What a byte makes of what came before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fed {
+    /// A whole character.
+    Character(u32),
+    /// Part of one.
+    Partial(Partial),
+    /// Nothing that is UTF-8.
+    Invalid,
+}
+
+impl Partial {
+    /// Whether no character has begun.
+    pub(super) fn is_none(self) -> bool {
+        self.n_missing == 0
+    }
+
+    /// The next byte.
+    pub(super) fn feed(self, byte: u8) -> Fed {
+        if self.n_missing == 0 {
+            let (n_bits, n_missing, least) = match byte {
+                0x00..0x80 => return Fed::Character(byte.into()),
+                0xC0..0xE0 => (5, 1, 0x80),
+                0xE0..0xF0 => (4, 2, 0x800),
+                0xF0..0xF8 => (3, 3, 0x1_0000),
+                _ => return Fed::Invalid,
+            };
+            return Self { value: u32::from(byte) & ((1 << n_bits) - 1), n_missing, least }.checked();
+        }
+        if byte & 0xC0 != 0x80 {
+            return Fed::Invalid;
+        }
+        let value = self.value << 6 | u32::from(byte) & 0x3F;
+        Self { value, n_missing: self.n_missing - 1, ..self }.checked()
+    }
+
+    fn checked(self) -> Fed {
+        let (low, high) = self.range();
+        // Surrogates are no characters.
+        match low <= high && !(0xD800..0xE000).contains(&low) {
+            false => Fed::Invalid,
+            true if self.n_missing == 0 => Fed::Character(low),
+            true => Fed::Partial(self),
+        }
+    }
+
+    /// The characters that it may become: from the first number to the second.
+    pub(super) fn range(self) -> (u32, u32) {
+        let n_bits = self.n_missing * 6;
+        let low = self.value << n_bits;
+        (low.max(self.least), (low | ((1 << n_bits) - 1)).min(char::MAX.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fed(bytes: &[u8]) -> Fed {
+        let mut partial = Partial::default();
+        for (i, &byte) in bytes.iter().enumerate() {
+            match partial.feed(byte) {
+                Fed::Partial(next) => partial = next,
+                end => return if i + 1 == bytes.len() { end } else { Fed::Invalid },
+            }
+        }
+        Fed::Partial(partial)
+    }
+
+    #[test]
+    fn every_character_is_read_and_nothing_else() {
+        for character in (0..=0x1_0000).chain([0x1_2345, 0x10_FFFF]).filter_map(char::from_u32) {
+            let mut bytes = [0; 4];
+            assert_eq!(fed(character.encode_utf8(&mut bytes).as_bytes()), Fed::Character(character.into()));
+        }
+        for bytes in [
+            &b"\x80"[..],
+            b"\xC3a",
+            b"\xC0\x80",
+            b"\xC1\xBF",
+            b"\xE0\x80\x80",
+            b"\xF0\x80",
+            b"\xED\xA0",
+            b"\xED\xBF\xBF",
+            b"\xF4\x90",
+            b"\xF8",
+            b"\xFF",
+        ] {
+            assert_eq!(fed(bytes), Fed::Invalid, "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn part_of_a_character_knows_what_it_may_become() {
+        let range = |bytes| match fed(bytes) {
+            Fed::Partial(partial) => partial.range(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(range(b"\xC3"), (0xC0, 0xFF));
+        assert_eq!(range(b"\xE0"), (0x800, 0xFFF));
+        assert_eq!(range(b"\xE2\x82"), (0x2080, 0x20BF));
+        assert_eq!(range(b"\xF4"), (0x10_0000, 0x10_FFFF));
+    }
+}

@@ -1,0 +1,123 @@
+//! Grammars of a model's vocabulary, each text read once.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use crate::error::{Error, Result};
+use crate::grammar::{Flaw, Grammar, Lexicon, Pattern, Tokens, check_schema};
+use crate::llama::model::Model;
+use crate::request::{SharedConstraint, Token};
+
+/// Most grammars that are kept for later requests.
+pub const MAX_GRAMMARS: usize = 64;
+
+/// Most bytes that they take together, about.
+const MAX_KEPT_BYTES: usize = 64 << 20;
+
+/// What a request calls a text that becomes a grammar.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Gbnf,
+    JsonSchema,
+}
+
+/// The grammars that were used last, and what all of them need of the vocabulary.
+#[derive(Default)]
+pub(super) struct Grammars {
+    lexicon: OnceLock<Arc<Lexicon>>,
+    /// Used most recently first.
+    kept: Mutex<VecDeque<Kept>>,
+}
+
+struct Kept {
+    source: Source,
+    text: Box<str>,
+    grammar: Arc<Grammar>,
+}
+
+impl Kept {
+    fn n_bytes(&self) -> usize {
+        self.text.len() + self.grammar.n_bytes()
+    }
+}
+
+impl Grammars {
+    pub(super) fn of_text(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
+        self.find_or(Source::Gbnf, text, || {
+            let grammar = Grammar::new(text, model, self.lexicon(model));
+            grammar.map_err(|flaw| refusal("grammar", format!("the grammar is wrong in {flaw}")))
+        })
+    }
+
+    pub(super) fn of_schema(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
+        self.find_or(Source::JsonSchema, text, || {
+            let refuse = |flaw: Flaw| refusal("json_schema", format!("the JSON schema is wrong in {flaw}"));
+            let gbnf = convert(text, &check_schema(text).map_err(refuse)?).map_err(refuse)?;
+            Grammar::new(&gbnf, model, self.lexicon(model)).map_err(|Flaw { message, .. }| {
+                refusal("json_schema", format!("the JSON schema asks for what no grammar can hold a text to: {message}"))
+            })
+        })
+    }
+
+    fn find_or(&self, source: Source, text: &str, read: impl FnOnce() -> Result<Grammar>) -> Result<SharedConstraint> {
+        let mut kept = self.lock();
+        if let Some(found) = kept.iter().position(|kept| kept.source == source && *kept.text == *text)
+            && let Some(found) = kept.remove(found)
+        {
+            let grammar = Arc::clone(&found.grammar);
+            kept.push_front(found);
+            return Ok(SharedConstraint(grammar));
+        }
+        // Reading takes its time, and what reads another text need not wait for it.
+        drop(kept);
+        let grammar = Arc::new(read()?);
+        let mut kept = self.lock();
+        kept.push_front(Kept { source, text: text.into(), grammar: Arc::clone(&grammar) });
+        kept.truncate(MAX_GRAMMARS);
+        while kept.len() > 1 && kept.iter().map(Kept::n_bytes).sum::<usize>() > MAX_KEPT_BYTES {
+            kept.pop_back();
+        }
+        Ok(SharedConstraint(grammar))
+    }
+
+    fn lexicon(&self, model: &Model) -> Arc<Lexicon> {
+        Arc::clone(self.lexicon.get_or_init(|| {
+            let n_vocab = Token::try_from(model.n_vocab()).expect("token ids have 31 bits");
+            let spellings = (0..n_vocab).map(|token| model.piece(token).unwrap_or_default());
+            Arc::new(Lexicon::new(spellings, model.end_tokens()))
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Kept>> {
+        self.kept.lock().expect("nothing that holds the list can panic")
+    }
+}
+
+fn refusal(param: &'static str, message: String) -> Error {
+    Error::InvalidRequest { param, message }
+}
+
+impl Tokens for Model {
+    fn spelt(&self, text: &str) -> Option<Token> {
+        match self.tokenize(text.as_bytes(), false, true)[..] {
+            [token] => Some(token),
+            _ => None,
+        }
+    }
+
+    fn n_vocab(&self) -> usize {
+        self.n_vocab()
+    }
+}
+
+/// llama.cpp's GBNF of a schema that was checked.
+fn convert(schema: &str, patterns: &[Pattern]) -> std::result::Result<String, Flaw> {
+    llama_cpp_2::json_schema_to_grammar(schema).map_err(|_| {
+        // llama.cpp says no more than that it could not: a pattern that it cannot convert on its own is the reason.
+        let is_broken = |pattern: &&Pattern| {
+            let text: String = pattern.text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+            llama_cpp_2::json_schema_to_grammar(&format!("{{\"type\":\"string\",\"pattern\":\"{text}\"}}")).is_err()
+        };
+        patterns.iter().find(is_broken).map_or_else(|| Flaw::of_whole("llama.cpp makes no grammar of it"), |it| it.flaw(schema))
+    })
+}

@@ -1,0 +1,34 @@
+//! What holds the tokens of a completion to a grammar.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::request::Token;
+
+/// Holds one branch to what it may say. Called on whichever thread samples, by one at a time.
+pub trait Constraint: Send {
+    /// Whether `token` may come next; an end token may where the text may end.
+    fn allows(&mut self, token: Token) -> bool;
+
+    /// Sets the logits of all tokens that may not come next to −∞.
+    fn mask(&mut self, logits: &mut [f32]);
+
+    /// Tells it which token came: one that it has just allowed.
+    fn accept(&mut self, token: Token);
+}
+
+/// What the branches of a request are held to.
+pub trait ConstraintSource: fmt::Debug + Send + Sync {
+    /// The constraint of one branch, which has said nothing.
+    fn start(&self) -> Box<dyn Constraint>;
+}
+
+/// A [`ConstraintSource`] that requests share. It is equal to itself alone.
+#[derive(Debug, Clone)]
+pub struct SharedConstraint(pub Arc<dyn ConstraintSource>);
+
+impl PartialEq for SharedConstraint {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
