@@ -35,7 +35,9 @@
 //! | await | wait for a prefix that another sequence is computing, instead of computing it too |
 //! | pin | keep a prefix computed, in either tier, until it is unpinned |
 //! | job, holder | a request inside the worker; the id that keeps its prompt's cells until its last branch has started |
-//! | [`Event`](request::Event) | what a stream yields: tokens, and exactly one end per branch |
+//! | shift | drop the middle of a full context, and compute what follows again |
+//! | snapshot | a whole saved state of a memory that cannot be cut, at a place of a prompt |
+//! | [`Event`](request::Event) | what a stream yields: tokens, exactly one end per branch, and what is asked about the prompt |
 //!
 //! # What always holds
 //!

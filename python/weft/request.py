@@ -104,8 +104,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     context_shift: bool = False
     """Where the context is full: drops the middle, computes what follows again and goes on, instead of ending."""
     n_keep: int | None = 0
-    """Tokens of the beginning that a shift keeps, but never the last four of a context; None keeps the whole prompt. A token that
-    begins every text is one of them: llama-server keeps it besides."""
+    """Tokens of the beginning that a shift keeps, besides the one that begins every text where the vocabulary asks for it, but
+    never the last four of a context; None keeps the whole prompt."""
     n_discard: int = 0
     """Tokens that a shift drops after these; 0 is half of them."""
     max_predict_ms: float | None = None

@@ -113,8 +113,12 @@ impl Sequence {
         is_first
     }
 
-    /// Of what it found, only `n_cached` tokens could be used; returns how many of its prompt it lost by that.
+    /// Of what it found, only `n_cached` tokens could be used; returns how many of its prompt it lost by that. Once it has drawn, what
+    /// it finds is its own.
     pub(crate) fn lower_n_cached(&mut self, n_cached: u32) -> u32 {
+        if self.n_predicted > 0 {
+            return 0;
+        }
         let found = self.n_cached.unwrap_or(0);
         self.n_cached = Some(found.min(n_cached));
         found.saturating_sub(n_cached)

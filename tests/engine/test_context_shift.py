@@ -65,7 +65,8 @@ async def test_what_follows_a_shift_follows_the_kept_tokens(small: weft.Engine, 
     [branch] = (await small.complete(prompt, **endless(700, n_keep, n_discard))).branches
     assert (branch.reason, branch.truncated, branch.usage.n_predicted) == ("length", True, 700)
     assert (branch.usage.n_prompt, branch.usage.n_cached) == (100, 0)
-    seen = contexts(prompt, branch.tokens, 100 if n_keep is None else n_keep, n_discard)
+    # The vocabulary begins every text with a token, which is kept besides.
+    seen = contexts(prompt, branch.tokens, 100 if n_keep is None else n_keep + 1, n_discard)
     assert branch.usage.n_held == len(seen[-1])
     await check(small, branch, seen, range(155, 700, 30))
 
@@ -77,7 +78,7 @@ async def test_every_branch_shifts_on_its_own(small: weft.Engine) -> None:
     assert len(set(answer.texts)) == 4
     assert 120 <= answer.n_computed <= 122, "those that start later compute its last token again, where it had left the pool"
     for branch in answer.branches:
-        await check(small, branch, contexts(prompt, branch.tokens, 30, 0), range(136, 400, 40))
+        await check(small, branch, contexts(prompt, branch.tokens, 30 + 1, 0), range(136, 400, 40))
     [again] = (await small.complete(prompt, max_tokens=1)).branches
     assert again.usage.n_computed == 1, "the prompt is cached as ever"
 

@@ -334,13 +334,14 @@ async def test_a_context_is_shifted(case: Case, tiny_models: Models) -> None:
     prompt = text_of(90, "shifted")
     async with running(tiny_models, case, slots=2, ctx_size=256) as engine, alone(tiny_models, case) as reference:
         request = weft.Request(prompt=prompt, context_shift=True, n_keep=20)
+        n_keep = 20 + len(engine.tokenize(""))
         answer = await engine.complete(request, **hot(400, n=2))
         assert answer.n_computed == 90
         for branch in answer.branches:
             context = list(prompt)
             for place, token in enumerate(branch.tokens):
                 if len(context) == 256:
-                    del context[20 : 20 + (255 - 20) // 2]
+                    del context[n_keep : n_keep + (255 - n_keep) // 2]
                 if place in (0, 165, 166, 167, 399):
                     difference = await reference.difference(context, branch.logprobs[place])
                     assert difference < case.tolerance, f"{case}, token {place}"

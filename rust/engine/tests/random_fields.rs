@@ -84,7 +84,7 @@ fn random_requests(engine: &Engine) {
         for thread in 0..6_u64 {
             scope.spawn(move || {
                 let mut dice = Dice(thread + 1);
-                for round in 0..50 {
+                for round in 0..30 {
                     let (text, request) = dice.request();
                     let case = format!("client {thread}, round {round}: {request:?}");
                     let completions = engine.submit(request.clone(), None).expect("the request is valid");
