@@ -4,12 +4,14 @@
 //! It puts tokens into cells as llama.cpp does, and a saved piece knows the text that it was saved after: what is restored in the
 //! wrong place changes everything that is drawn from then on.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
 use crate::request::Token;
+use crate::sampling::{Lexicon, Vocabulary};
 
 /// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the last is a new line, the others are printable characters.
 pub const N_VOCAB: usize = 96;
@@ -133,6 +135,7 @@ pub struct FakeRunner {
     end_tokens: &'static [Token],
     keeps_plans: bool,
     memory: MemoryKind,
+    lexicon: Lexicon,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -170,6 +173,7 @@ impl FakeRunner {
             end_tokens: &[END],
             keeps_plans: true,
             memory: MEMORY,
+            lexicon: Lexicon::new(Words { end_tokens: &[END] }),
         };
         (runner, control)
     }
@@ -185,6 +189,7 @@ impl FakeRunner {
     #[must_use]
     pub fn without_end(mut self) -> Self {
         self.end_tokens = &[];
+        self.lexicon = Lexicon::new(Words { end_tokens: &[] });
         self
     }
 
@@ -433,13 +438,7 @@ impl Runner for FakeRunner {
     }
 
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {
-        match token {
-            END => {}
-            1 => bytes.push(0xC3),
-            2 => bytes.push(0xA9),
-            NEWLINE => bytes.push(b'\n'),
-            token => bytes.push(u8::try_from(token + 29).expect("a token of the vocabulary")),
-        }
+        bytes.extend_from_slice(spelling_of(token));
     }
 
     fn is_end(&self, token: Token) -> bool {
@@ -452,6 +451,71 @@ impl Runner for FakeRunner {
 
     fn suppressed_tokens(&self) -> &[Token] {
         &[SUPPRESSED]
+    }
+
+    fn lexicon(&self) -> Lexicon {
+        self.lexicon.clone()
+    }
+}
+
+/// The vocabulary.
+struct Words {
+    end_tokens: &'static [Token],
+}
+
+/// The bytes of all tokens but [`END`], each of which has one.
+const BYTES: [u8; N_VOCAB] = {
+    let mut bytes = [0; N_VOCAB];
+    (bytes[1], bytes[2], bytes[N_VOCAB - 1]) = (0xC3, 0xA9, b'\n');
+    let mut byte = 32;
+    while byte < 124 {
+        bytes[byte as usize - 29] = byte;
+        byte += 1;
+    }
+    bytes
+};
+
+fn spelling_of(token: Token) -> &'static [u8] {
+    let at = usize::try_from(token).expect("a token of the vocabulary");
+    if token == END { &[] } else { &BYTES[at..=at] }
+}
+
+impl Vocabulary for Words {
+    fn n_vocab(&self) -> usize {
+        N_VOCAB
+    }
+
+    fn spelling(&self, token: Token) -> &[u8] {
+        spelling_of(token)
+    }
+
+    fn spelling_alone(&self, token: Token) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.spelling(token))
+    }
+
+    fn piece(&self, token: Token) -> &[u8] {
+        self.spelling(token)
+    }
+
+    fn tokenize(&self, text: &[u8]) -> Vec<Token> {
+        let token = |byte| (1..).zip(&BYTES[1..]).find(|&(_, known)| known == byte).map(|(token, _)| token);
+        text.iter().filter_map(token).collect()
+    }
+
+    fn newline(&self) -> Option<Token> {
+        Some(NEWLINE)
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        self.end_tokens.contains(&token)
+    }
+
+    fn end_tokens(&self) -> &[Token] {
+        self.end_tokens
+    }
+
+    fn end_of_turn(&self) -> Option<Token> {
+        self.end_tokens.first().copied()
     }
 }
 

@@ -607,7 +607,10 @@ class Token:
 
 @final
 class Logprobs:
-    """Natural logarithms of probabilities under the model's own distribution, before bias, penalties and filters."""
+    """Natural logarithms of probabilities under the model's own distribution, before bias, penalties and filters.
+
+    Where `post_sampling_probs` asks for it, of what the samplers left instead: fewer tokens are listed where fewer were left.
+    """
 
     @property
     def chosen(self) -> Logprob:

@@ -32,7 +32,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     `Completions.seed`."""
     samplers: Sequence[str] = SAMPLERS
     """The chain that narrows the candidates down, in order: names of `SAMPLERS`, `adaptive_p` and `infill`, repeats allowed. A
-    step that is not named has no effect."""
+    step that is not named has no effect. llama-server's other spellings (`top-k`, `topk`, `typical_p`, `nucleus`, `temp`) and
+    llama.cpp's letters, one by one, are read too."""
     temperature: float = 0.8
     """Divides the logits before the draw; 0 or less takes the most likely token."""
     dynatemp_range: float = 0.0
@@ -52,7 +53,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tfs_z: float = 1.0
     """Cuts off the tail of the distribution where its curve has become flat; 1 keeps all."""
     xtc_probability: float = 0.0
-    """How often the most likely tokens are taken away, 0 to 1."""
+    """How often the most likely tokens are taken away: 0 is never, 1 always."""
     xtc_threshold: float = 0.1
     """All but the least likely of the tokens that are at least so likely are taken away; above 0.5 is off."""
     min_keep: int = 0

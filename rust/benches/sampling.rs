@@ -1,17 +1,22 @@
-//! Time to choose one token from a row of logits, by vocabulary and parameters, and time to choose one from each of many rows, by
-//! threads.
+//! Time to choose one token from a row of logits, by vocabulary and parameters, each sampler alone against llama.cpp's own, and
+//! time to choose one from each of many rows, by threads.
 //!
 //! The rows are normally distributed, and eight of them take turns, as the rows of eight sequences do. Many rows are sampled as the
 //! worker does between two decodes: the threads beside it have slept meanwhile.
 
+#[cfg(feature = "llama")]
+#[path = "support/llama_samplers.rs"]
+mod llama_samplers;
+
+use std::borrow::Cow;
 use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use weft::request::{SamplingParams, Token};
+use weft::request::{Dry, Mirostat, SamplerKind, SamplingParams, Token};
 use weft::sampling::threads::MIN_LOGITS;
-use weft::sampling::{Sampler, Threads, logprobs};
+use weft::sampling::{Lexicon, Sampler, Threads, Vocabulary, logprobs};
 
 const N_ROWS: usize = 8;
 /// As many pieces as Qwen2.5 has, Llama 2 and a small model.
@@ -35,6 +40,61 @@ fn rows(n_vocab: usize) -> Vec<Vec<f32>> {
     (0..N_ROWS).map(row).collect()
 }
 
+/// Words of lower-case letters, each the number of its token; the last one ends a text.
+struct Words(Vec<Vec<u8>>);
+
+impl Words {
+    fn lexicon(n_vocab: usize) -> Lexicon {
+        let word = |mut number: usize| {
+            let mut word = vec![b' '];
+            while number > 0 {
+                word.push(b'a' + u8::try_from(number % 26).expect("a letter"));
+                number /= 26;
+            }
+            word
+        };
+        Lexicon::new(Self((0..n_vocab).map(word).collect()))
+    }
+}
+
+impl Vocabulary for Words {
+    fn n_vocab(&self) -> usize {
+        self.0.len()
+    }
+
+    fn spelling(&self, token: Token) -> &[u8] {
+        &self.0[usize::try_from(token).expect("a token of the vocabulary")]
+    }
+
+    fn spelling_alone(&self, token: Token) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.spelling(token))
+    }
+
+    fn piece(&self, token: Token) -> &[u8] {
+        self.spelling(token)
+    }
+
+    fn tokenize(&self, text: &[u8]) -> Vec<Token> {
+        text.iter().map(|&byte| Token::from(byte)).collect()
+    }
+
+    fn newline(&self) -> Option<Token> {
+        None
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        usize::try_from(token) == Ok(self.0.len() - 1)
+    }
+
+    fn end_tokens(&self) -> &[Token] {
+        &[]
+    }
+
+    fn end_of_turn(&self) -> Option<Token> {
+        Some(0)
+    }
+}
+
 fn benchmark(c: &mut Criterion) {
     let defaults = SamplingParams::default();
     let cases = [
@@ -48,9 +108,8 @@ fn benchmark(c: &mut Criterion) {
         let rows = rows(n_vocab);
         let mut group = c.benchmark_group(format!("sample/{n_vocab}"));
         for (name, params) in &cases {
-            let mut sampler = Sampler::new(params, 1, &[], 4_096);
-            let history = (0..64_usize).map(|i| Token::try_from(i * 1_237 % n_vocab).expect("below the vocabulary"));
-            history.for_each(|token| sampler.accept(token));
+            let mut sampler = Sampler::new(params, 1, &Words::lexicon(n_vocab), 4_096);
+            sampler.accept_prompt(&history(n_vocab));
             let mut turn = rows.iter().cycle();
             group.bench_function(BenchmarkId::from_parameter(name), |b| {
                 b.iter(|| sampler.sample(black_box(turn.next().expect("rows cycle"))));
@@ -58,6 +117,79 @@ fn benchmark(c: &mut Criterion) {
         }
         let mut turn = rows.iter().cycle();
         group.bench_function("logprobs of 5", |b| b.iter(|| logprobs(black_box(turn.next().expect("rows cycle")), 7, 5)));
+        group.finish();
+    }
+}
+
+/// What was said before: it repeats itself after 48 tokens.
+fn history(n_vocab: usize) -> Vec<Token> {
+    (0..1_024_usize).map(|i| Token::try_from(i % 48 * 1_237 % n_vocab).expect("below the vocabulary")).collect()
+}
+
+/// Each sampler, alone before the draw but for those that are meant to follow on others.
+fn alone() -> Vec<(&'static str, SamplingParams)> {
+    let of = |letters: &str| SamplingParams {
+        samplers: SamplerKind::from_letters(letters).expect("llama.cpp's letters"),
+        ..SamplingParams::default()
+    };
+    let dry = |last_n| Dry { multiplier: 0.8, penalty_last_n: last_n, sequence_breakers: Vec::new(), ..Dry::default() };
+    vec![
+        ("default chain", of("edskypmxt")),
+        ("penalties", SamplingParams { repeat_penalty: 1.1, ..of("e") }),
+        ("dry", SamplingParams { dry: dry(64), ..of("d") }),
+        ("dry of 1024", SamplingParams { dry: dry(1_024), ..of("d") }),
+        ("top_n_sigma", SamplingParams { top_n_sigma: 1.0, ..of("s") }),
+        ("top_k", of("k")),
+        ("tfs_z", SamplingParams { tfs_z: 0.95, ..of("f") }),
+        ("tfs_z after top_k", SamplingParams { tfs_z: 0.95, ..of("kf") }),
+        ("typ_p", SamplingParams { typical_p: 0.95, ..of("y") }),
+        ("typ_p after top_k", SamplingParams { typical_p: 0.95, ..of("ky") }),
+        ("top_p", of("p")),
+        ("min_p", of("m")),
+        ("xtc", SamplingParams { xtc_probability: 1.0, xtc_threshold: 0.01, ..of("x") }),
+        ("xtc after top_k", SamplingParams { xtc_probability: 1.0, xtc_threshold: 0.01, ..of("kx") }),
+        ("temperature", of("t")),
+        ("dynamic temperature", SamplingParams { dynatemp_range: 0.5, ..of("t") }),
+        ("dynamic temperature after top_k", SamplingParams { dynatemp_range: 0.5, ..of("kt") }),
+        ("mirostat", SamplingParams { mirostat: Mirostat::V1, ..of("") }),
+        ("mirostat 2", SamplingParams { mirostat: Mirostat::V2, ..of("") }),
+        ("adaptive_p", SamplingParams { adaptive_target: 0.3, ..of("a") }),
+        ("adaptive_p after min_p", SamplingParams { adaptive_target: 0.3, ..of("ma") }),
+        ("infill", of("i")),
+        ("infill after top_k", of("ki")),
+    ]
+}
+
+fn each_sampler(c: &mut Criterion) {
+    for n_vocab in [152_064, 2_048] {
+        let rows = rows(n_vocab);
+        let lexicon = Words::lexicon(n_vocab);
+        let mut group = c.benchmark_group(format!("sampler/{n_vocab}"));
+        for (name, params) in alone() {
+            let mut ours = Sampler::new(&params, 1, &lexicon, 4_096);
+            ours.accept_prompt(&history(n_vocab));
+            let mut turn = rows.iter().cycle();
+            group.bench_function(BenchmarkId::new(name, "ours"), |b| {
+                b.iter(|| ours.sample(black_box(turn.next().expect("rows cycle"))));
+            });
+            #[cfg(feature = "llama")]
+            if let Some(mut theirs) = llama_samplers::Chain::new(&params, 1, n_vocab) {
+                history(n_vocab).into_iter().for_each(|token| theirs.accept(token));
+                let mut turn = rows.iter().cycle();
+                group.bench_function(BenchmarkId::new(name, "llama.cpp"), |b| {
+                    b.iter(|| theirs.sample(black_box(turn.next().expect("rows cycle"))));
+                });
+            }
+        }
+        let dry = Dry { multiplier: 0.8, ..Dry::default() };
+        let params = SamplingParams { dry, ..SamplingParams::default() };
+        group.bench_function("breakers of dry, looked up", |b| {
+            b.iter_batched(
+                || Words::lexicon(n_vocab),
+                |lexicon| Sampler::prepare(&params, black_box(&lexicon)),
+                criterion::BatchSize::PerIteration,
+            );
+        });
         group.finish();
     }
 }
@@ -86,7 +218,7 @@ fn many_rows(c: &mut Criterion) {
 fn time_rows(rows: &[Vec<f32>], n_rows: usize, n_threads: usize, n_rounds: u64) -> Duration {
     let work = || {
         let threads = Threads::new(n_threads);
-        let sampler = Sampler::new(&SamplingParams::default(), 1, &[], 4_096);
+        let sampler = Sampler::new(&SamplingParams::default(), 1, &Words::lexicon(1), 4_096);
         let mut taken: Vec<_> = rows.iter().cycle().take(n_rows).map(|row| (sampler.clone(), row, 0)).collect();
         let mut elapsed = Duration::ZERO;
         for _ in 0..n_rounds {
@@ -105,5 +237,5 @@ fn time_rows(rows: &[Vec<f32>], n_rows: usize, n_threads: usize, n_rounds: u64) 
     thread::scope(|scope| scope.spawn(work).join()).expect("sampling does not fail")
 }
 
-criterion_group!(benches, benchmark, many_rows);
+criterion_group!(benches, benchmark, each_sampler, many_rows);
 criterion_main!(benches);

@@ -89,7 +89,7 @@ impl<R: Runner> Worker<R> {
             Task::Complete | Task::Pin | Task::Save { computes: true } => {}
         }
         let (n_pool, n_found) = (matched.n_pool, matched.n_tokens());
-        let sequence = Sequence::new(request_id, job, self.limits.n_ctx_slot, self.runner.end_tokens(), now);
+        let sequence = Sequence::new(request_id, job, self.limits.n_ctx_slot, &self.runner.lexicon(), now);
         let place = self.run_in(slot, sequence, matched);
         self.tell_start(place);
         self.count_found(request_id, n_pool, n_found);

@@ -37,6 +37,7 @@ pub use stream::{Bell, Completions, MAX_EVENTS_BEHIND, Ready};
 use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::request::{PinnedPrefix, Request, Token};
+use crate::sampling::{Lexicon, Sampler};
 use job::{Job, Waiting};
 use publishing::Published;
 use questions::Question;
@@ -52,6 +53,7 @@ pub struct Engine {
 struct Inner {
     limits: Limits,
     n_vocab: usize,
+    lexicon: Lexicon,
     memory: MemoryKind,
     n_submitted: AtomicU64,
     /// Unbounded, but holds no more than [`Limits::max_queue`] requests, because `n_waiting` counts them.
@@ -98,7 +100,7 @@ impl Engine {
             let published = Arc::clone(&published);
             thread::Builder::new().name("weft-worker".into()).spawn(move || match build() {
                 Ok(runner) => {
-                    let known = (runner.n_vocab(), runner.memory());
+                    let known = (runner.n_vocab(), runner.memory(), runner.lexicon());
                     let _alive = Alive::new(&published);
                     let worker = Worker::new(runner, limits, received, published);
                     if tell.send(Ok(known)).is_ok() {
@@ -110,13 +112,12 @@ impl Engine {
             })
         };
         let worker = worker.map_err(|_| Error::Stopped)?;
-        let (n_vocab, memory) = told.recv().map_err(|_| Error::Stopped)??;
+        let (n_vocab, memory, lexicon) = told.recv().map_err(|_| Error::Stopped)??;
         let (worker_id, worker) = (worker.thread().id(), Mutex::new(Some(worker)));
         let process_id = std::process::id();
         let n_submitted = AtomicU64::new(0);
-        Ok(Self {
-            inner: Arc::new(Inner { limits, n_vocab, memory, n_submitted, commands, published, worker, worker_id, process_id }),
-        })
+        let inner = Inner { limits, n_vocab, lexicon, memory, n_submitted, commands, published, worker, worker_id, process_id };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The numbers that were settled when the model was loaded.
@@ -137,7 +138,7 @@ impl Engine {
     /// [`Error::InvalidRequest`], [`Error::ContextOverflow`] for a prompt of `n_ctx_slot` tokens or more, [`Error::QueueFull`],
     /// [`Error::Stopped`].
     pub fn submit(&self, request: Request, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
-        let Inner { limits, n_vocab, n_submitted, commands, published, .. } = &*self.inner;
+        let Inner { limits, n_vocab, lexicon, n_submitted, commands, published, .. } = &*self.inner;
         request.validate(*n_vocab)?;
         request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         let (n_prompt, n_ctx) = (request.prompt.n_tokens(), limits.n_ctx_slot as usize);
@@ -146,6 +147,8 @@ impl Engine {
         }
         let waiting = Waiting::take_place(&published.n_waiting, limits.max_queue as usize)
             .map_err(|n_waiting| Error::QueueFull { n_waiting })?;
+        // Here and not on the worker's thread, where the running streams would wait for it.
+        Sampler::prepare(&request.sampling, lexicon);
         let request_id = n_submitted.fetch_add(1, Ordering::Relaxed);
         let (sender, completions) = stream::stream(request_id, request.n, bell);
         let job = Box::new(Job::new(request, sender, waiting));

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 pub use crate::cache::{Forks, MemoryKind, SequenceId};
 use crate::request::Token;
+use crate::sampling::Lexicon;
 
 /// One token of one sequence in a decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,4 +129,7 @@ pub trait Runner {
 
     /// Tokens that the model asks never to draw.
     fn suppressed_tokens(&self) -> &[Token];
+
+    /// The vocabulary, for samplers, which ask it on other threads.
+    fn lexicon(&self) -> Lexicon;
 }

@@ -10,7 +10,7 @@ use crate::engine::prompt_events::Untold;
 use crate::engine::runner::Runner;
 use crate::engine::text::{Shown, Text};
 use crate::request::{Constraint, FinishReason, Logprob, Logprobs, Token, TokenEvent, Usage};
-use crate::sampling::{self, Sampler};
+use crate::sampling::{self, Lexicon, Sampler};
 
 /// One completion of a request, from its first start in a slot to its end: what survives a preemption.
 ///
@@ -39,6 +39,8 @@ pub(crate) struct Sequence {
     is_stuck: bool,
     text: Text,
     n_probs: usize,
+    /// Whether they are those of what the samplers left.
+    reports_drawn: bool,
     /// What was chosen and not shown yet.
     chosen: Option<Chosen>,
     clock: Clock,
@@ -50,15 +52,13 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     /// The next branch of `job` that was never in a slot; of its context it may use `n_ctx_slot` tokens.
-    pub(crate) fn new(request_id: u64, job: &Job, n_ctx_slot: u32, end_tokens: &[Token], now: Instant) -> Self {
+    pub(crate) fn new(request_id: u64, job: &Job, n_ctx_slot: u32, lexicon: &Lexicon, now: Instant) -> Self {
         let prompt = &job.prompt;
         let n_prompt = u32::try_from(prompt.len()).expect("a prompt that fits the context was admitted");
         let index = job.n_started;
         let seed = job.seed.wrapping_add(index);
-        let mut sampler = Sampler::new(&job.sampling, seed, end_tokens, n_ctx_slot);
-        for &token in prompt {
-            sampler.accept(token);
-        }
+        let mut sampler = Sampler::new(&job.sampling, seed, lexicon, n_ctx_slot);
+        sampler.accept_prompt(prompt);
         Self {
             request_id,
             index,
@@ -70,10 +70,11 @@ impl Sequence {
             context: Context::new(n_ctx_slot, job.context_shift),
             sampler,
             constraint: job.constraint.as_ref().map(|constraint| constraint.0.start()),
-            end_token: end_tokens.first().copied(),
+            end_token: lexicon.end_tokens().first().copied(),
             is_stuck: false,
             text: Text::new(Arc::clone(&job.stops), job.n_indent),
             n_probs: job.sampling.n_probs as usize,
+            reports_drawn: job.sampling.post_sampling_probs,
             chosen: None,
             clock: Clock::new(now),
             n_cached: None,
@@ -130,7 +131,13 @@ impl Sequence {
             self.is_stuck = true;
             return;
         };
-        let logprobs = (self.n_probs > 0).then(|| sampling::logprobs(logits, token, self.n_probs));
+        let logprobs = (self.n_probs > 0).then(|| {
+            if self.reports_drawn {
+                self.sampler.logprobs(token, self.n_probs)
+            } else {
+                sampling::logprobs(logits, token, self.n_probs)
+            }
+        });
         self.tokens.push(token);
         self.n_predicted += 1;
         self.sampler.accept(token);

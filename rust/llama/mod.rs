@@ -12,6 +12,7 @@ mod grammar;
 mod identity;
 mod kinds;
 mod kv_size;
+mod lexicon;
 mod load;
 mod logging;
 pub mod machine;
@@ -43,6 +44,7 @@ use crate::llama::piece::Layout;
 pub use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};
 pub use crate::llama::start::{Settled, start};
 use crate::request::Token;
+use crate::sampling::Lexicon;
 
 /// A model with its cells. Made and used on the worker's thread.
 pub struct LlamaRunner {
@@ -52,6 +54,7 @@ pub struct LlamaRunner {
     memory: MemoryKind,
     /// What the engine does not know of: to save and restore with. Not used where each id costs a whole state.
     spare: SequenceId,
+    lexicon: Lexicon,
     /// What pieces of this memory look like; `None` if it is of a kind that cannot be checked, and so not be saved.
     layout: Option<Layout>,
 }
@@ -91,7 +94,8 @@ impl LlamaRunner {
         };
         tracing::debug!("the memory: {memory:?}");
         let n_threads = config.n_threads.unwrap_or_else(threads::n_cores);
-        Ok(Self { context, model, n_threads, memory, spare, layout })
+        let lexicon = lexicon::lexicon(&model);
+        Ok(Self { context, model, lexicon, n_threads, memory, spare, layout })
     }
 
     /// Whether the first `n_tokens` of `id` are there as far as the next token looks back.
@@ -220,5 +224,9 @@ impl Runner for LlamaRunner {
 
     fn suppressed_tokens(&self) -> &[Token] {
         self.model.suppressed_tokens()
+    }
+
+    fn lexicon(&self) -> Lexicon {
+        self.lexicon.clone()
     }
 }

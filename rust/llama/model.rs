@@ -319,7 +319,8 @@ impl Model {
         raw(&self.inner)
     }
 
-    fn vocab(&self) -> *const sys::llama_vocab {
+    /// llama.cpp's pointer to the vocabulary, valid while `self` lives.
+    pub(super) fn vocab(&self) -> *const sys::llama_vocab {
         // SAFETY: the model is alive.
         unsafe { sys::llama_model_get_vocab(self.as_ptr()) }
     }

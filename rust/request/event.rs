@@ -61,6 +61,9 @@ pub struct TokenEvent {
 }
 
 /// Log-probabilities (natural logarithm) under the model's raw distribution, before bias, penalties and filters.
+///
+/// Where [`SamplingParams::post_sampling_probs`](crate::request::SamplingParams::post_sampling_probs) asks for it, of what the
+/// samplers left instead: then fewer tokens are listed where fewer were left, and none that could not be drawn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
     /// Of the token that was drawn, or that the prompt has there.

@@ -2,6 +2,7 @@
 
 mod constraint;
 mod event;
+mod sampler_kind;
 mod sampling;
 
 use std::ops::Range;
@@ -10,7 +11,8 @@ use std::time::Duration;
 
 pub use constraint::{Constraint, ConstraintSource, SharedConstraint};
 pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, Progress, PromptLogprobs, TokenEvent, Usage};
-pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplerKind, SamplingParams};
+pub use sampler_kind::SamplerKind;
+pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplingParams};
 
 use crate::error::{Error, Result};
 

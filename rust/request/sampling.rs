@@ -1,7 +1,7 @@
 //! How the next token is chosen from a row of logits.
 
 use crate::error::{Error, Result};
-use crate::request::Token;
+use crate::request::{SamplerKind, Token};
 
 /// Most alternatives per token that [`SamplingParams::n_probs`] may ask for.
 pub const MAX_PROBS: u32 = 1_000;
@@ -12,64 +12,8 @@ pub const MAX_SAMPLERS: usize = 64;
 /// Most sequence breakers of [`Dry`].
 pub const MAX_BREAKERS: usize = 64;
 
-/// Most bytes of one sequence breaker; llama.cpp cuts longer ones off at 40.
-pub const MAX_BREAKER_BYTES: usize = 40;
-
-/// A step of the chain that narrows the candidates down. Each may stand anywhere in the chain, more than once or not at all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "each is described where its parameters are")]
-pub enum SamplerKind {
-    Penalties,
-    Dry,
-    TopNSigma,
-    TopK,
-    TfsZ,
-    TypicalP,
-    TopP,
-    MinP,
-    Xtc,
-    Temperature,
-    AdaptiveP,
-    Infill,
-}
-
-impl SamplerKind {
-    /// llama-server's chain, with tail-free sampling after top-k.
-    pub const DEFAULT: [Self; 10] = [
-        Self::Penalties,
-        Self::Dry,
-        Self::TopNSigma,
-        Self::TopK,
-        Self::TfsZ,
-        Self::TypicalP,
-        Self::TopP,
-        Self::MinP,
-        Self::Xtc,
-        Self::Temperature,
-    ];
-
-    /// Every one, with its name.
-    pub const NAMES: [(&'static str, Self); 12] = [
-        ("penalties", Self::Penalties),
-        ("dry", Self::Dry),
-        ("top_n_sigma", Self::TopNSigma),
-        ("top_k", Self::TopK),
-        ("tfs_z", Self::TfsZ),
-        ("typ_p", Self::TypicalP),
-        ("top_p", Self::TopP),
-        ("min_p", Self::MinP),
-        ("xtc", Self::Xtc),
-        ("temperature", Self::Temperature),
-        ("adaptive_p", Self::AdaptiveP),
-        ("infill", Self::Infill),
-    ];
-
-    /// The one of this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::NAMES.iter().find(|(known, _)| *known == name).map(|&(_, kind)| kind)
-    }
-}
+/// Most bytes of one sequence breaker; of longer ones than 40 bytes the first 40 count, as in llama.cpp.
+pub const MAX_BREAKER_BYTES: usize = 1_024;
 
 /// Which version of Mirostat takes the place of the chain (Basu et al., "Mirostat: A Neural Text Decoding Algorithm that Directly
 /// Controls Perplexity", 2020).
@@ -97,6 +41,14 @@ pub struct Dry {
     pub penalty_last_n: i32,
     /// Texts at which a repetition ends, at most [`MAX_BREAKERS`] of [`MAX_BREAKER_BYTES`] each.
     pub sequence_breakers: Vec<String>,
+}
+
+impl Dry {
+    /// Whether it penalises anything.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.multiplier != 0.0 && self.base >= 1.0 && self.penalty_last_n != 0
+    }
 }
 
 impl Default for Dry {
@@ -136,7 +88,7 @@ pub struct SamplingParams {
     pub top_n_sigma: f32,
     /// Cuts off the tail of the distribution where its curve has become flat; 1 keeps all.
     pub tfs_z: f32,
-    /// How often the most likely tokens are taken away; 0 is never.
+    /// How often the most likely tokens are taken away; 0 and less is never, 1 and more always.
     pub xtc_probability: f32,
     /// All but the least likely one of the tokens at least so likely are taken away; above 0.5 is off.
     pub xtc_threshold: f32,
@@ -162,7 +114,7 @@ pub struct SamplingParams {
     pub mirostat_tau: f32,
     /// How fast Mirostat learns.
     pub mirostat_eta: f32,
-    /// Prefers tokens about as likely as this, 0 to 1; below 0 is off. Only where the chain has [`SamplerKind::AdaptiveP`].
+    /// Prefers tokens about as likely as this, 0 to 1; below 0 is off, above 1 is 1. Only where the chain has [`SamplerKind::AdaptiveP`].
     pub adaptive_target: f32,
     /// How long the adaptive target remembers, 0 to 0.99: about 1 / (1 − decay) tokens.
     pub adaptive_decay: f32,
@@ -229,29 +181,32 @@ impl SamplingParams {
         if let Some((param, value)) = windows.into_iter().find(|&(_, value)| value < -1) {
             return refuse(param, format!("{param} is {value}; it must be −1 or more"));
         }
-        let positive = [("repeat_penalty", self.repeat_penalty), ("dynatemp_exponent", self.dynatemp_exponent)];
-        if let Some((param, value)) = positive.into_iter().find(|&(_, value)| !(value.is_finite() && value > 0.0)) {
-            return refuse(param, format!("{param} is {value}; it must be above 0"));
+        // The penalties divide by it, so that its inverse must be a number too.
+        if !(self.repeat_penalty > 0.0 && self.repeat_penalty.is_finite() && self.repeat_penalty.recip().is_finite()) {
+            return refuse("repeat_penalty", format!("repeat_penalty is {}; it must be above 0", self.repeat_penalty));
         }
         if let Some((param, value)) = self.numbers().into_iter().find(|(_, value)| !value.is_finite()) {
             return refuse(param, format!("{param} is {value}; it must be a finite number"));
         }
-        let fractions = [("xtc_probability", self.xtc_probability, 1.0), ("adaptive_decay", self.adaptive_decay, 0.99)];
-        if let Some((param, value, most)) = fractions.into_iter().find(|&(_, value, most)| !(0.0..=most).contains(&value)) {
-            return refuse(param, format!("{param} is {value}; it must be 0 to {most}"));
+        if self.dry.allowed_length < 0 {
+            return refuse(
+                "dry_allowed_length",
+                format!("dry_allowed_length is {}; it must be 0 or more", self.dry.allowed_length),
+            );
         }
-        if self.adaptive_target > 1.0 {
-            return refuse("adaptive_target", format!("adaptive_target is {}; it must be at most 1", self.adaptive_target));
+        if !(0.0..=0.99).contains(&self.adaptive_decay) {
+            return refuse("adaptive_decay", format!("adaptive_decay is {}; it must be 0 to 0.99", self.adaptive_decay));
         }
         self.validate_breakers()?;
         self.validate_tokens(n_vocab)
     }
 
     /// The fields that may be any finite number.
-    fn numbers(&self) -> [(&'static str, f32); 16] {
+    fn numbers(&self) -> [(&'static str, f32); 17] {
         [
             ("temperature", self.temperature),
             ("dynatemp_range", self.dynatemp_range),
+            ("dynatemp_exponent", self.dynatemp_exponent),
             ("top_p", self.top_p),
             ("min_p", self.min_p),
             ("typical_p", self.typical_p),
@@ -275,8 +230,8 @@ impl SamplingParams {
         if breakers.len() > MAX_BREAKERS {
             return refuse(format!("there are {} sequence breakers; at most {MAX_BREAKERS}", breakers.len()));
         }
-        if breakers.iter().any(|text| text.is_empty() || text.len() > MAX_BREAKER_BYTES) {
-            return refuse(format!("a sequence breaker must have 1 to {MAX_BREAKER_BYTES} bytes"));
+        if let Some(text) = breakers.iter().find(|text| text.len() > MAX_BREAKER_BYTES) {
+            return refuse(format!("a sequence breaker has {} bytes; it must have at most {MAX_BREAKER_BYTES}", text.len()));
         }
         Ok(())
     }
@@ -294,5 +249,45 @@ impl SamplingParams {
             return refuse("logit_bias", format!("the bias of token {token} is {bias}; it must be a number or −∞"));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut SamplingParams)) -> Option<&'static str> {
+        let mut params = SamplingParams::default();
+        change(&mut params);
+        match params.validate(10) {
+            Ok(()) => None,
+            Err(Error::InvalidRequest { param, .. }) => Some(param),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn what_llama_server_holds_to_its_range_is_not_refused() {
+        assert_eq!(refused(|p| (p.temperature, p.top_k, p.top_p, p.min_p) = (-1.0, -7, 1.5, 2.0)), None);
+        assert_eq!(refused(|p| (p.xtc_probability, p.xtc_threshold, p.adaptive_target) = (2.0, -1.0, 3.0)), None);
+        assert_eq!(refused(|p| (p.dynatemp_range, p.dynatemp_exponent, p.typical_p, p.tfs_z) = (-1.0, -1.0, -1.0, 9.0)), None);
+        assert_eq!(refused(|p| p.dry.sequence_breakers = vec![String::new(), "a".repeat(1_024)]), None);
+    }
+
+    #[test]
+    fn what_has_no_meaning_is_refused_by_name() {
+        assert_eq!(refused(|p| p.repeat_penalty = 0.0), Some("repeat_penalty"));
+        assert_eq!(refused(|p| p.repeat_penalty = 1e-40), Some("repeat_penalty"));
+        assert_eq!(refused(|p| p.repeat_last_n = -2), Some("repeat_last_n"));
+        assert_eq!(refused(|p| p.dry.penalty_last_n = -2), Some("dry_penalty_last_n"));
+        assert_eq!(refused(|p| p.dry.allowed_length = -1), Some("dry_allowed_length"));
+        assert_eq!(refused(|p| p.adaptive_decay = 1.0), Some("adaptive_decay"));
+        assert_eq!(refused(|p| p.mirostat_tau = f32::NAN), Some("mirostat_tau"));
+        assert_eq!(refused(|p| p.dynatemp_exponent = f32::INFINITY), Some("dynatemp_exponent"));
+        assert_eq!(refused(|p| p.samplers = vec![SamplerKind::TopK; MAX_SAMPLERS + 1]), Some("samplers"));
+        assert_eq!(refused(|p| p.dry.sequence_breakers = vec!["a".repeat(1_025)]), Some("dry_sequence_breakers"));
+        assert_eq!(refused(|p| p.penalty_prompt = Some(vec![10])), Some("penalty_prompt"));
+        assert_eq!(refused(|p| p.logit_bias = vec![(-1, 1.0)]), Some("logit_bias"));
+        assert_eq!(refused(|p| p.n_probs = MAX_PROBS + 1), Some("n_probs"));
     }
 }

@@ -3,69 +3,27 @@
 use std::ops::Range;
 
 use crate::request::Token;
+use crate::sampling::order;
+use crate::sampling::row::{Candidate, Row, position, rank, ranked_logit, ranked_position, token_at};
 
 /// Rows of at least this many logits for each of the `k` tokens to keep are cut into wide chunks. Measured: the width balances the
 /// number of chunks against what is looked at again, `k` chunks.
 const WIDE_PER_KEPT: usize = 512;
 
-/// A token that may be drawn.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Candidate {
-    pub(crate) token: Token,
-    pub(crate) logit: f32,
-}
-
-impl Candidate {
-    /// A number that is smaller the better the candidate is.
-    fn rank(self) -> u64 {
-        rank(self.logit, self.token.unsigned_abs())
-    }
-}
-
-/// A row of logits in which a few tokens have others than the model gave.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Row<'a> {
-    /// The model's, by token id.
-    pub(crate) logits: &'a [f32],
-    /// What stands in place of them, in order of token id, each token once and inside of the row.
-    pub(crate) patches: &'a [Candidate],
-}
-
-impl Row<'_> {
-    /// Sum of `exp(logit − best)` over the tokens that may be drawn, in order of token id and in single precision, as llama.cpp sums.
-    pub(crate) fn total_weight(&self, best: f32) -> f32 {
-        let add = |sum: f32, &logit: &f32| if logit >= f32::MIN { sum + (logit - best).exp() } else { sum };
-        let (mut sum, mut start) = (0.0, 0);
-        for patch in self.patches {
-            let end = position(patch.token);
-            sum = add(self.logits[start..end].iter().fold(sum, add), &patch.logit);
-            start = end + 1;
-        }
-        self.logits[start..].iter().fold(sum, add)
-    }
-
-    /// The logits of chunk `index`, patched; what lies beyond the row is −∞.
-    fn chunk<const WIDTH: usize>(&self, index: usize) -> [f32; WIDTH] {
-        let mut chunk = [f32::NEG_INFINITY; WIDTH];
-        let start = index * WIDTH;
-        let logits = &self.logits[start..self.logits.len().min(start + WIDTH)];
-        chunk[..logits.len()].copy_from_slice(logits);
-        let first = self.patches.partition_point(|patch| position(patch.token) < start);
-        for patch in self.patches[first..].iter().take_while(|patch| position(patch.token) < start + WIDTH) {
-            chunk[position(patch.token) - start] = patch.logit;
-        }
-        chunk
-    }
-}
-
-/// The tokens that may be drawn. A token whose logit is −∞ or NaN is none of them.
+/// The tokens that may be drawn. A token whose logit is −∞ or NaN is none of them; one of +∞ has the greatest finite logit.
 ///
-/// Among equal logits the lower token id comes first. (llama.cpp leaves their order to the C++ library's sort.)
+/// Where they are sorted, the lower token id comes first among equal logits. (llama.cpp leaves their order to the C++ library's
+/// sort.)
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Candidates {
-    /// Most likely first where `is_sorted`, else in order of token id.
+    /// Most likely first where `is_sorted`, else in whatever order the steps left: the draw walks the list as it is.
     pub(crate) list: Vec<Candidate>,
     pub(crate) is_sorted: bool,
+    /// Tokens beside those of the list that llama.cpp would carry along with a logit of −∞. Nobody draws them, but some of its
+    /// steps count them.
+    pub(crate) n_impossible: usize,
+    /// What [`Candidates::softmax`] made, kept for its memory.
+    probabilities: Vec<f32>,
     /// The greatest logits of the chunks of the last row as ranks, kept for their memory.
     maxima: Vec<u64>,
 }
@@ -73,29 +31,32 @@ pub(crate) struct Candidates {
 impl Candidates {
     /// Takes every token of the row, in order of token id.
     pub(crate) fn keep_all(&mut self, row: Row<'_>) {
-        self.list.clear();
-        self.is_sorted = false;
+        self.clear();
         self.push_all::<64>(row);
+        self.n_impossible = row.logits.len() - self.list.len();
     }
 
     /// Takes the tokens whose logits are at least the greatest one plus `margin`, and the most likely token in any case, in order of
     /// token id. Of the rest no more is looked at than the greatest logit of each chunk.
     pub(crate) fn keep_near_best(&mut self, row: Row<'_>, margin: f32) {
         const WIDTH: usize = 64;
-        self.list.clear();
-        self.is_sorted = false;
+        self.clear();
         self.find_maxima::<WIDTH>(row);
         let Some(&best) = self.maxima.iter().min() else { return };
-        let floor = (greatest(&row.chunk::<WIDTH>(ranked_position(best))) + margin).max(f32::MIN);
-        let last = rank(floor, u32::MAX);
-        for index in 0..self.maxima.len() {
-            if self.maxima[index] <= last {
-                self.push_chunk::<WIDTH>(row, index, floor);
-            }
-        }
+        let floor = greatest(&row.chunk::<WIDTH>(ranked_position(best))) + margin;
+        self.push_above::<WIDTH>(row, floor);
         if self.list.is_empty() {
             self.keep_best(row, 1);
         }
+    }
+
+    /// Takes the tokens whose logits are at least `floor`, in order of token id, and counts the others as impossible ones.
+    pub(crate) fn keep_above(&mut self, row: Row<'_>, floor: f32) {
+        const WIDTH: usize = 64;
+        self.clear();
+        self.find_maxima::<WIDTH>(row);
+        self.push_above::<WIDTH>(row, floor);
+        self.n_impossible = row.logits.len() - self.list.len();
     }
 
     /// Takes the `k` most likely tokens of the row, most likely first (top-k: Fan et al., "Hierarchical Neural Story
@@ -105,7 +66,7 @@ impl Candidates {
     /// tokens lie in the `k` chunks whose greatest logits are the best `k`: so only those are looked at again.
     /// The cost is that of reading the row once, whatever its order.
     pub(crate) fn keep_best(&mut self, row: Row<'_>, k: usize) {
-        self.list.clear();
+        self.clear();
         self.is_sorted = true;
         if row.logits.len() / k >= WIDE_PER_KEPT {
             self.push_best::<64>(row, k);
@@ -114,6 +75,69 @@ impl Candidates {
         }
         self.sort(0..k);
         self.list.truncate(k);
+        self.n_impossible = row.logits.len().min(k) - self.list.len();
+    }
+
+    /// How many tokens llama.cpp's list would hold.
+    pub(crate) fn n_all(&self) -> usize {
+        self.list.len() + self.n_impossible
+    }
+
+    /// Drops all but the first `n` of them, impossible ones last.
+    pub(crate) fn truncate(&mut self, n: usize) {
+        let n = n.min(self.n_all());
+        self.list.truncate(n);
+        self.n_impossible = n - self.list.len();
+    }
+
+    /// Leaves nothing possible but `candidate`.
+    pub(crate) fn keep_only(&mut self, candidate: Candidate) {
+        self.n_impossible = self.n_all() - 1;
+        self.list.clear();
+        self.list.push(candidate);
+    }
+
+    /// Changes the logits, each by itself, which leaves the order as it is.
+    pub(crate) fn change(&mut self, change: impl Fn(Candidate) -> f32) {
+        let n = self.list.len();
+        self.list.retain_mut(|candidate| {
+            candidate.logit = change(*candidate).min(f32::MAX);
+            candidate.logit >= f32::MIN
+        });
+        self.n_impossible += n - self.list.len();
+        self.is_sorted = false;
+    }
+
+    /// Brings all of them into order, most likely first.
+    pub(crate) fn sort_all(&mut self) {
+        if self.is_sorted {
+            return;
+        }
+        self.is_sorted = true;
+        let list = &mut self.list;
+        if list.len() < order::MIN_MANY {
+            return list.sort_unstable_by_key(|candidate| candidate.rank());
+        }
+        // The ranks hold all there is to know of a candidate.
+        let ranks = list.iter().map(|candidate| candidate.rank()).collect();
+        order::with_sorted(ranks, |ranks| {
+            let candidate = |&rank: &u64| Candidate { token: token_at(ranked_position(rank)), logit: ranked_logit(rank) };
+            list.clear();
+            list.extend(ranks.iter().map(candidate));
+        });
+    }
+
+    /// The candidates with their probabilities, which are summed and divided in the order of the list, in single precision.
+    pub(crate) fn softmax(&mut self) -> (&[Candidate], &[f32]) {
+        let best = self.best().map_or(0.0, |best| best.logit);
+        let Self { list, probabilities, .. } = self;
+        probabilities.clear();
+        probabilities.extend(list.iter().map(|candidate| (candidate.logit - best).exp()));
+        let total = probabilities.iter().fold(0.0_f32, |sum, weight| sum + weight);
+        for weight in probabilities.iter_mut() {
+            *weight /= total;
+        }
+        (list, probabilities)
     }
 
     /// Brings the most likely candidates of `places`, which end where the list ends at the latest, to these places, in order. Those
@@ -132,6 +156,39 @@ impl Candidates {
     pub(crate) fn best(&self) -> Option<Candidate> {
         let n_open = if self.is_sorted { 1 } else { self.list.len() };
         self.list.iter().take(n_open).copied().reduce(|best, other| if other.logit > best.logit { other } else { best })
+    }
+
+    /// Natural logarithms of the probabilities of `token`, and of the `n` most likely candidates, in order.
+    pub(crate) fn logprobs(&self, token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
+        let Some(best) = self.list.iter().copied().min_by_key(|candidate| candidate.rank()) else {
+            return (f32::NEG_INFINITY, Vec::new());
+        };
+        let total: f64 = self.list.iter().map(|candidate| f64::from(candidate.logit - best.logit).exp()).sum();
+        #[expect(clippy::cast_possible_truncation, reason = "the logarithm of a sum of at most 2³¹ numbers up to 1 is small")]
+        let log_total = total.ln() as f32;
+        let logprob = |candidate: &Candidate| candidate.logit - best.logit - log_total;
+        let chosen = self.list.iter().find(|candidate| candidate.token == token).map_or(f32::NEG_INFINITY, logprob);
+        let mut top = Self { list: self.list.clone(), ..Self::default() };
+        top.sort(0..n);
+        (chosen, top.list.iter().take(n).map(|candidate| (candidate.token, logprob(candidate))).collect())
+    }
+
+    fn clear(&mut self) {
+        self.list.clear();
+        self.is_sorted = false;
+        self.n_impossible = 0;
+    }
+
+    /// Takes the tokens of the chunks, whose maxima are found already, that have logits of `floor` or more.
+    fn push_above<const WIDTH: usize>(&mut self, row: Row<'_>, floor: f32) {
+        // The least number leaves out −∞ and NaN.
+        let floor = floor.max(f32::MIN);
+        let last = rank(floor, u32::MAX);
+        for index in 0..self.maxima.len() {
+            if self.maxima[index] <= last {
+                self.push_chunk::<WIDTH>(row, index, floor);
+            }
+        }
     }
 
     fn push_all<const WIDTH: usize>(&mut self, row: Row<'_>) {
@@ -173,20 +230,10 @@ impl Candidates {
     fn push_chunk<const WIDTH: usize>(&mut self, row: Row<'_>, index: usize, floor: f32) {
         for (logit, at) in row.chunk::<WIDTH>(index).into_iter().zip(index * WIDTH..) {
             if logit >= floor {
-                self.list.push(Candidate { token: token_at(at), logit });
+                self.list.push(Candidate { token: token_at(at), logit: logit.min(f32::MAX) });
             }
         }
     }
-}
-
-/// Where a token of the row stands in it.
-fn position(token: Token) -> usize {
-    usize::try_from(token).expect("a token of the row is not negative")
-}
-
-/// The token at a place of the row.
-fn token_at(position: usize) -> Token {
-    Token::try_from(position).expect("a row is at most as long as there are token ids")
 }
 
 /// The greatest of some logits; NaN counts as −∞.
@@ -206,19 +253,6 @@ fn greatest<const WIDTH: usize>(logits: &[f32; WIDTH]) -> f32 {
         half /= 2;
     }
     lanes[0]
-}
-
-/// A number that is smaller the better the logit is, and among equal logits the lower the position. The logit must not be NaN.
-fn rank(logit: f32, position: u32) -> u64 {
-    // Adding zero makes −0 and 0 one number. Flipped like this, the bits of floats are ordered as the floats are.
-    let bits = (logit + 0.0).to_bits();
-    let ascending = if bits >> 31 == 0 { bits | 0x8000_0000 } else { !bits };
-    (u64::from(!ascending) << 32) | u64::from(position)
-}
-
-/// The position that a rank was made of.
-fn ranked_position(rank: u64) -> usize {
-    usize::try_from(rank & 0xffff_ffff).expect("an index fits into a usize")
 }
 
 fn chunk_rank<const WIDTH: usize>(row: Row<'_>, index: usize) -> u64 {
@@ -281,8 +315,41 @@ mod tests {
     }
 
     #[test]
-    fn infinity_is_the_best() {
-        assert_eq!(kept(&[f32::MAX, f32::INFINITY], &[], 2), [1, 0]);
+    fn infinity_is_the_greatest_number() {
+        let mut candidates = Candidates::default();
+        candidates.keep_all(Row { logits: &[1.0, f32::INFINITY], patches: &[] });
+        assert_eq!(candidates.softmax().1, [0.0, 1.0]);
+    }
+
+    #[test]
+    fn many_are_sorted_as_few_are() {
+        let mut rng = Mt19937::new(2);
+        #[expect(clippy::cast_precision_loss, reason = "any number will do")]
+        let logits: Vec<f32> = (0..50_000).map(|_| (rng.next_u32() % 9_999) as f32 / 77.0 - 60.0).collect();
+        let mut all = Candidates::default();
+        all.keep_all(Row { logits: &logits, patches: &[] });
+        let mut few_at_a_time = all.clone();
+        few_at_a_time.sort(0..50_000);
+        all.sort_all();
+        assert_eq!(all.list, few_at_a_time.list);
+    }
+
+    #[test]
+    fn impossible_tokens_are_counted_where_a_list_could_hold_them() {
+        let row = Row { logits: &[1.0, f32::NEG_INFINITY, 3.0, f32::NAN, 2.0], patches: &[] };
+        let mut candidates = Candidates::default();
+        candidates.keep_all(row);
+        assert_eq!((candidates.list.len(), candidates.n_impossible), (3, 2));
+        candidates.keep_above(row, 2.0);
+        assert_eq!((candidates.list.len(), candidates.n_impossible), (2, 3));
+        candidates.truncate(4);
+        assert_eq!((candidates.list.len(), candidates.n_impossible), (2, 2));
+        candidates.keep_best(row, 4);
+        assert_eq!((candidates.list.len(), candidates.n_impossible), (3, 1));
+        candidates.truncate(2);
+        assert_eq!((candidates.list.len(), candidates.n_impossible), (2, 0));
+        candidates.keep_best(row, 2);
+        assert_eq!(candidates.n_impossible, 0);
     }
 
     #[test]

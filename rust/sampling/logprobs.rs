@@ -1,7 +1,8 @@
 //! Log-probabilities of a row of logits as the model gave it.
 
 use crate::request::Token;
-use crate::sampling::candidates::{Candidates, Row};
+use crate::sampling::candidates::Candidates;
+use crate::sampling::row::Row;
 
 /// Natural logarithms of the probabilities of `token` and of the `n` most likely tokens, most likely first, under the raw row of
 /// logits: no bias, penalty, filter or temperature. Among equal logits the lower token id comes first.

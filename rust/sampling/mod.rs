@@ -1,111 +1,148 @@
 //! One row of logits → one token: pure functions and a generator, no model.
 //!
 //! Each step gives what llama.cpp's sampler of the same name gives, at a fraction of its cost: the row is read once, never copied
-//! unless both top-k and min-p are off, and only the candidates are sorted.
+//! where the first steps say what is needed of it, and only the candidates are sorted.
 
+mod adaptive;
+mod breakers;
 pub(crate) mod candidates;
-pub(crate) mod filters;
+pub(crate) mod chain;
+mod draw;
+mod dry;
+mod filters;
+mod history;
+mod infill;
+mod lexicon;
 mod logprobs;
-pub(crate) mod penalties;
+mod mirostat;
+mod order;
+mod patches;
+mod penalties;
 pub(crate) mod rng;
+mod row;
+mod tail_free;
+mod temperature;
 pub mod threads;
+mod top_n_sigma;
+mod typical;
+mod xtc;
 
+pub use lexicon::{Lexicon, Vocabulary};
 pub use logprobs::logprobs;
 pub use threads::Threads;
 
-use crate::request::{SamplingParams, Token};
-use candidates::{Candidates, Row};
-use penalties::Adjustments;
+use crate::request::{Mirostat, SamplerKind, SamplingParams, Token};
+use adaptive::Adaptive;
+use candidates::Candidates;
+use chain::Chain;
+use draw::draw;
+use mirostat::Surprise;
 use rng::Mt19937;
 
 /// Chooses the tokens of one sequence: its parameters, its generator and what it has said.
 ///
-/// The order of steps is llama-server's: logit bias, penalties, top-k, top-p, min-p, temperature, draw. Equal logits, an equal
-/// seed and an equal history give the tokens that llama-server draws; only among equal logits, whose order llama.cpp leaves to its
-/// sort, the lower token id comes first here.
+/// The order of steps is llama-server's: logit bias, the chain that [`SamplingParams::samplers`] names, the draw. Equal logits, an
+/// equal seed and an equal history give the tokens that llama-server draws; only among equal logits, whose order llama.cpp leaves to
+/// its sort, the lower token id comes first here.
 ///
 /// A logit of NaN counts as −∞: such a token is never drawn. If a row leaves no token possible, token 0 is taken, as llama.cpp's
 /// greedy sampler does.
 #[derive(Debug, Clone)]
 pub struct Sampler {
-    adjustments: Adjustments,
-    top_k: Option<usize>,
-    top_p: f32,
-    min_p: f32,
-    temperature: f32,
+    chain: Chain,
+    draw: Draw,
     rng: Mt19937,
     candidates: Candidates,
+}
+
+/// How one of the candidates is drawn.
+#[derive(Debug, Clone)]
+enum Draw {
+    /// By their probabilities.
+    Probable,
+    Adaptive(Adaptive),
+    Mirostat(Surprise),
 }
 
 impl Sampler {
     /// A sampler that has seen nothing.
     ///
-    /// `end_tokens` are banned where [`SamplingParams::ignore_eos`] is set. `n_ctx` is the window in tokens that `repeat_last_n` = −1
-    /// stands for. Every `seed` names one sequence of draws.
+    /// `n_ctx` is the window in tokens that −1 stands for. Every `seed` names one sequence of draws. Where the repetition penalty is
+    /// on and `lexicon` does not know its breakers yet, they are looked up: 2 ms at 152,064 tokens; see [`Sampler::prepare`].
     #[must_use]
-    pub fn new(params: &SamplingParams, seed: u32, end_tokens: &[Token], n_ctx: u32) -> Self {
-        Self {
-            adjustments: Adjustments::new(params, end_tokens, n_ctx),
-            top_k: usize::try_from(params.top_k).ok().filter(|&k| k > 0),
-            top_p: params.top_p,
-            min_p: params.min_p,
-            temperature: params.temperature,
-            rng: Mt19937::new(seed),
-            candidates: Candidates::default(),
+    pub fn new(params: &SamplingParams, seed: u32, lexicon: &Lexicon, n_ctx: u32) -> Self {
+        let mirostat = Surprise::new(params.mirostat, params.mirostat_tau, params.mirostat_eta);
+        // Mirostat takes the place of all steps but the temperature, which is a plain one then.
+        let plain = SamplingParams { dynatemp_range: 0.0, ..params.clone() };
+        let (kinds, params) =
+            if mirostat.is_some() { (&[SamplerKind::Temperature][..], &plain) } else { (&params.samplers[..], params) };
+        let is_adaptive = kinds.contains(&SamplerKind::AdaptiveP);
+        let draw = match mirostat {
+            Some(surprise) => Draw::Mirostat(surprise),
+            None if is_adaptive => Draw::Adaptive(Adaptive::new(params.adaptive_target, params.adaptive_decay)),
+            None => Draw::Probable,
+        };
+        let chain = Chain::new(kinds, params, seed, lexicon, n_ctx);
+        Self { chain, draw, rng: Mt19937::new(seed), candidates: Candidates::default() }
+    }
+
+    /// Looks up in `lexicon` what samplers of these parameters need, so that [`Sampler::new`] finds it.
+    pub fn prepare(params: &SamplingParams, lexicon: &Lexicon) {
+        let is_on = params.mirostat == Mirostat::Off && params.samplers.contains(&SamplerKind::Dry);
+        if is_on && params.dry.is_on() {
+            lexicon.breakers(&params.dry.sequence_breakers);
         }
     }
 
-    /// Tells the penalties about a token of the prompt or of the answer.
+    /// Tells the penalties about the prompt; only its last tokens, as many as their windows hold, are looked at.
+    pub fn accept_prompt(&mut self, prompt: &[Token]) {
+        self.chain.accept_prompt(prompt);
+    }
+
+    /// Tells the penalties about a token of the answer, and the draw that it was taken.
     pub fn accept(&mut self, token: Token) {
-        self.adjustments.accept(token);
+        self.chain.accept(token);
+        if let Draw::Adaptive(adaptive) = &mut self.draw {
+            adaptive.accept(token);
+        }
     }
 
     /// Draws one token from a row of logits, one per token id; does not accept it.
     ///
-    /// A temperature of 0 or less takes the most likely token after bias and penalties. Otherwise exactly one uniform number is
-    /// drawn, also where only one candidate is left.
+    /// Each call draws on: exactly one uniform number, also where only one candidate is left (Mirostat and the adaptive draw take
+    /// none there, as in llama.cpp), and one more for each XTC.
     pub fn sample(&mut self, logits: &[f32]) -> Token {
-        let row = Row { logits, patches: self.adjustments.apply(logits) };
-        let candidates = &mut self.candidates;
-        if self.temperature <= 0.0 {
-            candidates.keep_best(row, 1);
-            return candidates.best().map_or(0, |best| best.token);
-        }
-        let uniform = self.rng.uniform();
-        match self.top_k {
-            Some(k) => {
-                candidates.keep_best(row, k);
-                filters::top_p(candidates, self.top_p);
-            }
-            // What min-p will not keep is after what it keeps, so top-p needs no more of it than its share of the sum.
-            None if self.min_p > 0.0 => {
-                candidates.keep_near_best(row, self.min_p.ln());
-                if let Some(best) = candidates.best().filter(|_| self.top_p < 1.0) {
-                    filters::top_p_of(candidates, self.top_p, row.total_weight(best.logit));
-                }
-            }
-            None => {
-                candidates.keep_all(row);
-                filters::top_p(candidates, self.top_p);
-            }
-        }
-        filters::min_p(candidates, self.min_p);
-        let Some(best) = candidates.best() else { return 0 };
-        // Where the temperature is so low that logits overflow, the most likely token has all the probability.
-        if !(best.logit / self.temperature).is_finite() {
-            return best.token;
-        }
-        filters::temperature(candidates, self.temperature);
-        filters::draw(candidates, uniform).unwrap_or(best.token)
+        let Self { chain, draw: how, rng, candidates } = self;
+        chain.apply(logits, candidates);
+        let drawn = match how {
+            Draw::Probable => draw(candidates, rng.uniform()),
+            Draw::Adaptive(adaptive) => adaptive.draw(candidates, rng),
+            Draw::Mirostat(surprise) => surprise.draw(candidates, logits.len(), rng),
+        };
+        drawn.map_or(0, |candidate| candidate.token)
+    }
+
+    /// Natural logarithms of the probabilities that `token` and the `n` most likely tokens had in the last draw, most likely first:
+    /// what is left after every step. Among equal ones the lower token id comes first.
+    ///
+    /// A token that could not be drawn has −∞ and is not listed, so that fewer than `n` are given where fewer were left; at a
+    /// temperature of 0 that is one, whose probability is 1.
+    #[must_use]
+    pub fn logprobs(&self, token: Token, n: usize) -> (f32, Vec<(Token, f32)>) {
+        self.candidates.logprobs(token, n)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampling::candidates::Candidates;
+    use crate::sampling::filters;
+    use crate::sampling::lexicon::tests::Pieces;
+    use crate::sampling::patches::Patches;
 
     fn sampler(params: &SamplingParams) -> Sampler {
-        Sampler::new(params, 42, &[2], 4_096)
+        Sampler::new(params, 42, &Pieces::none(&[2]), 4_096)
     }
 
     fn greedy() -> SamplingParams {
@@ -153,7 +190,7 @@ mod tests {
     fn equal_seeds_draw_equal_tokens_and_others_do_not() {
         let row: Vec<f32> = (0..1_000_u16).map(|i| f32::from(i % 17) * 0.1).collect();
         let drawn = |seed: u32| {
-            let mut sampler = Sampler::new(&open(), seed, &[], 0);
+            let mut sampler = Sampler::new(&open(), seed, &Pieces::none(&[]), 0);
             (0..20).map(|_| sampler.sample(&row)).collect::<Vec<Token>>()
         };
         assert_eq!(drawn(1), drawn(1));
@@ -233,15 +270,16 @@ mod tests {
             let mut sampler = sampler(&params);
             sampler.accept(0);
             let drawn = sampler.sample(&row);
-            let mut adjustments = Adjustments::new(&params, &[2], 4_096);
-            adjustments.accept(0);
+            let mut patches = Patches::new(&params, &[2]);
+            patches.begin(&row);
+            patches.change(&row, &[(0, params.presence_penalty)], |_, logit, penalty| logit - penalty);
             let mut all = Candidates::default();
-            all.keep_all(Row { logits: &row, patches: adjustments.apply(&row) });
-            filters::top_p(&mut all, params.top_p);
-            filters::min_p(&mut all, params.min_p);
+            all.keep_all(patches.row(&row));
+            filters::top_p(&mut all, params.top_p, 0);
+            filters::min_p(&mut all, params.min_p, 0);
             assert_eq!(sampler.candidates.list, all.list, "round {round}, {params:?}");
-            let uniform = Mt19937::new(42).uniform();
-            assert_eq!(Some(drawn).filter(|_| !all.list.is_empty()), filters::draw(&all, uniform), "round {round}");
+            let expected = draw(&all, Mt19937::new(42).uniform()).map(|candidate| candidate.token);
+            assert_eq!(Some(drawn).filter(|_| !all.list.is_empty()), expected, "round {round}");
         }
     }
 
@@ -250,5 +288,66 @@ mod tests {
         let mut sampler = sampler(&SamplingParams { temperature: 1e-39, ..open() });
         assert!((0..100).all(|_| sampler.sample(&[29.0, 30.0, -5.0]) == 1));
         assert!((0..100).all(|_| sampler.sample(&[-29.0, -28.0]) == 1));
+    }
+
+    /// The row's probabilities are 0.5, 0.3 and 0.2.
+    fn named(samplers: &[SamplerKind]) -> Sampler {
+        let params = SamplingParams { samplers: samplers.to_vec(), temperature: 0.0, top_k: 2, ..open() };
+        sampler(&params)
+    }
+
+    #[test]
+    fn steps_that_are_not_named_have_no_effect() {
+        let row = [0.5_f32, 0.3, 0.2].map(f32::ln);
+        let n_distinct = |mut sampler: Sampler| {
+            let drawn: std::collections::BTreeSet<Token> = (0..200).map(|_| sampler.sample(&row)).collect();
+            drawn.len()
+        };
+        assert_eq!(n_distinct(named(&[])), 3);
+        assert_eq!(n_distinct(named(&[SamplerKind::TopK])), 2);
+        assert_eq!(n_distinct(named(&[SamplerKind::TopK, SamplerKind::Temperature])), 1);
+    }
+
+    #[test]
+    fn the_order_of_steps_matters() {
+        let row = [0.5_f32, 0.3, 0.2].map(f32::ln);
+        let penalties = SamplingParams { presence_penalty: 9.0, top_k: 1, temperature: 1.0, ..open() };
+        let of = |samplers: &[SamplerKind]| {
+            let mut sampler = sampler(&SamplingParams { samplers: samplers.to_vec(), ..penalties.clone() });
+            sampler.accept(0);
+            sampler.sample(&row)
+        };
+        assert_eq!(of(&[SamplerKind::Penalties, SamplerKind::TopK]), 1);
+        assert_eq!(of(&[SamplerKind::TopK, SamplerKind::Penalties]), 0);
+    }
+
+    #[test]
+    fn what_the_steps_left_has_log_probabilities() {
+        let row = [0.5_f32, 0.2, 0.3].map(f32::ln);
+        let mut two = sampler(&SamplingParams { top_k: 2, ..open() });
+        two.sample(&row);
+        let (chosen, top) = two.logprobs(2, 5);
+        assert!((chosen.exp() - 0.375).abs() < 1e-6, "{chosen}");
+        assert_eq!(top.iter().map(|&(token, _)| token).collect::<Vec<_>>(), [0, 2]);
+        assert!((top[0].1.exp() - 0.625).abs() < 1e-6);
+        assert_eq!(top[1].1.to_bits(), chosen.to_bits());
+        assert!(two.logprobs(1, 1).0 < f32::MIN);
+        let mut none = sampler(&greedy());
+        none.sample(&row);
+        assert_eq!(none.logprobs(0, 3), (0.0, vec![(0, 0.0)]));
+        none.sample(&[f32::NAN]);
+        assert_eq!(none.logprobs(0, 3), (f32::NEG_INFINITY, vec![]));
+    }
+
+    #[test]
+    fn mirostat_takes_the_place_of_the_chain() {
+        let row = [0.5_f32, 0.3, 0.2].map(f32::ln);
+        for mirostat in [Mirostat::V1, Mirostat::V2] {
+            let params = SamplingParams { mirostat, top_k: 1, presence_penalty: 100.0, mirostat_tau: 9.0, ..open() };
+            let mut sampler = sampler(&params);
+            sampler.accept_prompt(&[0]);
+            assert!((0..50).any(|_| sampler.sample(&row) == 0), "{mirostat:?}");
+            assert!(mirostat == Mirostat::V1 || (0..50).any(|_| sampler.sample(&row) == 2));
+        }
     }
 }

@@ -53,6 +53,13 @@ impl Mt19937 {
         ((low + high * WORD) / (WORD * WORD)).min(1.0_f64.next_down())
     }
 
+    /// The next uniform number of `[0, 1)` in single precision, as `std::uniform_real_distribution<float>(0, 1)` draws it: one word
+    /// divided by 2³², cut below 1 where it is rounded up to that.
+    #[expect(clippy::cast_precision_loss, reason = "the rounding is libstdc++'s")]
+    pub(crate) fn uniform_f32(&mut self) -> f32 {
+        (self.next_u32() as f32 / 4_294_967_296.0).min(1.0_f32.next_down())
+    }
+
     fn twist(&mut self) {
         for i in 0..N {
             let joined = (self.state[i] & 0x8000_0000) | (self.state[(i + 1) % N] & 0x7fff_ffff);

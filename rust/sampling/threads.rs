@@ -62,6 +62,7 @@ mod tests {
 
     use super::*;
     use crate::request::{SamplingParams, Token};
+    use crate::sampling::lexicon::tests::Pieces;
     use crate::sampling::rng::Mt19937;
     use crate::sampling::{Sampler, logprobs};
 
@@ -78,7 +79,8 @@ mod tests {
         let mut row = || (0..N_VOCAB).map(|_| (random.uniform() * 12.0) as f32).collect::<Vec<f32>>();
         let logits: Vec<Vec<f32>> = (0..N_ROWS).map(|_| row()).collect();
         let params = SamplingParams { temperature: 1.5, top_k: 200, repeat_penalty: 1.3, ..SamplingParams::default() };
-        let sampler = |seed| Sampler::new(&params, seed, &[], 100);
+        let lexicon = Pieces::none(&[]);
+        let sampler = |seed| Sampler::new(&params, seed, &lexicon, 100);
         let mut rows: Vec<_> = (0..).zip(&logits).map(|(seed, row)| (sampler(seed), row, Vec::new())).collect();
         let draw = |(sampler, row, drawn): &mut (Sampler, &Vec<f32>, Vec<Drawn>)| {
             let token = sampler.sample(row);

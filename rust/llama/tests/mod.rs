@@ -32,7 +32,7 @@ fn load(path: &Path) -> Result<Model> {
 }
 
 /// The demo model, loaded once for all tests.
-fn demo() -> Arc<Model> {
+pub(super) fn demo() -> Arc<Model> {
     static DEMO: OnceLock<Arc<Model>> = OnceLock::new();
     Arc::clone(DEMO.get_or_init(|| Arc::new(load(&demo_path()).expect("the demo model loads"))))
 }

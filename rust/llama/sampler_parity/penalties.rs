@@ -1,0 +1,81 @@
+//! The steps that look at what was said.
+
+use super::cases::for_cases;
+use super::theirs::Theirs;
+use super::{N_CTX, demo_lexicon};
+use crate::request::{SamplerKind, SamplingParams};
+use crate::sampling::candidates::Candidates;
+use crate::sampling::chain::Chain;
+
+/// Holds the penalised row, and its best tokens penalised, to llama.cpp's after the same history.
+fn check_kinds(kinds: &[SamplerKind], n_cases: usize, seed: u32) {
+    let lexicon = demo_lexicon();
+    for_cases(n_cases, seed, |cases| {
+        let row = cases.row(2_000);
+        let params = cases.params(row.len());
+        let history = cases.history(row.len());
+        let mut ours = Chain::new(kinds, &params, 1, &lexicon, N_CTX);
+        let theirs = Theirs::steps(kinds, row.len(), &params, 1, lexicon.end_tokens());
+        let n_prompt = cases.below(history.len() + 1);
+        ours.accept_prompt(&history[..n_prompt]);
+        history[n_prompt..].iter().for_each(|&token| ours.accept(token));
+        history.iter().for_each(|&token| theirs.accept(token));
+        let mut candidates = Candidates::default();
+        ours.apply(&row, &mut candidates);
+        let list: Vec<_> = candidates.list.iter().map(|candidate| (candidate.token, candidate.logit)).collect();
+        let expected = theirs.apply(&row);
+        assert_eq!(list, expected.list, "{params:?}\n{history:?}");
+        assert_eq!(candidates.n_all(), expected.n_all);
+    });
+}
+
+#[test]
+fn penalties_change_what_llama_cpp_changes() {
+    check_kinds(&[SamplerKind::Penalties], 1_000, 20);
+    check_kinds(&[SamplerKind::TopK, SamplerKind::Penalties], 500, 21);
+}
+
+#[test]
+fn dry_changes_what_llama_cpp_changes() {
+    check_kinds(&[SamplerKind::Dry], 1_500, 22);
+    check_kinds(&[SamplerKind::TopK, SamplerKind::Dry], 500, 23);
+}
+
+#[test]
+fn both_together_and_twice_change_what_llama_cpp_changes() {
+    check_kinds(&[SamplerKind::Penalties, SamplerKind::Dry, SamplerKind::Penalties], 500, 24);
+    check_kinds(&[SamplerKind::Dry, SamplerKind::Temperature, SamplerKind::Penalties, SamplerKind::Dry], 500, 25);
+}
+
+/// By definition: what llama.cpp did until it dropped the fields.
+#[test]
+fn newlines_are_spared_and_the_penalties_prompt_is_another() {
+    let lexicon = demo_lexicon();
+    let newline = lexicon.newline().expect("the demo model has one");
+    for_cases(1_000, 26, |cases| {
+        let row = cases.row(2_000);
+        let mut params = cases.params(row.len());
+        let (prompt, answer) = (cases.history(row.len()), cases.history(row.len().min(newline.unsigned_abs() as usize + 5)));
+        let penalty_prompt = cases.one_of(&[true, false]).then(|| cases.history(row.len()));
+        params.penalize_nl = cases.one_of(&[true, false]);
+        params.penalty_prompt.clone_from(&penalty_prompt);
+        params.samplers = vec![SamplerKind::Penalties];
+        let kinds = [SamplerKind::Penalties];
+        let mut ours = Chain::new(&kinds, &params, 1, &lexicon, N_CTX);
+        let plain = SamplingParams { penalize_nl: true, penalty_prompt: None, ..params.clone() };
+        let theirs = Theirs::steps(&kinds, row.len(), &plain, 1, lexicon.end_tokens());
+        ours.accept_prompt(&prompt);
+        answer.iter().for_each(|&token| ours.accept(token));
+        penalty_prompt.unwrap_or(prompt).iter().chain(&answer).for_each(|&token| theirs.accept(token));
+        let mut candidates = Candidates::default();
+        ours.apply(&row, &mut candidates);
+        let biased = Theirs::steps(&[], row.len(), &plain, 1, lexicon.end_tokens()).apply(&row).list;
+        let mut expected = theirs.apply(&row).list;
+        if !params.penalize_nl {
+            let spared = biased.iter().find(|(token, _)| *token == newline);
+            expected.iter_mut().filter(|(token, _)| *token == newline).for_each(|(_, logit)| *logit = spared.unwrap().1);
+        }
+        let list: Vec<_> = candidates.list.iter().map(|candidate| (candidate.token, candidate.logit)).collect();
+        assert_eq!(list, expected, "{params:?}");
+    });
+}

@@ -1,0 +1,83 @@
+//! What the demo model says: the same seed and prompt, with llama.cpp's chain driven over the same logits.
+
+use super::theirs::Theirs;
+use super::{N_CTX, demo_lexicon};
+use crate::config::EngineConfig;
+use crate::engine::runner::{Runner, SequenceId};
+use crate::llama::LlamaRunner;
+use crate::llama::batch::rows_of;
+use crate::llama::tests::demo;
+use crate::request::{Dry, Mirostat, SamplerKind, SamplingParams, Token};
+use crate::sampling::Sampler;
+
+const N_TOKENS: u32 = 120;
+
+/// The tokens that our sampler says after a prompt, each of which llama.cpp's chain must choose too.
+fn text_of(runner: &mut LlamaRunner, params: &SamplingParams, seed: u32) -> Vec<Token> {
+    let lexicon = demo_lexicon();
+    let prompt = demo().tokenize(b"Once upon a time, there was a little girl who loved to", true, true);
+    let mut ours = Sampler::new(params, seed, &lexicon, N_CTX);
+    let theirs = Theirs::server_chain(runner.n_vocab(), params, seed, lexicon.end_tokens());
+    ours.accept_prompt(&prompt);
+    prompt.iter().for_each(|&token| theirs.accept(token));
+    let (id, mut position) = (SequenceId(0), 0);
+    let (mut planned, mut said) = (prompt, Vec::new());
+    for _ in 0..N_TOKENS {
+        runner.decode(&rows_of(id, position, &planned)).expect("the plan is valid");
+        let logits = runner.logits(planned.len() - 1);
+        let token = ours.sample(logits);
+        assert_eq!(Some(token), theirs.apply(logits).selected, "after {said:?}, seed {seed}, {params:?}");
+        ours.accept(token);
+        theirs.accept(token);
+        said.push(token);
+        position += u32::try_from(planned.len()).unwrap();
+        planned = vec![token];
+    }
+    runner.drop_sequence(id);
+    said
+}
+
+#[test]
+fn the_same_seed_and_prompt_give_the_text_of_llama_cpps_chain() {
+    let default = SamplingParams::default();
+    let dry = Dry { multiplier: 0.8, allowed_length: 1, penalty_last_n: -1, ..Dry::default() };
+    let all_on = SamplingParams {
+        samplers: SamplerKind::DEFAULT.to_vec(),
+        dynatemp_range: 0.5,
+        typical_p: 0.97,
+        xtc_probability: 0.5,
+        repeat_penalty: 1.1,
+        frequency_penalty: 0.05,
+        dry,
+        ..default.clone()
+    };
+    let of = |letters| SamplerKind::from_letters(letters).expect("llama.cpp's letters");
+    let cases = [
+        ("llama-server's own parameters", default.clone()),
+        ("every sampler of the chain", all_on.clone()),
+        ("another order", SamplingParams { samplers: of("txmpykde"), ..all_on.clone() }),
+        ("the whole vocabulary", SamplingParams { samplers: of("t"), ..all_on.clone() }),
+        ("deviations", SamplingParams { samplers: of("edskt"), top_n_sigma: 1.5, ..all_on.clone() }),
+        ("mirostat", SamplingParams { mirostat: Mirostat::V1, ..default.clone() }),
+        ("mirostat 2", SamplingParams { mirostat: Mirostat::V2, ..default.clone() }),
+        ("adaptive", SamplingParams { samplers: of("ma"), adaptive_target: 0.4, ..default.clone() }),
+        ("infill", SamplingParams { samplers: of("kpi"), ..default.clone() }),
+        ("no temperature", SamplingParams { temperature: 0.0, ..all_on }),
+    ];
+    let config = EngineConfig { n_slots: Some(1), n_ctx: Some(256), n_threads: Some(1), ..EngineConfig::default() };
+    let limits = config.settle(&demo().facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("the demo model is small");
+    let mut runner = LlamaRunner::new(demo(), &config, &limits).expect("the demo model runs");
+    let mut texts = Vec::new();
+    for (name, params) in &cases {
+        for seed in [1, 42] {
+            texts.push((name, text_of(&mut runner, params, seed)));
+        }
+    }
+    // All of the parameters matter: no two cases say the same.
+    let greedy = |name: &&str| *name == "no temperature" || *name == "infill";
+    let differ = texts.iter().filter(|(name, _)| !greedy(name));
+    let mut distinct: Vec<_> = differ.clone().map(|(_, text)| text).collect();
+    distinct.sort();
+    distinct.dedup();
+    assert_eq!(distinct.len(), differ.count());
+}

@@ -1,0 +1,139 @@
+//! The steps of the chain, by name.
+
+/// A step of the chain that narrows the candidates down. Each may stand anywhere in the chain, more than once or not at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each is described where its parameters are")]
+pub enum SamplerKind {
+    Penalties,
+    Dry,
+    TopNSigma,
+    TopK,
+    TfsZ,
+    TypicalP,
+    TopP,
+    MinP,
+    Xtc,
+    Temperature,
+    AdaptiveP,
+    Infill,
+}
+
+impl SamplerKind {
+    /// llama-server's chain, with tail-free sampling after top-k.
+    pub const DEFAULT: [Self; 10] = [
+        Self::Penalties,
+        Self::Dry,
+        Self::TopNSigma,
+        Self::TopK,
+        Self::TfsZ,
+        Self::TypicalP,
+        Self::TopP,
+        Self::MinP,
+        Self::Xtc,
+        Self::Temperature,
+    ];
+
+    /// Every one, with its name.
+    pub const NAMES: [(&'static str, Self); 12] = [
+        ("penalties", Self::Penalties),
+        ("dry", Self::Dry),
+        ("top_n_sigma", Self::TopNSigma),
+        ("top_k", Self::TopK),
+        ("tfs_z", Self::TfsZ),
+        ("typ_p", Self::TypicalP),
+        ("top_p", Self::TopP),
+        ("min_p", Self::MinP),
+        ("xtc", Self::Xtc),
+        ("temperature", Self::Temperature),
+        ("adaptive_p", Self::AdaptiveP),
+        ("infill", Self::Infill),
+    ];
+
+    /// llama.cpp's letter for each, and `f`, which stood for tail-free sampling while llama.cpp had it.
+    pub const LETTERS: [(char, Self); 12] = [
+        ('e', Self::Penalties),
+        ('d', Self::Dry),
+        ('s', Self::TopNSigma),
+        ('k', Self::TopK),
+        ('f', Self::TfsZ),
+        ('y', Self::TypicalP),
+        ('p', Self::TopP),
+        ('m', Self::MinP),
+        ('x', Self::Xtc),
+        ('t', Self::Temperature),
+        ('a', Self::AdaptiveP),
+        ('i', Self::Infill),
+    ];
+
+    /// The one of this name: one of [`SamplerKind::NAMES`], also with hyphens or with nothing in place of its underscores, one of
+    /// llama-server's other names (`typical_p`, `typ`, `nucleus`, `temp`, `tfs`), or one of [`SamplerKind::LETTERS`].
+    /// Names may be in upper or lower case; letters are in lower case.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let mut characters = name.chars();
+        if let (Some(letter), None) = (characters.next(), characters.next()) {
+            return Self::LETTERS.iter().find(|(known, _)| *known == letter).map(|&(_, kind)| kind);
+        }
+        let is = |known: &str| {
+            let given = name.to_ascii_lowercase();
+            given == known || given == known.replace('_', "-") || given == known.replace('_', "")
+        };
+        let others = [
+            ("typical_p", Self::TypicalP),
+            ("typ", Self::TypicalP),
+            ("nucleus", Self::TopP),
+            ("temp", Self::Temperature),
+            ("tfs", Self::TfsZ),
+        ];
+        Self::NAMES.iter().chain(&others).find(|(known, _)| is(known)).map(|&(_, kind)| kind)
+    }
+
+    /// The chain that llama.cpp's letters stand for.
+    ///
+    /// # Errors
+    /// The first character that is no sampler's letter.
+    pub fn from_letters(letters: &str) -> Result<Vec<Self>, char> {
+        letters.chars().map(|letter| Self::named(letter.encode_utf8(&mut [0; 4])).ok_or(letter)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samplers_are_known_by_every_name_that_llama_server_knows() {
+        for (name, kind) in SamplerKind::NAMES {
+            for spelt in [name.to_owned(), name.replace('_', "-"), name.replace('_', ""), name.to_uppercase()] {
+                assert_eq!(SamplerKind::named(&spelt), Some(kind), "{spelt}");
+            }
+        }
+        let others = [
+            ("typical_p", SamplerKind::TypicalP),
+            ("typical-p", SamplerKind::TypicalP),
+            ("Typ", SamplerKind::TypicalP),
+            ("nucleus", SamplerKind::TopP),
+            ("temp", SamplerKind::Temperature),
+            ("tfs", SamplerKind::TfsZ),
+        ];
+        for (name, kind) in others {
+            assert_eq!(SamplerKind::named(name), Some(kind), "{name}");
+        }
+        for unknown in ["", "top", "top_q", "top__k", "mirostat", "K", "q", " top_k"] {
+            assert_eq!(SamplerKind::named(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn letters_name_a_chain() {
+        let mut chain = SamplerKind::DEFAULT.to_vec();
+        assert_eq!(SamplerKind::from_letters("edskfypmxt"), Ok(chain.clone()));
+        chain.retain(|&kind| kind != SamplerKind::TfsZ);
+        assert_eq!(SamplerKind::from_letters("edskypmxt"), Ok(chain));
+        assert_eq!(
+            SamplerKind::from_letters("ttai"),
+            Ok("ttai".chars().map(|c| SamplerKind::named(&c.to_string()).unwrap()).collect())
+        );
+        assert_eq!(SamplerKind::from_letters("tqk"), Err('q'));
+    }
+}

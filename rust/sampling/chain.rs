@@ -1,0 +1,180 @@
+//! The steps between a row of logits and the draw: those that have an effect, in their order.
+
+use crate::request::{SamplerKind, SamplingParams, Token};
+use crate::sampling::candidates::Candidates;
+use crate::sampling::filters;
+use crate::sampling::history::{History, Penalty};
+use crate::sampling::infill::infill;
+use crate::sampling::lexicon::Lexicon;
+use crate::sampling::patches::Patches;
+use crate::sampling::row::Row;
+use crate::sampling::tail_free::tail_free;
+use crate::sampling::temperature::{self, Dynamic};
+use crate::sampling::top_n_sigma::{take_top_n_sigma, top_n_sigma};
+use crate::sampling::typical::typical;
+use crate::sampling::xtc::{MAX_THRESHOLD, Xtc};
+
+/// A step that has an effect.
+#[derive(Debug, Clone)]
+enum Step {
+    Penalize(Penalty),
+    TopNSigma(f32),
+    TopK(usize),
+    TailFree(f32),
+    Typical(f32),
+    TopP(f32),
+    MinP(f32),
+    Xtc(Box<Xtc>),
+    Temperature(f32),
+    DynamicTemperature(Dynamic),
+    Infill,
+}
+
+/// The steps, with what they remember of the sequence. The biases come before all of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Chain {
+    patches: Patches,
+    /// Penalties before all other steps: they patch the row, so that it need not be copied for them.
+    first: Vec<Penalty>,
+    /// What follows on them.
+    steps: Vec<Step>,
+    /// Whether the steps leave the likeliest token of the patched row, whatever they are, and nothing else.
+    is_greedy: bool,
+    min_keep: usize,
+    history: History,
+    lexicon: Lexicon,
+}
+
+impl Chain {
+    /// The chain of these kinds, less those that leave everything as it is. `n_ctx` is what a window of −1 stands for.
+    pub(crate) fn new(kinds: &[SamplerKind], params: &SamplingParams, seed: u32, lexicon: &Lexicon, n_ctx: u32) -> Self {
+        let history = History::new(params, kinds, lexicon, n_ctx);
+        let all = kinds.iter().filter_map(|&kind| Step::new(kind, params, seed));
+        let mut steps: Vec<Step> =
+            all.filter(|step| !matches!(step, Step::Penalize(penalty) if !history.has(*penalty))).collect();
+        let penalties = steps.iter().map_while(|step| if let Step::Penalize(penalty) = step { Some(*penalty) } else { None });
+        let first: Vec<Penalty> = penalties.collect();
+        steps.drain(..first.len());
+        // A temperature leaves the order as it is, and fewer logits are divided where the best are picked first.
+        if matches!(steps[..], [Step::Temperature(_), Step::TopK(_), ..]) {
+            steps.swap(0, 1);
+        }
+        let greedy_at = steps.iter().position(|step| matches!(step, Step::Temperature(temperature) if *temperature <= 0.0));
+        Self {
+            patches: Patches::new(params, lexicon.end_tokens()),
+            first,
+            is_greedy: greedy_at.is_some_and(|at| steps[..at].iter().all(Step::keeps_best)),
+            steps,
+            min_keep: params.min_keep as usize,
+            history,
+            lexicon: lexicon.clone(),
+        }
+    }
+
+    /// Tells the penalties about the prompt.
+    pub(crate) fn accept_prompt(&mut self, prompt: &[Token]) {
+        self.history.accept_prompt(prompt);
+    }
+
+    /// Tells the penalties about a token of the answer.
+    pub(crate) fn accept(&mut self, token: Token) {
+        self.history.accept(token);
+    }
+
+    /// Fills `candidates` with what the steps leave of a row of logits, one per token id.
+    pub(crate) fn apply(&mut self, logits: &[f32], candidates: &mut Candidates) {
+        let Self { patches, first, steps, min_keep, history, lexicon, .. } = self;
+        patches.begin(logits);
+        for &penalty in first.iter() {
+            history.patch(penalty, logits, patches);
+        }
+        let row = patches.row(logits);
+        if self.is_greedy {
+            return candidates.keep_best(row, 1);
+        }
+        let n_done = take(row, steps, *min_keep, candidates);
+        for step in &mut steps[n_done..] {
+            match step {
+                Step::Penalize(penalty) => history.penalize(*penalty, candidates),
+                Step::TopNSigma(n) => top_n_sigma(candidates, *n),
+                Step::TopK(k) => filters::top_k(candidates, *k),
+                Step::TailFree(z) => tail_free(candidates, *z, *min_keep),
+                Step::Typical(p) => typical(candidates, *p, *min_keep),
+                Step::TopP(p) => filters::top_p(candidates, *p, *min_keep),
+                Step::MinP(p) => filters::min_p(candidates, *p, *min_keep),
+                Step::Xtc(xtc) => xtc.apply(candidates, *min_keep),
+                Step::Temperature(temperature) => temperature::fixed(candidates, *temperature),
+                Step::DynamicTemperature(dynamic) => dynamic.apply(candidates),
+                Step::Infill => infill(candidates, &**lexicon),
+            }
+        }
+    }
+}
+
+/// Takes the candidates out of the row as the first steps would leave them, so that the row is not copied where that can be helped.
+/// Returns how many steps are done by that.
+fn take(row: Row<'_>, steps: &[Step], min_keep: usize, candidates: &mut Candidates) -> usize {
+    match *steps {
+        [Step::TopK(k), ..] => candidates.keep_best(row, k),
+        [Step::TopNSigma(n), ..] => take_top_n_sigma(candidates, row, n),
+        [Step::MinP(p), ..] if min_keep < 2 => candidates.keep_near_best(row, p.ln()),
+        // What min-p will not keep is after what it keeps, so top-p needs no more of it than its share of the sum.
+        [Step::TopP(p), Step::MinP(min_p), ..] if min_keep < 2 => {
+            candidates.keep_near_best(row, min_p.ln());
+            if let Some(best) = candidates.best() {
+                filters::top_p_of(candidates, p, min_keep, row.total_weight(best.logit));
+            }
+        }
+        _ => {
+            candidates.keep_all(row);
+            return 0;
+        }
+    }
+    1
+}
+
+impl Step {
+    /// The step of this kind; `None` where these parameters let it leave everything as it is. (Whether a penalty does is for
+    /// [`History::has`] to say.)
+    fn new(kind: SamplerKind, params: &SamplingParams, seed: u32) -> Option<Self> {
+        let p = params;
+        match kind {
+            SamplerKind::Penalties => Some(Self::Penalize(Penalty::Window)),
+            SamplerKind::Dry => Some(Self::Penalize(Penalty::Repetitions)),
+            SamplerKind::TopNSigma => (p.top_n_sigma > 0.0).then_some(Self::TopNSigma(p.top_n_sigma)),
+            SamplerKind::TopK => usize::try_from(p.top_k).ok().filter(|&k| k > 0).map(Self::TopK),
+            SamplerKind::TfsZ => (p.tfs_z < 1.0).then_some(Self::TailFree(p.tfs_z)),
+            SamplerKind::TypicalP => (p.typical_p < 1.0).then_some(Self::Typical(p.typical_p)),
+            SamplerKind::TopP => (p.top_p < 1.0).then_some(Self::TopP(p.top_p)),
+            SamplerKind::MinP => (p.min_p > 0.0).then_some(Self::MinP(p.min_p)),
+            SamplerKind::Xtc => {
+                let has_effect = p.xtc_probability > 0.0 && p.xtc_threshold <= MAX_THRESHOLD;
+                has_effect.then(|| Self::Xtc(Box::new(Xtc::new(p.xtc_probability, p.xtc_threshold, seed))))
+            }
+            SamplerKind::Temperature if p.dynatemp_range > 0.0 => {
+                Some(Self::DynamicTemperature(Dynamic::new(p.temperature, p.dynatemp_range, p.dynatemp_exponent)))
+            }
+            SamplerKind::Temperature => {
+                let is_neutral = p.temperature.to_bits() == 1.0_f32.to_bits();
+                (!is_neutral).then_some(Self::Temperature(p.temperature))
+            }
+            SamplerKind::Infill => Some(Self::Infill),
+            // It takes the place of the draw.
+            SamplerKind::AdaptiveP => None,
+        }
+    }
+
+    /// Whether the likeliest candidate is among those that it leaves, and still the likeliest.
+    fn keeps_best(&self) -> bool {
+        match self {
+            Self::TopNSigma(_)
+            | Self::TopK(_)
+            | Self::TailFree(_)
+            | Self::TopP(_)
+            | Self::MinP(_)
+            | Self::Temperature(_)
+            | Self::DynamicTemperature(_) => true,
+            Self::Penalize(_) | Self::Typical(_) | Self::Xtc(_) | Self::Infill => false,
+        }
+    }
+}

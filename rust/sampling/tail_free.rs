@@ -1,0 +1,77 @@
+//! Cuts off the tail of the distribution, where its curve has become flat.
+//!
+//! Source: Phénix and Egan, "Controlling Text Generation with Tail Free Sampling", 2019, as llama.cpp had it until October 2024: the
+//! candidates are sorted, and the second differences of their probabilities say how much the curve bends at each.
+
+use crate::sampling::candidates::Candidates;
+
+/// Below this the curve does not bend anywhere, and each candidate has the same part in it.
+const FLAT: f32 = 1e-6;
+
+/// Keeps the candidates before the one at which the curve has bent by more than the share `z` of all its bends; one at least, and
+/// `min_keep`. Of two candidates and fewer all are kept.
+pub(crate) fn tail_free(candidates: &mut Candidates, z: f32, min_keep: usize) {
+    if candidates.list.len() < 3 {
+        return;
+    }
+    candidates.sort_all();
+    let (_, probabilities) = candidates.softmax();
+    let bends: Vec<f32> = probabilities.windows(3).map(|p| ((p[0] - p[1]) - (p[1] - p[2])).abs()).collect();
+    let total: f32 = bends.iter().fold(0.0, |sum, bend| sum + bend);
+    #[expect(clippy::cast_precision_loss, reason = "llama.cpp's share was single precision")]
+    let even = 1.0 / bends.len() as f32;
+    let mut sum = 0.0_f32;
+    let tail = bends.iter().position(|bend| {
+        sum += if total > FLAT { bend / total } else { even };
+        sum > z
+    });
+    let Some(tail) = tail else { return };
+    // What is beyond the last bend is only cut off together with it.
+    let n_kept = tail.max(min_keep).max(1);
+    if n_kept < bends.len() {
+        candidates.truncate(n_kept);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Token;
+    use crate::sampling::row::Row;
+
+    fn kept(probabilities: &[f32], z: f32, min_keep: usize) -> Vec<Token> {
+        let logits: Vec<f32> = probabilities.iter().map(|p| p.ln()).collect();
+        let mut candidates = Candidates::default();
+        candidates.keep_all(Row { logits: &logits, patches: &[] });
+        tail_free(&mut candidates, z, min_keep);
+        candidates.list.iter().map(|candidate| candidate.token).collect()
+    }
+
+    // First differences 0.2, 0.15, 0.1, 0.04, 0; second ones 0.05, 0.05, 0.06, 0.04: shares 0.25, 0.25, 0.3, 0.2.
+    const PROBABILITIES: [f32; 6] = [0.02, 0.5, 0.3, 0.15, 0.05, 0.01];
+
+    #[test]
+    fn the_tail_begins_where_the_bends_sum_to_more_than_z() {
+        // The row sums to 1.03; sorted: 0.5, 0.3, 0.15, 0.05, 0.02, 0.01 with second differences 0.05, 0.05, 0.07, 0.02.
+        assert_eq!(kept(&PROBABILITIES, 0.3, 0), [1]);
+        assert_eq!(kept(&PROBABILITIES, 0.6, 0), [1, 2]);
+        assert_eq!(kept(&PROBABILITIES, 0.95, 0), [1, 2, 3]);
+    }
+
+    #[test]
+    fn one_is_left_at_least_and_min_keep() {
+        assert_eq!(kept(&PROBABILITIES, 0.0, 0), [1]);
+        assert_eq!(kept(&PROBABILITIES, 0.0, 3), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_share_of_one_and_two_candidates_keep_all() {
+        assert_eq!(kept(&PROBABILITIES, 1.1, 0).len(), 6);
+        assert_eq!(kept(&[0.9, 0.1], 0.0, 0), [0, 1]);
+    }
+
+    #[test]
+    fn a_flat_curve_is_cut_by_its_length() {
+        assert_eq!(kept(&[0.1; 10], 0.5, 0), [0, 1, 2, 3]);
+    }
+}

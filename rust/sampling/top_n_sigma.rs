@@ -1,0 +1,102 @@
+//! Keeps what lies within some standard deviations of the greatest logit.
+//!
+//! Source: Tang et al., "Top-nσ: Not All Logits Are You Need", 2024; sums and roundings are those of llama.cpp's `top_n_sigma`.
+
+use crate::sampling::candidates::Candidates;
+use crate::sampling::row::Row;
+
+/// Keeps the candidates whose logits are at most `n`, a number above 0, standard deviations below the greatest.
+pub(crate) fn top_n_sigma(candidates: &mut Candidates, n: f32) {
+    if candidates.n_all() < 2 {
+        return;
+    }
+    let logits = || candidates.list.iter().map(|candidate| candidate.logit);
+    let spread = logits().fold(Spread::default(), Spread::add);
+    let squares = logits().fold(0.0, |squares, logit| spread.add_square(squares, logit));
+    let floor = spread.floor(n, squares).max(f32::MIN);
+    let n_listed = candidates.list.len();
+    candidates.list.retain(|candidate| candidate.logit >= floor);
+    candidates.n_impossible += n_listed - candidates.list.len();
+}
+
+/// Takes the tokens of a whole row that [`top_n_sigma`] keeps of it.
+pub(crate) fn take_top_n_sigma(candidates: &mut Candidates, row: Row<'_>, n: f32) {
+    let spread = row.fold(Spread::default(), Spread::add);
+    let squares = row.fold(0.0, |squares, logit| spread.add_square(squares, logit));
+    let floor = if row.logits.len() < 2 { f32::MIN } else { spread.floor(n, squares) };
+    candidates.keep_above(row, floor);
+}
+
+/// What is known of logits after one pass.
+#[derive(Debug, Clone, Copy)]
+struct Spread {
+    greatest: f32,
+    total: f32,
+    n: f32,
+}
+
+impl Default for Spread {
+    fn default() -> Self {
+        Self { greatest: f32::NEG_INFINITY, total: 0.0, n: 0.0 }
+    }
+}
+
+impl Spread {
+    fn add(self, logit: f32) -> Self {
+        Self { greatest: self.greatest.max(logit), total: self.total + logit, n: self.n + 1.0 }
+    }
+
+    /// Squared in double precision and added up in single precision, as llama.cpp does.
+    #[expect(clippy::cast_possible_truncation, reason = "llama.cpp's sum is single precision")]
+    fn add_square(self, squares: f32, logit: f32) -> f32 {
+        let deviation = f64::from(logit - self.total / self.n);
+        (f64::from(squares) + deviation * deviation) as f32
+    }
+
+    fn floor(self, n_sigma: f32, squares: f32) -> f32 {
+        self.greatest - n_sigma * (squares / self.n).sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::Token;
+
+    /// What is left of these logits, by the row and by the list.
+    fn kept(logits: &[f32], n: f32) -> Vec<Token> {
+        let row = Row { logits, patches: &[] };
+        let (mut taken, mut cut) = (Candidates::default(), Candidates::default());
+        take_top_n_sigma(&mut taken, row, n);
+        cut.keep_all(row);
+        top_n_sigma(&mut cut, n);
+        assert_eq!((&taken.list, taken.n_impossible), (&cut.list, cut.n_impossible));
+        assert_eq!(cut.n_all(), logits.len());
+        cut.list.iter().map(|candidate| candidate.token).collect()
+    }
+
+    #[test]
+    fn what_is_too_many_deviations_below_the_best_goes() {
+        // The mean is 2 and the standard deviation 2.
+        let logits = [0.0, 4.0, 0.0, 4.0];
+        assert_eq!(kept(&logits, 1.9), [1, 3]);
+        assert_eq!(kept(&logits, 2.0), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn impossible_tokens_have_no_part_in_the_deviation() {
+        assert_eq!(kept(&[0.0, f32::NEG_INFINITY, 4.0, 0.0, f32::NAN, 4.0], 1.9), [2, 5]);
+    }
+
+    #[test]
+    fn one_token_or_none_stays_as_it_is() {
+        assert_eq!(kept(&[3.0], 0.1), [0]);
+        assert_eq!(kept(&[], 0.1), []);
+        assert_eq!(kept(&[f32::NAN, f32::NEG_INFINITY], 0.1), []);
+    }
+
+    #[test]
+    fn logits_without_bounds_do_not_empty_the_list() {
+        assert!(kept(&[1.0, f32::INFINITY, 2.0], 1.0).contains(&1));
+    }
+}
