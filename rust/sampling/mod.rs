@@ -4,12 +4,14 @@
 //! unless both top-k and min-p are off, and only the candidates are sorted.
 
 pub(crate) mod candidates;
+mod constrained;
 pub(crate) mod filters;
 mod logprobs;
 pub(crate) mod penalties;
 pub(crate) mod rng;
 pub mod threads;
 
+pub(crate) use constrained::draw_allowed;
 pub use logprobs::logprobs;
 pub use threads::Threads;
 
