@@ -11,10 +11,13 @@ use std::time::Duration;
 use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
 use crate::request::Token;
 
-/// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the others are printable characters.
+/// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the last is a new line, the others are printable characters.
 pub const N_VOCAB: usize = 96;
 /// Ends a text.
 pub const END: Token = 0;
+
+/// A new line.
+pub const NEWLINE: Token = 95;
 
 /// Never drawn, however likely.
 pub const SUPPRESSED: Token = 3;
@@ -202,10 +205,15 @@ impl FakeRunner {
     /// The token that follows `tokens` where sampling is greedy.
     #[must_use]
     pub fn next_token(tokens: &[Token]) -> Token {
-        let digest = tokens.iter().fold(0, |digest, &token| digest_of(digest, token));
-        let mut logits = row(digest, false);
+        let mut logits = Self::logits_after(tokens);
         logits[3] = f32::NEG_INFINITY;
         argmax(&logits)
+    }
+
+    /// The logits after `tokens`.
+    #[must_use]
+    pub fn logits_after(tokens: &[Token]) -> Vec<f32> {
+        row(tokens.iter().fold(0, |digest, &token| digest_of(digest, token)), false)
     }
 
     fn held_mut(&mut self, id: SequenceId) -> &mut Vec<Held> {
@@ -276,6 +284,8 @@ impl Runner for FakeRunner {
             None => false,
         };
         self.logits.clear();
+        let n_wanted = plan.rows.iter().filter(|row| row.wants_logits).count();
+        assert!(n_wanted <= self.sequences.len(), "{n_wanted} rows want logits, more than there are ids");
         let Some(cells) = self.find_cells(plan.rows.len()) else {
             return Err(DecodeError { reason: "the pool is full".into() });
         };
@@ -427,6 +437,7 @@ impl Runner for FakeRunner {
             END => {}
             1 => bytes.push(0xC3),
             2 => bytes.push(0xA9),
+            NEWLINE => bytes.push(b'\n'),
             token => bytes.push(u8::try_from(token + 29).expect("a token of the vocabulary")),
         }
     }
@@ -444,15 +455,15 @@ impl Runner for FakeRunner {
     }
 }
 
-/// The tokens of printable ASCII `text`.
+/// The tokens of ASCII `text` without control characters but new lines.
 ///
 /// # Panics
 /// Where `text` holds anything else.
 #[must_use]
 pub fn tokens_of(text: &str) -> Vec<Token> {
     let token = |byte: u8| {
-        assert!((32..=124).contains(&byte), "no token stands for byte {byte}");
-        Token::from(byte) - 29
+        assert!((32..124).contains(&byte) || byte == b'\n', "no token stands for byte {byte}");
+        if byte == b'\n' { NEWLINE } else { Token::from(byte) - 29 }
     };
     text.bytes().map(token).collect()
 }

@@ -32,13 +32,17 @@ RULES = {
     "errors name nobody": Rule("rust/error.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
     "only the server names litestar": Rule("python/weft", r"\blitestar\b", ("python/weft/server",)),
     "only serve.py names granian": Rule("python/weft", r"\bgranian\b", ("python/weft/serve.py",)),
-    "llama.cpp's dialect names no other": Rule("python/weft/server/llamacpp", r"\bserver(\.| import .*\b)openai\b"),
-    "openai's dialect names no other": Rule("python/weft/server/openai", r"\bserver(\.| import .*\b)llamacpp\b"),
-    "the cache's routes name no dialect": Rule("python/weft/server/cache", r"\bserver(\.| import .*\b)(llamacpp|openai)\b"),
+    "llama.cpp's dialect names no other": Rule("python/weft/server/llamacpp", r"\bserver(\.| import .*\b)(openai|seeds)\b"),
+    "openai's dialect names no other": Rule("python/weft/server/openai", r"\bserver(\.| import .*\b)(llamacpp|seeds)\b"),
+    "the seeds' dialects name no other": Rule("python/weft/server/seeds", r"\bserver(\.| import .*\b)(llamacpp|openai)\b"),
+    "the cache's routes name no dialect": Rule("python/weft/server/cache", r"\bserver(\.| import .*\b)(llamacpp|openai|seeds)\b"),
     "no dialect names the cache's routes": Rule(
         "python/weft/server/*", r"\bserver\.cache\b", ("python/weft/server/app.py", "python/weft/server/cache")
     ),
-    "schemas name only what dialects share": Rule("python/weft/server/*/schemas.py", r"\bweft\.(?!server\.(body|report)\b)"),
+    "schemas name only what dialects share": Rule(
+        "python/weft/server/*/*schemas.py", r"\bweft\.(?!server\.(body|report|chat\.schemas|openai\.schemas)\b)"
+    ),
+    "chats name no dialect": Rule("python/weft/server/chat", r"\bserver(\.| import .*\b)(llamacpp|openai|cache)\b"),
 }
 
 
@@ -78,6 +82,12 @@ def test_layer_names_only_what_it_may(rule: Rule) -> None:
             "python/weft/server/openai/routes.py",
             "from weft.server import llamacpp as other",
             id="openai",
+        ),
+        pytest.param(
+            "the seeds' dialects name no other",
+            "python/weft/server/seeds/routes.py",
+            "from weft.server.openai import translate",
+            id="seeds",
         ),
         pytest.param(
             "schemas name only what dialects share", "python/weft/server/x/schemas.py", "from weft.cli import main", id="schemas"

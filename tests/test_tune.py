@@ -161,7 +161,7 @@ def test_the_command_prints_a_table_and_keeps_the_choice(model: weft.Model) -> N
     ("argv", "code", "words"),
     [
         (["-m", "nowhere.gguf"], 1, "tune: cannot load the model nowhere.gguf: there is no such file"),
-        (["--port", "1"], 2, "unrecognized arguments: --port 1"),
+        (["--port", "1"], 2, "unknown argument --port"),
         (["-ctv", "q9"], 2, "argument -ctv"),
     ],
 )

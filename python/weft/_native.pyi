@@ -27,6 +27,8 @@ __all__ = [
     "Logprobs",
     "Model",
     "Prefix",
+    "Progress",
+    "PromptLogprobs",
     "RecentStep",
     "SavedPrefix",
     "Slot",
@@ -51,6 +53,13 @@ class Model:
         n_gpu_layers: int | None = None,
         use_mmap: bool = True,
         use_mlock: bool = False,
+        direct_io: bool = False,
+        check_tensors: bool = False,
+        devices: Sequence[str] | None = None,
+        split_mode: Literal["layer", "row", "none"] = "layer",
+        main_gpu: int | None = None,
+        tensor_split: Sequence[float] | None = None,
+        numa: Literal["distribute", "isolate", "numactl"] | None = None,
         on_progress: Callable[[float], object] | None = None,
     ) -> Model:
         """Loads a GGUF file. Blocks until all of it is read, without the GIL.
@@ -60,12 +69,21 @@ class Model:
             n_gpu_layers: Layers that go to the GPU; None is as many as there are.
             use_mmap: Maps the file instead of reading it.
             use_mlock: Keeps the weights from being swapped out.
+            direct_io: Reads the file past the operating system's cache where that is possible; then neither of the two above
+                counts.
+            check_tensors: Refuses a file with weights that are no numbers.
+            devices: Devices beside the CPU that take part, by ggml's names (`CUDA0`); None is all there are, an empty sequence
+                none.
+            split_mode: What each of several GPUs holds: layers, rows of every tensor, or with "none" one GPU all.
+            main_gpu: The GPU that holds all where nothing is split, and small tensors where rows are; None is the first, 0.
+            tensor_split: Each GPU's share, in proportion to their sum; None leaves the shares to llama.cpp.
+            numa: How threads are bound on a machine with several nodes of memory, once for the whole process; None is not at all.
             on_progress: Called with the fraction that is loaded, 0 to 1, on this thread. The load goes on if it raises; its first
                 exception is raised at the end.
 
         Raises:
-            ModelLoadError: The file is no model that can be run; `reason` says what is wrong with it.
-            InvalidConfig: `n_gpu_layers` is out of range.
+            ModelLoadError: The file is no model that can be run, or a device is not there; `reason` says what is wrong.
+            InvalidConfig: A number is out of range, or a name is unknown.
         """
 
     @property
@@ -118,6 +136,9 @@ class Model:
 
     def metadata(self) -> dict[str, str]:
         """Every key of the file's metadata with its value as text, arrays left out."""
+
+    def control_tokens(self) -> list[int]:
+        """Every token that has a spelling but is no part of a text, in order: what `parse_special` reads as tokens."""
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of a text. Works without the GIL, on this thread, at some 0.4 µs per byte.
@@ -384,6 +405,14 @@ class Limits:
     def max_queue(self) -> int:
         """Requests that may wait for a slot."""
 
+    @property
+    def forks_anywhere(self) -> bool:
+        """Whether a prompt may go on from any place of another that is cached: attention without a window.
+
+        Where not, `Request.snapshots_at` is worth giving: a state goes on only from where it was kept. A sliding window goes on
+        from where it still holds what it sees, and keeps no snapshots.
+        """
+
 @final
 class Choice:
     """How the steps of an engine are computed."""
@@ -510,9 +539,13 @@ class Completions:
     def n_prompt(self) -> int:
         """The prompt's length in tokens."""
 
+    @property
+    def request_id(self) -> int:
+        """Counts requests in order of submission, from 0; `Slot.request_id` names the same request."""
+
     def __aiter__(self) -> Self: ...
-    def __anext__(self) -> Coroutine[Any, Any, Token | Finished]:
-        """The next event of any branch. Nothing waits where one is ready.
+    def __anext__(self) -> Coroutine[Any, Any, Token | Finished | Progress | PromptLogprobs]:
+        """The next event of any branch, or of the prompt where the request asks for it. Nothing waits where one is ready.
 
         Raises:
             StopAsyncIteration: Every branch has finished, or the stream was closed.
@@ -522,7 +555,7 @@ class Completions:
             RuntimeError: No asyncio event loop runs on this thread.
         """
 
-    def next_batch(self) -> Coroutine[Any, Any, list[Token | Finished]]:
+    def next_batch(self) -> Coroutine[Any, Any, list[Token | Finished | Progress | PromptLogprobs]]:
         """Every event that is ready, in order, at least one, at most 4,096; an empty list at the end. Cheaper than one by one.
 
         Raises:
@@ -578,11 +611,11 @@ class Logprobs:
 
     @property
     def chosen(self) -> Logprob:
-        """Of the token that was drawn."""
+        """Of the token that was drawn, or that the prompt has there."""
 
     @property
     def top(self) -> list[Logprob]:
-        """Of the `n_probs` most likely tokens, most likely first."""
+        """Of the `n_probs` most likely tokens, or of `prompt_logprobs` many, most likely first."""
 
 @final
 class Logprob:
@@ -605,6 +638,48 @@ class Logprob:
         """Natural logarithm of its probability, 0 or less."""
 
 @final
+class PromptLogprobs:
+    """Log-probabilities of a stretch of the prompt, where `Request.prompt_logprobs` asks for them.
+
+    The stretches come in order, once for all branches, and before the first token.
+    """
+
+    __match_args__ = ("start", "logprobs")
+
+    @property
+    def start(self) -> int:
+        """The stretch begins with this token of the prompt."""
+
+    @property
+    def logprobs(self) -> list[Logprobs | None]:
+        """Of each token after all those before it; None for the prompt's first, which comes after nothing."""
+
+@final
+class Progress:
+    """How far a prompt is computed, where `Request.report_progress` asks for it.
+
+    Told when the request starts in a slot, and after each decode that computed a part of the prompt.
+    """
+
+    __match_args__ = ("n_prompt", "n_cached", "n_processed", "ms")
+
+    @property
+    def n_prompt(self) -> int:
+        """The prompt's length in tokens."""
+
+    @property
+    def n_cached(self) -> int:
+        """Of these, found computed."""
+
+    @property
+    def n_processed(self) -> int:
+        """Computed by now, those that were found included."""
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds since the start in a slot."""
+
+@final
 class Finished:
     """The end of one branch: exactly one per branch, after its last token."""
 
@@ -622,8 +697,8 @@ class Finished:
     def reason(self) -> Literal["end", "stop", "length", "context_full"]:
         """Why it ended.
 
-        "end": the model drew an end token. "stop": the text reached a stop string. "length": `max_tokens` was reached.
-        "context_full": the context was full before that.
+        "end": the model drew an end token. "stop": the text reached a stop string. "length": a limit of the request was reached:
+        `max_tokens`, `max_predict_ms` or `n_indent`. "context_full": the context was full before that.
         """
 
     @property
@@ -633,6 +708,10 @@ class Finished:
     @property
     def usage(self) -> Usage:
         """What it cost."""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the context was full: tokens were dropped to go on, or there was no room for another one."""
 
     @property
     def made(self) -> Prefix | SavedPrefix | None:
@@ -965,5 +1044,5 @@ class Slot:
         """Tokens drawn."""
 
     @property
-    def n_remaining(self) -> int:
-        """Tokens that it may still draw."""
+    def n_remaining(self) -> int | None:
+        """Tokens that it may still draw; None is no limit, in a context that is shifted."""

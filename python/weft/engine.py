@@ -14,6 +14,7 @@ from weft import _native, tasks, tuning
 from weft._native import CachedNode, Choice, Completions, Limits, Model, Prefix, RecentStep, Slot, Stats
 from weft.completion import Completion
 from weft.errors import EngineStopped, InvalidConfig
+from weft.placement import Placement
 from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
 
@@ -74,6 +75,7 @@ class Engine:
         mmap: Maps the file instead of reading it.
         mlock: Keeps the weights from being swapped out.
         on_progress: Called with the fraction that is loaded, 0 to 1, on the event loop that awaits `start`.
+        placement: Where the weights go on a machine with several GPUs or nodes of memory; see `weft.placement.Placement`.
     """
 
     def __init__(
@@ -98,12 +100,15 @@ class Engine:
         mmap: bool = True,
         mlock: bool = False,
         on_progress: Callable[[float], object] | None = None,
+        **placement: Unpack[Placement],
     ) -> None:
         self._path = DEMO_MODEL if model is None else os.fspath(model)
         self._on_progress = on_progress
 
         def load(on_progress: Callable[[float], object] | None) -> _native.Engine:
-            loaded = Model.load(self._path, n_gpu_layers=gpu_layers, use_mmap=mmap, use_mlock=mlock, on_progress=on_progress)
+            loaded = Model.load(
+                self._path, n_gpu_layers=gpu_layers, use_mmap=mmap, use_mlock=mlock, on_progress=on_progress, **placement
+            )
             kept = None
             if tuned:
                 kept = tuning.read(tuning.tune_file(loaded, gpu_layers=gpu_layers, type_k=cache_type_k, type_v=cache_type_v))

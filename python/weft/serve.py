@@ -9,28 +9,32 @@ import logging
 import logging.config
 import os
 import signal
-import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import fields
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import Pipe, parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from granian.constants import Interfaces
+from granian.constants import Interfaces, SSLProtocols
+from granian.http import HTTP1Settings
 from granian.log import LogLevels
+from granian.server.embed import Server as EmbeddedServer
 from granian.server.mp import MPServer
 
 from weft.engine import DEMO_MODEL, Engine
 from weft.errors import EngineStopped, InvalidConfig
+from weft.listening import Address, CannotListenError, claim, tls
+from weft.logs import log_config
 from weft.progress import bar
 from weft.server import create_app
 from weft.server.app import Application
-from weft.settings import Settings
+from weft.server.auth import keys_of
+from weft.settings import Settings, table
 
 __all__ = ["serve"]
 
@@ -43,47 +47,84 @@ READY = "ready"
 STOP = "stop"
 """What the supervisor tells a worker."""
 
+HEADER_S = 30
+"""Most seconds that the head of a request may take, and that a connection may be idle between two requests of HTTP/1.1; a shorter
+`--timeout` makes it less. (Granian leaves a connection open on which nothing was ever sent.)"""
+
 KILL_AFTER_S = 1
 """A worker that has not ended this long after it was told to is killed: SIGTERM is to end the server within two seconds."""
 
-_LEVELS = {0: logging.ERROR, 1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.INFO, 5: logging.DEBUG}
 
+def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
+    """Serves until SIGTERM, SIGINT or SIGHUP. Returns the exit code: 0 then, 1 if it could not serve.
 
-def serve(settings: Settings) -> int:
-    """Serves until SIGTERM, SIGINT or SIGHUP. Returns the exit code: 0 then, 1 if it could not serve."""
-    log_config = _log_config(settings.verbosity)
-    logging.config.dictConfig(log_config)
+    `warnings` are about the settings, and are said first.
+    """
+    config = log_config(settings)
     try:
-        address, claim = _claim(settings.host, settings.port)
-    except OSError as error:
-        logger.error("cannot listen on %s:%d: %s", settings.host, settings.port, error.strerror or error)
+        logging.config.dictConfig(config)
+    except ValueError as error:  # What could not be opened is its cause's.
+        logger.error("cannot log to %s: %s", settings.log_file, error.__cause__ or error)
         return 1
-    with claim:
-        return _supervise(settings, address, log_config)
+    for warning in warnings:
+        logger.warning("%s", warning)
+    try:
+        # Read once: a worker that is started again has the same keys.
+        settings = replace(settings, api_keys=keys_of(settings), api_key_file=None)
+        certificate = tls(settings)
+        addresses, claims = claim(settings)
+    except (InvalidConfig, CannotListenError) as error:
+        logger.error("%s", _reason(error))
+        return 1
+    with claims:
+        return _supervise(settings, [_Place(address, certificate) for address in addresses], config)
 
 
-def _supervise(settings: Settings, address: str, log_config: dict[str, Any]) -> int:
+@dataclass(frozen=True)
+class _Place:
+    """One place to listen at, as Granian is told of it."""
+
+    address: Address
+    certificate: tuple[Path, Path] | None
+    """The files of the key and the certificate."""
+
+    @property
+    def url(self) -> str:
+        return self.address.url(is_tls=self.certificate is not None)
+
+    def granian(self, settings: Settings, config: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of either of Granian's servers."""
+        key, certificate = self.certificate or (None, None)
+        return {
+            "address": self.address.host,
+            "port": self.address.port,
+            "uds": self.address.path,
+            "websockets": False,
+            # Granian stops reading new requests at this many; a full queue is to be answered 429 before that.
+            "backpressure": settings.max_queue + 1024,
+            "http1_settings": HTTP1Settings(header_read_timeout=min(HEADER_S, settings.timeout_s) * 1000),
+            "ssl_key": key,
+            "ssl_cert": certificate,
+            # As llama-server, whose clients may be older than 1.3.
+            "ssl_protocol_min": SSLProtocols.tls12,
+            "log_dictconfig": config,
+            "log_level": LogLevels.debug if settings.verbosity >= 5 else LogLevels.error,
+        }
+
+
+def _supervise(settings: Settings, places: Sequence[_Place], config: dict[str, Any]) -> int:
     if settings.model is None:
         logger.info("serving the demo model, %s; give another with -m", Path(DEMO_MODEL).name)
     ours, workers = Pipe()
     server = _Server(
-        "weft",
-        address=address,
-        port=settings.port,
-        interface=Interfaces.ASGI,
-        websockets=False,
-        # Granian stops reading new requests at this many; a full queue is to be answered 429 before that.
-        backpressure=settings.max_queue + 1024,
-        workers_kill_timeout=KILL_AFTER_S,
-        log_dictconfig=log_config,
-        log_level=LogLevels.debug if settings.verbosity >= 5 else LogLevels.error,
+        "weft", interface=Interfaces.ASGI, workers_kill_timeout=KILL_AFTER_S, **places[0].granian(settings, config)
     )
     server.line = ours
     server.is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     supervision = _Supervision(server)
     supervision.start()
     try:
-        server.serve(target_loader=partial(_worker, settings, workers), wrap_loader=False)
+        server.serve(target_loader=partial(_worker, settings, places, config, workers), wrap_loader=False)
     except SystemExit:
         # Granian's way to say that a worker has died for good, or was stopped by the same Ctrl-C as the supervisor.
         if not server.interrupt_signal:
@@ -144,7 +185,7 @@ class _Supervision(threading.Thread):
             return None
 
 
-def _worker(settings: Settings, line: Connection) -> Callable[..., Any]:
+def _worker(settings: Settings, places: Sequence[_Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
     """The application, made in the worker process."""
     line.send(LOADING)
     # A terminal that closes tells every process; what is to happen then, the supervisor decides.
@@ -169,6 +210,13 @@ def _worker(settings: Settings, line: Connection) -> Callable[..., Any]:
         max_token_gap_ms=settings.max_token_gap_ms,
         mmap=settings.mmap,
         mlock=settings.mlock,
+        direct_io=settings.direct_io,
+        check_tensors=settings.check_tensors,
+        devices=settings.devices,
+        split_mode=settings.split_mode,
+        main_gpu=settings.main_gpu,
+        tensor_split=settings.tensor_split,
+        numa=settings.numa,
         on_progress=bar(f"loading {Path(settings.model or DEMO_MODEL).name}") if settings.verbosity >= 3 else None,
     )
 
@@ -181,31 +229,61 @@ def _worker(settings: Settings, line: Connection) -> Callable[..., Any]:
         line.send(READY)
         limits = engine.limits
         logger.info(
-            "ready after %.1f s: %d slots, %d tokens of context, at most %d for one completion; http://%s:%d",
+            "ready after %.1f s: %d slots, %d tokens of context, at most %d for one completion; %s",
             time.monotonic() - began,
             limits.n_slots,
             limits.n_ctx,
             limits.n_ctx_slot,
-            f"[{settings.host}]" if ":" in settings.host else settings.host,
-            settings.port,
+            ", ".join(place.url for place in places),
         )
 
     # Granian has made the worker's loop current, and runs it when it has the application.
     loop = asyncio.get_event_loop()
     # With its engine dead the process is of no use: it ends, and the supervisor starts another.
-    app = create_app(engine, settings, on_started=on_started, on_died=partial(os._exit, 1))
+    app = create_app(
+        engine,
+        settings,
+        on_started=on_started,
+        on_died=partial(os._exit, 1),
+        beside=partial(_listen_also, places[1:], settings, config, line),
+    )
     threading.Thread(target=_stop_when_told, args=(line, app, loop), name="weft-line", daemon=True).start()
     return app
+
+
+@asynccontextmanager
+async def _listen_also(
+    places: Sequence[_Place], settings: Settings, config: dict[str, Any], line: Connection, app: Application
+) -> AsyncIterator[None]:
+    """Serves at the places beside the first, in the same process and on the same loop: Granian's worker has one."""
+    serving: dict[asyncio.Task[None], EmbeddedServer] = {}
+    for place in places:
+        if place.address.path is not None:
+            # A worker that crashed has left it behind.
+            place.address.path.unlink(missing_ok=True)
+        server = EmbeddedServer(app, interface=Interfaces.ASGINL, **place.granian(settings, config))
+        task = asyncio.create_task(server.serve())
+        task.add_done_callback(partial(_tell_failure, place, line))
+        serving[task] = server
+    yield
+    for server in serving.values():
+        server.stop()  # type: ignore[no-untyped-call]
+    if serving:
+        await asyncio.wait(serving, timeout=KILL_AFTER_S / 2)
+
+
+def _tell_failure(place: _Place, line: Connection, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        line.send(f"cannot listen on {place.address.name}: {str(error).partition(chr(10))[0]}")
 
 
 def _reason(error: Exception) -> str:
     """What keeps the engine from starting; a setting is named as a user spells it."""
     if not isinstance(error, InvalidConfig):
         return str(error)
-    flags = {field.name: field.metadata["flag"] for field in fields(Settings)}
-    if (flag := flags.get(error.param)) is None:
+    if (flag := table().get(error.param)) is None:
         return str(error)
-    spelt = "/".join((*flag.names, *flag.constants))
+    spelt = "/".join(flag.spellings)
     if error.param in error.message:
         return error.message.replace(error.param, spelt)
     return f"{spelt}: {error.message}"
@@ -224,34 +302,3 @@ def _stop_when_told(line: Connection, app: Application, loop: asyncio.AbstractEv
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _claim(host: str, port: int) -> tuple[str, socket.socket]:
-    """The numeric address of `host`, if nobody listens there, and a claim on it that holds until it is closed.
-
-    Granian would listen beside whoever does (SO_REUSEPORT), and each would get some of the connections. Trying to listen finds
-    strangers; the claim, a name that one process at a time can have, finds a server like this one that does not listen yet.
-    """
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    claim = socket.socket(socket.AF_UNIX)
-    try:
-        # The zero makes it a name without a file (unix(7), abstract sockets), which goes with the process.
-        claim.bind(f"\0weft-{address[0]}-{port}")
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            probe.listen(1)
-    except OSError:
-        claim.close()
-        raise
-    return str(address[0]), claim
-
-
-def _log_config(verbosity: int) -> dict[str, Any]:
-    """One handler for all: what is logged goes to standard error."""
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(message)s", "datefmt": "%H:%M:%S"}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "plain"}},
-        "root": {"level": _LEVELS[verbosity], "handlers": ["stderr"]},
-        "loggers": {"_granian": {}},
-    }

@@ -30,7 +30,13 @@ def tune(settings: Settings) -> int:
     began = time.monotonic()
     try:
         model = Model.load(
-            path, n_gpu_layers=settings.gpu_layers, use_mmap=settings.mmap, use_mlock=settings.mlock, on_progress=bar("loading")
+            path,
+            n_gpu_layers=settings.gpu_layers,
+            use_mmap=settings.mmap,
+            use_mlock=settings.mlock,
+            direct_io=settings.direct_io,
+            numa=settings.numa,
+            on_progress=bar("loading"),
         )
         tuned = Tuned.measure(model, type_k=type_k, type_v=type_v, budget_s=BUDGET_S, on_progress=bar("timing "))
     except WeftError as error:

@@ -290,18 +290,19 @@ impl KvCache {
     }
 
     /// Keeps the whole state after the first tokens of the path of `id`, which runs and has computed exactly `n_tokens` tokens,
-    /// with the logits after them. `false` where the store has no room for it.
-    pub fn add_snapshot(&mut self, id: SequenceId, n_tokens: u32, bytes: Box<[u8]>, logits: Arc<[f32]>) -> bool {
+    /// with the logits after them, where they are known. `false` where the store has no room for it.
+    pub fn add_snapshot(&mut self, id: SequenceId, n_tokens: u32, bytes: Box<[u8]>, logits: Option<Arc<[f32]>>) -> bool {
         let node = self.cut_at(id, n_tokens);
-        let n_bytes = (bytes.len() + size_of_val(&*logits)) as u64;
-        if self.tree.node(node).stored.is_some() {
+        let n_bytes = (bytes.len() + logits.as_deref().map_or(0, size_of_val)) as u64;
+        let lacks_logits = |piece| logits.is_some() && self.store.piece(piece).logits.is_none();
+        if self.tree.node(node).stored.is_some_and(|piece| !lacks_logits(piece)) {
             return true;
         }
         if !self.make_room_in_store(id, n_tokens, n_bytes, Why::Pressed) {
             return false;
         }
         let node = self.cut_at(id, n_tokens);
-        self.keep(node, 0..n_tokens, bytes, Some(logits), 0);
+        self.keep(node, 0..n_tokens, bytes, logits, 0);
         true
     }
 

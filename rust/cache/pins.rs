@@ -153,7 +153,12 @@ impl KvCache {
 
     /// As [`KvCache::unpin`], for a sequence that will come back.
     pub fn reserve(&mut self, id: SequenceId) -> Reservation {
-        let node = self.cut_at(id, self.n_held(id));
+        self.reserve_first(id, self.n_held(id))
+    }
+
+    /// As [`KvCache::reserve`], where it comes back for the first `n_kept` tokens of what it has computed.
+    pub fn reserve_first(&mut self, id: SequenceId, n_kept: u32) -> Reservation {
+        let node = self.cut_at(id, n_kept);
         self.tree.change_upwards(node, |node| node.n_reserved += 1);
         self.unpin(id);
         self.refresh_upwards(node);

@@ -488,7 +488,7 @@ fn a_state_is_found_only_where_it_was_kept() {
     let mut bench = Bench::new(100, 8, Forks::AtEnd, Some(1 << 20));
     let id = bench.write(&text(1, 20)).unwrap();
     let bytes = bench.shadow.save(id, 0..20).bytes;
-    assert!(bench.cache.add_snapshot(id, 20, bytes, [1.0, 2.0].into()));
+    assert!(bench.cache.add_snapshot(id, 20, bytes, Some([1.0, 2.0].into())));
     bench.grow(id, &[7, 8, 9]);
     assert_eq!(bench.find(&[text(1, 20), vec![7]].concat(), 16).n_tokens(), 20);
     assert_eq!(bench.find(&[text(1, 20), vec![7, 8, 9, 1]].concat(), 16).n_pool, 23);

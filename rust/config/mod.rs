@@ -1,6 +1,7 @@
 //! Every knob: what a user may ask for, and the numbers that are settled from it when a model is loaded.
 
 mod choice;
+mod placement;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 
 pub use choice::{Choice, Machine, Tuned};
+pub use placement::{Numa, Placement, Split};
 
 /// Slots where none are asked for; each of them may use the whole pool.
 pub const DEFAULT_SLOTS: u32 = 8;
@@ -41,7 +43,8 @@ const DEFAULT_STORE: u64 = 8192 << 20;
 const DEFAULT_POOL: u64 = 32_768;
 
 /// Which file, and where its weights go.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct ModelConfig {
     /// The GGUF file; of a split model, its first part.
     pub path: PathBuf,
@@ -51,6 +54,28 @@ pub struct ModelConfig {
     pub use_mmap: bool,
     /// Keeps the weights from being swapped out.
     pub use_mlock: bool,
+    /// Reads the file past the operating system's cache where that is possible; then neither of the two above counts.
+    pub use_direct_io: bool,
+    /// Refuses a file with weights that are no numbers.
+    pub check_tensors: bool,
+    /// Which devices hold what.
+    pub placement: Placement,
+}
+
+impl ModelConfig {
+    /// The file at `path`, mapped, on all devices there are.
+    #[must_use]
+    pub fn at(path: PathBuf) -> Self {
+        Self {
+            path,
+            n_gpu_layers: None,
+            use_mmap: true,
+            use_mlock: false,
+            use_direct_io: false,
+            check_tensors: false,
+            placement: Placement::default(),
+        }
+    }
 }
 
 /// Whether attention runs as one fused kernel.

@@ -6,7 +6,8 @@ use std::time::Instant;
 use crate::cache::{MIN_SHARED, Match, Wanted, common_prefix};
 use crate::engine::job::{Awaits, Job};
 use crate::engine::runner::{Forks, Runner, SequenceId};
-use crate::engine::sequence::{Running, Sequence};
+use crate::engine::running::Running;
+use crate::engine::sequence::Sequence;
 use crate::engine::worker::{Preempted, Reserved, Worker};
 use crate::request::{SavedPrefix, Task};
 
@@ -90,6 +91,7 @@ impl<R: Runner> Worker<R> {
         let (n_pool, n_found) = (matched.n_pool, matched.n_tokens());
         let sequence = Sequence::new(request_id, job, self.limits.n_ctx_slot, self.runner.end_tokens(), now);
         let place = self.run_in(slot, sequence, matched);
+        self.tell_start(place);
         self.count_found(request_id, n_pool, n_found);
         let turn = self.next_turn();
         let job = self.jobs.get_mut(&request_id).expect("it was found above");
@@ -126,7 +128,7 @@ impl<R: Runner> Worker<R> {
     /// Gives the oldest preempted sequence a slot again.
     fn resume(&mut self) -> bool {
         let Preempted { sequence, .. } = &self.preempted[0];
-        let (request_id, n_more) = (sequence.request_id, sequence.n_remaining().min(MARGIN));
+        let (request_id, n_more) = (sequence.request_id, margin(sequence));
         let variant = self.jobs[&request_id].variant.clone();
         let Preempted { sequence, .. } = &self.preempted[0];
         self.cache.touch(&variant, &sequence.tokens);
@@ -134,8 +136,8 @@ impl<R: Runner> Worker<R> {
             return false;
         }
         let Preempted { sequence, .. } = &self.preempted[0];
-        let n = sequence.n_tokens();
-        let wanted = Wanted { variant: &variant, tokens: &sequence.tokens, at_least: 1, at_most: n - 1, takes_logits: false };
+        let at_most = sequence.most_found();
+        let wanted = Wanted { variant: &variant, tokens: &sequence.tokens, at_least: 1, at_most, takes_logits: false };
         let matched = self.look_up(&wanted);
         if !self.fits(sequence.tokens.len(), &matched, n_more) {
             return false;
@@ -155,6 +157,9 @@ impl<R: Runner> Worker<R> {
         let needs_logits = job.task == Task::Complete;
         let whole = if job.prompt_logits.is_some() { self.find_whole(job) } else { None };
         whole.unwrap_or_else(|| {
+            if !job.uses_cache() {
+                return Match::default();
+            }
             let wanted = Wanted {
                 variant: &job.variant,
                 tokens: &job.prompt,
@@ -179,7 +184,8 @@ impl<R: Runner> Worker<R> {
 
     /// The running sequence that is computing more of a prompt than the `n_known` tokens that are known, if it is worth a wait.
     fn worth_awaiting(&self, job: &Job, n_known: u32) -> Option<Awaits> {
-        if job.prompt_logits.is_some() || matches!(job.task, Task::Save { computes: false } | Task::Load(_)) {
+        let is_known = job.prompt_logits.is_some() || matches!(job.task, Task::Save { computes: false } | Task::Load(_));
+        if is_known || !job.uses_cache() {
             return None;
         }
         let forks = self.runner.memory().forks;
@@ -190,14 +196,26 @@ impl<R: Runner> Worker<R> {
             let n_common = common_prefix(tokens, &job.prompt);
             let n_tokens = match forks {
                 Forks::Anywhere | Forks::InWindow => n_common.min(n - 1),
-                // A state is only kept at the end of a prompt.
-                Forks::AtEnd if n_common == running.sequence.n_prompt && self.cache.has_store() => n_common,
-                Forks::AtEnd => return None,
+                Forks::AtEnd => self.last_snapshot(running, n_common, n)?,
             };
             let is_more = n_tokens >= n_known + MIN_SHARED && n_tokens > running.n_held && owner.variant == job.variant;
             is_more.then(|| Awaits { owner: running.sequence.age(), n_tokens, n_known })
         });
         ahead.max_by_key(|awaits| awaits.n_tokens)
+    }
+
+    /// Where a sequence that is computing its prompt will keep the last snapshot of use to a prompt of `n` tokens of which it has
+    /// the first `n_common`. Only that at its prompt's end has the logits that all of a prompt needs.
+    fn last_snapshot(&self, running: &Running, n_common: u32, n: u32) -> Option<u32> {
+        let n_prompt = running.sequence.n_prompt;
+        if running.sequence.n_predicted() > 0 || !self.cache.has_store() {
+            return None;
+        }
+        let earlier = || {
+            let places = &self.jobs[&running.sequence.request_id].snapshots_at;
+            places.iter().rfind(|&&at| at <= n_common && at < n).copied()
+        };
+        if n_common == n_prompt { Some(n_prompt) } else { earlier() }
     }
 
     /// Counts where the first `n_found` tokens of a prompt came from, each of them once.
@@ -220,8 +238,7 @@ impl<R: Runner> Worker<R> {
             return true;
         }
         let n_needed = n_tokens - matched.n_pool as usize;
-        let n_promised: u32 =
-            self.running.iter().map(|running| running.n_uncomputed() + running.sequence.n_remaining().min(MARGIN)).sum();
+        let n_promised: u32 = self.running.iter().map(|running| running.n_uncomputed() + margin(&running.sequence)).sum();
         let n_kept = self.cache.n_evictable_in(matched);
         n_needed + (n_promised + n_more) as usize + n_kept <= self.cache.n_free() + self.cache.n_evictable()
     }
@@ -285,8 +302,13 @@ impl<R: Runner> Worker<R> {
             return;
         }
         let place = self.cache.reserve(id);
-        let at = self.preempted.partition_point(|other| other.sequence.age() < sequence.age());
-        self.preempted.insert(at, Preempted { sequence, reservation: Reserved { place, slot } });
+        self.wait_to_resume(Preempted { sequence, reservation: Reserved { place, slot } });
+    }
+
+    pub(super) fn wait_to_resume(&mut self, preempted: Preempted) {
+        let age = preempted.sequence.age();
+        let at = self.preempted.partition_point(|other| other.sequence.age() < age);
+        self.preempted.insert(at, preempted);
     }
 
     /// Keeps the cells of prompts that are computed and that further branches wait for.
@@ -331,4 +353,9 @@ impl<R: Runner> Worker<R> {
         self.release_holder(request_id);
         self.jobs.remove(&request_id)
     }
+}
+
+/// Cells that a sequence is expected to take beside those of its tokens.
+fn margin(sequence: &Sequence) -> u32 {
+    sequence.n_remaining().map_or(MARGIN, |n| n.min(MARGIN))
 }

@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::engine::runner::Runner;
-use crate::engine::sequence::{Drawn, Running, Sequence};
+use crate::engine::running::Running;
+use crate::engine::sequence::{Drawn, Sequence};
 use crate::engine::worker::Worker;
 use crate::request::{Event, FinishReason, Finished, Made, Task};
 
 /// Most rows that are chosen from at once. The list of them lies on the stack, and so many keep every thread busy.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 
 impl<R: Runner> Worker<R> {
-    /// Draws a token for every sequence whose last one was computed.
+    /// Tells what a decode found out about prompts, and draws a token for every sequence whose last one was computed.
     pub(super) fn draw(&mut self) {
         let started = Instant::now();
+        self.tell_of_prompts();
         self.choose(started);
         let chosen = Instant::now();
         self.show_chosen(chosen);
@@ -25,6 +27,7 @@ impl<R: Runner> Worker<R> {
             let reason = running.end.take().expect("it was taken out because it has one");
             self.finish(&running, reason, None);
         }
+        self.shift_full();
     }
 
     /// Chooses the tokens, several rows at once. Sequences that draw none end `now`.
@@ -101,9 +104,12 @@ impl<R: Runner> Worker<R> {
             job.events.extend(event.map(Event::Token));
             finished
         });
-        if let Some(reason) = reason {
-            let running = self.running.remove(place);
-            self.finish(&running, reason, None);
+        match reason {
+            Some(reason) => {
+                let running = self.running.remove(place);
+                self.finish(&running, reason, None);
+            }
+            None => self.shift_full(),
         }
     }
 
@@ -116,11 +122,12 @@ impl<R: Runner> Worker<R> {
 
     /// As [`Worker::finish`], where slot and path were left already.
     pub(super) fn finish_idle(&mut self, running: &Running, reason: FinishReason, made: Option<Made>) {
-        let Running { sequence, slot, .. } = running;
+        let Running { sequence, slot, n_held, .. } = running;
         let job = self.jobs.get_mut(&sequence.request_id).expect("a job outlives its sequences");
         job.n_running -= 1;
         job.n_finished += 1;
-        let (usage, made) = (sequence.usage(), made.map(Box::new));
-        job.events.push(Event::Finished(Finished { index: sequence.index, slot: *slot, reason, usage, made }));
+        let is_truncated = sequence.is_truncated() || reason == FinishReason::ContextFull;
+        let (index, usage, made) = (sequence.index, sequence.usage(*n_held), made.map(Box::new));
+        job.events.push(Event::Finished(Finished { index, slot: *slot, reason, usage, is_truncated, made }));
     }
 }

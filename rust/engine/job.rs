@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crate::cache::Variant;
 use crate::engine::runner::SequenceId;
 use crate::engine::stream::Sender;
-use crate::request::{Event, Request, SamplingParams, SharedConstraint, Task, Token};
+use crate::request::{ContextShift, Event, Request, SamplingParams, SharedConstraint, Task, Token};
 
 /// A request, from its submission to the end of its last branch.
 pub(crate) struct Job {
@@ -16,6 +17,14 @@ pub(crate) struct Job {
     pub(crate) stops: Arc<[String]>,
     pub(crate) seed: u32,
     pub(crate) sampling: SamplingParams,
+    pub(crate) context_shift: Option<ContextShift>,
+    pub(crate) max_predict_time: Option<Duration>,
+    pub(crate) n_indent: u32,
+    uses_cache: bool,
+    pub(crate) prompt_logprobs: Option<u32>,
+    pub(crate) reports_progress: bool,
+    /// Where its prompt's state is kept, besides at its end.
+    pub(crate) snapshots_at: Vec<u32>,
     pub(crate) constraint: Option<SharedConstraint>,
     /// How its prompt is computed.
     pub(crate) variant: Variant,
@@ -44,6 +53,7 @@ pub(crate) struct Job {
 impl Job {
     pub(crate) fn new(request: Request, sender: Sender, waiting: Waiting) -> Self {
         let Request { prompt, n, max_tokens, stop, seed, sampling, constraint, slot, task, .. } = request;
+        let Request { context_shift, max_predict_time, n_indent, uses_cache, prompt_logprobs, reports_progress, .. } = request;
         Self {
             prompt: prompt.into_tokens(),
             n,
@@ -51,6 +61,13 @@ impl Job {
             stops: stop.into(),
             seed,
             sampling,
+            context_shift,
+            max_predict_time,
+            n_indent,
+            uses_cache,
+            prompt_logprobs,
+            reports_progress,
+            snapshots_at: request.snapshots_at,
             constraint,
             variant: Variant::default(),
             slot,
@@ -86,6 +103,11 @@ impl Job {
     /// Whether `slot` holds what its sequence leaves there: not where a task runs in whatever slot is free.
     pub(crate) fn fills(&self, slot: u32) -> bool {
         self.task == Task::Complete || self.slot == Some(slot)
+    }
+
+    /// Whether the next branch takes what others computed of its prompt. What a branch tells of the prompt it computes itself.
+    pub(crate) fn uses_cache(&self) -> bool {
+        self.uses_cache && (self.prompt_logprobs.is_none() || self.n_started > 0)
     }
 
     pub(crate) fn n_prompt(&self) -> u32 {

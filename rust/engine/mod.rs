@@ -1,16 +1,23 @@
 //! Who decides, and when: the engine's handle, and behind it the worker thread that owns the runner.
 
 mod admission;
+mod clock;
+mod context;
 mod drawing;
+mod indentation;
 mod job;
 mod movement;
+mod prompt_events;
 mod publishing;
 mod questions;
 mod recovery;
 pub mod runner;
+mod running;
 pub mod scheduler;
 mod sequence;
+mod shifting;
 mod slots;
+mod snapshots;
 mod stats;
 mod step_cost;
 mod stream;
@@ -19,7 +26,7 @@ mod text;
 mod unread_pins;
 mod worker;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
@@ -33,7 +40,7 @@ use crate::request::{PinnedPrefix, Request, Token};
 use job::{Job, Waiting};
 use publishing::Published;
 use questions::Question;
-use runner::Runner;
+use runner::{MemoryKind, Runner};
 use worker::{Command, Worker};
 
 /// A handle on the worker thread. Clones share it; the last one to drop ends it, and every open stream with [`Error::Stopped`].
@@ -45,6 +52,8 @@ pub struct Engine {
 struct Inner {
     limits: Limits,
     n_vocab: usize,
+    memory: MemoryKind,
+    n_submitted: AtomicU64,
     /// Unbounded, but holds no more than [`Limits::max_queue`] requests, because `n_waiting` counts them.
     commands: mpsc::Sender<Command>,
     published: Arc<Published>,
@@ -89,10 +98,10 @@ impl Engine {
             let published = Arc::clone(&published);
             thread::Builder::new().name("weft-worker".into()).spawn(move || match build() {
                 Ok(runner) => {
-                    let n_vocab = runner.n_vocab();
+                    let known = (runner.n_vocab(), runner.memory());
                     let _alive = Alive::new(&published);
                     let worker = Worker::new(runner, limits, received, published);
-                    if tell.send(Ok(n_vocab)).is_ok() {
+                    if tell.send(Ok(known)).is_ok() {
                         worker.run();
                     }
                 }
@@ -101,10 +110,13 @@ impl Engine {
             })
         };
         let worker = worker.map_err(|_| Error::Stopped)?;
-        let n_vocab = told.recv().map_err(|_| Error::Stopped)??;
+        let (n_vocab, memory) = told.recv().map_err(|_| Error::Stopped)??;
         let (worker_id, worker) = (worker.thread().id(), Mutex::new(Some(worker)));
         let process_id = std::process::id();
-        Ok(Self { inner: Arc::new(Inner { limits, n_vocab, commands, published, worker, worker_id, process_id }) })
+        let n_submitted = AtomicU64::new(0);
+        Ok(Self {
+            inner: Arc::new(Inner { limits, n_vocab, memory, n_submitted, commands, published, worker, worker_id, process_id }),
+        })
     }
 
     /// The numbers that were settled when the model was loaded.
@@ -113,13 +125,19 @@ impl Engine {
         &self.inner.limits
     }
 
+    /// What the model's memory can do.
+    #[must_use]
+    pub fn memory(&self) -> MemoryKind {
+        self.inner.memory
+    }
+
     /// Queues `request` and returns its stream at once. `bell` is rung whenever the stream has something new.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`], [`Error::ContextOverflow`] for a prompt of `n_ctx_slot` tokens or more, [`Error::QueueFull`],
     /// [`Error::Stopped`].
     pub fn submit(&self, request: Request, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
-        let Inner { limits, n_vocab, commands, published, .. } = &*self.inner;
+        let Inner { limits, n_vocab, n_submitted, commands, published, .. } = &*self.inner;
         request.validate(*n_vocab)?;
         request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         let (n_prompt, n_ctx) = (request.prompt.n_tokens(), limits.n_ctx_slot as usize);
@@ -128,8 +146,10 @@ impl Engine {
         }
         let waiting = Waiting::take_place(&published.n_waiting, limits.max_queue as usize)
             .map_err(|n_waiting| Error::QueueFull { n_waiting })?;
-        let (sender, completions) = stream::stream(request.n, bell);
-        commands.send(Command::Submit(Box::new(Job::new(request, sender, waiting)))).map_err(|_| Error::Stopped)?;
+        let request_id = n_submitted.fetch_add(1, Ordering::Relaxed);
+        let (sender, completions) = stream::stream(request_id, request.n, bell);
+        let job = Box::new(Job::new(request, sender, waiting));
+        commands.send(Command::Submit { request_id, job }).map_err(|_| Error::Stopped)?;
         Ok(completions)
     }
 

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::cache::{Departure, Saved, Why};
-use crate::engine::runner::{DecodeError, Forks, RelocateError, Runner, StateError};
-use crate::engine::sequence::Running;
+use crate::engine::runner::{DecodeError, RelocateError, Runner, StateError};
+use crate::engine::running::Running;
 use crate::engine::worker::Worker;
 use crate::error::Error;
 use crate::request::Task;
@@ -308,41 +308,9 @@ impl<R: Runner> Worker<R> {
         self.movement.begin(LONGEST_PIECE);
         self.leave_early() || self.relocate()
     }
-
-    /// Keeps the states after the prompts that this decode finished, with the logits after them, of a model whose state cannot be
-    /// cut: it will be at this point never again.
-    pub(super) fn keep_snapshots(&mut self) {
-        if self.runner.memory().forks != Forks::AtEnd || !self.cache.has_store() {
-            return;
-        }
-        let mut n_rows = 0;
-        for place in 0..self.running.len() {
-            let running = &self.running[place];
-            n_rows += running.n_planned as usize;
-            let is_prompt_done = running.n_planned > 0 && running.will_draw() && running.sequence.n_predicted() == 0;
-            if !is_prompt_done || running.sequence.n_prompt < crate::cache::MIN_SHARED {
-                continue;
-            }
-            let variant = &self.jobs[&running.sequence.request_id].variant;
-            let is_kept = self.cache.snapshot(variant, &running.sequence.tokens).is_some();
-            if is_kept || !self.cache.can_keep_snapshot(running.sequence.n_prompt) {
-                continue;
-            }
-            let (id, n_prompt) = (running.id, running.sequence.n_prompt);
-            let logits = self.runner.logits(n_rows - 1).into();
-            let started = Instant::now();
-            match self.runner.save(id, 0..n_prompt) {
-                Ok(bytes) => drop(self.cache.add_snapshot(id, n_prompt, bytes, logits)),
-                Err(StateError { reason }) => warn_unsaved(&reason),
-            }
-            let took = started.elapsed();
-            self.stats.times.spill += took;
-            self.movement.count(took);
-        }
-    }
 }
 
-fn warn_unsaved(reason: &str) {
+pub(super) fn warn_unsaved(reason: &str) {
     tracing::warn!("a prefix could not be saved: {reason}");
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::cache::Counts;
 use crate::engine::job::Job;
 use crate::engine::runner::Runner;
-use crate::engine::sequence::Running;
+use crate::engine::running::Running;
 use crate::engine::stats::{MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StoreStats};
 use crate::engine::unread_pins::UnreadPin;
 use crate::engine::worker::Worker;

@@ -1,7 +1,7 @@
 //! What is left of a decode that failed.
 
 use crate::engine::runner::{DecodeError, Runner};
-use crate::engine::sequence::Running;
+use crate::engine::running::Running;
 use crate::engine::worker::Worker;
 use crate::error::Error;
 

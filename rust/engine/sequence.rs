@@ -1,32 +1,35 @@
 //! One completion being written.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::cache::Restore;
+use crate::engine::clock::Clock;
+use crate::engine::context::Context;
 use crate::engine::job::Job;
-use crate::engine::runner::{Runner, SequenceId};
+use crate::engine::prompt_events::Untold;
+use crate::engine::runner::Runner;
 use crate::engine::text::{Shown, Text};
-use crate::request::{Constraint, FinishReason, Logprob, Logprobs, SavedPrefix, Token, TokenEvent, Usage};
+use crate::request::{Constraint, FinishReason, Logprob, Logprobs, Token, TokenEvent, Usage};
 use crate::sampling::{self, Sampler};
 
 /// One completion of a request, from its first start in a slot to its end: what survives a preemption.
 ///
-/// Where it runs is [`Running`]'s business. It is prefilling while several of its tokens wait to be computed, and decoding while
+/// Where it runs is [`Running`](crate::engine::running::Running)'s business. It is prefilling while several of its tokens wait to be computed, and decoding while
 /// the last one does.
 pub(crate) struct Sequence {
     /// Which request; the younger, the larger.
     pub(crate) request_id: u64,
     /// Which of its branches.
     pub(crate) index: u32,
-    /// Prompt and prediction.
+    /// Prompt and prediction, but for what context shifts have dropped.
     pub(crate) tokens: Vec<Token>,
+    /// The prompt's length, whatever is left of it.
     pub(crate) n_prompt: u32,
-    /// Most tokens that it may draw, cut to what its context holds.
-    n_limit: u32,
-    /// Why it ends where that limit is reached.
-    limit_reason: FinishReason,
+    n_predicted: u32,
+    /// Most tokens that it may draw.
+    max_tokens: Option<u32>,
+    max_predict_time: Option<Duration>,
+    context: Context,
     sampler: Sampler,
     /// What its tokens are held to.
     constraint: Option<Box<dyn Constraint>>,
@@ -41,13 +44,8 @@ pub(crate) struct Sequence {
     clock: Clock,
     /// `None` until it was placed for the first time: what later placements find counts for nobody.
     n_cached: Option<u32>,
-}
-
-#[derive(Debug)]
-struct Clock {
-    started: Instant,
-    first_token: Option<Instant>,
-    last_token: Instant,
+    /// What its stream is still to hear of its prompt.
+    pub(crate) untold: Untold,
 }
 
 impl Sequence {
@@ -55,11 +53,6 @@ impl Sequence {
     pub(crate) fn new(request_id: u64, job: &Job, n_ctx_slot: u32, end_tokens: &[Token], now: Instant) -> Self {
         let prompt = &job.prompt;
         let n_prompt = u32::try_from(prompt.len()).expect("a prompt that fits the context was admitted");
-        let n_room = n_ctx_slot - n_prompt;
-        let (n_limit, limit_reason) = match job.max_tokens {
-            Some(n) if n <= n_room => (n, FinishReason::Length),
-            _ => (n_room, FinishReason::ContextFull),
-        };
         let index = job.n_started;
         let seed = job.seed.wrapping_add(index);
         let mut sampler = Sampler::new(&job.sampling, seed, end_tokens, n_ctx_slot);
@@ -71,17 +64,20 @@ impl Sequence {
             index,
             tokens: prompt.clone(),
             n_prompt,
-            n_limit,
-            limit_reason,
+            n_predicted: 0,
+            max_tokens: job.max_tokens,
+            max_predict_time: job.max_predict_time,
+            context: Context::new(n_ctx_slot, job.context_shift),
             sampler,
             constraint: job.constraint.as_ref().map(|constraint| constraint.0.start()),
             end_token: end_tokens.first().copied(),
             is_stuck: false,
-            text: Text::new(Arc::clone(&job.stops)),
+            text: Text::new(Arc::clone(&job.stops), job.n_indent),
             n_probs: job.sampling.n_probs as usize,
             chosen: None,
-            clock: Clock { started: now, first_token: None, last_token: now },
+            clock: Clock::new(now),
             n_cached: None,
+            untold: Untold::new(job),
         }
     }
 
@@ -90,11 +86,24 @@ impl Sequence {
     }
 
     pub(crate) fn n_predicted(&self) -> u32 {
-        self.n_tokens() - self.n_prompt
+        self.n_predicted
     }
 
-    pub(crate) fn n_remaining(&self) -> u32 {
-        self.n_limit - self.n_predicted()
+    /// Tokens that it may still draw; `None` is no limit.
+    pub(crate) fn n_remaining(&self) -> Option<u32> {
+        let left = self.max_tokens.map(|n| n - self.n_predicted);
+        let room = self.context.n_more(self.n_tokens());
+        left.into_iter().chain(room).min()
+    }
+
+    /// Drops a part of its context, where that may be done; returns how many of its first tokens stay where they are.
+    pub(crate) fn shift(&mut self) -> Option<u32> {
+        self.context.shift(self.n_prompt, &mut self.tokens)
+    }
+
+    /// Whether its context must be shifted before it can go on.
+    pub(crate) fn is_full(&self) -> bool {
+        self.context.is_full(self.n_tokens())
     }
 
     /// It starts in a slot, with `n_cached` of its tokens found computed. `true` where it is the first time.
@@ -123,6 +132,7 @@ impl Sequence {
         };
         let logprobs = (self.n_probs > 0).then(|| sampling::logprobs(logits, token, self.n_probs));
         self.tokens.push(token);
+        self.n_predicted += 1;
         self.sampler.accept(token);
         self.chosen = Some(Chosen { token, logprobs });
     }
@@ -133,18 +143,19 @@ impl Sequence {
         let Some(Chosen { token, logprobs }) = self.chosen.take() else {
             return self.is_stuck.then_some(Drawn { event: None, finished: Some(FinishReason::End) });
         };
-        self.clock.first_token.get_or_insert(now);
-        self.clock.last_token = now;
+        self.clock.draw(now);
         let is_end = runner.is_end(token);
-        let Shown { mut text, stop } = self.text.push(|bytes| {
+        let Shown { mut text, end } = self.text.push(|bytes| {
             if !is_end {
                 runner.append_piece(token, bytes);
             }
         });
-        let finished = match stop {
-            Some(stop) => Some(FinishReason::Stop(stop)),
+        let is_late = || self.max_predict_time.is_some_and(|limit| text.contains('\n') && self.clock.predicted() > limit);
+        let finished = match end {
+            Some(end) => Some(end),
             None if is_end => Some(FinishReason::End),
-            None if self.n_remaining() == 0 => Some(self.limit_reason.clone()),
+            None if self.max_tokens == Some(self.n_predicted) || is_late() => Some(FinishReason::Length),
+            None if self.context.is_final(self.n_prompt, self.n_tokens()) => Some(FinishReason::ContextFull),
             None => None,
         };
         if finished.is_some() {
@@ -160,24 +171,35 @@ impl Sequence {
 
     /// Why it ends at `now` without a token, where it may draw none: its prompt is computed.
     pub(crate) fn end_without_token(&mut self, now: Instant) -> Option<FinishReason> {
-        if self.n_limit > 0 {
+        if self.max_tokens != Some(0) {
             return None;
         }
-        self.clock.last_token = now;
-        Some(self.limit_reason.clone())
+        self.clock.end(now);
+        Some(FinishReason::Length)
     }
 
-    pub(crate) fn usage(&self) -> Usage {
-        let n_cached = self.n_cached.unwrap_or(0);
-        let Clock { started, first_token, last_token } = self.clock;
-        let first_token = first_token.unwrap_or(last_token);
+    /// What it cost, where `n_held` of its tokens are computed.
+    pub(crate) fn usage(&self, n_held: u32) -> Usage {
+        let n_cached = self.n_cached();
         Usage {
             n_computed: self.n_prompt - n_cached,
             n_cached,
-            n_predicted: self.n_predicted(),
-            prompt_ms: (first_token - started).as_secs_f64() * 1e3,
-            predicted_ms: (last_token - first_token).as_secs_f64() * 1e3,
+            n_predicted: self.n_predicted,
+            n_held,
+            prompt_ms: self.clock.before_tokens().as_secs_f64() * 1e3,
+            predicted_ms: self.clock.predicted().as_secs_f64() * 1e3,
         }
+    }
+
+    /// Milliseconds since it first started in a slot.
+    pub(crate) fn elapsed_ms(&self, now: Instant) -> f64 {
+        self.clock.since_start(now).as_secs_f64() * 1e3
+    }
+
+    /// Whether its context was full, in a way that the caller may want to know: what was drawn last saw less than all before it, or
+    /// nothing more could be drawn.
+    pub(crate) fn is_truncated(&self) -> bool {
+        self.context.is_truncated(self.n_tokens())
     }
 
     pub(crate) fn n_cached(&self) -> u32 {
@@ -204,63 +226,11 @@ struct Chosen {
 }
 
 /// The log-probabilities of `token` and of the most likely ones, with what they stand for.
-fn named((chosen, top): (f32, Vec<(Token, f32)>), token: Token, runner: &impl Runner) -> Logprobs {
+pub(crate) fn named((chosen, top): (f32, Vec<(Token, f32)>), token: Token, runner: &impl Runner) -> Logprobs {
     let named = |token, logprob| {
         let mut bytes = Vec::new();
         runner.append_piece(token, &mut bytes);
         Logprob { token, bytes, logprob }
     };
     Logprobs { chosen: named(token, chosen), top: top.into_iter().map(|(token, logprob)| named(token, logprob)).collect() }
-}
-
-/// A sequence in a slot.
-pub(crate) struct Running {
-    pub(crate) sequence: Sequence,
-    pub(crate) slot: u32,
-    /// Owns its cells.
-    pub(crate) id: SequenceId,
-    /// `[0, n_held)` of its tokens is computed.
-    pub(crate) n_held: u32,
-    /// How many more the next decode computes.
-    pub(crate) n_planned: u32,
-    /// What is to be restored before anything is computed.
-    pub(crate) restores: VecDeque<Restore>,
-    /// The logits after all of its tokens, where they come with what is restored.
-    pub(crate) logits: Option<Arc<[f32]>>,
-    /// What was copied so far, where it is to be saved.
-    pub(crate) saved: SavedPrefix,
-    /// Why it ends with this step.
-    pub(crate) end: Option<FinishReason>,
-}
-
-impl Running {
-    /// Tokens that wait to be computed or restored: the one drawn last, or a prompt's rest; none where a prompt is all there is.
-    pub(crate) fn n_uncomputed(&self) -> u32 {
-        self.sequence.n_tokens() - self.n_held
-    }
-
-    /// Tokens that the next decode could compute.
-    pub(crate) fn n_ready(&self) -> u32 {
-        if self.restores.is_empty() { self.n_uncomputed() } else { 0 }
-    }
-
-    /// The tokens that the next decode computes.
-    pub(crate) fn planned(&self) -> &[Token] {
-        &self.sequence.tokens[self.n_held as usize..(self.n_held + self.n_planned) as usize]
-    }
-
-    /// Whether the next decode computes its last token, so that another can be drawn.
-    pub(crate) fn will_draw(&self) -> bool {
-        self.n_planned == self.n_uncomputed()
-    }
-
-    /// Whether the next decode computes one token that was drawn, or the last one of a prompt.
-    pub(crate) fn is_decoding(&self) -> bool {
-        self.n_planned == 1 && self.will_draw()
-    }
-
-    /// The tokens that it holds.
-    pub(crate) fn held(&self) -> &[Token] {
-        &self.sequence.tokens[..self.n_held as usize]
-    }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::cache::common_prefix;
 use crate::engine::job::Job;
 use crate::engine::runner::Runner;
-use crate::engine::sequence::Running;
+use crate::engine::running::Running;
 use crate::engine::worker::Worker;
 use crate::request::Token;
 
@@ -41,10 +41,15 @@ impl<R: Runner> Worker<R> {
         if !self.fills_its_slot(running) {
             return;
         }
+        self.leave_slot_with(running, running.held().to_vec());
+    }
+
+    /// As [`Worker::leave_slot`], where these are the tokens.
+    pub(super) fn leave_slot_with(&mut self, running: &Running, tokens: Vec<Token>) {
         let at = self.next_turn();
         let variant = self.jobs[&running.sequence.request_id].variant.clone();
         let left = &mut self.left[running.slot as usize];
-        (left.at, left.variant, left.tokens) = (at, variant, running.held().to_vec());
+        (left.at, left.variant, left.tokens) = (at, variant, tokens);
     }
 
     /// What `slot` holds: what the sequence that fills it has computed, else what the last one left.

@@ -143,6 +143,6 @@ pub struct RunningStats {
     pub n_cached: u32,
     /// Tokens drawn.
     pub n_predicted: u32,
-    /// Tokens that it may still draw.
-    pub n_remaining: u32,
+    /// Tokens that it may still draw; `None` is no limit, in a context that is shifted.
+    pub n_remaining: Option<u32>,
 }

@@ -56,9 +56,17 @@ impl Shared {
 /// Any thread may read; every event is read once.
 pub struct Completions {
     shared: Arc<Shared>,
+    request_id: u64,
 }
 
 impl Completions {
+    /// Counts requests in order of submission, from 0; [`RunningStats::request_id`](crate::engine::RunningStats::request_id) names
+    /// the same request.
+    #[must_use]
+    pub fn request_id(&self) -> u64 {
+        self.request_id
+    }
+
     /// Takes up to `at_most` events that are ready, but at least one, without waiting.
     ///
     /// # Errors
@@ -204,9 +212,9 @@ impl Receipt {
     }
 }
 
-/// Both ends of the stream of a request for `n` completions.
-pub(crate) fn stream(n: u32, bell: Option<Arc<dyn Bell>>) -> (Sender, Completions) {
+/// Both ends of the stream of the request `request_id` for `n` completions.
+pub(crate) fn stream(request_id: u64, n: u32, bell: Option<Arc<dyn Bell>>) -> (Sender, Completions) {
     let shared = Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), is_cancelled: AtomicBool::new(false) });
     let sender = Sender { shared: Arc::clone(&shared), bell, max_events: MAX_EVENTS_BEHIND * n as usize };
-    (sender, Completions { shared })
+    (sender, Completions { shared, request_id })
 }

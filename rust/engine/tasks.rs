@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::engine::runner::{Forks, Runner, StateError};
-use crate::engine::sequence::Running;
+use crate::engine::running::Running;
 use crate::engine::worker::Worker;
 use crate::error::{Error, Result};
 use crate::request::{FinishReason, Made, SavedPiece, SavedPrefix, Task};
@@ -73,7 +73,7 @@ impl<R: Runner> Worker<R> {
                     && self.runner.memory().forks == Forks::AtEnd
                 {
                     let bytes = piece.bytes.to_vec().into_boxed_slice();
-                    self.cache.add_snapshot(running.id, running.n_held, bytes, logits[..].into());
+                    self.cache.add_snapshot(running.id, running.n_held, bytes, Some(logits[..].into()));
                 }
                 self.finish(&running, end, None);
             }

@@ -1,8 +1,12 @@
 //! Tokens → text: bytes are held back until they are whole UTF-8 and cannot be the start of a stop string.
+//! What ends a text by what it says is found here too.
 
 use std::sync::Arc;
 
 use smol_str::{SmolStr, SmolStrBuilder};
+
+use crate::engine::indentation::Indentation;
+use crate::request::FinishReason;
 
 /// The text of one branch as it grows.
 #[derive(Debug)]
@@ -11,6 +15,7 @@ pub(crate) struct Text {
     stops: Arc<[String]>,
     /// Bytes that no caller has seen yet.
     held: Vec<u8>,
+    indentation: Indentation,
 }
 
 /// What [`Text::push`] found out.
@@ -18,29 +23,34 @@ pub(crate) struct Text {
 pub(crate) struct Shown {
     /// Text that became safe to show.
     pub(crate) text: SmolStr,
-    /// The stop string that the text reached, if it did; the text ends before it.
-    pub(crate) stop: Option<String>,
+    /// Why it is the last, where a stop string or a line that is indented too little follows it.
+    pub(crate) end: Option<FinishReason>,
 }
 
 impl Text {
-    pub(crate) fn new(stops: Arc<[String]>) -> Self {
-        Self { stops, held: Vec::new() }
+    /// Ends at any of `stops`, and at a line that is indented by fewer than `n_indent` characters.
+    pub(crate) fn new(stops: Arc<[String]>, n_indent: u32) -> Self {
+        Self { stops, held: Vec::new(), indentation: Indentation::new(n_indent) }
     }
 
     /// Takes the bytes that `append` adds. The stop string that begins first wins; of two that begin together, the one that is
     /// listed first.
     pub(crate) fn push(&mut self, append: impl FnOnce(&mut Vec<u8>)) -> Shown {
+        let n_before = self.held.len();
         append(&mut self.held);
+        let too_little = self.indentation.find_end(&self.held[n_before..]).map(|at| n_before + at);
         let first =
             self.stops.iter().enumerate().filter_map(|(index, stop)| Some((find(&self.held, stop.as_bytes())?, index))).min();
-        if let Some((at, index)) = first {
+        let stop = first.map(|(at, index)| (at, FinishReason::Stop(self.stops[index].clone())));
+        let ends = stop.into_iter().chain(too_little.map(|at| (at, FinishReason::Length)));
+        if let Some((at, reason)) = ends.min_by_key(|&(at, _)| at) {
             let text = lossy(&self.held[..at]);
             self.held.clear();
-            return Shown { text, stop: Some(self.stops[index].clone()) };
+            return Shown { text, end: Some(reason) };
         }
         let n_stop = self.stops.iter().map(|stop| overlap(&self.held, stop.as_bytes())).max().unwrap_or(0);
         let n_shown = self.held.len() - n_stop.max(incomplete_tail(&self.held));
-        Shown { text: self.show(n_shown), stop: None }
+        Shown { text: self.show(n_shown), end: None }
     }
 
     /// The branch has ended: what was held back in case of a stop string is text after all. An unfinished character is not.
@@ -97,7 +107,7 @@ mod tests {
     use super::*;
 
     fn text(stops: &[&str]) -> Text {
-        Text::new(stops.iter().map(|&stop| stop.to_owned()).collect())
+        Text::new(stops.iter().map(|&stop| stop.to_owned()).collect(), 0)
     }
 
     fn push(text: &mut Text, bytes: &[u8]) -> Shown {
@@ -105,7 +115,11 @@ mod tests {
     }
 
     fn shown(text: &str) -> Shown {
-        Shown { text: text.into(), stop: None }
+        Shown { text: text.into(), end: None }
+    }
+
+    fn ended(text: &str, stop: &str) -> Shown {
+        Shown { text: text.into(), end: Some(FinishReason::Stop(stop.into())) }
     }
 
     #[test]
@@ -157,14 +171,14 @@ mod tests {
     fn a_stop_string_across_pieces_ends_the_text_before_it() {
         let mut growing = text(&["stop", "\nUser:"]);
         assert_eq!(push(&mut growing, b"yes\nUs"), shown("yes"));
-        assert_eq!(push(&mut growing, b"er: no"), Shown { text: SmolStr::default(), stop: Some("\nUser:".into()) });
+        assert_eq!(push(&mut growing, b"er: no"), ended("", "\nUser:"));
         assert_eq!(growing.finish(), "");
     }
 
     #[test]
     fn the_stop_string_that_begins_first_wins() {
         let mut growing = text(&["cd", "bc"]);
-        assert_eq!(push(&mut growing, b"abcd"), Shown { text: "a".into(), stop: Some("bc".into()) });
+        assert_eq!(push(&mut growing, b"abcd"), ended("a", "bc"));
     }
 
     #[test]
@@ -172,6 +186,26 @@ mod tests {
         let mut growing = text(&["###"]);
         assert_eq!(push(&mut growing, b"a##"), shown("a"));
         assert_eq!(growing.finish(), "##");
+    }
+
+    #[test]
+    fn a_line_that_is_indented_too_little_ends_the_text_where_its_indentation_ends() {
+        let mut growing = Text::new(Arc::new([]), 4);
+        assert_eq!(push(&mut growing, b"if x:\n  "), shown("if x:\n  "));
+        assert_eq!(push(&mut growing, b"  \tpass\n"), shown("  \tpass\n"));
+        assert_eq!(push(&mut growing, b"  y"), Shown { text: "  ".into(), end: Some(FinishReason::Length) });
+        assert_eq!(growing.finish(), "");
+    }
+
+    #[test]
+    fn of_a_stop_string_and_a_line_the_one_that_begins_first_ends_the_text() {
+        let indented = |stop: &str, pieces: &[&[u8]]| {
+            let mut growing = Text::new(Arc::new([stop.to_owned()]), 4);
+            pieces.iter().map(|piece| push(&mut growing, piece)).last().unwrap()
+        };
+        assert_eq!(indented("\nend", &[b"a", b"\nend"]), ended("", "\nend"));
+        assert_eq!(indented("end", &[b"a\n", b"the end"]), Shown { text: "".into(), end: Some(FinishReason::Length) });
+        assert_eq!(indented("\nend", &[b"a\n", b"x"]), Shown { text: "\n".into(), end: Some(FinishReason::Length) });
     }
 
     #[test]

@@ -17,7 +17,7 @@ impl UnreadPin {
     pub(super) fn of(job: &Job) -> Option<Self> {
         let made = |event: &Event| match event {
             Event::Finished(finished) => finished.made.as_deref().and_then(name_of),
-            Event::Token(_) => None,
+            Event::Token(_) | Event::Progress(_) | Event::PromptLogprobs(_) => None,
         };
         Some(Self { name: job.events.iter().find_map(made)?, receipt: job.sender.receipt() })
     }

@@ -12,8 +12,9 @@ use crate::engine::movement::{MAX_PATIENCE, Movement};
 use crate::engine::publishing::Published;
 use crate::engine::questions::Question;
 use crate::engine::runner::{Plan, Row, Runner};
+use crate::engine::running::Running;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::sequence::{Running, Sequence};
+use crate::engine::sequence::Sequence;
 use crate::engine::stats::{RecentStep, Stats, StepTimes};
 use crate::engine::stream::Bell;
 use crate::engine::unread_pins::UnreadPin;
@@ -24,7 +25,7 @@ use crate::sampling::Threads;
 /// What a handle asks of the worker.
 pub(crate) enum Command {
     /// A request to queue; counted in [`Published::n_waiting`].
-    Submit(Box<Job>),
+    Submit { request_id: u64, job: Box<Job> },
     /// To be answered between two steps.
     Ask(Question),
     /// End now.
@@ -97,9 +98,8 @@ pub(crate) struct Worker<R> {
     pub(super) samplers: Threads,
     commands: Receiver<Command>,
     pub(super) published: Arc<Published>,
-    /// By request id, which counts up: in order of arrival.
+    /// By request id, which counts up: in order of submission.
     pub(super) jobs: BTreeMap<u64, Job>,
-    n_submitted: u64,
     n_turns: u64,
     /// Oldest first.
     pub(super) running: Vec<Running>,
@@ -139,7 +139,6 @@ impl<R: Runner> Worker<R> {
             commands,
             published,
             jobs: BTreeMap::new(),
-            n_submitted: 0,
             n_turns: 0,
             admitted: Vec::new(),
             failed: Vec::new(),
@@ -232,7 +231,7 @@ impl<R: Runner> Worker<R> {
             };
             self.drop_unread_pins();
             match command {
-                Command::Submit(mut job) => {
+                Command::Submit { request_id, mut job } => {
                     let suppressed = self.runner.suppressed_tokens().iter().map(|&token| (token, f32::NEG_INFINITY));
                     job.sampling.logit_bias.extend(suppressed);
                     job.last_served = self.next_turn();
@@ -241,10 +240,9 @@ impl<R: Runner> Worker<R> {
                     {
                         // It ends before anything is computed for it.
                         job.n_started = job.n;
-                        self.failed.push((self.n_submitted, error));
+                        self.failed.push((request_id, error));
                     }
-                    self.jobs.insert(self.n_submitted, *job);
-                    self.n_submitted += 1;
+                    self.jobs.insert(request_id, *job);
                 }
                 Command::Ask(question) => self.answer(question),
                 Command::Stop => return false,
@@ -278,9 +276,8 @@ impl<R: Runner> Worker<R> {
     /// Decides which tokens go into the next decode, and makes room for them.
     fn plan(&mut self) {
         self.step.n_cells = self.n_cells();
+        self.count_ready();
         let Shares { n_ready, n_rows } = &mut self.shares;
-        n_ready.clear();
-        n_ready.extend(self.running.iter().map(Running::n_ready));
         self.scheduler.plan(n_ready, self.step.n_cells, self.movement.spent, n_rows);
         let (mut place, mut n_planned) = (0, 0);
         // The oldest takes what it needs first; where there is too little, the youngest gives up its place.
@@ -306,6 +303,23 @@ impl<R: Runner> Worker<R> {
         self.plan_rows(|_| true);
     }
 
+    /// Counts the tokens of each running sequence that the next decode could compute.
+    fn count_ready(&mut self) {
+        let mut n_ready = std::mem::take(&mut self.shares.n_ready);
+        n_ready.clear();
+        // At most `n_seq_max` rows may want logits; everybody keeps one, for the next token.
+        let mut n_told = self.limits.n_seq_max - count(self.running.iter());
+        n_ready.extend(self.running.iter().map(|running| {
+            let mut n = running.n_ready().min(self.n_to_snapshot(running));
+            if running.sequence.untold.has_logprobs() {
+                n = n.min(n_told);
+                n_told -= n;
+            }
+            n
+        }));
+        self.shares.n_ready = n_ready;
+    }
+
     /// Whether room is found later for what found none in this step: there was no time to make it.
     fn is_worth_waiting(&self, is_urgent: bool) -> bool {
         !is_urgent && self.is_out_of_time() && self.cache.n_evictable() > 0
@@ -313,6 +327,9 @@ impl<R: Runner> Worker<R> {
 
     /// The only sequence that runs does not fit alone, since pinned prefixes take the rest of the pool.
     fn end_oversized(&mut self) {
+        if self.running[0].sequence.n_predicted() > 0 && self.shift(0) {
+            return;
+        }
         let running = self.running.remove(0);
         if running.sequence.n_predicted() > 0 {
             self.finish(&running, FinishReason::ContextFull, None);
@@ -333,7 +350,7 @@ impl<R: Runner> Worker<R> {
                 sequence: running.id,
                 token: running.sequence.tokens[position as usize],
                 position,
-                wants_logits: draws && position + 1 == last,
+                wants_logits: (draws && position + 1 == last) || running.sequence.tells_after(position),
             })
         });
         self.plan.rows.clear();

@@ -12,6 +12,7 @@ mod grammar;
 mod identity;
 mod kinds;
 mod kv_size;
+mod load;
 mod logging;
 pub mod machine;
 mod memory;

@@ -6,7 +6,6 @@ use std::io;
 use std::path::Path;
 
 use llama_cpp_2::model::LlamaModel;
-use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_sys_2 as sys;
 
@@ -18,7 +17,7 @@ use crate::llama::grammar::Grammars;
 use crate::llama::identity::{Identity, ModelFiles};
 use crate::llama::kv_size::KvShape;
 use crate::llama::vocabulary::Vocabulary;
-use crate::llama::{kinds, logging};
+use crate::llama::{kinds, load, logging};
 use crate::request::{SharedConstraint, Token};
 
 /// A loaded model. Every method may be called from any thread.
@@ -41,23 +40,12 @@ impl Model {
     ///
     /// # Errors
     /// [`Error::ModelLoad`] says what is wrong with the file.
-    pub fn load(config: &ModelConfig, mut progress: impl FnMut(f32) + Send + 'static) -> Result<Self> {
+    pub fn load(config: &ModelConfig, progress: impl FnMut(f32) + Send + 'static) -> Result<Self> {
         let refuse = |reason: String| Error::ModelLoad { path: config.path.clone(), reason };
-        let backend = backend();
+        backend();
         let file = Metadata::open(&config.path).map_err(refuse)?;
         kinds::check_file(&file).map_err(refuse)?;
-        let mut params = LlamaModelParams::default()
-            .with_use_mmap(config.use_mmap)
-            .with_use_mlock(config.use_mlock)
-            .with_progress_callback(move |fraction| {
-                progress(fraction);
-                true
-            });
-        if let Some(n) = config.n_gpu_layers {
-            params = params.with_n_gpu_layers(n);
-        }
-        let (inner, errors) = logging::errors_during(|| LlamaModel::load_from_file(backend, &config.path, &params));
-        let inner = inner.map_err(|error| refuse(logging::reason(&errors).unwrap_or_else(|| error.to_string())))?;
+        let inner = load::load(config, progress).map_err(refuse)?;
         Self::read(config.clone(), inner, &file).map_err(refuse)
     }
 
@@ -234,6 +222,12 @@ impl Model {
     #[must_use]
     pub fn end_tokens(&self) -> &[Token] {
         self.vocabulary.end_tokens()
+    }
+
+    /// Every token that has a spelling but is no part of a text, in order: what `parse_special` reads as tokens.
+    #[must_use]
+    pub fn control_tokens(&self) -> Vec<Token> {
+        self.vocabulary.control_tokens().collect()
     }
 
     /// Tokens that the model asks never to draw.

@@ -96,6 +96,11 @@ impl Vocabulary {
         &self.end_tokens
     }
 
+    /// Every control token, and the unknown token, in order.
+    pub(super) fn control_tokens(&self) -> impl Iterator<Item = Token> {
+        (0..).zip(&self.flags).filter(|(_, flags)| **flags & HIDDEN != 0).map(|(token, _)| token)
+    }
+
     /// Tokens that the model asks never to draw.
     pub(super) fn suppressed_tokens(&self) -> &[Token] {
         &self.suppressed_tokens

@@ -9,7 +9,7 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use super::errors::{InvalidConfig, InvalidRequest};
-use crate::config::{CacheRam, FlashAttention, KvType, MAX_THREADS, TokenGap, Tuned};
+use crate::config::{CacheRam, FlashAttention, KvType, MAX_THREADS, Numa, Split, TokenGap, Tuned};
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, Task, Token};
 
 /// A prompt as the caller gave it.
@@ -261,6 +261,37 @@ pub(super) fn setting(name: &'static str, value: Option<&Bound<'_, PyAny>>) -> P
     let refuse =
         |value| InvalidConfig::new_err((name, format!("{name} is {}; it must be an integer from 0 to 2³² − 1", shown(value))));
     value.map(|value| value.extract().map_err(|_| refuse(value))).transpose()
+}
+
+/// What each of several GPUs holds.
+///
+/// # Errors
+/// `InvalidConfig` for anything but a name of [`Split`].
+pub(super) fn split_mode(name: &str) -> PyResult<Split> {
+    let refuse = || InvalidConfig::new_err(("split_mode", format!("split_mode is {name:?}; it must be layer, row or none")));
+    Split::named(name).ok_or_else(refuse)
+}
+
+/// The shares of GPUs.
+///
+/// # Errors
+/// `InvalidConfig` for a share that is below 0 or no number, and where all are 0.
+pub(super) fn tensor_split(shares: Vec<f32>) -> PyResult<Vec<f32>> {
+    let is_share = |share: &f32| share.is_finite() && *share >= 0.0;
+    if shares.iter().all(is_share) && (shares.is_empty() || shares.iter().any(|share| *share > 0.0)) {
+        return Ok(shares);
+    }
+    let message = format!("tensor_split is {shares:?}; it must be numbers of 0 or more, not all of them 0");
+    Err(InvalidConfig::new_err(("tensor_split", message)))
+}
+
+/// How threads are bound.
+///
+/// # Errors
+/// `InvalidConfig` for anything but a name of [`Numa`].
+pub(super) fn numa(name: &str) -> PyResult<Numa> {
+    let refuse = || InvalidConfig::new_err(("numa", format!("numa is {name:?}; it must be distribute, isolate or numactl")));
+    Numa::named(name).ok_or_else(refuse)
 }
 
 /// What a budget of time that is none is answered with.

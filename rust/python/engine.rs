@@ -130,7 +130,8 @@ impl PyEngine {
 
     #[getter]
     fn limits(&self) -> PyResult<PyLimits> {
-        Ok(PyLimits(*self.handle()?.limits()))
+        let engine = self.handle()?;
+        Ok(PyLimits(*engine.limits(), engine.memory()))
     }
 
     #[getter]

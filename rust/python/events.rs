@@ -5,13 +5,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use super::prefix;
-use crate::request::{Event, FinishReason, Finished, Logprob, Logprobs, Token, TokenEvent, Usage};
+use crate::request::{Event, FinishReason, Finished, Logprob, Logprobs, Progress, PromptLogprobs, Token, TokenEvent, Usage};
 
 /// The Python object of an event.
 pub(super) fn to_python(py: Python<'_>, event: Event) -> PyResult<Py<PyAny>> {
     match event {
         Event::Token(token) => Ok(Py::new(py, PyToken::new(py, token)?)?.into_any()),
         Event::Finished(finished) => Ok(Py::new(py, PyFinished::new(py, finished)?)?.into_any()),
+        Event::Progress(progress) => Ok(Py::new(py, PyProgress(progress))?.into_any()),
+        Event::PromptLogprobs(logprobs) => Ok(Py::new(py, PyPromptLogprobs::new(py, &logprobs)?)?.into_any()),
     }
 }
 
@@ -99,6 +101,71 @@ impl PyLogprob {
     }
 }
 
+/// Log-probabilities of a stretch of the prompt.
+#[pyclass(frozen, get_all, module = "weft._native", name = "PromptLogprobs")]
+pub(super) struct PyPromptLogprobs {
+    start: u32,
+    logprobs: Vec<Option<Py<PyLogprobs>>>,
+}
+
+impl PyPromptLogprobs {
+    fn new(py: Python<'_>, PromptLogprobs { start, logprobs }: &PromptLogprobs) -> PyResult<Self> {
+        let to_python = |logprobs: &Option<Logprobs>| {
+            logprobs.as_ref().map(|logprobs| Py::new(py, PyLogprobs::new(py, logprobs)?)).transpose()
+        };
+        Ok(Self { start: *start, logprobs: logprobs.iter().map(to_python).collect::<PyResult<_>>()? })
+    }
+}
+
+#[pymethods]
+impl PyPromptLogprobs {
+    #[classattr]
+    fn __match_args__() -> (&'static str, &'static str) {
+        ("start", "logprobs")
+    }
+
+    fn __repr__(&self) -> String {
+        format!("PromptLogprobs(start={}, logprobs=[{}])", self.start, self.logprobs.len())
+    }
+}
+
+/// How far a prompt is computed.
+#[pyclass(frozen, module = "weft._native", name = "Progress")]
+pub(super) struct PyProgress(Progress);
+
+#[pymethods]
+impl PyProgress {
+    #[classattr]
+    fn __match_args__() -> (&'static str, &'static str, &'static str, &'static str) {
+        ("n_prompt", "n_cached", "n_processed", "ms")
+    }
+
+    #[getter]
+    fn n_prompt(&self) -> u32 {
+        self.0.n_prompt
+    }
+
+    #[getter]
+    fn n_cached(&self) -> u32 {
+        self.0.n_cached
+    }
+
+    #[getter]
+    fn n_processed(&self) -> u32 {
+        self.0.n_processed
+    }
+
+    #[getter]
+    fn ms(&self) -> f64 {
+        self.0.ms
+    }
+
+    fn __repr__(&self) -> String {
+        let Progress { n_prompt, n_cached, n_processed, ms } = self.0;
+        format!("Progress(n_prompt={n_prompt}, n_cached={n_cached}, n_processed={n_processed}, ms={ms})")
+    }
+}
+
 /// The end of one branch.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Finished")]
 pub(super) struct PyFinished {
@@ -107,6 +174,7 @@ pub(super) struct PyFinished {
     reason: Py<PyString>,
     stop: Option<String>,
     usage: Py<PyUsage>,
+    truncated: bool,
     made: Option<Py<PyAny>>,
 }
 
@@ -120,7 +188,8 @@ impl PyFinished {
         };
         let usage = Py::new(py, PyUsage(finished.usage))?;
         let made = finished.made.map(|made| prefix::to_python(py, *made)).transpose()?;
-        Ok(Self { index: finished.index, slot: finished.slot, reason: reason.clone().unbind(), stop, usage, made })
+        let Finished { index, slot, is_truncated: truncated, .. } = finished;
+        Ok(Self { index, slot, reason: reason.clone().unbind(), stop, usage, truncated, made })
     }
 }
 
@@ -161,6 +230,11 @@ impl PyUsage {
     #[getter]
     fn n_predicted(&self) -> u32 {
         self.0.n_predicted
+    }
+
+    #[getter]
+    fn n_held(&self) -> u32 {
+        self.0.n_held
     }
 
     #[getter]

@@ -3,10 +3,11 @@
 use pyo3::prelude::*;
 
 use crate::config::Limits;
+use crate::engine::runner::{Forks, MemoryKind};
 
 /// The numbers that were settled when the engine started.
 #[pyclass(frozen, module = "weft._native", name = "Limits")]
-pub(super) struct PyLimits(pub(super) Limits);
+pub(super) struct PyLimits(pub(super) Limits, pub(super) MemoryKind);
 
 #[pymethods]
 impl PyLimits {
@@ -43,6 +44,11 @@ impl PyLimits {
     #[getter]
     fn max_queue(&self) -> u32 {
         self.0.max_queue
+    }
+
+    #[getter]
+    fn forks_anywhere(&self) -> bool {
+        self.1.forks == Forks::Anywhere
     }
 
     fn __repr__(&self) -> String {

@@ -31,7 +31,7 @@ mod native {
     #[pymodule_export]
     use super::engine::PyEngine;
     #[pymodule_export]
-    use super::events::{PyFinished, PyLogprob, PyLogprobs, PyToken, PyUsage};
+    use super::events::{PyFinished, PyLogprob, PyLogprobs, PyProgress, PyPromptLogprobs, PyToken, PyUsage};
     #[pymodule_export]
     use super::limits::PyLimits;
     #[pymodule_export]

@@ -11,7 +11,7 @@ use super::convert;
 use super::errors::InvalidRequest;
 use super::fork::ThisProcess;
 use super::logging;
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, Placement};
 use crate::llama::Model;
 use crate::request::Token;
 
@@ -31,17 +31,42 @@ impl PyModel {
 impl PyModel {
     /// Loads a GGUF file.
     #[staticmethod]
-    #[pyo3(signature = (path, *, n_gpu_layers=None, use_mmap=true, use_mlock=false, on_progress=None))]
+    #[pyo3(signature = (
+        path, *, n_gpu_layers=None, use_mmap=true, use_mlock=false, direct_io=false, check_tensors=false, devices=None,
+        split_mode="layer", main_gpu=None, tensor_split=None, numa=None, on_progress=None,
+    ))]
+    #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keywords of a Python function")]
     fn load(
         py: Python<'_>,
         path: PathBuf,
         n_gpu_layers: Option<&Bound<'_, PyAny>>,
         use_mmap: bool,
         use_mlock: bool,
+        direct_io: bool,
+        check_tensors: bool,
+        devices: Option<Vec<String>>,
+        split_mode: &str,
+        main_gpu: Option<&Bound<'_, PyAny>>,
+        tensor_split: Option<Vec<f32>>,
+        numa: Option<&str>,
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         logging::follow(py)?;
-        let config = ModelConfig { path, n_gpu_layers: convert::setting("n_gpu_layers", n_gpu_layers)?, use_mmap, use_mlock };
+        let config = ModelConfig {
+            path,
+            n_gpu_layers: convert::setting("n_gpu_layers", n_gpu_layers)?,
+            use_mmap,
+            use_mlock,
+            use_direct_io: direct_io,
+            check_tensors,
+            placement: Placement {
+                devices,
+                split: convert::split_mode(split_mode)?,
+                main_gpu: convert::setting("main_gpu", main_gpu)?.unwrap_or_default(),
+                tensor_split: convert::tensor_split(tensor_split.unwrap_or_default())?,
+                numa: numa.map(convert::numa).transpose()?,
+            },
+        };
         // llama.cpp's callback has no way to carry an exception: the first one is kept until the load returns.
         let raised: Arc<Mutex<Option<PyErr>>> = Arc::default();
         let progress = {
@@ -122,6 +147,11 @@ impl PyModel {
     /// Every key of the file's metadata with its value as text, arrays left out.
     fn metadata(&self) -> PyResult<BTreeMap<&str, &str>> {
         Ok(self.loaded()?.metadata().iter().map(|(key, value)| (key.as_str(), value.as_str())).collect())
+    }
+
+    /// Every token that has a spelling but is no part of a text, in order.
+    fn control_tokens(&self) -> PyResult<Vec<Token>> {
+        Ok(self.loaded()?.control_tokens())
     }
 
     /// The token ids of a text.

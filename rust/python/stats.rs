@@ -209,8 +209,8 @@ impl PySlot {
     }
 
     #[getter]
-    fn n_remaining(&self) -> u32 {
-        self.count(|running| running.n_remaining)
+    fn n_remaining(&self) -> Option<u32> {
+        self.running.as_ref().map_or(Some(0), |running| running.n_remaining)
     }
 
     fn __repr__(&self) -> String {

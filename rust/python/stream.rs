@@ -57,11 +57,15 @@ pub(super) struct PyCompletions {
     /// The prompt's length in tokens.
     #[pyo3(get)]
     n_prompt: usize,
+    /// Counts requests in order of submission.
+    #[pyo3(get)]
+    request_id: u64,
 }
 
 impl PyCompletions {
     pub(super) fn new(stream: Stream, seed: u32, n_prompt: usize) -> Self {
-        Self { stream: ThisProcess::new(Arc::new(stream)), seed, n_prompt }
+        let request_id = stream.completions.request_id();
+        Self { stream: ThisProcess::new(Arc::new(stream)), seed, n_prompt, request_id }
     }
 
     /// # Errors

@@ -11,6 +11,34 @@ pub enum Event {
     Token(TokenEvent),
     /// The end of one branch; exactly one per branch, after its last token.
     Finished(Finished),
+    /// How far the prompt is computed, where [`Request::reports_progress`](crate::request::Request::reports_progress) asks for it:
+    /// at the start, and after each decode that computed a part of it.
+    Progress(Progress),
+    /// Log-probabilities of a stretch of the prompt, where
+    /// [`Request::prompt_logprobs`](crate::request::Request::prompt_logprobs) asks for them: in order, before the first token.
+    PromptLogprobs(PromptLogprobs),
+}
+
+/// How far a prompt is computed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress {
+    /// The prompt's length in tokens.
+    pub n_prompt: u32,
+    /// Of these, found computed.
+    pub n_cached: u32,
+    /// Computed by now, those that were found included.
+    pub n_processed: u32,
+    /// Milliseconds since the start in a slot.
+    pub ms: f64,
+}
+
+/// Log-probabilities of a stretch of the prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptLogprobs {
+    /// The stretch begins with this token of the prompt.
+    pub start: u32,
+    /// Of each token after all those before it; `None` for the prompt's first, which comes after nothing.
+    pub logprobs: Vec<Option<Logprobs>>,
 }
 
 /// One token of one branch.
@@ -35,7 +63,7 @@ pub struct TokenEvent {
 /// Log-probabilities (natural logarithm) under the model's raw distribution, before bias, penalties and filters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logprobs {
-    /// Of the token that was drawn.
+    /// Of the token that was drawn, or that the prompt has there.
     pub chosen: Logprob,
     /// The most likely tokens, most likely first.
     pub top: Vec<Logprob>,
@@ -63,6 +91,8 @@ pub struct Finished {
     pub reason: FinishReason,
     /// What it cost.
     pub usage: Usage,
+    /// Whether its context was full: tokens were dropped from its beginning to go on, or there was no room for another one.
+    pub is_truncated: bool,
     /// What a task other than [`Task::Complete`] and [`Task::Load`] made.
     pub made: Option<Box<Made>>,
 }
@@ -83,9 +113,9 @@ pub enum FinishReason {
     End,
     /// The text reached this stop string, which is not part of it.
     Stop(String),
-    /// `max_tokens` was reached.
+    /// A limit that the request sets was reached: of tokens, of time, or a line with too little indentation.
     Length,
-    /// The context was full before `max_tokens` was reached.
+    /// The context was full before that.
     ContextFull,
 }
 
@@ -101,6 +131,9 @@ pub struct Usage {
     pub n_cached: u32,
     /// Tokens drawn, an end token included.
     pub n_predicted: u32,
+    /// Tokens of the branch that were computed and in its context at its end: of the prompt, and of the prediction all but the
+    /// last; fewer where the context was shifted.
+    pub n_held: u32,
     /// Milliseconds from the start in a slot to the first token.
     pub prompt_ms: f64,
     /// Milliseconds from the first token to the last.

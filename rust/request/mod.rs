@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use constraint::{Constraint, ConstraintSource, SharedConstraint};
-pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, TokenEvent, Usage};
+pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, Progress, PromptLogprobs, TokenEvent, Usage};
 pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplerKind, SamplingParams};
 
 use crate::error::{Error, Result};
@@ -25,6 +25,9 @@ pub const MAX_STOPS: usize = 256;
 
 /// Most bytes of all the stop strings of one [`Request`].
 pub const MAX_STOP_BYTES: usize = 65_536;
+
+/// Most places of [`Request::snapshots_at`]: each is a whole state to save.
+pub const MAX_SNAPSHOTS: usize = 16;
 
 /// A stretch of a prompt that enters the model in one way.
 ///
@@ -129,9 +132,10 @@ pub struct PinnedPrefix {
 /// What a completion does whose context is full: it drops its middle, computes what follows again, and goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ContextShift {
-    /// So many tokens of the beginning are kept; `None` keeps the whole prompt.
+    /// So many tokens of the beginning are kept, but never the last four that the context holds; `None` keeps the whole prompt. A
+    /// token that begins every text is one of them: llama-server keeps it besides.
     pub n_keep: Option<u32>,
-    /// So many tokens after them are dropped; 0 drops half of those.
+    /// So many of the computed tokens after them are dropped, but never all; 0 drops half of those.
     pub n_discard: u32,
 }
 
@@ -154,7 +158,7 @@ pub struct Request {
     pub constraint: Option<SharedConstraint>,
     /// Whether a full context is shifted; otherwise it ends the completion.
     pub context_shift: Option<ContextShift>,
-    /// Ends a completion that has drawn tokens for so long, once it has reached a new line.
+    /// Ends a completion with the first new line that it shows later than so long after its first token.
     pub max_predict_time: Option<Duration>,
     /// Ends a completion at a line that is indented by fewer white-space characters than this, after its first; 0 is off.
     pub n_indent: u32,
@@ -164,7 +168,8 @@ pub struct Request {
     pub prompt_logprobs: Option<u32>,
     /// Whether the stream tells how far the prompt is computed.
     pub reports_progress: bool,
-    /// Where, in tokens of the prompt, a memory that cannot be cut keeps a snapshot besides at the prompt's end, in order.
+    /// Where, in tokens of the prompt, a memory that cannot be cut keeps a snapshot besides at the prompt's end, in order; at most
+    /// [`MAX_SNAPSHOTS`]. A later prompt that has only the tokens up to there goes on from it. Other memories go on from anywhere.
     pub snapshots_at: Vec<u32>,
     /// The slot that its first branch takes where that one is free; [`Task::Load`] waits for it.
     pub slot: Option<u32>,
@@ -233,7 +238,23 @@ impl Request {
         if let Some(n) = self.prompt_logprobs.filter(|&n| n > MAX_PROBS) {
             return refuse("prompt_logprobs", format!("prompt_logprobs is {n}; it must be 0 to {MAX_PROBS}"));
         }
+        self.validate_snapshots()?;
         self.sampling.validate(n_vocab)
+    }
+
+    fn validate_snapshots(&self) -> Result<()> {
+        let (places, n_prompt) = (&self.snapshots_at, self.prompt.n_tokens());
+        let refuse = |message: String| Err(Error::InvalidRequest { param: "snapshots_at", message });
+        if places.len() > MAX_SNAPSHOTS {
+            return refuse(format!("snapshots_at has {} places; it may have at most {MAX_SNAPSHOTS}", places.len()));
+        }
+        if !places.is_sorted_by(|a, b| a < b) {
+            return refuse("snapshots_at must be in order, each place once".into());
+        }
+        if let Some(at) = places.iter().find(|&&at| at == 0 || at as usize >= n_prompt) {
+            return refuse(format!("snapshots_at has {at}; a place must be after a token of the {n_prompt} and before the last"));
+        }
+        Ok(())
     }
 
     /// Checks what the task needs of the other fields.

@@ -34,6 +34,7 @@ NUMBER: Any = Is("a number that is not negative", lambda value: isinstance(value
 LOGPROB: Any = Is("a log-probability", lambda value: isinstance(value, float) and value <= 0)
 TEXT: Any = Is("a text", lambda value: isinstance(value, str))
 SOME_TEXT: Any = Is("a text that is not empty", lambda value: isinstance(value, str) and value != "")
+BOOLEAN: Any = Is("true or false", lambda value: isinstance(value, bool))
 SEED: Any = Is("a seed", lambda value: type(value) is int and 0 <= value < 2**32)
 
 TIMINGS: Json = {
@@ -48,3 +49,64 @@ TIMINGS: Json = {
     "predicted_per_second": NUMBER,
 }
 """What both dialects say of the time."""
+
+SETTINGS: Json = {
+    "seed": SEED,
+    "temperature": 0.8,
+    "dynatemp_range": 0.0,
+    "dynatemp_exponent": 1.0,
+    "top_k": 40,
+    "top_p": 0.95,
+    "min_p": 0.05,
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "xtc_threshold": 0.1,
+    "typical_p": 1.0,
+    "repeat_last_n": 64,
+    "repeat_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "dry_multiplier": 0.0,
+    "dry_base": 1.75,
+    "dry_allowed_length": 2,
+    "dry_penalty_last_n": 64,
+    "dry_sequence_breakers": ["\n", ":", '"', "*"],
+    "mirostat": 0,
+    "mirostat_tau": 5.0,
+    "mirostat_eta": 0.1,
+    "adaptive_target": -1.0,
+    "adaptive_decay": 0.9,
+    "stop": [],
+    "max_tokens": -1,
+    "n_predict": -1,
+    "n_keep": 0,
+    "n_discard": 0,
+    "n_indent": 0,
+    "t_max_predict_ms": -1,
+    "ignore_eos": False,
+    "stream": False,
+    "logit_bias": [],
+    "n_probs": 0,
+    "min_keep": 0,
+    "grammar": "",
+    "grammar_lazy": False,
+    "grammar_triggers": [],
+    "preserved_tokens": [],
+    "chat_format": "Content-only",
+    "reasoning_format": "none",
+    "reasoning_in_content": False,
+    "generation_prompt": "",
+    "samplers": ["penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+    "speculative.types": "none",
+    "timings_per_token": False,
+    "post_sampling_probs": False,
+    "backend_sampling": False,
+    "lora": [],
+    "n_ctx": 1024,
+    "model": "storyteller",
+    "tfs_z": 1.0,
+    "penalize_nl": True,
+    "penalty_prompt_tokens": [],
+    "use_penalty_prompt_tokens": False,
+}
+"""What a request that says nothing gets of the fixture `client`: llama-server's names of today, then those of 2024."""

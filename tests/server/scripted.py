@@ -19,10 +19,21 @@ def token(index: int, text: str, n_predicted: int = 1) -> Json:
     return SimpleNamespace(index=index, token=7, text=text, slot=index, n_predicted=n_predicted, logprobs=None)
 
 
+def idle_slot(id_slot: int) -> Json:
+    counts = {"n_prompt": 0, "n_computed": 0, "n_cached": 0, "n_predicted": 0, "n_remaining": 0}
+    return SimpleNamespace(id=id_slot, is_processing=False, request_id=None, index=None, **counts)
+
+
+def busy_slot(id_slot: int, request_id: int, index: int) -> Json:
+    counts = {"n_prompt": 3, "n_computed": 1, "n_cached": 2, "n_predicted": 5, "n_remaining": 7}
+    return SimpleNamespace(id=id_slot, is_processing=True, request_id=request_id, index=index, **counts)
+
+
 class ScriptedStream:
     """Yields its steps, then waits for ever or until it is closed."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Step], request_id: int = 0) -> None:
+        self.request_id = request_id
         self.seed = 1
         self.n_prompt = 3
         self.is_closed = False
@@ -49,8 +60,20 @@ class ScriptedEngine:
         self.requests: list[weft.Request] = []
         self.failure: Exception | None = None
         self.is_running = False
-        self.model = SimpleNamespace(path="/models/scripted.gguf", n_vocab=128, token_bytes=self._token_bytes)
-        self.limits = SimpleNamespace(max_queue=8, n_slots=4)
+        self.model = SimpleNamespace(
+            path="/models/scripted.gguf",
+            description="scripted 1B Q4_K - Medium",
+            n_vocab=128,
+            bos_token=None,
+            eos_token=None,
+            chat_template=None,
+            token_bytes=self._token_bytes,
+            control_tokens=list,
+        )
+        self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=256, n_ctx_slot=64, forks_anywhere=True)
+        self.choice = SimpleNamespace(summary="as it is written")
+        self.slots: list[Json] = [idle_slot(id_slot) for id_slot in range(4)]
+        """What `stats` tells of the slots."""
         self.loop_thread = 0
         self.threads: set[int] = set()
         """Threads that texts and tokens were worked on."""
@@ -83,8 +106,11 @@ class ScriptedEngine:
         script = self._scripts.pop(0)
         if isinstance(script, Exception):
             raise script
-        self.streams.append(ScriptedStream(script))
+        self.streams.append(ScriptedStream(script, request_id=len(self.streams)))
         return self.streams[-1]
+
+    def stats(self) -> Json:
+        return SimpleNamespace(slots=self.slots)
 
     def as_engine(self) -> weft.Engine:
         return cast("weft.Engine", self)

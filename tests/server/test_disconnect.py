@@ -54,7 +54,8 @@ async def test_cancelling_a_stream_of_http2_frees_the_slots(client2: Http2Client
     await client2.reset(stream)
     await wait_until(lambda: live.busy_slots() == [], 2)
     # The connection still serves.
-    assert await client2.first_data(await client2.request("GET", "/health")) == b'{"status":"ok"}'
+    health = await client2.first_data(await client2.request("GET", "/health"))
+    assert health.startswith(b'{"status":"ok"')
 
 
 async def test_cancelling_a_whole_answer_of_http2_frees_the_slots(client2: Http2Client, live: LiveServer, path: str) -> None:
@@ -62,7 +63,8 @@ async def test_cancelling_a_whole_answer_of_http2_frees_the_slots(client2: Http2
     await wait_until(lambda: len(live.busy_slots()) == 4)
     await client2.reset(stream)
     await wait_until(lambda: live.busy_slots() == [], 2)
-    assert await client2.first_data(await client2.request("GET", "/health")) == b'{"status":"ok"}'
+    health = await client2.first_data(await client2.request("GET", "/health"))
+    assert health.startswith(b'{"status":"ok"')
 
 
 async def test_closing_a_connection_of_http2_frees_the_slots_of_all_its_requests(live: LiveServer, how: How) -> None:

@@ -31,10 +31,12 @@ def error_of(status: int, message: str, kind: str, **more: object) -> dict[str, 
     return {"error": {"code": status, "message": message, "type": kind, **more}}
 
 
+ADVICE = "shorten the prompt, or start the server with a larger --ctx-size or a smaller --parallel"
+
 ERRORS: dict[Exception, dict[str, object]] = {
     ContextOverflow(70, 64): error_of(
         400,
-        "the prompt of 70 tokens does not fit in the context of 64 tokens",
+        f"request (70 tokens) exceeds the available context size (64 tokens); {ADVICE}",
         "exceed_context_size_error",
         n_prompt_tokens=70,
         n_ctx=64,
@@ -110,7 +112,7 @@ async def test_several_prompts_are_submitted_all_or_none() -> None:
     ("method", "route", "error"),
     [
         ("GET", "/no/such/route", error_of(404, "Not Found", "not_found_error")),
-        ("GET", "/", error_of(404, "Not Found", "not_found_error")),
+        ("POST", "/", error_of(404, "Not Found", "not_found_error")),
         ("POST", "/v1/chat/completions", error_of(404, "Not Found", "not_found_error")),
         ("GET", "/completion", error_of(405, "Method Not Allowed", "invalid_request_error")),
         ("POST", "/slots", error_of(405, "Method Not Allowed", "invalid_request_error")),
@@ -199,7 +201,7 @@ async def test_a_body_that_is_too_large_is_told_in_our_shape(client: httpx.Async
 
 async def test_a_prompt_of_the_whole_context_is_refused_with_both_numbers(client: httpx.AsyncClient, path: str) -> None:
     answer = await client.post(path, json={"prompt": [300] * 1024})
-    message = "the prompt of 1024 tokens does not fit in the context of 1024 tokens"
+    message = f"request (1024 tokens) exceeds the available context size (1024 tokens); {ADVICE}"
     assert answer.json() == error_of(400, message, "exceed_context_size_error", n_prompt_tokens=1024, n_ctx=1024)
 
 
@@ -221,7 +223,7 @@ async def test_every_route_is_503_while_the_model_is_loaded() -> None:
             assert answer.json() == error_of(503, "Loading model", "unavailable_error")
         engine.loaded.set()
         await answers(client, 200)
-        assert (await client.get("/health")).json() == {"status": "ok"}
+        assert (await client.get("/health")).json() == {"status": "ok", "slots_idle": 4, "slots_processing": 0}
 
 
 async def test_a_model_that_cannot_be_loaded_is_told_by_every_route() -> None:

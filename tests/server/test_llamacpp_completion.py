@@ -1,37 +1,22 @@
 import json
+import math
 from typing import Any
 
 import httpx
 import pytest
+from litestar.testing import AsyncTestClient
 
+import weft
 from tests.helpers import How
-from tests.server.conftest import PROMPT
+from tests.server.conftest import PROMPT, answers
 from tests.server.live import events_of
-from tests.server.matchers import COUNT, LOGPROB, SEED, SOME_TEXT, TEXT, TIMINGS, Json
+from tests.server.matchers import COUNT, LOGPROB, NUMBER, SETTINGS, SOME_TEXT, TEXT, TIMINGS, Json
+from weft.server import create_app
 from weft.server.service import LONG_TEXT
+from weft.settings import Settings
 
 END_TOKEN = 2
 """`</s>` of the demo model."""
-
-SETTINGS = {
-    "seed": SEED,
-    "temperature": 0.8,
-    "top_k": 40,
-    "top_p": 0.95,
-    "min_p": 0.05,
-    "repeat_last_n": 64,
-    "repeat_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "stop": [],
-    "max_tokens": -1,
-    "n_predict": -1,
-    "ignore_eos": False,
-    "stream": False,
-    "logit_bias": [],
-    "n_probs": 0,
-    "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
-}
 
 
 async def complete(client: httpx.AsyncClient, **body: Json) -> Json:
@@ -73,6 +58,9 @@ async def test_a_whole_answer_is_one_object(client: httpx.AsyncClient, name: str
         "has_new_line": False,
         "truncated": False,
         "stop_type": "limit",
+        "stopped_eos": False,
+        "stopped_limit": True,
+        "stopped_word": False,
         "stopping_word": "",
         "tokens_cached": 9,
         "timings": TIMINGS | {"predicted_n": 4},
@@ -107,6 +95,9 @@ async def test_a_stream_has_one_event_per_token_and_one_for_the_end(client: http
             "has_new_line": False,
             "truncated": False,
             "stop_type": "limit",
+            "stopped_eos": False,
+            "stopped_limit": True,
+            "stopped_word": False,
             "stopping_word": "",
             "tokens_cached": 8,
             "timings": TIMINGS | {"predicted_n": 3},
@@ -177,6 +168,16 @@ async def test_a_full_context_is_told_as_truncated(client: httpx.AsyncClient) ->
     assert end["tokens_evaluated"] + end["tokens_predicted"] == n_ctx
 
 
+async def test_a_context_that_was_shifted_is_told_as_truncated(how: How) -> None:
+    app = create_app(weft.Engine(slots=1, ctx_size=256, threads=1), Settings(context_shift=True))
+    body = {"prompt": PROMPT, "ignore_eos": True, "n_predict": 400, "n_keep": 3, "n_discard": 50}
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        end = await complete(client, **body) if how == "whole" else ends(await stream(client, **body))[0]
+    assert (end["stop_type"], end["truncated"], end["tokens_predicted"]) == ("limit", True, 400)
+    assert 256 - 50 <= end["tokens_cached"] <= 256
+
+
 async def test_nothing_predicted_only_evaluates_the_prompt(client: httpx.AsyncClient, how: How) -> None:
     body = {"prompt": PROMPT, "n_predict": 0}
     [end] = [await complete(client, **body)] if how == "whole" else await stream(client, **body)
@@ -193,22 +194,158 @@ async def test_what_the_branches_computed_adds_up_to_the_prompt(client: httpx.As
     assert sum(timing["prompt_n"] for timing in timings) == n_prompt
 
 
-async def test_probabilities_come_with_each_token(client: httpx.AsyncClient, how: How) -> None:
-    body = {"prompt": PROMPT, "n_predict": 3, "n_probs": 2}
+async def probabilities_of(client: httpx.AsyncClient, how: How, **body: Json) -> list[Any]:
+    """One entry per token, each from the event of its token where the answer is streamed."""
     if how == "whole":
-        probabilities = (await complete(client, **body))["completion_probabilities"]
-    else:
-        *tokens, end = await stream(client, **body)
-        assert "completion_probabilities" not in end
-        probabilities = [token["completion_probabilities"][0] for token in tokens]
-    entry = {"id": COUNT, "token": TEXT, "bytes": [COUNT] * 1, "logprob": LOGPROB}
+        result = await complete(client, **body)
+        assert len(result["completion_probabilities"]) == result["tokens_predicted"]
+        return list(result["completion_probabilities"])
+    *tokens, end = await stream(client, **body)
+    assert "completion_probabilities" not in end
+    assert [len(token["completion_probabilities"]) for token in tokens] == [1] * end["tokens_predicted"]
+    return [token["completion_probabilities"][0] for token in tokens]
+
+
+async def test_probabilities_come_with_each_token_in_todays_shape_and_that_of_2024(client: httpx.AsyncClient, how: How) -> None:
+    probabilities = await probabilities_of(client, how, prompt=PROMPT, n_predict=3, n_probs=2)
     for drawn in probabilities:
-        for each in (drawn, *drawn["top_logprobs"]):
-            assert {**each, "bytes": [0]} == {**entry, **({"top_logprobs": drawn["top_logprobs"]} if each is drawn else {})}
-            assert bytes(each["bytes"]).decode(errors="replace") == each["token"]
         first, second = drawn["top_logprobs"]
         assert first["logprob"] >= second["logprob"]
+        told = [drawn, first, second]
+        bare = {"id": COUNT, "token": TEXT, "bytes": [COUNT], "logprob": LOGPROB}
+        assert [entry | {"bytes": entry["bytes"][:1]} for entry in (first, second)] == [bare] * 2
+        assert all(bytes(entry["bytes"]).decode(errors="replace") == entry["token"] for entry in told)
+        assert drawn == {
+            **{name: drawn[name] for name in bare},
+            "top_logprobs": [first, second],
+            "content": drawn["token"],
+            "probs": [
+                {"prob": pytest.approx(math.exp(entry["logprob"])), "tok_str": entry["token"]} for entry in (first, second)
+            ],
+        }
     assert len(probabilities) == 3
+
+
+async def test_each_token_of_a_character_that_is_held_back_has_its_probabilities(client: httpx.AsyncClient, how: How) -> None:
+    # Bytes that are a character only together: "é" is spelt in two tokens that nothing else is made of.
+    tokens = (await client.post("/tokenize", json={"content": "é"})).json()["tokens"]
+    grammar = {"logit_bias": [[tokens[-2], 100]], "temperature": 0}
+    probabilities = await probabilities_of(client, how, prompt=PROMPT, n_predict=4, n_probs=1, **grammar)
+    assert [entry["id"] for entry in probabilities] == [tokens[-2]] * 4
+    assert [entry["bytes"] for entry in probabilities] == [[0xC3]] * 4
+
+
+async def test_probabilities_after_the_samplers_are_no_logarithms(client: httpx.AsyncClient, how: How) -> None:
+    body = {"prompt": PROMPT, "n_predict": 3, "n_probs": 2, "post_sampling_probs": True, "top_k": 2, "min_p": 0, "top_p": 1}
+    for drawn in await probabilities_of(client, how, **body):
+        told = [{"id": COUNT, "token": TEXT, "bytes": [COUNT], "prob": NUMBER}] * 2
+        assert [top | {"bytes": top["bytes"][:1]} for top in drawn["top_probs"]] == told
+        assert drawn == {
+            "id": COUNT,
+            "token": TEXT,
+            "bytes": drawn["bytes"],
+            "prob": NUMBER,
+            "top_probs": drawn["top_probs"],
+            "content": drawn["token"],
+            "probs": [{"prob": top["prob"], "tok_str": top["token"]} for top in drawn["top_probs"]],
+        }
+
+
+async def test_one_token_has_no_rate(client: httpx.AsyncClient) -> None:
+    timings = (await complete(client, prompt=PROMPT, n_predict=1))["timings"]
+    assert timings == TIMINGS | {
+        "predicted_n": 1,
+        "predicted_ms": 0,
+        "predicted_per_token_ms": 0,
+        "predicted_per_second": 0,
+    }
+
+
+async def test_rates_are_those_of_the_tokens_after_the_first(client: httpx.AsyncClient) -> None:
+    timings = (await complete(client, prompt=PROMPT, n_predict=5, ignore_eos=True))["timings"]
+    assert timings["predicted_per_second"] == pytest.approx(4 * 1000 / timings["predicted_ms"])
+    assert timings["predicted_per_token_ms"] == pytest.approx(timings["predicted_ms"] / 4)
+
+
+async def test_each_event_has_timings_where_they_are_asked_for(client: httpx.AsyncClient) -> None:
+    body = {"prompt": PROMPT, "n_predict": 3, "n": 2, "ignore_eos": True}
+    assert not any("timings" in event for event in await stream(client, **body) if not event["stop"])
+    events = await stream(client, **body, timings_per_token=True)
+    for index in range(2):
+        own = [event["timings"] for event in events if event["index"] == index]
+        assert own == [TIMINGS | {"predicted_n": n} for n in (1, 2, 3, 3)]
+        assert [timings["prompt_n"] + timings["cache_n"] for timings in own] == [6] * 4
+        assert own[0]["predicted_ms"] == 0
+        assert 0 < own[1]["predicted_ms"] <= own[2]["predicted_ms"]
+    assert all(end["generation_settings"]["timings_per_token"] for end in ends(events))
+
+
+async def test_the_prompts_progress_comes_before_the_first_token(client: httpx.AsyncClient) -> None:
+    prompt = [300 + position % 400 for position in range(700)]
+    body = {"prompt": prompt, "n_predict": 1, "n": 2, "return_progress": True}
+    assert "prompt_progress" not in (await complete(client, **body))[0]
+    events = await stream(client, **body, cache_prompt=False)
+    n_told = sum("prompt_progress" in event for event in events)
+    assert [event["tokens_predicted"] for event in events[:n_told]] == [0] * n_told
+    processed = [event["prompt_progress"]["processed"] for event in events[:n_told]]
+    assert processed == sorted(processed)
+    assert (processed[0], processed[-1]) == (0, 700)
+    assert events[0] == {
+        "index": 0,
+        "content": "",
+        "tokens": [],
+        "stop": False,
+        "id_slot": COUNT,
+        "tokens_predicted": 0,
+        "tokens_evaluated": 700,
+        "prompt_progress": {"total": 700, "cache": 0, "processed": 0, "time_ms": COUNT},
+    }
+    assert len(ends(events)) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (["tokens_predicted"], {"tokens_predicted": 2}),
+        ("tokens_predicted", {"tokens_predicted": 2}),
+        (["generation_settings/n_predict", "stop"], {"generation_settings/n_predict": 2, "stop": True}),
+        (["timings/predicted_n", "no_such", "prompt/no_such", "stop/"], {"timings/predicted_n": 2}),
+        (["generation_settings/json_schema/type"], {"generation_settings/json_schema/type": "string"}),
+    ],
+    ids=str,
+)
+async def test_only_the_fields_that_are_asked_for_are_told(
+    client: httpx.AsyncClient, how: How, fields: Json, told: dict[str, Json]
+) -> None:
+    body = {"prompt": PROMPT, "n_predict": 2, "response_fields": fields}
+    if "json_schema" in str(fields):
+        body["json_schema"] = {"type": "string"}
+    if how == "whole":
+        assert await complete(client, **body) == told
+    else:
+        # As llama-server has it, only the end is cut down.
+        *tokens, end = await stream(client, **body)
+        assert end == told
+        assert [token["tokens_predicted"] for token in tokens] == [1, 2]
+
+
+async def test_several_results_are_each_cut_down(client: httpx.AsyncClient) -> None:
+    body = {"prompt": ["A cow says", "Once"], "n": 2, "n_predict": 1, "response_fields": ["index"]}
+    assert await complete(client, **body) == [{"index": index} for index in range(4)]
+
+
+async def test_tokens_come_with_a_stream_whether_or_not_they_are_asked_for(client: httpx.AsyncClient) -> None:
+    for asked in (True, False):
+        *tokens, end = await stream(client, prompt=PROMPT, n_predict=2, return_tokens=asked)
+        assert ([len(token["tokens"]) for token in tokens], end["tokens"]) == ([1, 1], [])
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+async def test_a_new_line_is_told(client: httpx.AsyncClient, how: How, is_wanted: bool) -> None:
+    newline = (await client.post("/tokenize", json={"content": "\n"})).json()["tokens"][-1]
+    body = {"prompt": PROMPT, "n_predict": 2, "logit_bias": [[newline, 1000 if is_wanted else False]], "temperature": 0}
+    end = await complete(client, **body) if how == "whole" else ends(await stream(client, **body))[0]
+    assert end["has_new_line"] == is_wanted
 
 
 async def test_a_seed_that_was_drawn_is_reported(client: httpx.AsyncClient) -> None:
@@ -232,18 +369,71 @@ async def test_settings_are_reported_as_they_took_effect(client: httpx.AsyncClie
         "top_k": 10,
         "top_p": 0.9,
         "min_p": 0.1,
-        "repeat_last_n": -1,
+        "repeat_last_n": 32,
         "repeat_penalty": 1.1,
         "presence_penalty": 0.25,
         "frequency_penalty": 0.5,
+        "dynatemp_range": 0.25,
+        "dynatemp_exponent": 2.0,
+        "typical_p": 0.75,
+        "top_n_sigma": 2.0,
+        "tfs_z": 0.5,
+        "xtc_probability": 0.5,
+        "xtc_threshold": 0.25,
+        "min_keep": 2,
+        "penalize_nl": False,
+        "dry_multiplier": 0.5,
+        "dry_base": 2.0,
+        "dry_allowed_length": 3,
+        "dry_penalty_last_n": 16,
+        "dry_sequence_breakers": ["."],
+        "mirostat": 0,
+        "mirostat_tau": 4.0,
+        "mirostat_eta": 0.25,
+        "adaptive_target": 0.5,
+        "adaptive_decay": 0.5,
         "stop": ["x"],
         "n_predict": 2,
+        "n_keep": 4,
+        "n_discard": 8,
+        "n_indent": 1,
+        "t_max_predict_ms": 60_000.0,
         "ignore_eos": True,
         "n_probs": 1,
+        "samplers": ["top_k", "temperature", "min_p"],
     }
-    result = await complete(client, prompt=PROMPT, **asked, logit_bias=[[300, 1.5], [301, False]])
-    biases = [{"token": 300, "bias": 1.5}, {"token": 301, "bias": False}]
-    assert result["generation_settings"] == SETTINGS | asked | {"max_tokens": 2, "logit_bias": biases}
+    result = await complete(
+        client, prompt=PROMPT, **asked, logit_bias=[[300, 1.5], [301, False]], penalty_prompt=[5, 6], post_sampling_probs=True
+    )
+    assert result["generation_settings"] == SETTINGS | asked | {
+        "max_tokens": 2,
+        "logit_bias": [{"token": 300, "bias": 1.5}, {"token": 301, "bias": False}],
+        "penalty_prompt_tokens": [5, 6],
+        "use_penalty_prompt_tokens": True,
+        "post_sampling_probs": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"repeat_last_n": -1}, {"repeat_last_n": 1024}),
+        ({"dry_penalty_last_n": -1}, {"dry_penalty_last_n": 1024}),
+        ({"dry_base": 0.5}, {"dry_base": 1.75}),
+        ({"n_keep": -1}, {"n_keep": -1}),
+        ({"t_max_predict_ms": 0}, {"t_max_predict_ms": -1}),
+        ({"samplers": "kt"}, {"samplers": ["top_k", "tfs_z", "temperature"]}),
+        ({"samplers": "temp;Top-K"}, {"samplers": ["temperature", "top_k"]}),
+        ({"seed": 2**32 + 9}, {"seed": 9}),
+        ({"stop": "x"}, {"stop": ["x"]}),
+    ],
+    ids=str,
+)
+async def test_settings_that_stand_for_others_are_reported_as_those(
+    client: httpx.AsyncClient, asked: dict[str, Json], told: dict[str, Json]
+) -> None:
+    settings = (await complete(client, prompt=PROMPT, n_predict=0, **asked))["generation_settings"]
+    assert settings == SETTINGS | {"max_tokens": 0, "n_predict": 0} | told
 
 
 async def test_tokens_come_with_a_whole_answer_where_they_are_asked_for(client: httpx.AsyncClient) -> None:

@@ -5,60 +5,154 @@ import pytest
 from litestar.testing import AsyncTestClient
 
 from tests.helpers import wait_until
-from tests.server.conftest import PROMPT
+from tests.server.conftest import PROMPT, answers
 from tests.server.live import LiveServer
-from tests.server.matchers import COUNT, SOME_TEXT, Json, matching
-from tests.server.scripted import ScriptedEngine
-from weft import DEMO_MODEL, QueueFull
+from tests.server.matchers import BOOLEAN, COUNT, SETTINGS, SOME_TEXT, Json, matching
+from tests.server.scripted import ScriptedEngine, busy_slot, idle_slot, token
+from weft import DEMO_MODEL, QueueFull, Request
 from weft.server import create_app
 from weft.server.service import LONG_TEXT
+from weft.server.submission import Submission
+from weft.settings import Settings
+
+NEXT_TOKEN: Json = {
+    "has_next_token": True,
+    "has_new_line": False,
+    "n_remain": 0,
+    "n_decoded": 0,
+    "stopped_eos": False,
+    "stopped_limit": False,
+    "stopped_word": False,
+    "stopping_word": "",
+}
 
 
 @pytest.mark.parametrize("route", ["/health", "/v1/health"])
 async def test_health_is_ok_once_the_model_is_loaded(client: httpx.AsyncClient, route: str) -> None:
     answer = await client.get(route)
-    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok", "slots_idle": 4, "slots_processing": 0})
+
+
+@pytest.mark.parametrize("route", ["/health", "/v1/health"])
+@pytest.mark.parametrize(
+    ("query", "n_busy", "status", "told"),
+    [
+        ("", 4, 200, "ok"),
+        ("?fail_on_no_slot", 3, 200, "ok"),
+        ("?fail_on_no_slot", 4, 503, "no slot available"),
+        ("?fail_on_no_slot=1", 4, 503, "no slot available"),
+        ("?fail_on_no_slot=0", 4, 200, "ok"),
+        ("?include_slots", 3, 200, "ok"),
+        ("?include_slots=true", 4, 200, "no slot available"),
+        ("?include_slots&fail_on_no_slot", 4, 503, "no slot available"),
+    ],
+)
+async def test_health_tells_of_the_slots_in_2024s_way(route: str, query: str, n_busy: int, status: int, told: str) -> None:
+    engine = ScriptedEngine()
+    engine.loaded.set()
+    engine.slots = [busy_slot(id_slot, 9, 0) if id_slot < n_busy else idle_slot(id_slot) for id_slot in range(4)]
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        await answers(client, 200)
+        answer = await client.get(route + query)
+        slots = (await client.get("/slots")).json()
+    error = {"error": {"code": 503, "message": "no slot available", "type": "unavailable_error"}}
+    assert answer.status_code == status
+    assert answer.json() == {
+        "status": told,
+        "slots_idle": 4 - n_busy,
+        "slots_processing": n_busy,
+        **({"slots": slots} if "include_slots" in query else {}),
+        **(error if status == 503 else {}),
+    }
+
+
+async def test_health_tells_of_no_slots_where_they_are_nobodys_business() -> None:
+    engine = ScriptedEngine()
+    engine.loaded.set()
+    app = create_app(engine.as_engine(), without("slots_endpoint"))
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        answer = await client.get("/health?include_slots")
+    assert answer.json() == {"status": "ok", "slots_idle": 4, "slots_processing": 0}
 
 
 async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) -> None:
     assert (await client.get("/props")).json() == {
-        "default_generation_settings": {
-            "params": {
-                "seed": 2**32 - 1,
-                "temperature": 0.8,
-                "top_k": 40,
-                "top_p": 0.95,
-                "min_p": 0.05,
-                "repeat_last_n": 64,
-                "repeat_penalty": 1.0,
-                "presence_penalty": 0.0,
-                "frequency_penalty": 0.0,
-                "stop": [],
-                "max_tokens": -1,
-                "n_predict": -1,
-                "ignore_eos": False,
-                "stream": False,
-                "logit_bias": [],
-                "n_probs": 0,
-                "samplers": ["penalties", "top_k", "top_p", "min_p", "temperature"],
-            },
-            "n_ctx": 1024,
-        },
+        "default_generation_settings": {"params": SETTINGS | {"seed": 2**32 - 1}, "n_ctx": 1024},
         "total_slots": 4,
         "n_ctx": 4096,
         "model_alias": "storyteller",
         "model_path": DEMO_MODEL,
-        "modalities": {"vision": False, "audio": False},
+        "model_ftype": "Q8_0",
+        "modalities": {"vision": False, "video": False, "audio": False},
         "chat_template": SOME_TEXT,
+        "chat_template_caps": {
+            "supports_string_content": True,
+            "supports_typed_content": False,
+            "supports_system_role": True,
+            "supports_reasoning_effort": False,
+            "supports_tools": False,
+            "supports_tool_calls": False,
+            "supports_parallel_tool_calls": False,
+            "supports_object_arguments": False,
+        },
         "bos_token": "<s>",
         "eos_token": "</s>",
-        "build_info": matching(r"weft-\d+\.\d+\.\d+.*"),
+        "build_info": matching(r"b\d+-[0-9a-f]+"),
         "is_sleeping": False,
         "endpoint_slots": True,
         "endpoint_props": False,
         "endpoint_metrics": False,
+        "ui": True,
+        "ui_settings": {},
+        "cors_proxy_enabled": False,
+        "user_name": "",
+        "assistant_name": "",
         "compute": matching(r"flash attention .+, at most 512 tokens per decode, 1 threads \(asked for\)"),
     }
+
+
+def without(*names: str) -> Settings:
+    """Settings with these switched off."""
+    return Settings(**dict.fromkeys(names, False))  # type: ignore[arg-type]
+
+
+async def test_props_tell_also_of_a_model_that_has_little() -> None:
+    engine = ScriptedEngine()
+    engine.model.chat_template = "{% if %}"
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        await answers(client, 200)
+        told = (await client.get("/props")).json()
+    assert (told["bos_token"], told["eos_token"], told["model_ftype"]) == ("", "", "Q4_K - Medium")
+    # A template that is none is shown, but no chat can do anything with it.
+    assert (told["chat_template"], told["chat_template_caps"]) == ("{% if %}", {})
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_properties_may_be_posted_only_where_that_is_switched_on(is_on: bool) -> None:
+    engine = ScriptedEngine()
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(props_endpoint=is_on))) as client:
+        await answers(client, 200)
+        answer = await client.post("/props", json={"default_generation_settings": {}})
+    if is_on:
+        assert (answer.status_code, answer.json()) == (200, {"success": True})
+    else:
+        message = "This server does not support changing global properties. Start it with `--props`"
+        assert answer.status_code == 501
+        assert answer.json() == {"error": {"code": 501, "message": message, "type": "not_supported_error"}}
+
+
+async def test_slots_that_are_switched_off_are_not_supported() -> None:
+    engine = ScriptedEngine()
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine(), without("slots_endpoint"))) as client:
+        await answers(client, 200)
+        answer = await client.get("/slots")
+    message = "This server does not support slots endpoint. Start it with `--slots`"
+    assert answer.status_code == 501
+    assert answer.json() == {"error": {"code": 501, "message": message, "type": "not_supported_error"}}
 
 
 @pytest.mark.parametrize("route", ["/v1/models", "/models"])
@@ -100,13 +194,14 @@ async def test_a_model_without_an_alias_has_its_files_name(live: LiveServer) -> 
 
 
 async def test_there_are_as_many_slots_as_were_asked_for(client: httpx.AsyncClient) -> None:
-    idle = {"n_ctx": 1024, "speculative": False, "is_processing": False}
+    idle = {"n_ctx": 1024, "model": "storyteller", "speculative": False, "is_processing": False, "state": 0}
     assert (await client.get("/slots")).json() == [{"id": id_slot, **idle} for id_slot in range(4)]
 
 
 async def test_busy_slots_tell_what_they_do(live: LiveServer) -> None:
+    settings = SETTINGS | {"ignore_eos": True, "stream": True, "model": "storyteller-q8_0.gguf"}
     async with httpx.AsyncClient(base_url=live.url) as client:
-        body = {"prompt": PROMPT, "n": 40, "ignore_eos": True, "stream": True}
+        body = {"prompt": PROMPT, "n": 40, "ignore_eos": True, "stream": True, "seed": 100}
         async with client.stream("POST", "/completion", json=body) as answer:
             lines = answer.aiter_lines()
             await anext(lines)
@@ -117,19 +212,26 @@ async def test_busy_slots_tell_what_they_do(live: LiveServer) -> None:
                 return all(slot["is_processing"] for slot in slots)
 
             await wait_until(are_busy)
+            seeds = [slot["seed"] for slot in slots]
+            assert len(set(seeds)) == 4
+            assert set(seeds) <= set(range(100, 140))
             assert slots == [
-                {
+                settings
+                | {
+                    "seed": seed,
                     "id": id_slot,
-                    "n_ctx": 1024,
                     "speculative": False,
                     "is_processing": True,
+                    "state": 1,
                     "id_task": COUNT,
+                    "task_id": COUNT,
                     "n_prompt_tokens": 6,
                     "n_prompt_tokens_processed": COUNT,
                     "n_prompt_tokens_cache": COUNT,
-                    "next_token": [{"has_next_token": True, "n_remain": COUNT, "n_decoded": COUNT}],
+                    "params": settings | {"seed": seed},
+                    "next_token": [NEXT_TOKEN | {"has_new_line": BOOLEAN, "n_remain": COUNT, "n_decoded": COUNT}],
                 }
-                for id_slot in range(4)
+                for id_slot, seed in enumerate(seeds)
             ]
             assert len({slot["id_task"] for slot in slots}) == 1
             refused = await client.get("/slots", params={"fail_on_no_slot": 1})
@@ -137,6 +239,41 @@ async def test_busy_slots_tell_what_they_do(live: LiveServer) -> None:
             assert refused.json() == {"error": {"code": 503, "message": "no slot available", "type": "unavailable_error"}}
         await wait_until(lambda: live.busy_slots() == [])
         assert (await client.get("/slots", params={"fail_on_no_slot": 1})).status_code == 200
+
+
+@pytest.mark.parametrize("debug", ["", "0", "1"])
+async def test_a_slot_tells_its_texts_only_where_that_is_asked_for(debug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_SERVER_SLOTS_DEBUG", debug)
+    engine = ScriptedEngine([[token(0, "a line\n"), token(1, "b")], [token(0, "c")]])
+    engine.loaded.set()
+    engine.slots = [busy_slot(0, request_id=0, index=0), busy_slot(1, request_id=0, index=1), busy_slot(2, request_id=9, index=0)]
+    app = create_app(engine.as_engine())
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        asked = Submission(prompts=[["xyz"]], template=Request(prompt=(), n=2), logit_bias=[], slot=None, sent_as={})
+        generation = await app.service.submit(asked)
+        await generation.next_batches()
+        await generation.next_batches()
+        first, second, other = (await client.get("/slots")).json()
+    assert [slot["next_token"][0]["has_new_line"] for slot in (first, second)] == [True, False]
+    assert [slot["next_token"][0]["n_decoded"] for slot in (first, second)] == [5, 5]
+    texts = [(slot.get("prompt"), slot.get("generated")) for slot in (first, second)]
+    assert texts == ([("xyz", "a line\nc"), ("xyz", "b")] if debug == "1" else [(None, None)] * 2)
+    # A request of nobody's, as where a prefix is pinned.
+    assert other == {
+        "id": 2,
+        "n_ctx": 64,
+        "model": "scripted.gguf",
+        "speculative": False,
+        "is_processing": True,
+        "state": 1,
+        "id_task": 9,
+        "task_id": 9,
+        "n_prompt_tokens": 3,
+        "n_prompt_tokens_processed": 1,
+        "n_prompt_tokens_cache": 2,
+        "next_token": [NEXT_TOKEN | {"n_remain": 7, "n_decoded": 5}],
+    }
 
 
 @pytest.mark.parametrize(

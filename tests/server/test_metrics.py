@@ -30,6 +30,9 @@ LLAMA_SERVERS = {
     "requests_deferred": "gauge",
     "kv_cache_usage_ratio": "gauge",
     "kv_cache_tokens": "gauge",
+    "spec_decode_num_drafts": "counter",
+    "spec_decode_num_draft_tokens": "counter",
+    "spec_decode_num_accepted_tokens": "counter",
 }
 OURS = {
     "prompt_tokens": "counter",
@@ -139,10 +142,11 @@ async def test_times_are_those_of_the_finished_branches(metered: httpx.AsyncClie
 
     counted = await samples(metered)
     assert len(timings) == 6
+    n_steps = sum(timing["predicted_n"] - 1 for timing in timings)
     assert counted["llamacpp:prompt_seconds_total"] == pytest.approx(total("prompt_ms") / 1000)
     assert counted["llamacpp:tokens_predicted_seconds_total"] == pytest.approx(total("predicted_ms") / 1000)
     assert counted["llamacpp:prompt_tokens_seconds"] == pytest.approx(1000 * total("prompt_n") / total("prompt_ms"))
-    assert counted["llamacpp:predicted_tokens_seconds"] == pytest.approx(1000 * total("predicted_n") / total("predicted_ms"))
+    assert counted["llamacpp:predicted_tokens_seconds"] == pytest.approx(1000 * n_steps / total("predicted_ms"))
     assert counted["llamacpp:n_tokens_max"] == 60 + 2
     # One slot, and never an empty decode.
     assert counted["llamacpp:n_busy_slots_per_decode"] == 1

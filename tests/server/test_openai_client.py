@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from tests.helpers import wait_until
 from tests.server.conftest import PROMPT
@@ -54,6 +55,63 @@ async def test_log_probabilities(official: openai.AsyncOpenAI) -> None:
     assert "".join(logprobs.tokens) == completion.choices[0].text
 
 
+async def test_an_echoed_prompt_with_its_log_probabilities(official: openai.AsyncOpenAI) -> None:
+    completion = await official.completions.create(model="any", prompt=PROMPT, max_tokens=2, echo=True, logprobs=2)
+    [choice] = completion.choices
+    assert choice.text.startswith(PROMPT)
+    assert choice.logprobs is not None
+    assert choice.logprobs.token_logprobs is not None
+    assert [logprob is None for logprob in choice.logprobs.token_logprobs] == [True, *[False] * 7]
+
+
+MESSAGES: list[ChatCompletionMessageParam] = [
+    {"role": "system", "content": "You tell stories."},
+    {"role": "user", "content": [{"type": "text", "text": "Tell me one about a dog."}]},
+]
+
+
+async def test_four_answers_of_a_chat_whole(official: openai.AsyncOpenAI) -> None:
+    completion = await official.chat.completions.create(
+        model="any", messages=MESSAGES, n=4, max_completion_tokens=16, logprobs=True, top_logprobs=2
+    )
+    assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
+    assert all(choice.message.content for choice in completion.choices)
+    for choice in completion.choices:
+        assert choice.logprobs is not None
+        assert choice.logprobs.content is not None
+        assert all(len(token.top_logprobs) == 2 for token in choice.logprobs.content)
+    assert completion.usage is not None
+    assert 4 < completion.usage.completion_tokens <= 64
+
+
+async def test_four_answers_of_a_chat_streamed(official: openai.AsyncOpenAI) -> None:
+    texts = dict.fromkeys(range(4), "")
+    roles: dict[int, str | None] = {}
+    reasons: dict[int, str] = {}
+    usage = None
+    stream = await official.chat.completions.create(
+        model="any", messages=MESSAGES, n=4, max_tokens=16, stream=True, stream_options={"include_usage": True}
+    )
+    async for chunk in stream:
+        for choice in chunk.choices:
+            assert choice.index not in reasons, "nothing follows the end of a branch"
+            roles.setdefault(choice.index, choice.delta.role)
+            texts[choice.index] += choice.delta.content or ""
+            if choice.finish_reason:
+                reasons[choice.index] = choice.finish_reason
+        usage = chunk.usage
+    assert all(texts.values())
+    assert roles == dict.fromkeys(range(4), "assistant")
+    assert set(reasons) == {0, 1, 2, 3}
+    assert usage is not None
+
+
+async def test_a_chat_that_is_refused_is_the_clients_own_exception(official: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await official.chat.completions.create(model="any", messages=[])
+    assert (refused.value.type, refused.value.param) == ("invalid_request_error", "messages")
+
+
 async def test_several_prompts(official: openai.AsyncOpenAI) -> None:
     completion = await official.completions.create(model="any", prompt=[PROMPT, "A cow says"], n=2, max_tokens=2)
     assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
@@ -65,8 +123,8 @@ async def test_models(official: openai.AsyncOpenAI) -> None:
 
 async def test_an_error_is_the_clients_own_exception(official: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        await official.completions.create(model="any", prompt=PROMPT, echo=True)
-    assert (refused.value.status_code, refused.value.type, refused.value.param) == (400, "invalid_request_error", "echo")
+        await official.completions.create(model="any", prompt=PROMPT, suffix="The end.")
+    assert (refused.value.status_code, refused.value.type, refused.value.param) == (400, "invalid_request_error", "suffix")
 
 
 async def test_closing_a_stream_frees_its_slots(official: openai.AsyncOpenAI, live: LiveServer) -> None:

@@ -1,6 +1,8 @@
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import weft
@@ -13,7 +15,8 @@ from weft.settings import Settings
     [
         ("-m a.gguf", {"model": "a.gguf"}),
         ("--model a.gguf", {"model": "a.gguf"}),
-        ("-a name", {"alias": "name"}),
+        ("-a name", {"alias": "name", "aliases": ("name",)}),
+        ("-a one,two --alias one,,three", {"alias": "one", "aliases": ("one", "two", "three")}),
         ("-c 512", {"ctx_size": 512}),
         ("-c512", {"ctx_size": 512}),
         ("--ctx-size=512", {"ctx_size": 512}),
@@ -43,7 +46,8 @@ from weft.settings import Settings
         ("--kv-unified", {"kv_unified": True}),
         ("--no-kv-unified", {"kv_unified": False}),
         ("-no-kvu", {"kv_unified": False}),
-        ("--host 0.0.0.0 --port 99", {"host": "0.0.0.0", "port": 99}),
+        ("--host 0.0.0.0 --port 99", {"hosts": ("0.0.0.0",), "port": 99}),
+        ("--host ::1,/run/weft.sock --port 0", {"hosts": ("::1", "/run/weft.sock"), "port": 0}),
         ("-s 7", {"seed": 7}),
         ("--seed -1", {"seed": None}),
         ("--temp 0.5", {"temperature": 0.5}),
@@ -52,7 +56,117 @@ from weft.settings import Settings
         ("--repeat-penalty 1.1 --repeat-last-n -1", {"repeat_penalty": 1.1, "repeat_last_n": -1}),
         ("--presence-penalty -0.5 --frequency-penalty 0.5", {"presence_penalty": -0.5, "frequency_penalty": 0.5}),
         ("--ignore-eos", {"ignore_eos": True}),
+        ("--ctx_size 512", {"ctx_size": 512}),
+        ("--num-ctx-tokens 512 --num-threads 3", {"ctx_size": 512, "threads": 3}),
+        ("--ctx_size=512", {"ctx_size": 512}),
+        ("-np4", {"slots": 4}),
+        ("-n-1", {"n_predict": None}),
+        ("-c 5 -c 6 --ctx-size 7", {"ctx_size": 7}),
+        ("-fa", {"flash_attention": "on"}),
+        ("-fa -np 4", {"flash_attention": "on", "slots": 4}),
+        ("--memory-f32", {"cache_type_k": "f32", "cache_type_v": "f32"}),
+        ("--memory_f32 -ctk q8_0", {"cache_type_k": "q8_0", "cache_type_v": "f32"}),
+        ("-ctk q8_0 -ctv q4_0 -f16", {}),
         ("--mlock --no-mmap", {"mlock": True, "mmap": False}),
+        ("--no-mmap --mmap", {}),
+        ("-lm auto", {}),
+        ("-lm none", {"mmap": False}),
+        ("-lm mmap", {}),
+        ("-lm mlock", {"mlock": True, "mmap": False}),
+        ("--load-mode mmap+mlock", {"mlock": True}),
+        ("--mlock -lm none", {"mmap": False}),
+        ("-lm dio", {"direct_io": True, "mmap": False}),
+        ("-dio", {"direct_io": True}),
+        ("-dio --no-direct-io", {}),
+        ("--check-tensors", {"check_tensors": True}),
+        ("-dev CUDA0,CUDA1", {"devices": ("CUDA0", "CUDA1")}),
+        ("--device none", {"devices": ()}),
+        ("-sm row -mg 1 -ts 3,1", {"split_mode": "row", "main_gpu": 1, "tensor_split": (3.0, 1.0)}),
+        (
+            "--split-mode none --main-gpu 2 --tensor-split 1/0/2",
+            {
+                "split_mode": "none",
+                "main_gpu": 2,
+                "tensor_split": (1.0, 0.0, 2.0),
+            },
+        ),
+        ("--numa isolate", {"numa": "isolate"}),
+        ("--numa", {"numa": "distribute"}),
+        ("--numa -np 2", {"numa": "distribute", "slots": 2}),
+        ("--no-cache-prompt", {"cache_prompt": False}),
+        ("--context-shift --keep -1", {"context_shift": True, "n_keep": None}),
+        ("--keep 16", {"n_keep": 16}),
+        ("-r User: -r Assistant:", {"stop": ("User:", "Assistant:")}),
+        (r"-r \nUser: --reverse-prompt \x41\q", {"stop": ("\nUser:", r"A\q")}),
+        (r"-r \n --no-escape", {"stop": (r"\n",), "escape": False}),
+        ("--samplers top-k;temp;typical;MINP", {"samplers": ("top_k", "temperature", "typ_p", "min_p")}),
+        (
+            "--sampling-seq edskypmxt",
+            {
+                "samplers": (
+                    *("penalties", "dry", "top_n_sigma", "top_k", "tfs_z"),
+                    *("typ_p", "top_p", "min_p", "xtc", "temperature"),
+                )
+            },
+        ),
+        ("--sampler-seq kfa", {"samplers": ("top_k", "tfs_z", "adaptive_p")}),
+        ("--typical 0.5 --top-nsigma 1.5 --tfs 0.9", {"typical_p": 0.5, "top_n_sigma": 1.5, "tfs_z": 0.9}),
+        ("--xtc-probability 0.5 --xtc-threshold 0.2", {"xtc_probability": 0.5, "xtc_threshold": 0.2}),
+        ("--dynatemp-range 0.5 --dynatemp-exp 2", {"dynatemp_range": 0.5, "dynatemp_exponent": 2}),
+        ("--dry-multiplier 0.8 --dry-base 2", {"dry_multiplier": 0.8, "dry_base": 2}),
+        ("--dry-allowed-length 3 --dry-penalty-last-n -1", {"dry_allowed_length": 3, "dry_penalty_last_n": -1}),
+        (r"--dry-sequence-breaker \n --dry-sequence-breaker ;", {"dry_sequence_breakers": ("\n", ";")}),
+        ("--dry-sequence-breaker none", {"dry_sequence_breakers": ()}),
+        ("--dry-sequence-breaker a --dry-sequence-breaker none", {"dry_sequence_breakers": ()}),
+        ("--mirostat 2 --mirostat-ent 3 --mirostat-lr 0.2", {"mirostat": 2, "mirostat_tau": 3, "mirostat_eta": 0.2}),
+        ("--adaptive-target 0.4 --adaptive-decay 0.5", {"adaptive_target": 0.4, "adaptive_decay": 0.5}),
+        ("--no-penalize-nl --min-keep 2", {"penalize_nl": False, "min_keep": 2}),
+        ("-l 15043+1 --logit-bias 7-inf", {"logit_bias": ((15043, 1.0), (7, float("-inf")))}),
+        ("--grammar root::=[a-z]", {"grammar": "root::=[a-z]"}),
+        ("""-j {"type":"object"}""", {"json_schema": '{"type":"object"}'}),
+        ("""-j {} --grammar root::=[a-z]""", {"grammar": "root::=[a-z]"}),
+        ("""--grammar root::=[a-z] --json-schema {}""", {"json_schema": "{}"}),
+        ("--chat-template chatml --no-prefill-assistant", {"chat_template": "chatml", "prefill_assistant": False}),
+        (
+            """--chat-template-kwargs {"a":1,"b":2} --chat-template-kwargs {"b":3}""",
+            {"chat_template_kwargs": {"a": 1, "b": 3}},
+        ),
+        ("--reasoning off", {"chat_template_kwargs": {"enable_thinking": False}}),
+        ("-rea auto --reasoning-effort default", {}),
+        (
+            "--reasoning-effort high --reasoning-preserve",
+            {"chat_template_kwargs": {"reasoning_effort": "high", "preserve_reasoning": True}},
+        ),
+        ("--api-key one,two --api-key three", {"api_keys": ("one", "two", "three")}),
+        ('--api-key "one,two",three', {"api_keys": ("one,two", "three")}),
+        ("--cors-origins https://a,https://b", {"cors_origins": ("https://a", "https://b")}),
+        (
+            "--cors-methods GET --cors-headers X-A --no-cors-credentials",
+            {
+                "cors_methods": "GET",
+                "cors_headers": "X-A",
+                "cors_credentials": False,
+            },
+        ),
+        ("--api-prefix /llm/", {"api_prefix": "/llm"}),
+        ("--path /", {"static_path": "/"}),
+        ("-to 5 --reuse-port", {"timeout_s": 5, "reuse_port": True}),
+        ("--no-webui", {"ui": False}),
+        ("--no-slots --props", {"slots_endpoint": False, "props_endpoint": True}),
+        ("--slots-endpoint-disable", {"slots_endpoint": False}),
+        ("--n 4", {"n": 4}),
+        ("--compat srb", {"compat": "srb", "n": 8, "port": 9090}),
+        ("--compat srb --n 2 --port 80", {"compat": "srb", "n": 2, "port": 80}),
+        ("--log-format json --log-file log", {"log_format": "json", "log_file": "log"}),
+        ("--log-jsonl --log-disable", {"log_format": "json", "log_disable": True}),
+        (
+            "--log-colors --no-log-prefix --no-log-timestamps",
+            {
+                "log_colors": "on",
+                "log_prefix": False,
+                "log_timestamps": False,
+            },
+        ),
         ("--max-token-gap 50", {"max_token_gap_ms": 50}),
         ("--max-queue 3", {"max_queue": 3}),
         ("-cram 64", {"cache_ram": 64}),
@@ -68,7 +182,7 @@ from weft.settings import Settings
     ],
 )
 def test_a_flag_sets_its_setting_and_no_other(arguments: str, expected: dict[str, Any]) -> None:
-    assert parse(arguments.split(), {}) == Settings(**expected)
+    assert parse(arguments.split(), {}) == (Settings(**expected), ())
 
 
 @pytest.mark.parametrize(
@@ -84,18 +198,27 @@ def test_a_flag_sets_its_setting_and_no_other(arguments: str, expected: dict[str
         ({"LLAMA_ARG_MODEL": ""}, "", {"model": None}),
         ({"LLAMA_ARG_CACHE_RAM": "128"}, "", {"cache_ram": 128}),
         ({"LLAMA_ARG_ENDPOINT_METRICS": "1"}, "", {"metrics": True}),
+        ({"LLAMA_ARG_ENDPOINT_METRICS": "off"}, "", {}),
+        ({"LLAMA_ARG_LOAD_MODE": "mlock"}, "", {"mmap": False, "mlock": True}),
+        ({"LLAMA_ARG_LOAD_MODE": "mlock"}, "--mmap", {"mlock": True}),
+        ({"LLAMA_API_KEY": "one,two"}, "", {"api_keys": ("one", "two")}),
+        ({"LLAMA_API_KEY": "one"}, "--api-key two", {"api_keys": ("two",)}),
+        ({"LLAMA_ARG_NO_UI": ""}, "", {"ui": False}),
+        ({"LLAMA_ARG_LOG_JSONL": "1"}, "", {"log_format": "json"}),
+        ({"LLAMA_ARG_COMPAT": "srb"}, "--port 80", {"compat": "srb", "n": 8, "port": 80}),
+        ({"LLAMA_ARG_REASONING_PRESERVE": "0"}, "", {"chat_template_kwargs": {"preserve_reasoning": False}}),
     ],
 )
 def test_a_variable_wins_over_the_default_and_a_flag_over_its_variable(
     environ: dict[str, str], arguments: str, expected: dict[str, Any]
 ) -> None:
-    assert parse(arguments.split(), environ) == Settings(**expected)
+    assert parse(arguments.split(), environ) == (Settings(**expected), ())
 
 
 @pytest.mark.parametrize(
     ("arguments", "environ", "said"),
     [
-        ("--port 65536", {}, "argument --port: 65536 is not in 1 to 65535"),
+        ("--port 65536", {}, "argument --port: 65536 is not in 0 to 65535"),
         ("-c many", {}, "argument -c/--ctx-size: 'many' is not a whole number"),
         ("--temp nan", {}, "argument --temp/--temperature: 'nan' is not a finite number"),
         ("--max-token-gap 0", {}, "argument --max-token-gap: 0.0 is not above 0"),
@@ -108,8 +231,34 @@ def test_a_variable_wins_over_the_default_and_a_flag_over_its_variable(
         ("-t half", {}, "argument -t/--threads: 'half' is not a whole number"),
         ("-t 513", {}, "argument -t/--threads: 513 is not in 1 to 512"),
         ("-lv -1", {}, "argument -lv/--verbosity/--log-verbosity: -1 is not in 0 to"),
-        ("--no-such-flag", {}, "unrecognized arguments: --no-such-flag"),
-        ("--ctx 5", {}, "unrecognized arguments: --ctx 5"),
+        ("-lm fast", {}, "argument -lm/--load-mode: 'fast' is not one of auto, none, mmap, mlock, mmap+mlock, dio"),
+        ("-sm tensor", {}, "argument -sm/--split-mode: 'tensor' is not one of layer, row, none"),
+        ("-ts 0,0", {}, "argument -ts/--tensor-split: '0,0' gives no GPU a share"),
+        ("-ts 1,-1", {}, "argument -ts/--tensor-split: -1.0 is below 0"),
+        ("-dev ,", {}, "argument -dev/--device: there must be at least one device, or 'none'"),
+        ("--numa evenly", {}, "argument --numa: 'evenly' is not one of distribute, isolate, numactl"),
+        ("--samplers top_k;nonsense", {}, "argument --samplers: 'nonsense' is not one of penalties, dry"),
+        ("--sampler-seq kz", {}, "argument --sampler-seq/--sampling-seq: 'z' in 'kz' is not one of e d s"),
+        ("-l 15043", {}, "argument -l/--logit-bias: '15043' is not a token's number, a sign and a bias"),
+        ("-l 5+nan", {}, "argument -l/--logit-bias: 'nan' in '5+nan' is not a number"),
+        ("-j {", {}, "argument -j/--json-schema: '{' is not JSON: "),
+        ("-jf /no/such", {}, "argument -jf/--json-schema-file: cannot read '/no/such': No such file"),
+        ("--chat-template-kwargs []", {}, "argument --chat-template-kwargs: '[]' is not a JSON object"),
+        ("--host ,", {}, "argument --host: there must be at least one address"),
+        ("--api-prefix llm", {}, "argument --api-prefix: 'llm' does not begin with '/'"),
+        ("--ssl-key-file /no/such", {}, "argument --ssl-key-file: '/no/such' is not a file"),
+        ("--adaptive-target 1.5", {}, "argument --adaptive-target: 1.5 is above 1"),
+        ("--adaptive-decay 1", {}, "argument --adaptive-decay: 1.0 is not in 0 to 0.99"),
+        ("--mirostat 3", {}, "argument --mirostat: 3 is not in 0 to 2"),
+        ("--metrics=1", {}, "argument --metrics: it takes no value"),
+        ("-m", {}, "argument -m/--model: a value must follow"),
+        ("-m --port 80", {}, "argument -m/--model: a value must follow, but --port is a flag"),
+        ("model.gguf", {}, "unexpected argument 'model.gguf'; the model is named with -m"),
+        ("--no-such-flag", {}, "unknown argument --no-such-flag; "),
+        ("--ctx-sise 5", {}, "unknown argument --ctx-sise; did you mean --ctx-size?"),
+        ("--n_predikt=5", {}, "unknown argument --n_predikt=5; did you mean --n-predict?"),
+        ("-npp 5", {}, "unknown argument -npp; did you mean -np?"),
+        ("--xyzzy", {}, "unknown argument --xyzzy; --help shows all there are"),
         ("", {"LLAMA_ARG_PORT": "http"}, "variable LLAMA_ARG_PORT: 'http' is not a whole number"),
     ],
 )
@@ -122,30 +271,18 @@ def test_a_wrong_value_ends_with_2_and_names_its_flag(
     assert said in capsys.readouterr().err
 
 
-def test_help_shows_every_spelling_and_every_variable_once(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse(["--help"], {})
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    spelt = [name for line in shown.splitlines() if line.startswith("  -") for name in line[2:].split("  ")[0].split(", ")]
-    spelt = [name.split(" ")[0] for name in spelt]
-    for field in fields(Settings):
-        flag = field.metadata["flag"]
-        assert [spelt.count(name) for name in (*flag.names, *flag.constants)] == [1] * (len(flag.names) + len(flag.constants))
-        assert shown.count(f"[{flag.env}]") == 1
-
-
-def test_help_is_shown_also_where_a_variable_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse(["--help"], {"LLAMA_ARG_PORT": "http"})
-    assert ended.value.code == 0
-
-
 def test_what_a_request_leaves_unsaid_is_the_same_over_http_and_in_process() -> None:
     settings, request = Settings(), weft.Request(prompt="")
-    names = [
-        "seed", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty",
-        "frequency_penalty", "ignore_eos",
-    ]  # fmt: skip
-    assert [getattr(settings, name) for name in names] == [getattr(request, name) for name in names]
+    shared = {field.name for field in fields(Settings)} & {field.name for field in msgspec.structs.fields(weft.Request)}
+    assert {"temperature", "samplers", "stop", "n", "n_keep", "grammar", "dry_sequence_breakers", "logit_bias"} < shared
+    assert {name: getattr(settings, name) for name in shared} == {name: getattr(request, name) for name in shared}
     assert settings.n_predict == request.max_tokens
+    assert settings.cache_prompt == request.use_cache
+
+
+def test_a_grammar_and_a_schema_are_read_from_files(tmp_path: Path) -> None:
+    grammar, schema = tmp_path / "grammar", tmp_path / "schema"
+    grammar.write_text('root ::= "é"\n')
+    schema.write_text('{"type": "object"}')
+    assert parse(["--grammar-file", str(grammar)], {}).settings.grammar == 'root ::= "é"\n'
+    assert parse(["-jf", str(schema)], {}).settings.json_schema == '{"type": "object"}'

@@ -1,3 +1,4 @@
+import asyncio
 import json
 
 import msgspec
@@ -8,6 +9,7 @@ import weft
 from tests.helpers import How
 from tests.server.conftest import answers
 from tests.server.live import events_of
+from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, token
 from weft import EngineStopped
 from weft.server import create_app, sse
@@ -62,6 +64,32 @@ async def test_all_events_of_a_step_leave_in_one_write() -> None:
         _, first, second = await connect(app, "/completion", body, lambda sent: len(sent) == 3)
     assert [event["content"] for event in map(json.loads, events_of(first["body"].decode()))] == ["a", "b"]
     assert [event["content"] for event in map(json.loads, events_of(second["body"].decode()))] == ["c", "d"]
+
+
+async def test_what_has_piled_up_leaves_in_writes_of_bounded_size_between_which_others_have_their_turn() -> None:
+    engine = ScriptedEngine([[token(0, "x" * 100_000) for _ in range(10)]])
+    engine.loaded.set()
+    app = create_app(engine.as_engine())
+    n_turns = 0
+
+    async def others() -> None:
+        nonlocal n_turns
+        while True:
+            n_turns += 1
+            await asyncio.sleep(0)
+
+    async with AsyncTestClient(app):
+        turning = asyncio.create_task(others())
+        turns: list[int] = []
+
+        def leave(sent: list[Json]) -> bool:
+            turns.append(n_turns)
+            return len(sent) == 5
+
+        _, *writes = await connect(app, "/completion", {"prompt": "abc", "stream": True}, leave)
+        turning.cancel()
+    assert [len(events_of(write["body"].decode())) for write in writes] == [3, 3, 3, 1]
+    assert len(set(turns[-3:])) == 3
 
 
 async def test_an_answer_is_written_at_most_once_per_step() -> None:

@@ -3,22 +3,27 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any, cast
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import cast
 
-from litestar import Litestar, Request
+from litestar import Litestar
 from litestar.di import Provide
-from litestar.enums import HttpMethod, ScopeType
+from litestar.enums import ScopeType
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
-from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Message, Receive, Scope, Send
+from litestar.openapi.spec import Server
+from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
 from weft import Engine, WeftError
 from weft.server.cache.routes import router as cache_router
 from weft.server.docs import docs
 from weft.server.errors import error_response
+from weft.server.event_formats import EventFormat, EventFormats
+from weft.server.front import Front
 from weft.server.llamacpp.routes import router as llamacpp_router
 from weft.server.openai.routes import router as openai_router
+from weft.server.request_line import RequestLine
+from weft.server.seeds import translate as srb
 from weft.server.service import Service
 from weft.settings import Settings
 
@@ -29,6 +34,8 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Bodies above this are answered 413: a prompt of any context known today is far smaller."""
 
+Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
+
 Told = Callable[[Exception | None], object]
 
 
@@ -36,33 +43,16 @@ class Application(Litestar):
     """The routes, behind what holds for every request, also for one that no route fits."""
 
     service: Service
+    front: Front
 
     async def __call__(self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend) -> None:
-        """Answers 503 unless the engine runs, and HEAD as GET without a body."""
+        """Lets the front look at every request first."""
         if scope["type"] == ScopeType.HTTP:
-            await self._answer(cast("HTTPScope", scope), cast("Receive", receive), cast("Send", send))
+            with RequestLine(cast("HTTPScope", scope)) as line:
+                watching = line.watching(cast("Send", send))
+                await self.front(cast("HTTPScope", scope), cast("Receive", receive), watching, super().__call__)
         else:
             await super().__call__(scope, receive, send)
-
-    async def _answer(self, scope: HTTPScope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "HEAD":
-            scope, send = {**scope, "method": HttpMethod.GET}, _without_body(send)
-        if (refusal := self.service.refusal()) is None:
-            await super().__call__(scope, receive, send)
-        else:
-            request = Request[Any, Any, Any](scope, receive, send)
-            await error_response(request, refusal).to_asgi_response(None, request)(scope, receive, send)
-
-
-def _without_body(send: Send) -> Send:
-    """Sends the headers of an answer, its length among them, and of the body only that it has ended."""
-
-    async def send_without_body(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            message["body"] = b""
-        await send(message)
-
-    return send_without_body
 
 
 def create_app(
@@ -71,6 +61,7 @@ def create_app(
     *,
     on_started: Told | None = None,
     on_died: Callable[[], object] | None = None,
+    beside: Callable[["Application"], AbstractAsyncContextManager[None]] | None = None,
 ) -> Application:
     """Makes an ASGI application of an engine that is not started yet.
 
@@ -82,8 +73,13 @@ def create_app(
         settings: What requests leave unsaid, and the model's name; the engine has its own settings already.
         on_started: Called once, with None when the model is loaded, or with what went wrong.
         on_died: Called when the engine has died, which is logged, and its streams have been told.
+        beside: What runs as long as the application does, and ends before the engine.
+
+    Raises:
+        InvalidConfig: the file of keys cannot be read.
     """
     service = Service(engine, settings or Settings())
+    front = Front(service)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
@@ -98,15 +94,22 @@ def create_app(
     def provide_service() -> Service:
         return service
 
+    def provide_event_formats() -> EventFormats:
+        return EventFormats({"srb": EventFormat(srb.submission, srb.Stream)})
+
     app = Application(
         route_handlers=[llamacpp_router, openai_router, cache_router, docs],
-        dependencies={"service": Provide(provide_service, sync_to_thread=False)},
-        lifespan=[lifespan],
+        dependencies={
+            "service": Provide(provide_service, sync_to_thread=False),
+            "event_formats": Provide(provide_event_formats, sync_to_thread=False),
+        },
+        lifespan=[lifespan] if beside is None else [lifespan, cast("Lifespan", beside)],
         exception_handlers={Exception: error_response},
         request_max_body_size=MAX_BODY_BYTES,
         openapi_config=OpenAPIConfig(
             title="Weft",
             version=service.build,
+            servers=[Server(url=front.prefix or "/")],
             use_handler_docstrings=True,
             path="/openapi.json",
             render_plugins=[JsonRenderPlugin(path="/")],
@@ -115,6 +118,7 @@ def create_app(
         logging_config=None,
     )
     app.service = service
+    app.front = front
     return app
 
 

@@ -31,8 +31,10 @@ __all__ = [
     "ERRORS",
     "NOT_FOUND",
     "NOT_SUPPORTED",
+    "BodyTimeoutError",
     "ErrorBody",
     "ErrorObject",
+    "InvalidKeyError",
     "NoSuchPrefixError",
     "NotSupportedError",
     "SlotFileError",
@@ -91,10 +93,26 @@ class StillLoadingError(Exception):
 
 
 class SlotsBusyError(Exception):
-    """Every slot is busy, and the client asked to be told."""
+    """Every slot is busy, and the client asked to be told. The fields of `health` stand beside the error."""
+
+    def __init__(self, health: msgspec.Struct | None = None) -> None:
+        fields = {} if health is None else msgspec.structs.asdict(health)
+        self.beside = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+        super().__init__("no slot available")
+
+
+class InvalidKeyError(Exception):
+    """The request shows no key, or none that opens the server."""
 
     def __init__(self) -> None:
-        super().__init__("no slot available")
+        super().__init__("Invalid API Key")
+
+
+class BodyTimeoutError(Exception):
+    """The client has stopped sending before the body's end."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"nothing more of the body has arrived for {timeout_s:g} s")
 
 
 class NotSupportedError(Exception):
@@ -116,7 +134,12 @@ class SlotFileError(Exception):
 
 
 def _overflow(error: ContextOverflow) -> dict[str, Any]:
-    return {"n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
+    # Clients look for llama-server's words.
+    message = (
+        f"request ({error.n_prompt} tokens) exceeds the available context size ({error.n_ctx} tokens);"
+        " shorten the prompt, or start the server with a larger --ctx-size or a smaller --parallel"
+    )
+    return {"message": message, "n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
 
 
 def _param(error: InvalidRequest) -> dict[str, Any]:
@@ -128,7 +151,9 @@ _TABLE: list[tuple[type[Exception], int, str, Callable[[Any], dict[str, Any]] | 
     (ContextOverflow, 400, "exceed_context_size_error", _overflow),
     (InvalidRequest, 400, "invalid_request_error", _param),
     (PrefixFileError, 400, "invalid_request_error", None),
+    (InvalidKeyError, 401, "authentication_error", None),
     (NoSuchPrefixError, 404, "not_found_error", None),
+    (BodyTimeoutError, 408, "timeout_error", None),
     (PinsFull, 409, "conflict_error", None),
     (QueueFull, 429, "rate_limit_error", None),
     (NotSupportedError, 501, "not_supported_error", None),
@@ -151,7 +176,8 @@ def describe(error: Exception) -> ErrorObject:
     """Says what an exception means to a client. One that is in no row is our bug: it is logged, and said without detail."""
     for kind, status, name, more in _TABLE:
         if isinstance(error, kind):
-            return ErrorObject(code=status, message=str(error), type=name, **(more(error) if more else {}))
+            told = {"message": str(error)} | (more(error) if more else {})
+            return ErrorObject(code=status, type=name, **told)
     if isinstance(error, ValidationException):
         return _describe_field(error)
     if isinstance(error, HTTPException) and error.status_code < 500:
@@ -178,5 +204,8 @@ def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[byte
     headers = error.headers if isinstance(error, HTTPException) else None
     if isinstance(error, QueueFull):
         headers = {"retry-after": str(RETRY_AFTER_S)}
-    body = msgspec.json.encode(ErrorBody(described))
+    if isinstance(error, InvalidKeyError):
+        headers = {"www-authenticate": "Bearer"}
+    beside = error.beside if isinstance(error, SlotsBusyError) else {}
+    body = msgspec.json.encode({"error": described} | beside)
     return Response(body, status_code=described.code, media_type="application/json", headers=headers)

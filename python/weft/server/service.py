@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 from weakref import WeakSet
@@ -11,6 +11,8 @@ from weakref import WeakSet
 import msgspec
 
 from weft import Completions, Engine, EngineStopped, InvalidRequest, Request, WeftError
+from weft.build import build_info
+from weft.server.chat.format import ChatFormat
 from weft.server.errors import StillLoadingError
 from weft.server.generation import Generation
 from weft.server.slot_files import SlotFiles
@@ -46,9 +48,12 @@ class Service:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self.engine = engine
         self.settings = settings
-        self.build = f"weft-{version('weft')}"
+        self.build = build_info()
+        self.chat = ChatFormat(engine, settings)
         self.slot_files = SlotFiles(engine, settings.slot_save_path)
         self.tally = Tally()
+        self.tells_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
+        """Whether `/slots` tells prompts and what was written: llama-server's variable for it."""
         self._is_ready = False
         self._is_stopping = False
         self._failure: Exception | None = None
@@ -65,6 +70,7 @@ class Service:
         """
         try:
             await self.engine.start()
+            self.chat.check_settings()
         except Exception as error:
             self._failure = error
             if not isinstance(error, WeftError):
@@ -121,16 +127,29 @@ class Service:
             if isinstance(error, InvalidRequest):
                 raise asked.blame(error) from None
             raise
-        generation = Generation(requests, streams, self.tally)
+        generation = Generation(asked, requests, streams, self.tally, keeps_text=self.tells_texts)
         self._generations.add(generation)
         return generation
+
+    def generation_of(self, request_id: int) -> tuple[Generation, int] | None:
+        """The generation of one of the engine's requests, and the position of its prompt there; None once nobody reads it."""
+        for generation in list(self._generations):
+            for prompt, stream in enumerate(generation.streams):
+                if stream.request_id == request_id:
+                    return generation, prompt
+        return None
 
     def _requests(self, asked: Submission) -> list[Request]:
         limit = self.engine.limits.max_queue
         if len(asked.prompts) > limit:
             raise InvalidRequest("prompt", f"there are {len(asked.prompts)} prompts; at most {limit} may wait")
         slot = None if asked.slot is None else asked.slot % self.engine.limits.n_slots
-        template = msgspec.structs.replace(asked.template, logit_bias=self._biases(asked.logit_bias), slot=slot)
+        template = msgspec.structs.replace(
+            asked.template,
+            logit_bias=self._biases(asked.logit_bias),
+            penalty_prompt=self._penalty_prompt(asked.penalty_prompt),
+            slot=slot,
+        )
         return [msgspec.structs.replace(template, prompt=self._tokens(prompt)) for prompt in asked.prompts]
 
     def _biases(self, biases: Sequence[tuple[Piece, float]]) -> list[tuple[int, float]]:
@@ -143,6 +162,9 @@ class Service:
         if len(result) > n_vocab:
             raise InvalidRequest("logit_bias", f"there are biases of {len(result)} tokens; the vocabulary has {n_vocab} pieces")
         return result
+
+    def _penalty_prompt(self, pieces: Sequence[Piece] | None) -> list[int] | None:
+        return None if pieces is None else self._tokens(pieces, add_special=False, parse_special=False)
 
     async def tokenize(self, pieces: Sequence[Piece], *, add_special: bool, parse_special: bool) -> list[int]:
         """The tokens of a prompt. Only text that begins it gets the model's opening tokens."""

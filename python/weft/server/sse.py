@@ -4,7 +4,7 @@ import msgspec
 
 from weft.server.errors import ErrorBody, describe
 
-__all__ = ["DONE", "HEADERS", "PING", "error_frame", "frame"]
+__all__ = ["DONE", "HEADERS", "PING", "error_frame", "frame", "spaced_frame"]
 
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -25,6 +25,11 @@ _encode = msgspec.json.Encoder().encode
 def frame(data: object) -> bytes:
     """One event. JSON holds no raw line break, so one `data` line is always enough."""
     return b"data: " + _encode(data) + b"\n\n"
+
+
+def spaced_frame(data: object) -> bytes:
+    """One event with a space after each colon and comma, as Python's own JSON has them."""
+    return b"data: " + msgspec.json.format(_encode(data), indent=0) + b"\n\n"
 
 
 def error_frame(error: Exception) -> bytes:

@@ -1,7 +1,7 @@
 """From events to the connection: streamed and whole answers, and what happens when the client leaves."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -9,15 +9,18 @@ from litestar import Response
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
-from weft import Finished, Token
 from weft.server import sse
-from weft.server.generation import Generation
+from weft.server.generation import Event, Generation
 
 __all__ = ["Answer", "AwaitedAnswer", "StreamedAnswer", "StreamedForm", "WholeAnswer", "WholeForm"]
 
-Events = Sequence[Token | Finished]
+Events = Sequence[Event]
 
 Body = TypeVar("Body")
+
+MAX_WRITE_BYTES = 256 * 1024
+"""A write of more is cut here. A client that reads slowly lets events pile up: thousands of them, each with a thousand
+probabilities, would take the event loop many seconds to write out at once, and nobody else would be served meanwhile."""
 
 
 class StreamedForm(Protocol):
@@ -95,9 +98,10 @@ class StreamedAnswer(ASGIResponse):
         pinging = asyncio.create_task(self._ping(send, self._ping_s)) if self._ping_s is not None else None
         try:
             while batches := await self._generation.next_batches():
-                # A step may show nothing yet, as where a character's bytes are held back.
-                if frames := b"".join([self._form.frames(prompt, events) for prompt, events in batches]):
+                for frames in self._writes(batches):
                     await self._write(send, frames)
+                    if len(frames) >= MAX_WRITE_BYTES:
+                        await asyncio.sleep(0)  # Others have their turn.
             tail = self._form.end()
         except Exception as error:
             if not self._is_started:
@@ -108,6 +112,18 @@ class StreamedAnswer(ASGIResponse):
                 pinging.cancel()
         async with self._sending:
             await send({"type": "http.response.body", "body": tail, "more_body": False})
+
+    def _writes(self, batches: Sequence[tuple[int, Events]]) -> Iterator[bytes]:
+        """The frames of events, in as few writes as may be; none where a step shows nothing, as with half a character."""
+        frames, n_bytes = [], 0
+        for prompt, events in batches:
+            for event in events:
+                frames.append(frame := self._form.frames(prompt, [event]))
+                if (n_bytes := n_bytes + len(frame)) >= MAX_WRITE_BYTES:
+                    yield b"".join(frames)
+                    frames, n_bytes = [], 0
+        if n_bytes:
+            yield b"".join(frames)
 
     async def _ping(self, send: Send, ping_s: float) -> None:
         loop = asyncio.get_running_loop()

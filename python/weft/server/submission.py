@@ -17,18 +17,25 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
     prompts: Sequence[Sequence[Piece]]
     template: Request
-    """All but the prompt, the biases and the slot."""
+    """All but the prompt, the biases, what the penalties look at, and the slot."""
     logit_bias: Sequence[tuple[Piece, float]]
     """A text stands for each of its tokens."""
+    penalty_prompt: Sequence[Piece] | None = None
+    """What the penalties see in place of the prompt. Its texts are not read for control tokens."""
     slot: int | None
     """The slot that is wished for; any integer, counted around the slots there are."""
     sent_as: dict[str, str]
     """The body's names of fields of a request, where it may spell them otherwise."""
+    stream: bool = False
+    """Whether the answer is streamed."""
+    timings_per_token: bool = False
+    """Whether each event of a stream says how long it took."""
 
     @property
     def size(self) -> int:
-        """Characters and tokens, over all prompts and biases."""
-        return sum(map(size_of, self.prompts)) + size_of([piece for piece, _ in self.logit_bias])
+        """Characters and tokens, over all prompts, biases and what the penalties look at."""
+        others = [*(piece for piece, _ in self.logit_bias), *(self.penalty_prompt or ())]
+        return sum(map(size_of, self.prompts)) + size_of(others)
 
     def blame(self, error: InvalidRequest) -> InvalidRequest:
         """The same error, by the name that the body has for the field."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from weft import Finished, Token, Usage
+from weft import Finished, Usage
 
 __all__ = ["Tally"]
 
@@ -15,6 +15,8 @@ class Tally:
         """Prompt tokens that were computed."""
         self.n_predicted = 0
         """Tokens that were drawn."""
+        self.n_steps = 0
+        """Of these, all but the first of each branch: those that the time of the prediction was spent on."""
         self.prompt_ms = 0.0
         """Milliseconds from a start in a slot to the first token."""
         self.predicted_ms = 0.0
@@ -22,7 +24,7 @@ class Tally:
         self.n_tokens_max = 0
         """Tokens of the longest branch, its prompt among them."""
 
-    def watch(self, events: Iterable[Token | Finished]) -> None:
+    def watch(self, events: Iterable[object]) -> None:
         """Takes what finished branches cost; what is no end is passed over."""
         for event in events:
             if isinstance(event, Finished):
@@ -32,6 +34,7 @@ class Tally:
         """Takes what one branch cost."""
         self.n_computed += usage.n_computed
         self.n_predicted += usage.n_predicted
+        self.n_steps += max(usage.n_predicted - 1, 0)
         self.prompt_ms += usage.prompt_ms
         self.predicted_ms += usage.predicted_ms
         self.n_tokens_max = max(self.n_tokens_max, usage.n_prompt + usage.n_predicted)
@@ -44,7 +47,7 @@ class Tally:
     @property
     def predicted_per_second(self) -> float:
         """Tokens drawn per second of their branches' own time; 0 where nothing was drawn."""
-        return _per_second(self.n_predicted, self.predicted_ms)
+        return _per_second(self.n_steps, self.predicted_ms)
 
 
 def _per_second(n: int, ms: float) -> float:

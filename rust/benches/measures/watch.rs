@@ -133,6 +133,7 @@ impl Watch {
                             let index = end.index as usize;
                             stream.branches[index].end = Some(end);
                         }
+                        Event::Progress(_) | Event::PromptLogprobs(_) => {}
                     }),
                 }
             }

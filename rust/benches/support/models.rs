@@ -43,6 +43,6 @@ pub(crate) fn chosen(name: &str) -> Result<Vec<Candidate>, String> {
 /// # Errors
 /// A message, when llama.cpp refuses the file.
 pub(crate) fn load(path: &Path) -> Result<Arc<Model>, String> {
-    let config = ModelConfig { path: path.to_owned(), n_gpu_layers: Some(0), use_mmap: true, use_mlock: false };
+    let config = ModelConfig { n_gpu_layers: Some(0), ..ModelConfig::at(path.to_owned()) };
     Model::load(&config, |_| {}).map(Arc::new).map_err(|error| error.to_string())
 }

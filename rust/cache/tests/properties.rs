@@ -155,7 +155,7 @@ impl Run {
         let n = self.bench.cache.n_held(id);
         if self.bench.forks == Forks::AtEnd && n > 0 {
             let Saved { bytes, .. } = self.bench.shadow.save(id, 0..n);
-            self.bench.cache.add_snapshot(id, n, bytes, [0.5].into());
+            self.bench.cache.add_snapshot(id, n, bytes, Some([0.5].into()));
         }
     }
 

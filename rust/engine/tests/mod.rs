@@ -2,12 +2,16 @@
 
 mod cancelling;
 mod constraints;
+mod context_shift;
 mod failing;
+mod limits;
 mod many_completions;
 mod pins;
 mod pressure;
+mod prompt_events;
 mod sharing;
 mod slots;
+mod snapshots;
 mod stopping;
 mod tiers;
 mod turns;
@@ -103,6 +107,7 @@ fn collect(completions: Completions) -> Result<Vec<Branch>, Error> {
         let index = match &event {
             Event::Token(token) => token.index,
             Event::Finished(finished) => finished.index,
+            Event::Progress(_) | Event::PromptLogprobs(_) => continue,
         } as usize;
         texts.resize_with(texts.len().max(index + 1), Default::default);
         let (text, tokens, end) = &mut texts[index];
@@ -114,6 +119,7 @@ fn collect(completions: Completions) -> Result<Vec<Branch>, Error> {
                 assert_eq!(n_predicted as usize, tokens.len());
             }
             Event::Finished(finished) => *end = Some(finished),
+            Event::Progress(_) | Event::PromptLogprobs(_) => unreachable!("they are of no branch"),
         }
     }
     let branch =

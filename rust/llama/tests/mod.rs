@@ -28,8 +28,7 @@ fn demo_path() -> PathBuf {
 }
 
 fn load(path: &Path) -> Result<Model> {
-    let config = ModelConfig { path: path.to_owned(), n_gpu_layers: None, use_mmap: true, use_mlock: false };
-    Model::load(&config, |_| ())
+    Model::load(&ModelConfig::at(path.to_owned()), |_| ())
 }
 
 /// The demo model, loaded once for all tests.

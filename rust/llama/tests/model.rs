@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::tiny::write_hollow;
 use super::{demo, demo_path, load};
-use crate::config::{EngineConfig, KvType, ModelConfig};
+use crate::config::{EngineConfig, KvType, ModelConfig, Numa, Placement, Split};
 use crate::error::Error;
 use crate::llama::Model;
 
@@ -149,12 +149,70 @@ fn a_token_outside_of_the_vocabulary_is_an_error() {
 #[test]
 fn loading_reports_its_progress_up_to_the_end() {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let config = ModelConfig { path: demo_path(), n_gpu_layers: Some(0), use_mmap: false, use_mlock: false };
+    let config = ModelConfig { n_gpu_layers: Some(0), use_mmap: false, ..ModelConfig::at(demo_path()) };
     let writer = Arc::clone(&seen);
     let model = Model::load(&config, move |fraction| writer.lock().expect("nobody panics").push(fraction));
     assert!(model.is_ok());
     let seen = seen.lock().expect("nobody panics");
     assert!(seen.is_sorted() && seen.last() == Some(&1.0), "{seen:?}");
+}
+
+/// What a load of the demo model with this configuration is refused with.
+fn refused(config: &ModelConfig) -> String {
+    match Model::load(config, |_| {}) {
+        Err(Error::ModelLoad { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn placed(placement: Placement) -> ModelConfig {
+    ModelConfig { placement, ..ModelConfig::at(demo_path()) }
+}
+
+#[test]
+fn a_model_loads_in_every_way_of_reading_and_placing_it() {
+    let whole = ModelConfig::at(demo_path());
+    let ways = [
+        ModelConfig { use_mmap: false, use_mlock: true, ..whole.clone() },
+        ModelConfig { use_mlock: true, ..whole.clone() },
+        ModelConfig { use_direct_io: true, ..whole.clone() },
+        ModelConfig { check_tensors: true, ..whole },
+        placed(Placement { devices: Some(Vec::new()), ..Placement::default() }),
+        placed(Placement { split: Split::Row, main_gpu: 1, tensor_split: vec![3.0, 1.0], ..Placement::default() }),
+        placed(Placement { split: Split::None, ..Placement::default() }),
+        placed(Placement { numa: Some(Numa::Distribute), ..Placement::default() }),
+        placed(Placement { numa: Some(Numa::Distribute), ..Placement::default() }),
+    ];
+    for config in ways {
+        let model = Model::load(&config, |_| {}).unwrap_or_else(|error| panic!("{config:?}: {error}"));
+        assert_eq!(model.n_vocab(), demo().n_vocab());
+    }
+    // The binding of threads is the process's, so its refusal is shown here, after it was bound.
+    let other = refused(&placed(Placement { numa: Some(Numa::Isolate), ..Placement::default() }));
+    assert!(other.contains("bound its threads already, with Distribute"), "{other}");
+}
+
+#[test]
+fn a_placement_that_cannot_be_says_so() {
+    let unknown = refused(&placed(Placement { devices: Some(vec!["Abacus0".to_owned()]), ..Placement::default() }));
+    assert_eq!(unknown, "there is no device \"Abacus0\" beside the CPU");
+    let cpu = refused(&placed(Placement { devices: Some(vec!["CPU".to_owned()]), ..Placement::default() }));
+    assert_eq!(cpu, "there is no device \"CPU\" beside the CPU");
+    let many = refused(&placed(Placement { tensor_split: vec![1.0; 1000], ..Placement::default() }));
+    assert!(many.starts_with("there are 1000 shares in the tensor split; there can be at most "), "{many}");
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_found_where_they_are_looked_for() {
+    let mut whole = fs::read(demo_path()).expect("the demo model is there");
+    // The end of the file is weights: blocks of a scale of 16 bits and 32 weights of 8, and no scale of all ones is a number.
+    let from = whole.len() - 4096;
+    whole[from..].fill(0xff);
+    let file = TempFile::new("no-numbers", &whole);
+    let config = ModelConfig::at(file.0.clone());
+    assert!(Model::load(&config, |_| {}).is_ok());
+    let reason = refused(&ModelConfig { check_tensors: true, ..config });
+    assert!(reason.contains("invalid data"), "{reason}");
 }
 
 #[test]

@@ -32,6 +32,7 @@ fn run(engine: &Engine, request: Request) -> Vec<(String, Finished)> {
                 let index = end.index as usize;
                 assert_eq!(ends[index].replace(end), None, "branch {index} ended twice");
             }
+            Event::Progress(_) | Event::PromptLogprobs(_) => {}
         }
     }
     let ends = ends.into_iter().map(|end| end.expect("every branch ends"));

@@ -12,7 +12,15 @@ PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill"
 
 def families(stats: Stats, tally: Tally) -> list[Family]:
     """Every metric: the engine's as of its last step, times and throughputs of the branches that have finished."""
-    return [*_llama_servers(stats), *_finished(tally), *_prompts(stats), *_pool(stats), *_store(stats), _step_seconds(stats)]
+    return [
+        *_llama_servers(stats),
+        *_finished(tally),
+        *_speculation(),
+        *_prompts(stats),
+        *_pool(stats),
+        *_store(stats),
+        _step_seconds(stats),
+    ]
 
 
 def _llama_servers(stats: Stats) -> list[Family]:
@@ -48,6 +56,15 @@ def _finished(tally: Tally) -> list[Family]:
             "llamacpp:predicted_tokens_seconds", "Average tokens drawn per second of one completion.", tally.predicted_per_second
         ),
         gauge("llamacpp:n_tokens_max", "Tokens of the longest finished completion, its prompt included.", tally.n_tokens_max),
+    ]
+
+
+def _speculation() -> list[Family]:
+    """Tokens are never guessed ahead; a dashboard made for llama-server divides by these, and wants them to be there."""
+    return [
+        counter("llamacpp:spec_decode_num_drafts_total", "Times that tokens were guessed ahead: never.", 0),
+        counter("llamacpp:spec_decode_num_draft_tokens_total", "Tokens guessed ahead: none.", 0),
+        counter("llamacpp:spec_decode_num_accepted_tokens_total", "Of these, tokens that were right: none.", 0),
     ]
 
 

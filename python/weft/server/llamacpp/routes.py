@@ -7,17 +7,22 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequest
-from weft.server import prometheus
+from weft.server import body, prometheus
+from weft.server.chat.format import size_of_chat
+from weft.server.chat.schemas import ApplyTemplateResult, ChatFields
 from weft.server.errors import ERRORS, NOT_SUPPORTED, NotSupportedError, SlotsBusyError
 from weft.server.json_request import JsonRequest
-from weft.server.llamacpp import metrics, translate
+from weft.server.llamacpp import completion as dialect
+from weft.server.llamacpp import metrics, properties, tokens
+from weft.server.llamacpp import slots as places
 from weft.server.llamacpp.schemas import (
+    BusySlot,
     CompletionBody,
-    CompletionResult,
     DetokenizeBody,
     DetokenizeResult,
     Health,
     Properties,
+    PropertiesSet,
     Slot,
     SlotActionBody,
     SlotErased,
@@ -26,6 +31,7 @@ from weft.server.llamacpp.schemas import (
     TokenizeBody,
     TokenizeResult,
 )
+from weft.server.report import CompletionResult
 from weft.server.service import Service, aside
 from weft.server.slot_files import SlotFiles
 from weft.server.stream import Answer, AwaitedAnswer, StreamedAnswer, WholeAnswer
@@ -38,20 +44,19 @@ Here = NamedDependency[SkipValidation[Service]]
 @post(["/completion", "/completions"], status_code=200, responses=ERRORS)
 async def completion(data: JSONBody[CompletionBody], service: Here) -> Answer[CompletionResult | list[CompletionResult]]:
     """Continues a prompt `n` times."""
-    generation = await service.submit(translate.submission(data, service.settings))
+    generation = await service.submit(dialect.submission(data, service.settings))
     if data.stream:
-        form = translate.Stream(generation, service.engine, service.model_name)
-        return Answer(StreamedAnswer(generation, form, service.settings.ping_s))
-    whole = translate.Results(generation, service.engine, service.model_name, with_tokens=data.return_tokens is True)
-    return Answer(WholeAnswer(generation, whole))
+        form = dialect.Stream(data, generation, service.engine, service.model_name)
+        return Answer(StreamedAnswer(generation, form, body.ping_s(data, service.settings)))
+    return Answer(WholeAnswer(generation, dialect.Results(data, generation, service.engine, service.model_name)))
 
 
 @post("/tokenize", status_code=200, responses=ERRORS)
 async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> TokenizeResult:
     """The tokens of a text."""
-    pieces = translate.content(data, service.engine.model.n_vocab)
-    tokens = await service.tokenize(pieces, add_special=data.add_special is True, parse_special=data.parse_special is not False)
-    return await aside(len(tokens), translate.tokens, tokens, service.engine.model, with_pieces=data.with_pieces is True)
+    pieces = tokens.content(data, service.engine.model.n_vocab)
+    ids = await service.tokenize(pieces, add_special=data.add_special is True, parse_special=data.parse_special is not False)
+    return await aside(len(ids), tokens.tokens, ids, service.engine.model, with_pieces=data.with_pieces is True)
 
 
 @post("/detokenize", status_code=200, responses=ERRORS)
@@ -62,19 +67,42 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Detokeniz
     return DetokenizeResult(await aside(len(data.tokens), service.engine.detokenize, data.tokens))
 
 
+@post("/apply-template", status_code=200, responses=ERRORS)
+async def apply_template(data: JSONBody[ChatFields], service: Here) -> ApplyTemplateResult:
+    """The prompt that messages become."""
+    return ApplyTemplateResult(await aside(size_of_chat(data), service.chat.text, data))
+
+
 @get(["/health", "/v1/health"], responses=ERRORS)
-async def health() -> Health:
-    """200 once the model is loaded, 503 before."""
-    return Health(status="ok")
+async def health(
+    service: Here, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
+) -> Health:
+    """200 once the model is loaded, 503 before.
+
+    As in 2024, `include_slots` adds what each slot does, and `fail_on_no_slot` is 503 where all are busy; with either of them,
+    the status says so too.
+    """
+    include, fail = _is_on(include_slots), _is_on(fail_on_no_slot)
+    told = places.health(service, include_slots=include and service.settings.slots_endpoint, is_2024=include or fail)
+    if fail and not told.slots_idle:
+        raise SlotsBusyError(told)
+    return told
 
 
-@get("/slots", responses=ERRORS)
-async def slots(service: Here, fail_on_no_slot: FromQuery[int] = 0) -> list[Slot]:
+@get("/slots", responses=ERRORS | NOT_SUPPORTED)
+async def slots(service: Here, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | BusySlot]:
     """What each slot does; with `fail_on_no_slot=1` it is 503 where all are busy."""
-    result = translate.slots(service.engine.stats(), service.engine.limits.n_ctx_slot)
-    if fail_on_no_slot and all(slot.is_processing for slot in result):
+    if not service.settings.slots_endpoint:
+        raise NotSupportedError("This server does not support slots endpoint. Start it with `--slots`")
+    listed = places.slots(service)
+    if _is_on(fail_on_no_slot) and places.are_all_busy(listed):
         raise SlotsBusyError
-    return result
+    return listed
+
+
+def _is_on(given: str | None) -> bool:
+    """Whether a query asks for something: its name alone does."""
+    return given not in (None, "0", "false")
 
 
 @post("/slots/{id_slot:str}", status_code=200, responses=ERRORS | NOT_SUPPORTED)
@@ -85,24 +113,24 @@ async def slot_action(
     action: FromQuery[str | None] = None,
 ) -> Answer[SlotSaved | SlotRestored | SlotErased]:
     """Saves what a slot holds (`action=save`), lets it hold what was saved (`restore`), or forgets it (`erase`)."""
-    asked = translate.slot_action(id_slot, action, data)
+    asked = places.slot_action(id_slot, action, data)
     return Answer(AwaitedAnswer(partial(_act, service.slot_files, asked)))
 
 
-async def _act(files: SlotFiles, asked: translate.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
+async def _act(files: SlotFiles, asked: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
     try:
         return await _do(files, asked)
     except InvalidRequest as error:
-        raise translate.blame(error) from None
+        raise places.blame(error) from None
 
 
-async def _do(files: SlotFiles, asked: translate.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
+async def _do(files: SlotFiles, asked: places.SlotAction) -> SlotSaved | SlotRestored | SlotErased:
     match asked.action:
-        case translate.Action.SAVE:
-            return translate.saved(asked, await files.save(asked.slot, asked.filename))
-        case translate.Action.RESTORE:
-            return translate.restored(asked, await files.restore(asked.slot, asked.filename))
-        case translate.Action.ERASE:
+        case places.Action.SAVE:
+            return places.saved(asked, await files.save(asked.slot, asked.filename))
+        case places.Action.RESTORE:
+            return places.restored(asked, await files.restore(asked.slot, asked.filename))
+        case places.Action.ERASE:
             return SlotErased(asked.slot, await files.erase(asked.slot))
 
 
@@ -118,13 +146,31 @@ async def prometheus_metrics(service: Here) -> Response[str]:
 @get("/props", responses=ERRORS)
 async def props(service: Here) -> Properties:
     """The server and its model."""
-    engine = service.engine
-    return translate.properties(engine, service.settings, service.model_name, service.build)
+    return properties.properties(service)
+
+
+@post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+async def set_props(service: Here) -> PropertiesSet:
+    """Says yes and changes nothing, as llama-server does: none of its properties can be changed while it runs."""
+    if not service.settings.props_endpoint:
+        raise NotSupportedError("This server does not support changing global properties. Start it with `--props`")
+    return PropertiesSet(success=True)
 
 
 router = Router(
     path="/",
-    route_handlers=[completion, tokenize, detokenize, health, slots, slot_action, prometheus_metrics, props],
+    route_handlers=[
+        completion,
+        tokenize,
+        detokenize,
+        apply_template,
+        health,
+        slots,
+        slot_action,
+        prometheus_metrics,
+        props,
+        set_props,
+    ],
     request_class=JsonRequest,
     tags=["llama.cpp"],
 )

@@ -6,19 +6,25 @@ from typing import Any
 import msgspec
 
 from weft.server.body import CompletionFields
-from weft.server.report import Timings, TokenLogprobs
+from weft.server.report import (
+    CompletionProbability,
+    GenerationSettings,
+    PromptProgress,
+    Timings,
+)
 
 __all__ = [
+    "BusySlot",
     "CompletionBody",
     "CompletionEvent",
-    "CompletionResult",
     "DefaultSettings",
     "DetokenizeBody",
     "DetokenizeResult",
-    "GenerationSettings",
     "Health",
+    "Modalities",
     "NextToken",
     "Properties",
+    "PropertiesSet",
     "RestoreTimings",
     "SaveTimings",
     "Slot",
@@ -35,11 +41,9 @@ __all__ = [
 class CompletionBody(CompletionFields, kw_only=True):
     """`POST /completion`."""
 
-    return_tokens: bool | None = None
-
 
 class CompletionEvent(msgspec.Struct):
-    """One token of a stream."""
+    """One token of a stream, or how far the prompt is before the first one."""
 
     index: int
     content: str
@@ -48,51 +52,9 @@ class CompletionEvent(msgspec.Struct):
     id_slot: int
     tokens_predicted: int
     tokens_evaluated: int
-    completion_probabilities: list[TokenLogprobs] | msgspec.UnsetType = msgspec.UNSET
-
-
-class GenerationSettings(msgspec.Struct):
-    """The settings that took effect."""
-
-    seed: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repeat_last_n: int
-    repeat_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    stop: list[str]
-    max_tokens: int
-    n_predict: int
-    ignore_eos: bool
-    stream: bool
-    logit_bias: list[dict[str, Any]]
-    n_probs: int
-    samplers: list[str]
-
-
-class CompletionResult(msgspec.Struct):
-    """One finished branch: the last event of a stream, where `content` is empty, or the whole answer."""
-
-    index: int
-    content: str
-    tokens: list[int]
-    id_slot: int
-    stop: bool
-    model: str
-    tokens_predicted: int
-    tokens_evaluated: int
-    generation_settings: GenerationSettings
-    prompt: str
-    has_new_line: bool
-    truncated: bool
-    stop_type: str
-    stopping_word: str
-    tokens_cached: int
-    timings: Timings
-    completion_probabilities: list[TokenLogprobs] | msgspec.UnsetType = msgspec.UNSET
+    completion_probabilities: list[CompletionProbability] | msgspec.UnsetType = msgspec.UNSET
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
+    prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
 
 
 class TokenizeBody(msgspec.Struct):
@@ -129,32 +91,67 @@ class DetokenizeResult(msgspec.Struct):
     content: str
 
 
-class Health(msgspec.Struct):
-    """The model is loaded."""
-
-    status: str
-
-
-class NextToken(msgspec.Struct):
-    """How far a slot is."""
+class NextToken(msgspec.Struct, kw_only=True):
+    """How far a slot is. The last four are what llama-server told in 2024: a slot is free as soon as its branch has stopped."""
 
     has_next_token: bool
+    has_new_line: bool
     n_remain: int
     n_decoded: int
+    stopped_eos: bool = False
+    stopped_limit: bool = False
+    stopped_word: bool = False
+    stopping_word: str = ""
 
 
-class Slot(msgspec.Struct):
-    """One of the places where branches run. `id_task` and what follows are there while it is busy."""
+class Slot(msgspec.Struct, kw_only=True):
+    """One of the places where branches run: an idle one, or one that computes a prefix that nobody continues."""
 
     id: int
     n_ctx: int
-    speculative: bool
+    model: str
+    speculative: bool = False
     is_processing: bool
+    state: int
+    """1 while it is busy, else 0: how llama-server said so in 2024."""
     id_task: int | msgspec.UnsetType = msgspec.UNSET
+    task_id: int | msgspec.UnsetType = msgspec.UNSET
+    """The same as `id_task`, by its name of 2024."""
     n_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
     n_prompt_tokens_processed: int | msgspec.UnsetType = msgspec.UNSET
     n_prompt_tokens_cache: int | msgspec.UnsetType = msgspec.UNSET
     next_token: list[NextToken] | msgspec.UnsetType = msgspec.UNSET
+
+
+class BusySlot(GenerationSettings, kw_only=True):
+    """A slot where a branch runs: its settings under `params`, and beside the other fields, where they stood in 2024.
+
+    `prompt` and `generated` are there only if `LLAMA_SERVER_SLOTS_DEBUG` is set in the server's environment: they are a
+    client's own.
+    """
+
+    id: int
+    speculative: bool = False
+    is_processing: bool = True
+    state: int = 1
+    id_task: int
+    task_id: int
+    n_prompt_tokens: int
+    n_prompt_tokens_processed: int
+    n_prompt_tokens_cache: int
+    params: GenerationSettings
+    next_token: list[NextToken]
+    prompt: str | msgspec.UnsetType = msgspec.UNSET
+    generated: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Health(msgspec.Struct):
+    """The model is loaded. `slots` are there where they are asked for, as `/slots` lists them."""
+
+    status: str
+    slots_idle: int
+    slots_processing: int
+    slots: list[Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 class SlotActionBody(msgspec.Struct):
@@ -209,16 +206,26 @@ class DefaultSettings(msgspec.Struct):
     n_ctx: int
 
 
+class Modalities(msgspec.Struct):
+    """What a prompt may hold besides text."""
+
+    vision: bool
+    video: bool
+    audio: bool
+
+
 class Properties(msgspec.Struct):
-    """The server and its model."""
+    """The server and its model. The two names are those of a chat that llama-server's page asked for in 2024."""
 
     default_generation_settings: DefaultSettings
     total_slots: int
     n_ctx: int
     model_alias: str
     model_path: str
-    modalities: dict[str, bool]
+    model_ftype: str
+    modalities: Modalities
     chat_template: str
+    chat_template_caps: dict[str, bool]
     bos_token: str
     eos_token: str
     build_info: str
@@ -226,5 +233,16 @@ class Properties(msgspec.Struct):
     endpoint_slots: bool
     endpoint_props: bool
     endpoint_metrics: bool
+    ui: bool
+    ui_settings: dict[str, Any]
+    cors_proxy_enabled: bool
+    user_name: str
+    assistant_name: str
     compute: str
     """How steps are computed, and why so."""
+
+
+class PropertiesSet(msgspec.Struct):
+    """`POST /props` was heard: no property can be changed while the server runs."""
+
+    success: bool

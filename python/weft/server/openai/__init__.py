@@ -1,1 +1,1 @@
-"""OpenAI's dialect: `/v1/completions` and `/v1/models`."""
+"""OpenAI's dialect: completions, chats and models."""

@@ -4,11 +4,15 @@ from litestar import Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
+from weft.server import body
+from weft.server.chat.format import size_of_chat
 from weft.server.errors import ERRORS
+from weft.server.event_formats import EventFormats
 from weft.server.json_request import JsonRequest
-from weft.server.openai import translate
+from weft.server.openai import chat, completions, models
+from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
-from weft.server.service import Service
+from weft.server.service import Service, aside
 from weft.server.stream import Answer, StreamedAnswer, WholeAnswer
 
 __all__ = ["router"]
@@ -17,25 +21,46 @@ Here = NamedDependency[SkipValidation[Service]]
 
 
 @post("/v1/completions", status_code=200, responses=ERRORS)
-async def completions(data: JSONBody[CreateCompletion], service: Here) -> Answer[CompletionObject]:
+async def create_completion(
+    data: JSONBody[CreateCompletion], service: Here, event_formats: NamedDependency[SkipValidation[EventFormats]]
+) -> Answer[CompletionObject]:
     """Continues a prompt, or several, `n` times each."""
-    generation = await service.submit(translate.submission(data, service.settings))
+    if (other := await event_formats.answer(data.event_format, data, service)) is not None:
+        return other
+    generation = await service.submit(completions.submission(data, service.settings))
     if not data.stream:
-        return Answer(WholeAnswer(generation, translate.Whole(data, generation, service.model_name, service.build)))
-    form = translate.Stream(data, generation, service.model_name, service.build)
-    return Answer(StreamedAnswer(generation, form, service.settings.ping_s))
+        return Answer(WholeAnswer(generation, completions.Whole(data, generation, service)))
+    form = completions.Stream(data, generation, service)
+    return Answer(StreamedAnswer(generation, form, body.ping_s(data, service.settings)))
+
+
+@post(["/v1/chat/completions", "/chat/completions"], status_code=200, responses=ERRORS)
+async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: Here) -> Answer[ChatCompletion]:
+    """Answers a chat `n` times."""
+    chat.check(data)
+    prompt = await aside(size_of_chat(data), service.chat.prompt, data)
+    generation = await service.submit(chat.submission(data, prompt, service.settings))
+    if not data.stream:
+        return Answer(WholeAnswer(generation, chat.Whole(data, generation, service)))
+    form = chat.Stream(data, generation, service)
+    return Answer(StreamedAnswer(generation, form, body.ping_s(data, service.settings)))
 
 
 @get(["/v1/models", "/models"], responses=ERRORS)
-async def models(service: Here) -> ModelList:
+async def list_models(service: Here) -> ModelList:
     """The one model that is served."""
-    return translate.models(service.engine.model, service.model_name)
+    return models.models(service.engine.model, service.model_name)
 
 
 @get("/v1/models/{name:path}", responses=ERRORS)
-async def model(service: Here) -> ModelCard:
+async def retrieve_model(service: Here) -> ModelCard:
     """The one model that is served, by whatever name."""
-    return translate.model(service.engine.model, service.model_name)
+    return models.model(service.engine.model, service.model_name)
 
 
-router = Router(path="/", route_handlers=[completions, models, model], request_class=JsonRequest, tags=["OpenAI"])
+router = Router(
+    path="/",
+    route_handlers=[create_completion, create_chat_completion, list_models, retrieve_model],
+    request_class=JsonRequest,
+    tags=["OpenAI"],
+)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from weft.server.body import CompletionFields
-from weft.server.report import Timings, TokenLogprobs
+from weft.server.report import CompletionResult, PromptProgress, Timings, TokenLogprobs, TokenProbs
 
 __all__ = [
     "Choice",
@@ -30,28 +30,34 @@ class StreamOptions(msgspec.Struct):
 
 
 class CreateCompletion(CompletionFields, kw_only=True):
-    """`POST /v1/completions`. Any `model` is accepted: there is one."""
+    """`POST /v1/completions`. Any `model` is accepted: there is one.
+
+    `event_format` asks for a stream of other events: `srb` for those of single-request batching.
+    """
 
     model: str | None = None
+    event_format: str | None = None
     stream_options: StreamOptions | None = None
+    echo: bool | None = None
+    """Whether the text begins with the prompt; with `logprobs`, its tokens come with their log-probabilities."""
 
     # What follows is refused unless it asks for nothing.
     best_of: int | None = None
-    echo: bool | None = None
     suffix: str | None = None
 
 
 class Logprobs(msgspec.Struct):
-    """OpenAI's lists, one entry for each token, and llama-server's `content` beside them.
+    """OpenAI's lists, one entry for each token, and llama-server's `content` beside them, of the drawn ones alone.
 
-    `text_offset` counts characters of the choice's text.
+    `text_offset` counts characters of the choice's text. The first token of a prompt comes after nothing, so nothing is known
+    of it.
     """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
-    content: list[TokenLogprobs]
+    content: list[TokenLogprobs | TokenProbs]
 
 
 class Choice(msgspec.Struct):
@@ -89,13 +95,15 @@ class CompletionObject(msgspec.Struct):
     choices: list[Choice]
     usage: Usage
     timings: Timings
+    verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
+    """llama-server's own answer, of the first branch."""
 
 
 class CompletionChunk(msgspec.Struct):
     """One event of a stream.
 
     `usage` is there where `include_usage` asks for it: null until the last chunk, which has no choices. `timings` come with
-    the end of a branch, and in that last chunk with the sums over all.
+    the end of a branch, in that last chunk with the sums over all, and with each token where `timings_per_token` asks for it.
     """
 
     id: str
@@ -106,6 +114,9 @@ class CompletionChunk(msgspec.Struct):
     choices: list[Choice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     timings: Timings | msgspec.UnsetType = msgspec.UNSET
+    prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
+    verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
+    """llama-server's own last event of a branch, with its end."""
 
 
 class ModelMeta(msgspec.Struct):

@@ -1,0 +1,300 @@
+"""From what a user wrote to [`Settings`]: flags, variables and a file, and which of them wins.
+
+argparse does not do: here a spelling may set several settings, what is given last counts whatever its spelling, `_` is read as
+`-`, a flag may be known and have no meaning, and an unknown one is answered with the nearest.
+"""
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+from weft.accepted import ACCEPTED, Accepted, Meaning
+from weft.config_file import Entry, entries, texts
+from weft.flags import Flag, Way, negated
+from weft.settings import Settings, table
+from weft.values import unescaped
+
+__all__ = ["COMPLETION", "CONFIG", "CONFIG_VARIABLE", "HELP", "VERSION", "Asked", "Parsed", "UsageError", "known", "read"]
+
+CONFIG = ("--config",)
+CONFIG_VARIABLE = "LLAMA_ARG_CONFIG"
+
+HELP = ("-h", "--help", "--usage")
+VERSION = ("--version",)
+COMPLETION = ("--completion-bash",)
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {"": {}, "srb": {"port": 9090}}
+"""The defaults that `--compat` changes."""
+
+
+class UsageError(Exception):
+    """A command line, a variable or a file that asks for what cannot be; the message names it."""
+
+
+class Asked(Exception):  # noqa: N818 (no error: it ends the scan)
+    """The command line asks for help, the version or a completion script in place of anything else."""
+
+    def __init__(self, what: tuple[str, ...]) -> None:
+        super().__init__(what[0])
+        self.what = what
+
+
+class Parsed(NamedTuple):
+    """What the server is to do, and what is to be said about it once."""
+
+    settings: Settings
+    warnings: tuple[str, ...]
+
+
+@dataclass
+class Given:
+    """What one source gives: settings, and flags that set nothing."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def set(self, name: str, flag: Flag, way: Way, said: str, text: str | None) -> None:
+        """Takes one way to give a setting; None is without a text."""
+        if text is None:
+            value = way.value
+        else:
+            assert way.parse is not None, "only what takes a text is given one"
+            try:
+                value = way.parse(text)
+            except ValueError as error:
+                raise UsageError(f"{said}: {error}") from None
+        if flag.join is not None and name in self.values:
+            value = flag.join(self.values[name], value)
+        self.values[name] = value
+
+    def pass_over(self, accepted: Accepted, said: str, text: str | None) -> None:
+        """Takes a flag that sets nothing."""
+        verdict = accepted.verdict(text)
+        if verdict is Meaning.MISSING:
+            raise UsageError(f"{said} {verdict.value}: {accepted.why}")
+        warning = f"{said} {verdict.value}: {accepted.why}"
+        if verdict is Meaning.IDLE and warning not in self.warnings:
+            self.warnings.append(warning)
+
+
+class Known(NamedTuple):
+    """What a spelling stands for: ways to give settings, or a flag that sets nothing."""
+
+    settings: tuple[tuple[str, Flag, Way], ...] = ()
+    accepted: Accepted | None = None
+
+    @property
+    def n_values(self) -> int:
+        """How many values follow it."""
+        if self.accepted is not None:
+            return self.accepted.n_values
+        return int(self._way.parse is not None)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it may stand without the value that may follow it."""
+        if self.accepted is not None:
+            return self.accepted.meaning is Meaning.MISSING
+        return self._way.is_bare
+
+    @property
+    def _way(self) -> Way:
+        """The one with the fewest spellings, where several settings hear this one."""
+        return min((way for _, _, way in self.settings), key=lambda way: len(way.names))
+
+    def names(self, spelling: str) -> str:
+        """What a message calls it."""
+        return spelling if self.accepted is not None else "/".join(self._way.names)
+
+    def give(self, given: Given, said: str, text: str | None) -> None:
+        """Sets what it stands for."""
+        for name, flag, way in self.settings:
+            given.set(name, flag, way, said, text)
+        if self.accepted is not None:
+            given.pass_over(self.accepted, said, text)
+
+    def texts(self, value: Any) -> list[str]:  # noqa: ANN401 (any TOML)
+        """What a file's value would be on the command line; ValueError says why it cannot be one."""
+        if self.accepted is not None:
+            return texts(value, None, is_list=self.accepted.n_values > 1, separator=",")
+        flag = next(flag for _, flag, way in self.settings if way is self._way)
+        return texts(value, self._way.parse, is_list=flag.join is not None, separator=flag.separator)
+
+
+def known(only: Collection[str] | None = None) -> dict[str, Known]:
+    """Every spelling, or those of `only` some settings."""
+    found: dict[str, list[tuple[str, Flag, Way]]] = {}
+    for name, flag in table().items():
+        for way in flag.ways():
+            for spelling in way.names if only is None or name in only else ():
+                found.setdefault(spelling, []).append((name, flag, way))
+    spellings = {spelling: Known(tuple(settings)) for spelling, settings in found.items()}
+    if only is not None:
+        return spellings
+    return spellings | {spelling: Known(accepted=accepted) for accepted in ACCEPTED for spelling in accepted.names}
+
+
+def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] | None = None) -> Parsed:
+    """Settings of a command line, an environment and the file that either names.
+
+    A flag wins over its variable, a variable over the file, the file over the default. `only` some settings are taken from the
+    command line and the environment; None is all.
+
+    Raises:
+        UsageError: Something is unknown, wrong, or not supported yet.
+        Asked: The command line asks for something else.
+    """
+    flags, config = scan(argv, known(only))
+    variables = _variables(environ, only)
+    path = config or environ.get(CONFIG_VARIABLE)
+    file = _file(path) if path else Given()
+    values = file.values | variables.values | flags.values
+    values = {**PRESETS[values.get("compat", "")], **values}
+    settings = Settings(**values)
+    if settings.escape:
+        breakers = settings.dry_sequence_breakers
+        settings = replace(
+            settings,
+            stop=tuple(map(unescaped, settings.stop)),
+            dry_sequence_breakers=tuple(map(unescaped, breakers)) if "dry_sequence_breakers" in values else breakers,
+        )
+    return Parsed(settings, tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))
+
+
+def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, str | None]:
+    """What a command line gives, and the file that it names."""
+    given, config = Given(), None
+    left = list(reversed(argv))
+    while left:
+        argument = left.pop()
+        spelling, attached = _split(argument, spellings)
+        for asked in (HELP, VERSION, COMPLETION):
+            if spelling in asked:
+                raise Asked(asked)
+        if spelling in CONFIG:
+            [config] = _following(CONFIG[0], 1, attached, left, spellings)
+            continue
+        if (what := spellings.get(spelling)) is None:
+            raise UsageError(_unknown(argument, spellings))
+        name = what.names(spelling)
+        if what.n_values == 0:
+            if attached is not None:
+                raise UsageError(f"argument {name}: it takes no value")
+            what.give(given, f"argument {name}", None)
+            continue
+        if what.is_bare and attached is None and (not left or left[-1] in spellings):
+            what.give(given, f"argument {name}", None)
+            continue
+        for text in _following(name, what.n_values, attached, left, spellings):
+            what.give(given, f"argument {name}", text)
+    return given, config
+
+
+def _split(argument: str, spellings: Mapping[str, Known]) -> tuple[str, str | None]:
+    """A spelling, and the value that is written together with it, as in `--ctx-size=512` and `-c512`."""
+    if argument.startswith("--"):
+        name, equals, value = argument.partition("=")
+        return name.replace("_", "-"), value if equals else None
+    if argument not in spellings and (match := re.fullmatch(r"(-[a-z]+)(-?[0-9][0-9.]*)", argument)):
+        name, value = match.groups()
+        if name in spellings:
+            return name, value
+    return argument, None
+
+
+def _following(name: str, n: int, attached: str | None, left: list[str], spellings: Mapping[str, Known]) -> list[str]:
+    """The values of a flag: the one that is attached to it, or those that follow it, which are taken off."""
+    if attached is not None:
+        return [attached]
+    if len(left) < n:
+        raise UsageError(f"argument {name}: a value must follow")
+    values = [left.pop() for _ in range(n)]
+    for value in values:
+        if value in spellings or value in CONFIG:
+            raise UsageError(f"argument {name}: a value must follow, but {value} is a flag; --flag={value} makes it one")
+    return values
+
+
+def _unknown(argument: str, spellings: Iterable[str]) -> str:
+    if not argument.startswith("-"):
+        return f"unexpected argument {argument!r}; the model is named with -m"
+    near = difflib.get_close_matches(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *CONFIG, *HELP, *VERSION], n=1)
+    return f"unknown argument {argument}; " + (f"did you mean {near[0]}?" if near else "--help shows all there are")
+
+
+def _variables(environ: Mapping[str, str], only: Collection[str] | None) -> Given:
+    given = Given()
+    for name, flag in table().items():
+        if only is not None and name not in only:
+            continue
+        for way in flag.ways():
+            if way.env is not None and environ.get(way.env):
+                given.set(name, flag, way, f"variable {way.env}", environ[way.env])
+        can_be_off = any(way.value is False for way in flag.ways())
+        if can_be_off and any(way.env is not None and negated(way.env) in environ for way in flag.ways()):
+            given.values[name] = False
+    for accepted in ACCEPTED if only is None else ():
+        for variable, text in _asking(accepted, environ):
+            given.pass_over(accepted, f"variable {variable}", text)
+    return given
+
+
+def _asking(accepted: Accepted, environ: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
+    """The variables that ask for a flag which sets nothing, with its value."""
+    if accepted.env is None:
+        return
+    if environ.get(accepted.env):
+        try:
+            is_asked = accepted.is_asked_by(environ[accepted.env])
+        except ValueError as error:
+            raise UsageError(f"variable {accepted.env}: {error}") from None
+        if is_asked:
+            yield accepted.env, environ[accepted.env] if accepted.n_values else None
+    elif not accepted.env_asks and (negative := negated(accepted.env)) in environ:
+        yield negative, None
+
+
+def _file(path: str) -> Given:
+    """What a file gives; it may hold what another command reads."""
+    given, spellings = Given(), known()
+    try:
+        found = entries(path)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    for entry in found:
+        said = f"{path}: {entry.key}"
+        if (what := spellings.get(entry.spelling)) is None:
+            names = [spelling.removeprefix("--") for spelling in spellings if spelling.startswith("--")]
+            near = difflib.get_close_matches(entry.key.replace("_", "-"), names, n=1)
+            raise UsageError(f"{path}: unknown key {entry.key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        if what.n_values == 0:
+            _switch(given, spellings, entry, said)
+            continue
+        try:
+            values = what.texts(entry.value)
+        except ValueError as error:
+            raise UsageError(f"{said}: {error}") from None
+        for text in values:
+            what.give(given, said, text)
+    return given
+
+
+def _switch(given: Given, spellings: Mapping[str, Known], entry: Entry, said: str) -> None:
+    """Takes a flag without a value from a file: true is the flag, false its opposite."""
+    if not isinstance(entry.value, bool):
+        raise UsageError(f"{said}: it is a switch, true or false")
+    what = spellings[entry.spelling]
+    if entry.value:
+        what.give(given, said, None)
+        return
+    bare = entry.spelling.removeprefix("--")
+    opposite = f"--{bare.removeprefix('no-')}" if bare.startswith("no-") else f"--no-{bare}"
+    if (other := spellings.get(opposite)) is not None:
+        other.give(given, said, None)
+        return
+    for name, _, way in what.settings:
+        if isinstance(way.value, bool):
+            given.values[name] = not way.value

@@ -1,0 +1,115 @@
+"""The fields of a completion, by llama-server's names and with its types."""
+
+from typing import Any
+
+import msgspec
+
+__all__ = ["CompletionFields", "LogitBias", "Prompt", "TextPrompt"]
+
+
+class TextPrompt(msgspec.Struct):
+    """llama-server's prompt with media, of which we take the text."""
+
+    prompt_string: str
+    multimodal_data: list[Any] | None = None
+
+
+Prompt = str | TextPrompt | list[int | str | TextPrompt | list[int | str]]
+"""One text, one list of tokens and texts, or a list of prompts."""
+
+LogitBias = list[tuple[int | str, float | bool]] | dict[str, float | bool]
+"""Pairs, or OpenAI's object; a text stands for each of its tokens, and `false` bans."""
+
+
+class CompletionFields(msgspec.Struct, kw_only=True):
+    """Fields of a completion, in llama-server's spelling. `None` takes the server's default."""
+
+    prompt: Prompt | None = None
+    stream: bool | None = None
+    n: int | None = None
+    n_cmpl: int | None = None
+    """llama-server's name for `n`, which it prefers."""
+    n_predict: int | None = None
+    """The limit; -1 is none. Of its three names, this one counts first and `max_tokens` last."""
+    max_completion_tokens: int | None = None
+    max_tokens: int | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    """-1 and 2³² − 1 are any."""
+    t_max_predict_ms: float | None = None
+    """A limit of time from the first token on, which ends a completion at its next line; 0 or less is none."""
+    n_indent: int | None = None
+    ignore_eos: bool | None = None
+    logit_bias: LogitBias | None = None
+
+    samplers: str | list[str] | None = None
+    """Names in any of llama.cpp's spellings, as a list or with `;` between them, or its letters."""
+    temperature: float | None = None
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    top_n_sigma: float | None = None
+    tfs_z: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    min_keep: int | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    penalize_nl: bool | None = None
+    penalty_prompt: str | list[int | str] | None = None
+    """What the penalties see in place of the prompt; text is not read for control tokens."""
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    """Less than 1 is the server's default, as llama-server has it."""
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: list[str] | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    adaptive_target: float | None = None
+    adaptive_decay: float | None = None
+
+    grammar: str | None = None
+    json_schema: Any = None
+    """A JSON schema, which may be any JSON."""
+    response_format: dict[str, Any] | None = None
+    """OpenAI's way to ask for JSON; llama-server takes its `schema` beside `json_object` too."""
+
+    n_keep: int | None = None
+    """Tokens of the prompt that a shift of the context keeps; -1 keeps all."""
+    n_discard: int | None = None
+    cache_prompt: bool | None = None
+    id_slot: int | None = None
+    """The slot that is wished for; -1 is none in particular, any other integer wraps around the slots there are."""
+
+    n_probs: int | None = None
+    logprobs: int | None = None
+    """OpenAI's name for `n_probs`."""
+    post_sampling_probs: bool | None = None
+    return_tokens: bool | None = None
+    response_fields: str | list[str] | None = None
+    """What a finished answer is to hold, as paths like `generation_settings/n_predict`; none is all of it."""
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
+    verbose: bool | None = None
+    """Whether OpenAI's answers hold llama-server's own beside them, as `__verbose`."""
+    sse_ping_interval: int | None = None
+    """Seconds of silence after which a stream carries a comment; 0 or less is never."""
+
+    # What follows is refused unless it asks for nothing.
+    backend_sampling: bool | None = None
+    grammar_lazy: bool | None = None
+    grammar_triggers: Any = None
+    image_data: Any = None
+    lora: Any = None
+    n_cache_reuse: int | None = None
+    preserved_tokens: Any = None
+    system_prompt: Any = None
+    t_max_prompt_ms: float | None = None
+    tools: Any = None

@@ -1,0 +1,1 @@
+"""Chats: from messages to a prompt. Every dialect that takes messages names this, and this names no dialect."""

@@ -1,0 +1,157 @@
+"""Keeps what is said in a chat from being read as control tokens.
+
+The spelling of a control token in a message is just text: nobody speaks as the system by typing how its turn begins. But a
+template mixes what is said with its own control tokens, and hands out one text. So, before it is rendered, each character of a
+message with which such a spelling begins is exchanged for another, of the planes for private use, which neither the messages nor
+the template hold. So is one at the end that the next text could make a spelling of. Lengths stay what they are, so that templates
+may cut and strip as they like. In the rendered text those characters say which stretches are not to be parsed.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from weft.server.chat.template import Message
+
+__all__ = ["ControlSpellings", "Disguise", "Stretch"]
+
+_PRIVATE_USE = range(0xF0000, 0xFFFFE)
+
+
+class Stretch(NamedTuple):
+    """A part of a prompt."""
+
+    text: str
+    is_parsed: bool
+    """Whether the spelling of a control token in it is that token."""
+
+
+class ControlSpellings:
+    """How the control tokens of a vocabulary are spelt."""
+
+    def __init__(self, spellings: Iterable[str]) -> None:
+        words = sorted({spelling for spelling in spellings if spelling})
+        trie = _trie(words) or r"(?!)"
+        self._spelling = re.compile(trie)
+        # Looks ahead, because one spelling may begin within another.
+        self._start = re.compile(f"(?={trie})")
+        self._beginnings = {word[:length] for word in words for length in range(1, len(word))}
+        self.n_longest = max(map(len, words), default=0)
+        """Characters of the longest one."""
+
+    def starts(self, text: str) -> list[int]:
+        """Where spellings begin in a text, also those that end in what may follow it."""
+        whole = {match.start() for match in self._start.finditer(text)}
+        tail = range(max(len(text) - self.n_longest + 1, 0), len(text))
+        return sorted(whole.union(start for start in tail if text[start:] in self._beginnings))
+
+    def longest_at_start(self, text: str) -> str | None:
+        """The longest spelling that a text begins with."""
+        match = self._spelling.match(text)
+        return match and match.group()
+
+
+def _trie(words: Iterable[str]) -> str:
+    """A regular expression for the longest of some words, which looks at each character once however many words there are."""
+    root: dict[str, Any] = {}
+    for word in words:
+        node = root
+        for character in word:
+            node = node.setdefault(character, {})
+        # Marks the end of a word.
+        node[""] = {}
+    return _alternatives(root)
+
+
+def _alternatives(node: dict[str, Any]) -> str:
+    # A chain without branches is written in a row: vocabularies have spellings of a hundred characters.
+    text = ""
+    while len(node) == 1 and "" not in node:
+        [(character, node)] = node.items()
+        text += re.escape(character)
+    branches = [re.escape(character) + _alternatives(child) for character, child in node.items() if character]
+    if not branches:
+        return text
+    return f"{text}(?:{'|'.join(branches)}){'?' if '' in node else ''}"
+
+
+class Disguise:
+    """One disguise of the messages of one chat."""
+
+    def __init__(self, messages: Sequence[Message], spellings: ControlSpellings, template: str) -> None:
+        """Disguises messages for a template."""
+        self._spellings = spellings
+        said = [text for message in messages for text in _said(_quotable(message))]
+        begun = [spellings.starts(text) for text in said]
+        characters = {text[start] for text, starts in zip(said, begun, strict=True) for start in starts}
+        stand_ins = _choose(characters, [template, *said])
+        self._originals = {stand_in: character for character, stand_in in stand_ins.items()}
+        self.messages = list(messages)
+        """The messages, disguised."""
+        if stand_ins:
+            told = (_exchanged(text, starts, stand_ins) for text, starts in zip(said, begun, strict=True))
+            self.messages = [{"role": message["role"], **_retold(_quotable(message), told)} for message in messages]
+
+    def undo(self, text: str) -> str:
+        """A rendered text as it would be without the disguise."""
+        return text.translate({ord(stand_in): character for stand_in, character in self._originals.items()})
+
+    def stretches(self, text: str) -> list[Stretch]:
+        """A rendered text without the disguise, and what of it is to be parsed."""
+        if not self._originals:
+            return [Stretch(text, is_parsed=True)] if text else []
+        result = []
+        end = 0
+        for match in re.finditer(f"[{''.join(self._originals)}]", text):
+            if match.start() < end:
+                continue
+            told = self.undo(text[match.start() : match.start() + self._spellings.n_longest])
+            # A template may have changed the rest: then the first character alone keeps it from being a spelling.
+            spelling = self._spellings.longest_at_start(told) or told[0]
+            result += [Stretch(text[end : match.start()], is_parsed=True), Stretch(spelling, is_parsed=False)]
+            end = match.start() + len(spelling)
+        result.append(Stretch(text[end:], is_parsed=True))
+        return [stretch for stretch in result if stretch.text]
+
+
+def _choose(characters: set[str], texts: Sequence[str]) -> dict[str, str]:
+    """A stand-in for each of some characters, which is in none of the texts."""
+    free = (candidate for code in _PRIVATE_USE if not any((candidate := chr(code)) in text for text in texts))
+    return {character: next(free) for character in sorted(characters)}
+
+
+def _exchanged(text: str, starts: Sequence[int], stand_ins: Mapping[str, str]) -> str:
+    characters = list(text)
+    for start in starts:
+        characters[start] = stand_ins[text[start]]
+    return "".join(characters)
+
+
+def _quotable(message: Message) -> Message:
+    """All but the role, which templates compare. It is a word, and so spells no control token."""
+    return {name: value for name, value in message.items() if name != "role"}
+
+
+def _said(value: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON)
+    """Every text in a value, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _said(item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield name
+            yield from _said(item)
+
+
+def _retold(value: Any, told: Iterator[str]) -> Any:  # noqa: ANN401 (any JSON)
+    """The same value with other texts, in the order of [`_said`]."""
+    if isinstance(value, str):
+        return next(told)
+    if isinstance(value, list):
+        return [_retold(item, told) for item in value]
+    if isinstance(value, dict):
+        # The name comes first here too.
+        return {_retold(name, told): _retold(item, told) for name, item in value.items()}
+    return value

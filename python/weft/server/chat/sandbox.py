@@ -1,0 +1,241 @@
+"""Where chat templates run: Jinja as Hugging Face's tokenizers set it up, in a sandbox with bounds.
+
+A template comes out of a model's file. It can reach nothing but what it is given, and neither its loops nor its texts grow
+without end. https://huggingface.co/docs/transformers/chat_templating_writing describes what templates may use.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+__all__ = ["compile_template", "render"]
+
+MAX_STEPS = 500_000
+"""Turns of loops in one rendering, less than a second of work; a long chat needs a few thousand."""
+
+CALL_STEPS = 8
+"""What the call of a macro counts for."""
+
+MAX_SIZE = 32 * 1024 * 1024
+"""Longest text or list that a template may make: some times what fits in the largest context there is."""
+
+MAX_PADDING = 10_000
+"""Widest field that a template may ask for."""
+
+_BUDGET = "weft budget"
+"""Holds the budget among a template's variables; no template can spell a name with a space."""
+
+_STEP = "weft_step"
+_JOIN = "weft_join"
+
+
+class _Budget:
+    """What is left of [`MAX_STEPS`]."""
+
+    def __init__(self) -> None:
+        self._n_left = MAX_STEPS
+
+    def spend(self, n_steps: int) -> None:
+        self._n_left -= n_steps
+        if self._n_left < 0:
+            raise SecurityError(f"the template has not ended after {MAX_STEPS} steps")
+
+
+@jinja2.pass_context
+def _step(context: Context, n_steps: int) -> bool:
+    """A filter that counts steps, and is true."""
+    context.resolve(_BUDGET).spend(n_steps)
+    return True
+
+
+def _join(texts: list[object]) -> str:
+    """What `~` does, within bounds."""
+    parts = [str(text) for text in texts]
+    _check_size(sum(map(len, parts)))
+    return "".join(parts)
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_SIZE:
+        raise SecurityError(f"the template makes something of {size} elements; at most {MAX_SIZE} are allowed")
+
+
+class _CountingGenerator(CodeGenerator):
+    """Compiles a template so that it counts its steps and checks what `~` makes."""
+
+    def visit_Template(self, node: nodes.Template, frame: Any = None) -> None:  # noqa: ANN401, N802 (Jinja's own names)
+        for loop in node.find_all(nodes.For):
+            if loop.test is not None:
+                # Elements that the test lets fall are turns too.
+                loop.test = nodes.And(_counted(1, loop.lineno), loop.test, lineno=loop.lineno)
+            loop.body.insert(0, _counting(1, loop.lineno))
+        for macro in node.find_all(nodes.Macro):
+            macro.body.insert(0, _counting(CALL_STEPS, macro.lineno))
+        for block in node.find_all(nodes.CallBlock):
+            block.body.insert(0, _counting(CALL_STEPS, block.lineno))
+        _replace_joins(node)
+        super().visit_Template(node, frame)
+
+
+def _counted(n_steps: int, lineno: int) -> nodes.Filter:
+    return nodes.Filter(nodes.Const(n_steps), _STEP, [], [], None, None, lineno=lineno)
+
+
+def _counting(n_steps: int, lineno: int) -> nodes.ExprStmt:
+    return nodes.ExprStmt(_counted(n_steps, lineno), lineno=lineno)
+
+
+def _replace_joins(node: nodes.Node) -> None:
+    """Makes every `~` below a node a filter over a list."""
+    for name, value in node.iter_fields():
+        if isinstance(value, list):
+            value[:] = [_without_join(item) if isinstance(item, nodes.Node) else item for item in value]
+        elif isinstance(value, nodes.Node):
+            setattr(node, name, _without_join(value))
+
+
+def _without_join(node: nodes.Node) -> nodes.Node:
+    _replace_joins(node)
+    if not isinstance(node, nodes.Concat):
+        return node
+    texts = nodes.List(node.nodes, lineno=node.lineno)
+    return nodes.Filter(texts, _JOIN, [], [], None, None, lineno=node.lineno)
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what an assistant says, for training: here its body is rendered as if it stood alone."""
+
+    tags = {"generation"}  # noqa: RUF012 (Jinja's own attribute)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """The body of the block."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, with bounds on what an expression may make."""
+
+    code_generator_class = _CountingGenerator
+    intercepted_binops = frozenset(("+", "*", "**", "%"))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401 (any value)
+        """Calculates, unless the result would be out of bounds."""
+        match operator:
+            case "+" if hasattr(left, "__len__") and hasattr(right, "__len__"):
+                _check_size(len(left) + len(right))
+            case "*":
+                _check_product(left, right)
+                _check_product(right, left)
+            case "**" if abs(right) > 64 or abs(left) > 2**32:
+                raise SecurityError(f"{left} ** {right} is too large for a template")
+            case "%" if isinstance(left, str):
+                _check_padding(left)
+        return super().call_binop(context, operator, left, right)
+
+    def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (any callable)
+        """Calls, unless a method would pad a text out of bounds."""
+        owner = getattr(function, "__self__", None)
+        if isinstance(owner, str):
+            if function.__name__ in _PADDING_METHODS and any(isinstance(arg, int) and arg > MAX_PADDING for arg in args):
+                raise SecurityError(f"a text is padded to more than {MAX_PADDING} characters")
+            if function.__name__ == "replace" and args:
+                _check_size((owner.count(str(args[0])) + 1) * len(str(args[-1])))
+        return super().call(context, function, *args, **kwargs)
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:  # noqa: ANN401 (any attribute)
+        """What stands in for the `format` of a text, which is checked first."""
+        safe = super().wrap_str_format(value)
+        if safe is not None:
+            _check_padding(value.__self__)
+        return safe
+
+
+# Of `%` and `format`: a width or a precision of six digits, or one that is an argument.
+_WIDE = re.compile(r"%[-+ #0-9.]*(?:\*|[0-9]{6})|\{[^{}]*:[^{}]*(?:\{|[0-9]{6})")
+
+_PADDING_METHODS = ("center", "expandtabs", "ljust", "rjust", "zfill")
+
+
+def _check_product(sequence: object, count: object) -> None:
+    if isinstance(sequence, str | list | tuple) and isinstance(count, int):
+        _check_size(len(sequence) * count)
+
+
+def _check_padding(form: str) -> None:
+    if _WIDE.search(form):
+        raise SecurityError(f"a text is formatted to more than {MAX_PADDING} characters")
+
+
+def _bounded(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter whose numbers are widths or counts, within bounds."""
+
+    def filter_(value: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 (any value)
+        if any(isinstance(number, int) and number > MAX_PADDING for number in (*args, *kwargs.values())):
+            raise SecurityError(f"a filter is given a number above {MAX_PADDING}")
+        return make(value, *args, **kwargs)
+
+    return filter_
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)
+
+
+def _tojson(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON for a model to read: no HTML, so nothing is escaped for it."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _make_environment() -> _Environment:
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment.filters |= {"tojson": _tojson, _STEP: _step, _JOIN: _join}
+    environment.filters |= {name: _bounded(environment.filters[name]) for name in ("center", "indent", "slice", "batch")}
+    environment.globals |= {"raise_exception": _raise_exception, "strftime_now": _strftime_now}
+    # Filler text of any length serves no chat.
+    del environment.globals["lipsum"]
+    return environment
+
+
+_environment = _make_environment()
+
+
+def compile_template(source: str) -> jinja2.Template:
+    """Compiles a template.
+
+    Raises:
+        jinja2.TemplateSyntaxError: it is no template; `lineno` says where.
+    """
+    return _environment.from_string(source)
+
+
+def render(template: jinja2.Template, variables: Mapping[str, object]) -> str:
+    """Renders a template; whatever it raises is raised."""
+    parts = []
+    size = 0
+    for part in template.generate({**variables, _BUDGET: _Budget()}):
+        size += len(part)
+        _check_size(size)
+        parts.append(part)
+    return "".join(parts)

@@ -1,0 +1,106 @@
+"""What every request passes before the routes: CORS, the prefix, the page, whether the engine runs, and the keys."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from litestar import Request
+from litestar.enums import HttpMethod
+from litestar.exceptions import NotFoundException
+from litestar.response.base import ASGIResponse
+from litestar.types import HTTPScope, Message, Receive, Scope, Send
+
+from weft.server.auth import Keys, keys_of
+from weft.server.cors import Cors, Headers
+from weft.server.errors import InvalidKeyError, error_response
+from weft.server.page import PATHS, page
+from weft.server.patience import Patience
+from weft.server.service import Service
+from weft.server.static import Files
+
+__all__ = ["Front"]
+
+Routes = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Front:
+    """Answers a request itself, or lets the routes do so.
+
+    The order is llama-server's: OPTIONS is answered without a key, because browsers show none; the page is there while the
+    model is loaded; all else needs first an engine that runs and then a key.
+    """
+
+    def __init__(self, service: Service) -> None:
+        settings = service.settings
+        path = settings.api_prefix.strip("/")
+        self.prefix = f"/{path}" if path else ""
+        self._service = service
+        self._cors = Cors(settings)
+        self._keys = Keys(keys_of(settings))
+        self._has_page = settings.ui and settings.static_path is None
+        self._files = Files(settings.static_path, self.prefix) if settings.ui and settings.static_path is not None else None
+
+    async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, routes: Routes) -> None:
+        """Answers."""
+        client, headers = Patience(receive, send, self._service.settings.timeout_s), list(scope["headers"])
+        receive, send = client.receive, _with_headers(client.send, self._cors.headers(headers))
+        if scope["method"] == "OPTIONS":
+            send = _with_headers(send, self._cors.preflight(headers))
+            await ASGIResponse(media_type="text/html")(scope, receive, send)
+            return
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": HttpMethod.GET}, _without_body(send)
+        path = self._below_prefix(scope["path"])
+        if (answer := await self._answer(scope, path)) is not None:
+            await answer(scope, receive, send)
+        else:
+            await routes({**scope, "path": path or ""}, receive, send)
+
+    def _below_prefix(self, path: str) -> str | None:
+        """What follows the prefix; None where the path has another beginning."""
+        below = path.removeprefix(self.prefix)
+        return below if path.startswith(self.prefix) and below.startswith("/") else None
+
+    async def _answer(self, scope: HTTPScope, path: str | None) -> ASGIResponse | None:
+        """The answer to what is no matter of the routes."""
+        is_get = scope["method"] == "GET"
+        if is_get and path in PATHS and (answer := await self._page(path)) is not None:
+            return answer
+        if (refusal := self._service.refusal()) is not None:
+            return _refused(scope, refusal)
+        if not self._keys.allow(path, scope["headers"]):
+            return _refused(scope, InvalidKeyError())
+        if path is None:
+            return _refused(scope, NotFoundException())
+        return await self._files.answer(path) if is_get and self._files is not None else None
+
+    async def _page(self, path: str) -> ASGIResponse | None:
+        if self._has_page:
+            return page()
+        return None if self._files is None else await self._files.answer(path)
+
+
+def _refused(scope: HTTPScope, error: Exception) -> ASGIResponse:
+    request = Request[Any, Any, Any](scope)
+    return error_response(request, error).to_asgi_response(None, request)
+
+
+def _with_headers(send: Send, headers: Headers) -> Send:
+    """Adds headers to an answer."""
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *headers]
+        await send(message)
+
+    return send_with_headers
+
+
+def _without_body(send: Send) -> Send:
+    """Sends the headers of an answer, its length among them, and of the body only that it has ended."""
+
+    async def send_without_body(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            message["body"] = b""
+        await send(message)
+
+    return send_without_body

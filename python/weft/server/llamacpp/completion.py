@@ -1,0 +1,169 @@
+"""`/completion`: events become llama-server's frames and its objects. No I/O here."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from weft import Engine, Finished, Progress, PromptLogprobs, Token
+from weft.server import body, sse
+from weft.server.generation import Event, Generation
+from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent
+from weft.server.report import (
+    Branches,
+    CompletionProbability,
+    CompletionResult,
+    PromptProgress,
+    Running,
+    completion_probability,
+)
+from weft.server.submission import Submission
+from weft.settings import Settings
+
+__all__ = ["Results", "Stream", "paths", "submission"]
+
+
+def submission(data: CompletionBody, settings: Settings) -> Submission:
+    """What a body asks for."""
+    body.refuse_unsupported(data)
+    return body.submission(data, settings, n_probs=body.first_given(data, "n_probs", "logprobs"))
+
+
+def paths(data: CompletionBody) -> list[str]:
+    """The paths of the fields that a finished answer is to hold; none is all of it."""
+    fields = data.response_fields or []
+    return [fields] if isinstance(fields, str) else fields
+
+
+def _projected(result: CompletionResult, paths: Sequence[str]) -> object:
+    """The parts of a result at some paths, each under its path; what is not there is left out."""
+    if not paths:
+        return result
+    # The settings hold a schema as JSON text: only what was written can be looked into.
+    everything = msgspec.json.decode(msgspec.json.encode(result))
+    parts = {path: _part(everything, path.split("/")) for path in paths}
+    return {path: part for path, part in parts.items() if part is not msgspec.UNSET}
+
+
+def _part(value: Any, keys: Sequence[str]) -> Any:  # noqa: ANN401 (any JSON)
+    for key in keys:
+        if not isinstance(value, dict) or key not in value:
+            return msgspec.UNSET
+        value = value[key]
+    return value
+
+
+class _Form:
+    """What a stream and a whole answer have in common."""
+
+    def __init__(self, data: CompletionBody, generation: Generation, engine: Engine, model: str) -> None:
+        self._branches = Branches(generation, engine, model)
+        self._paths = paths(data)
+        self._post_sampling = data.post_sampling_probs is True
+
+    def _probability(self, token: Token) -> CompletionProbability | None:
+        if token.logprobs is None:
+            return None
+        return completion_probability(token.logprobs, post_sampling=self._post_sampling)
+
+
+class Stream(_Form):
+    """One event per token, and one with `"stop": true` at the end of each branch; before them the prompt's progress."""
+
+    def __init__(self, data: CompletionBody, generation: Generation, engine: Engine, model: str) -> None:
+        super().__init__(data, generation, engine, model)
+        self._running = Running(generation) if data.timings_per_token else None
+        self._with_progress = data.return_progress is True
+
+    def frames(self, prompt: int, events: Sequence[Event]) -> bytes:
+        """The frames of events of one prompt, in order."""
+        return b"".join([sse.frame(told) for event in events if (told := self._event(prompt, event)) is not None])
+
+    def _event(self, prompt: int, event: Event) -> object:
+        match event:
+            case Finished():
+                return _projected(self._branches.result(prompt, event), self._paths)
+            case Progress():
+                return self._progress(prompt, event)
+            case PromptLogprobs():
+                return None
+            case _:
+                return self._token(prompt, event)
+
+    def _token(self, prompt: int, event: Token) -> CompletionEvent:
+        probability = self._probability(event)
+        return CompletionEvent(
+            index=self._branches.index(prompt, event),
+            content=event.text,
+            tokens=[event.token],
+            stop=False,
+            id_slot=event.slot,
+            tokens_predicted=event.n_predicted,
+            tokens_evaluated=self._branches.n_prompt[prompt],
+            completion_probabilities=msgspec.UNSET if probability is None else [probability],
+            timings=msgspec.UNSET if self._running is None else self._running.timings(prompt, event),
+        )
+
+    def _progress(self, prompt: int, progress: Progress) -> CompletionEvent | None:
+        if self._running is not None:
+            self._running.watch(prompt, progress)
+        if not self._with_progress:
+            return None
+        return CompletionEvent(
+            index=prompt * self._branches.n,
+            content="",
+            tokens=[],
+            stop=False,
+            id_slot=self._branches.slot(prompt),
+            tokens_predicted=0,
+            tokens_evaluated=self._branches.n_prompt[prompt],
+            prompt_progress=PromptProgress.of(progress),
+        )
+
+    def end(self) -> bytes:
+        """Nothing: the last branch's own end is the stream's."""
+        return b""
+
+
+class Results(_Form):
+    """The whole answer: one object, or a list of them in order of `index` where there are several."""
+
+    def __init__(self, data: CompletionBody, generation: Generation, engine: Engine, model: str) -> None:
+        super().__init__(data, generation, engine, model)
+        self._with_tokens = data.return_tokens is True
+        self._texts: dict[int, list[str]] = {}
+        self._tokens: dict[int, list[int]] = {}
+        self._probabilities: dict[int, list[CompletionProbability]] = {}
+        self._results: list[CompletionResult] = []
+
+    def add(self, prompt: int, events: Sequence[Event]) -> None:
+        """Takes events of one prompt, in order."""
+        for event in events:
+            match event:
+                case Finished():
+                    self._results.append(self._result(prompt, self._branches.index(prompt, event), event))
+                case Progress() | PromptLogprobs():
+                    pass
+                case _:
+                    self._token(self._branches.index(prompt, event), event)
+
+    def _token(self, index: int, token: Token) -> None:
+        self._texts.setdefault(index, []).append(token.text)
+        if self._with_tokens:
+            self._tokens.setdefault(index, []).append(token.token)
+        if (probability := self._probability(token)) is not None:
+            self._probabilities.setdefault(index, []).append(probability)
+
+    def _result(self, prompt: int, index: int, finished: Finished) -> CompletionResult:
+        return self._branches.result(
+            prompt,
+            finished,
+            content="".join(self._texts.pop(index, [])),
+            tokens=self._tokens.pop(index, []),
+            probabilities=self._probabilities.pop(index, msgspec.UNSET),
+        )
+
+    def body(self) -> bytes:
+        """The JSON, once every branch has finished."""
+        results = [_projected(result, self._paths) for result in sorted(self._results, key=lambda result: result.index)]
+        return msgspec.json.encode(results[0] if len(results) == 1 else results)

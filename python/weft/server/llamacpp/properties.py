@@ -1,0 +1,70 @@
+"""`/props`: the server and its model. No I/O here."""
+
+from weft import Model
+from weft.server import body
+from weft.server.chat.template import TemplateError
+from weft.server.llamacpp.schemas import CompletionBody, DefaultSettings, Modalities, Properties
+from weft.server.report import generation_settings
+from weft.server.service import Service
+
+__all__ = ["properties"]
+
+
+def properties(service: Service) -> Properties:
+    """What the server is and what a request gets that says nothing."""
+    model, limits, settings = service.engine.model, service.engine.limits, service.settings
+    request = body.template(CompletionBody(), settings)
+    seed = body.RANDOM_SEED if request.seed is None else request.seed
+    params = generation_settings(request, seed=seed, n_ctx=limits.n_ctx_slot, model=service.model_name)
+    return Properties(
+        default_generation_settings=DefaultSettings(params=params, n_ctx=limits.n_ctx_slot),
+        total_slots=limits.n_slots,
+        n_ctx=limits.n_ctx,
+        model_alias=service.model_name,
+        model_path=model.path,
+        model_ftype=_file_type(model),
+        modalities=Modalities(vision=False, video=False, audio=False),
+        chat_template=service.chat.source,
+        chat_template_caps=_abilities(service),
+        bos_token=_spelling(model, model.bos_token),
+        eos_token=_spelling(model, model.eos_token),
+        build_info=service.build,
+        is_sleeping=False,
+        endpoint_slots=settings.slots_endpoint,
+        endpoint_props=settings.props_endpoint,
+        endpoint_metrics=settings.metrics,
+        ui=settings.ui,
+        ui_settings={},
+        cors_proxy_enabled=False,
+        user_name="",
+        assistant_name="",
+        compute=service.engine.choice.summary,
+    )
+
+
+def _abilities(service: Service) -> dict[str, bool]:
+    """What chats can do with the template, by llama-server's names; none where it is no template."""
+    try:
+        template = service.chat.template
+    except TemplateError:
+        return {}
+    return {
+        "supports_string_content": template.takes_text,
+        "supports_typed_content": template.takes_parts,
+        "supports_system_role": template.takes_system,
+        "supports_reasoning_effort": "reasoning_effort" in template.source,
+        # What a template might do with these, no chat can ask for here.
+        "supports_tools": False,
+        "supports_tool_calls": False,
+        "supports_parallel_tool_calls": False,
+        "supports_object_arguments": False,
+    }
+
+
+def _file_type(model: Model) -> str:
+    """How the weights are stored: the last words of llama.cpp's description, after the architecture and the size."""
+    return " ".join(model.description.split(" ")[2:])
+
+
+def _spelling(model: Model, token: int | None) -> str:
+    return "" if token is None else model.token_bytes(token).decode(errors="replace")

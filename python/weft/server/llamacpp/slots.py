@@ -1,0 +1,126 @@
+"""`/slots`: what each slot does, and what can be done with it. No I/O here."""
+
+import re
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from weft import InvalidRequest, PrefixFile
+from weft import Slot as EngineSlot
+from weft.server.llamacpp.schemas import (
+    BusySlot,
+    Health,
+    NextToken,
+    RestoreTimings,
+    SaveTimings,
+    Slot,
+    SlotActionBody,
+    SlotRestored,
+    SlotSaved,
+)
+from weft.server.report import Branches
+from weft.server.service import Service
+
+__all__ = ["Action", "SlotAction", "are_all_busy", "blame", "health", "restored", "saved", "slot_action", "slots"]
+
+NO_SLOT = "no slot available"
+
+
+def slots(service: Service) -> list[Slot | BusySlot]:
+    """What each slot does."""
+    return [_slot(service, slot) for slot in service.engine.stats().slots]
+
+
+def _slot(service: Service, slot: EngineSlot) -> Slot | BusySlot:
+    n_ctx, model = service.engine.limits.n_ctx_slot, service.model_name
+    if slot.request_id is None:
+        return Slot(id=slot.id, n_ctx=n_ctx, model=model, is_processing=False, state=0)
+    found = service.generation_of(slot.request_id)
+    index = slot.index or 0
+    about: dict[str, Any] = {
+        "id": slot.id,
+        "id_task": slot.request_id,
+        "task_id": slot.request_id,
+        "n_prompt_tokens": slot.n_prompt,
+        "n_prompt_tokens_processed": slot.n_computed,
+        "n_prompt_tokens_cache": slot.n_cached,
+        "next_token": [
+            NextToken(
+                has_next_token=True,
+                has_new_line=found is not None and found[0].has_new_line(found[1], index),
+                n_remain=-1 if slot.n_remaining is None else slot.n_remaining,
+                n_decoded=slot.n_predicted,
+            )
+        ],
+    }
+    if found is None:
+        return Slot(n_ctx=n_ctx, model=model, is_processing=True, state=1, **about)
+    generation, prompt = found
+    branches = Branches(generation, service.engine, model)
+    settings = branches.settings(prompt, index)
+    text = generation.text(prompt, index)
+    return BusySlot(
+        **msgspec.structs.asdict(settings),
+        **about,
+        params=settings,
+        prompt=msgspec.UNSET if text is None else branches.prompt_text(prompt),
+        generated=msgspec.UNSET if text is None else text,
+    )
+
+
+def are_all_busy(listed: list[Slot | BusySlot]) -> bool:
+    """Whether a request would have to wait."""
+    return all(slot.is_processing for slot in listed)
+
+
+def health(service: Service, *, include_slots: bool, is_2024: bool) -> Health:
+    """That the model is loaded, and how many slots are busy; `is_2024` says in its words whether all are."""
+    stats = service.engine.stats().slots
+    n_busy = sum(slot.is_processing for slot in stats)
+    return Health(
+        status=NO_SLOT if is_2024 and n_busy == len(stats) else "ok",
+        slots_idle=len(stats) - n_busy,
+        slots_processing=n_busy,
+        slots=slots(service) if include_slots else msgspec.UNSET,
+    )
+
+
+class Action(StrEnum):
+    """What can be done with a slot."""
+
+    SAVE = "save"
+    RESTORE = "restore"
+    ERASE = "erase"
+
+
+class SlotAction(msgspec.Struct, frozen=True):
+    """What is to be done with a slot."""
+
+    slot: int
+    action: Action
+    filename: str | None
+
+
+def slot_action(id_slot: str, action: str | None, data: SlotActionBody | None) -> SlotAction:
+    """What a call of `/slots/{id_slot}` asks for; which slots and files there are is not looked at."""
+    if re.fullmatch("[0-9]{1,9}", id_slot) is None:
+        raise InvalidRequest("id_slot", f"{id_slot!r} is no number of a slot")
+    if action not in list(Action):
+        raise InvalidRequest("action", f"the action is {action!r}; it must be one of {', '.join(Action)}")
+    return SlotAction(int(id_slot), Action(action), None if data is None else data.filename)
+
+
+def blame(error: InvalidRequest) -> InvalidRequest:
+    """The same error, by llama-server's name for a slot."""
+    return InvalidRequest("id_slot", error.message) if error.param == "slot" else error
+
+
+def saved(asked: SlotAction, file: PrefixFile) -> SlotSaved:
+    """What was saved."""
+    return SlotSaved(asked.slot, asked.filename or "", file.n_tokens, file.n_bytes, SaveTimings(file.ms))
+
+
+def restored(asked: SlotAction, file: PrefixFile) -> SlotRestored:
+    """What was restored."""
+    return SlotRestored(asked.slot, asked.filename or "", file.n_tokens, file.n_bytes, RestoreTimings(file.ms))

@@ -1,0 +1,118 @@
+"""What all chunks and choices of one answer have in common, in either of OpenAI's shapes."""
+
+import time
+import uuid
+from collections.abc import Sequence
+
+import msgspec
+
+from weft import Finished, Logprobs, Progress, Token
+from weft import Usage as BranchUsage
+from weft.server.body import CompletionFields
+from weft.server.generation import Generation
+from weft.server.openai.schemas import PromptTokensDetails, StreamOptions, Usage
+from weft.server.report import (
+    Branches,
+    CompletionResult,
+    PromptProgress,
+    Running,
+    Timings,
+    TokenLogprobs,
+    TokenProbs,
+    completion_probability,
+    token_logprobs,
+    token_probs,
+)
+from weft.server.service import Service
+
+__all__ = ["FINISH_REASONS", "Answered", "wants_usage"]
+
+FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length"}
+
+
+class Answered:
+    """One answer: what it is called, what its branches cost, and what the body wants to be told besides."""
+
+    def __init__(self, prefix: str, data: CompletionFields, generation: Generation, service: Service, *, with_top: bool) -> None:
+        """Takes what is common to the whole answer.
+
+        Args:
+            prefix: What its id begins with.
+            data: The body.
+            generation: The completions.
+            service: What serves them.
+            with_top: Whether the likely tokens are told beside a drawn one.
+        """
+        self.id = f"{prefix}-{uuid.uuid4().hex}"
+        self.created = int(time.time())
+        self.model = service.model_name
+        self.build = service.build
+        self._branches = Branches(generation, service.engine, service.model_name)
+        self._usages: list[list[BranchUsage]] = [[] for _ in generation.streams]
+        self.with_top = with_top
+        self._post_sampling = data.post_sampling_probs is True
+        self._is_verbose = data.verbose is True
+        self._with_progress = data.return_progress is True
+        self._running = Running(generation) if data.timings_per_token else None
+
+    def index(self, prompt: int, event: Token | Finished) -> int:
+        """Counts the branches of all prompts."""
+        return self._branches.index(prompt, event)
+
+    def first_index(self, prompt: int) -> int:
+        """The first branch of a prompt."""
+        return prompt * self._branches.n
+
+    def finish(self, prompt: int, finished: Finished) -> None:
+        """Takes the end of a branch."""
+        self._usages[prompt].append(finished.usage)
+
+    def token(self, drawn: Logprobs) -> TokenLogprobs | TokenProbs:
+        """A drawn token with what the body wants to know of its probability."""
+        tell = token_probs if self._post_sampling else token_logprobs
+        return tell(drawn, with_top=self.with_top)
+
+    def timings(self, prompt: int, token: Token) -> Timings | msgspec.UnsetType:
+        """The timings up to a token that has just come, where they are wanted with each."""
+        return msgspec.UNSET if self._running is None else self._running.timings(prompt, token)
+
+    def progress(self, prompt: int, progress: Progress) -> PromptProgress | None:
+        """How far a prompt is, where that is wanted."""
+        if self._running is not None:
+            self._running.watch(prompt, progress)
+        return PromptProgress.of(progress) if self._with_progress else None
+
+    def verbose(
+        self, prompt: int, finished: Finished, *, content: str = "", drawn: Sequence[Logprobs] = ()
+    ) -> CompletionResult | msgspec.UnsetType:
+        """What llama-server's own route would say of a branch at its end, where that is wanted too."""
+        if not self._is_verbose:
+            return msgspec.UNSET
+        told = [completion_probability(one, post_sampling=self._post_sampling) for one in drawn]
+        return self._branches.result(prompt, finished, content=content, probabilities=told or msgspec.UNSET)
+
+    @property
+    def usages(self) -> Sequence[BranchUsage]:
+        """The usage of every branch that has finished."""
+        return [usage for usages in self._usages for usage in usages]
+
+    def usage(self) -> Usage:
+        """The sums, once every branch has finished."""
+        # What the branches of one prompt computed adds up to what was computed of it; the rest was there before.
+        cached = sum(
+            max(n_prompt - sum(usage.n_computed for usage in usages), 0)
+            for n_prompt, usages in zip(self._branches.n_prompt, self._usages, strict=True)
+        )
+        prompt_tokens = sum(self._branches.n_prompt)
+        completion_tokens = sum(usage.n_predicted for usage in self.usages)
+        return Usage(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            total_tokens=prompt_tokens + completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+        )
+
+
+def wants_usage(options: StreamOptions | None) -> bool:
+    """Whether a stream is to end with its usage."""
+    return options is not None and options.include_usage is True

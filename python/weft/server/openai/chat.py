@@ -1,0 +1,211 @@
+"""OpenAI's chats: a body becomes a request, events become chunks and messages. No I/O here."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
+from weft import Logprobs as DrawnLogprobs
+from weft.server import body, sse
+from weft.server.chat.format import ChatPrompt
+from weft.server.generation import Event, Generation
+from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
+from weft.server.openai.chat_schemas import (
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChatLogprobs,
+    ChunkChoice,
+    CreateChatCompletion,
+    Delta,
+    Message,
+)
+from weft.server.report import CompletionResult, timings
+from weft.server.service import Service
+from weft.server.submission import Submission
+from weft.settings import Settings
+
+__all__ = ["Stream", "Whole", "check", "submission"]
+
+MAX_TOP_LOGPROBS = 20
+"""As many likely tokens as OpenAI reports."""
+
+_NEUTRAL: dict[str, Callable[[Any], bool]] = {
+    "audio": lambda value: not value,
+    "function_call": lambda value: value in ("none", "auto"),
+    "functions": lambda value: not value,
+    "modalities": lambda value: value in ([], ["text"]),
+    "prediction": lambda value: not value,
+    # Without tools there is nothing to choose; "required" cannot be fulfilled.
+    "tool_choice": lambda value: value in ("none", "auto"),
+    "web_search_options": lambda value: value is None,
+}
+
+
+def check(data: CreateChatCompletion) -> None:
+    """Refuses what is not there, before the template is rendered.
+
+    Raises:
+        InvalidRequest: a field asks for it, or contradicts another.
+    """
+    body.refuse_unsupported(data, _NEUTRAL)
+    if data.top_logprobs is None:
+        return
+    if not 0 <= data.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest("top_logprobs", f"top_logprobs is {data.top_logprobs}; it must be 0 to {MAX_TOP_LOGPROBS}")
+    if data.top_logprobs and not data.logprobs:
+        raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs to be true")
+
+
+def submission(data: CreateChatCompletion, prompt: ChatPrompt, settings: Settings) -> Submission:
+    """What a body asks for, its messages being this prompt."""
+    # The engine tells of a drawn token only beside the likely ones.
+    n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
+    asked = body.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
+    template = msgspec.structs.replace(asked.template, snapshots_at=prompt.turn_ends)
+    return msgspec.structs.replace(asked, template=template)
+
+
+class _Form:
+    """What a stream and a whole answer have in common."""
+
+    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
+        # The drawn token alone, unless likely ones were asked for too, by either name.
+        with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
+        self._about = Answered("chatcmpl", data, generation, service, with_top=with_top)
+
+    def _logprobs(self, drawn: Sequence[DrawnLogprobs]) -> ChatLogprobs | None:
+        return ChatLogprobs([self._about.token(one) for one in drawn]) if drawn else None
+
+
+class Stream(_Form):
+    """A chunk with the role before a branch's first text, one per token, one at its end, and `[DONE]` at the very end."""
+
+    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
+        super().__init__(data, generation, service)
+        self._include_usage = wants_usage(data.stream_options)
+        self._begun: set[int] = set()
+
+    def frames(self, prompt: int, events: Sequence[Event]) -> bytes:
+        """The frames of events of one prompt, in order."""
+        return b"".join([sse.frame(chunk) for event in events for chunk in self._chunks(prompt, event)])
+
+    def _chunks(self, prompt: int, event: Event) -> list[ChatChunk]:
+        match event:
+            case Progress():
+                return self._progress(prompt, event)
+            case PromptLogprobs():
+                return []
+            case Finished():
+                return [*self._opening(prompt, event), self._ending(prompt, event)]
+            case _:
+                return [*self._opening(prompt, event), *self._token(prompt, event)]
+
+    def _progress(self, prompt: int, event: Progress) -> list[ChatChunk]:
+        progress = self._about.progress(prompt, event)
+        if progress is None:
+            return []
+        chunk = self._role(self._about.first_index(prompt))
+        chunk.prompt_progress = progress
+        return [chunk]
+
+    def _opening(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
+        index = self._about.index(prompt, event)
+        if index in self._begun:
+            return []
+        self._begun.add(index)
+        return [self._role(index)]
+
+    def _role(self, index: int) -> ChatChunk:
+        return self._chunk([ChunkChoice(index, Delta(role="assistant", content=None), None, None)])
+
+    def _token(self, prompt: int, token: Token) -> list[ChatChunk]:
+        if not token.text and token.logprobs is None:
+            return []
+        logprobs = self._logprobs([] if token.logprobs is None else [token.logprobs])
+        chunk = self._chunk([ChunkChoice(self._about.index(prompt, token), Delta(content=token.text), logprobs, None)])
+        chunk.timings = self._about.timings(prompt, token)
+        return [chunk]
+
+    def _ending(self, prompt: int, finished: Finished) -> ChatChunk:
+        self._about.finish(prompt, finished)
+        index = self._about.index(prompt, finished)
+        chunk = self._chunk([ChunkChoice(index, Delta(), None, FINISH_REASONS[finished.reason])])
+        chunk.timings = timings([finished.usage])
+        chunk.verbose = self._about.verbose(prompt, finished)
+        return chunk
+
+    def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
+        about = self._about
+        return ChatChunk(
+            id=about.id,
+            object="chat.completion.chunk",
+            created=about.created,
+            model=about.model,
+            system_fingerprint=about.build,
+            choices=choices,
+            usage=None if self._include_usage else msgspec.UNSET,
+        )
+
+    def end(self) -> bytes:
+        """The usage, where it was asked for, and `[DONE]`."""
+        if not self._include_usage:
+            return sse.DONE
+        last = self._chunk([])
+        last.usage = self._about.usage()
+        last.timings = timings(self._about.usages)
+        return sse.frame(last) + sse.DONE
+
+
+class Whole(_Form):
+    """The whole answer."""
+
+    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
+        super().__init__(data, generation, service)
+        self._texts: dict[int, list[str]] = {}
+        self._drawn: dict[int, list[DrawnLogprobs]] = {}
+        self._choices: list[ChatChoice] = []
+        self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
+
+    def add(self, prompt: int, events: Sequence[Event]) -> None:
+        """Takes events of one prompt, in order."""
+        for event in events:
+            match event:
+                case Progress() | PromptLogprobs():
+                    continue
+                case Finished():
+                    self._finish(prompt, event)
+                case _:
+                    self._take(self._about.index(prompt, event), event)
+
+    def _take(self, index: int, token: Token) -> None:
+        self._texts.setdefault(index, []).append(token.text)
+        if token.logprobs is not None:
+            self._drawn.setdefault(index, []).append(token.logprobs)
+
+    def _finish(self, prompt: int, finished: Finished) -> None:
+        self._about.finish(prompt, finished)
+        index = self._about.index(prompt, finished)
+        text, drawn = "".join(self._texts.pop(index, [])), self._drawn.pop(index, [])
+        message = Message("assistant", text)
+        self._choices.append(ChatChoice(index, message, self._logprobs(drawn), FINISH_REASONS[finished.reason]))
+        if index == 0:
+            self._verbose = self._about.verbose(prompt, finished, content=text, drawn=drawn)
+
+    def body(self) -> bytes:
+        """The JSON, once every branch has finished."""
+        about = self._about
+        return msgspec.json.encode(
+            ChatCompletion(
+                id=about.id,
+                object="chat.completion",
+                created=about.created,
+                model=about.model,
+                system_fingerprint=about.build,
+                choices=sorted(self._choices, key=lambda choice: choice.index),
+                usage=about.usage(),
+                timings=timings(about.usages),
+                verbose=self._verbose,
+            )
+        )

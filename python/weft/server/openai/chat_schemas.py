@@ -1,0 +1,89 @@
+"""The fields of OpenAI's chats, by its names (https://platform.openai.com/docs/api-reference/chat)."""
+
+import msgspec
+
+from weft.server.chat.schemas import ChatFields
+from weft.server.openai.schemas import StreamOptions, Usage
+from weft.server.report import CompletionResult, PromptProgress, Timings, TokenLogprobs, TokenProbs
+
+__all__ = ["ChatChoice", "ChatChunk", "ChatCompletion", "ChatLogprobs", "ChunkChoice", "CreateChatCompletion", "Delta", "Message"]
+
+
+class CreateChatCompletion(ChatFields, kw_only=True):
+    """`POST /v1/chat/completions`. Any `model` is accepted: there is one."""
+
+    model: str | None = None
+    stream_options: StreamOptions | None = None
+
+
+class ChatLogprobs(msgspec.Struct):
+    """One entry for each token."""
+
+    content: list[TokenLogprobs | TokenProbs]
+
+
+class Message(msgspec.Struct):
+    """What the assistant says."""
+
+    role: str
+    content: str
+
+
+class ChatChoice(msgspec.Struct):
+    """One branch."""
+
+    index: int
+    message: Message
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+
+
+class ChatCompletion(msgspec.Struct):
+    """The whole answer."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChoice]
+    usage: Usage
+    timings: Timings
+    verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
+    """llama-server's own answer, of the first branch."""
+
+
+class Delta(msgspec.Struct):
+    """What a chunk adds to a message: first its role, with no content yet, then texts, then nothing."""
+
+    role: str | msgspec.UnsetType = msgspec.UNSET
+    content: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ChunkChoice(msgspec.Struct):
+    """A stretch of one branch."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+
+
+class ChatChunk(msgspec.Struct):
+    """One event of a stream.
+
+    `usage` is there where `include_usage` asks for it: null until the last chunk, which has no choices. `timings` come with
+    the end of a branch, in that last chunk with the sums over all, and with each token where `timings_per_token` asks for it.
+    """
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChunkChoice]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    timings: Timings | msgspec.UnsetType = msgspec.UNSET
+    prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
+    verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
+    """llama-server's own last event of a branch, with its end."""

@@ -1,0 +1,214 @@
+"""OpenAI's completions: a body becomes requests, events become chunks and choices. No I/O here."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
+from weft import Logprobs as DrawnLogprobs
+from weft.server import body, sse
+from weft.server.generation import Event, Generation
+from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
+from weft.server.openai.echo import Echo
+from weft.server.openai.offsets import Offsets
+from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs
+from weft.server.report import CompletionResult, timings, token_logprobs
+from weft.server.service import Service
+from weft.server.submission import Submission
+from weft.settings import Settings
+
+__all__ = ["Stream", "Whole", "submission"]
+
+_NEUTRAL: dict[str, Callable[[Any], bool]] = {"suffix": lambda value: value == ""}
+
+
+def submission(data: CreateCompletion, settings: Settings) -> Submission:
+    """What a body asks for."""
+    body.refuse_unsupported(data, _NEUTRAL)
+    # The engine tells of a drawn token only beside the likely ones.
+    n_probs = ("logprobs", 1) if data.logprobs == 0 else body.first_given(data, "logprobs", "n_probs")
+    asked = body.submission(data, settings, n_probs=n_probs)
+    if data.best_of is not None and data.best_of > asked.template.n:
+        raise InvalidRequest("best_of", f"best_of is {data.best_of}, more than n, which is not supported; leave it out")
+    if not data.echo or data.logprobs is None:
+        return asked
+    template = msgspec.structs.replace(asked.template, prompt_logprobs=data.logprobs)
+    return msgspec.structs.replace(asked, template=template, sent_as=asked.sent_as | {"prompt_logprobs": "logprobs"})
+
+
+class _Form:
+    """What a stream and a whole answer have in common."""
+
+    def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
+        # 0 asks for the drawn token alone.
+        with_top = data.logprobs != 0
+        self._about = Answered("cmpl", data, generation, service, with_top=with_top)
+        self._echo = Echo(generation, service.engine, with_top=with_top) if data.echo else None
+        self._offsets: dict[int, Offsets] = {}
+
+    def _echoed(self, prompt: int) -> tuple[str, Logprobs | None]:
+        """What the text of each branch of a prompt begins with."""
+        return ("", None) if self._echo is None else (self._echo.text(prompt), self._echo.logprobs(prompt))
+
+    def _learn(self, prompt: int, told: PromptLogprobs) -> None:
+        """Takes what the engine tells of a prompt's tokens."""
+        if self._echo is not None:
+            self._echo.take(prompt, told)
+
+    def _drawn(self, prompt: int, index: int, drawn: Sequence[DrawnLogprobs]) -> Logprobs:
+        """The lists of tokens that were drawn one after the other."""
+        offsets = self._offsets.setdefault(index, Offsets(len(self._echoed(prompt)[0])))
+        told = [token_logprobs(one, with_top=self._about.with_top) for one in drawn]
+        return Logprobs(
+            tokens=[token.token for token in told],
+            token_logprobs=[token.logprob for token in told],
+            # Two tokens may be spelt alike where their bytes are no whole characters; OpenAI's object keeps the likelier.
+            top_logprobs=[{top.token: top.logprob for top in reversed(token.top_logprobs)} for token in told],
+            text_offset=[offsets.next(one.chosen.bytes) for one in drawn],
+            content=[self._about.token(one) for one in drawn],
+        )
+
+
+class Stream(_Form):
+    """One chunk per token that brings text or probabilities, one at the end of each branch, `[DONE]` at the very end.
+
+    Where the prompt is to be shown, it is the first chunk of each branch.
+    """
+
+    def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
+        super().__init__(data, generation, service)
+        self._include_usage = wants_usage(data.stream_options)
+        self._begun: set[int] = set()
+
+    def frames(self, prompt: int, events: Sequence[Event]) -> bytes:
+        """The frames of events of one prompt, in order."""
+        return b"".join([sse.frame(chunk) for event in events for chunk in self._chunks(prompt, event)])
+
+    def _chunks(self, prompt: int, event: Event) -> list[CompletionChunk]:
+        match event:
+            case Progress():
+                return self._progress(prompt, event)
+            case PromptLogprobs():
+                self._learn(prompt, event)
+                return []
+            case Finished():
+                return [*self._opening(prompt, event), self._ending(prompt, event)]
+            case _:
+                return [*self._opening(prompt, event), *self._token(prompt, event)]
+
+    def _progress(self, prompt: int, event: Progress) -> list[CompletionChunk]:
+        progress = self._about.progress(prompt, event)
+        if progress is None:
+            return []
+        chunk = self._chunk([Choice("", self._about.first_index(prompt), None, None)])
+        chunk.prompt_progress = progress
+        return [chunk]
+
+    def _opening(self, prompt: int, event: Token | Finished) -> list[CompletionChunk]:
+        index = self._about.index(prompt, event)
+        if self._echo is None or index in self._begun:
+            return []
+        self._begun.add(index)
+        text, logprobs = self._echoed(prompt)
+        return [self._chunk([Choice(text, index, logprobs, None)])]
+
+    def _token(self, prompt: int, token: Token) -> list[CompletionChunk]:
+        if not token.text and token.logprobs is None:
+            return []
+        index = self._about.index(prompt, token)
+        logprobs = None if token.logprobs is None else self._drawn(prompt, index, [token.logprobs])
+        chunk = self._chunk([Choice(token.text, index, logprobs, None)])
+        chunk.timings = self._about.timings(prompt, token)
+        return [chunk]
+
+    def _ending(self, prompt: int, finished: Finished) -> CompletionChunk:
+        self._about.finish(prompt, finished)
+        chunk = self._chunk([Choice("", self._about.index(prompt, finished), None, FINISH_REASONS[finished.reason])])
+        chunk.timings = timings([finished.usage])
+        chunk.verbose = self._about.verbose(prompt, finished)
+        return chunk
+
+    def _chunk(self, choices: list[Choice]) -> CompletionChunk:
+        about = self._about
+        return CompletionChunk(
+            id=about.id,
+            object="text_completion",
+            created=about.created,
+            model=about.model,
+            system_fingerprint=about.build,
+            choices=choices,
+            usage=None if self._include_usage else msgspec.UNSET,
+        )
+
+    def end(self) -> bytes:
+        """The usage, where it was asked for, and `[DONE]`."""
+        if not self._include_usage:
+            return sse.DONE
+        last = self._chunk([])
+        last.usage = self._about.usage()
+        last.timings = timings(self._about.usages)
+        return sse.frame(last) + sse.DONE
+
+
+class Whole(_Form):
+    """The whole answer."""
+
+    def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
+        super().__init__(data, generation, service)
+        self._texts: dict[int, list[str]] = {}
+        self._logprobs: dict[int, list[DrawnLogprobs]] = {}
+        self._choices: list[Choice] = []
+        self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
+
+    def add(self, prompt: int, events: Sequence[Event]) -> None:
+        """Takes events of one prompt, in order."""
+        for event in events:
+            match event:
+                case Progress():
+                    continue
+                case PromptLogprobs():
+                    self._learn(prompt, event)
+                case Finished():
+                    self._finish(prompt, event)
+                case _:
+                    self._take(self._about.index(prompt, event), event)
+
+    def _take(self, index: int, token: Token) -> None:
+        self._texts.setdefault(index, []).append(token.text)
+        if token.logprobs is not None:
+            self._logprobs.setdefault(index, []).append(token.logprobs)
+
+    def _finish(self, prompt: int, finished: Finished) -> None:
+        self._about.finish(prompt, finished)
+        index = self._about.index(prompt, finished)
+        text, logprobs = self._echoed(prompt)
+        written, drawn = "".join(self._texts.pop(index, [])), self._logprobs.pop(index, [])
+        if drawn:
+            logprobs = _joined(logprobs, self._drawn(prompt, index, drawn))
+        self._choices.append(Choice(text + written, index, logprobs, FINISH_REASONS[finished.reason]))
+        if index == 0:
+            self._verbose = self._about.verbose(prompt, finished, content=written, drawn=drawn)
+
+    def body(self) -> bytes:
+        """The JSON, once every branch has finished."""
+        about = self._about
+        return msgspec.json.encode(
+            CompletionObject(
+                id=about.id,
+                object="text_completion",
+                created=about.created,
+                model=about.model,
+                system_fingerprint=about.build,
+                choices=sorted(self._choices, key=lambda choice: choice.index),
+                usage=about.usage(),
+                timings=timings(about.usages),
+                verbose=self._verbose,
+            )
+        )
+
+
+def _joined(first: Logprobs | None, second: Logprobs) -> Logprobs:
+    if first is None:
+        return second
+    return Logprobs(**{name: getattr(first, name) + getattr(second, name) for name in Logprobs.__struct_fields__})

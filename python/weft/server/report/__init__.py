@@ -1,0 +1,35 @@
+"""What all dialects report in the same words: llama-server's timings, probabilities, settings, and its whole answer."""
+
+from weft.server.report.probabilities import (
+    CompletionProbability,
+    TokenLogprob,
+    TokenLogprobs,
+    TokenProb,
+    TokenProbs,
+    completion_probability,
+    token_logprobs,
+    token_probs,
+)
+from weft.server.report.progress import PromptProgress, Running
+from weft.server.report.result import Branches, CompletionResult
+from weft.server.report.settings import GenerationSettings, generation_settings
+from weft.server.report.timings import Timings, timings
+
+__all__ = [
+    "Branches",
+    "CompletionProbability",
+    "CompletionResult",
+    "GenerationSettings",
+    "PromptProgress",
+    "Running",
+    "Timings",
+    "TokenLogprob",
+    "TokenLogprobs",
+    "TokenProb",
+    "TokenProbs",
+    "completion_probability",
+    "generation_settings",
+    "timings",
+    "token_logprobs",
+    "token_probs",
+]

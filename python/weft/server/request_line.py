@@ -1,0 +1,135 @@
+"""One line of the log for each request: what was asked, how it was answered, and where the time went."""
+
+import logging
+import time
+from collections.abc import Sequence
+from contextvars import ContextVar
+from contextvars import Token as Previous
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from litestar.types import HTTPScope, Message, Send
+
+from weft import Finished, Request, Token, Usage
+from weft.logs import FIELDS
+
+__all__ = ["RequestLine", "current_line"]
+
+logger = logging.getLogger(__name__)
+
+PROBES = {"/health", "/v1/health"}
+"""What is asked every few seconds for ever is logged only where everything is."""
+
+_current: ContextVar["RequestLine | None"] = ContextVar("request_line", default=None)
+
+
+def current_line() -> "RequestLine | None":
+    """The line of the request that this task answers."""
+    return _current.get()
+
+
+class RequestLine:
+    """What is known of a request; the line is written when its block is left.
+
+    Generations that start in the block tell it what they do.
+    """
+
+    def __init__(self, scope: HTTPScope) -> None:
+        self._method = scope["method"]
+        self._path = scope["path"]
+        self._client = (scope.get("client") or ("-", 0))[0]
+        self._level = logging.DEBUG if self._path in PROBES else logging.INFO
+        self._began = time.monotonic()
+        self._status: int | None = None
+        self._n = 0
+        self._first: tuple[int, int] | None = None
+        """Prompt and branch of the first token."""
+        self._first_at = 0.0
+        self._last_at = 0.0
+        self._usages: dict[tuple[int, int], Usage] = {}
+
+    def __enter__(self) -> Self:
+        self._previous: Previous[RequestLine | None] = _current.set(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        _current.reset(self._previous)
+        if logger.isEnabledFor(self._level):
+            fields = self._fields()
+            logger.log(self._level, "%s", _text(fields), extra={FIELDS: fields})
+
+    def watching(self, send: Send) -> Send:
+        """Sends, and learns the status of the answer."""
+
+        async def send_and_learn(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._status = message["status"]
+            await send(message)
+
+        return send_and_learn
+
+    def expect(self, requests: Sequence[Request]) -> None:
+        """Takes what is to be generated."""
+        self._n += sum(request.n for request in requests)
+
+    def watch(self, prompt: int, events: Sequence[object]) -> None:
+        """Takes events of one prompt, as they come."""
+        self._last_at = time.monotonic()
+        for event in events:
+            if self._first is None and isinstance(event, Token):
+                self._first, self._first_at = (prompt, event.index), self._last_at
+            if isinstance(event, Finished):
+                self._usages[prompt, event.index] = event.usage
+
+    def _fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "method": self._method,
+            # As it was sent: a path may hold a new line.
+            "path": quote(self._path),
+            "client": self._client,
+            "status": self._status,
+            "ms": _ms(time.monotonic() - self._began),
+        }
+        return fields | self._work() if self._n else fields
+
+    def _work(self) -> dict[str, Any]:
+        usages = self._usages.values()
+        n_predicted = sum(usage.n_predicted for usage in usages)
+        work: dict[str, Any] = {
+            "n": self._n,
+            "n_finished": len(usages),
+            "prompt_tokens_computed": sum(usage.n_computed for usage in usages),
+            "prompt_tokens_cached": sum(usage.n_cached for usage in usages),
+            "tokens_predicted": n_predicted,
+        }
+        if self._first is not None:
+            writing_s = self._last_at - self._first_at
+            if (first := self._usages.get(self._first)) is not None:
+                waiting_ms = 1000 * (self._first_at - self._began) - first.prompt_ms
+                work |= {"queue_ms": round(max(waiting_ms, 0.0), 1), "prompt_ms": round(first.prompt_ms, 1)}
+            # The first token of each branch is the prompt's.
+            n_steps = n_predicted - len(usages)
+            work["predicted_ms"] = _ms(writing_s)
+            work["tokens_per_second"] = round(n_steps / writing_s, 1) if writing_s > 0 and n_steps > 0 else 0.0
+        return work
+
+
+def _ms(seconds: float) -> float:
+    return round(1000 * seconds, 1)
+
+
+def _text(fields: dict[str, Any]) -> str:
+    status = "no answer" if fields["status"] is None else fields["status"]
+    text = f"{fields['method']} {fields['path']} {status} {fields['ms']:.0f} ms"
+    if "n" not in fields:
+        return text
+    n, n_finished = fields["n"], fields["n_finished"]
+    text += f": {n_finished} of {n} completions" if n_finished < n else f": {n} completion{'s' * (n > 1)}"
+    text += f", prompt {fields['prompt_tokens_computed']} computed + {fields['prompt_tokens_cached']} cached"
+    if "prompt_ms" in fields:
+        text += f" in {fields['prompt_ms']:.0f} ms after {fields['queue_ms']:.0f} ms in the queue"
+    text += f", {fields['tokens_predicted']} predicted"
+    if "predicted_ms" in fields:
+        text += f" in {fields['predicted_ms']:.0f} ms, {fields['tokens_per_second']:.1f} tokens/s"
+    return text

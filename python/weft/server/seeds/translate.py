@@ -1,0 +1,72 @@
+"""Single-request batching: a body becomes requests, events become its events. No I/O here."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from weft import Finished, Token
+from weft.server import body, sse
+from weft.server.generation import Generation
+from weft.server.seeds.schemas import BranchStopped, BranchText, Done, Start
+from weft.server.submission import Submission
+from weft.settings import Settings
+
+__all__ = ["Stream", "submission"]
+
+DEFAULT_N = 8
+"""Completions of a prompt where neither the request nor the settings say."""
+
+STOPPED = ("end", "stop")
+"""Reasons to end that are no limit."""
+
+_NEUTRAL: dict[str, Callable[[Any], bool]] = {
+    # The events have no place for these.
+    "best_of": lambda value: value == 1,
+    "echo": lambda value: value is False,
+    "logprobs": lambda _: False,
+    "n_probs": lambda value: value == 0,
+    "stream_options": lambda value: not value.include_usage,
+    "suffix": lambda value: value == "",
+}
+
+
+def submission(data: body.CompletionFields, settings: Settings) -> Submission:
+    """What a body asks for; the settings say how many completions where it does not."""
+    body.refuse_unsupported(data, {name: is_neutral for name, is_neutral in _NEUTRAL.items() if hasattr(data, name)})
+    if data.n is None and data.n_cmpl is None:
+        data = msgspec.structs.replace(data, n=settings.n or DEFAULT_N)
+    return body.submission(data, settings, n_probs=("n_probs", None))
+
+
+class Stream:
+    """One event for each token that brings text, in order of time; completions are numbered over all prompts.
+
+    A token whose text is held back (half a character, what may be the beginning of a stop string) has no event of its own:
+    its text comes with the token that completes it.
+    """
+
+    def __init__(self, generation: Generation) -> None:
+        self._n = generation.requests[0].n
+        self._count = sum(request.n for request in generation.requests)
+        self._n_events: Counter[int] = Counter()
+        self._is_started = False
+
+    def frames(self, prompt: int, events: Sequence[Token | Finished]) -> bytes:
+        """The frames of events of one prompt, in order."""
+        frames = [] if self._is_started else [sse.spaced_frame(Start(self._count))]
+        self._is_started = True
+        for event in events:
+            index = prompt * self._n + event.index
+            if isinstance(event, Finished):
+                stopped = BranchStopped(index, self._n_events[index] - 1, int(event.reason in STOPPED))
+                frames.append(sse.spaced_frame(stopped))
+            elif event.text:
+                self._n_events[index] += 1
+                frames.append(sse.spaced_frame(BranchText(index, event.text)))
+        return b"".join(frames)
+
+    def end(self) -> bytes:
+        """The last event."""
+        return sse.spaced_frame(Done(self._count))

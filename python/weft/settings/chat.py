@@ -1,0 +1,75 @@
+"""How messages become a prompt."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.flags import Way, flag
+from weft.values import boolean, file, json_object, merged, on_off_auto
+
+__all__ = ["ChatSettings"]
+
+CHAT = "chat"
+
+
+def _thinking(text: str) -> dict[str, Any]:
+    choice = on_off_auto(text)
+    return {} if choice == "auto" else {"enable_thinking": choice == "on"}
+
+
+def _effort(text: str) -> dict[str, Any]:
+    return {} if text == "default" else {"reasoning_effort": text}
+
+
+def _preserving(text: str) -> dict[str, Any]:
+    return {"preserve_reasoning": boolean(text)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatSettings:
+    """How messages become a prompt."""
+
+    chat_template: str | None = flag(
+        None,
+        CHAT,
+        "--chat-template",
+        metavar="TEMPLATE",
+        env="LLAMA_ARG_CHAT_TEMPLATE",
+        help="Jinja text of the template of chats, or the name of a built-in one (default: the model's)",
+    )
+    chat_template_file: str | None = flag(
+        None,
+        CHAT,
+        "--chat-template-file",
+        metavar="FNAME",
+        parse=file,
+        env="LLAMA_ARG_CHAT_TEMPLATE_FILE",
+        help="file of the template of chats",
+    )
+    chat_template_kwargs: Mapping[str, Any] = flag(
+        {},
+        CHAT,
+        "--chat-template-kwargs",
+        metavar="JSON",
+        parse=json_object,
+        join=merged,
+        also=(
+            Way(("-rea", "--reasoning"), _thinking, env="LLAMA_ARG_REASONING"),
+            Way(("--reasoning-effort",), _effort, env="LLAMA_ARG_REASONING_EFFORT"),
+            Way(("--reasoning-preserve",), value={"preserve_reasoning": True}),
+            Way(("--no-reasoning-preserve",), value={"preserve_reasoning": False}),
+            Way((), _preserving, env="LLAMA_ARG_REASONING_PRESERVE"),
+            Way((), json_object, env="LLAMA_CHAT_TEMPLATE_KWARGS"),
+        ),
+        env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
+        help="JSON object of variables that the template sees; --reasoning on|off sets its enable_thinking,"
+        " --reasoning-effort its reasoning_effort, --[no-]reasoning-preserve its preserve_reasoning",
+    )
+    prefill_assistant: bool = flag(
+        True,
+        CHAT,
+        constants={"--prefill-assistant": True, "--no-prefill-assistant": False},
+        parse=boolean,
+        env="LLAMA_ARG_PREFILL_ASSISTANT",
+        help="go on with a last message that is the assistant's, or take it for a whole one (default: go on)",
+    )

@@ -1,0 +1,86 @@
+"""How a step is computed."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from weft.flags import Way, flag
+from weft.values import boolean, number, on_off_auto, unset_below, whole
+
+__all__ = ["ComputeSettings"]
+
+COMPUTE = "compute"
+
+_threads = unset_below(1, whole(1, 512))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeSettings:
+    """How a step is computed."""
+
+    batch_size: int = flag(
+        2048,
+        COMPUTE,
+        "-b",
+        "--batch-size",
+        parse=whole(1),
+        env="LLAMA_ARG_BATCH",
+        help="most tokens that llama.cpp takes in one call (default: 2048)",
+    )
+    ubatch_size: int | None = flag(
+        None,
+        COMPUTE,
+        "-ub",
+        "--ubatch-size",
+        parse=whole(1),
+        env="LLAMA_ARG_UBATCH",
+        help="most tokens that are computed at once (default: 512, or fewer where memory is short)",
+    )
+    threads: int | None = flag(
+        None,
+        COMPUTE,
+        "-t",
+        "--threads",
+        parse=_threads,
+        also=(Way(("--num-threads",), _threads),),
+        env="LLAMA_ARG_THREADS",
+        help="threads that compute new tokens; 0 or less is as tuned, else one for each physical core (default: -1)",
+    )
+    threads_batch: int | None = flag(
+        None,
+        COMPUTE,
+        "-tb",
+        "--threads-batch",
+        parse=_threads,
+        env="LLAMA_ARG_THREADS_BATCH",
+        help="threads that compute prompts; 0 or less is as many as --threads, if that is given, else as tuned (default: -1)",
+    )
+    flash_attention: Literal["auto", "on", "off"] = flag(
+        "auto",
+        COMPUTE,
+        "-fa",
+        "--flash-attn",
+        metavar="[on|off|auto]",
+        parse=on_off_auto,
+        bare="on",
+        env="LLAMA_ARG_FLASH_ATTN",
+        help="attention in one fused kernel; auto is as tuned, else off on a CPU unless V is quantised or memory is short, "
+        "and llama.cpp's choice on a GPU (default: auto)",
+    )
+    tuned: bool = flag(
+        True,
+        COMPUTE,
+        constants={"--tune": True, "--no-tune": False},
+        parse=boolean,
+        env="LLAMA_ARG_TUNE",
+        help="use what 'python -m weft tune' has measured for this model on this machine, or ignore it (default: use it)",
+    )
+    max_token_gap_ms: float | None = flag(
+        None,
+        COMPUTE,
+        "--max-token-gap",
+        metavar="MS",
+        parse=number(above=0),
+        env="LLAMA_ARG_MAX_TOKEN_GAP",
+        help="99th percentile of the pauses in a running answer that a new prompt may cause, in milliseconds "
+        "(default: 200, or twice what the answers take without it)",
+    )

@@ -1,0 +1,83 @@
+"""What is logged, how and where."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from weft.flags import Way, flag
+from weft.values import at_most, boolean, on_off_auto, one_of, whole
+
+__all__ = ["LogSettings"]
+
+LOG = "log"
+
+
+def _format(is_json: str) -> str:
+    return "json" if boolean(is_json) else "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSettings:
+    """What is logged, how and where."""
+
+    verbosity: int = flag(
+        3,
+        LOG,
+        "-lv",
+        "--verbosity",
+        "--log-verbosity",
+        parse=at_most(5, whole(0)),
+        env="LLAMA_ARG_LOG_VERBOSITY",
+        constants={"-v": 5, "--verbose": 5, "--log-verbose": 5},
+        help="what is logged: 0 and 1 errors, 2 warnings too, 3 and 4 what happens, 5 and more everything; -v is 5 (default: 3)",
+    )
+    log_format: Literal["text", "json"] = flag(
+        "text",
+        LOG,
+        "--log-format",
+        metavar="FORMAT",
+        parse=one_of("text", "json"),
+        constants={"--log-jsonl": "json", "--no-log-jsonl": "text"},
+        also=(Way((), _format, env="LLAMA_ARG_LOG_JSONL"),),
+        env="LLAMA_ARG_LOG_FORMAT",
+        help="text for people, on standard error, or json, one object a line on standard output (default: text)",
+    )
+    log_file: str | None = flag(
+        None,
+        LOG,
+        "--log-file",
+        metavar="FNAME",
+        env="LLAMA_ARG_LOG_FILE",
+        help="file to which the same lines are appended (default: none)",
+    )
+    log_disable: bool = flag(
+        False,
+        LOG,
+        constants={"--log-disable": True},
+        help="log nothing at all",
+    )
+    log_colors: Literal["auto", "on", "off"] = flag(
+        "auto",
+        LOG,
+        "--log-colors",
+        metavar="[on|off|auto]",
+        parse=on_off_auto,
+        bare="on",
+        env="LLAMA_ARG_LOG_COLORS",
+        help="colour the levels of text; auto is where it goes to a terminal (default: auto)",
+    )
+    log_prefix: bool = flag(
+        True,
+        LOG,
+        constants={"--log-prefix": True, "--no-log-prefix": False},
+        parse=boolean,
+        env="LLAMA_ARG_LOG_PREFIX",
+        help="begin lines of text with their level (default: yes)",
+    )
+    log_timestamps: bool = flag(
+        True,
+        LOG,
+        constants={"--log-timestamps": True, "--no-log-timestamps": False},
+        parse=boolean,
+        env="LLAMA_ARG_LOG_TIMESTAMPS",
+        help="begin lines of text with the time (default: yes)",
+    )

@@ -1,0 +1,185 @@
+"""Which model, and where its weights go."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from weft.flags import Way, flag
+from weft.values import boolean, items, layers, number, one_of, whole
+
+__all__ = ["ModelSettings"]
+
+MODEL = "model"
+
+_load_mode = one_of("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
+
+
+def _first(names: str) -> str | None:
+    return next(iter(items(names)), None)
+
+
+def _maps(mode: str) -> bool:
+    return _load_mode(mode) in ("auto", "mmap", "mmap+mlock")
+
+
+def _locks(mode: str) -> bool:
+    return _load_mode(mode) in ("mlock", "mmap+mlock")
+
+
+def _is_direct(mode: str) -> bool:
+    return _load_mode(mode) == "dio"
+
+
+def _devices(names: str) -> tuple[str, ...]:
+    if not (devices := items(names)):
+        raise ValueError("there must be at least one device, or 'none'")
+    return () if devices == ("none",) else devices
+
+
+def _shares(proportions: str) -> tuple[float, ...]:
+    share = number(low=0)
+    # llama.cpp takes slashes too.
+    shares = tuple(share(part) for part in items(proportions.replace("/", ",")))
+    if not any(shares):
+        raise ValueError(f"{proportions!r} gives no GPU a share")
+    return shares
+
+
+_LOAD_MODE = ("-lm", "--load-mode")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """Which model, and where its weights go."""
+
+    model: str | None = flag(
+        None,
+        MODEL,
+        "-m",
+        "--model",
+        metavar="FNAME",
+        env="LLAMA_ARG_MODEL",
+        help="GGUF file to serve; of a split model, its first part (default: the demo model that comes with weft)",
+    )
+    alias: str | None = flag(
+        None,
+        MODEL,
+        "-a",
+        "--alias",
+        metavar="NAMES",
+        parse=_first,
+        join=lambda first, second: first or second,
+        env="LLAMA_ARG_ALIAS",
+        help="names of the model, with commas between them; the first stands in answers (default: the file's name)",
+    )
+    aliases: tuple[str, ...] = flag(
+        (),
+        MODEL,
+        also=(Way(("-a", "--alias"), items, env="LLAMA_ARG_ALIAS"),),
+        join=lambda first, second: tuple(dict.fromkeys(first + second)),
+        help="all that -a names",
+    )
+    gpu_layers: int | None = flag(
+        None,
+        MODEL,
+        "-ngl",
+        "--gpu-layers",
+        "--n-gpu-layers",
+        parse=layers,
+        env="LLAMA_ARG_N_GPU_LAYERS",
+        help="layers to keep in GPU memory: a number, 'auto' or 'all' (default: auto, as many as there are)",
+    )
+    mmap: bool = flag(
+        True,
+        MODEL,
+        *_LOAD_MODE,
+        metavar="MODE",
+        parse=_maps,
+        env="LLAMA_ARG_LOAD_MODE",
+        also=(
+            Way(("--mmap",), None, value=True),
+            Way(("--no-mmap",), None, value=False),
+            Way((), boolean, env="LLAMA_ARG_MMAP"),
+        ),
+        help="how the file is loaded: mmap maps it, none reads it, mlock reads it and keeps it from being swapped out, mmap+mlock"
+        " maps and keeps it, dio reads it past the system's cache, auto is mmap (default: auto)",
+    )
+    mlock: bool = flag(
+        False,
+        MODEL,
+        also=(
+            Way(_LOAD_MODE, _locks, env="LLAMA_ARG_LOAD_MODE"),
+            Way(("--mlock",), None, value=True),
+            Way((), boolean, env="LLAMA_ARG_MLOCK"),
+        ),
+        help="keep the weights from being swapped out, as -lm mlock",
+    )
+    direct_io: bool = flag(
+        False,
+        MODEL,
+        also=(
+            Way(_LOAD_MODE, _is_direct, env="LLAMA_ARG_LOAD_MODE"),
+            Way(("-dio", "--direct-io"), None, value=True),
+            Way(("-ndio", "--no-direct-io"), None, value=False),
+            Way((), boolean, env="LLAMA_ARG_DIO"),
+        ),
+        help="read the file past the system's cache, as -lm dio",
+    )
+    check_tensors: bool = flag(
+        False,
+        MODEL,
+        constants={"--check-tensors": True},
+        help="refuse a file with weights that are no numbers",
+    )
+    devices: tuple[str, ...] | None = flag(
+        None,
+        MODEL,
+        "-dev",
+        "--device",
+        metavar="NAMES",
+        parse=_devices,
+        separator=",",
+        env="LLAMA_ARG_DEVICE",
+        help="devices beside the CPU that take part, as CUDA0,CUDA1; 'none' is none (default: all there are)",
+    )
+    split_mode: Literal["layer", "row", "none"] = flag(
+        "layer",
+        MODEL,
+        "-sm",
+        "--split-mode",
+        metavar="MODE",
+        parse=one_of("layer", "row", "none"),
+        env="LLAMA_ARG_SPLIT_MODE",
+        help="what each of several GPUs holds: layers, or rows of every tensor, or with none one GPU all (default: layer)",
+    )
+    main_gpu: int = flag(
+        0,
+        MODEL,
+        "-mg",
+        "--main-gpu",
+        metavar="INDEX",
+        parse=whole(0),
+        env="LLAMA_ARG_MAIN_GPU",
+        help="GPU that holds all where nothing is split, and small tensors where rows are (default: 0)",
+    )
+    tensor_split: tuple[float, ...] = flag(
+        (),
+        MODEL,
+        "-ts",
+        "--tensor-split",
+        metavar="SHARES",
+        parse=_shares,
+        separator=",",
+        env="LLAMA_ARG_TENSOR_SPLIT",
+        help="each GPU's share in proportion to their sum, as 3,1 (default: llama.cpp's choice)",
+    )
+    numa: Literal["distribute", "isolate", "numactl"] | None = flag(
+        None,
+        MODEL,
+        "--numa",
+        metavar="TYPE",
+        parse=one_of("distribute", "isolate", "numactl"),
+        bare="distribute",
+        env="LLAMA_ARG_NUMA",
+        help="how threads are bound on a machine with several nodes of memory: distribute spreads them evenly, isolate keeps them"
+        " on one, numactl does as numactl says (default: not at all)",
+    )

@@ -1,0 +1,113 @@
+//! The context of one sequence: how many tokens it holds, and which of them are dropped where it is full.
+
+use std::ops::Range;
+
+use crate::request::{ContextShift, Token};
+
+/// A shift keeps at most all but so many tokens of a context, whatever is asked for, as llama-server does: so there is always
+/// something to drop.
+const LEAST_LEFT: u32 = 4;
+
+/// The context of one sequence.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// Most tokens.
+    n_ctx: u32,
+    shift: Option<ContextShift>,
+    is_shifted: bool,
+}
+
+impl Context {
+    pub(crate) fn new(n_ctx: u32, shift: Option<ContextShift>) -> Self {
+        Self { n_ctx, shift, is_shifted: false }
+    }
+
+    /// How many tokens may follow `n_tokens` of them; `None` is any number, since room is made for them.
+    pub(crate) fn n_more(&self, n_tokens: u32) -> Option<u32> {
+        self.shift.is_none().then(|| self.n_ctx.saturating_sub(n_tokens))
+    }
+
+    /// Whether `n_tokens`, the last of which was drawn and is not computed, leave no room for another.
+    pub(crate) fn is_full(&self, n_tokens: u32) -> bool {
+        n_tokens >= self.n_ctx
+    }
+
+    /// Whether that is so, and no room can be made.
+    pub(crate) fn is_final(&self, n_prompt: u32, n_tokens: u32) -> bool {
+        self.is_full(n_tokens) && self.dropped(n_prompt, n_tokens).is_none()
+    }
+
+    /// Whether tokens were dropped, or there is no room for another and none is made.
+    pub(crate) fn is_truncated(&self, n_tokens: u32) -> bool {
+        self.is_shifted || (self.shift.is_none() && self.is_full(n_tokens))
+    }
+
+    /// Drops a part of `tokens` and returns how many before it stay where they are. `None` where nothing may be dropped.
+    pub(crate) fn shift(&mut self, n_prompt: u32, tokens: &mut Vec<Token>) -> Option<u32> {
+        let n_tokens = u32::try_from(tokens.len()).expect("a sequence fits its context");
+        let dropped = self.dropped(n_prompt, n_tokens)?;
+        tokens.drain(dropped.start as usize..dropped.end as usize);
+        self.is_shifted = true;
+        Some(dropped.start)
+    }
+
+    /// What llama-server drops of `n_tokens`, the last of which was just drawn.
+    fn dropped(&self, n_prompt: u32, n_tokens: u32) -> Option<Range<u32>> {
+        let ContextShift { n_keep, n_discard } = self.shift?;
+        let n_keep = n_keep.unwrap_or(n_prompt).min(self.n_ctx.saturating_sub(LEAST_LEFT));
+        let n_left = (n_tokens - 1).saturating_sub(n_keep);
+        let n_wanted = if n_discard > 0 { n_discard } else { n_left / 2 };
+        let n_dropped = n_wanted.min(n_left.saturating_sub(1));
+        (n_dropped > 0).then(|| n_keep..n_keep + n_dropped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dropped(n_keep: Option<u32>, n_discard: u32) -> Option<Range<u32>> {
+        Context::new(100, Some(ContextShift { n_keep, n_discard })).dropped(20, 100)
+    }
+
+    #[test]
+    fn half_of_what_follows_the_kept_tokens_is_dropped_or_as_much_as_is_asked_for() {
+        assert_eq!(dropped(Some(0), 0), Some(0..49));
+        assert_eq!(dropped(Some(9), 0), Some(9..54));
+        assert_eq!(dropped(None, 0), Some(20..59));
+        assert_eq!(dropped(Some(9), 30), Some(9..39));
+    }
+
+    #[test]
+    fn one_computed_token_is_left_and_three_are_never_kept() {
+        assert_eq!(dropped(Some(9), 1_000), Some(9..98));
+        assert_eq!(dropped(Some(1_000), 0), Some(96..97));
+        assert_eq!(dropped(Some(u32::MAX), u32::MAX), Some(96..98));
+    }
+
+    #[test]
+    fn the_last_token_stays_and_what_is_kept_stays_in_place() {
+        let mut context = Context::new(10, Some(ContextShift { n_keep: Some(2), n_discard: 0 }));
+        let mut tokens: Vec<Token> = (0..10).collect();
+        assert!(context.is_full(10) && !context.is_truncated(10));
+        assert_eq!(context.shift(4, &mut tokens), Some(2));
+        assert_eq!(tokens, [0, 1, 5, 6, 7, 8, 9]);
+        assert!(context.is_truncated(7));
+    }
+
+    #[test]
+    fn a_context_that_nothing_can_be_dropped_from_is_final() {
+        let no_shift = Context::new(10, None);
+        assert!(no_shift.is_final(4, 10) && no_shift.is_truncated(10) && !no_shift.is_final(4, 9) && !no_shift.is_truncated(9));
+        assert_eq!((no_shift.n_more(7), Context::new(10, Some(ContextShift::default())).n_more(7)), (Some(3), None));
+        // Whatever is asked for, a context of three or more can be shifted.
+        for n_ctx in 1..40 {
+            for n_keep in [None, Some(0), Some(3), Some(u32::MAX)] {
+                for n_discard in [0, 1, 7, u32::MAX] {
+                    let context = Context::new(n_ctx, Some(ContextShift { n_keep, n_discard }));
+                    assert_eq!(context.is_final(n_ctx - 1, n_ctx), n_ctx < 3, "{context:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What a stream hears of its prompt, and prompts that use nothing that is cached.
+
+use super::*;
+use crate::request::{Logprobs, Progress, PromptLogprobs};
+use crate::sampling;
+
+/// The log-probabilities of the prompt, checked for their order, and what came after them.
+fn prompt_logprobs(completions: Completions) -> (Vec<Option<Logprobs>>, Vec<Event>) {
+    let events: Vec<Event> = completions.map(Result::unwrap).collect();
+    let mut logprobs = Vec::new();
+    let mut rest = Vec::new();
+    for event in events {
+        match event {
+            Event::PromptLogprobs(PromptLogprobs { start, logprobs: more }) => {
+                assert_eq!(start as usize, logprobs.len(), "each token once, in order");
+                assert!(rest.is_empty(), "before the first token");
+                assert!(more.len() <= 66 + 1, "in bounded pieces");
+                logprobs.extend(more);
+            }
+            event => rest.push(event),
+        }
+    }
+    (logprobs, rest)
+}
+
+fn asking(prompt: &str, n: u32, n_probs: u32) -> Request {
+    Request { n, prompt_logprobs: Some(n_probs), ..greedy(prompt, 3) }
+}
+
+fn check(text: &str, n_probs: usize, logprobs: &[Option<Logprobs>]) {
+    let tokens = tokens_of(text);
+    assert_eq!(logprobs.len(), tokens.len());
+    assert_eq!(logprobs[0], None);
+    for (at, logprobs) in logprobs.iter().enumerate().skip(1) {
+        let logprobs = logprobs.as_ref().expect("only the first has none");
+        let (chosen, top) = sampling::logprobs(&FakeRunner::logits_after(&tokens[..at]), tokens[at], n_probs);
+        assert_eq!((logprobs.chosen.token, logprobs.chosen.logprob), (tokens[at], chosen), "token {at}");
+        let found: Vec<_> = logprobs.top.iter().map(|top| (top.token, top.logprob)).collect();
+        assert_eq!(found, top, "token {at}");
+    }
+}
+
+#[test]
+fn every_token_of_the_prompt_has_the_log_probability_of_the_row_before_it() {
+    for (n_slots, n_prompt) in [(2, 300), (2, 1), (2, 2), (2, 66), (2, 67), (1, 64)] {
+        let (engine, control) = start(limits(n_slots, 2048));
+        let text = prompt(1, n_prompt);
+        let (logprobs, rest) = prompt_logprobs(engine.submit(asking(&text, 1, 3), None).unwrap());
+        check(&text, 3, &logprobs);
+        assert_eq!(rest.len(), 4);
+        assert_eq!(control.n_computed(), n_prompt + 2, "no row twice");
+    }
+}
+
+#[test]
+fn they_are_told_once_for_all_branches_and_also_where_nothing_is_drawn() {
+    let (engine, control) = start(limits(2, 2048));
+    let text = prompt(1, 200);
+    let (logprobs, rest) = prompt_logprobs(engine.submit(asking(&text, 5, 0), None).unwrap());
+    check(&text, 0, &logprobs);
+    assert_eq!(rest.len(), 5 * 4);
+    assert_eq!(control.n_computed(), 200 + 5 * 2);
+    let whole = Request { max_tokens: Some(0), ..asking(&text, 1, 2) };
+    let (logprobs, rest) = prompt_logprobs(engine.submit(whole, None).unwrap());
+    check(&text, 2, &logprobs);
+    assert!(matches!(&rest[..], [Event::Finished(Finished { reason: FinishReason::Length, usage, .. })] if usage.n_cached == 0));
+}
+
+#[test]
+fn beside_running_streams_no_decode_has_more_rows_of_logits_than_there_are_ids() {
+    // The runner itself counts them.
+    let (engine, control) = start(limits(4, 4096));
+    control.allow(Some(0));
+    let texts: Vec<String> = (0..4).map(|seed| prompt(seed, 500)).collect();
+    let streams: Vec<_> = texts.iter().map(|text| engine.submit(asking(text, 1, 1), None).unwrap()).collect();
+    let plain = engine.submit(greedy(&prompt(9, 700), 5), None).unwrap();
+    control.allow(None);
+    for (text, stream) in texts.iter().zip(streams) {
+        check(text, 1, &prompt_logprobs(stream).0);
+    }
+    assert_eq!(collect(plain).unwrap()[0].tokens, expected(&prompt(9, 700), 5));
+}
+
+#[test]
+fn a_preempted_prompt_tells_each_token_once() {
+    for kind in [Forks::Anywhere, Forks::AtEnd] {
+        let limits = Limits { max_store_bytes: STORE, n_seq_max: 4, ..limits(2, 512) };
+        let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: kind, ..MEMORY }));
+        // When it comes back, all of its prompt is cached, but not what it tells.
+        run(&engine, greedy(&prompt(2, 210), 1));
+        control.allow(Some(0));
+        let old = engine.submit(greedy(&prompt(1, 230), 250), None).unwrap();
+        step_until(&engine, &control, |stats| stats.n_predicted > 1);
+        let young = engine.submit(asking(&prompt(2, 210), 1, 1), None).unwrap();
+        control.allow(None);
+        check(&prompt(2, 210), 1, &prompt_logprobs(young).0);
+        assert_eq!(collect(old).unwrap()[0].tokens, expected(&prompt(1, 230), 250));
+        assert_eq!(engine.stats().n_preempted, 1);
+    }
+}
+
+#[test]
+fn more_alternatives_than_are_listed_are_refused() {
+    let (engine, _) = start(limits(1, 256));
+    let refused = engine.submit(asking("text", 1, 1_001), None).err();
+    assert!(matches!(refused, Some(Error::InvalidRequest { param: "prompt_logprobs", .. })), "{refused:?}");
+}
+
+#[test]
+fn what_is_cached_is_not_used_where_nothing_is_to_be() {
+    let (engine, control) = start_stored(4, 2048);
+    let text = prompt(1, 200);
+    run(&engine, greedy(&text, 1));
+    let before = control.n_computed();
+    let branches = run(&engine, Request { uses_cache: false, n: 3, ..greedy(&text, 1) });
+    assert_eq!(control.n_computed() - before, 200, "all of it, once for all branches");
+    assert_eq!(branches.iter().map(|branch| branch.finished.usage.n_cached).collect::<Vec<_>>(), [0, 200, 200]);
+    let before = control.n_computed();
+    run(&engine, greedy(&format!("{text}more"), 1));
+    assert_eq!(control.n_computed() - before, 4, "others use what it has computed");
+}
+
+#[test]
+fn what_another_is_computing_is_not_waited_for_where_nothing_is_to_be_used() {
+    let (engine, control) = start(limits(2, 4096));
+    control.allow(Some(0));
+    let text = prompt(1, 500);
+    let first = engine.submit(greedy(&text, 1), None).unwrap();
+    let second = engine.submit(Request { uses_cache: false, ..greedy(&text, 1) }, None).unwrap();
+    control.allow(None);
+    collect(first).unwrap();
+    assert_eq!(collect(second).unwrap()[0].finished.usage.n_computed, 500);
+    assert_eq!(control.n_computed(), 1000);
+}
+
+fn progress(completions: Completions) -> Vec<Progress> {
+    let mut told = Vec::new();
+    for event in completions {
+        match event.unwrap() {
+            Event::Progress(progress) => told.push(progress),
+            Event::Token(token) => assert!(token.n_predicted > 1 || told.last().is_some_and(|last| last.n_processed == 500)),
+            _ => {}
+        }
+    }
+    told
+}
+
+#[test]
+fn progress_begins_with_what_is_cached_and_ends_with_the_prompt() {
+    let (engine, control) = start(limits(2, 4096));
+    run(&engine, greedy(&prompt(1, 500)[..120], 1));
+    let n_before = control.plans().len();
+    let told = progress(engine.submit(Request { reports_progress: true, n: 3, ..greedy(&prompt(1, 500), 4) }, None).unwrap());
+    let mut n_processed = vec![120];
+    for plan in control.plans().into_iter().skip(n_before) {
+        let n_rows = u32::try_from(plan.rows.iter().filter(|row| row.position < 500).count()).unwrap();
+        n_processed.extend((n_rows > 0).then(|| n_processed.last().unwrap() + n_rows));
+    }
+    assert!(n_processed.len() > 2, "in several decodes: {n_processed:?}");
+    assert_eq!(told.iter().map(|told| told.n_processed).collect::<Vec<_>>(), n_processed);
+    assert!(told.iter().all(|told| (told.n_prompt, told.n_cached) == (500, 120)));
+    assert!(told.is_sorted_by(|a, b| a.ms <= b.ms));
+}
+
+#[test]
+fn nobody_hears_of_what_was_not_asked_for() {
+    let (engine, _) = start(limits(2, 4096));
+    let events: Vec<_> = engine.submit(greedy(&prompt(1, 100), 2), None).unwrap().map(Result::unwrap).collect();
+    assert!(events.iter().all(|event| matches!(event, Event::Token(_) | Event::Finished(_))));
+}

@@ -1,0 +1,73 @@
+//! States that are kept inside of a prompt: an edited end computes only what follows the last of them.
+
+use super::*;
+
+fn with_snapshots(prompt: &str, places: &[u32]) -> Request {
+    Request { snapshots_at: places.to_vec(), ..greedy(prompt, 5) }
+}
+
+fn n_computed_for(engine: &Engine, control: &FakeControl, request: Request) -> usize {
+    let (before, text) = (control.n_computed(), request.prompt.clone().into_tokens());
+    let branch = run(engine, request).remove(0);
+    let mut tokens = text;
+    for &token in &branch.tokens {
+        assert_eq!(token, FakeRunner::next_token(&tokens));
+        tokens.push(token);
+    }
+    control.n_computed() - before
+}
+
+#[test]
+fn an_edited_end_computes_only_what_follows_the_last_snapshot_before_it() {
+    let (engine, control) = start_recurrent(2, 2048);
+    let turns = [prompt(1, 300), prompt(2, 50), prompt(3, 70), prompt(4, 40)].concat();
+    assert_eq!(n_computed_for(&engine, &control, with_snapshots(&turns, &[300, 350, 420])), 460 + 4);
+    for (kept, seed) in [(420, 11), (350, 12), (300, 13)] {
+        let edited = format!("{}{}", &turns[..kept], prompt(seed, 60));
+        assert_eq!(n_computed_for(&engine, &control, greedy(&edited, 5)), 60 + 4, "edited after {kept}");
+    }
+    let edited = format!("{}{}", &turns[..299], prompt(14, 60));
+    assert_eq!(n_computed_for(&engine, &control, greedy(&edited, 5)), 359 + 4, "there is no snapshot before 300");
+}
+
+#[test]
+fn all_of_a_prompt_that_ends_at_a_snapshot_is_found_but_for_the_logits_after_it() {
+    let (engine, control) = start_recurrent(2, 2048);
+    run(&engine, with_snapshots(&prompt(1, 300), &[100, 200]));
+    // The last token is computed over the snapshot before it.
+    assert_eq!(n_computed_for(&engine, &control, greedy(&prompt(1, 300)[..200], 5)), 100 + 4);
+    assert_eq!(n_computed_for(&engine, &control, greedy(&prompt(1, 300)[..200], 5)), 4, "now they are known");
+}
+
+#[test]
+fn what_a_running_prompt_will_keep_is_waited_for() {
+    let (engine, control) = start_recurrent(2, 4096);
+    control.allow(Some(0));
+    let first = engine.submit(with_snapshots(&prompt(1, 1000), &[600]), None).unwrap();
+    let edited = format!("{}{}", &prompt(1, 1000)[..600], prompt(2, 100));
+    let second = engine.submit(greedy(&edited, 5), None).unwrap();
+    control.allow(None);
+    assert_eq!(collect(first).unwrap()[0].finished.usage.n_computed, 1000);
+    let second = collect(second).unwrap().remove(0);
+    assert_eq!((second.tokens, second.finished.usage.n_computed), (expected(&edited, 5), 100));
+}
+
+#[test]
+fn a_memory_that_can_be_cut_keeps_no_snapshots_and_needs_none() {
+    let (engine, control) = start_stored(2, 2048);
+    let text = prompt(1, 300);
+    assert_eq!(n_computed_for(&engine, &control, with_snapshots(&text, &[100])), 300 + 4);
+    let edited = format!("{}{}", &text[..250], prompt(2, 60));
+    assert_eq!(n_computed_for(&engine, &control, greedy(&edited, 5)), 60 + 4);
+}
+
+#[test]
+fn places_that_are_too_many_or_out_of_order_or_outside_of_the_prompt_are_refused() {
+    let (engine, _) = start_recurrent(2, 2048);
+    let too_many: Vec<u32> = (1..18).collect();
+    for places in [&too_many[..], &[20, 10], &[10, 10], &[0], &[30], &[31]] {
+        let refused = engine.submit(with_snapshots(&prompt(1, 30), places), None).err();
+        assert!(matches!(refused, Some(Error::InvalidRequest { param: "snapshots_at", .. })), "{places:?}: {refused:?}");
+    }
+    run(&engine, with_snapshots(&prompt(1, 30), &too_many[..16]));
+}

@@ -1,0 +1,116 @@
+//! A file into memory, on the devices that it is placed on.
+
+use std::ffi::{CString, c_void};
+use std::ptr::{NonNull, null, null_mut};
+use std::sync::OnceLock;
+
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{ModelConfig, Numa, Placement, Split};
+use crate::llama::logging;
+
+/// Loads the file that `config` names; `progress` hears the fraction that is loaded, on this thread, and must not panic.
+///
+/// # Errors
+/// What is wrong with the file or its placement, for [`crate::error::Error::ModelLoad`].
+pub(super) fn load<F: FnMut(f32)>(config: &ModelConfig, mut progress: F) -> Result<LlamaModel, String> {
+    let path = config.path.to_str().ok_or("its path is not UTF-8")?;
+    let path = CString::new(path).map_err(|_| "its path holds a NUL byte")?;
+    let placement = &config.placement;
+    bind_threads(placement.numa)?;
+    let mut devices = placement.devices.as_deref().map(find_devices).transpose()?;
+    let shares = shares(placement)?;
+    let asks_for_gpus = placement.names_gpus() || config.n_gpu_layers.is_some_and(|n| n > 0);
+    // SAFETY: it only asks which devices there are.
+    if asks_for_gpus && !unsafe { sys::llama_supports_gpu_offload() } {
+        tracing::warn!("llama.cpp finds no GPU: all of the model is computed by the CPU, whatever GPUs are asked to hold");
+    }
+    // SAFETY: it only returns numbers.
+    let mut params = unsafe { sys::llama_model_default_params() };
+    params.devices = devices.as_mut().map_or(null_mut(), Vec::as_mut_ptr);
+    if let Some(n) = config.n_gpu_layers {
+        params.n_gpu_layers = i32::try_from(n).unwrap_or(i32::MAX);
+    }
+    params.split_mode = match placement.split {
+        Split::Layer => sys::LLAMA_SPLIT_MODE_LAYER,
+        Split::Row => sys::LLAMA_SPLIT_MODE_ROW,
+        Split::None => sys::LLAMA_SPLIT_MODE_NONE,
+    };
+    params.main_gpu = i32::try_from(placement.main_gpu).unwrap_or(i32::MAX);
+    params.tensor_split = shares.as_ref().map_or(null(), Vec::as_ptr);
+    params.load_mode = match (config.use_direct_io, config.use_mmap, config.use_mlock) {
+        (true, ..) => sys::LLAMA_LOAD_MODE_DIRECT_IO,
+        (false, true, true) => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
+        (false, true, false) => sys::LLAMA_LOAD_MODE_MMAP,
+        (false, false, true) => sys::LLAMA_LOAD_MODE_MLOCK,
+        (false, false, false) => sys::LLAMA_LOAD_MODE_NONE,
+    };
+    params.check_tensors = config.check_tensors;
+    params.progress_callback = Some(report::<F>);
+    params.progress_callback_user_data = (&raw mut progress).cast();
+    // SAFETY: the path is NUL-terminated; the list of devices ends with a null and `shares` is as long as llama.cpp reads, and
+    // both live on after the call, as does `progress`, which `report` gets back in its own type.
+    let (model, errors) = logging::errors_during(|| unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) });
+    let reason = || logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned());
+    let model = NonNull::new(model).ok_or_else(reason)?;
+    // SAFETY: `LlamaModel` is `repr(transparent)` over `Ptr`, which is `repr(transparent)` over `NonNull<llama_model>`. The model
+    // is not freed by anybody else.
+    Ok(unsafe { std::mem::transmute::<NonNull<sys::llama_model>, LlamaModel>(model) })
+}
+
+/// Called by llama.cpp; true goes on.
+unsafe extern "C" fn report<F: FnMut(f32)>(fraction: f32, progress: *mut c_void) -> bool {
+    // SAFETY: `load` passes a pointer to an `F` that outlives the call, and llama.cpp calls from one thread.
+    unsafe { (*progress.cast::<F>())(fraction) };
+    true
+}
+
+/// The devices of these names, and the null that ends the list.
+fn find_devices(names: &[String]) -> Result<Vec<sys::ggml_backend_dev_t>, String> {
+    let find = |name: &String| {
+        let text = CString::new(name.as_str()).map_err(|_| format!("the device {name:?} holds a NUL byte"))?;
+        // SAFETY: the name is NUL-terminated, and a device that is found lives for ever.
+        let device = unsafe { sys::ggml_backend_dev_by_name(text.as_ptr()) };
+        // SAFETY: only a device that was found is asked.
+        let is_cpu = !device.is_null() && unsafe { sys::ggml_backend_dev_type(device) } == sys::GGML_BACKEND_DEVICE_TYPE_CPU;
+        if device.is_null() || is_cpu {
+            return Err(format!("there is no device {name:?} beside the CPU"));
+        }
+        Ok(device)
+    };
+    names.iter().map(find).chain([Ok(null_mut())]).collect()
+}
+
+/// The share of every device that llama.cpp could have; `None` leaves them to it.
+fn shares(placement: &Placement) -> Result<Option<Vec<f32>>, String> {
+    let given = &placement.tensor_split;
+    if given.is_empty() {
+        return Ok(None);
+    }
+    // SAFETY: it only returns a number.
+    let n_devices = unsafe { sys::llama_max_devices() };
+    if given.len() > n_devices {
+        return Err(format!("there are {} shares in the tensor split; there can be at most {n_devices} devices", given.len()));
+    }
+    let mut shares = given.clone();
+    shares.resize(n_devices, 0.0);
+    Ok(Some(shares))
+}
+
+/// Lets ggml bind threads, once for the whole process: it cannot be changed afterwards.
+fn bind_threads(numa: Option<Numa>) -> Result<(), String> {
+    static BOUND: OnceLock<Numa> = OnceLock::new();
+    let Some(numa) = numa else { return Ok(()) };
+    let bound = BOUND.get_or_init(|| {
+        let strategy = match numa {
+            Numa::Distribute => sys::GGML_NUMA_STRATEGY_DISTRIBUTE,
+            Numa::Isolate => sys::GGML_NUMA_STRATEGY_ISOLATE,
+            Numa::Numactl => sys::GGML_NUMA_STRATEGY_NUMACTL,
+        };
+        // SAFETY: the backend was started before the first load, and this runs once.
+        unsafe { sys::llama_numa_init(strategy) };
+        numa
+    });
+    if *bound == numa { Ok(()) } else { Err(format!("this process has bound its threads already, with {bound:?}")) }
+}

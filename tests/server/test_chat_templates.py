@@ -1,0 +1,163 @@
+"""What chat templates may do, and what the built-in ones make of a chat."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.server.matchers import Json
+from weft.server.chat import builtin
+from weft.server.chat.template import ChatTemplate, TemplateError
+
+# Renderings of every template that llama.cpp knows by name, as llama.cpp renders them.
+KNOWN = json.loads((Path(__file__).parent / "chat_templates.json").read_text(encoding="utf-8"))
+
+HELLO: Json = [{"role": "user", "content": "Hello"}]
+
+ASKS = """{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}
+{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}"""
+
+
+def render(source: str, messages: Json = HELLO, *, add_generation_prompt: bool = True, **variables: Json) -> str:
+    return ChatTemplate(source).render(messages, add_generation_prompt=add_generation_prompt, variables=variables)
+
+
+@pytest.mark.parametrize("conversation", KNOWN["conversations"])
+@pytest.mark.parametrize("name", KNOWN["renderings"])
+def test_a_built_in_template_writes_its_format(name: str, conversation: str) -> None:
+    messages = KNOWN["conversations"][conversation]
+    assert render(builtin.source(name), messages) == KNOWN["renderings"][name][conversation]
+
+
+def test_every_name_of_llama_cpp_is_there_and_a_family_stands_for_its_newest_format() -> None:
+    assert set(builtin.names()) == {*KNOWN["renderings"], "mistral", "phi"}
+    assert builtin.source("mistral") == builtin.source("mistral-v7")
+    assert builtin.source("phi") == builtin.source("phi4")
+
+
+@pytest.mark.parametrize("name", ["chatml", "llama3", "gemma", "phi4", "command-r", "zephyr", "deepseek3"])
+def test_the_turn_of_the_assistant_begins_only_where_it_is_asked_for(name: str) -> None:
+    closed = render(builtin.source(name), add_generation_prompt=False)
+    opened = render(builtin.source(name))
+    assert opened.startswith(closed)
+    assert len(opened) > len(closed)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{% if true %}\na\n{% endif %}\nb", "a\nb"),
+        ("  {% if true %}a{% endif %}", "a"),
+        ("{% for i in range(9) %}{% if i == 1 %}{% continue %}{% elif i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}", "02"),
+        ("a{% generation %}{{ messages[0].content }}{% endgeneration %}b", "aHellob"),
+        ("{{ {'b': '<é>', 'a': 1} | tojson }}", '{"b": "<é>", "a": 1}'),
+        ("{{ {'b': 'é'} | tojson(ensure_ascii=True) }}", '{"b": "\\u00e9"}'),
+        ("{{ {'a': [1]} | tojson(indent=1) }}", '{\n "a": [\n  1\n ]\n}'),
+        ("{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=True) }}", '{"a":2,"b":1}'),
+        ("{{ strftime_now('%Y') }}", str(datetime.now().astimezone().year)),
+        ("{{ messages[0]['role'] ~ 1 ~ none }}", "user1None"),
+        ("{{ missing }}", ""),
+        ("{{ tools is none }} {{ documents is none }} {{ add_generation_prompt }}", "True True True"),
+        ("{{ messages[1:] | length }}{% for m in messages %}{{ loop.last }}{{ loop.length }}{% endfor %}", "0True1"),
+        ("{%- set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "1"),
+        ("{%- macro show(m) %}[{{ m.content }}]{% endmacro %}{{ show(messages[0]) }}", "[Hello]"),
+        ("{{ '%s-%02d' % ('a', 3) }}{{ '{:>3}'.format('b') }}{{ 'c'.ljust(3) }}|", "a-03  bc  |"),
+        ("{{ messages[0].content.replace('l', 'LL') }} {{ 'ab' * 2 }} {{ 2 ** 10 }}", "HeLLLLo abab 1024"),
+    ],
+    ids=lambda value: value[:60],
+)
+def test_a_template_may_do_what_hugging_face_lets_it_do(source: str, text: str) -> None:
+    assert render(source) == text
+
+
+def test_a_template_sees_the_tokens_that_begin_and_end_a_text_and_what_else_it_is_given() -> None:
+    template = ChatTemplate("{{ bos_token }}|{{ eos_token }}|{{ mood }}", bos_token="<s>", eos_token="</s>")
+    assert template.render(HELLO, add_generation_prompt=True, variables={"mood": "calm"}) == "<s>|</s>|calm"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("\n{{ raise_exception('no such role') }}", "the chat template fails in line 2: no such role"),
+        ("a\nb\n{{ messages[0].content + 1 }}", "the chat template fails in line 3: can only concatenate str"),
+        ("{{ missing.of_what.it }}", "the chat template fails in line 1: 'missing' is undefined"),
+        ("{% macro m() %}\n{{ m() }}{% endmacro %}{{ m() }}", "the chat template fails in line 2: maximum recursion depth"),
+    ],
+    ids=["refusal", "type", "undefined", "recursion"],
+)
+def test_a_failure_names_its_line(source: str, message: str) -> None:
+    with pytest.raises(TemplateError) as failed:
+        render(source)
+    assert str(failed.value).startswith(message)
+
+
+def test_what_is_no_template_names_its_line() -> None:
+    with pytest.raises(TemplateError, match=r"the chat template is wrong in line 2: .*endfor"):
+        ChatTemplate("a\n{% for m in messages %}\n")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ range(1000000) }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}",
+        "{% macro m(n) %}{% if n %}{% set a = m(n - 1) %}{% set b = m(n - 1) %}{% endif %}{% endmacro %}{{ m(40) }}",
+        "{% set n = namespace(s='ab') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+        "{% set n = namespace(s='ab') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+        "{{ 'a' * 10000000000 }}",
+        "{{ 10000000000 * [1] }}",
+        "{{ 10 ** 10 ** 10 }}",
+        "{{ 'a'.ljust(1000000000) }}",
+        "{{ 'a' | center(1000000000) }}",
+        "{{ '%1000000000s' % 'a' }}",
+        "{{ '%*s' % (1000000000, 'a') }}",
+        "{{ '{:>1000000000}'.format('a') }}",
+        "{{ '{:>{}}'.format('a', 1000000000) }}",
+        "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
+        "{% for i in range(99999) %}{% for j in range(9) %}{{ 'a' * 1000 }}{% endfor %}{% endfor %}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update({'role': 'system'}) }}",
+        "{{ lipsum(100000) }}",
+    ],
+    ids=lambda source: source[:60],
+)
+def test_a_template_grows_not_without_end_and_reaches_nothing(source: str) -> None:
+    with pytest.raises(TemplateError):
+        render(source)
+    assert HELLO == [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("source", "takes_text", "takes_parts"),
+    [
+        ("{% for m in messages %}{{ m.role + ':' + m.content }}{% endfor %}", True, False),
+        ("{% for m in messages %}{{ m.role }}:{{ m.content }}{% endfor %}", True, False),
+        ("{% for m in messages %}{{ m.content | tojson }}{% endfor %}", True, False),
+        ("{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}", False, True),
+        ("{% for m in messages %}{% for p in m.content %}{{ p['text'] + '.' }}{% endfor %}{% endfor %}", False, True),
+        (ASKS, True, True),
+        ("{{ raise_exception('never') }}", True, False),
+    ],
+    ids=["adds", "shows", "quotes", "loops", "loops-and-adds", "asks", "refuses"],
+)
+def test_a_template_is_tried_out_for_what_it_takes(source: str, takes_text: bool, takes_parts: bool) -> None:
+    template = ChatTemplate(source)
+    assert (template.takes_text, template.takes_parts) == (takes_text, takes_parts)
+
+
+@pytest.mark.parametrize(
+    ("source", "takes_system"),
+    [
+        (builtin.source("chatml"), True),
+        (builtin.source("gemma"), True),
+        (builtin.source("yandex"), False),
+        ("{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}", False),
+        ("{{ raise_exception('never') }}", True),
+    ],
+    ids=["chatml", "gemma", "yandex", "refuses", "refuses-all"],
+)
+def test_a_template_is_tried_out_for_messages_of_the_system(source: str, takes_system: bool) -> None:
+    assert ChatTemplate(source).takes_system is takes_system

@@ -1,0 +1,149 @@
+"""`--timeout`: a client that stops sending, and one that stops reading."""
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+from litestar.types import HTTPResponseBodyEvent
+
+from tests.helpers import How, wait_until
+from tests.server.live import LiveServer
+from tests.server.matchers import Json
+from tests.server.scripted import ScriptedEngine, token
+from weft.server import create_app
+from weft.server.errors import BodyTimeoutError
+from weft.server.patience import Patience
+from weft.settings import Settings
+
+A, B, C = cast(
+    "list[HTTPResponseBodyEvent]",
+    [{"type": "http.response.body", "body": body, "more_body": True} for body in (b"a", b"b", b"c")],
+)
+
+LAST = {"type": "http.request", "body": b"", "more_body": False}
+
+
+class Client:
+    """A client at the other end: it has sent `messages`, and reads while `reads` is set."""
+
+    def __init__(self, *messages: Json) -> None:
+        self.messages = list(messages)
+        self.sent: list[Json] = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+
+    async def receive(self) -> Json:
+        if not self.messages:
+            await asyncio.get_running_loop().create_future()
+        return self.messages.pop(0)
+
+    async def send(self, message: Json) -> None:
+        await self.reads.wait()
+        self.sent.append(message)
+
+
+async def test_a_body_that_stops_arriving_is_an_error() -> None:
+    first = {"type": "http.request", "body": b"{", "more_body": True}
+    client = Client(first)
+    patience = Patience(client.receive, client.send, 0.01)
+    assert await patience.receive() == first
+    with pytest.raises(BodyTimeoutError, match=r"nothing more of the body has arrived for 0\.01 s"):
+        await patience.receive()
+
+
+async def test_a_client_whose_request_is_whole_may_wait_for_its_answer_as_long_as_it_likes() -> None:
+    client = Client(LAST)
+    patience = Patience(client.receive, client.send, 0.01)
+    assert await patience.receive() == LAST
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(patience.receive(), 0.1)
+
+
+async def test_a_client_that_reads_nothing_has_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    client = Client(LAST)
+    patience = Patience(client.receive, client.send, 0.01)
+    await patience.receive()
+    watching = asyncio.create_task(patience.receive())
+    await patience.send(A)
+    client.reads.clear()
+    await patience.send(B)
+    assert await watching == {"type": "http.disconnect"}
+    client.reads.set()
+    await patience.send(C)
+    assert await patience.receive() == {"type": "http.disconnect"}
+    assert client.sent == [A]
+    assert [record.message for record in caplog.records] == ["a client has read nothing for 0.01 s; its answer ends"]
+
+
+async def test_a_client_that_reads_nothing_while_it_sends_its_body_has_left_too() -> None:
+    client = Client({"type": "http.request", "body": b"{", "more_body": True})
+    patience = Patience(client.receive, client.send, 0.01)
+    client.reads.clear()
+    await patience.send(A)
+    assert await patience.receive() == {"type": "http.disconnect"}
+
+
+async def _ask(settings: Settings, engine: ScriptedEngine, client: Client) -> None:
+    engine.loaded.set()
+    app = create_app(engine.as_engine(), settings)
+    scope: Json = {"type": "http", "method": "POST", "path": "/completion", "query_string": b"", "headers": []}
+    await app.service.start()
+    await app(scope | {"http_version": "1.1"}, client.receive, client.send)
+
+
+async def test_a_request_whose_body_stops_arriving_is_answered_408() -> None:
+    client = Client({"type": "http.request", "body": b'{"prompt"', "more_body": True})
+    await _ask(Settings(timeout_s=1), ScriptedEngine(), client)
+    assert client.sent[0]["status"] == 408
+    assert json.loads(client.sent[1]["body"]) == {
+        "error": {"code": 408, "message": "nothing more of the body has arrived for 1 s", "type": "timeout_error"}
+    }
+
+
+async def test_an_answer_that_is_not_read_ends_and_closes_its_streams(caplog: pytest.LogCaptureFixture, how: How) -> None:
+    body = json.dumps({"prompt": "abc", "stream": how == "stream"}).encode()
+    client = Client(LAST | {"body": body})
+    client.reads.clear()
+    engine = ScriptedEngine([[token(0, "a")], [token(0, "b")], []] if how == "stream" else [[]])
+    await _ask(Settings(timeout_s=1), engine, client)
+    assert client.sent == []
+    assert [stream.is_closed for stream in engine.streams] == [True]
+    assert "ERROR" not in [record.levelname for record in caplog.records]
+
+
+@pytest.fixture(scope="module")
+async def impatient(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LiveServer]:
+    """A server that waits for a second."""
+    with LiveServer(tmp_path_factory.mktemp("impatient") / "log", "--timeout", "1", "-np", "4") as server:
+        await server.ready()
+        yield server
+        assert "ERROR" not in server.log
+
+
+async def test_a_server_gives_up_a_client_that_does_not_read(impatient: LiveServer) -> None:
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", impatient.port))
+        # Far more than the buffers between the two hold.
+        body = b'{"prompt": "Once", "n": 200, "ignore_eos": true, "stream": true, "n_probs": 1000, "n_predict": 200}'
+        client.sendall(b"POST /completion HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        await wait_until(lambda: len(impatient.busy_slots()) == 4)
+        await wait_until(lambda: impatient.busy_slots() == [], 25)
+        await wait_until(lambda: "a client has read nothing for 1 s; its answer ends" in impatient.log)
+
+
+@pytest.mark.parametrize(
+    "part", [b"POST /completion HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{", b"POST /comp"], ids=["body", "head"]
+)
+async def test_a_server_gives_up_a_client_that_does_not_send(impatient: LiveServer, part: bytes) -> None:
+    with socket.socket() as client:
+        client.settimeout(10)
+        client.connect(("127.0.0.1", impatient.port))
+        client.sendall(part)
+        answer = await asyncio.to_thread(client.recv, 4096)
+    assert answer.startswith(b"HTTP/1.1 408 ") or (answer == b"" and b"\r\n" not in part)

@@ -1,0 +1,208 @@
+"""Single-request batching: its events, byte for byte, and when they are asked for."""
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import httpx
+import pytest
+from litestar.testing import AsyncTestClient
+
+import weft
+from tests.server.conftest import PROMPT, answers
+from tests.server.live import events_of
+from tests.server.matchers import Json
+from tests.server.scripted import ScriptedEngine, token
+from tests.server.serving import serving
+from weft import EngineStopped, Finished
+from weft.server import create_app
+from weft.server.seeds import translate
+from weft.settings import Settings
+
+SRB = {"event_format": "srb"}
+
+
+def finished(index: int, reason: str) -> Json:
+    return Mock(spec=Finished, index=index, reason=reason)
+
+
+@pytest.fixture(scope="module")
+async def srb() -> AsyncIterator[httpx.AsyncClient]:
+    """The application over the demo model, with `--compat srb`."""
+    settings = Settings(compat="srb", slots=4)
+    app = create_app(weft.Engine(slots=4, ctx_size=4096, kv_unified=True, threads=1), settings)
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        yield client
+
+
+def by_index(events: list[Json], event: str) -> dict[int, list[Json]]:
+    found: dict[int, list[Json]] = {}
+    for one in events:
+        if one["event"] == event:
+            found.setdefault(one["index"], []).append(one)
+    return found
+
+
+async def stream(client: httpx.AsyncClient, body: Json) -> list[Json]:
+    answer = await client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    return [json.loads(event) for event in events_of(answer.text)]
+
+
+def test_the_events_are_those_of_the_server_that_had_them_first() -> None:
+    generation: Json = SimpleNamespace(requests=[SimpleNamespace(n=2)])
+    form = translate.Stream(generation)
+    written = form.frames(0, [token(0, " there"), token(1, " I")]) + form.frames(0, [token(0, ' "was"'), token(1, "")])
+    written += form.frames(0, [finished(1, "stop"), token(0, " é\n"), finished(0, "length")]) + form.end()
+    assert written.decode() == (
+        'data: {"event": "start", "count": 2}\n\n'
+        'data: {"event": "stream", "index": 0, "text": " there"}\n\n'
+        'data: {"event": "stream", "index": 1, "text": " I"}\n\n'
+        'data: {"event": "stream", "index": 0, "text": " \\"was\\""}\n\n'
+        'data: {"event": "stop", "index": 1, "length": 0, "stop": 1}\n\n'
+        'data: {"event": "stream", "index": 0, "text": " é\\n"}\n\n'
+        'data: {"event": "stop", "index": 0, "length": 2, "stop": 0}\n\n'
+        'data: {"event": "done", "count": 2}\n\n'
+    )
+
+
+@pytest.mark.parametrize(("reason", "stop"), [("end", 1), ("stop", 1), ("length", 0), ("context_full", 0)])
+def test_stop_tells_an_end_from_a_limit(reason: str, stop: int) -> None:
+    generation: Json = SimpleNamespace(requests=[SimpleNamespace(n=1)])
+    [_, event] = events_of(translate.Stream(generation).frames(0, [finished(0, reason)]).decode())
+    assert event == f'{{"event": "stop", "index": 0, "length": -1, "stop": {stop}}}'
+
+
+async def test_eight_completions_are_streamed_whatever_the_request_says_of_streaming(srb: httpx.AsyncClient) -> None:
+    for more in ({}, {"stream": False}, {"stream": True}, {"n": None}):
+        events = await stream(srb, {"prompt": PROMPT, "max_tokens": 12} | more)
+        assert events[0] == {"event": "start", "count": 8}
+        assert events[-1] == {"event": "done", "count": 8}
+        assert Counter(event["event"] for event in events if event["event"] != "stream") == {"start": 1, "stop": 8, "done": 1}
+        assert sorted(by_index(events, "stop")) == list(range(8))
+
+
+async def test_length_is_one_less_than_the_events_of_its_index(srb: httpx.AsyncClient) -> None:
+    events = await stream(srb, {"prompt": PROMPT, "n": 6, "max_tokens": 40, "stop": ["."], "seed": 5})
+    streams = by_index(events, "stream")
+    for index, [stop] in by_index(events, "stop").items():
+        assert stop["length"] == len(streams[index]) - 1
+        assert list(stop) == ["event", "index", "length", "stop"]
+        last = max(position for position, event in enumerate(events) if event.get("index") == index)
+        assert events[last] == stop, "nothing of an index follows its end"
+
+
+@pytest.mark.parametrize(("body", "stop"), [({"stop": ["."], "max_tokens": 200}, 1), ({"max_tokens": 3, "ignore_eos": True}, 0)])
+async def test_what_ended_it_is_told_for_each(srb: httpx.AsyncClient, body: Json, stop: int) -> None:
+    events = await stream(srb, {"prompt": PROMPT, "n": 3} | body)
+    assert [end["stop"] for [end] in by_index(events, "stop").values()] == [stop] * 3
+
+
+async def test_its_texts_are_those_of_the_other_dialects(srb: httpx.AsyncClient) -> None:
+    body = {"prompt": PROMPT, "n": 3, "max_tokens": 30, "temperature": 0, "stop": [" the"], "logit_bias": {"300": -1}}
+    events = await stream(srb, body)
+    texts = {index: "".join(event["text"] for event in of_index) for index, of_index in by_index(events, "stream").items()}
+    whole = (await srb.post("/v1/completions", json=body | {"event_format": "openai"})).json()
+    assert texts == {choice["index"]: choice["text"] for choice in whole["choices"] if choice["text"]}
+
+
+async def test_indexes_count_over_all_prompts(srb: httpx.AsyncClient) -> None:
+    events = await stream(srb, {"prompt": [PROMPT, "A cow", ["Two ", "wolves"]], "n": 2, "max_tokens": 2, "ignore_eos": True})
+    assert events[0] == {"event": "start", "count": 6}
+    assert sorted(by_index(events, "stop")) == sorted(by_index(events, "stream")) == list(range(6))
+    assert events[-1] == {"event": "done", "count": 6}
+
+
+@pytest.mark.parametrize(
+    ("settings", "body", "count"),
+    [
+        ({}, SRB, 8),
+        ({"n": 5}, SRB, 5),
+        ({"n": 5}, SRB | {"n": 2}, 2),
+        ({"n": 5}, SRB | {"n_cmpl": 3}, 3),
+        ({"compat": "srb"}, {}, 8),
+        ({"compat": "srb", "n": 3}, {}, 3),
+        ({"compat": "srb", "n": 3}, {"event_format": ""}, 3),
+        ({"compat": "srb"}, {"event_format": None, "n": 4}, 4),
+    ],
+    ids=str,
+)
+async def test_the_request_or_else_the_settings_say_how_many(settings: Json, body: Json, count: int) -> None:
+    engine = ScriptedEngine([[token(0, "a")]])
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:
+        await answers(client, 200)
+        engine._scripts = [[[token(0, "a")], EngineStopped()]]
+        answer = await client.post("/v1/completions", json={"prompt": "abc"} | body)
+    assert engine.requests[0].n == count
+    assert answer.text.startswith(f'data: {{"event": "start", "count": {count}}}\n\n')
+
+
+@pytest.mark.parametrize("body", [{}, {"event_format": "openai"}, {"event_format": None}], ids=str)
+async def test_without_being_asked_it_is_openais(body: Json) -> None:
+    async with serving([[token(0, "a")], EngineStopped()]) as client:
+        answer = await client.post("/v1/completions", json={"prompt": "abc", "stream": True} | body)
+    assert json.loads(events_of(answer.text)[0])["object"] == "text_completion"
+
+
+async def test_an_unknown_format_is_refused_with_those_there_are() -> None:
+    async with serving() as client:
+        answer = await client.post("/v1/completions", json={"prompt": "abc", "event_format": "xml"})
+    assert answer.status_code == 400
+    assert answer.json()["error"] == {
+        "code": 400,
+        "message": "event_format is 'xml'; it must be one of openai, srb",
+        "type": "invalid_request_error",
+        "param": "event_format",
+    }
+
+
+async def test_an_error_in_mid_stream_is_an_event_and_the_last() -> None:
+    async with serving([[token(0, "a")], EngineStopped()]) as client:
+        answer = await client.post("/v1/completions", json={"prompt": "abc", "n": 1} | SRB)
+    assert events_of(answer.text) == [
+        '{"event": "start", "count": 1}',
+        '{"event": "stream", "index": 0, "text": "a"}',
+        '{"error":{"code":503,"message":"the engine has stopped","type":"unavailable_error"}}',
+    ]
+
+
+async def test_an_error_before_is_a_status() -> None:
+    async with serving(EngineStopped()) as client:
+        assert (await client.post("/v1/completions", json={"prompt": "abc"} | SRB)).status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("field", "asking", "neutral"),
+    [
+        ("logprobs", 0, None),
+        ("n_probs", 2, 0),
+        ("echo", True, False),
+        ("suffix", "x", ""),
+        ("best_of", 9, 1),
+        ("stream_options", {"include_usage": True}, {"include_usage": False}),
+    ],
+)
+async def test_what_its_events_have_no_place_for_is_refused_by_name(
+    srb: httpx.AsyncClient, field: str, asking: Json, neutral: Json
+) -> None:
+    body = {"prompt": PROMPT, "n": 1, "max_tokens": 1}
+    refused = await srb.post("/v1/completions", json=body | {field: asking})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+    assert (await stream(srb, body | {field: neutral}))[0]["event"] == "start"
+
+
+async def test_sampling_fields_are_checked_as_elsewhere(srb: httpx.AsyncClient) -> None:
+    refused = await srb.post("/v1/completions", json={"prompt": PROMPT, "n": 300})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
+    missing = await srb.post("/v1/completions", json={})
+    assert (missing.status_code, missing.json()["error"]["param"]) == (400, "prompt")
+
+
+async def test_the_other_routes_answer_as_ever(srb: httpx.AsyncClient) -> None:
+    answer = await srb.post("/completion", json={"prompt": PROMPT, "n_predict": 1})
+    assert answer.json()["stop"] is True

@@ -1,0 +1,115 @@
+"""`--path`: a folder of files in place of the page."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server.serving import serving
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small site, and beside it what is not to be seen."""
+    site = tmp_path / "site"
+    (site / "deep er").mkdir(parents=True)
+    (site / "empty").mkdir()
+    (site / "index.html").write_text("<p>mine</p>")
+    (site / "app.js").write_text("let x")
+    (site / "deep er" / "index.html").write_text("<p>deep</p>")
+    (site / "deep er" / "ä.txt").write_text("ä", encoding="utf-8")
+    (site / "packed.tar.gz").write_bytes(b"\x1f\x8b")
+    (site / "props").write_text("a file")
+    (tmp_path / "secret.txt").write_text("secret")
+    (site / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (site / "inner.txt").symlink_to(site / "app.js")
+    (tmp_path / "site-2").mkdir()
+    (tmp_path / "site-2" / "secret.txt").write_text("secret")
+    return site
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "text"),
+    [
+        ("/", "text/html; charset=utf-8", "<p>mine</p>"),
+        ("/index.html", "text/html; charset=utf-8", "<p>mine</p>"),
+        ("/app.js", "text/javascript; charset=utf-8", "let x"),
+        ("/deep%20er/", "text/html; charset=utf-8", "<p>deep</p>"),
+        ("/deep%20er/%C3%A4.txt", "text/plain; charset=utf-8", "ä"),
+        ("/inner.txt", "text/javascript; charset=utf-8", "let x"),
+        ("/props", "application/octet-stream", "a file"),
+    ],
+)
+async def test_a_file_is_served_as_what_its_name_says(folder: Path, path: str, kind: str, text: str) -> None:
+    async with serving(static_path=str(folder)) as client:
+        answer, head = await client.get(path), await client.head(path)
+    assert (answer.status_code, answer.headers["content-type"], answer.text) == (200, kind, text)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-disposition"].startswith("inline")
+    assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", str(len(answer.content)))
+
+
+async def test_a_packed_file_stays_packed(folder: Path) -> None:
+    async with serving(static_path=str(folder)) as client:
+        answer = await client.get("/packed.tar.gz")
+    assert (answer.headers["content-type"], answer.content) == ("application/octet-stream", b"\x1f\x8b")
+    assert "content-encoding" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret.txt",
+        "/%2e%2e/secret.txt",
+        "/..%2fsecret.txt",
+        "/deep er/../../secret.txt",
+        "/../site-2/secret.txt",
+        "//etc/passwd",
+        "/%2Fetc/passwd",
+        "/link.txt",
+        "/%00",
+        "/" + "x" * 5000,
+        "/empty/",
+        "/empty",
+        "/nothing",
+        "/app.js/x",
+    ],
+)
+async def test_nothing_outside_of_the_folder_and_nothing_that_is_no_file_is_served(folder: Path, path: str) -> None:
+    async with serving(static_path=str(folder)) as client:
+        # Not `client.get(path)`: httpx would resolve the dots itself.
+        answer = await client.send(client.build_request("GET", httpx.URL("http://testserver", raw_path=path.encode())))
+    assert answer.status_code == 404
+    assert answer.json()["error"]["type"] == "not_found_error"
+
+
+@pytest.mark.parametrize("prefix", ["", "/p"])
+async def test_a_folder_without_a_slash_leads_to_the_one_with_it(folder: Path, prefix: str) -> None:
+    async with serving(static_path=str(folder), api_prefix=prefix) as client:
+        answer = await client.get(f"{prefix}/deep%20er", follow_redirects=False)
+        followed = await client.get(f"{prefix}/deep%20er", follow_redirects=True)
+    assert (answer.status_code, answer.headers["location"]) == (301, f"{prefix}/deep%20er/")
+    assert followed.text == "<p>deep</p>"
+
+
+async def test_only_reading_reaches_files(folder: Path) -> None:
+    async with serving(static_path=str(folder)) as client:
+        assert (await client.post("/app.js")).status_code == 404
+        assert (await client.get("/health")).json() == {"status": "ok"}
+
+
+async def test_files_need_a_key_but_the_first_page_does_not(folder: Path) -> None:
+    async with serving(static_path=str(folder), api_keys=("k",)) as client:
+        assert (await client.get("/")).text == "<p>mine</p>"
+        assert (await client.get("/app.js")).status_code == 401
+        assert (await client.get("/app.js", headers={"x-api-key": "k"})).text == "let x"
+
+
+async def test_a_folder_without_an_index_has_no_page(tmp_path: Path) -> None:
+    async with serving(static_path=str(tmp_path)) as client:
+        assert (await client.get("/")).status_code == 404
+
+
+async def test_no_ui_switches_the_files_off_too(folder: Path) -> None:
+    async with serving(static_path=str(folder), ui=False) as client:
+        assert [(await client.get(path)).status_code for path in ("/", "/app.js")] == [404, 404]

@@ -1,0 +1,181 @@
+"""Every flag of llama-server is known: it works, is accepted with one warning, or is refused with the reason."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from weft.accepted import ACCEPTED, Meaning
+from weft.cli import parse
+from weft.command_line import known
+from weft.settings import Settings, table
+
+VALUES = {
+    "--load-mode": "none",
+    "--split-mode": "row",
+    "--numa": "isolate",
+    "--flash-attn": "on",
+    "--samplers": "top_k",
+    "--sampler-seq": "k",
+    "--logit-bias": "7+1",
+    "--grammar-file": __file__,
+    "--json-schema": "{}",
+    "--json-schema-file": str(Path(__file__).parent / "schema.json"),
+    "--cache-type-k": "f32",
+    "--cache-type-v": "f32",
+    "--path": "/",
+    "--slot-save-path": "/",
+    "--api-key-file": __file__,
+    "--ssl-key-file": __file__,
+    "--ssl-cert-file": __file__,
+    "--chat-template-file": __file__,
+    "--chat-template-kwargs": '{"a": 1}',
+    "--reasoning": "on",
+    "--log-colors": "on",
+    "--api-prefix": "/llm",
+    "--temp": "0.5",
+    "--dry-allowed-length": "3",
+    "--adaptive-target": "0.5",
+    "--adaptive-decay": "0.5",
+}
+"""What follows a flag that does not take the number 2; by the last of its spellings that this names."""
+
+OPPOSITES = {
+    "-kvu": "-no-kvu",
+    "--kv-unified": "--no-kv-unified",
+    "--slots": "--no-slots",
+    "--ui": "--no-ui",
+    "--webui": "--no-webui",
+    "--cache-prompt": "--no-cache-prompt",
+    "--no-context-shift": "--context-shift",
+    "-e": "--no-escape",
+    "--escape": "--no-escape",
+    "--prefill-assistant": "--no-prefill-assistant",
+    "--cors-credentials": "--no-cors-credentials",
+    "--no-log-jsonl": "--log-jsonl",
+    "--log-prefix": "--no-log-prefix",
+    "--log-timestamps": "--no-log-timestamps",
+}
+"""Switches that ask for the default, with what they undo."""
+
+
+class Line(NamedTuple):
+    """One line of the list."""
+
+    verdict: str
+    n_values: int
+    env: str | None
+    names: tuple[str, ...]
+
+    def value(self) -> str:
+        """One that asks for something."""
+        return next((VALUES[name] for name in self.names if name in VALUES), "2")
+
+
+def _lines() -> Iterator[Line]:
+    for line in (Path(__file__).parent / "llama_server_flags.txt").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            verdict, n_values, env, *names = line.split()
+            yield Line(verdict, int(n_values), None if env == "-" else env, tuple(names))
+
+
+LINES = list(_lines())
+KNOWN = known()
+FLAGS = [pytest.param(line, name, id=name) for line in LINES for name in line.names]
+ASKING = {"-h", "--help", "--usage", "--version", "--completion-bash"}
+"""These are answered at once."""
+
+
+def _verdict(arguments: list[str], environ: dict[str, str], capsys: pytest.CaptureFixture[str]) -> str:
+    try:
+        _, warnings = parse(arguments, environ)
+    except SystemExit as exit_:
+        ended, said = exit_.code, capsys.readouterr()
+    else:
+        assert len(warnings) <= 1
+        assert all(" has no meaning here: " in warning for warning in warnings)
+        return "warned" if warnings else "works"
+    # Help and the like are printed; what is missing is named.
+    assert said.out if ended == 0 else ended == 2 and " is not supported yet: " in said.err
+    return "works" if ended == 0 else "refused"
+
+
+@pytest.mark.parametrize(("line", "name"), FLAGS)
+def test_each_spelling_works_or_is_warned_about_or_is_refused(line: Line, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    spelt = [name, name.replace("-", "_").replace("__", "--", 1)] if name.startswith("--") else [name]
+    expected = "works" if line.verdict == "always" else line.verdict
+    for spelling in spelt:
+        assert _verdict([spelling, *[line.value()] * line.n_values], {}, capsys) == expected
+
+
+def test_no_flag_is_a_setting_and_without_a_meaning() -> None:
+    set_by = {name for flag in table().values() for way in flag.ways() for name in way.names}
+    accepted = [name for accepted in ACCEPTED for name in accepted.names]
+    assert len(accepted) == len(set(accepted))
+    assert not set_by & set(accepted)
+
+
+@pytest.mark.parametrize(("line", "name"), FLAGS)
+def test_each_spelling_that_works_sets_something(line: Line, name: str) -> None:
+    if line.verdict == "always":
+        accepted = KNOWN[name].accepted
+        assert accepted is not None
+        assert accepted.meaning is Meaning.ALWAYS
+    elif line.verdict == "works" and name not in ASKING:
+        before = [OPPOSITES[name]] if name in OPPOSITES else []
+        given = parse([*before, name, *[line.value()] * line.n_values], {}).settings
+        assert given != parse(before, {}).settings
+
+
+@pytest.mark.parametrize("line", [pytest.param(line, id=line.env) for line in LINES if line.env not in (None, "HF_TOKEN")])
+def test_each_variable_does_what_its_flag_does(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
+    assert line.env is not None
+    name = line.names[-1]
+    is_off = name.startswith("--no-") and name != "--no-host"
+    text = line.value() if line.n_values else "off" if is_off else "on"
+    by_flag = _verdict([name, *[text] * line.n_values], {}, capsys)
+    assert _verdict([], {line.env: text}, capsys) == by_flag
+    if by_flag != "refused":
+        assert parse([], {line.env: text}).settings == parse([name, *[text] * line.n_values], {}).settings
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--grp-attn-n 1", "--spec-type none", "--rope-freq-base 0.0", "--yarn-ext-factor -1.00",
+        "--cache-reuse 0",
+        "--threads-http -1", "--fit on", "--reasoning-format none", "--reasoning-budget -1", "--n-cpu-moe 0", "--prio 0",
+    ],
+)  # fmt: skip
+def test_a_value_that_asks_for_nothing_is_fine(arguments: str) -> None:
+    assert parse(arguments.split(), {}) == (Settings(), ())
+
+
+def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
+    _, warnings = parse(["--threads-http", "4", "--threads-http", "4", "-nocb"], {"LLAMA_ARG_NO_JINJA": "", "HF_TOKEN": "x"})
+    assert warnings == (
+        "argument --threads-http has no meaning here: one event loop serves all connections",
+        "argument -nocb has no meaning here: requests are always batched continuously",
+        "variable LLAMA_ARG_NO_JINJA has no meaning here: templates are always Jinja",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "said"),
+    [
+        ("--mmproj x.gguf", {}, "argument --mmproj is not supported yet: images, audio and video cannot be read"),
+        ("--lora", {}, "argument --lora is not supported yet: the model is served as it is"),
+        ("--lora --port 80", {}, "argument --lora is not supported yet: the model is served as it is"),
+        ("", {"LLAMA_ARG_EMBEDDINGS": "1"}, "variable LLAMA_ARG_EMBEDDINGS is not supported yet: only texts are written"),
+        ("", {"LLAMA_ARG_SWA_FULL": "maybe"}, "variable LLAMA_ARG_SWA_FULL: 'maybe' is not one of on, enabled"),
+        ("--control-vector-layer-range 1", {}, "argument --control-vector-layer-range: a value must follow"),
+    ],
+)
+def test_what_is_missing_ends_it_and_is_named(
+    arguments: str, environ: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments.split(), environ)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
