@@ -106,7 +106,7 @@ fn made_up(c: &mut Criterion) {
 
 fn demo() -> Arc<Model> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/weft/models/storyteller-q8_0.gguf");
-    let config = ModelConfig { path, n_gpu_layers: None, use_mmap: true, use_mlock: false };
+    let config = ModelConfig { n_gpu_layers: Some(0), ..ModelConfig::at(path) };
     Arc::new(Model::load(&config, |_| ()).expect("the demo model loads"))
 }
 
