@@ -7,6 +7,7 @@ mod adaptive;
 mod breakers;
 pub(crate) mod candidates;
 pub(crate) mod chain;
+mod constrained;
 mod draw;
 mod dry;
 mod filters;
@@ -28,6 +29,7 @@ mod typical;
 mod xtc;
 
 pub use lexicon::{Lexicon, Vocabulary};
+pub(crate) use constrained::draw_allowed;
 pub use logprobs::logprobs;
 pub use threads::Threads;
 
