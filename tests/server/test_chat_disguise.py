@@ -7,7 +7,7 @@ import pytest
 from tests.server.matchers import Json
 from weft.server.chat import builtin
 from weft.server.chat.disguise import ControlSpellings, Disguise, Stretch
-from weft.server.chat.template import ChatTemplate
+from weft.server.chat.template import ChatTemplate, TemplateError
 
 SPELLINGS = ControlSpellings(["<s>", "<|im_start|>", "<|im_end|>", "<|a|>", "|>b", "<|a", "[INST]"])
 
@@ -117,6 +117,14 @@ def test_every_text_of_a_message_is_plain(message: Json) -> None:
 
 def test_a_vocabulary_without_control_tokens_has_nothing_to_disguise() -> None:
     assert stretches(CHATML, said("<s>"), spellings=ControlSpellings([""])) == [("<|im_start|>user\n<s><|im_end|>\n", True)]
+
+
+def test_a_chat_that_holds_every_character_for_it_is_refused() -> None:
+    every = "".join(map(chr, range(0xF0000, 0xFFFFE)))
+    assert stretches("{{ messages[0].content }}", said(every)) == [(every, True)]
+    assert stretches("{{ messages[0].content }}", said(every[:-1] + "<s>"))[-1] == ("<s>", False)
+    with pytest.raises(TemplateError, match="the messages hold every character of a plane for private use"):
+        stretches("{{ messages[0].content }}", said(every + "<s>"))
 
 
 def test_the_longest_of_a_thousand_spellings_is_found() -> None:

@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from weft.server.chat.template import Message
+from weft.server.chat.template import Message, TemplateError
 
 __all__ = ["ControlSpellings", "Disguise", "Stretch"]
 
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
+
+_STAND_IN = re.compile("[\U000f0000-\U000ffffd]")
 
 
 class Stretch(NamedTuple):
@@ -79,7 +81,11 @@ class Disguise:
     """One disguise of the messages of one chat."""
 
     def __init__(self, messages: Sequence[Message], spellings: ControlSpellings, template: str) -> None:
-        """Disguises messages for a template."""
+        """Disguises messages for a template.
+
+        Raises:
+            TemplateError: the messages leave no character for it.
+        """
         self._spellings = spellings
         said = [text for message in messages for text in _said(_quotable(message))]
         begun = [spellings.starts(text) for text in said]
@@ -115,9 +121,17 @@ class Disguise:
 
 
 def _choose(characters: set[str], texts: Sequence[str]) -> dict[str, str]:
-    """A stand-in for each of some characters, which is in none of the texts."""
-    free = (candidate for code in _PRIVATE_USE if not any((candidate := chr(code)) in text for text in texts))
-    return {character: next(free) for character in sorted(characters)}
+    """A stand-in for each of some characters, which is in none of the texts.
+
+    Raises:
+        TemplateError: the texts hold every character there is for this.
+    """
+    used = {character for text in texts for character in _STAND_IN.findall(text)} if characters else set()
+    free = (chr(code) for code in _PRIVATE_USE if chr(code) not in used)
+    chosen = dict(zip(sorted(characters), free, strict=False))
+    if len(chosen) < len(characters):
+        raise TemplateError("the messages hold every character of a plane for private use; leave one for us")
+    return chosen
 
 
 def _exchanged(text: str, starts: Sequence[int], stand_ins: Mapping[str, str]) -> str:
