@@ -17,6 +17,11 @@ __all__ = ["ControlSpellings", "Disguise", "Stretch"]
 
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
 
+_FIELDS = frozenset(
+    ("role", "content", "type", "text", "reasoning_content", "name", "tool_calls", "tool_call_id", "id", "function", "arguments")
+)
+"""Names that templates look up. Others are part of what is said: those of a tool's arguments."""
+
 _STAND_IN = re.compile("[\U000f0000-\U000ffffd]")
 
 
@@ -87,7 +92,7 @@ class Disguise:
             TemplateError: the messages leave no character for it.
         """
         self._spellings = spellings
-        said = [text for message in messages for text in _said(_quotable(message))]
+        said = [text for message in messages for text in _said(message)]
         begun = [spellings.starts(text) for text in said]
         characters = {text[start] for text, starts in zip(said, begun, strict=True) for start in starts}
         stand_ins = _choose(characters, [template, *said])
@@ -96,7 +101,7 @@ class Disguise:
         """The messages, disguised."""
         if stand_ins:
             told = (_exchanged(text, starts, stand_ins) for text, starts in zip(said, begun, strict=True))
-            self.messages = [{"role": message["role"], **_retold(_quotable(message), told)} for message in messages]
+            self.messages = [_retold(message, told) for message in messages]
 
     def undo(self, text: str) -> str:
         """A rendered text as it would be without the disguise."""
@@ -141,13 +146,13 @@ def _exchanged(text: str, starts: Sequence[int], stand_ins: Mapping[str, str]) -
     return "".join(characters)
 
 
-def _quotable(message: Message) -> Message:
-    """All but the role, which templates compare. It is a word, and so spells no control token."""
-    return {name: value for name, value in message.items() if name != "role"}
+def _is_compared(name: str, value: object) -> bool:
+    """Whether a value is a word that templates compare and do not quote. Words spell no control token."""
+    return name in ("role", "type") and isinstance(value, str) and re.fullmatch(r"[\w-]*", value) is not None
 
 
 def _said(value: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON)
-    """Every text in a value, in order."""
+    """Every text in a value that may be quoted, in order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -155,8 +160,10 @@ def _said(value: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON)
             yield from _said(item)
     elif isinstance(value, dict):
         for name, item in value.items():
-            yield name
-            yield from _said(item)
+            if name not in _FIELDS:
+                yield name
+            if not _is_compared(name, item):
+                yield from _said(item)
 
 
 def _retold(value: Any, told: Iterator[str]) -> Any:  # noqa: ANN401 (any JSON)
@@ -166,6 +173,9 @@ def _retold(value: Any, told: Iterator[str]) -> Any:  # noqa: ANN401 (any JSON)
     if isinstance(value, list):
         return [_retold(item, told) for item in value]
     if isinstance(value, dict):
-        # The name comes first here too.
-        return {_retold(name, told): _retold(item, told) for name, item in value.items()}
+        retold = {}
+        for name, item in value.items():
+            shown = name if name in _FIELDS else next(told)
+            retold[shown] = item if _is_compared(name, item) else _retold(item, told)
+        return retold
     return value
