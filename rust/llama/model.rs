@@ -17,7 +17,7 @@ use crate::llama::grammar::Grammars;
 use crate::llama::identity::{Identity, ModelFiles};
 use crate::llama::kv_size::KvShape;
 use crate::llama::vocabulary::Vocabulary;
-use crate::llama::{kinds, load, logging};
+use crate::llama::{kinds, load};
 use crate::request::{SharedConstraint, Token};
 
 /// A loaded model. Every method may be called from any thread.

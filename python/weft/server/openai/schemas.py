@@ -147,6 +147,8 @@ class ModelCard(msgspec.Struct):
     """OpenAI's description of a model."""
 
     id: str
+    aliases: list[str]
+    """Every name that it was given."""
     object: str
     created: int
     owned_by: str
