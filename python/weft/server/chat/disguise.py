@@ -15,6 +15,9 @@ from weft.server.chat.template import Message, TemplateError
 
 __all__ = ["ControlSpellings", "Disguise", "Stretch"]
 
+_NOTHING = r"(?!)"
+"""A regular expression that fits nowhere."""
+
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
 
 _FIELDS = frozenset(
@@ -38,17 +41,18 @@ class ControlSpellings:
 
     def __init__(self, spellings: Iterable[str]) -> None:
         words = sorted({spelling for spelling in spellings if spelling})
-        trie = _trie(words) or r"(?!)"
-        self._spelling = re.compile(trie)
-        # Looks ahead, because one spelling may begin within another.
-        self._start = re.compile(f"(?={trie})")
+        self._spelling = re.compile(_trie(words) or _NOTHING)
+        # Few characters begin a spelling, and are found fast; one spelling may begin within another.
+        firsts = sorted({word[0] for word in words})
+        self._first = re.compile("|".join(map(re.escape, firsts)) or _NOTHING)
         self._beginnings = {word[:length] for word in words for length in range(1, len(word))}
         self.n_longest = max(map(len, words), default=0)
         """Characters of the longest one."""
 
     def starts(self, text: str) -> list[int]:
         """Where spellings begin in a text, also those that end in what may follow it."""
-        whole = {match.start() for match in self._start.finditer(text)}
+        firsts = (match.start() for match in self._first.finditer(text))
+        whole = {start for start in firsts if self._spelling.match(text, start)}
         tail = range(max(len(text) - self.n_longest + 1, 0), len(text))
         return sorted(whole.union(start for start in tail if text[start:] in self._beginnings))
 
