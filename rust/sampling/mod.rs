@@ -28,8 +28,8 @@ mod top_n_sigma;
 mod typical;
 mod xtc;
 
-pub use lexicon::{Lexicon, Vocabulary};
 pub(crate) use constrained::draw_allowed;
+pub use lexicon::{Lexicon, Vocabulary};
 pub use logprobs::logprobs;
 pub use threads::Threads;
 
