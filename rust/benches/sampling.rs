@@ -184,9 +184,9 @@ fn each_sampler(c: &mut Criterion) {
         let dry = Dry { multiplier: 0.8, ..Dry::default() };
         let params = SamplingParams { dry, ..SamplingParams::default() };
         group.bench_function("breakers of dry, looked up", |b| {
-            b.iter_batched(
+            b.iter_batched_ref(
                 || Words::lexicon(n_vocab),
-                |lexicon| Sampler::prepare(&params, black_box(&lexicon)),
+                |lexicon| Sampler::prepare(&params, black_box(lexicon)),
                 criterion::BatchSize::PerIteration,
             );
         });

@@ -12,6 +12,8 @@ PROMPT = "Once upon a time, there was a little girl who"
 ENDLESS: RequestOptions = {"max_tokens": 60, "ignore_eos": True, "seed": 7}
 ALL: RequestOptions = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
 
+DRY: RequestOptions = {"dry_multiplier": 1.0, "dry_base": 1.5, "dry_allowed_length": 0, "dry_penalty_last_n": -1}
+
 
 def both(options: RequestOptions, more: RequestOptions) -> RequestOptions:
     return {**options, **more}
@@ -40,7 +42,10 @@ CHANGES: dict[str, tuple[RequestOptions, RequestOptions]] = {
     "presence_penalty": ({}, {"presence_penalty": 1.5}),
     "frequency_penalty": ({}, {"frequency_penalty": 1.5}),
     "penalty_prompt": ({"presence_penalty": 3.0}, {"penalty_prompt": list(range(300, 360))}),
-    "dry_multiplier": ({"temperature": 0.0}, {"dry_multiplier": 5.0, "dry_allowed_length": 1, "dry_penalty_last_n": -1}),
+    "dry_multiplier": ({**DRY, "dry_multiplier": 0.0}, {"dry_multiplier": 1.0}),
+    "dry_base": (DRY, {"dry_base": 8.0}),
+    "dry_allowed_length": (DRY, {"dry_allowed_length": 50}),
+    "dry_penalty_last_n": (DRY, {"dry_penalty_last_n": 3}),
     "mirostat": ({}, {"mirostat": 1}),
     "mirostat 2": ({}, {"mirostat": 2}),
     "mirostat_tau": ({"mirostat": 2}, {"mirostat_tau": 1.0}),
