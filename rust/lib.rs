@@ -33,13 +33,17 @@
 //! | prefill, decode | computing prompt tokens, computing one drawn token per running sequence |
 //! | preempt | take a sequence off its slot; its text and generator stay, its cells are spilled |
 //! | await | wait for a prefix that another sequence is computing, instead of computing it too |
+//! | constraint | what holds the tokens of a branch to a grammar; asked before a token is accepted |
 //! | pin | keep a prefix computed, in either tier, until it is unpinned |
 //! | job, holder | a request inside the worker; the id that keeps its prompt's cells until its last branch has started |
-//! | [`Event`](request::Event) | what a stream yields: tokens, and exactly one end per branch |
+//! | shift | drop the middle of a full context, and compute what follows again |
+//! | snapshot | a whole saved state of a memory that cannot be cut, at a place of a prompt |
+//! | [`Event`](request::Event) | what a stream yields: tokens, exactly one end per branch, and what is asked about the prompt |
 //!
 //! # What always holds
 //!
-//! - Only `llama` names llama.cpp, and only `python` names Python. `engine`, `cache` and `sampling` build and are tested without both.
+//! - Only `llama` names llama.cpp, and only `python` names Python. `engine`, `cache`, `sampling` and `grammar` build and are
+//!   tested without both.
 //! - The KV cache is unified; a fork never copies and never aborts.
 //! - Exactly one thread touches the context. It never takes the interpreter's lock and never waits for a reader.
 //! - Every branch ends in exactly one `Finished`, or its request in one error. What cannot fit is refused before it is queued.

@@ -16,8 +16,8 @@ How = Literal["stream", "whole"]
 
 
 async def collect(stream: Completions) -> list[Token | Finished]:
-    """Every event of a stream."""
-    return [event async for event in stream]
+    """Every event of the branches of a stream."""
+    return [event async for event in stream if isinstance(event, Token | Finished)]
 
 
 async def branches(
@@ -28,7 +28,7 @@ async def branches(
         return list((await engine.complete(prompt, **options)).branches)
     tokens: defaultdict[int, list[Token]] = defaultdict(list)
     finished: dict[int, Finished] = {}
-    async for event in engine.generate(prompt, **options):
+    for event in await collect(engine.generate(prompt, **options)):
         assert event.index not in finished, "a branch yields nothing after its end"
         if isinstance(event, Finished):
             finished[event.index] = event
@@ -42,6 +42,7 @@ async def branches(
             reason=end.reason,
             stop=end.stop,
             usage=end.usage,
+            truncated=end.truncated,
             logprobs=tuple(token.logprobs for token in tokens[index] if token.logprobs is not None),
         )
         for index, end in sorted(finished.items())

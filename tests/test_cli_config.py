@@ -66,7 +66,7 @@ def test_a_flag_wins_over_its_variable_and_a_variable_over_the_file(write: Write
     environ = {"LLAMA_ARG_CONFIG": path, "LLAMA_ARG_PORT": "2", "LLAMA_ARG_CTX_SIZE": "2", "LLAMA_API_KEY": "variable"}
     settings, _ = parse(["--port", "3"], environ)
     assert (settings.port, settings.ctx_size, settings.top_k, settings.api_keys) == (3, 2, 1, ("variable",))
-    assert settings.n == 8
+    assert settings.compat == "srb"
 
 
 def test_a_flag_that_names_a_file_wins_over_the_variable_that_does(write: Write) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from weft.accepted import ACCEPTED, Meaning
 from weft.cli import parse
-from weft.command_line import known
 from weft.settings import Settings, table
+from weft.spellings import known
 
 VALUES = {
     "--load-mode": "none",

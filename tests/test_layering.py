@@ -24,6 +24,7 @@ RULES = {
     "the engine names neither model": Rule("rust/engine", r"\bllama::|\bfake_runner\b", ("rust/engine/tests",)),
     "the cache names no engine but its words": Rule("rust/cache", r"\bengine::(?!runner::SequenceId\b)|\bllama::|\bpython::"),
     "sampling names no engine": Rule("rust/sampling", r"\bengine::|\bcache::|\bllama::|\bpython::"),
+    "grammars name only requests": Rule("rust/grammar", r"\bcrate::(?!grammar\b|request\b)"),
     "llama names of the engine only its seam": Rule(
         "rust/llama", r"\bengine::(?!runner\b)", ("rust/llama/tests", "rust/llama/start.rs")
     ),

@@ -21,7 +21,7 @@ from weft._native import (
     Token,
     Usage,
 )
-from weft.completion import Branch, Completion
+from weft.completion import Branch, Completion, Event
 from weft.engine import DEMO_MODEL, Engine
 from weft.errors import (
     ContextOverflow,
@@ -52,6 +52,7 @@ __all__ = [
     "DecodeError",
     "Engine",
     "EngineStopped",
+    "Event",
     "Finished",
     "ForkedProcess",
     "InvalidConfig",

@@ -745,6 +745,13 @@ class Usage:
         """Tokens drawn, an end token included."""
 
     @property
+    def n_held(self) -> int:
+        """Tokens of the branch that were computed and in its context at its end.
+
+        Those of the prompt and of the prediction but the last; fewer where the context was shifted.
+        """
+
+    @property
     def prompt_ms(self) -> float:
         """Milliseconds from the start in a slot to the first token."""
 

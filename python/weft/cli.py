@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import NoReturn
 
-from weft.command_line import COMPLETION, VERSION, Asked, Parsed, UsageError, read
+from weft.command_line import COMPLETION, VERSION, Asked, Parsed, read
 from weft.help import completion_script, help_text
+from weft.spellings import UsageError
 
 __all__ = ["main", "parse"]
 

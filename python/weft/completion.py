@@ -6,9 +6,12 @@ from typing import Literal, Self
 
 import msgspec
 
-from weft._native import Completions, Finished, Logprobs, Token, Usage
+from weft._native import Completions, Finished, Logprobs, Progress, PromptLogprobs, Token, Usage
 
-__all__ = ["Branch", "Completion"]
+__all__ = ["Branch", "Completion", "Event"]
+
+Event = Token | Finished | Progress | PromptLogprobs
+"""What a stream yields."""
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +31,8 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """What it cost."""
     logprobs: tuple[Logprobs, ...]
     """One entry per token where `n_probs` asked for them, else empty."""
+    truncated: bool
+    """Whether the context was full; see `Finished.truncated`."""
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +43,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     """The seed of branch 0; branch `i` drew with `seed + i` (modulo 2³²)."""
     n_prompt: int
     """The prompt's length in tokens."""
+    prompt_logprobs: tuple[Logprobs | None, ...]
+    """One entry per token of the prompt, None for the first, where `prompt_logprobs` asked for them, else empty."""
 
     @property
     def text(self) -> str:
@@ -72,17 +79,20 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         """
         tokens: defaultdict[int, list[Token]] = defaultdict(list)
         finished: dict[int, Finished] = {}
+        prompt_logprobs: list[Logprobs | None] = []
         try:
             while events := await stream.next_batch():
                 for event in events:
-                    if isinstance(event, Finished):
-                        finished[event.index] = event
-                    else:
+                    if isinstance(event, Token):
                         tokens[event.index].append(event)
+                    elif isinstance(event, Finished):
+                        finished[event.index] = event
+                    elif isinstance(event, PromptLogprobs):
+                        prompt_logprobs += event.logprobs
         finally:
             stream.close()
         branches = tuple(_branch(tokens[index], finished[index]) for index in sorted(finished))
-        return cls(branches=branches, seed=stream.seed, n_prompt=stream.n_prompt)
+        return cls(branches=branches, seed=stream.seed, n_prompt=stream.n_prompt, prompt_logprobs=tuple(prompt_logprobs))
 
 
 def _branch(tokens: Sequence[Token], finished: Finished) -> Branch:
@@ -94,4 +104,5 @@ def _branch(tokens: Sequence[Token], finished: Finished) -> Branch:
         stop=finished.stop,
         usage=finished.usage,
         logprobs=tuple(token.logprobs for token in tokens if token.logprobs is not None),
+        truncated=finished.truncated,
     )

@@ -4,9 +4,10 @@ import textwrap
 from collections.abc import Collection, Iterable
 
 from weft.accepted import ACCEPTED, Meaning
-from weft.command_line import COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION, known
+from weft.command_line import COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION
 from weft.flags import Flag
 from weft.settings import table
+from weft.spellings import known
 
 __all__ = ["completion_script", "help_text"]
 

@@ -105,21 +105,26 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     context_shift: bool = False
     """Where the context is full: drops the middle, computes what follows again and goes on, instead of ending."""
     n_keep: int | None = 0
-    """Tokens of the beginning that a shift keeps; None keeps the whole prompt."""
+    """Tokens of the beginning that a shift keeps, besides the one that begins every text where the vocabulary asks for it, but
+    never the last four of a context; None keeps the whole prompt."""
     n_discard: int = 0
-    """Tokens that a shift drops; 0 is half of those that it may drop."""
+    """Tokens that a shift drops after these; 0 is half of them."""
     max_predict_ms: float | None = None
-    """Ends a completion that has drawn tokens for so many milliseconds, once it has reached a new line."""
+    """Ends a completion with the first new line that it shows later than so many milliseconds after its first token."""
     n_indent: int = 0
-    """Ends a completion at a line, after its first, that is indented by fewer white-space characters than this; 0 is off."""
+    """Ends a completion at a line, after its first, that is indented by fewer spaces and tabs than this; 0 is off. The rule is
+    llama-server's: an empty line ends it too, and the text ends with the indentation."""
     use_cache: bool = True
     """Whether what is cached of the prompt is used; otherwise all of it is computed."""
     prompt_logprobs: int | None = None
-    """Reports the log-probabilities of the prompt's tokens and of this many likely ones in the place of each, 0 to 1,000."""
+    """Reports the log-probabilities of the prompt's tokens and of this many most likely ones in the place of each, 0 to 1,000: as
+    `PromptLogprobs`, before the first token. All of the prompt is computed for it."""
     report_progress: bool = False
-    """Whether the stream tells how far the prompt is computed."""
+    """Whether the stream tells how far the prompt is computed: as `Progress`."""
     snapshots_at: Sequence[int] = ()
-    """Where, in tokens of the prompt, a model whose memory cannot be cut keeps a snapshot besides at its end, in order."""
+    """Where, in tokens of the prompt, a model whose memory cannot be cut keeps a snapshot besides at its end; in order, at most
+    16. A later prompt that has only the tokens up to there goes on from it. Other models need none: see
+    `Limits.forks_anywhere`."""
     slot: int | None = None
     """The slot that branch 0 takes where that one is free, from 0; None leaves the choice to the engine."""
 

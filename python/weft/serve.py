@@ -116,9 +116,7 @@ def _supervise(settings: Settings, places: Sequence[_Place], config: dict[str, A
     if settings.model is None:
         logger.info("serving the demo model, %s; give another with -m", Path(DEMO_MODEL).name)
     ours, workers = Pipe()
-    server = _Server(
-        "weft", interface=Interfaces.ASGI, workers_kill_timeout=KILL_AFTER_S, **places[0].granian(settings, config)
-    )
+    server = _Server("weft", interface=Interfaces.ASGI, workers_kill_timeout=KILL_AFTER_S, **places[0].granian(settings, config))
     server.line = ours
     server.is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     supervision = _Supervision(server)
@@ -300,5 +298,3 @@ def _stop_when_told(line: Connection, app: Application, loop: asyncio.AbstractEv
     asyncio.run_coroutine_threadsafe(app.service.stop_engine(), loop)
     if line not in ready:
         os.kill(os.getpid(), signal.SIGTERM)
-
-

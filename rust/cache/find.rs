@@ -131,7 +131,8 @@ impl KvCache {
         matched.source = holds.and_then(|id| self.tree.holders(id).next());
         let in_tails = self.in_tails(wanted, walk).map(|(id, n)| (id, n.min(wanted.at_most))).max_by_key(|&(_, n)| n);
         match in_tails {
-            Some((id, n)) if n > matched.n_tokens() => Match { source: Some(id), n_pool: n, ..Match::default() },
+            // Of two that are as long, the one in the pool: it is forked, with nothing to restore.
+            Some((id, n)) if n >= matched.n_tokens() => Match { source: Some(id), n_pool: n, ..Match::default() },
             _ => matched,
         }
     }
@@ -206,6 +207,7 @@ impl KvCache {
             }
             Some(Match { restores: vec![part_of(node.stored?, &self.store, 0..end)], logits, ..Match::default() })
         });
-        in_tails.into_iter().chain(in_tree).max_by_key(Match::n_tokens)
+        // Of two that are as long, the last one is taken: that in the pool is forked, with nothing to restore.
+        in_tree.into_iter().chain(in_tails).max_by_key(Match::n_tokens)
     }
 }

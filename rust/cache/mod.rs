@@ -311,7 +311,8 @@ impl KvCache {
         }
     }
 
-    /// The pinned path of `id` is forgotten, since what it holds is unknown.
+    /// The pinned path of `id` is forgotten, since what its sequence computed is unknown. A pinned prefix that nobody else holds was
+    /// there before, and stays.
     pub fn forget(&mut self, id: SequenceId) {
         let path = self.path_mut(id);
         debug_assert!(path.is_pinned, "what nobody runs on is not forgotten");
@@ -322,7 +323,10 @@ impl KvCache {
             self.cells.unpin(cell);
         }
         self.tree.change_upwards(tip, |node| node.n_running -= 1);
-        self.drop_path(id);
+        match self.end_of_pin(tip) {
+            Some(node) => self.keep_up_to(id, node),
+            None => self.drop_path(id),
+        }
     }
 
     /// What the model's memory must do since the last call, in order.

@@ -118,6 +118,21 @@ impl KvCache {
         self.ops.push(CacheOp::Drop(id));
     }
 
+    /// Of the idle path of `id`, with its tail, only what is before the end of `node` is left.
+    pub(super) fn keep_up_to(&mut self, id: SequenceId, node: NodeId) {
+        let (tip, end) = (self.path(id).tip, self.tree.node(node).end());
+        self.path_mut(id).tail.clear();
+        if node != tip {
+            self.add_tip(node, id);
+            self.path_mut(id).tip = node;
+            self.remove_tip(tip, id);
+        }
+        for cell in self.path_mut(id).cells.split_off(end as usize) {
+            self.cells.release(cell);
+        }
+        self.ops.push(CacheOp::Truncate(id, end));
+    }
+
     /// Takes out `node` and what is above it, as far as they hold nothing, and joins what was cut for no more reason.
     pub(super) fn prune(&mut self, node: NodeId) {
         let mut at = node;

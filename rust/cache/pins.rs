@@ -88,6 +88,16 @@ impl KvCache {
         }
     }
 
+    /// The last node above `tip` that a pin needs and only the path that ends at `tip` has.
+    pub(super) fn end_of_pin(&self, tip: NodeId) -> Option<NodeId> {
+        let is_needed = |&at: &NodeId| {
+            let node = self.tree.node(at);
+            node.parent.is_some() && node.n_pins > 0 && node.n_holders == 1 && node.stored.is_none()
+        };
+        // What others keep of a longer path is not what they see at its end.
+        (self.memory.forks == Forks::Anywhere).then(|| self.tree.upwards(tip).find(is_needed)).flatten()
+    }
+
     /// A pinned prefix that contains `node` could not be saved: what the idle path of `id` holds of it stays in the pool, as it
     /// would without a store. `false` where that leaves too little to others, or another path holds it.
     pub(super) fn hold(&mut self, id: SequenceId, node: NodeId) -> bool {

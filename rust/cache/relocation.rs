@@ -53,10 +53,11 @@ impl KvCache {
             for pin in self.pins.values_mut().filter(|pin| pin.holder == Some(id)) {
                 pin.holder = None;
             }
-            match &self.paths[usize::from(id.0)] {
-                Some(path) if path.is_pinned => self.forget(id),
-                Some(_) => self.drop_path(id),
-                None => {}
+            if self.paths[usize::from(id.0)].as_ref().is_some_and(|path| path.is_pinned) {
+                self.forget(id);
+            }
+            if self.paths[usize::from(id.0)].is_some() {
+                self.drop_path(id);
             }
         }
     }

@@ -114,8 +114,12 @@ impl Sequence {
         is_first
     }
 
-    /// Of what it found, only `n_cached` tokens could be used; returns how many of its prompt it lost by that.
+    /// Of what it found, only `n_cached` tokens could be used; returns how many of its prompt it lost by that. Once it has drawn, what
+    /// it finds is its own.
     pub(crate) fn lower_n_cached(&mut self, n_cached: u32) -> u32 {
+        if self.n_predicted > 0 {
+            return 0;
+        }
         let found = self.n_cached.unwrap_or(0);
         self.n_cached = Some(found.min(n_cached));
         found.saturating_sub(n_cached)
@@ -123,7 +127,11 @@ impl Sequence {
 
     /// Chooses the next token from the `logits` after its last one, on whichever thread; [`Sequence::show`] says which.
     pub(crate) fn choose(&mut self, logits: &[f32]) {
-        let Some(token) = self.draw(logits).or(self.end_token) else {
+        let drawn = match &mut self.constraint {
+            None => Some(self.sampler.sample(logits)),
+            Some(constraint) => sampling::draw_allowed(&mut self.sampler, &mut **constraint, logits),
+        };
+        let Some(token) = drawn.or(self.end_token) else {
             self.is_stuck = true;
             return;
         };
@@ -138,26 +146,6 @@ impl Sequence {
         self.n_predicted += 1;
         self.sampler.accept(token);
         self.chosen = Some(Chosen { token, logprobs });
-    }
-
-    /// Draws a token that the constraint allows; `None` where there is none.
-    ///
-    /// As in llama-server, one is drawn freely at first. Most are allowed, and to ask about one costs little. Only where it is not,
-    /// another is drawn of those that are, with the generator's next number.
-    fn draw(&mut self, logits: &[f32]) -> Option<Token> {
-        let mut token = self.sampler.sample(logits);
-        let Some(constraint) = &mut self.constraint else { return Some(token) };
-        if !constraint.allows(token) {
-            let mut allowed = logits.to_vec();
-            constraint.mask(&mut allowed);
-            token = self.sampler.sample(&allowed);
-            // Where nothing can be drawn, a sampler takes what it likes.
-            if !constraint.allows(token) {
-                return None;
-            }
-        }
-        constraint.accept(token);
-        Some(token)
     }
 
     /// Turns the token that was chosen before `now` into text, and says whether that ends it. `None` where none was chosen since the

@@ -11,7 +11,8 @@
 //! - A token that is named by its id must be in the vocabulary.
 //! - Sizes are bounded: [`MAX_BYTES`], [`MAX_ELEMENTS`], [`MAX_DEPTH`].
 //! - A grammar that reads one text in millions of ways is given up: nothing is allowed any more.
-//! - A text does not end inside of a character, and `[^é]` allows the first byte of another character that begins like é.
+//! - Bytes that are not in UTF-8 are never allowed. A text does not end inside of a character, and `[^é]` allows the first byte of
+//!   another character that begins like é.
 //! - Token ids (`<[7]>`) are only looked at where a token begins.
 
 mod alphabet;

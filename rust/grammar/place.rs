@@ -21,7 +21,7 @@ impl Flaw {
     /// A flaw of `text` at the byte `at`.
     pub(super) fn new(text: &str, at: usize, message: impl Into<String>) -> Self {
         let before = &text.as_bytes()[..at.min(text.len())];
-        let n_lines = before.iter().filter(|&&byte| byte == b'\n').count();
+        let n_lines = before.split(|&byte| byte == b'\n').count() - 1;
         let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         // The bytes that continue a character are no column of their own.
         let n_chars = before[line_start..].iter().filter(|&&byte| byte & 0xC0 != 0x80).count();

@@ -325,21 +325,19 @@ impl<'a> Reader<'a> {
     }
 
     fn name(&mut self) -> Result<&'a str, Refusal> {
-        let rest = &self.text[self.at..];
-        let length = rest.bytes().position(|byte| !is_word(byte)).unwrap_or(rest.len());
+        let (start, length) = (self.at, self.length_of(is_word));
         if length == 0 {
-            return refuse(self.at, format!("expected the name of a rule, found {}", self.found()));
+            return refuse(start, format!("expected the name of a rule, found {}", self.found()));
         }
         self.at += length;
-        Ok(&rest[..length])
+        Ok(&self.text[start..self.at])
     }
 
     /// Digits; so many that they fit no integer are the largest one.
     fn number(&mut self) -> Option<usize> {
-        let rest = &self.text[self.at..];
-        let length = rest.bytes().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+        let (start, length) = (self.at, self.length_of(|byte| byte.is_ascii_digit()));
         self.at += length;
-        (length > 0).then(|| rest[..length].parse().unwrap_or(usize::MAX))
+        (length > 0).then(|| self.text[start..self.at].parse().unwrap_or(usize::MAX))
     }
 
     fn id_of(&mut self, name: &'a str, at: usize) -> RuleId {
@@ -355,6 +353,12 @@ impl<'a> Reader<'a> {
         self.rules.push(None);
         self.names.push((name, at));
         u32::try_from(self.rules.len() - 1).expect("a grammar's size is bounded")
+    }
+
+    /// How many bytes follow of which `is_part` is true.
+    fn length_of(&self, is_part: impl Fn(u8) -> bool) -> usize {
+        let rest = &self.text.as_bytes()[self.at..];
+        rest.iter().position(|&byte| !is_part(byte)).unwrap_or(rest.len())
     }
 
     fn peek(&self) -> Option<u8> {
@@ -386,11 +390,10 @@ impl<'a> Reader<'a> {
 
     /// Skips blanks and a comment.
     fn skip_blanks(&mut self) {
-        let rest = &self.text.as_bytes()[self.at..];
-        let n_blanks = rest.iter().position(|byte| !matches!(byte, b' ' | b'\t')).unwrap_or(rest.len());
-        let is_comment = rest.get(n_blanks) == Some(&b'#');
-        let end = rest.iter().position(|byte| matches!(byte, b'\r' | b'\n')).unwrap_or(rest.len());
-        self.at += if is_comment { end } else { n_blanks };
+        self.at += self.length_of(|byte| matches!(byte, b' ' | b'\t'));
+        if self.peek() == Some(b'#') {
+            self.at += self.length_of(|byte| !matches!(byte, b'\r' | b'\n'));
+        }
     }
 }
 

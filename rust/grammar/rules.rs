@@ -110,6 +110,14 @@ impl Rules {
     }
 }
 
+/// How far a search has come with a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    New,
+    Open,
+    Done,
+}
+
 /// A rule that begins with itself, perhaps by way of other rules, as llama.cpp finds them: it looks past a rule that has an empty
 /// alternative, but not past one that is empty only because all the rules that it names are.
 pub(super) fn left_recursive(rules: &[Alternatives]) -> Option<RuleId> {
@@ -127,12 +135,6 @@ pub(super) fn left_recursive(rules: &[Alternatives]) -> Option<RuleId> {
         }
         starts
     };
-    #[derive(Clone, Copy, PartialEq)]
-    enum Mark {
-        New,
-        Open,
-        Done,
-    }
     let mut marks = vec![Mark::New; rules.len()];
     // Not a recursive function: a grammar may have a chain of hundred thousand rules.
     let mut open: Vec<(RuleId, Vec<RuleId>)> = Vec::new();

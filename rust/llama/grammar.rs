@@ -115,7 +115,7 @@ fn convert(schema: &str, patterns: &[Pattern]) -> std::result::Result<String, Fl
     llama_cpp_2::json_schema_to_grammar(schema).map_err(|_| {
         // llama.cpp says no more than that it could not: a pattern that it cannot convert on its own is the reason.
         let is_broken = |pattern: &&Pattern| {
-            let text: String = pattern.text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+            let text = pattern.text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<Vec<_>>().concat();
             llama_cpp_2::json_schema_to_grammar(&format!("{{\"type\":\"string\",\"pattern\":\"{text}\"}}")).is_err()
         };
         patterns.iter().find(is_broken).map_or_else(|| Flaw::of_whole("llama.cpp makes no grammar of it"), |it| it.flaw(schema))

@@ -95,7 +95,7 @@ impl LlamaRunner {
         tracing::debug!("the memory: {memory:?}");
         let n_threads = config.n_threads.unwrap_or_else(threads::n_cores);
         let lexicon = lexicon::lexicon(&model);
-        Ok(Self { context, model, lexicon, n_threads, memory, spare, layout })
+        Ok(Self { context, model, n_threads, memory, spare, lexicon, layout })
     }
 
     /// Whether the first `n_tokens` of `id` are there as far as the next token looks back.

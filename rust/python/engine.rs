@@ -21,7 +21,7 @@ use super::tune::PyChoice;
 use crate::config::{Choice, EngineConfig, Limits};
 use crate::engine::{Bell, Completions, Engine};
 use crate::llama::{Model, Settled};
-use crate::request::{Prompt, Request, Task, Token};
+use crate::request::{ContextShift, Prompt, Request, Task, Token};
 
 /// `weft._native.Engine`.
 #[pyclass(frozen, module = "weft._native", name = "Engine")]
@@ -71,6 +71,13 @@ impl Drop for PyEngine {
         // The last handle waits for the worker's running step; other Python threads need not.
         Python::attach(|py| py.detach(|| drop(handle)));
     }
+}
+
+/// The same shift, which keeps the token that begins every text besides, as llama-server does: the vocabulary knows whether there is
+/// one.
+fn keeping_the_opening(shift: ContextShift, model: &Model) -> ContextShift {
+    let opens = model.bos_token().is_some_and(|bos| model.tokenize(b"", true, true).first() == Some(&bos));
+    ContextShift { n_keep: shift.n_keep.map(|n| n.saturating_add(opens.into())), ..shift }
 }
 
 #[pymethods]
@@ -148,7 +155,8 @@ impl PyEngine {
                 Some(HeldTo::Grammar(text)) => Some(model.grammar(&text)?),
                 Some(HeldTo::JsonSchema(text)) => Some(model.json_schema(&text)?),
             };
-            Ok(Request { prompt, constraint, ..request })
+            let context_shift = request.context_shift.map(|shift| keeping_the_opening(shift, model));
+            Ok(Request { prompt, constraint, context_shift, ..request })
         })
     }
 

@@ -135,7 +135,7 @@ pub struct PinnedPrefix {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ContextShift {
     /// So many tokens of the beginning are kept, but never the last four that the context holds; `None` keeps the whole prompt. A
-    /// token that begins every text is one of them: llama-server keeps it besides.
+    /// token that begins every text is one of them, since only the vocabulary knows of it: whoever counts as llama-server does adds it.
     pub n_keep: Option<u32>,
     /// So many of the computed tokens after them are dropped, but never all; 0 drops half of those.
     pub n_discard: u32,

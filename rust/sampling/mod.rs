@@ -7,6 +7,7 @@ mod adaptive;
 mod breakers;
 pub(crate) mod candidates;
 pub(crate) mod chain;
+mod constrained;
 mod draw;
 mod dry;
 mod filters;
@@ -27,6 +28,7 @@ mod top_n_sigma;
 mod typical;
 mod xtc;
 
+pub(crate) use constrained::draw_allowed;
 pub use lexicon::{Lexicon, Vocabulary};
 pub use logprobs::logprobs;
 pub use threads::Threads;

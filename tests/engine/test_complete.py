@@ -89,3 +89,13 @@ async def test_the_metadata_names_the_model(engine: weft.Engine) -> None:
     assert model.n_vocab == 2048
     assert model.path == weft.DEMO_MODEL
     assert model.size_bytes > model.n_params > 0
+
+
+async def test_a_stream_and_the_slot_that_it_runs_in_name_the_same_request(engine: weft.Engine) -> None:
+    before = engine.generate("A fox", max_tokens=0)
+    stream = engine.generate("A fox", ignore_eos=True)
+    event = await anext(stream)
+    assert isinstance(event, Token)
+    assert stream.request_id == before.request_id + 1
+    assert engine.slots[event.slot].request_id == stream.request_id
+    stream.close()

@@ -263,6 +263,21 @@ async def test_what_is_pinned_is_never_computed_again(case: Case, tiny_models: M
         assert await engine.unpin(prefix)
 
 
+@each_kind
+async def test_an_edited_last_turn_computes_only_from_the_end_of_the_turn_before(case: Case, tiny_models: Models) -> None:
+    turns = [*text_of(120, "first turn"), *text_of(40, "second turn")]
+    async with running(tiny_models, case) as engine, alone(tiny_models, case) as reference:
+        assert engine.limits.forks_anywhere == (case.kind == "attention")
+        request = weft.Request(prompt=[*turns, *text_of(30, "last turn")], snapshots_at=[120, 160])
+        await engine.complete(request, **greedy(4))
+        for kept, name in ((160, "edited"), (120, "edited before"), (160, "edited again")):
+            edited = [*turns[:kept], *text_of(25, name)]
+            [branch] = (await engine.complete(edited, **greedy(12))).branches
+            # A window goes on from where it still holds what it sees.
+            assert branch.usage.n_computed == 25 or case.kind == "window"
+            await reference.check(edited, branch, (0, 11))
+
+
 @each_case
 async def test_a_saved_prefix_is_loaded_by_another_engine(case: Case, tiny_models: Models, tmp_path: Path) -> None:
     prompt, path = text_of(90, "saved"), tmp_path / "prefix.weft"
@@ -312,6 +327,40 @@ async def test_a_window_whose_cells_were_used_again_is_a_miss(tiny_models: Model
         [hit] = (await engine.complete(end, **greedy(20, slot=2))).branches
         assert hit.usage.n_cached == 102
         await reference.check(end, hit, (0, 19))
+
+
+@each_kind
+async def test_a_context_is_shifted(case: Case, tiny_models: Models) -> None:
+    prompt = text_of(90, "shifted")
+    async with running(tiny_models, case, slots=2, ctx_size=256) as engine, alone(tiny_models, case) as reference:
+        request = weft.Request(prompt=prompt, context_shift=True, n_keep=20)
+        n_keep = 20 + len(engine.tokenize(""))
+        answer = await engine.complete(request, **hot(400, n=2))
+        assert answer.n_computed == 90
+        for branch in answer.branches:
+            context = list(prompt)
+            for place, token in enumerate(branch.tokens):
+                if len(context) == 256:
+                    del context[n_keep : n_keep + (255 - n_keep) // 2]
+                if place in (0, 165, 166, 167, 399):
+                    difference = await reference.difference(context, branch.logprobs[place])
+                    assert difference < case.tolerance, f"{case}, token {place}"
+                context.append(token)
+            assert (branch.truncated, branch.usage.n_held) == (True, len(context) - 1)
+
+
+@each_case
+async def test_log_probabilities_of_a_prompt_are_those_of_generation(case: Case, tiny_models: Models) -> None:
+    prompt = text_of(100, "told")
+    async with running(tiny_models, case) as engine, alone(tiny_models, case) as reference:
+        await engine.complete(prompt, **greedy(1))
+        answer = await engine.complete(prompt, max_tokens=1, prompt_logprobs=20)
+        assert answer.n_computed == len(answer.prompt_logprobs) == 100
+        for place in (1, 2, 50, 64, 65, 99):
+            logprobs = answer.prompt_logprobs[place]
+            assert logprobs is not None
+            assert logprobs.chosen.token == prompt[place]
+            assert await reference.difference(prompt[:place], logprobs) < case.tolerance, f"{case}, token {place}"
 
 
 @pytest.mark.parametrize("cache_ram", [0, None], ids=["no store", "a store"])

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 import weft
-from tests.helpers import How, branches, prompt_of
+from tests.helpers import How, branches, collect, prompt_of
 from weft import Finished
 
 
@@ -31,7 +31,7 @@ async def test_branches_draw_with_seeds_of_their_own(engine: weft.Engine) -> Non
 async def test_no_more_branches_run_than_there_are_slots(engine: weft.Engine) -> None:
     running: set[int] = set()
     n_most = 0
-    async for event in engine.generate(prompt_of(20, "slots"), n=12, max_tokens=6, ignore_eos=True):
+    for event in await collect(engine.generate(prompt_of(20, "slots"), n=12, max_tokens=6, ignore_eos=True)):
         running.add(event.index)
         n_most = max(n_most, len(running))
         if isinstance(event, Finished):

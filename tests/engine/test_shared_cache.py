@@ -3,7 +3,8 @@
 import asyncio
 
 import weft
-from tests.helpers import How, branches, is_idle, prompt_of, wait_until
+from tests.helpers import How, branches, collect, is_idle, prompt_of, wait_until
+from weft import Token
 
 
 async def test_requests_that_arrive_together_compute_their_shared_prompt_once(how: How) -> None:
@@ -111,6 +112,7 @@ async def test_what_is_being_computed_is_in_the_tree(engine: weft.Engine) -> Non
     prompt = prompt_of(30, "being computed")
     running = engine.generate(prompt, ignore_eos=True)
     event = await anext(running)
+    assert isinstance(event, Token)
     tokens = [token for node in await engine.cached() if event.slot in node.slots for token in node.tokens]
     assert tokens[:30] == prompt
     running.close()
@@ -121,10 +123,12 @@ async def test_what_is_being_computed_is_in_the_tree(engine: weft.Engine) -> Non
 async def test_the_wished_slot_is_taken_where_it_is_free(engine: weft.Engine) -> None:
     for slot in (2, 0, 3):
         stream = engine.generate(prompt_of(20, "wish"), max_tokens=2, slot=slot, ignore_eos=True)
-        assert {event.slot async for event in stream} == {slot}
+        assert {event.slot for event in await collect(stream)} == {slot}
     running = engine.generate(prompt_of(20, "wish"), slot=1, ignore_eos=True)
     await anext(running)
-    assert (await anext(engine.generate(prompt_of(20, "wish"), slot=1, max_tokens=1))).slot != 1
+    elsewhere = await anext(engine.generate(prompt_of(20, "wish"), slot=1, max_tokens=1))
+    assert isinstance(elsewhere, Token)
+    assert elsewhere.slot != 1
     running.close()
     await wait_until(lambda: is_idle(engine))
 

@@ -7,7 +7,7 @@ import pytest
 from tests.server.matchers import Json
 from weft.server.chat import builtin
 from weft.server.chat.disguise import ControlSpellings, Disguise, Stretch
-from weft.server.chat.template import ChatTemplate
+from weft.server.chat.template import ChatTemplate, TemplateError
 
 SPELLINGS = ControlSpellings(["<s>", "<|im_start|>", "<|im_end|>", "<|a|>", "|>b", "<|a", "[INST]"])
 
@@ -119,6 +119,14 @@ def test_a_vocabulary_without_control_tokens_has_nothing_to_disguise() -> None:
     assert stretches(CHATML, said("<s>"), spellings=ControlSpellings([""])) == [("<|im_start|>user\n<s><|im_end|>\n", True)]
 
 
+def test_a_chat_that_holds_every_character_for_it_is_refused() -> None:
+    every = "".join(map(chr, range(0xF0000, 0xFFFFE)))
+    assert stretches("{{ messages[0].content }}", said(every)) == [(every, True)]
+    assert stretches("{{ messages[0].content }}", said(every[:-1] + "<s>"))[-1] == ("<s>", False)
+    with pytest.raises(TemplateError, match="the messages hold every character of a plane for private use"):
+        stretches("{{ messages[0].content }}", said(every + "<s>"))
+
+
 def test_the_longest_of_a_thousand_spellings_is_found() -> None:
     spellings = ControlSpellings([f"<unused{number}>" for number in range(1000)] + ["<unused99>!"])
     assert spellings.longest_at_start("<unused99>!!") == "<unused99>!"
@@ -126,21 +134,33 @@ def test_the_longest_of_a_thousand_spellings_is_found() -> None:
     assert spellings.starts("a<unused7><unused7 <unused999>..<un") == [1, 19, 32]
 
 
-WHOLE = "{% for m in messages %}{{ m.content }}{% endfor %}"
-CUT = "{% for m in messages %}{{ m.content[1:] }}{% endfor %}"
+def test_what_a_template_compares_stays_what_it_is() -> None:
+    source = "{% for p in messages[0].content if p.type == 'text' %}{{ messages[0]['role'] }}: {{ p.text }}{% endfor %}"
+    # Names and words that templates look at end as these begin.
+    spellings = ControlSpellings(["t<a>", "r<b>"])
+    assert stretches(source, said([{"type": "text", "text": "Hi t<a>"}]), spellings=spellings) == [
+        ("user: Hi ", True),
+        ("t<a>", False),
+    ]
+
+
+TEMPLATES = [
+    ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}"),
+    ChatTemplate("{% for m in messages %}{{ m.content[1:] }}{% endfor %}"),
+]
 
 
 def test_no_chat_of_any_two_words_smuggles_a_control_token() -> None:
     draw = random.Random(6)
     words = ["ab", "a", "bb", "aab", "ba"]
-    for _ in range(1000):
+    for _ in range(2000):
         spellings = ControlSpellings(draw.sample(words, draw.randint(1, 4)))
         contents = ["".join(draw.choices("ab", k=draw.randint(0, 9))) for _ in range(draw.randint(1, 3))]
-        source = draw.choice([WHOLE, CUT])
-        disguise = Disguise(said(*contents), spellings, source)
-        text = ChatTemplate(source).render(disguise.messages, add_generation_prompt=False)
+        template = draw.choice(TEMPLATES)
+        disguise = Disguise(said(*contents), spellings, template.source)
+        text = template.render(disguise.messages, add_generation_prompt=False)
         found = disguise.stretches(text)
         assert not any(holds_spelling(stretch.text, spellings) for stretch in found if stretch.is_parsed)
-        honest = ChatTemplate(source).render(said(*contents), add_generation_prompt=False)
+        honest = template.render(said(*contents), add_generation_prompt=False)
         assert "".join([stretch.text for stretch in found]) == disguise.undo(text) == honest
         assert Stretch("", is_parsed=True) not in found

@@ -9,7 +9,7 @@ from tests.server.serving import serving
 @pytest.mark.parametrize("prefix", ["/llm/v2", "llm/v2", "/llm/v2/"])
 async def test_every_route_begins_with_the_prefix(prefix: str) -> None:
     async with serving([[token(0, "a")]], api_prefix=prefix) as client:
-        assert (await client.get("/llm/v2/health")).json() == {"status": "ok"}
+        assert (await client.get("/llm/v2/health")).json()["status"] == "ok"
         assert (await client.get("/llm/v2/")).text.startswith("<!doctype html>")
         document = (await client.get("/llm/v2/openapi.json")).json()
         assert document["servers"] == [{"url": "/llm/v2"}]

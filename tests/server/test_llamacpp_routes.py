@@ -162,6 +162,7 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
         "data": [
             {
                 "id": "storyteller",
+                "aliases": [],
                 "object": "model",
                 "created": COUNT,
                 "owned_by": "weft",
@@ -376,9 +377,9 @@ async def test_the_openapi_document_tells_every_route(client: httpx.AsyncClient)
     document = (await client.get("/openapi.json")).json()
     assert document["info"]["title"] == "Weft"
     assert set(document["paths"]) == {
-        "/completion", "/completions", "/tokenize", "/detokenize", "/health", "/v1/health", "/slots", "/props",
-        "/slots/{id_slot}", "/metrics", "/v1/completions", "/v1/models", "/v1/models/{name}", "/models", "/prefixes",
-        "/prefixes/{prefix_id}", "/cache",
+        "/completion", "/completions", "/tokenize", "/detokenize", "/apply-template", "/health", "/v1/health", "/slots", "/props",
+        "/chat/completions", "/v1/chat/completions", "/slots/{id_slot}", "/metrics", "/v1/completions",
+        "/v1/models", "/v1/models/{name}", "/models", "/prefixes", "/prefixes/{prefix_id}", "/cache",
     }  # fmt: skip
     for operations in document["paths"].values():
         for operation in operations.values():

@@ -14,10 +14,10 @@ import pytest
 from litestar.testing import AsyncTestClient
 
 import weft
-from tests.helpers import wait_until
+from tests.helpers import How, wait_until
 from tests.server.conftest import PROMPT, answers
 from tests.server.live import LiveServer, environ, free_port
-from tests.server.scripted import ScriptedEngine, connect, token
+from tests.server.scripted import connect
 from weft.cli import parse
 from weft.logs import FIELDS, JsonLines, TextLines, log_config
 from weft.server import create_app
@@ -155,19 +155,20 @@ async def test_a_request_is_one_line_with_its_tokens_and_times(caplog: pytest.Lo
     assert re.fullmatch(r"GET /no/such%0Aroute 404 \d+ ms", third.getMessage())
 
 
-async def test_a_request_whose_client_leaves_is_told_from_one_that_was_answered(caplog: pytest.LogCaptureFixture) -> None:
-    engine = ScriptedEngine([[token(0, "a")]])
-    engine.loaded.set()
-    app = create_app(engine.as_engine(), Settings(ping_s=None))
-    caplog.set_level(logging.INFO, "weft.server.request_line")
+@pytest.mark.parametrize("how", ["stream", "whole"])
+async def test_a_request_whose_client_leaves_tells_how_far_it_came(caplog: pytest.LogCaptureFixture, how: How) -> None:
+    app = create_app(weft.Engine(slots=2, ctx_size=512, kv_unified=True, threads=1), Settings(ping_s=None))
+    body = {"prompt": PROMPT, "n": 2, "ignore_eos": True, "stream": how == "stream"}
     async with AsyncTestClient(app) as client:
         await answers(client, 200)
-        await connect(app, "/completion", {"prompt": "a", "n": 2, "stream": False}, lambda _: True)
+        caplog.set_level(logging.INFO, "weft.server.request_line")
+        await connect(app, "/completion", body, lambda sent: how == "whole" or len(sent) > 3)
     [line] = [made for made in caplog.records if made.name == "weft.server.request_line"]
     fields = getattr(line, FIELDS)
-    assert (fields["status"], fields["n"], fields["n_finished"], fields["client"]) == (None, 2, 0, "-")
-    assert line.getMessage().startswith("POST /completion no answer ")
-    assert ": 0 of 2 completions, prompt 0 computed + 0 cached" in line.getMessage()
+    status, answered = (200, "200") if how == "stream" else (None, "no answer")
+    assert (fields["status"], fields["n"], fields["n_finished"], fields["client"]) == (status, 2, 0, "-")
+    assert (fields["tokens_predicted"] > 0) == (how == "stream")
+    assert re.match(rf"POST /completion {answered} \d+ ms: 0 of 2 completions, \d+ predicted", line.getMessage())
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`/metrics` is what Prometheus reads, and counts what was computed and what was shared."""
 
 import json
+import time
 from collections.abc import AsyncIterator
 
 import httpx
@@ -77,6 +78,7 @@ async def samples(client: httpx.AsyncClient) -> dict[str, float]:
 async def test_prometheus_reads_every_metric(metered: httpx.AsyncClient) -> None:
     answer = await metered.get("/metrics")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert 0 <= time.time() - int(answer.headers["process-start-time-unix"]) < 600
     families = list(text_string_to_metric_families(answer.text))
     assert {family.name: family.type for family in families} == {
         **{f"llamacpp:{name}": kind for name, kind in LLAMA_SERVERS.items()},

@@ -1,10 +1,12 @@
 """The official client against a live server."""
 
 from collections.abc import AsyncIterator
+from typing import Literal
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
+from pydantic import BaseModel
 
 from tests.helpers import wait_until
 from tests.server.conftest import PROMPT
@@ -104,6 +106,21 @@ async def test_four_answers_of_a_chat_streamed(official: openai.AsyncOpenAI) -> 
     assert roles == dict.fromkeys(range(4), "assistant")
     assert set(reasons) == {0, 1, 2, 3}
     assert usage is not None
+
+
+class Pet(BaseModel):
+    """What a chat is to answer with."""
+
+    kind: Literal["dog", "cat"]
+    age: Literal[1, 2, 3]
+
+
+async def test_a_chat_answers_with_what_a_schema_describes(official: openai.AsyncOpenAI) -> None:
+    completion = await official.chat.completions.parse(model="any", messages=MESSAGES, response_format=Pet, max_tokens=100)
+    pet = completion.choices[0].message.parsed
+    assert pet is not None
+    assert pet.kind in {"dog", "cat"}
+    assert pet.age in {1, 2, 3}
 
 
 async def test_a_chat_that_is_refused_is_the_clients_own_exception(official: openai.AsyncOpenAI) -> None:

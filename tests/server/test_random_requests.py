@@ -35,7 +35,7 @@ MESSAGES = [[{"role": "user", "content": "Tell me a story."}], [{"role": "system
 def running() -> Iterator[tuple[TestClient[Any], weft.Engine]]:
     """A server with everything switched on, whose completions are short unless they are told otherwise."""
     engine = weft.Engine(slots=4, ctx_size=512, kv_unified=True, threads=1)
-    app = create_app(engine, Settings(slots=4, metrics=True, n_predict=8))
+    app = create_app(engine, Settings(slots=4, metrics=True, props_endpoint=True, n_predict=8))
     with TestClient(app, raise_server_exceptions=False) as client:
         while client.get("/health").status_code != 200:
             pass

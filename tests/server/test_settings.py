@@ -155,7 +155,7 @@ from weft.settings import Settings
         ("--no-slots --props", {"slots_endpoint": False, "props_endpoint": True}),
         ("--slots-endpoint-disable", {"slots_endpoint": False}),
         ("--n 4", {"n": 4}),
-        ("--compat srb", {"compat": "srb", "n": 8, "port": 9090}),
+        ("--compat srb", {"compat": "srb", "port": 9090}),
         ("--compat srb --n 2 --port 80", {"compat": "srb", "n": 2, "port": 80}),
         ("--log-format json --log-file log", {"log_format": "json", "log_file": "log"}),
         ("--log-jsonl --log-disable", {"log_format": "json", "log_disable": True}),
@@ -205,7 +205,7 @@ def test_a_flag_sets_its_setting_and_no_other(arguments: str, expected: dict[str
         ({"LLAMA_API_KEY": "one"}, "--api-key two", {"api_keys": ("two",)}),
         ({"LLAMA_ARG_NO_UI": ""}, "", {"ui": False}),
         ({"LLAMA_ARG_LOG_JSONL": "1"}, "", {"log_format": "json"}),
-        ({"LLAMA_ARG_COMPAT": "srb"}, "--port 80", {"compat": "srb", "n": 8, "port": 80}),
+        ({"LLAMA_ARG_COMPAT": "srb"}, "--port 80", {"compat": "srb", "port": 80}),
         ({"LLAMA_ARG_REASONING_PRESERVE": "0"}, "", {"chat_template_kwargs": {"preserve_reasoning": False}}),
     ],
 )
@@ -275,6 +275,8 @@ def test_what_a_request_leaves_unsaid_is_the_same_over_http_and_in_process() -> 
     settings, request = Settings(), weft.Request(prompt="")
     shared = {field.name for field in fields(Settings)} & {field.name for field in msgspec.structs.fields(weft.Request)}
     assert {"temperature", "samplers", "stop", "n", "n_keep", "grammar", "dry_sequence_breakers", "logit_bias"} < shared
+    assert settings.n is None, "single-request batching has another default"
+    shared -= {"n"}
     assert {name: getattr(settings, name) for name in shared} == {name: getattr(request, name) for name in shared}
     assert settings.n_predict == request.max_tokens
     assert settings.cache_prompt == request.use_cache

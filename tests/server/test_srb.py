@@ -184,6 +184,12 @@ async def test_an_error_before_is_a_status() -> None:
         ("echo", True, False),
         ("suffix", "x", ""),
         ("best_of", 9, 1),
+        ("return_tokens", True, False),
+        ("timings_per_token", True, False),
+        ("return_progress", True, False),
+        ("post_sampling_probs", True, False),
+        ("response_fields", ["content"], []),
+        ("verbose", True, False),
         ("stream_options", {"include_usage": True}, {"include_usage": False}),
     ],
 )

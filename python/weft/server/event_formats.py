@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft import InvalidRequest
-from weft.server.body import CompletionFields
+from weft.server.body import CompletionFields, ping_s
 from weft.server.generation import Generation
 from weft.server.service import Service
 from weft.server.stream import Answer, StreamedAnswer, StreamedForm
@@ -46,4 +46,4 @@ class EventFormats:
             known = ", ".join([OPENAI, *self._formats])
             raise InvalidRequest("event_format", f"event_format is {name!r}; it must be one of {known}")
         generation = await service.submit(form.submission(data, service.settings))
-        return Answer(StreamedAnswer(generation, form.stream(generation), service.settings.ping_s))
+        return Answer(StreamedAnswer(generation, form.stream(generation), ping_s(data, service.settings)))

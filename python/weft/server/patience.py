@@ -48,7 +48,7 @@ class Patience:
             raise BodyTimeoutError(self._timeout_s) from None
         finally:
             self._waiting = None
-        if message["type"] == "http.request" and not message["more_body"]:
+        if message["type"] == "http.request" and not message.get("more_body", False):
             self._is_body_read = True
         return message  # type: ignore[return-value]
 

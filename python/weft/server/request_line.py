@@ -18,8 +18,8 @@ __all__ = ["RequestLine", "current_line"]
 
 logger = logging.getLogger(__name__)
 
-PROBES = {"/health", "/v1/health"}
-"""What is asked every few seconds for ever is logged only where everything is."""
+PROBE = "/health"
+"""Paths that end so are asked every few seconds for ever; they are logged only where everything is."""
 
 _current: ContextVar["RequestLine | None"] = ContextVar("request_line", default=None)
 
@@ -39,7 +39,7 @@ class RequestLine:
         self._method = scope["method"]
         self._path = scope["path"]
         self._client = (scope.get("client") or ("-", 0))[0]
-        self._level = logging.DEBUG if self._path in PROBES else logging.INFO
+        self._level = logging.DEBUG if self._path.endswith(PROBE) else logging.INFO
         self._began = time.monotonic()
         self._status: int | None = None
         self._n = 0
@@ -47,7 +47,10 @@ class RequestLine:
         """Prompt and branch of the first token."""
         self._first_at = 0.0
         self._last_at = 0.0
+        self._n_predicted: dict[tuple[int, int], int] = {}
+        """Tokens of each branch of each prompt so far."""
         self._usages: dict[tuple[int, int], Usage] = {}
+        """What the finished ones cost."""
 
     def __enter__(self) -> Self:
         self._previous: Previous[RequestLine | None] = _current.set(self)
@@ -77,10 +80,13 @@ class RequestLine:
         """Takes events of one prompt, as they come."""
         self._last_at = time.monotonic()
         for event in events:
-            if self._first is None and isinstance(event, Token):
-                self._first, self._first_at = (prompt, event.index), self._last_at
-            if isinstance(event, Finished):
+            if isinstance(event, Token):
+                if self._first is None:
+                    self._first, self._first_at = (prompt, event.index), self._last_at
+                self._n_predicted[prompt, event.index] = event.n_predicted
+            elif isinstance(event, Finished):
                 self._usages[prompt, event.index] = event.usage
+                self._n_predicted[prompt, event.index] = event.usage.n_predicted
 
     def _fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
@@ -95,21 +101,19 @@ class RequestLine:
 
     def _work(self) -> dict[str, Any]:
         usages = self._usages.values()
-        n_predicted = sum(usage.n_predicted for usage in usages)
-        work: dict[str, Any] = {
-            "n": self._n,
-            "n_finished": len(usages),
-            "prompt_tokens_computed": sum(usage.n_computed for usage in usages),
-            "prompt_tokens_cached": sum(usage.n_cached for usage in usages),
-            "tokens_predicted": n_predicted,
-        }
+        n_predicted = sum(self._n_predicted.values())
+        work: dict[str, Any] = {"n": self._n, "n_finished": len(usages)}
+        if usages:
+            work["prompt_tokens_computed"] = sum(usage.n_computed for usage in usages)
+            work["prompt_tokens_cached"] = sum(usage.n_cached for usage in usages)
+        if (first := self._usages.get(self._first) if self._first else None) is not None:
+            waiting_ms = 1000 * (self._first_at - self._began) - first.prompt_ms
+            work |= {"queue_ms": round(max(waiting_ms, 0.0), 1), "prompt_ms": round(first.prompt_ms, 1)}
+        work["tokens_predicted"] = n_predicted
         if self._first is not None:
             writing_s = self._last_at - self._first_at
-            if (first := self._usages.get(self._first)) is not None:
-                waiting_ms = 1000 * (self._first_at - self._began) - first.prompt_ms
-                work |= {"queue_ms": round(max(waiting_ms, 0.0), 1), "prompt_ms": round(first.prompt_ms, 1)}
             # The first token of each branch is the prompt's.
-            n_steps = n_predicted - len(usages)
+            n_steps = n_predicted - len(self._n_predicted)
             work["predicted_ms"] = _ms(writing_s)
             work["tokens_per_second"] = round(n_steps / writing_s, 1) if writing_s > 0 and n_steps > 0 else 0.0
         return work
@@ -126,7 +130,8 @@ def _text(fields: dict[str, Any]) -> str:
         return text
     n, n_finished = fields["n"], fields["n_finished"]
     text += f": {n_finished} of {n} completions" if n_finished < n else f": {n} completion{'s' * (n > 1)}"
-    text += f", prompt {fields['prompt_tokens_computed']} computed + {fields['prompt_tokens_cached']} cached"
+    if "prompt_tokens_computed" in fields:
+        text += f", prompt {fields['prompt_tokens_computed']} computed + {fields['prompt_tokens_cached']} cached"
     if "prompt_ms" in fields:
         text += f" in {fields['prompt_ms']:.0f} ms after {fields['queue_ms']:.0f} ms in the queue"
     text += f", {fields['tokens_predicted']} predicted"

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -49,6 +50,8 @@ class Service:
         self.engine = engine
         self.settings = settings
         self.build = build_info()
+        self.started_s = int(time.time())
+        """When the server was started, in seconds since 1970: by it a reader of its counters knows that they began again."""
         self.chat = ChatFormat(engine, settings)
         self.slot_files = SlotFiles(engine, settings.slot_save_path)
         self.tally = Tally()

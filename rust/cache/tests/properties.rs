@@ -102,8 +102,10 @@ impl Run {
             }
             (2, Some(at)) => self.bench.end(self.running.swap_remove(at)),
             (3, Some(at)) => {
+                let n_pins = self.pins.len();
                 self.bench.cache.forget(self.running.swap_remove(at));
                 self.lose_pins();
+                assert!(self.bench.forks != Forks::Anywhere || self.pins.len() == n_pins, "what can be cut keeps its pins");
             }
             (4, Some(at)) => {
                 let id = self.running[at];
@@ -119,7 +121,8 @@ impl Run {
             }
             (5, Some(at)) if self.reserved.len() < 3 => {
                 let id = self.running.swap_remove(at);
-                self.reserved.push(self.bench.cache.reserve(id));
+                let n_kept = self.below(self.bench.cache.n_held(id) as usize + 1);
+                self.reserved.push(self.bench.cache.reserve_first(id, u32::try_from(n_kept).expect("small")));
             }
             (5..=6, _) if !self.reserved.is_empty() => {
                 let place = self.below(self.reserved.len());

@@ -5,7 +5,7 @@ use crate::request::ContextShift;
 
 /// What a sequence draws that shifts its context, and how many tokens it computes: each that it draws but the last, and again what
 /// it kept after the tokens that it dropped.
-struct Shifting {
+pub(super) struct Shifting {
     n_ctx: usize,
     n_keep: usize,
     n_discard: usize,
@@ -15,16 +15,17 @@ struct Shifting {
 }
 
 impl Shifting {
-    fn new(text: &str, n_ctx: usize, n_keep: usize, n_discard: usize) -> Self {
+    pub(super) fn new(text: &str, n_ctx: usize, n_keep: usize, n_discard: usize) -> Self {
         Self { n_ctx, n_keep, n_discard, tokens: tokens_of(text), n_again: 0, n_shifts: 0 }
     }
 
-    fn draw(&mut self, n: usize) -> Vec<Token> {
+    pub(super) fn draw(&mut self, n: usize) -> Vec<Token> {
         (0..n)
             .map(|_| {
                 if self.tokens.len() == self.n_ctx {
                     let n_left = self.n_ctx - 1 - self.n_keep;
-                    let n_dropped = if self.n_discard > 0 { self.n_discard } else { n_left / 2 };
+                    let n_wanted = if self.n_discard > 0 { self.n_discard } else { n_left / 2 };
+                    let n_dropped = n_wanted.min(n_left - 1);
                     self.tokens.drain(self.n_keep..self.n_keep + n_dropped);
                     self.n_again += n_left - n_dropped;
                     self.n_shifts += 1;

@@ -31,6 +31,20 @@ fn a_prompt_too_short_to_share_across_requests_is_still_computed_once_for_its_ow
 }
 
 #[test]
+fn what_was_asked_before_and_has_left_the_pool_is_computed_once_again_and_not_by_each_branch() {
+    for n_prompt in [8, 200] {
+        let (engine, _) = start_stored(8, 4096);
+        let again = || n_computed(&run(&engine, drawn(&prompt(1, n_prompt), 8, 10)));
+        assert_eq!(again(), [u32::try_from(n_prompt).unwrap(), 0, 0, 0, 0, 0, 0, 0]);
+        for _ in 0..2 {
+            wait_until(&engine, |stats| stats.n_cells_used == 0);
+            let expected = if n_prompt == 8 { 8 } else { 1 };
+            assert_eq!(again(), [expected, 0, 0, 0, 0, 0, 0, 0], "a prompt of {n_prompt}");
+        }
+    }
+}
+
+#[test]
 fn each_branch_draws_from_its_own_seed() {
     let (engine, _) = start(limits(8, 4096));
     let mut request = drawn(&prompt(1, 50), 4, 20);

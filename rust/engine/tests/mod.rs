@@ -9,6 +9,7 @@ mod many_completions;
 mod pins;
 mod pressure;
 mod prompt_events;
+mod random_fields;
 mod sharing;
 mod slots;
 mod snapshots;

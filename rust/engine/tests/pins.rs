@@ -99,6 +99,21 @@ fn without_a_store_the_pins_of_states_take_half_of_the_sequence_ids() {
 }
 
 #[test]
+fn a_pinned_prefix_outlives_the_failure_of_the_only_sequence_that_holds_it() {
+    let (engine, control) = start_stored(MEMORY);
+    let pinned = prompt(1, 200);
+    pin(&engine, &pinned).unwrap();
+    control.allow(Some(0));
+    let running = engine.submit(greedy(&format!("{pinned}{}", prompt(2, 50)), 50), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_predicted > 0);
+    control.fail(Some(crate::fake_runner::Failing::All));
+    control.allow(None);
+    assert!(matches!(collect(running), Err(Error::Decode { .. })));
+    control.fail(None);
+    assert_eq!(n_computed_after(&engine, &control, &pinned), 20);
+}
+
+#[test]
 fn what_was_pinned_for_a_reader_who_has_gone_is_not_pinned() {
     let (engine, _) = start_stored(MEMORY);
     let request = Request::for_task(Prompt::from_tokens(tokens_of(&prompt(1, 100))), Task::Pin);

@@ -11,11 +11,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from weft.server.chat.template import Message
+from weft.server.chat.template import Message, TemplateError
 
 __all__ = ["ControlSpellings", "Disguise", "Stretch"]
 
+_NOTHING = r"(?!)"
+"""A regular expression that fits nowhere."""
+
 _PRIVATE_USE = range(0xF0000, 0xFFFFE)
+
+_FIELDS = frozenset(
+    ("role", "content", "type", "text", "reasoning_content", "name", "tool_calls", "tool_call_id", "id", "function", "arguments")
+)
+"""Names that templates look up. Others are part of what is said: those of a tool's arguments."""
+
+_STAND_IN = re.compile("[\U000f0000-\U000ffffd]")
 
 
 class Stretch(NamedTuple):
@@ -31,17 +41,18 @@ class ControlSpellings:
 
     def __init__(self, spellings: Iterable[str]) -> None:
         words = sorted({spelling for spelling in spellings if spelling})
-        trie = _trie(words) or r"(?!)"
-        self._spelling = re.compile(trie)
-        # Looks ahead, because one spelling may begin within another.
-        self._start = re.compile(f"(?={trie})")
+        self._spelling = re.compile(_trie(words) or _NOTHING)
+        # Few characters begin a spelling, and are found fast; one spelling may begin within another.
+        firsts = sorted({word[0] for word in words})
+        self._first = re.compile("|".join(map(re.escape, firsts)) or _NOTHING)
         self._beginnings = {word[:length] for word in words for length in range(1, len(word))}
         self.n_longest = max(map(len, words), default=0)
         """Characters of the longest one."""
 
     def starts(self, text: str) -> list[int]:
         """Where spellings begin in a text, also those that end in what may follow it."""
-        whole = {match.start() for match in self._start.finditer(text)}
+        firsts = (match.start() for match in self._first.finditer(text))
+        whole = {start for start in firsts if self._spelling.match(text, start)}
         tail = range(max(len(text) - self.n_longest + 1, 0), len(text))
         return sorted(whole.union(start for start in tail if text[start:] in self._beginnings))
 
@@ -79,9 +90,13 @@ class Disguise:
     """One disguise of the messages of one chat."""
 
     def __init__(self, messages: Sequence[Message], spellings: ControlSpellings, template: str) -> None:
-        """Disguises messages for a template."""
+        """Disguises messages for a template.
+
+        Raises:
+            TemplateError: the messages leave no character for it.
+        """
         self._spellings = spellings
-        said = [text for message in messages for text in _said(_quotable(message))]
+        said = [text for message in messages for text in _said(message)]
         begun = [spellings.starts(text) for text in said]
         characters = {text[start] for text, starts in zip(said, begun, strict=True) for start in starts}
         stand_ins = _choose(characters, [template, *said])
@@ -90,7 +105,7 @@ class Disguise:
         """The messages, disguised."""
         if stand_ins:
             told = (_exchanged(text, starts, stand_ins) for text, starts in zip(said, begun, strict=True))
-            self.messages = [{"role": message["role"], **_retold(_quotable(message), told)} for message in messages]
+            self.messages = [_retold(message, told) for message in messages]
 
     def undo(self, text: str) -> str:
         """A rendered text as it would be without the disguise."""
@@ -115,9 +130,17 @@ class Disguise:
 
 
 def _choose(characters: set[str], texts: Sequence[str]) -> dict[str, str]:
-    """A stand-in for each of some characters, which is in none of the texts."""
-    free = (candidate for code in _PRIVATE_USE if not any((candidate := chr(code)) in text for text in texts))
-    return {character: next(free) for character in sorted(characters)}
+    """A stand-in for each of some characters, which is in none of the texts.
+
+    Raises:
+        TemplateError: the texts hold every character there is for this.
+    """
+    used = {character for text in texts for character in _STAND_IN.findall(text)} if characters else set()
+    free = (chr(code) for code in _PRIVATE_USE if chr(code) not in used)
+    chosen = dict(zip(sorted(characters), free, strict=False))
+    if len(chosen) < len(characters):
+        raise TemplateError("the messages hold every character of a plane for private use; leave one for us")
+    return chosen
 
 
 def _exchanged(text: str, starts: Sequence[int], stand_ins: Mapping[str, str]) -> str:
@@ -127,13 +150,13 @@ def _exchanged(text: str, starts: Sequence[int], stand_ins: Mapping[str, str]) -
     return "".join(characters)
 
 
-def _quotable(message: Message) -> Message:
-    """All but the role, which templates compare. It is a word, and so spells no control token."""
-    return {name: value for name, value in message.items() if name != "role"}
+def _is_compared(name: str, value: object) -> bool:
+    """Whether a value is a word that templates compare and do not quote. Words spell no control token."""
+    return name in ("role", "type") and isinstance(value, str) and re.fullmatch(r"[\w-]*", value) is not None
 
 
 def _said(value: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON)
-    """Every text in a value, in order."""
+    """Every text in a value that may be quoted, in order."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -141,8 +164,10 @@ def _said(value: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON)
             yield from _said(item)
     elif isinstance(value, dict):
         for name, item in value.items():
-            yield name
-            yield from _said(item)
+            if name not in _FIELDS:
+                yield name
+            if not _is_compared(name, item):
+                yield from _said(item)
 
 
 def _retold(value: Any, told: Iterator[str]) -> Any:  # noqa: ANN401 (any JSON)
@@ -152,6 +177,9 @@ def _retold(value: Any, told: Iterator[str]) -> Any:  # noqa: ANN401 (any JSON)
     if isinstance(value, list):
         return [_retold(item, told) for item in value]
     if isinstance(value, dict):
-        # The name comes first here too.
-        return {_retold(name, told): _retold(item, told) for name, item in value.items()}
+        retold = {}
+        for name, item in value.items():
+            shown = name if name in _FIELDS else next(told)
+            retold[shown] = item if _is_compared(name, item) else _retold(item, told)
+        return retold
     return value

@@ -208,7 +208,10 @@ class ChatFormat:
 
 def size_of_chat(data: ChatFields) -> int:
     """Characters of the messages: what it costs to render and tokenize them follows this."""
-    return sum(len(content_text(message.content)) + len(message.reasoning_content or "") for message in data.messages or [])
+    return sum(
+        len(content_text(message.content)) + len(message.reasoning_content or "") + len(str(message.tool_calls or ""))
+        for message in data.messages or []
+    )
 
 
 def _quoted(message: ChatMessage) -> Message:

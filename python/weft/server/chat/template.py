@@ -42,8 +42,9 @@ class ChatTemplate:
             self._template = sandbox.compile_template(source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"the chat template is wrong in line {error.lineno}: {error.message}") from error
-        except RecursionError as error:
-            raise TemplateError("the chat template is nested too deep") from error
+        except (RecursionError, SyntaxError, MemoryError) as error:
+            # Of the Python that Jinja makes of it.
+            raise TemplateError(f"the chat template is nested too deep: {error}") from error
         as_text, as_parts = _said(_SAID), _said([{"type": "text", "text": _SAID}])
         self.takes_parts = self._shows(_SAID, as_parts) and not self._shows_raw(as_parts)
         """Whether the content of a message may be a list of parts."""

@@ -140,7 +140,8 @@ async def prometheus_metrics(service: Here) -> Response[str]:
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
     families = metrics.families(service.engine.stats(), service.tally)
-    return Response(prometheus.write(families), media_type=prometheus.CONTENT_TYPE)
+    started = {"process-start-time-unix": str(service.started_s)}
+    return Response(prometheus.write(families), media_type=prometheus.CONTENT_TYPE, headers=started)
 
 
 @get("/props", responses=ERRORS)

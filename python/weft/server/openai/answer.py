@@ -10,15 +10,13 @@ from weft import Finished, Logprobs, Progress, Token
 from weft import Usage as BranchUsage
 from weft.server.body import CompletionFields
 from weft.server.generation import Generation
-from weft.server.openai.schemas import PromptTokensDetails, StreamOptions, Usage
+from weft.server.openai.schemas import PromptTokensDetails, StreamOptions, TokenProbability, Usage
 from weft.server.report import (
     Branches,
     CompletionResult,
     PromptProgress,
     Running,
     Timings,
-    TokenLogprobs,
-    TokenProbs,
     completion_probability,
     token_logprobs,
     token_probs,
@@ -67,10 +65,10 @@ class Answered:
         """Takes the end of a branch."""
         self._usages[prompt].append(finished.usage)
 
-    def token(self, drawn: Logprobs) -> TokenLogprobs | TokenProbs:
+    def token(self, drawn: Logprobs) -> TokenProbability:
         """A drawn token with what the body wants to know of its probability."""
         tell = token_probs if self._post_sampling else token_logprobs
-        return tell(drawn, with_top=self.with_top)
+        return TokenProbability(**msgspec.structs.asdict(tell(drawn, with_top=self.with_top)))
 
     def timings(self, prompt: int, token: Token) -> Timings | msgspec.UnsetType:
         """The timings up to a token that has just come, where they are wanted with each."""

@@ -3,8 +3,8 @@
 import msgspec
 
 from weft.server.chat.schemas import ChatFields
-from weft.server.openai.schemas import StreamOptions, Usage
-from weft.server.report import CompletionResult, PromptProgress, Timings, TokenLogprobs, TokenProbs
+from weft.server.openai.schemas import StreamOptions, TokenProbability, Usage
+from weft.server.report import CompletionResult, PromptProgress, Timings
 
 __all__ = ["ChatChoice", "ChatChunk", "ChatCompletion", "ChatLogprobs", "ChunkChoice", "CreateChatCompletion", "Delta", "Message"]
 
@@ -19,7 +19,7 @@ class CreateChatCompletion(ChatFields, kw_only=True):
 class ChatLogprobs(msgspec.Struct):
     """One entry for each token."""
 
-    content: list[TokenLogprobs | TokenProbs]
+    content: list[TokenProbability]
 
 
 class Message(msgspec.Struct):

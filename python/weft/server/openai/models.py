@@ -1,6 +1,7 @@
 """The one model that is served, as OpenAI and as llama-server list it."""
 
 import time
+from collections.abc import Sequence
 
 from weft import Model
 from weft.server.openai.schemas import ModelCard, ModelList, ModelMeta, ModelName
@@ -8,7 +9,7 @@ from weft.server.openai.schemas import ModelCard, ModelList, ModelMeta, ModelNam
 __all__ = ["model", "models"]
 
 
-def model(served: Model, name: str) -> ModelCard:
+def model(served: Model, name: str, aliases: Sequence[str]) -> ModelCard:
     """The one model that is served, as OpenAI describes it."""
     meta = ModelMeta(
         vocab_type=served.vocab_type,
@@ -18,13 +19,13 @@ def model(served: Model, name: str) -> ModelCard:
         n_params=served.n_params,
         size=served.size_bytes,
     )
-    return ModelCard(id=name, object="model", created=int(time.time()), owned_by="weft", meta=meta)
+    return ModelCard(id=name, aliases=list(aliases), object="model", created=int(time.time()), owned_by="weft", meta=meta)
 
 
-def models(served: Model, name: str) -> ModelList:
+def models(served: Model, name: str, aliases: Sequence[str]) -> ModelList:
     """The one model that is served, as OpenAI and as llama-server list it."""
     return ModelList(
         object="list",
-        data=[model(served, name)],
+        data=[model(served, name, aliases)],
         models=[ModelName(name=name, model=name, capabilities=["completion"], details={"format": "gguf"})],
     )

@@ -49,13 +49,13 @@ async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: 
 @get(["/v1/models", "/models"], responses=ERRORS)
 async def list_models(service: Here) -> ModelList:
     """The one model that is served."""
-    return models.models(service.engine.model, service.model_name)
+    return models.models(service.engine.model, service.model_name, service.settings.aliases)
 
 
 @get("/v1/models/{name:path}", responses=ERRORS)
 async def retrieve_model(service: Here) -> ModelCard:
     """The one model that is served, by whatever name."""
-    return models.model(service.engine.model, service.model_name)
+    return models.model(service.engine.model, service.model_name, service.settings.aliases)
 
 
 router = Router(

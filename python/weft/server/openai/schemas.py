@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from weft.server.body import CompletionFields
-from weft.server.report import CompletionResult, PromptProgress, Timings, TokenLogprobs, TokenProbs
+from weft.server.report import CompletionResult, PromptProgress, Timings, TokenLogprob, TokenProb
 
 __all__ = [
     "Choice",
@@ -19,6 +19,7 @@ __all__ = [
     "ModelName",
     "PromptTokensDetails",
     "StreamOptions",
+    "TokenProbability",
     "Usage",
 ]
 
@@ -46,6 +47,18 @@ class CreateCompletion(CompletionFields, kw_only=True):
     suffix: str | None = None
 
 
+class TokenProbability(msgspec.Struct, kw_only=True):
+    """A drawn token and what was likely in its place: logarithms, or with `post_sampling_probs` what the samplers left."""
+
+    id: int
+    token: str
+    bytes: list[int]
+    logprob: float | msgspec.UnsetType = msgspec.UNSET
+    top_logprobs: list[TokenLogprob] | msgspec.UnsetType = msgspec.UNSET
+    prob: float | msgspec.UnsetType = msgspec.UNSET
+    top_probs: list[TokenProb] | msgspec.UnsetType = msgspec.UNSET
+
+
 class Logprobs(msgspec.Struct):
     """OpenAI's lists, one entry for each token, and llama-server's `content` beside them, of the drawn ones alone.
 
@@ -57,7 +70,7 @@ class Logprobs(msgspec.Struct):
     token_logprobs: list[float | None]
     top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
-    content: list[TokenLogprobs | TokenProbs]
+    content: list[TokenProbability]
 
 
 class Choice(msgspec.Struct):
@@ -134,6 +147,8 @@ class ModelCard(msgspec.Struct):
     """OpenAI's description of a model."""
 
     id: str
+    aliases: list[str]
+    """Every name that it was given."""
     object: str
     created: int
     owned_by: str

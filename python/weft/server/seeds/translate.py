@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from weft import Finished, Token
+from weft import Finished, Progress, PromptLogprobs
 from weft.server import body, sse
-from weft.server.generation import Generation
+from weft.server.generation import Event, Generation
 from weft.server.seeds.schemas import BranchStopped, BranchText, Done, Start
 from weft.server.submission import Submission
 from weft.settings import Settings
@@ -27,8 +27,14 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "echo": lambda value: value is False,
     "logprobs": lambda _: False,
     "n_probs": lambda value: value == 0,
+    "post_sampling_probs": lambda value: value is False,
+    "response_fields": lambda value: not value,
+    "return_progress": lambda value: value is False,
+    "return_tokens": lambda value: value is False,
     "stream_options": lambda value: not value.include_usage,
     "suffix": lambda value: value == "",
+    "timings_per_token": lambda value: value is False,
+    "verbose": lambda value: value is False,
 }
 
 
@@ -53,19 +59,22 @@ class Stream:
         self._n_events: Counter[int] = Counter()
         self._is_started = False
 
-    def frames(self, prompt: int, events: Sequence[Token | Finished]) -> bytes:
+    def frames(self, prompt: int, events: Sequence[Event]) -> bytes:
         """The frames of events of one prompt, in order."""
         frames = [] if self._is_started else [sse.spaced_frame(Start(self._count))]
         self._is_started = True
-        for event in events:
-            index = prompt * self._n + event.index
-            if isinstance(event, Finished):
-                stopped = BranchStopped(index, self._n_events[index] - 1, int(event.reason in STOPPED))
-                frames.append(sse.spaced_frame(stopped))
-            elif event.text:
-                self._n_events[index] += 1
-                frames.append(sse.spaced_frame(BranchText(index, event.text)))
-        return b"".join(frames)
+        return b"".join([*frames, *(self._frame(prompt, event) for event in events)])
+
+    def _frame(self, prompt: int, event: Event) -> bytes:
+        if isinstance(event, Progress | PromptLogprobs):  # No request for these events asks for them.
+            return b""
+        index = prompt * self._n + event.index
+        if isinstance(event, Finished):
+            return sse.spaced_frame(BranchStopped(index, self._n_events[index] - 1, int(event.reason in STOPPED)))
+        if not event.text:
+            return b""
+        self._n_events[index] += 1
+        return sse.spaced_frame(BranchText(index, event.text))
 
     def end(self) -> bytes:
         """The last event."""

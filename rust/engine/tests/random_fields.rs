@@ -1,0 +1,132 @@
+//! Several clients at once, each of whose requests asks for something else.
+
+use super::context_shift::Shifting;
+use super::*;
+use crate::request::{ContextShift, Progress, PromptLogprobs};
+
+const N_CTX_SLOT: usize = 192;
+
+/// What a client draws its requests from.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    fn size(&mut self, n: usize) -> usize {
+        usize::try_from(self.below(n as u64)).unwrap()
+    }
+
+    fn number(&mut self, n: u32) -> u32 {
+        u32::try_from(self.below(n.into())).unwrap()
+    }
+
+    fn request(&mut self) -> (String, Request) {
+        let stem = prompt(self.below(3), 20 + 30 * self.size(4));
+        let text = format!("{stem}{}", prompt(self.below(4), 1 + self.size(50)));
+        let n_prompt = u32::try_from(text.len()).unwrap();
+        let mut request = greedy(&text, self.number(300));
+        request.n = 1 + self.number(3);
+        request.uses_cache = self.below(4) > 0;
+        request.reports_progress = self.below(3) == 0;
+        request.prompt_logprobs = (self.below(4) == 0).then(|| self.number(4));
+        if self.below(2) == 0 {
+            let n_keep = (self.below(4) > 0).then(|| self.number(250));
+            request.context_shift = Some(ContextShift { n_keep, n_discard: self.number(2) * self.number(100) });
+        }
+        request.snapshots_at = (0..self.number(4)).map(|_| 1 + self.number(n_prompt - 1)).collect();
+        request.snapshots_at.sort_unstable();
+        request.snapshots_at.dedup();
+        (text, request)
+    }
+}
+
+/// What every branch of a request must draw.
+fn drawn_by(text: &str, request: &Request) -> (Vec<Token>, FinishReason) {
+    let n = request.max_tokens.expect("the dice set it") as usize;
+    let room = N_CTX_SLOT - text.len();
+    match request.context_shift {
+        None if n > room => (expected(text, room), FinishReason::ContextFull),
+        None => (expected(text, n), FinishReason::Length),
+        Some(ContextShift { n_keep, n_discard }) => {
+            let n_keep = n_keep.map_or(text.len(), |n| n as usize).min(N_CTX_SLOT - 4);
+            (Shifting::new(text, N_CTX_SLOT, n_keep, n_discard as usize).draw(n), FinishReason::Length)
+        }
+    }
+}
+
+/// Checks what the stream tells of the prompt, and returns the rest of it.
+fn told_of(text: &str, request: &Request, completions: Completions, n_events: usize) -> Vec<Event> {
+    let (mut n_told, mut last, mut rest) = (0, None, Vec::new());
+    for event in completions.take(n_events) {
+        match event.expect("nothing fails") {
+            Event::PromptLogprobs(PromptLogprobs { start, logprobs }) => {
+                assert_eq!(start as usize, n_told);
+                n_told += logprobs.len();
+            }
+            Event::Progress(progress) => last = Some(progress),
+            event => {
+                let n_expected = if request.prompt_logprobs.is_some() { text.len() } else { 0 };
+                assert_eq!(n_told, n_expected, "all of the prompt is told before the first token");
+                let n_processed = last.map(|Progress { n_processed, .. }| n_processed as usize);
+                assert_eq!(n_processed, request.reports_progress.then_some(text.len()));
+                rest.push(event);
+            }
+        }
+    }
+    rest
+}
+
+fn random_requests(engine: &Engine) {
+    std::thread::scope(|scope| {
+        for thread in 0..6_u64 {
+            scope.spawn(move || {
+                let mut dice = Dice(thread + 1);
+                for round in 0..30 {
+                    let (text, request) = dice.request();
+                    let case = format!("client {thread}, round {round}: {request:?}");
+                    let completions = engine.submit(request.clone(), None).expect("the request is valid");
+                    if round % 7 == 3 {
+                        told_of(&text, &request, completions, 12);
+                        continue;
+                    }
+                    let (tokens, reason) = drawn_by(&text, &request);
+                    let mut drawn = vec![Vec::new(); request.n as usize];
+                    for event in told_of(&text, &request, completions, usize::MAX) {
+                        match event {
+                            Event::Token(token) => drawn[token.index as usize].push(token.token),
+                            Event::Finished(end) => {
+                                assert_eq!(end.reason, reason, "{case}");
+                                let computes_all = !request.uses_cache || request.prompt_logprobs.is_some();
+                                assert!(end.index > 0 || !computes_all || end.usage.n_cached == 0, "{case}");
+                            }
+                            Event::Progress(_) | Event::PromptLogprobs(_) => unreachable!("they come first"),
+                        }
+                    }
+                    assert!(drawn.iter().all(|drawn| *drawn == tokens), "{case}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn random_requests_are_told_and_given_what_each_asks_for() {
+    let kinds = [(Forks::Anywhere, 64), (Forks::InWindow, 64), (Forks::AtEnd, 2)];
+    for (forks, n_more) in kinds {
+        for (max_store_bytes, n_ctx) in [(STORE, 512), (Some(20_000), 512), (Some(0), 256), (STORE, 1024)] {
+            let n_slots = 4;
+            let limits = Limits {
+                n_ctx_slot: u32::try_from(N_CTX_SLOT).unwrap(),
+                n_seq_max: n_slots + n_more,
+                max_store_bytes,
+                ..limits(n_slots, n_ctx)
+            };
+            let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
+            random_requests(&engine);
+            wait_until(&engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
+        }
+    }
+}

@@ -1,0 +1,164 @@
+"""Completions that are held to a grammar or to a JSON schema."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+import weft
+from tests.helpers import How, branches
+
+PROMPT = "Once upon a time there was a"
+
+
+async def test_every_branch_follows_the_grammar(engine: weft.Engine, how: How) -> None:
+    grammar = 'root ::= " " animal ", " animal "."\nanimal ::= "cow" | "fox" | "k" [aeiou]{2,3} "ng"\n'
+    answer = await branches(engine, how, PROMPT, n=8, seed=1, grammar=grammar)
+    animal = "(cow|fox|k[aeiou]{2,3}ng)"
+    assert all(re.fullmatch(f" {animal}, {animal}\\.", branch.text) for branch in answer), [branch.text for branch in answer]
+    assert {branch.reason for branch in answer} == {"end"}
+    assert len({branch.text for branch in answer}) > 1, "branches have seeds of their own"
+
+
+async def test_the_end_comes_only_where_the_grammar_ends(engine: weft.Engine, how: How) -> None:
+    end = engine.model.eos_token
+    assert end is not None
+    answer = await branches(engine, how, PROMPT, n=4, grammar='root ::= "cat" ("s are" " nice"+)?', logit_bias=[(end, 1e3)])
+    for branch in answer:
+        assert re.fullmatch("cat(s are( nice)+)?", branch.text), branch.text
+        assert (branch.tokens[-1], branch.reason) == (end, "end")
+
+
+async def test_what_ignores_the_end_ends_where_nothing_more_is_allowed(engine: weft.Engine, how: How) -> None:
+    options: weft.RequestOptions = {"grammar": 'root ::= "The end"', "ignore_eos": True, "stop": ["The end."]}
+    (branch,) = await branches(engine, how, PROMPT, **options)
+    assert (branch.text, branch.reason) == ("The end", "end")
+
+
+async def test_text_of_several_bytes_is_written_whole(engine: weft.Engine, how: How) -> None:
+    (branch,) = await branches(engine, how, PROMPT, seed=3, grammar='root ::= [漢-漪]{4} "🦀" [^a-z]')
+    assert re.fullmatch("[漢-漪]{4}🦀[^a-z]", branch.text), branch.text
+
+
+@pytest.mark.parametrize("grammar", ["", "root ::= .*"], ids=["empty", "anything"])
+async def test_a_grammar_that_refuses_nothing_changes_nothing(engine: weft.Engine, how: How, grammar: str) -> None:
+    free = await branches(engine, how, PROMPT, n=2, seed=5, max_tokens=20)
+    held = await branches(engine, how, PROMPT, n=2, seed=5, max_tokens=20, grammar=grammar)
+    assert [branch.tokens for branch in held] == [branch.tokens for branch in free]
+
+
+BROKEN = [
+    pytest.param({"grammar": 'root ::= "a"\nb ::= ('}, "grammar", "line 2, column 8: expected ), found the end", id="syntax"),
+    pytest.param({"grammar": "root ::= item"}, "grammar", "line 1, column 10: there is no rule 'item'", id="no rule"),
+    pytest.param({"grammar": 'item ::= "a"'}, "grammar", "there is no rule 'root'", id="no root"),
+    pytest.param(
+        {"grammar": 'root ::= root "a"'}, "grammar", "line 1, column 1: the rule 'root' is left-recursive", id="recursion"
+    ),
+    pytest.param({"grammar": 'root ::= "a"{3,2}'}, "grammar", "line 1, column 13: at least 3 and at most 2", id="repetitions"),
+    pytest.param({"grammar": "root ::= " + "(" * 100_000}, "grammar", "more than 256 deep", id="depth"),
+    pytest.param({"grammar": 5}, "grammar", "must be a string", id="number"),
+    pytest.param({"json_schema": ""}, "json_schema", "line 1, column 1: expected a JSON value", id="empty schema"),
+    pytest.param({"json_schema": '{"type":\n"strin"}'}, "json_schema", "line 2, column 1: there is no type 'strin'", id="type"),
+    pytest.param({"json_schema": '{"$ref": "http://x/y"}'}, "json_schema", "line 1, column 10: a $ref must begin", id="remote"),
+    pytest.param({"json_schema": '{"$ref": "#/x", "x": {"$ref": "#/x"}}'}, "json_schema", "but only to references", id="ring"),
+    pytest.param({"json_schema": '{"items":' * 20_000}, "json_schema", "more than 256 deep", id="schema depth"),
+    pytest.param({"json_schema": "{}", "grammar": 'root ::= "a"'}, "json_schema", "not both", id="both"),
+]
+
+
+@pytest.mark.parametrize(("options", "param", "message"), BROKEN)
+async def test_what_is_broken_is_refused_with_its_place(
+    engine: weft.Engine, options: dict[str, Any], param: str, message: str
+) -> None:
+    with pytest.raises(weft.InvalidRequest) as raised:
+        engine.generate(PROMPT, **options)
+    assert raised.value.param == param
+    assert message in raised.value.message
+
+
+class Schema(NamedTuple):
+    """A schema, and whether a value fits it."""
+
+    schema: dict[str, Any]
+    fits: Callable[[Any], bool]
+
+
+NAME = {"type": "string", "minLength": 1, "maxLength": 12}
+ANIMAL = {"type": "object", "properties": {"kind": {"enum": ["cow", "fox"]}, "call": NAME}, "required": ["kind"]}
+FARM = {
+    "type": "object",
+    "properties": {"animals": {"type": "array", "items": {"$ref": "#/$defs/animal"}, "maxItems": 2}},
+    "required": ["animals"],
+}
+VALUES = ["cow", 'a "fox"', 7, None, {"x": [1]}]
+
+
+def is_pet(value: dict[str, Any]) -> bool:
+    names = {"name", "age"} <= set(value) <= {"name", "age", "tame"}
+    return names and 1 <= len(value["name"]) <= 12 and 3 <= value["age"] <= 120 and value.get("tame", True) in (True, False)
+
+
+def is_numbers(value: list[Any]) -> bool:
+    return 3 <= len(value) <= 5 and all(type(item) is int and -5 <= item <= 40 for item in value)
+
+
+def is_farm(value: dict[str, Any]) -> bool:
+    animals = value["farm"]["animals"]
+    named = all(set(animal) <= {"kind", "call"} and 1 <= len(animal.get("call", "x")) <= 12 for animal in animals)
+    kinds = len(animals) <= 2 and all(animal["kind"] in ("cow", "fox") for animal in animals)
+    return list(value) == ["farm", "size"] and kinds and named and isinstance(value["size"], int | float | None)
+
+
+def is_record(value: list[str]) -> bool:
+    patterns = (r"\d{4}-[01]\d-[0-3]\d", r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", r"[A-C]{2}(-x)?")
+    return len(value) == 3 and all(re.fullmatch(pattern, item) for pattern, item in zip(patterns, value, strict=True))
+
+
+SCHEMAS = {
+    "required and optional": Schema(
+        {
+            "type": "object",
+            "properties": {"name": NAME, "age": {"type": "integer", "minimum": 3, "maximum": 120}, "tame": {"type": "boolean"}},
+            "required": ["name", "age"],
+        },
+        is_pet,
+    ),
+    "enum": Schema({"enum": VALUES}, VALUES.__contains__),
+    "counted items": Schema(
+        {"type": "array", "items": {"type": "integer", "minimum": -5, "maximum": 40}, "minItems": 3, "maxItems": 5}, is_numbers
+    ),
+    "nested": Schema(
+        {
+            "$defs": {"animal": ANIMAL},
+            "type": "object",
+            "properties": {"farm": FARM, "size": {"anyOf": [{"type": "null"}, {"type": "number"}]}},
+            "required": ["farm", "size"],
+        },
+        is_farm,
+    ),
+    "formats and patterns": Schema(
+        {
+            "prefixItems": [
+                {"type": "string", "format": "date"},
+                {"format": "uuid"},
+                {"type": "string", "pattern": "^[A-C]{2}(-x)?$"},
+            ]
+        },
+        is_record,
+    ),
+}
+
+
+@pytest.mark.parametrize(("schema", "fits"), SCHEMAS.values(), ids=SCHEMAS.keys())
+async def test_two_hundred_seeds_fit_their_schema(
+    engine: weft.Engine, schema: dict[str, Any], fits: Callable[[Any], bool]
+) -> None:
+    request = weft.Request(prompt=PROMPT, n=200, seed=1_000, max_tokens=400, json_schema=json.dumps(schema))
+    answer = await engine.complete(request)
+    assert len(answer.branches) == 200
+    for branch in answer.branches:
+        assert branch.reason == "end", branch.text
+        assert fits(json.loads(branch.text)), branch.text
+    assert len({branch.text for branch in answer.branches}) > 1
