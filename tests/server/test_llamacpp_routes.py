@@ -306,7 +306,26 @@ async def test_a_piece_that_is_no_text_is_bytes(client: httpx.AsyncClient) -> No
 @pytest.mark.parametrize("text", ["Once upon a time,", "é🙂 </s> \n", "x" * 10_000], ids=["story", "bytes", "long"])
 async def test_detokenize_undoes_tokenize(client: httpx.AsyncClient, text: str) -> None:
     tokens = (await client.post("/tokenize", json={"content": text, "add_special": True})).json()["tokens"]
-    assert (await client.post("/detokenize", json={"tokens": tokens})).json() == {"content": "<s>" + text}
+    assert (await client.post("/detokenize", json={"tokens": tokens})).json() == {"content": "<s>" + text, "prompt": "<s>" + text}
+
+
+async def test_texts_are_tokenized_by_vllms_names_too(client: httpx.AsyncClient) -> None:
+    async def tokens(body: dict[str, Json]) -> Json:
+        return (await client.post("/tokenize", json=body)).json()["tokens"]
+
+    plain = await tokens({"content": "The cat"})
+    assert await tokens({"prompt": "The cat", "add_special_tokens": False}) == plain
+    assert await tokens({"prompt": "The cat", "add_special_tokens": True}) == [1, *plain]
+
+
+async def test_clients_are_told_of_the_tokenizer(client: httpx.AsyncClient) -> None:
+    about = (await client.get("/tokenizer_info")).json()
+    properties = (await client.get("/props")).json()
+    assert {name: about[name] for name in ("bos_token", "eos_token", "chat_template")} == {
+        name: properties[name] for name in ("bos_token", "eos_token", "chat_template")
+    }
+    assert about["add_bos_token"] is True
+    assert about["model_max_length"] == properties["default_generation_settings"]["n_ctx"]
 
 
 @pytest.mark.parametrize("opening", [{"add_special": True}, {}, {"parse_special": False}], ids=str)

@@ -30,6 +30,7 @@ from weft.server.llamacpp.schemas import (
     SlotSaved,
     TokenizeBody,
     TokenizeResult,
+    TokenizerInfo,
 )
 from weft.server.report import CompletionResult
 from weft.server.service import Service, aside
@@ -55,7 +56,7 @@ async def completion(data: JSONBody[CompletionBody], service: Here) -> Answer[Co
 async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> TokenizeResult:
     """The tokens of a text."""
     pieces = tokens.content(data, service.engine.model.n_vocab)
-    ids = await service.tokenize(pieces, add_special=data.add_special is True, parse_special=data.parse_special is not False)
+    ids = await service.tokenize(pieces, add_special=tokens.adds_special(data), parse_special=data.parse_special is not False)
     return await aside(len(ids), tokens.tokens, ids, service.engine.model, with_pieces=data.with_pieces is True)
 
 
@@ -64,7 +65,14 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Detokeniz
     """The text of tokens."""
     if data.tokens is None:
         raise InvalidRequest("tokens", "tokens must be given")
-    return DetokenizeResult(await aside(len(data.tokens), service.engine.detokenize, data.tokens))
+    text = await aside(len(data.tokens), service.engine.detokenize, data.tokens)
+    return DetokenizeResult(content=text, prompt=text)
+
+
+@get("/tokenizer_info", responses=ERRORS)
+async def tokenizer_info(service: Here) -> TokenizerInfo:
+    """The tokenizer, as clients that count tokens themselves ask about it."""
+    return tokens.tokenizer_info(service)
 
 
 @post("/apply-template", status_code=200, responses=ERRORS)
@@ -164,6 +172,7 @@ router = Router(
         completion,
         tokenize,
         detokenize,
+        tokenizer_info,
         apply_template,
         health,
         slots,

@@ -58,10 +58,12 @@ class CompletionEvent(msgspec.Struct):
 
 
 class TokenizeBody(msgspec.Struct):
-    """`POST /tokenize`."""
+    """`POST /tokenize`. `prompt` and `add_special_tokens` are vLLM's names, which lm-evaluation-harness uses."""
 
     content: str | list[int | str] | None = None
+    prompt: str | None = None
     add_special: bool | None = None
+    add_special_tokens: bool | None = None
     parse_special: bool | None = None
     with_pieces: bool | None = None
 
@@ -86,9 +88,20 @@ class DetokenizeBody(msgspec.Struct):
 
 
 class DetokenizeResult(msgspec.Struct):
-    """The text of tokens."""
+    """The text of tokens; `prompt` is vLLM's name for it."""
 
     content: str
+    prompt: str
+
+
+class TokenizerInfo(msgspec.Struct):
+    """What vLLM's clients ask about a tokenizer. A token that the vocabulary lacks is null."""
+
+    bos_token: str | None
+    eos_token: str | None
+    add_bos_token: bool
+    chat_template: str
+    model_max_length: int
 
 
 class NextToken(msgspec.Struct, kw_only=True):

@@ -1,16 +1,19 @@
-"""`/tokenize` and `/detokenize`: texts and tokens in llama-server's shapes. No I/O here."""
+"""`/tokenize`, `/detokenize` and `/tokenizer_info`: texts and tokens in llama-server's and vLLM's shapes. No I/O here."""
 
 from collections.abc import Sequence
 
 from weft import InvalidRequest, Model
-from weft.server.llamacpp.schemas import TokenizeBody, TokenizeResult, TokenPiece
+from weft.server.llamacpp.schemas import TokenizeBody, TokenizeResult, TokenizerInfo, TokenPiece
+from weft.server.service import Service
 from weft.server.submission import Piece
 
-__all__ = ["content", "tokens"]
+__all__ = ["adds_special", "content", "tokenizer_info", "tokens"]
 
 
 def content(data: TokenizeBody, n_vocab: int) -> list[Piece]:
     """What is to be tokenized; tokens may stand in it, of a vocabulary of `n_vocab` pieces."""
+    if data.content is None and data.prompt is not None:
+        return [data.prompt]
     if data.content is None:
         raise InvalidRequest("content", "content must be given")
     if isinstance(data.content, str):
@@ -19,6 +22,27 @@ def content(data: TokenizeBody, n_vocab: int) -> list[Piece]:
         if isinstance(element, int) and not 0 <= element < n_vocab:
             raise InvalidRequest("content", f"token {element} is outside of the vocabulary of {n_vocab} pieces")
     return data.content
+
+
+def adds_special(data: TokenizeBody) -> bool:
+    """Whether the tokens that begin and end a text are added. Where neither name is given, llama-server's default holds: no."""
+    return (data.add_special_tokens if data.add_special is None else data.add_special) is True
+
+
+def tokenizer_info(service: Service) -> TokenizerInfo:
+    """The served model's tokenizer."""
+    model = service.engine.model
+    return TokenizerInfo(
+        bos_token=_spelling(model, model.bos_token),
+        eos_token=_spelling(model, model.eos_token),
+        add_bos_token=bool(service.engine.tokenize("")),
+        chat_template=service.chat.source,
+        model_max_length=service.engine.limits.n_ctx_slot,
+    )
+
+
+def _spelling(model: Model, token: int | None) -> str | None:
+    return None if token is None else model.token_bytes(token).decode(errors="replace")
 
 
 def tokens(ids: Sequence[int], model: Model, *, with_pieces: bool) -> TokenizeResult:
