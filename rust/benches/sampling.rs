@@ -174,7 +174,9 @@ fn each_sampler(c: &mut Criterion) {
             });
             #[cfg(feature = "llama")]
             if let Some(mut theirs) = llama_samplers::Chain::new(&params, 1, n_vocab) {
-                history(n_vocab).into_iter().for_each(|token| theirs.accept(token));
+                for token in history(n_vocab) {
+                    theirs.accept(token);
+                }
                 let mut turn = rows.iter().cycle();
                 group.bench_function(BenchmarkId::new(name, "llama.cpp"), |b| {
                     b.iter(|| theirs.sample(black_box(turn.next().expect("rows cycle"))));

@@ -70,7 +70,7 @@ impl Sampler {
     /// A sampler that has seen nothing.
     ///
     /// `n_ctx` is the window in tokens that −1 stands for. Every `seed` names one sequence of draws. Where the repetition penalty is
-    /// on and `lexicon` does not know its breakers yet, they are looked up: 3 ms at 152,064 tokens; see [`Sampler::prepare`].
+    /// on and `lexicon` does not know its breakers yet, they are looked up: about 1 ms at 152,064 tokens; see [`Sampler::prepare`].
     #[must_use]
     pub fn new(params: &SamplingParams, seed: u32, lexicon: &Lexicon, n_ctx: u32) -> Self {
         let mirostat = Surprise::new(params.mirostat, params.mirostat_tau, params.mirostat_eta);

@@ -82,7 +82,7 @@ def test_a_template_sees_the_tokens_that_begin_and_end_a_text_and_what_else_it_i
         ("\n{{ raise_exception('no such role') }}", "the chat template fails in line 2: no such role"),
         ("a\nb\n{{ messages[0].content + 1 }}", "the chat template fails in line 3: can only concatenate str"),
         ("{{ missing.of_what.it }}", "the chat template fails in line 1: 'missing' is undefined"),
-        ("{% macro m() %}\n{{ m() }}{% endmacro %}{{ m() }}", "the chat template fails in line 2: maximum recursion depth"),
+        ("\n{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "the chat template fails in line 2: maximum recursion depth"),
     ],
     ids=["refusal", "type", "undefined", "recursion"],
 )

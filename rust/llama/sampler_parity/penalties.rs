@@ -18,8 +18,10 @@ fn check_kinds(kinds: &[SamplerKind], n_cases: usize, seed: u32) {
         let theirs = Theirs::steps(kinds, row.len(), &params, 1, lexicon.end_tokens());
         let n_prompt = cases.below(history.len() + 1);
         ours.accept_prompt(&history[..n_prompt]);
-        history[n_prompt..].iter().for_each(|&token| ours.accept(token));
-        history.iter().for_each(|&token| theirs.accept(token));
+        for &token in &history[n_prompt..] {
+            ours.accept(token);
+        }
+        theirs.accept_all(&history);
         let mut candidates = Candidates::default();
         ours.apply(&row, &mut candidates);
         let list: Vec<_> = candidates.list.iter().map(|candidate| (candidate.token, candidate.logit)).collect();
@@ -65,8 +67,11 @@ fn newlines_are_spared_and_the_penalties_prompt_is_another() {
         let plain = SamplingParams { penalize_nl: true, penalty_prompt: None, ..params.clone() };
         let theirs = Theirs::steps(&kinds, row.len(), &plain, 1, lexicon.end_tokens());
         ours.accept_prompt(&prompt);
-        answer.iter().for_each(|&token| ours.accept(token));
-        penalty_prompt.unwrap_or(prompt).iter().chain(&answer).for_each(|&token| theirs.accept(token));
+        for &token in &answer {
+            ours.accept(token);
+        }
+        theirs.accept_all(&penalty_prompt.unwrap_or(prompt));
+        theirs.accept_all(&answer);
         let mut candidates = Candidates::default();
         ours.apply(&row, &mut candidates);
         let biased = Theirs::steps(&[], row.len(), &plain, 1, lexicon.end_tokens()).apply(&row).list;

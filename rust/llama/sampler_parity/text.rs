@@ -19,7 +19,7 @@ fn text_of(runner: &mut LlamaRunner, params: &SamplingParams, seed: u32) -> Vec<
     let mut ours = Sampler::new(params, seed, &lexicon, N_CTX);
     let theirs = Theirs::server_chain(runner.n_vocab(), params, seed, lexicon.end_tokens());
     ours.accept_prompt(&prompt);
-    prompt.iter().for_each(|&token| theirs.accept(token));
+    theirs.accept_all(&prompt);
     let (id, mut position) = (SequenceId(0), 0);
     let (mut planned, mut said) = (prompt, Vec::new());
     for _ in 0..N_TOKENS {

@@ -136,6 +136,12 @@ impl Theirs {
         unsafe { sys::llama_sampler_accept(self.0, token) }
     }
 
+    pub(super) fn accept_all(&self, tokens: &[Token]) {
+        for &token in tokens {
+            self.accept(token);
+        }
+    }
+
     pub(super) fn apply(&self, row: &[f32]) -> Applied {
         let mut data: Vec<_> = (0..).zip(row).map(|(id, &logit)| sys::llama_token_data { id, logit, p: 0.0 }).collect();
         let mut array = sys::llama_token_data_array { data: data.as_mut_ptr(), size: data.len(), selected: -1, sorted: false };
