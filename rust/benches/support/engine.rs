@@ -158,7 +158,7 @@ impl EngineSide {
 /// Reads a stream to its end: how each branch ended.
 fn ends(stream: Completions) -> Result<Vec<Finished>, String> {
     let ends = stream.filter_map(|event| match event {
-        Ok(Event::Token(_)) => None,
+        Ok(Event::Token(_) | Event::Progress(_) | Event::PromptLogprobs(_)) => None,
         Ok(Event::Finished(end)) => Some(Ok(end)),
         Err(error) => Some(Err(error.to_string())),
     });
