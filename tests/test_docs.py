@@ -1,0 +1,33 @@
+"""The page of fields tells every field, and names only tests that there are."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from weft.server.chat.schemas import ChatMessage
+from weft.server.llamacpp.schemas import CompletionBody, DetokenizeBody, SlotActionBody, TokenizeBody
+from weft.server.openai.chat_schemas import CreateChatCompletion
+from weft.server.openai.schemas import CreateCompletion
+
+TESTS = Path(__file__).parent
+PAGE = (TESTS.parent / "docs" / "fields.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [CompletionBody, CreateCompletion, CreateChatCompletion, ChatMessage, TokenizeBody, DetokenizeBody, SlotActionBody],
+    ids=lambda body: body.__name__,
+)
+def test_every_field_has_its_line(body: type[msgspec.Struct]) -> None:
+    missing = [field.encode_name for field in msgspec.structs.fields(body) if f"`{field.encode_name}`" not in PAGE]
+    assert missing == []
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    named = re.findall(r"`((?:server|engine)/test_\w+)(?:::(test_\w+))?`", PAGE)
+    assert len(named) > 50
+    for file, test in named:
+        source = (TESTS / f"{file}.py").read_text(encoding="utf-8")
+        assert re.search(rf"^(async )?def {test}\(", source, re.MULTILINE) or not test, f"{file}::{test}"
