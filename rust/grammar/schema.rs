@@ -198,17 +198,22 @@ impl<'a> Check<'a> {
         check_n_properties(parts, n_properties)
     }
 
-    /// How many properties a part of [`Check::merged`] brings along.
+    /// How many properties a part of [`Check::merged`] brings along. Of choices, llama.cpp looks at those of the part itself, and at
+    /// none that they or a reference lead to.
     fn n_properties(&self, part: &'a Value) -> usize {
+        let choices = part.get("oneOf").or_else(|| part.get("anyOf")).and_then(Value::items);
+        let choices = choices.filter(|_| part.get("$ref").is_none());
+        choices.unwrap_or(std::slice::from_ref(part)).iter().map(|choice| self.n_own_properties(choice)).sum()
+    }
+
+    fn n_own_properties(&self, part: &'a Value) -> usize {
         let mut target = part;
         while let Some(reference) = target.get("$ref") {
             // It was followed before, so it leads somewhere.
             let Some(Ok(next)) = reference.text().map(|name| self.resolve(name, reference)) else { return 0 };
             target = next;
         }
-        let own = target.get("properties").and_then(Value::members).map_or(0, <[_]>::len);
-        let choices = target.get("oneOf").or_else(|| target.get("anyOf")).and_then(Value::items);
-        choices.map_or(own, |choices| choices.iter().map(|choice| self.n_properties(choice)).sum())
+        target.get("properties").and_then(Value::members).map_or(0, <[_]>::len)
     }
 
     fn object(&mut self, schema: &'a Value, depth: usize) -> Result<(), Refusal> {
@@ -383,6 +388,15 @@ mod tests {
         let long = format!("{{\"properties\": {{\"{}\": {{}}}}}}", "_".repeat(257));
         assert_eq!(flaw(&long), "the name of this property is longer than 256 bytes");
         assert!(flaw(&" ".repeat(MAX_SCHEMA_BYTES + 1)).contains("is longer than"));
+    }
+
+    #[test]
+    fn choices_that_name_themselves_or_each_other_are_counted_once() {
+        let ring = "{\"allOf\": [{\"$ref\": \"#/d\"}], \"d\": {\"properties\": {\"a\": {}}, \"anyOf\": [{\"$ref\": \"#/d\"}, {}]}}";
+        assert_eq!(check_schema(ring), Ok(Vec::new()));
+        let doubled = (0..30).map(|i| format!("\"d{i}\": {{\"anyOf\": [{{\"$ref\": \"#/d{0}\"}}, {{\"$ref\": \"#/d{0}\"}}]}},", i + 1));
+        let doubled = format!("{{\"allOf\": [{{\"$ref\": \"#/d0\"}}], {} \"d30\": {{}}}}", doubled.collect::<Vec<_>>().concat());
+        assert_eq!(check_schema(&doubled), Ok(Vec::new()));
     }
 
     #[test]
