@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::spellings::{Entry, Spellings};
 use super::matcher::{DEAD, Matcher, State};
 use super::named::Named;
+use super::spellings::{Entry, Spellings};
 use super::utf8::Partial;
 use crate::request::{Constraint, Token};
 

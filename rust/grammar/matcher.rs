@@ -176,7 +176,8 @@ impl Matcher {
     pub(super) fn step(&mut self, state: State, code: u32) -> State {
         let symbol = self.language.alphabet.symbol(code);
         let n_row = self.n_row();
-        let place = (symbol as usize).lt(&n_row).then(|| state as usize * n_row + symbol as usize);
+        let has_place = (symbol as usize) < n_row;
+        let place = has_place.then(|| state as usize * n_row + symbol as usize);
         let known = match place {
             Some(place) => self.next[place],
             None => self.next_rare.get(&(state, symbol)).copied().unwrap_or(UNKNOWN),
@@ -188,12 +189,11 @@ impl Matcher {
             Element::Class(class) => language.alphabet.meets(class, symbol, symbol),
             _ => false,
         });
-        match place {
-            Some(place) => self.next[place] = next,
-            None => {
-                self.next_rare.insert((state, symbol), next);
-                self.n_remembered += 3;
-            }
+        if let Some(place) = place {
+            self.next[place] = next;
+        } else {
+            self.next_rare.insert((state, symbol), next);
+            self.n_remembered += 3;
         }
         next
     }

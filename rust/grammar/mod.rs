@@ -34,7 +34,10 @@ use std::sync::Arc;
 
 pub use place::Flaw;
 pub use reader::Tokens;
-pub use schema::{MAX_NAME_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Pattern, check_schema};
+pub use schema::{
+    MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Pattern,
+    check_schema,
+};
 pub use spellings::Spellings;
 
 use crate::request::{Constraint, ConstraintSource};

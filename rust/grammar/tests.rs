@@ -310,7 +310,8 @@ fn what_a_token_costs_is_bounded_also_where_a_grammar_has_many_alternatives() {
     // They are looked at once for all tokens, and once for each beginning of a character in which a token ends.
     for alternatives in ["| <[7]> ".repeat(50_000), "| [é-ë] ".repeat(50_000)] {
         let many = grammar(&format!("root ::= \"x\" {alternatives}"));
-        let mut branch = Branch { spellings: spellings(), matcher: many.matcher.clone(), state: many.start, partial: Partial::default() };
+        let mut branch =
+            Branch { spellings: spellings(), matcher: many.matcher.clone(), state: many.start, partial: Partial::default() };
         for most in [100 * 50_001, 2 * 50_001] {
             let mut row = vec![1.0; Toy.n_vocab()];
             branch.mask(&mut row);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::grammar::{Flaw, Grammar, Spellings, Pattern, Tokens, check_schema};
+use crate::grammar::{Flaw, Grammar, Pattern, Spellings, Tokens, check_schema};
 use crate::llama::model::Model;
 use crate::request::{SharedConstraint, Token};
 

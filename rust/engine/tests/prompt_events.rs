@@ -93,7 +93,8 @@ fn a_short_prompt_that_is_told_of_need_not_wait_for_a_long_one() {
         check(&texts[1], 1, &prompt_logprobs(short).0);
         let plans = control.plans();
         let long_id = plans.iter().flat_map(|plan| &plan.rows).find(|row| row.position > 1_000).unwrap().sequence;
-        let is_short_done = plans.iter().position(|plan| plan.rows.iter().any(|row| row.sequence != long_id && row.position == 19));
+        let is_short_done =
+            plans.iter().position(|plan| plan.rows.iter().any(|row| row.sequence != long_id && row.position == 19));
         let is_long_half = plans.iter().position(|plan| plan.rows.iter().any(|row| row.position == 1_000));
         assert!(is_short_done < is_long_half, "{is_short_done:?} is not before {is_long_half:?}");
     }
@@ -122,6 +123,14 @@ fn more_alternatives_than_are_listed_are_refused() {
     let (engine, _) = start(limits(1, 256));
     let refused = engine.submit(asking("text", 1, 1_001), None).err();
     assert!(matches!(refused, Some(Error::InvalidRequest { param: "prompt_logprobs", .. })), "{refused:?}");
+}
+
+#[test]
+fn more_of_them_than_a_memory_should_hold_are_refused() {
+    let (engine, _) = start(limits(1, 4096));
+    let refused = engine.submit(asking(&prompt(1, 2_100), 1, 1_000), None).err();
+    let message = "prompt_logprobs asks for 2102100 log-probabilities; a prompt has at most 2097152 of them; ask for fewer or shorten the prompt";
+    assert_eq!(refused, Some(Error::InvalidRequest { param: "prompt_logprobs", message: message.into() }));
 }
 
 #[test]

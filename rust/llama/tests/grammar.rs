@@ -530,7 +530,7 @@ fn schemas_that_name_themselves_in_every_way_end_no_process() {
 fn the_longest_patterns_are_converted_or_refused() {
     let pattern = |text: &str| format!(r#"{{"type": "string", "pattern": "^{text}$"}}"#);
     for part in ["(", "a*", "*", "{9}", "(a|", "(a{9})", "[", "[^a]{2}", "a?b+"] {
-        let text = pattern(&format!("x{}", part.repeat(60_000 / part.len())));
+        let text = pattern(&format!("x{}", part.repeat(4_000 / part.len())));
         match demo().json_schema(&text) {
             Ok(constraint) => drop(begin(&constraint)),
             Err(error) => assert!(matches!(error, Error::InvalidRequest { param: "json_schema", .. }), "{error:?}"),
