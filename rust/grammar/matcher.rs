@@ -30,7 +30,7 @@ const MAX_STEPS: usize = 1 << 20;
 
 /// Most stacks whose tops are looked at for one token: some tenths of a second as well. A list of thousands of words, each of which
 /// begins with a character of its own, takes a quarter of this.
-pub(super) const MAX_LOOKS: usize = 1 << 26;
+const MAX_LOOKS: usize = 1 << 26;
 
 /// What is remembered is forgotten before a token when it takes more numbers than this.
 pub(super) const MAX_REMEMBERED: usize = 1 << 20;
