@@ -37,6 +37,11 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         others = [*(piece for piece, _ in self.logit_bias), *(self.penalty_prompt or ())]
         return sum(map(size_of, self.prompts)) + size_of(others)
 
+    @property
+    def has_constraint(self) -> bool:
+        """Whether a grammar or a schema has to be read."""
+        return self.template.grammar is not None or self.template.json_schema is not None
+
     def blame(self, error: InvalidRequest) -> InvalidRequest:
         """The same error, by the name that the body has for the field."""
         name = self.sent_as.get(error.param, error.param)
