@@ -1,7 +1,6 @@
 """`/completion`: events become llama-server's frames and its objects. No I/O here."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -16,41 +15,19 @@ from weft.server.report import (
     PromptProgress,
     Running,
     completion_probability,
+    paths,
+    projected,
 )
 from weft.server.submission import Submission
 from weft.settings import Settings
 
-__all__ = ["Results", "Stream", "paths", "submission"]
+__all__ = ["Results", "Stream", "submission"]
 
 
 def submission(data: CompletionBody, settings: Settings) -> Submission:
     """What a body asks for."""
     body.refuse_unsupported(data)
     return body.submission(data, settings, n_probs=body.first_given(data, "n_probs", "logprobs"))
-
-
-def paths(data: CompletionBody) -> list[str]:
-    """The paths of the fields that a finished answer is to hold; none is all of it."""
-    fields = data.response_fields or []
-    return [fields] if isinstance(fields, str) else fields
-
-
-def _projected(result: CompletionResult, paths: Sequence[str]) -> object:
-    """The parts of a result at some paths, each under its path; what is not there is left out."""
-    if not paths:
-        return result
-    # The settings hold a schema as JSON text: only what was written can be looked into.
-    everything = msgspec.json.decode(msgspec.json.encode(result))
-    parts = {path: _part(everything, path.split("/")) for path in paths}
-    return {path: part for path, part in parts.items() if part is not msgspec.UNSET}
-
-
-def _part(value: Any, keys: Sequence[str]) -> Any:  # noqa: ANN401 (any JSON)
-    for key in keys:
-        if not isinstance(value, dict) or key not in value:
-            return msgspec.UNSET
-        value = value[key]
-    return value
 
 
 class _Form:
@@ -82,7 +59,7 @@ class Stream(_Form):
     def _event(self, prompt: int, event: Event) -> object:
         match event:
             case Finished():
-                return _projected(self._branches.result(prompt, event), self._paths)
+                return projected(self._branches.result(prompt, event), self._paths)
             case Progress():
                 return self._progress(prompt, event)
             case PromptLogprobs():
@@ -165,5 +142,5 @@ class Results(_Form):
 
     def body(self) -> bytes:
         """The JSON, once every branch has finished."""
-        results = [_projected(result, self._paths) for result in sorted(self._results, key=lambda result: result.index)]
+        results = [projected(result, self._paths) for result in sorted(self._results, key=lambda result: result.index)]
         return msgspec.json.encode(results[0] if len(results) == 1 else results)

@@ -164,6 +164,7 @@ class Whole(_Form):
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
         super().__init__(data, generation, service)
         self._texts: dict[int, list[str]] = {}
+        self._tokens: dict[int, list[int]] = {}
         self._drawn: dict[int, list[DrawnLogprobs]] = {}
         self._choices: list[ChatChoice] = []
         self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
@@ -181,17 +182,19 @@ class Whole(_Form):
 
     def _take(self, index: int, token: Token) -> None:
         self._texts.setdefault(index, []).append(token.text)
+        self._tokens.setdefault(index, []).append(token.token)
         if token.logprobs is not None:
             self._drawn.setdefault(index, []).append(token.logprobs)
 
     def _finish(self, prompt: int, finished: Finished) -> None:
         self._about.finish(prompt, finished)
         index = self._about.index(prompt, finished)
-        text, drawn = "".join(self._texts.pop(index, [])), self._drawn.pop(index, [])
+        text, tokens = "".join(self._texts.pop(index, [])), self._tokens.pop(index, [])
+        drawn = self._drawn.pop(index, [])
         message = Message("assistant", text)
         self._choices.append(ChatChoice(index, message, self._logprobs(drawn), FINISH_REASONS[finished.reason]))
         if index == 0:
-            self._verbose = self._about.verbose(prompt, finished, content=text, drawn=drawn)
+            self._verbose = self._about.verbose(prompt, finished, content=text, tokens=tokens, drawn=drawn)
 
     def body(self) -> bytes:
         """The JSON, once every branch has finished."""

@@ -157,6 +157,7 @@ class Whole(_Form):
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
         super().__init__(data, generation, service)
         self._texts: dict[int, list[str]] = {}
+        self._tokens: dict[int, list[int]] = {}
         self._logprobs: dict[int, list[DrawnLogprobs]] = {}
         self._choices: list[Choice] = []
         self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
@@ -176,6 +177,7 @@ class Whole(_Form):
 
     def _take(self, index: int, token: Token) -> None:
         self._texts.setdefault(index, []).append(token.text)
+        self._tokens.setdefault(index, []).append(token.token)
         if token.logprobs is not None:
             self._logprobs.setdefault(index, []).append(token.logprobs)
 
@@ -183,12 +185,13 @@ class Whole(_Form):
         self._about.finish(prompt, finished)
         index = self._about.index(prompt, finished)
         text, logprobs = self._echoed(prompt)
-        written, drawn = "".join(self._texts.pop(index, [])), self._logprobs.pop(index, [])
+        written, tokens = "".join(self._texts.pop(index, [])), self._tokens.pop(index, [])
+        drawn = self._logprobs.pop(index, [])
         if drawn:
             logprobs = _joined(logprobs, self._drawn(prompt, index, drawn))
         self._choices.append(Choice(text + written, index, logprobs, FINISH_REASONS[finished.reason]))
         if index == 0:
-            self._verbose = self._about.verbose(prompt, finished, content=written, drawn=drawn)
+            self._verbose = self._about.verbose(prompt, finished, content=written, tokens=tokens, drawn=drawn)
 
     def body(self) -> bytes:
         """The JSON, once every branch has finished."""
