@@ -110,7 +110,7 @@ class Results(_Form):
         self._with_tokens = data.return_tokens is True
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[int]] = {}
-        self._probabilities: dict[int, list[CompletionProbability]] = {}
+        self._probabilities: dict[int, list[msgspec.Raw]] = {}
         self._results: list[CompletionResult] = []
 
     def add(self, prompt: int, events: Sequence[Event]) -> None:
@@ -129,7 +129,8 @@ class Results(_Form):
         if self._with_tokens:
             self._tokens.setdefault(index, []).append(token.token)
         if (probability := self._probability(token)) is not None:
-            self._probabilities.setdefault(index, []).append(probability)
+            # Written at once, because to write a million of them at the end would hold everybody up.
+            self._probabilities.setdefault(index, []).append(msgspec.Raw(msgspec.json.encode(probability)))
 
     def _result(self, prompt: int, index: int, finished: Finished) -> CompletionResult:
         return self._branches.result(
