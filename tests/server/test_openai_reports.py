@@ -120,6 +120,13 @@ async def test_probabilities_after_the_samplers_are_told_as_such(client: httpx.A
         assert [top.keys() for top in token["top_probs"]] == [{"id", "token", "bytes", "prob"}] * len(token["top_probs"])
 
 
+async def test_after_the_samplers_one_candidate_is_certain(client: httpx.AsyncClient, route: str) -> None:
+    answer = await whole(client, route, n_probs=3, post_sampling_probs=True, top_k=1)
+    for token in answer["choices"][0]["logprobs"]["content"]:
+        [only] = token["top_probs"]
+        assert (only["id"], only["prob"], token["prob"]) == (token["id"], 1, 1)
+
+
 async def test_a_chat_that_is_too_long_says_by_how_much(client: httpx.AsyncClient) -> None:
     messages = [{"role": "user", "content": "dog " * 2000}]
     given = await client.post("/v1/chat/completions", json={"messages": messages})
