@@ -42,8 +42,13 @@ async def test_a_grammar_of_the_settings_is_read_aside(route: str) -> None:
     assert await is_submitted_aside(route, {}, grammar='root ::= "a"')
 
 
-async def test_a_short_request_without_one_is_submitted_at_once(route: str) -> None:
-    assert not await is_submitted_aside(route, {"grammar": "", "response_format": {"type": "text"}})
+async def test_breakers_of_repetitions_are_looked_up_aside(route: str) -> None:
+    assert await is_submitted_aside(route, {"dry_multiplier": 0.8, "dry_sequence_breakers": ["a", "b"]})
+
+
+async def test_a_short_request_without_these_is_submitted_at_once(route: str) -> None:
+    neutral: Json = {"grammar": "", "response_format": {"type": "text"}, "dry_multiplier": 0, "dry_sequence_breakers": ["a"]}
+    assert not await is_submitted_aside(route, neutral)
 
 
 async def test_a_prompt_of_many_tokens_is_submitted_aside() -> None:

@@ -119,8 +119,8 @@ class Service:
             QueueFull: too many requests wait.
             EngineStopped: the engine was stopped.
         """
-        # A grammar is read where its request is submitted, which may take a third of a second.
-        size = LONG_TEXT + 1 if asked.has_constraint else asked.size
+        # With a vocabulary of 150,000 pieces that takes up to a third of a second.
+        size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
         requests, streams = await aside(size, self._begin, asked)
         generation = Generation(asked, requests, streams, self.tally, keeps_text=self.tells_texts)
         self._generations.add(generation)

@@ -38,9 +38,10 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         return sum(map(size_of, self.prompts)) + size_of(others)
 
     @property
-    def has_constraint(self) -> bool:
-        """Whether a grammar or a schema has to be read."""
-        return self.template.grammar is not None or self.template.json_schema is not None
+    def looks_through_vocabulary(self) -> bool:
+        """Whether what is asked for has to be found in every piece: a grammar, a schema, or what breaks repetitions."""
+        asked = self.template
+        return asked.grammar is not None or asked.json_schema is not None or asked.dry_multiplier != 0
 
     def blame(self, error: InvalidRequest) -> InvalidRequest:
         """The same error, by the name that the body has for the field."""
