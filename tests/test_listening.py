@@ -41,6 +41,7 @@ def test_any_free_port_is_one_for_all_addresses(claims: ExitStack) -> None:
     assert first.port == second.port > 0
     assert (first.name, second.name) == (f"127.0.0.1:{first.port}", f"[::1]:{first.port}")
     assert second.url(is_tls=True) == f"https://[::1]:{first.port}"
+    assert first.url(is_tls=False, prefix="/llm") == f"http://127.0.0.1:{first.port}/llm"
 
 
 def test_an_address_that_is_named_twice_is_one(claims: ExitStack) -> None:

@@ -33,6 +33,12 @@ async def test_it_says_which_model_it_serves_and_where(tmp_path: Path) -> None:
     assert last.endswith(server.url)
 
 
+async def test_it_says_what_every_path_begins_with(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log", "-np", "1", "--api-prefix", "/llm/") as server:
+        await wait_until(lambda: "ready" in server.log, 20)
+    assert f"; {server.url}/llm\n" in server.log
+
+
 async def test_a_named_model_is_served_without_a_word_about_the_demo(tmp_path: Path) -> None:
     with LiveServer(tmp_path / "log", "-m", weft.DEMO_MODEL, "-a", "mine", "-np", "1") as server:
         await server.ready()
