@@ -257,6 +257,7 @@ def test_a_variable_wins_over_the_default_and_a_flag_over_its_variable(
         ("--no-such-flag", {}, "unknown argument --no-such-flag; "),
         ("--ctx-sise 5", {}, "unknown argument --ctx-sise; did you mean --ctx-size?"),
         ("--n_predikt=5", {}, "unknown argument --n_predikt=5; did you mean --n-predict?"),
+        ("--prot 5", {}, "unknown argument --prot; did you mean --port?"),
         ("-npp 5", {}, "unknown argument -npp; did you mean -np?"),
         ("--xyzzy", {}, "unknown argument --xyzzy; --help shows all there are"),
         ("", {"LLAMA_ARG_PORT": "http"}, "variable LLAMA_ARG_PORT: 'http' is not a whole number"),
