@@ -254,6 +254,8 @@ def test_a_variable_wins_over_the_default_and_a_flag_over_its_variable(
         ("-m", {}, "argument -m/--model: a value must follow"),
         ("-m --port 80", {}, "argument -m/--model: a value must follow, but --port is a flag"),
         ("model.gguf", {}, "unexpected argument 'model.gguf'; the model is named with -m"),
+        ("--api-key=", {}, "argument --api-key: it holds no key; leave it out for a server without keys"),
+        ("", {"LLAMA_API_KEY": ","}, "variable LLAMA_API_KEY: it holds no key"),
         ("--no-such-flag", {}, "unknown argument --no-such-flag; "),
         ("--ctx-sise 5", {}, "unknown argument --ctx-sise; did you mean --ctx-size?"),
         ("--n_predikt=5", {}, "unknown argument --n_predikt=5; did you mean --n-predict?"),
