@@ -11,7 +11,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use weft::config::{EngineConfig, ModelConfig};
 use weft::engine::Engine;
-use weft::grammar::{Grammar, Lexicon, Tokens};
+use weft::grammar::{Grammar, Spellings, Tokens};
 use weft::llama::{Model, start};
 use weft::request::{Constraint, ConstraintSource, Event, Prompt, Request, SamplingParams, Token};
 
@@ -80,11 +80,11 @@ const PLACES: [(&str, &str); 3] = [("at the start", ""), ("in a string", "{\"a")
 fn made_up(c: &mut Criterion) {
     for n_vocab in [2_048, 151_936] {
         let vocabulary = Vocabulary::made_up(n_vocab);
-        let lexicon = || Arc::new(Lexicon::new(vocabulary.spellings.iter().map(Vec::as_slice), &[0]));
+        let spellings = || Arc::new(Spellings::new(vocabulary.spellings.iter().map(Vec::as_slice), &[0]));
         let mut group = c.benchmark_group(format!("grammar/{n_vocab}"));
-        group.bench_function("sort the vocabulary", |b| b.iter(lexicon));
-        let lexicon = lexicon();
-        let read = || Grammar::new(ENDLESS, &vocabulary, Arc::clone(&lexicon)).expect("the grammar is right");
+        group.bench_function("sort the vocabulary", |b| b.iter(spellings));
+        let spellings = spellings();
+        let read = || Grammar::new(ENDLESS, &vocabulary, Arc::clone(&spellings)).expect("the grammar is right");
         group.bench_function("read", |b| b.iter(read));
         let grammar = read();
         group.bench_function("begin a branch", |b| b.iter(|| grammar.start()));

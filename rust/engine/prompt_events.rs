@@ -37,11 +37,6 @@ impl Untold {
         Self { logprobs, reports_progress: job.reports_progress }
     }
 
-    /// Whether log-probabilities of the prompt's tokens are told, which a decode with many rows of logits finds.
-    pub(crate) fn has_logprobs(&self) -> bool {
-        self.logprobs.is_some()
-    }
-
     /// Which tokens of a prompt the rows of `computed` tell of.
     fn told_by(&self, computed: &Range<u32>, n_prompt: u32) -> Range<u32> {
         let n_told = self.logprobs.as_ref().map_or(n_prompt, |logprobs| logprobs.n_told);
@@ -53,6 +48,11 @@ impl Sequence {
     /// Whether the logits after its token at `position` tell of the next one of its prompt.
     pub(crate) fn tells_after(&self, position: u32) -> bool {
         !self.untold.told_by(&(position..position + 1), self.n_prompt).is_empty()
+    }
+
+    /// Whether log-probabilities of its prompt's tokens are still to be told, which a decode with many rows of logits finds.
+    pub(crate) fn tells_of_prompt(&self) -> bool {
+        self.untold.logprobs.as_ref().is_some_and(|logprobs| logprobs.n_told < self.n_prompt)
     }
 
     /// Most tokens that it may find computed: what it must tell of needs the logits before it.
@@ -78,7 +78,7 @@ impl<R: Runner> Worker<R> {
             if running.n_planned == 0 {
                 continue;
             }
-            if running.sequence.untold.has_logprobs() {
+            if running.sequence.tells_of_prompt() {
                 self.tell_logprobs(place, first_row);
             }
             let running = &self.running[place];

@@ -152,6 +152,9 @@ impl Sequence {
     /// last one that was shown.
     pub(crate) fn show(&mut self, runner: &impl Runner, slot: u32, now: Instant) -> Option<Drawn> {
         let Some(Chosen { token, logprobs }) = self.chosen.take() else {
+            if self.is_stuck && self.n_predicted == 0 {
+                self.clock.end(now);
+            }
             return self.is_stuck.then_some(Drawn { event: None, finished: Some(FinishReason::End) });
         };
         self.clock.draw(now);

@@ -307,15 +307,13 @@ impl<R: Runner> Worker<R> {
     fn count_ready(&mut self) {
         let mut n_ready = std::mem::take(&mut self.shares.n_ready);
         n_ready.clear();
-        // At most `n_seq_max` rows may want logits; everybody keeps one, for the next token.
-        let mut n_told = self.limits.n_seq_max - count(self.running.iter());
+        // At most `n_seq_max` rows may want logits: everybody keeps one, for the next token, and those that tell of their prompts
+        // share the rest.
+        let n_telling = count(self.running.iter().filter(|running| running.sequence.tells_of_prompt()));
+        let n_more = (self.limits.n_seq_max - count(self.running.iter())) / n_telling.max(1);
         n_ready.extend(self.running.iter().map(|running| {
-            let mut n = running.n_ready().min(self.n_to_snapshot(running));
-            if running.sequence.untold.has_logprobs() {
-                n = n.min(n_told);
-                n_told -= n;
-            }
-            n
+            let most = if running.sequence.tells_of_prompt() { 1 + n_more } else { u32::MAX };
+            running.n_ready().min(self.n_to_snapshot(running)).min(most)
         }));
         self.shares.n_ready = n_ready;
     }

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use super::lexicon::{Entry, Lexicon};
 use super::matcher::{DEAD, Matcher, State};
+use super::named::Named;
+use super::spellings::{Entry, Spellings};
 use super::utf8::Partial;
 use crate::request::{Constraint, Token};
 
 /// Holds one branch to a grammar.
 #[derive(Debug)]
 pub(super) struct Branch {
-    pub(super) lexicon: Arc<Lexicon>,
+    pub(super) spellings: Arc<Spellings>,
     pub(super) matcher: Matcher,
     pub(super) state: State,
     /// The character that the last token began.
@@ -36,8 +37,9 @@ impl Branch {
         self.matcher.may_complete(state, partial).then_some((state, partial))
     }
 
-    fn is_named(&self, token: Token) -> bool {
-        self.matcher.names(self.state, token) && !matches!(self.lexicon.spelling(token), [] | [0, ..])
+    /// Whether the token is one of `named`; as for llama.cpp, none is that has no text.
+    fn is_among(&self, named: &Named, token: Token) -> bool {
+        named.contains(token) && !matches!(self.spellings.spelling(token), [] | [0, ..])
     }
 
     fn warn_if_exhausted(&self) {
@@ -50,17 +52,18 @@ impl Branch {
 impl Constraint for Branch {
     fn allows(&mut self, token: Token) -> bool {
         self.state = self.matcher.begin_token(self.state);
-        if self.lexicon.is_end(token) {
+        if self.spellings.is_end(token) {
             return self.may_end();
         }
-        let lexicon = Arc::clone(&self.lexicon);
-        self.is_named(token) || self.read(lexicon.spelling(token)).is_some()
+        let spellings = Arc::clone(&self.spellings);
+        let named = self.matcher.named(self.state);
+        self.is_among(&named, token) || self.read(spellings.spelling(token)).is_some()
     }
 
     fn mask(&mut self, logits: &mut [f32]) {
         self.state = self.matcher.begin_token(self.state);
-        let lexicon = Arc::clone(&self.lexicon);
-        let names_tokens = self.matcher.names_tokens(self.state);
+        let spellings = Arc::clone(&self.spellings);
+        let named = self.matcher.named(self.state);
         let mut allowed = vec![false; logits.len()];
         let mut allow = |token: Token| {
             if let Some(allowed) = usize::try_from(token).ok().and_then(|token| allowed.get_mut(token)) {
@@ -69,8 +72,8 @@ impl Constraint for Branch {
         };
         // Where the branch is after each byte of a spelling, up to the first that is refused.
         let mut path = vec![(self.state, self.partial)];
-        for &Entry { token, n_common } in &lexicon.order {
-            if names_tokens && self.is_named(token) {
+        for &Entry { token, n_common } in &spellings.order {
+            if !named.is_empty() && self.is_among(&named, token) {
                 allow(token);
             }
             let n_common = n_common as usize;
@@ -79,7 +82,7 @@ impl Constraint for Branch {
                 continue;
             }
             path.truncate(n_common + 1);
-            let spelling = lexicon.spelling(token);
+            let spelling = spellings.spelling(token);
             for &byte in &spelling[n_common..] {
                 let &(state, partial) = path.last().expect("the path begins here");
                 let Some(next) = self.matcher.feed(state, partial, byte) else { break };
@@ -91,7 +94,7 @@ impl Constraint for Branch {
             }
         }
         if self.may_end() {
-            lexicon.end_tokens().iter().copied().for_each(&mut allow);
+            spellings.end_tokens().iter().copied().for_each(&mut allow);
         }
         if self.matcher.is_exhausted() {
             allowed.fill(false);
@@ -104,12 +107,13 @@ impl Constraint for Branch {
 
     fn accept(&mut self, token: Token) {
         self.state = self.matcher.begin_token(self.state);
-        if self.lexicon.is_end(token) {
+        if self.spellings.is_end(token) {
             return;
         }
-        let lexicon = Arc::clone(&self.lexicon);
-        let named = if self.is_named(token) { self.matcher.step_token(self.state, token) } else { DEAD };
-        let (state, partial) = self.read(lexicon.spelling(token)).unwrap_or_default();
+        let spellings = Arc::clone(&self.spellings);
+        let named = self.matcher.named(self.state);
+        let named = if self.is_among(&named, token) { self.matcher.step_token(self.state, token) } else { DEAD };
+        let (state, partial) = self.read(spellings.spelling(token)).unwrap_or_default();
         (self.state, self.partial) = (self.matcher.either(state, named), partial);
         self.warn_if_exhausted();
     }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::alphabet::Alphabet;
+use super::named::Named;
 use super::rules::{Element, Rules};
 use super::utf8::{Fed, Partial};
 use crate::request::Token;
@@ -23,12 +24,20 @@ pub(super) const DEAD: State = 0;
 /// A symbol's effect that was not looked for yet.
 const UNKNOWN: State = State::MAX;
 
-/// Most steps for one token: some tenths of a second and tens of megabytes. A grammar that needs more reads one text in so many
-/// ways that llama.cpp would fill the memory with them; the most that ordinary ones need is a few per cent of this.
-const MAX_STEPS: usize = 1 << 22;
+/// Most stacks that are made for one token: some tenths of a second and tens of megabytes. A grammar that needs more reads one text
+/// in so many ways that llama.cpp would fill the memory with them; the most that ordinary ones need is a few per cent of this.
+const MAX_STEPS: usize = 1 << 20;
+
+/// Most stacks whose tops are looked at for one token: some tenths of a second as well. A list of thousands of words, each of which
+/// begins with a character of its own, takes a quarter of this.
+pub(super) const MAX_LOOKS: usize = 1 << 26;
 
 /// What is remembered is forgotten before a token when it takes more numbers than this.
-const MAX_REMEMBERED: usize = 1 << 21;
+pub(super) const MAX_REMEMBERED: usize = 1 << 20;
+
+/// So many symbols have a row in the table of what they make of a state: those of ASCII, which come first, and some more. Most
+/// grammars have no others.
+const ROW: usize = 256;
 
 /// The rules of a grammar and the symbols that they speak of.
 #[derive(Debug)]
@@ -47,8 +56,12 @@ pub(super) struct Matcher {
     /// The stacks of each state, in order.
     states: Vec<Box<[Stack]>>,
     state_numbers: HashMap<Box<[Stack]>, State>,
-    /// What each symbol makes of each state: a row per state.
+    /// What the first [`ROW`] symbols make of each state: a row per state.
     next: Vec<State>,
+    /// What the other symbols make of a state, where it was looked for.
+    next_rare: HashMap<(State, u32), State>,
+    /// Whether part of a character may be completed in a state, where it was looked for.
+    completable: HashMap<(State, Partial), bool>,
     /// For each stack, in which round it was met last.
     met: Vec<u32>,
     round: u32,
@@ -56,6 +69,7 @@ pub(super) struct Matcher {
     found: Vec<Stack>,
     n_remembered: usize,
     n_steps: usize,
+    n_looks: usize,
 }
 
 impl Matcher {
@@ -69,12 +83,15 @@ impl Matcher {
             states: Vec::new(),
             state_numbers: HashMap::new(),
             next: Vec::new(),
+            next_rare: HashMap::new(),
+            completable: HashMap::new(),
             met: Vec::new(),
             round: 0,
             todo: Vec::new(),
             found: Vec::new(),
             n_remembered: 0,
             n_steps: 0,
+            n_looks: 0,
         };
         matcher.clear();
         matcher.begin_round();
@@ -85,7 +102,7 @@ impl Matcher {
 
     /// Whether the grammar was given up, since a token takes too many steps. Nothing can be read any more.
     pub(super) fn is_exhausted(&self) -> bool {
-        self.n_steps > MAX_STEPS
+        self.n_steps > MAX_STEPS || self.n_looks > MAX_LOOKS
     }
 
     /// Begins to count the steps for a token. Where much is remembered, all but `state` is forgotten, which gets another number.
@@ -94,7 +111,7 @@ impl Matcher {
             self.clear();
             return DEAD;
         }
-        self.n_steps = 0;
+        (self.n_steps, self.n_looks) = (0, 0);
         if self.n_remembered <= MAX_REMEMBERED {
             return state;
         }
@@ -128,12 +145,20 @@ impl Matcher {
         self.n_remembered
     }
 
+    /// How many stacks were looked at for this token.
+    #[cfg(test)]
+    pub(super) fn n_looks(&self) -> usize {
+        self.n_looks
+    }
+
     fn clear(&mut self) {
         self.stacks = vec![(0, EMPTY)];
         self.stack_numbers.clear();
         self.states.clear();
         self.state_numbers.clear();
         self.next.clear();
+        self.next_rare.clear();
+        self.completable.clear();
         self.met = vec![0];
         self.round = 0;
         self.n_remembered = 0;
@@ -150,15 +175,32 @@ impl Matcher {
     /// The state after one more character.
     pub(super) fn step(&mut self, state: State, code: u32) -> State {
         let symbol = self.language.alphabet.symbol(code);
-        let place = state as usize * self.language.alphabet.len() + symbol as usize;
-        if self.next[place] == UNKNOWN {
-            let next = self.advance(state, |language, element| match element {
-                Element::Class(class) => language.alphabet.meets(class, symbol, symbol),
-                _ => false,
-            });
-            self.next[place] = next;
+        let n_row = self.n_row();
+        let has_place = (symbol as usize) < n_row;
+        let place = has_place.then(|| state as usize * n_row + symbol as usize);
+        let known = match place {
+            Some(place) => self.next[place],
+            None => self.next_rare.get(&(state, symbol)).copied().unwrap_or(UNKNOWN),
+        };
+        if known != UNKNOWN {
+            return known;
         }
-        self.next[place]
+        let next = self.advance(state, |language, element| match element {
+            Element::Class(class) => language.alphabet.meets(class, symbol, symbol),
+            _ => false,
+        });
+        if let Some(place) = place {
+            self.next[place] = next;
+        } else {
+            self.next_rare.insert((state, symbol), next);
+            self.n_remembered += 3;
+        }
+        next
+    }
+
+    /// How many symbols have a place in a row of [`Matcher::next`].
+    fn n_row(&self) -> usize {
+        self.language.alphabet.len().min(ROW)
     }
 
     /// The state after a text and part of a character, or `None` where it cannot go on so.
@@ -172,27 +214,37 @@ impl Matcher {
     }
 
     /// Whether part of a character may be completed in `state`; nothing of a character always is.
-    pub(super) fn may_complete(&self, state: State, partial: Partial) -> bool {
+    pub(super) fn may_complete(&mut self, state: State, partial: Partial) -> bool {
+        if partial.is_none() {
+            return true;
+        }
+        if let Some(&known) = self.completable.get(&(state, partial)) {
+            return known;
+        }
+        self.n_looks += self.states[state as usize].len();
         let (low, high) = partial.range();
         let alphabet = &self.language.alphabet;
         let (low, high) = (alphabet.symbol(low), alphabet.symbol(high));
         let begins = |element| matches!(element, Element::Class(class) if alphabet.meets(class, low, high));
-        partial.is_none() || self.tops(state).any(begins)
+        let may = !self.is_exhausted() && self.tops(state).any(begins);
+        self.completable.insert((state, partial), may);
+        self.n_remembered += 5;
+        may
     }
 
-    /// Whether `state` asks for tokens by their ids.
-    pub(super) fn names_tokens(&self, state: State) -> bool {
-        self.tops(state).any(|element| matches!(element, Element::Token(_) | Element::NotToken(_)))
-    }
-
-    /// Whether `state` asks for this token by its id.
-    pub(super) fn names(&self, state: State, token: Token) -> bool {
-        self.tops(state).any(|element| is_named(element, token))
+    /// The tokens that `state` asks for by their ids.
+    pub(super) fn named(&mut self, state: State) -> Named {
+        self.n_looks += self.states[state as usize].len();
+        Named::new(self.tops(state))
     }
 
     /// The state after a token that `state` asks for by its id.
     pub(super) fn step_token(&mut self, state: State, token: Token) -> State {
-        self.advance(state, |_, element| is_named(element, token))
+        self.advance(state, |_, element| match element {
+            Element::Token(named) => named == token,
+            Element::NotToken(named) => named != token,
+            _ => false,
+        })
     }
 
     /// The state in which a text is that may be in either.
@@ -215,7 +267,7 @@ impl Matcher {
             return DEAD;
         }
         self.begin_round();
-        self.n_steps += self.states[state as usize].len();
+        self.n_looks += self.states[state as usize].len();
         for place in 0..self.states[state as usize].len() {
             let stack = self.states[state as usize][place];
             let (top, below) = self.stacks[stack as usize];
@@ -292,20 +344,12 @@ impl Matcher {
         }
         let state = State::try_from(self.states.len()).expect("what is remembered is bounded");
         let stacks: Box<[Stack]> = self.found.drain(..).collect();
-        let n_symbols = self.language.alphabet.len();
-        self.n_remembered += 2 * stacks.len() + n_symbols;
-        self.n_steps += stacks.len() + n_symbols;
+        let n_row = self.n_row();
+        self.n_remembered += 2 * stacks.len() + n_row;
+        self.n_steps += stacks.len() + 1;
         self.state_numbers.insert(stacks.clone(), state);
         self.states.push(stacks);
-        self.next.resize(self.next.len() + n_symbols, if state == DEAD { DEAD } else { UNKNOWN });
+        self.next.resize(self.next.len() + n_row, if state == DEAD { DEAD } else { UNKNOWN });
         state
-    }
-}
-
-fn is_named(element: Element, token: Token) -> bool {
-    match element {
-        Element::Token(named) => named == token,
-        Element::NotToken(named) => named != token,
-        _ => false,
     }
 }

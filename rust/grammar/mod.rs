@@ -18,12 +18,13 @@
 mod alphabet;
 mod branch;
 mod json;
-mod lexicon;
 mod matcher;
+mod named;
 mod place;
 mod reader;
 mod rules;
 mod schema;
+mod spellings;
 #[cfg(test)]
 mod tests;
 mod utf8;
@@ -31,10 +32,13 @@ mod utf8;
 use std::fmt;
 use std::sync::Arc;
 
-pub use lexicon::Lexicon;
 pub use place::Flaw;
 pub use reader::Tokens;
-pub use schema::{MAX_NAME_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Pattern, check_schema};
+pub use schema::{
+    MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Pattern,
+    check_schema,
+};
+pub use spellings::Spellings;
 
 use crate::request::{Constraint, ConstraintSource};
 use alphabet::Alphabet;
@@ -56,17 +60,17 @@ const MAX_REPETITIONS: usize = 2_000;
 
 /// A grammar that was read, for the vocabulary of one model.
 pub struct Grammar {
-    lexicon: Arc<Lexicon>,
+    spellings: Arc<Spellings>,
     matcher: Matcher,
     start: State,
 }
 
 impl Grammar {
-    /// Reads a grammar, whose texts begin with its rule `root`. `tokens` and `lexicon` are of one vocabulary.
+    /// Reads a grammar, whose texts begin with its rule `root`. `tokens` and `spellings` are of one vocabulary.
     ///
     /// # Errors
     /// [`Flaw`] says what is wrong with it, and where.
-    pub fn new(text: &str, tokens: &dyn Tokens, lexicon: Arc<Lexicon>) -> Result<Self, Flaw> {
+    pub fn new(text: &str, tokens: &dyn Tokens, spellings: Arc<Spellings>) -> Result<Self, Flaw> {
         if text.len() > MAX_BYTES {
             let message = format!("the grammar of {} bytes is longer than {MAX_BYTES} bytes", text.len());
             return Err(Flaw::new(text, MAX_BYTES, message));
@@ -77,7 +81,7 @@ impl Grammar {
         if matcher.is_exhausted() {
             return Err(Flaw::new(text, 0, "the grammar has too many ways to begin a text"));
         }
-        Ok(Self { lexicon, matcher, start })
+        Ok(Self { spellings, matcher, start })
     }
 
     /// Bytes that it takes, about, without what it shares with the other grammars of its model.
@@ -89,8 +93,8 @@ impl Grammar {
 
 impl ConstraintSource for Grammar {
     fn start(&self) -> Box<dyn Constraint> {
-        let (lexicon, matcher) = (Arc::clone(&self.lexicon), self.matcher.clone());
-        Box::new(Branch { lexicon, matcher, state: self.start, partial: Partial::default() })
+        let (spellings, matcher) = (Arc::clone(&self.spellings), self.matcher.clone());
+        Box::new(Branch { spellings, matcher, state: self.start, partial: Partial::default() })
     }
 }
 

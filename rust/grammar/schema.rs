@@ -23,6 +23,9 @@ pub const MAX_PROPERTIES: usize = 256;
 /// Most bytes of a property's name or a reference.
 pub const MAX_NAME_BYTES: usize = 256;
 
+/// Most bytes of a pattern: llama.cpp's time for one grows with the square of its length, and it prints one that it does not know.
+pub const MAX_PATTERN_BYTES: usize = 4_096;
+
 /// A regular expression of a schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
@@ -198,17 +201,22 @@ impl<'a> Check<'a> {
         check_n_properties(parts, n_properties)
     }
 
-    /// How many properties a part of [`Check::merged`] brings along.
+    /// How many properties a part of [`Check::merged`] brings along. Of choices, llama.cpp looks at those of the part itself, and at
+    /// none that they or a reference lead to.
     fn n_properties(&self, part: &'a Value) -> usize {
+        let choices = part.get("oneOf").or_else(|| part.get("anyOf")).and_then(Value::items);
+        let choices = choices.filter(|_| part.get("$ref").is_none());
+        choices.unwrap_or(std::slice::from_ref(part)).iter().map(|choice| self.n_own_properties(choice)).sum()
+    }
+
+    fn n_own_properties(&self, part: &'a Value) -> usize {
         let mut target = part;
         while let Some(reference) = target.get("$ref") {
             // It was followed before, so it leads somewhere.
             let Some(Ok(next)) = reference.text().map(|name| self.resolve(name, reference)) else { return 0 };
             target = next;
         }
-        let own = target.get("properties").and_then(Value::members).map_or(0, <[_]>::len);
-        let choices = target.get("oneOf").or_else(|| target.get("anyOf")).and_then(Value::items);
-        choices.map_or(own, |choices| choices.iter().map(|choice| self.n_properties(choice)).sum())
+        target.get("properties").and_then(Value::members).map_or(0, <[_]>::len)
     }
 
     fn object(&mut self, schema: &'a Value, depth: usize) -> Result<(), Refusal> {
@@ -243,6 +251,9 @@ impl<'a> Check<'a> {
     fn string(&mut self, schema: &Value) -> Result<(), Refusal> {
         if let Some(pattern) = schema.get("pattern") {
             let Some(text) = pattern.text() else { return refuse(pattern, "pattern must be a string") };
+            if text.len() > MAX_PATTERN_BYTES {
+                return refuse(pattern, format!("the pattern of {} bytes is longer than {MAX_PATTERN_BYTES} bytes", text.len()));
+            }
             self.patterns.push(Pattern { text: text.to_owned(), at: pattern.at });
         }
         if let Some(format) = schema.get("format").filter(|format| format.text().is_none()) {
@@ -382,7 +393,20 @@ mod tests {
         );
         let long = format!("{{\"properties\": {{\"{}\": {{}}}}}}", "_".repeat(257));
         assert_eq!(flaw(&long), "the name of this property is longer than 256 bytes");
+        let pattern = format!("{{\"pattern\": \"^{}$\"}}", "a".repeat(MAX_PATTERN_BYTES - 1));
+        assert_eq!(flaw(&pattern), "the pattern of 4097 bytes is longer than 4096 bytes");
         assert!(flaw(&" ".repeat(MAX_SCHEMA_BYTES + 1)).contains("is longer than"));
+    }
+
+    #[test]
+    fn choices_that_name_themselves_or_each_other_are_counted_once() {
+        let ring =
+            "{\"allOf\": [{\"$ref\": \"#/d\"}], \"d\": {\"properties\": {\"a\": {}}, \"anyOf\": [{\"$ref\": \"#/d\"}, {}]}}";
+        assert_eq!(check_schema(ring), Ok(Vec::new()));
+        let doubled =
+            (0..30).map(|i| format!("\"d{i}\": {{\"anyOf\": [{{\"$ref\": \"#/d{0}\"}}, {{\"$ref\": \"#/d{0}\"}}]}},", i + 1));
+        let doubled = format!("{{\"allOf\": [{{\"$ref\": \"#/d0\"}}], {} \"d30\": {{}}}}", doubled.collect::<Vec<_>>().concat());
+        assert_eq!(check_schema(&doubled), Ok(Vec::new()));
     }
 
     #[test]

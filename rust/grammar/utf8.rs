@@ -1,7 +1,7 @@
 //! Characters out of bytes that come one after the other.
 
 /// A character of which some bytes have come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(super) struct Partial {
     /// The bits that have come.
     value: u32,

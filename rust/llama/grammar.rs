@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::grammar::{Flaw, Grammar, Lexicon, Pattern, Tokens, check_schema};
+use crate::grammar::{Flaw, Grammar, Pattern, Spellings, Tokens, check_schema};
 use crate::llama::model::Model;
 use crate::request::{SharedConstraint, Token};
 
@@ -24,7 +24,7 @@ enum Source {
 /// The grammars that were used last, and what all of them need of the vocabulary.
 #[derive(Default)]
 pub(super) struct Grammars {
-    lexicon: OnceLock<Arc<Lexicon>>,
+    spellings: OnceLock<Arc<Spellings>>,
     /// Used most recently first.
     kept: Mutex<VecDeque<Kept>>,
 }
@@ -44,7 +44,7 @@ impl Kept {
 impl Grammars {
     pub(super) fn of_text(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
         self.find_or(Source::Gbnf, text, || {
-            let grammar = Grammar::new(text, model, self.lexicon(model));
+            let grammar = Grammar::new(text, model, self.spellings(model));
             grammar.map_err(|flaw| refusal("grammar", format!("the grammar is wrong in {flaw}")))
         })
     }
@@ -53,7 +53,7 @@ impl Grammars {
         self.find_or(Source::JsonSchema, text, || {
             let refuse = |flaw: Flaw| refusal("json_schema", format!("the JSON schema is wrong in {flaw}"));
             let gbnf = convert(text, &check_schema(text).map_err(refuse)?).map_err(refuse)?;
-            Grammar::new(&gbnf, model, self.lexicon(model)).map_err(|Flaw { message, .. }| {
+            Grammar::new(&gbnf, model, self.spellings(model)).map_err(|Flaw { message, .. }| {
                 refusal("json_schema", format!("the JSON schema asks for what no grammar can hold a text to: {message}"))
             })
         })
@@ -80,11 +80,11 @@ impl Grammars {
         Ok(SharedConstraint(grammar))
     }
 
-    fn lexicon(&self, model: &Model) -> Arc<Lexicon> {
-        Arc::clone(self.lexicon.get_or_init(|| {
+    fn spellings(&self, model: &Model) -> Arc<Spellings> {
+        Arc::clone(self.spellings.get_or_init(|| {
             let n_vocab = Token::try_from(model.n_vocab()).expect("token ids have 31 bits");
             let spellings = (0..n_vocab).map(|token| model.piece(token).unwrap_or_default());
-            Arc::new(Lexicon::new(spellings, model.end_tokens()))
+            Arc::new(Spellings::new(spellings, model.end_tokens()))
         }))
     }
 
@@ -111,7 +111,7 @@ impl Tokens for Model {
 }
 
 /// llama.cpp's GBNF of a schema that was checked.
-fn convert(schema: &str, patterns: &[Pattern]) -> std::result::Result<String, Flaw> {
+pub(super) fn convert(schema: &str, patterns: &[Pattern]) -> std::result::Result<String, Flaw> {
     llama_cpp_2::json_schema_to_grammar(schema).map_err(|_| {
         // llama.cpp says no more than that it could not: a pattern that it cannot convert on its own is the reason.
         let is_broken = |pattern: &&Pattern| {

@@ -28,6 +28,10 @@ pub const MAX_STOPS: usize = 256;
 /// Most bytes of all the stop strings of one [`Request`].
 pub const MAX_STOP_BYTES: usize = 65_536;
 
+/// Most log-probabilities of one prompt, those of the most likely tokens included: some hundreds of megabytes, where nobody reads
+/// them.
+pub const MAX_PROMPT_PROBS: usize = 1 << 21;
+
 /// Most places of [`Request::snapshots_at`]: each is a whole state to save.
 pub const MAX_SNAPSHOTS: usize = 16;
 
@@ -166,7 +170,8 @@ pub struct Request {
     pub n_indent: u32,
     /// Whether what is cached of the prompt is used; otherwise all of it is computed.
     pub uses_cache: bool,
-    /// Reports the log-probabilities of the prompt's tokens and of this many most likely ones in the place of each.
+    /// Reports the log-probabilities of the prompt's tokens and of this many most likely ones in the place of each; at most
+    /// [`MAX_PROBS`], and [`MAX_PROMPT_PROBS`] in all.
     pub prompt_logprobs: Option<u32>,
     /// Whether the stream tells how far the prompt is computed.
     pub reports_progress: bool,
@@ -239,6 +244,11 @@ impl Request {
         }
         if let Some(n) = self.prompt_logprobs.filter(|&n| n > MAX_PROBS) {
             return refuse("prompt_logprobs", format!("prompt_logprobs is {n}; it must be 0 to {MAX_PROBS}"));
+        }
+        let n_told = self.prompt_logprobs.map_or(0, |n| (n as usize + 1) * self.prompt.n_tokens());
+        if n_told > MAX_PROMPT_PROBS {
+            let limit = format!("a prompt has at most {MAX_PROMPT_PROBS} of them; ask for fewer or shorten the prompt");
+            return refuse("prompt_logprobs", format!("prompt_logprobs asks for {n_told} log-probabilities; {limit}"));
         }
         self.validate_snapshots()?;
         self.sampling.validate(n_vocab)

@@ -352,4 +352,68 @@ mod tests {
             assert!(mirostat == Mirostat::V1 || (0..50).any(|_| sampler.sample(&row) == 2));
         }
     }
+
+    /// Parameters out of values at which something overflows, divides by 0 or leaves nothing.
+    fn extreme(rng: &mut Mt19937) -> SamplingParams {
+        const NUMBERS: [f32; 9] = [0.0, 1.0, 0.5, -1.0, 1e-40, 1e-5, 30.0, f32::MAX, f32::MIN];
+        let mut below = |n: usize| rng.next_u32() as usize % n;
+        let mut samplers = SamplerKind::DEFAULT.to_vec();
+        samplers.extend([SamplerKind::TfsZ, SamplerKind::Infill, SamplerKind::AdaptiveP]);
+        for i in (1..samplers.len()).rev() {
+            samplers.swap(i, below(i + 1));
+        }
+        samplers.truncate(below(12));
+        let mut number = || NUMBERS[below(NUMBERS.len())];
+        let mut params = SamplingParams {
+            samplers,
+            temperature: number(),
+            dynatemp_range: number(),
+            dynatemp_exponent: number(),
+            top_p: number(),
+            min_p: number(),
+            typical_p: number(),
+            top_n_sigma: number(),
+            tfs_z: number(),
+            xtc_probability: number(),
+            xtc_threshold: number(),
+            repeat_penalty: number().abs().max(1e-5),
+            presence_penalty: number(),
+            frequency_penalty: number(),
+            mirostat_tau: number(),
+            mirostat_eta: number(),
+            adaptive_target: number(),
+            adaptive_decay: number().clamp(0.0, 0.99),
+            ..SamplingParams::default()
+        };
+        (params.dry.multiplier, params.dry.base) = (number(), number());
+        (params.top_k, params.min_keep) = ([0, 1, 3, i32::MAX][below(4)], [0, 1, 5, u32::MAX][below(4)]);
+        (params.repeat_last_n, params.dry.penalty_last_n) = ([-1, 0, 1, 9][below(4)], [-1, 0, 1, 9][below(4)]);
+        params.dry.allowed_length = [0, 1, i32::MAX][below(3)];
+        params.mirostat = [Mirostat::Off, Mirostat::Off, Mirostat::V1, Mirostat::V2][below(4)];
+        params
+    }
+
+    #[test]
+    fn whatever_the_parameters_and_the_row_a_token_is_drawn() {
+        const LOGITS: [f32; 10] =
+            [0.0, 1.0, -1.0, 20.0, f32::MAX, f32::MIN, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::NEG_INFINITY];
+        let mut rng = Mt19937::new(8);
+        let pieces: Vec<String> = (0..70).map(|i| format!("word{i}")).collect();
+        let lexicon = Pieces::lexicon(&pieces.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+        for i in 0..20_000_u32 {
+            let params = extreme(&mut rng);
+            assert_eq!(params.validate(100), Ok(()), "{params:?}");
+            let mut sampler = Sampler::new(&params, i, &lexicon, 20);
+            sampler.accept_prompt(&[0, 1, 0, 1]);
+            let n_vocab = [1, 2, 7, 70][rng.next_u32() as usize % 4];
+            for _ in 0..3 {
+                let row: Vec<f32> = (0..n_vocab).map(|_| LOGITS[rng.next_u32() as usize % LOGITS.len()]).collect();
+                let token = sampler.sample(&row);
+                assert!(usize::try_from(token).unwrap() < n_vocab, "token {token} of {row:?} by {params:?}");
+                let (chosen, top) = sampler.logprobs(token, 5);
+                assert!(!chosen.is_nan() && top.iter().all(|(_, logprob)| !logprob.is_nan()), "{row:?} by {params:?}");
+                sampler.accept(token);
+            }
+        }
+    }
 }

@@ -128,6 +128,13 @@ fn where_no_token_ends_a_text_the_branch_ends_without_one() {
     let branches = run(&engine, request);
     assert_eq!((branches[0].tokens.clone(), branches[0].finished.reason.clone()), (script, FinishReason::End));
     assert_eq!(engine.stats().n_predicted, 4);
+    // One that may not even begin has computed its prompt all the same.
+    let nothing = Stuck(Script { tokens: Vec::new(), n_masked: Arc::default() });
+    let constraint = Some(SharedConstraint(Arc::new(nothing)));
+    let branches = run(&engine, Request { constraint, ..greedy(&prompt(3, 20), 50) });
+    let Finished { reason, usage, .. } = &branches[0].finished;
+    assert_eq!((reason, usage.n_predicted), (&FinishReason::End, 0));
+    assert!(usage.prompt_ms > 0.0, "{usage:?}");
 }
 
 /// As the script it holds, but the end is refused as everything else is then.

@@ -82,6 +82,25 @@ fn beside_running_streams_no_decode_has_more_rows_of_logits_than_there_are_ids()
 }
 
 #[test]
+fn a_short_prompt_that_is_told_of_need_not_wait_for_a_long_one() {
+    for n_more in [64, 2, 1] {
+        let (engine, control) = start(Limits { n_seq_max: 2 + n_more, ..limits(2, 4096) });
+        control.allow(Some(0));
+        let texts = [prompt(1, 2_000), prompt(2, 20)];
+        let [long, short] = texts.each_ref().map(|text| engine.submit(asking(text, 1, 1), None).unwrap());
+        control.allow(None);
+        check(&texts[0], 1, &prompt_logprobs(long).0);
+        check(&texts[1], 1, &prompt_logprobs(short).0);
+        let plans = control.plans();
+        let long_id = plans.iter().flat_map(|plan| &plan.rows).find(|row| row.position > 1_000).unwrap().sequence;
+        let is_short_done =
+            plans.iter().position(|plan| plan.rows.iter().any(|row| row.sequence != long_id && row.position == 19));
+        let is_long_half = plans.iter().position(|plan| plan.rows.iter().any(|row| row.position == 1_000));
+        assert!(is_short_done < is_long_half, "{is_short_done:?} is not before {is_long_half:?}");
+    }
+}
+
+#[test]
 fn a_preempted_prompt_tells_each_token_once() {
     for kind in [Forks::Anywhere, Forks::AtEnd] {
         let limits = Limits { max_store_bytes: STORE, n_seq_max: 4, ..limits(2, 512) };
@@ -104,6 +123,14 @@ fn more_alternatives_than_are_listed_are_refused() {
     let (engine, _) = start(limits(1, 256));
     let refused = engine.submit(asking("text", 1, 1_001), None).err();
     assert!(matches!(refused, Some(Error::InvalidRequest { param: "prompt_logprobs", .. })), "{refused:?}");
+}
+
+#[test]
+fn more_of_them_than_a_memory_should_hold_are_refused() {
+    let (engine, _) = start(limits(1, 4096));
+    let refused = engine.submit(asking(&prompt(1, 2_100), 1, 1_000), None).err();
+    let message = "prompt_logprobs asks for 2102100 log-probabilities; a prompt has at most 2097152 of them; ask for fewer or shorten the prompt";
+    assert_eq!(refused, Some(Error::InvalidRequest { param: "prompt_logprobs", message: message.into() }));
 }
 
 #[test]

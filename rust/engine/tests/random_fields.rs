@@ -1,7 +1,10 @@
 //! Several clients at once, each of whose requests asks for something else.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use super::context_shift::Shifting;
 use super::*;
+use crate::fake_runner::Failing;
 use crate::request::{ContextShift, Progress, PromptLogprobs};
 
 const N_CTX_SLOT: usize = 192;
@@ -110,6 +113,73 @@ fn random_requests(engine: &Engine) {
             });
         }
     });
+}
+
+/// As [`random_requests`], while decodes fail now and then: what a branch draws before its request fails is right.
+fn random_failures(engine: &Engine, control: &FakeControl) -> usize {
+    let n_failed = AtomicUsize::new(0);
+    let (n_failed, is_over) = (&n_failed, &AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..6_u64)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let mut dice = Dice(100 + thread);
+                    for _ in 0..20 {
+                        let (text, request) = dice.request();
+                        let (tokens, _) = drawn_by(&text, &request);
+                        let mut n_drawn = vec![0; request.n as usize];
+                        for event in engine.submit(request.clone(), None).expect("the request is valid") {
+                            match event {
+                                Ok(Event::Token(token)) => {
+                                    let n = &mut n_drawn[token.index as usize];
+                                    assert_eq!(Some(&token.token), tokens.get(*n), "token {n} of {request:?}");
+                                    *n += 1;
+                                }
+                                Ok(_) => {}
+                                Err(Error::Decode { .. }) => drop(n_failed.fetch_add(1, Ordering::Relaxed)),
+                                Err(other) => panic!("{other:?}"),
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(move || {
+            let mut dice = Dice(7);
+            while !is_over.load(Ordering::Relaxed) {
+                let n_decodes = engine.stats().n_decodes + 1 + dice.below(20);
+                while engine.stats().n_decodes < n_decodes && !is_over.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                let failing = [Failing::All, Failing::MoreRowsThan(1), Failing::MoreRowsThan(4)][dice.size(3)];
+                control.fail(Some(failing));
+                std::thread::yield_now();
+                control.fail(None);
+            }
+        });
+        let ended: Vec<_> = clients.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(ended.iter().all(Result::is_ok), "a client has failed");
+    });
+    n_failed.load(Ordering::Relaxed)
+}
+
+#[test]
+fn decodes_that_fail_at_any_time_leave_nothing_behind() {
+    let kinds = [(Forks::Anywhere, 64), (Forks::InWindow, 64), (Forks::AtEnd, 2)];
+    let mut n_failed = 0;
+    for (forks, n_more) in kinds {
+        let limits = Limits {
+            n_ctx_slot: u32::try_from(N_CTX_SLOT).unwrap(),
+            n_seq_max: 4 + n_more,
+            max_store_bytes: Some(20_000),
+            ..limits(4, 512)
+        };
+        let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks, ..MEMORY }));
+        n_failed += random_failures(&engine, &control);
+        wait_until(&engine, |stats| is_idle(stats) && stats.n_cells_used == control.n_cells_used());
+    }
+    assert!(n_failed > 10, "only {n_failed} requests met a decode that failed");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::request::Token;
 
 /// How the tokens of a model are spelt.
 #[derive(Debug)]
-pub struct Lexicon {
+pub struct Spellings {
     bytes: Vec<u8>,
     /// Token `t` is spelt `bytes[starts[t]..starts[t + 1]]`.
     starts: Vec<u32>,
@@ -21,33 +21,33 @@ pub(super) struct Entry {
     pub(super) n_common: u32,
 }
 
-impl Lexicon {
+impl Spellings {
     /// Of the tokens that are spelt so, from token 0 on; of them, `end_tokens` end a text.
     ///
     /// # Panics
     /// If the spellings take 4 GiB together.
     #[must_use]
     pub fn new<'a>(spellings: impl IntoIterator<Item = &'a [u8]>, end_tokens: &[Token]) -> Self {
-        let mut lexicon = Self { bytes: Vec::new(), starts: vec![0], end_tokens: end_tokens.to_vec(), order: Vec::new() };
+        let mut vocabulary = Self { bytes: Vec::new(), starts: vec![0], end_tokens: end_tokens.to_vec(), order: Vec::new() };
         for spelling in spellings {
-            lexicon.bytes.extend_from_slice(spelling);
-            lexicon.starts.push(u32::try_from(lexicon.bytes.len()).expect("a vocabulary's text is far below 4 GiB"));
+            vocabulary.bytes.extend_from_slice(spelling);
+            vocabulary.starts.push(u32::try_from(vocabulary.bytes.len()).expect("a vocabulary's text is far below 4 GiB"));
         }
-        let n_vocab = Token::try_from(lexicon.n_vocab()).expect("token ids have 31 bits");
+        let n_vocab = Token::try_from(vocabulary.n_vocab()).expect("token ids have 31 bits");
         // llama.cpp takes a spelling that begins with NUL for none.
-        let is_text = |token: &Token| !matches!(lexicon.spelling(*token), [] | [0, ..]) && !lexicon.is_end(*token);
+        let is_text = |token: &Token| !matches!(vocabulary.spelling(*token), [] | [0, ..]) && !vocabulary.is_end(*token);
         let mut tokens: Vec<Token> = (0..n_vocab).filter(is_text).collect();
-        tokens.sort_unstable_by_key(|&token| lexicon.spelling(token));
+        tokens.sort_unstable_by_key(|&token| vocabulary.spelling(token));
         let mut before: &[u8] = &[];
         let mut order = Vec::with_capacity(tokens.len());
         for token in tokens {
-            let spelling = lexicon.spelling(token);
+            let spelling = vocabulary.spelling(token);
             let n_common = spelling.iter().zip(before).take_while(|(a, b)| a == b).count();
             order.push(Entry { token, n_common: u32::try_from(n_common).expect("as above") });
             before = spelling;
         }
-        lexicon.order = order;
-        lexicon
+        vocabulary.order = order;
+        vocabulary
     }
 
     /// Size of the vocabulary.
@@ -81,11 +81,11 @@ mod tests {
 
     #[test]
     fn tokens_are_in_the_order_of_their_spellings() {
-        let lexicon = Lexicon::new([&b"b"[..], b"", b"abc", b"</s>", b"\0x", b"ab", b"abd"], &[3]);
-        let order: Vec<(Token, u32)> = lexicon.order.iter().map(|entry| (entry.token, entry.n_common)).collect();
+        let spellings = Spellings::new([&b"b"[..], b"", b"abc", b"</s>", b"\0x", b"ab", b"abd"], &[3]);
+        let order: Vec<(Token, u32)> = spellings.order.iter().map(|entry| (entry.token, entry.n_common)).collect();
         assert_eq!(order, [(5, 0), (2, 2), (6, 2), (0, 0)]);
-        assert_eq!(lexicon.n_vocab(), 7);
-        assert_eq!([0, 3, 6, 7, -1].map(|token| lexicon.spelling(token)), [&b"b"[..], b"</s>", b"abd", b"", b""]);
-        assert!(lexicon.is_end(3) && !lexicon.is_end(2));
+        assert_eq!(spellings.n_vocab(), 7);
+        assert_eq!([0, 3, 6, 7, -1].map(|token| spellings.spelling(token)), [&b"b"[..], b"</s>", b"abd", b"", b""]);
+        assert!(spellings.is_end(3) && !spellings.is_end(2));
     }
 }
