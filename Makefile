@@ -96,7 +96,7 @@ test-rust: .venv/synced ## The crate's tests, without and with llama.cpp
 
 test-python: extension ## The Python tests (ARGS="-k slots" goes to pytest)
 	$(call step,python)
-	pytest --quiet $(ARGS)
+	pytest --quiet --numprocesses auto --dist worksteal $(ARGS)
 
 fuzz: extension ## Send 10,000 random requests of the OpenAPI document to a server
 	WEFT_RANDOM_REQUESTS=10000 pytest --quiet tests/server/test_random_requests.py

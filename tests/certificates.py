@@ -1,13 +1,17 @@
-"""Certificates that nobody has signed but themselves."""
+"""A key and its certificate, which nobody has signed but itself, for `localhost` and `127.0.0.1` from 2020 to 2120.
 
-import subprocess
+They are files and not made for each run, so that no test needs the `openssl` command.
+"""
+
 from pathlib import Path
 
+__all__ = ["CERTIFICATE", "ENCRYPTED_KEY", "KEY", "OTHER_KEY"]
 
-def make_certificate(folder: Path, name: str) -> tuple[str, str]:
-    """The files of a new key and of a certificate of it for this machine."""
-    key, certificate = str(folder / f"{name}.key"), str(folder / f"{name}.crt")
-    about = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-days", "2"]
-    made = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", certificate]
-    subprocess.run(["openssl", "req", "-x509", *about, *made], check=True, capture_output=True, timeout=20)
-    return key, certificate
+_FOLDER = Path(__file__).parent / "certificates"
+
+CERTIFICATE = str(_FOLDER / "one.crt")
+KEY = str(_FOLDER / "one.key")
+ENCRYPTED_KEY = str(_FOLDER / "encrypted.key")
+"""The same key, under the password `word`."""
+OTHER_KEY = str(_FOLDER / "other.key")
+"""A key that the certificate does not belong to."""

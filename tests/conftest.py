@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import gc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -8,6 +9,12 @@ import pytest
 import weft
 from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
 from tests.helpers import How
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are objects that stay: the garbage collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

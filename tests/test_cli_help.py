@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from weft.accepted import ACCEPTED
-from weft.cli import TUNE, parse
+from weft.cli import SERVE, TUNE, Command, parse
 from weft.settings import table
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +28,19 @@ def test_help_shows_every_setting_and_every_variable_once(capsys: pytest.Capture
     rows = [flag for flag in table().values() if flag.spellings]
     assert all(spelt[name] == 1 for flag in rows for name in flag.spellings)
     assert all(shown.count(f"[{flag.env}]") == 1 for flag in rows if flag.env is not None)
+
+
+def test_help_begins_with_what_is_needed_most(capsys: pytest.CaptureFixture[str]) -> None:
+    first = _printed(["--help"], capsys).splitlines()[:12]
+    words = {word for line in first for word in line.split()}
+    assert {"-m", "-c", "-np", "--host", "--port", "--api-key", "--config"} <= words
+
+
+@pytest.mark.parametrize("command", [SERVE, TUNE], ids=["serve", "tune"])
+def test_the_examples_of_help_are_command_lines(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weft.toml").touch()
+    assert [parse(flags.split(), {}, command).warnings for flags, _ in command.examples] == [()] * len(command.examples)
 
 
 def test_help_lists_flags_without_a_meaning_last_and_is_no_wider_than_its_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,13 @@
 """Addresses, claims on them, and certificates: what is found wrong before anything is served."""
 
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.certificates import make_certificate
+from tests.certificates import CERTIFICATE, ENCRYPTED_KEY, KEY, OTHER_KEY
 from tests.server.matchers import Json
 from weft import InvalidConfig
 from weft.listening import Address, CannotListenError, claim, tls
@@ -42,6 +41,7 @@ def test_any_free_port_is_one_for_all_addresses(claims: ExitStack) -> None:
     assert first.port == second.port > 0
     assert (first.name, second.name) == (f"127.0.0.1:{first.port}", f"[::1]:{first.port}")
     assert second.url(is_tls=True) == f"https://[::1]:{first.port}"
+    assert first.url(is_tls=False, prefix="/llm") == f"http://127.0.0.1:{first.port}/llm"
 
 
 def test_an_address_that_is_named_twice_is_one(claims: ExitStack) -> None:
@@ -133,9 +133,8 @@ def test_without_files_the_server_speaks_plainly() -> None:
     assert tls(Settings()) is None
 
 
-def test_a_key_and_its_certificate_are_taken(tmp_path: Path) -> None:
-    key, certificate = make_certificate(tmp_path, "a")
-    assert tls(Settings(ssl_key_file=key, ssl_cert_file=certificate)) == (Path(key), Path(certificate))
+def test_a_key_and_its_certificate_are_taken() -> None:
+    assert tls(Settings(ssl_key_file=KEY, ssl_cert_file=CERTIFICATE)) == (Path(KEY), Path(CERTIFICATE))
 
 
 @pytest.mark.parametrize(
@@ -153,13 +152,12 @@ def test_half_a_pair_is_an_error(given: dict[str, str], message: str) -> None:
     assert (raised.value.param, raised.value.message) == (next(iter(given)), message)
 
 
-def test_files_that_do_not_belong_together_are_an_error(tmp_path: Path) -> None:
-    (key, certificate), (other, _) = make_certificate(tmp_path, "a"), make_certificate(tmp_path, "b")
-    encrypted = str(tmp_path / "encrypted.key")
-    subprocess.run(["openssl", "ec", "-in", key, "-aes256", "-passout", "pass:word", "-out", encrypted], check=True, timeout=20)
-    text = str(tmp_path / "text")
-    Path(text).write_text("hello")
-    for wrong in ((other, certificate), (key, text), (text, certificate), (certificate, key), (encrypted, certificate)):
-        with pytest.raises(InvalidConfig, match="cannot show ") as raised:
-            tls(Settings(ssl_key_file=wrong[0], ssl_cert_file=wrong[1]))
-        assert raised.value.param == "ssl_cert_file"
+@pytest.mark.parametrize(
+    ("key", "certificate"),
+    [(OTHER_KEY, CERTIFICATE), (KEY, __file__), (__file__, CERTIFICATE), (CERTIFICATE, KEY), (ENCRYPTED_KEY, CERTIFICATE)],
+    ids=["another key", "no certificate", "no key", "swapped", "encrypted"],
+)
+def test_files_that_do_not_belong_together_are_an_error(key: str, certificate: str) -> None:
+    with pytest.raises(InvalidConfig, match="cannot show ") as raised:
+        tls(Settings(ssl_key_file=key, ssl_cert_file=certificate))
+    assert raised.value.param == "ssl_cert_file"

@@ -20,6 +20,8 @@ class Command:
 
     name: str
     about: str
+    examples: tuple[tuple[str, str], ...]
+    """Flags that many need, and what they do: the help shows them first."""
     settings: frozenset[str] | None = None
     """The settings that it uses; None is all of them."""
 
@@ -28,10 +30,17 @@ SERVE = Command(
     "python -m weft",
     "Serves a GGUF model over HTTP: one prompt, many completions, one shared KV cache. "
     "'python -m weft tune' measures how a model is computed fastest here.",
+    (
+        ("-m model.gguf", "a model of yours, at http://127.0.0.1:8080"),
+        ("-m model.gguf -c 16384 -np 4", "4 completions at once, in 16,384 tokens of context"),
+        ("--host 0.0.0.0 --port 8000 --api-key SECRET", "for other machines too, which show a key"),
+        ("--config weft.toml", "all of this from a file"),
+    ),
 )
 TUNE = Command(
     "python -m weft tune",
     "Measures for about a minute how a GGUF model is computed fastest on this machine, and keeps it for later starts.",
+    (("-m model.gguf", "a model of yours"),),
     frozenset({"model", "gpu_layers", "mmap", "mlock", "direct_io", "numa", "cache_type_k", "cache_type_v"}),
 )
 
@@ -65,7 +74,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SE
         elif asked.what == COMPLETION:
             print(completion_script(), end="")
         else:
-            print(help_text(command.name, command.about, command.settings), end="")
+            print(help_text(command.name, command.about, command.examples, command.settings), end="")
         sys.exit(0)
     except UsageError as error:
         print(f"{command.name}: error: {error}", file=sys.stderr)

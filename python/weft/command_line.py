@@ -130,8 +130,23 @@ def _following(name: str, n: int, attached: str | None, left: list[str], spellin
 def _unknown(argument: str, spellings: Iterable[str]) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}; the model is named with -m"
-    near = difflib.get_close_matches(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *CONFIG, *HELP, *VERSION], n=1)
-    return f"unknown argument {argument}; " + (f"did you mean {near[0]}?" if near else "--help shows all there are")
+    near = _nearest(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *CONFIG, *HELP, *VERSION])
+    return f"unknown argument {argument}; " + (f"did you mean {near}?" if near else "--help shows all there are")
+
+
+def _nearest(word: str, spellings: Iterable[str]) -> str | None:
+    """The spelling that a word was most likely meant to be, or None.
+
+    Of several that are as near it is the one of the same letters, then the one that sets something: `--prot` is `--port`, and
+    not `--prio`, which has no meaning here.
+    """
+    set_nothing = {name for accepted in ACCEPTED for name in accepted.names}
+
+    def nearness(spelling: str) -> tuple[float, bool, bool]:
+        likeness = difflib.SequenceMatcher(None, spelling, word).ratio()
+        return likeness, sorted(spelling) == sorted(word), spelling not in set_nothing
+
+    return max(difflib.get_close_matches(word, list(spellings), n=5), key=nearness, default=None)
 
 
 def _variables(environ: Mapping[str, str], only: Collection[str] | None) -> Given:
@@ -176,9 +191,12 @@ def _file(path: str) -> Given:
     for entry in found:
         said = f"{path}: {entry.key}"
         if (what := spellings.get(entry.spelling)) is None:
-            names = [spelling.removeprefix("--") for spelling in spellings if spelling.startswith("--")]
-            near = difflib.get_close_matches(entry.key.replace("_", "-"), names, n=1)
-            raise UsageError(f"{path}: unknown key {entry.key!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            if isinstance(entry.value, dict):
+                raise UsageError(f"{path}: unknown section [{entry.key}]; settings stand outside of sections")
+            near = _nearest(entry.spelling, [spelling for spelling in spellings if spelling.startswith("--")])
+            raise UsageError(
+                f"{path}: unknown key {entry.key!r}" + (f"; did you mean {near.removeprefix('--')!r}?" if near else "")
+            )
         if what.n_values == 0:
             _switch(given, spellings, entry, said)
             continue

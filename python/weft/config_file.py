@@ -75,7 +75,7 @@ def texts(value: Any, parse: Callable[[str], Any] | None, *, is_list: bool, sepa
             raise ValueError("it takes no table")
         return [json.dumps(value)]
     if isinstance(value, bool) and parse is not None and not _takes_on_and_off(parse):
-        raise ValueError(f"it is {'true' if value else 'false'}, and no switch")
+        raise ValueError(f"{_scalar(value)} is for switches; it takes a text or a number")
     return [_scalar(value)]
 
 

@@ -14,6 +14,8 @@ __all__ = ["completion_script", "help_text"]
 WIDTH = 130
 COLUMN = 38
 """Where what a flag does begins."""
+EXAMPLE_COLUMN = 62
+"""Where what an example does begins."""
 
 EPILOG = (
     "Each setting can also be given in the variable named beside it, and by its long name without dashes in the file that"
@@ -28,9 +30,11 @@ ABOUT = (
 )
 
 
-def help_text(program: str, about: str, only: Collection[str] | None = None) -> str:
-    """Every setting, or `only` some; then llama-server's flags that set nothing."""
-    parts = [f"usage: {program} [-m model.gguf] [...]", textwrap.fill(about, WIDTH), _section("about", ABOUT)]
+def help_text(program: str, about: str, examples: Iterable[tuple[str, str]], only: Collection[str] | None = None) -> str:
+    """What is needed most, by examples; every setting, or `only` some; then llama-server's flags that set nothing."""
+    parts = [f"usage: {program} [-m model.gguf] [...]", textwrap.fill(about, WIDTH)]
+    parts += [_section("examples", [(f"{program} {flags}", what) for flags, what in examples], EXAMPLE_COLUMN)]
+    parts += [_section("about", ABOUT)]
     groups: dict[str, list[tuple[str, str]]] = {}
     for name, flag in table().items():
         if flag.spellings and (only is None or name in only):
@@ -48,14 +52,14 @@ def _row(flag: Flag) -> tuple[str, str]:
     return names, flag.help + (f" [{flag.env}]" if flag.env else "")
 
 
-def _section(title: str, rows: Iterable[tuple[str, str]]) -> str:
+def _section(title: str, rows: Iterable[tuple[str, str]], column: int = COLUMN) -> str:
     lines = [f"{title}:"]
     for names, text in rows:
         head = f"  {names}"
-        indent = " " * COLUMN
+        indent = " " * column
         wrapped = textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
-        if len(head) + 2 <= COLUMN:
-            wrapped[0] = head.ljust(COLUMN) + wrapped[0][COLUMN:]
+        if len(head) + 2 <= column:
+            wrapped[0] = head.ljust(column) + wrapped[0][column:]
             head = ""
         lines += [head] * bool(head) + wrapped
     return "\n".join(lines)

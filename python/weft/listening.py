@@ -41,9 +41,9 @@ class Address:
             return str(self.path)
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def url(self, *, is_tls: bool) -> str:
-        """How a client is told of it."""
-        return f"unix:{self.path}" if self.path is not None else f"{'https' if is_tls else 'http'}://{self.name}"
+    def url(self, *, is_tls: bool, prefix: str = "") -> str:
+        """How a client is told of it; of a unix socket only where it is."""
+        return f"unix:{self.path}" if self.path is not None else f"{'https' if is_tls else 'http'}://{self.name}{prefix}"
 
 
 def claim(settings: Settings) -> tuple[list[Address], ExitStack]:

@@ -77,7 +77,7 @@ def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
         logger.error("%s", _reason(error))
         return 1
     with claims:
-        return _supervise(settings, [_Place(address, certificate) for address in addresses], config)
+        return _supervise(settings, [_Place(address, certificate, settings.api_prefix) for address in addresses], config)
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,12 @@ class _Place:
     address: Address
     certificate: tuple[Path, Path] | None
     """The files of the key and the certificate."""
+    prefix: str = ""
+    """What every path there begins with."""
 
     @property
     def url(self) -> str:
-        return self.address.url(is_tls=self.certificate is not None)
+        return self.address.url(is_tls=self.certificate is not None, prefix=self.prefix)
 
     def granian(self, settings: Settings, config: dict[str, Any]) -> dict[str, Any]:
         """The arguments of either of Granian's servers."""

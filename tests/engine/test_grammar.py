@@ -152,12 +152,10 @@ SCHEMAS = {
 
 
 @pytest.mark.parametrize(("schema", "fits"), SCHEMAS.values(), ids=SCHEMAS.keys())
-async def test_two_hundred_seeds_fit_their_schema(
-    engine: weft.Engine, schema: dict[str, Any], fits: Callable[[Any], bool]
-) -> None:
-    request = weft.Request(prompt=PROMPT, n=200, seed=1_000, max_tokens=400, json_schema=json.dumps(schema))
+async def test_many_seeds_fit_their_schema(engine: weft.Engine, schema: dict[str, Any], fits: Callable[[Any], bool]) -> None:
+    request = weft.Request(prompt=PROMPT, n=60, seed=1_000, max_tokens=400, json_schema=json.dumps(schema))
     answer = await engine.complete(request)
-    assert len(answer.branches) == 200
+    assert len(answer.branches) == 60
     for branch in answer.branches:
         assert branch.reason == "end", branch.text
         assert fits(json.loads(branch.text)), branch.text

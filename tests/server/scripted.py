@@ -77,6 +77,8 @@ class ScriptedEngine:
         self.loop_thread = 0
         self.threads: set[int] = set()
         """Threads that texts and tokens were worked on."""
+        self.submitted_on: list[int] = []
+        """The thread of each submission."""
         self._scripts = list(scripts)
 
     async def start(self) -> None:
@@ -102,6 +104,7 @@ class ScriptedEngine:
         return chr(token).encode()
 
     def generate(self, request: weft.Request) -> ScriptedStream:
+        self.submitted_on.append(threading.get_ident())
         self.requests.append(request)
         script = self._scripts.pop(0)
         if isinstance(script, Exception):

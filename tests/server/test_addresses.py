@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.certificates import make_certificate
+from tests.certificates import CERTIFICATE, KEY
 from tests.helpers import names_in, wait_until
 from tests.server.live import LiveServer, free_port
 from tests.server.test_disconnect import ENDLESS
@@ -119,12 +119,11 @@ async def test_two_servers_share_a_port_where_both_say_so(tmp_path: Path) -> Non
 
 
 async def test_tls_shows_the_certificate_on_http_1_and_2(tmp_path: Path) -> None:
-    key, certificate = make_certificate(tmp_path, "weft")
     path = tmp_path / "weft.sock"
-    flags = ("-np", "1", "--ssl-key-file", key, "--ssl-cert-file", certificate, "--host", f"127.0.0.1,{path}")
+    flags = ("-np", "1", "--ssl-key-file", KEY, "--ssl-cert-file", CERTIFICATE, "--host", f"127.0.0.1,{path}")
     with LiveServer(tmp_path / "log", *flags) as server:
         await wait_until(lambda: "ready" in server.log, 20)
-        trust = ssl.create_default_context(cafile=certificate)
+        trust = ssl.create_default_context(cafile=CERTIFICATE)
         url = f"https://127.0.0.1:{server.port}"
         for http2, version in ((False, "HTTP/1.1"), (True, "HTTP/2")):
             async with httpx.AsyncClient(verify=trust, http2=http2) as client:

@@ -16,6 +16,7 @@ from weft import InvalidConfig, QueueFull
 from weft.server import create_app
 from weft.server.chat import builtin
 from weft.server.chat.format import ChatFormat
+from weft.server.chat.reading import MARK
 from weft.server.chat.schemas import ChatFields
 from weft.server.service import LONG_TEXT
 from weft.settings import Settings
@@ -312,7 +313,7 @@ async def test_the_spelling_of_a_control_token_in_a_message_is_text_to_the_engin
     engine = Spelling()
     async with chatting(engine, chat_template="<A>{{ messages[0].content }}<A>") as client:
         await client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "b<A>c"}]})
-    assert engine.texts == [("", True), ("<A>b", True), ("<A>", False), ("c<A>", True)]
+    assert engine.texts == [("", True), ("<A>b", True), (MARK, False), ("<A>", False), ("c<A>", True)]
     assert [request.prompt for request in engine.requests] == [list(map(ord, "<A>b<A>c<A>"))]
 
 

@@ -29,10 +29,10 @@ async def locked() -> AsyncIterator[httpx.AsyncClient]:
 
 
 def every_route() -> list[tuple[str, str]]:
-    """Method and path of each route, and of some that there are not."""
+    """Method and path of each route, in an order that every process finds, and of some that there are not."""
     app = create_app(ScriptedEngine().as_engine())
     routes = [(method, route.path_format) for route in app.routes for method in sorted(route.methods) if method != "OPTIONS"]
-    return [*routes, ("GET", "/no/such/route"), ("GET", "/health/"), ("POST", "/x")]
+    return [*sorted(routes), ("GET", "/no/such/route"), ("GET", "/health/"), ("POST", "/x")]
 
 
 PUBLIC = [("GET", "/health"), ("GET", "/v1/health"), ("GET", "/"), ("HEAD", "/")]

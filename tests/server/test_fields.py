@@ -1,4 +1,6 @@
 import math
+from collections.abc import AsyncIterator
+from typing import Never
 
 import httpx
 import msgspec
@@ -12,6 +14,26 @@ from weft import QueueFull, Request
 from weft.server import create_app, sse
 from weft.server.body import CompletionFields, ping_s
 from weft.settings import Settings
+
+
+class FullEngine(ScriptedEngine):
+    """Refuses every request, having taken it down."""
+
+    def generate(self, request: Request) -> Never:
+        self.requests.append(request)
+        raise QueueFull(1)
+
+
+Full = tuple[FullEngine, httpx.AsyncClient]
+
+
+@pytest.fixture(scope="module")
+async def full() -> AsyncIterator[Full]:
+    """An engine that shows what it is asked, and the application over it: one for all, since each takes a while to make."""
+    engine = FullEngine()
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        yield engine, client
 
 
 @pytest.mark.parametrize(
@@ -118,11 +140,10 @@ from weft.settings import Settings
     ],
     ids=str,
 )
-async def test_each_field_reaches_the_engine(path: str, body: dict[str, object], request_: dict[str, object]) -> None:
-    engine = ScriptedEngine(QueueFull(1))
-    engine.loaded.set()
-    async with AsyncTestClient(create_app(engine.as_engine())) as client:
-        await client.post(path, json={"prompt": "ab", **body})
+async def test_each_field_reaches_the_engine(full: Full, path: str, body: dict[str, object], request_: dict[str, object]) -> None:
+    engine, client = full
+    engine.requests.clear()
+    await client.post(path, json={"prompt": "ab", **body})
     defaults = msgspec.structs.asdict(Request(prompt=[97, 98], stop=[], logit_bias=[]))
     assert [msgspec.structs.asdict(request) for request in engine.requests] == [defaults | request_]
 
@@ -225,13 +246,14 @@ async def test_every_prompt_of_a_list_starts_at_the_seed(path: str) -> None:
     ),
     ids=str,
 )
-async def test_what_a_request_leaves_unsaid_comes_from_the_settings(path: str, setting: str, value: Json) -> None:
-    engine = ScriptedEngine(QueueFull(1))
+async def test_what_a_request_leaves_unsaid_comes_from_the_settings(setting: str, value: Json) -> None:
+    engine = FullEngine()
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine(), Settings(**{setting: value}))) as client:
-        await client.post(path, json={"prompt": "ab", "temperature": None})
-    [request] = engine.requests
-    assert getattr(request, {"n_predict": "max_tokens", "cache_prompt": "use_cache"}.get(setting, setting)) == value
+        for path in ("/completion", "/v1/completions"):
+            await client.post(path, json={"prompt": "ab", "temperature": None})
+    name = {"n_predict": "max_tokens", "cache_prompt": "use_cache"}.get(setting, setting)
+    assert [getattr(request, name) for request in engine.requests] == [value, value]
 
 
 async def test_what_a_request_says_counts_before_the_settings(path: str) -> None:
@@ -360,8 +382,8 @@ async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, p
         ({"prompt": "a", "n_cmpl": 0, "n": 1}, "n_cmpl"),
         ({"prompt": "a", "n": 2**70}, "n"),
         ({"prompt": "a", "n_probs": -1}, "n_probs"),
-        ({"prompt": "a", "top_k": 2**40}, "top_k"),
-        ({"prompt": "a", "top_p": 1e300}, "top_p"),
+        ({"prompt": "a", "min_keep": 2**40}, "min_keep"),
+        ({"prompt": "a", "typical_p": 1e300}, "typical_p"),
         ({"prompt": "a", "n_predict": -2}, "n_predict"),
         ({"prompt": "a", "max_tokens": -2}, "max_tokens"),
         ({"prompt": "a", "max_completion_tokens": -7}, "max_completion_tokens"),

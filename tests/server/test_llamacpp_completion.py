@@ -251,6 +251,39 @@ async def test_probabilities_after_the_samplers_are_no_logarithms(client: httpx.
         }
 
 
+async def test_after_the_samplers_one_candidate_is_certain(client: httpx.AsyncClient, how: How) -> None:
+    drawn = await probabilities_of(client, how, prompt=PROMPT, n_predict=4, n_probs=5, post_sampling_probs=True, top_k=1)
+    assert len(drawn) == 4
+    for one in drawn:
+        [only] = one["top_probs"]
+        assert only == {name: one[name] for name in ("id", "token", "bytes", "prob")}
+        assert one["prob"] == 1
+
+
+async def test_probabilities_after_the_samplers_are_the_shares_of_what_they_left(client: httpx.AsyncClient, how: How) -> None:
+    body: Json = {"prompt": PROMPT, "n_predict": 1, "n_probs": 3, "seed": 5}
+    [raw] = await probabilities_of(client, how, **body)
+    left: Json = {"samplers": ["top_k", "temperature"], "top_k": 3, "temperature": 2}
+    [drawn] = await probabilities_of(client, how, **body, **left, post_sampling_probs=True)
+    weights = [math.exp(top["logprob"] / 2) for top in raw["top_logprobs"]]
+    shares = [weight / sum(weights) for weight in weights]
+    assert [top["id"] for top in drawn["top_probs"]] == [top["id"] for top in raw["top_logprobs"]]
+    assert [top["prob"] for top in drawn["top_probs"]] == pytest.approx(shares, rel=1e-4)
+    assert drawn["prob"] in [top["prob"] for top in drawn["top_probs"] if top["id"] == drawn["id"]]
+
+
+async def test_a_banned_token_is_likely_before_the_samplers_alone(client: httpx.AsyncClient, how: How) -> None:
+    body: Json = {"prompt": PROMPT, "n_predict": 1, "n_probs": 1}
+    [raw] = await probabilities_of(client, how, **body)
+    likeliest = raw["top_logprobs"][0]["id"]
+    banned: Json = {"logit_bias": [[likeliest, False]]}
+    [still_raw] = await probabilities_of(client, how, **body, **banned)
+    [after] = await probabilities_of(client, how, **body, **banned, post_sampling_probs=True)
+    assert still_raw["top_logprobs"] == raw["top_logprobs"]
+    assert after["top_probs"][0]["id"] != likeliest
+    assert still_raw["id"] != likeliest
+
+
 async def test_one_token_has_no_rate(client: httpx.AsyncClient) -> None:
     timings = (await complete(client, prompt=PROMPT, n_predict=1))["timings"]
     assert timings == TIMINGS | {
@@ -425,6 +458,13 @@ async def test_settings_are_reported_as_they_took_effect(client: httpx.AsyncClie
         ({"samplers": "kt"}, {"samplers": ["top_k", "tfs_z", "temperature"]}),
         ({"samplers": "temp;Top-K"}, {"samplers": ["temperature", "top_k"]}),
         ({"seed": 2**32 + 9}, {"seed": 9}),
+        ({"temperature": -0.5}, {"temperature": 0}),
+        ({"top_k": -1}, {"top_k": 0}),
+        ({"top_k": 2**40}, {"top_k": 2**31 - 1}),
+        ({"top_p": 1.5, "min_p": -1}, {"top_p": 1, "min_p": 0}),
+        ({"xtc_probability": 2, "xtc_threshold": -0.1}, {"xtc_probability": 1, "xtc_threshold": 0}),
+        ({"adaptive_target": 3}, {"adaptive_target": 1}),
+        ({"adaptive_target": -3}, {"adaptive_target": -3}),
         ({"stop": "x"}, {"stop": ["x"]}),
     ],
     ids=str,

@@ -89,6 +89,23 @@ async def test_llama_servers_own_answer_comes_only_where_it_is_asked_for(client:
     assert all("__verbose" not in chunk for chunk in await stream(client, route))
 
 
+async def test_llama_servers_own_answer_holds_tokens_where_they_are_asked_for(client: httpx.AsyncClient, route: str) -> None:
+    body: Json = {"verbose": True, "return_tokens": True}
+    answer = await whole(client, route, **body)
+    text = await client.post("/detokenize", json={"tokens": answer["__verbose"]["tokens"]})
+    assert text.json()["content"] == said(answer["choices"][0]) != ""
+    assert (await whole(client, route, verbose=True))["__verbose"]["tokens"] == []
+
+
+async def test_llama_servers_own_answer_holds_the_fields_that_are_asked_for(
+    client: httpx.AsyncClient, route: str, how: How
+) -> None:
+    body: Json = {"verbose": True, "response_fields": ["stop_type", "generation_settings/n_predict", "nothing"]}
+    told = [await whole(client, route, **body)] if how == "whole" else await stream(client, route, **body)
+    own = [one["__verbose"] for one in told if "__verbose" in one]
+    assert own == [{"stop_type": "limit", "generation_settings/n_predict": 3}]
+
+
 async def test_probabilities_after_the_samplers_are_told_as_such(client: httpx.AsyncClient, route: str, how: How) -> None:
     body: Json = {"n_probs": 3, "post_sampling_probs": True}
     if how == "whole":
@@ -101,6 +118,13 @@ async def test_probabilities_after_the_samplers_are_told_as_such(client: httpx.A
         assert token.keys() == {"id", "token", "bytes", "prob", "top_probs"}
         assert 0 < token["prob"] <= 1
         assert [top.keys() for top in token["top_probs"]] == [{"id", "token", "bytes", "prob"}] * len(token["top_probs"])
+
+
+async def test_after_the_samplers_one_candidate_is_certain(client: httpx.AsyncClient, route: str) -> None:
+    answer = await whole(client, route, n_probs=3, post_sampling_probs=True, top_k=1)
+    for token in answer["choices"][0]["logprobs"]["content"]:
+        [only] = token["top_probs"]
+        assert (only["id"], only["prob"], token["prob"]) == (token["id"], 1, 1)
 
 
 async def test_a_chat_that_is_too_long_says_by_how_much(client: httpx.AsyncClient) -> None:

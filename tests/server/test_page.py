@@ -2,12 +2,12 @@
 
 import json
 import re
-import subprocess
 from base64 import b64encode
 from hashlib import sha256
 from importlib.resources import files
 
 import pytest
+import quickjs
 from litestar.testing import AsyncTestClient
 
 from tests.server.matchers import Json
@@ -84,8 +84,14 @@ def run_script(use: str) -> Json:
     """What a piece of JavaScript, with the page's functions in reach, hands to `give`."""
     functions = only("script").removesuffix("\nmain();\n")
     assert functions != only("script"), "the page begins with its last line"
-    program = f"{functions}\nconst give = value => process.stdout.write(JSON.stringify(value));\n(async () => {{ {use} }})();"
-    return json.loads(subprocess.run(["node", "-"], input=program, capture_output=True, text=True, check=True, timeout=20).stdout)
+    context = quickjs.Context()
+    context.set_time_limit(20)
+    context.eval(
+        f"{functions}\nlet given;\nconst give = value => {{ given = JSON.stringify(value); }};\n(async () => {{ {use} }})();"
+    )
+    while context.execute_pending_job():
+        pass
+    return json.loads(context.eval("given"))
 
 
 EVENTS = [{"index": 0, "content": " a\n\n"}, {"index": 1, "content": "é🙂 data: x"}, {"index": 0, "stop": True}]
@@ -93,14 +99,12 @@ EVENTS = [{"index": 0, "content": " a\n\n"}, {"index": 1, "content": "é🙂 dat
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_events_are_read_however_the_stream_is_cut(size: int) -> None:
-    stream = b": ping\n\n" + b"".join(f"data: {json.dumps(event, ensure_ascii=False)}\n\n".encode() for event in EVENTS)
+    stream = ": ping\n\n" + "".join(f"data: {json.dumps(event, ensure_ascii=False)}\n\n" for event in EVENTS)
+    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
     read = run_script(f"""
-        const bytes = Uint8Array.from({list(stream)}), events = [];
-        const cut = new ReadableStream({{ start(controller) {{
-          for (let at = 0; at < bytes.length; at += {size}) controller.enqueue(bytes.slice(at, at + {size}));
-          controller.close();
-        }} }});
-        for await (const event of eventsOf(cut)) events.push(event);
+        const pieces = {json.dumps(pieces)}, events = [];
+        const read = async () => pieces.length ? {{ done: false, value: pieces.shift() }} : {{ done: true }};
+        for await (const event of eventsOf({{ getReader: () => ({{ read }}) }})) events.push(event);
         give(events);
     """)
     assert read == EVENTS
@@ -108,20 +112,21 @@ def test_events_are_read_however_the_stream_is_cut(size: int) -> None:
 
 def test_the_cost_of_a_run_is_what_its_branches_computed() -> None:
     assert run_script("""
-        const tally = new Tally();
+        const tally = new Tally(2);
         for (const [n, now] of [[1, 1000], [1, 1000], [2, 1500], [2, 1500], [3, 2000]]) tally.token({ tokens_predicted: n }, now);
-        tally.end({ tokens_evaluated: 100, timings: { prompt_n: 30 } });
         tally.end({ tokens_evaluated: 100, timings: { prompt_n: 0 } });
-        give([tally.tokens, tally.speed(2000), tally.prompt, tally.computed, tally.cached]);
-    """) == [5, 3, 100, 30, 70]
+        const left = tally.left;
+        tally.end({ tokens_evaluated: 100, timings: { prompt_n: 30 } });
+        give([tally.tokens, tally.speed(2000), tally.prompt, tally.computed, tally.cached, left, tally.left]);
+    """) == [5, 3, 100, 30, 70, 1, 0]
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ('new Response(JSON.stringify({ error: { message: "too long" } }), { status: 400 })', "too long"),
-        ('new Response("<html>", { status: 502 })', "the server answered 502"),
-        ("new Response(null, { status: 500 })", "the server answered 500"),
+        ('{ status: 400, json: async () => ({ error: { message: "too long" } }) }', "too long"),
+        ("{ status: 502, json: async () => { throw new SyntaxError(); } }", "the server answered 502"),
+        ("{ status: 500, json: async () => null }", "the server answered 500"),
     ],
 )
 def test_an_answer_that_is_an_error_is_told_in_words(answer: str, reason: str) -> None:
@@ -130,7 +135,7 @@ def test_an_answer_that_is_an_error_is_told_in_words(answer: str, reason: str) -
 
 @pytest.mark.parametrize(
     ("n", "word", "text"),
-    [(1, "branch", "1 branch"), (8, "branch", "8 branches"), (1, "token", "1 token"), (2000, "token", "2,000 tokens")],
+    [(1, "branch", "1 branch"), (8, "branch", "8 branches"), (1, "token", "1 token"), (200, "token", "200 tokens")],
 )
 def test_numbers_agree_with_their_words(n: int, word: str, text: str) -> None:
     assert run_script(f"give(count({n}, {json.dumps(word)}));") == text

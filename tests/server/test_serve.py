@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 import weft
-from tests.helpers import How, wait_until
+from tests.helpers import wait_until
 from tests.server.conftest import PROMPT
 from tests.server.http2 import Http2Client
 from tests.server.live import LiveServer, environ, events_of, free_port
@@ -31,6 +31,12 @@ async def test_it_says_which_model_it_serves_and_where(tmp_path: Path) -> None:
     assert re.search(r"INFO flash attention .+, at most \d+ tokens per decode, \d+ threads", how)
     assert re.search(r"INFO ready after \d+\.\d s: 2 slots, 512 tokens of context, at most 512 for one completion; ", last)
     assert last.endswith(server.url)
+
+
+async def test_it_says_what_every_path_begins_with(tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log", "-np", "1", "--api-prefix", "/llm/") as server:
+        await wait_until(lambda: "ready" in server.log, 20)
+    assert f"; {server.url}/llm\n" in server.log
 
 
 async def test_a_named_model_is_served_without_a_word_about_the_demo(tmp_path: Path) -> None:
@@ -110,26 +116,24 @@ STOPPED = '{"error":{"code":503,"message":"the engine has stopped","type":"unava
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-async def test_a_signal_ends_it_within_two_seconds_and_its_answers_with_an_error(
-    tmp_path: Path, number: signal.Signals, how: How
-) -> None:
-    with LiveServer(tmp_path / "log") as server:
+async def test_a_signal_ends_it_within_two_seconds_and_its_answers_with_an_error(tmp_path: Path, number: signal.Signals) -> None:
+    with LiveServer(tmp_path / "log", "--context-shift") as server:
         await server.ready()
         async with httpx.AsyncClient(base_url=server.url, timeout=20) as client, Http2Client(server.port) as idle:
             await idle.first_data(await idle.request("GET", "/health"))
-            body = {"prompt": PROMPT, "n": 100, "ignore_eos": True, "stream": how == "stream"}
-            asking = asyncio.create_task(client.post("/completion", json=body))
-            await wait_until(lambda: len(server.busy_slots()) == 8)
-            signalled = time.monotonic()
-            server.process.send_signal(number)
-            answer = await asking
+            endless = {"prompt": PROMPT, "n": 4, "ignore_eos": True}
+            asking = asyncio.create_task(client.post("/completion", json=endless))
+            async with client.stream("POST", "/completion", json=endless | {"stream": True}) as streamed:
+                await wait_until(lambda: len(server.busy_slots()) == 8)
+                signalled = time.monotonic()
+                server.process.send_signal(number)
+                events = events_of((await streamed.aread()).decode())
+            whole = await asking
             await wait_until(lambda: server.process.poll() is not None)
             assert time.monotonic() - signalled < 2
     assert server.process.returncode == 0
-    assert (answer.status_code, events_of(answer.text)[-1] if how == "stream" else answer.text) == (
-        200 if how == "stream" else 503,
-        STOPPED,
-    )
+    assert (streamed.status_code, events[-1]) == (200, STOPPED)
+    assert (whole.status_code, whole.text) == (503, STOPPED)
     assert "ERROR" not in server.log
 
 

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from tests.server.live import events_of
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, token
 from weft import EngineStopped
-from weft.server import create_app, sse
+from weft.server import create_app, sse, stream
 from weft.settings import Settings
 
 
@@ -90,6 +91,47 @@ async def test_what_has_piled_up_leaves_in_writes_of_bounded_size_between_which_
         turning.cancel()
     assert [len(events_of(write["body"].decode())) for write in writes] == [3, 3, 3, 1]
     assert len(set(turns[-3:])) == 3
+
+
+class Turns:
+    """Counts the turns that others have, and notes how many there were at each event of a whole answer."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.noted: list[int] = []
+
+    async def count(self) -> None:
+        while True:
+            self.n += 1
+            await asyncio.sleep(0)
+
+    def add(self, _prompt: int, events: Json) -> None:
+        self.noted += [self.n for _ in events]
+
+    def body(self) -> bytes:
+        return b"{}"
+
+
+async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "TURN_S", 0)
+    turns = Turns()
+    batches = [[(0, [token(0, "x")] * 5)], [(0, [token(0, "y")] * 5)], []]
+
+    async def next_batches() -> Json:
+        return batches.pop(0)
+
+    async def receive() -> Json:
+        await asyncio.get_running_loop().create_future()
+
+    async def send(_: Json) -> None:
+        pass
+
+    generation: Json = SimpleNamespace(next_batches=next_batches, close=lambda: None)
+    counting = asyncio.create_task(turns.count())
+    scope: Json = {"type": "http", "headers": []}
+    await stream.WholeAnswer(generation, turns)(scope, receive, send)
+    counting.cancel()
+    assert len(turns.noted) == len(set(turns.noted)) == 10
 
 
 async def test_an_answer_is_written_at_most_once_per_step() -> None:

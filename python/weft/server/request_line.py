@@ -111,7 +111,8 @@ class RequestLine:
             work |= {"queue_ms": round(max(waiting_ms, 0.0), 1), "prompt_ms": round(first.prompt_ms, 1)}
         work["tokens_predicted"] = n_predicted
         if self._first is not None:
-            writing_s = self._last_at - self._first_at
+            # Tokens that arrive together leave no time between them: then the engine knows better how long they took.
+            writing_s = max(self._last_at - self._first_at, *(usage.predicted_ms / 1000 for usage in usages), 0.0)
             # The first token of each branch is the prompt's.
             n_steps = n_predicted - len(self._n_predicted)
             work["predicted_ms"] = _ms(writing_s)

@@ -22,6 +22,9 @@ MAX_WRITE_BYTES = 256 * 1024
 """A write of more is cut here. A client that reads slowly lets events pile up: thousands of them, each with a thousand
 probabilities, would take the event loop many seconds to write out at once, and nobody else would be served meanwhile."""
 
+TURN_S = 0.005
+"""A whole answer takes up events for so long, in seconds, before others have their turn."""
+
 
 class StreamedForm(Protocol):
     """How a dialect writes a stream."""
@@ -157,9 +160,16 @@ class WholeAnswer(ASGIResponse):
             self._generation.close()
 
     async def _collect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        turn_ends_at = loop.time() + TURN_S
         while batches := await self._generation.next_batches():
-            for prompt, events in batches:
-                self._form.add(prompt, events)
+            for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
+                self._form.add(prompt, [event])
+                # Events that are ready are had without waiting, and those with a thousand probabilities each are as fast drawn
+                # as taken up: without this nobody else would be served before the answer's end.
+                if loop.time() >= turn_ends_at:
+                    await asyncio.sleep(0)
+                    turn_ends_at = loop.time() + TURN_S
         await ASGIResponse(body=self._form.body())(scope, receive, send)
 
 

@@ -37,6 +37,12 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         others = [*(piece for piece, _ in self.logit_bias), *(self.penalty_prompt or ())]
         return sum(map(size_of, self.prompts)) + size_of(others)
 
+    @property
+    def looks_through_vocabulary(self) -> bool:
+        """Whether what is asked for has to be found in every piece: a grammar, a schema, or what breaks repetitions."""
+        asked = self.template
+        return asked.grammar is not None or asked.json_schema is not None or asked.dry_multiplier != 0
+
     def blame(self, error: InvalidRequest) -> InvalidRequest:
         """The same error, by the name that the body has for the field."""
         name = self.sent_as.get(error.param, error.param)

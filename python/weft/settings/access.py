@@ -10,6 +10,14 @@ __all__ = ["AccessSettings"]
 ACCESS = "access"
 
 
+def _keys(text: str) -> tuple[str, ...]:
+    keys = items(text)
+    if not keys:
+        # A server that was to be locked must not be open because a shell's variable was empty.
+        raise ValueError("it holds no key; leave it out for a server without keys")
+    return keys
+
+
 @dataclass(frozen=True, kw_only=True)
 class AccessSettings:
     """Who may ask, and over which connection."""
@@ -19,7 +27,7 @@ class AccessSettings:
         ACCESS,
         "--api-key",
         metavar="KEY",
-        parse=items,
+        parse=_keys,
         join=together,
         env="LLAMA_API_KEY",
         help="keys of which a request must show one, with commas between them or each in a flag of its own (default: none)",

@@ -61,6 +61,17 @@ _AS_THEY_ARE = (
 )
 """Fields that a body and a request have by the same name, with the same meaning of every value."""
 
+_HELD = {
+    "temperature": (0.0, math.inf),
+    "top_k": (0, MAX_LIMIT),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 1.0),
+    "adaptive_target": (-math.inf, 1.0),
+}
+"""Fields that a body may set as it likes: a value past a bound means that bound, as in llama-server."""
+
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Request) if field.name != "prompt"}
 
 
@@ -95,7 +106,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0) ->
 
     def given(name: str) -> Any:  # noqa: ANN401 (each field has its own type)
         value = getattr(body, name)
-        return _default(settings, name) if value is None else value
+        return _default(settings, name) if value is None else _held(name, value)
 
     _, n = first_given(body, *_N)
     asked = constraint(body)
@@ -131,6 +142,12 @@ def ping_s(body: CompletionFields, settings: Settings) -> float | None:
 def _default(settings: Settings, name: str) -> Any:  # noqa: ANN401 (each field has its own type)
     """What a request gets that leaves a field unsaid: the setting of the same name, where there is one."""
     return getattr(settings, name, _DEFAULTS[name])
+
+
+def _held(name: str, value: Any) -> Any:  # noqa: ANN401 (each field has its own type)
+    """The value, or the bound that it is past."""
+    low, high = _HELD.get(name, (value, value))
+    return max(low, min(value, high))
 
 
 def _limit(body: CompletionFields, settings: Settings) -> int | None:

@@ -12,6 +12,7 @@ from weft import Engine, InvalidConfig, InvalidRequest
 from weft.server.chat import builtin
 from weft.server.chat.disguise import ControlSpellings, Disguise, Stretch
 from weft.server.chat.messages import check, content_text, for_template
+from weft.server.chat.reading import StretchReader
 from weft.server.chat.schemas import ChatFields, ChatMessage
 from weft.server.chat.template import ChatTemplate, Message, TemplateError
 from weft.settings import Settings
@@ -48,6 +49,7 @@ class ChatFormat:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
         self._settings = settings
+        self._reader = StretchReader(engine)
 
     def check_settings(self) -> None:
         """Reads and compiles the template that the settings name, once the model is loaded.
@@ -147,10 +149,7 @@ class ChatFormat:
         return disguise.stretches(text)
 
     def _tokens(self, stretches: Sequence[Stretch]) -> list[int]:
-        tokens = list(self._opening)
-        for stretch in stretches:
-            tokens += self._engine.tokenize(stretch.text, add_special=False, parse_special=stretch.is_parsed)
-        return tokens
+        return self._reader.tokens(self._opening, stretches)
 
     def _turn_ends(self, chat: _Chat, tokens: Sequence[int]) -> list[int]:
         """Where the system's message, all messages but the last, and all of them end; those that the template can render."""

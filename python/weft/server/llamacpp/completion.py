@@ -1,7 +1,6 @@
 """`/completion`: events become llama-server's frames and its objects. No I/O here."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -16,41 +15,19 @@ from weft.server.report import (
     PromptProgress,
     Running,
     completion_probability,
+    paths,
+    projected,
 )
 from weft.server.submission import Submission
 from weft.settings import Settings
 
-__all__ = ["Results", "Stream", "paths", "submission"]
+__all__ = ["Results", "Stream", "submission"]
 
 
 def submission(data: CompletionBody, settings: Settings) -> Submission:
     """What a body asks for."""
     body.refuse_unsupported(data)
     return body.submission(data, settings, n_probs=body.first_given(data, "n_probs", "logprobs"))
-
-
-def paths(data: CompletionBody) -> list[str]:
-    """The paths of the fields that a finished answer is to hold; none is all of it."""
-    fields = data.response_fields or []
-    return [fields] if isinstance(fields, str) else fields
-
-
-def _projected(result: CompletionResult, paths: Sequence[str]) -> object:
-    """The parts of a result at some paths, each under its path; what is not there is left out."""
-    if not paths:
-        return result
-    # The settings hold a schema as JSON text: only what was written can be looked into.
-    everything = msgspec.json.decode(msgspec.json.encode(result))
-    parts = {path: _part(everything, path.split("/")) for path in paths}
-    return {path: part for path, part in parts.items() if part is not msgspec.UNSET}
-
-
-def _part(value: Any, keys: Sequence[str]) -> Any:  # noqa: ANN401 (any JSON)
-    for key in keys:
-        if not isinstance(value, dict) or key not in value:
-            return msgspec.UNSET
-        value = value[key]
-    return value
 
 
 class _Form:
@@ -82,7 +59,7 @@ class Stream(_Form):
     def _event(self, prompt: int, event: Event) -> object:
         match event:
             case Finished():
-                return _projected(self._branches.result(prompt, event), self._paths)
+                return projected(self._branches.result(prompt, event), self._paths)
             case Progress():
                 return self._progress(prompt, event)
             case PromptLogprobs():
@@ -133,7 +110,7 @@ class Results(_Form):
         self._with_tokens = data.return_tokens is True
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[int]] = {}
-        self._probabilities: dict[int, list[CompletionProbability]] = {}
+        self._probabilities: dict[int, list[msgspec.Raw]] = {}
         self._results: list[CompletionResult] = []
 
     def add(self, prompt: int, events: Sequence[Event]) -> None:
@@ -152,7 +129,8 @@ class Results(_Form):
         if self._with_tokens:
             self._tokens.setdefault(index, []).append(token.token)
         if (probability := self._probability(token)) is not None:
-            self._probabilities.setdefault(index, []).append(probability)
+            # Written at once, because to write a million of them at the end would hold everybody up.
+            self._probabilities.setdefault(index, []).append(msgspec.Raw(msgspec.json.encode(probability)))
 
     def _result(self, prompt: int, index: int, finished: Finished) -> CompletionResult:
         return self._branches.result(
@@ -165,5 +143,5 @@ class Results(_Form):
 
     def body(self) -> bytes:
         """The JSON, once every branch has finished."""
-        results = [_projected(result, self._paths) for result in sorted(self._results, key=lambda result: result.index)]
+        results = [projected(result, self._paths) for result in sorted(self._results, key=lambda result: result.index)]
         return msgspec.json.encode(results[0] if len(results) == 1 else results)

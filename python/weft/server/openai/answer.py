@@ -18,6 +18,8 @@ from weft.server.report import (
     Running,
     Timings,
     completion_probability,
+    paths,
+    projected,
     token_logprobs,
     token_probs,
 )
@@ -50,6 +52,8 @@ class Answered:
         self.with_top = with_top
         self._post_sampling = data.post_sampling_probs is True
         self._is_verbose = data.verbose is True
+        self._with_tokens = data.return_tokens is True
+        self._paths = paths(data)
         self._with_progress = data.return_progress is True
         self._running = Running(generation) if data.timings_per_token else None
 
@@ -81,13 +85,22 @@ class Answered:
         return PromptProgress.of(progress) if self._with_progress else None
 
     def verbose(
-        self, prompt: int, finished: Finished, *, content: str = "", drawn: Sequence[Logprobs] = ()
+        self,
+        prompt: int,
+        finished: Finished,
+        *,
+        content: str = "",
+        tokens: Sequence[int] = (),
+        drawn: Sequence[Logprobs] = (),
     ) -> CompletionResult | msgspec.UnsetType:
         """What llama-server's own route would say of a branch at its end, where that is wanted too."""
         if not self._is_verbose:
             return msgspec.UNSET
         told = [completion_probability(one, post_sampling=self._post_sampling) for one in drawn]
-        return self._branches.result(prompt, finished, content=content, probabilities=told or msgspec.UNSET)
+        result = self._branches.result(
+            prompt, finished, content=content, tokens=tokens if self._with_tokens else (), probabilities=told or msgspec.UNSET
+        )
+        return projected(result, self._paths)  # type: ignore[no-any-return]
 
     @property
     def usages(self) -> Sequence[BranchUsage]:

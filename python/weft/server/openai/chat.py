@@ -21,6 +21,7 @@ from weft.server.openai.chat_schemas import (
     Delta,
     Message,
 )
+from weft.server.openai.schemas import TokenProbability
 from weft.server.report import CompletionResult, timings
 from weft.server.service import Service
 from weft.server.submission import Submission
@@ -75,9 +76,6 @@ class _Form:
         with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
         self._about = Answered("chatcmpl", data, generation, service, with_top=with_top)
 
-    def _logprobs(self, drawn: Sequence[DrawnLogprobs]) -> ChatLogprobs | None:
-        return ChatLogprobs([self._about.token(one) for one in drawn]) if drawn else None
-
 
 class Stream(_Form):
     """A chunk with the role before a branch's first text, one per token, one at its end, and `[DONE]` at the very end."""
@@ -123,7 +121,7 @@ class Stream(_Form):
     def _token(self, prompt: int, token: Token) -> list[ChatChunk]:
         if not token.text and token.logprobs is None:
             return []
-        logprobs = self._logprobs([] if token.logprobs is None else [token.logprobs])
+        logprobs = None if token.logprobs is None else ChatLogprobs([self._about.token(token.logprobs)])
         chunk = self._chunk([ChunkChoice(self._about.index(prompt, token), Delta(content=token.text), logprobs, None)])
         chunk.timings = self._about.timings(prompt, token)
         return [chunk]
@@ -164,7 +162,10 @@ class Whole(_Form):
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
         super().__init__(data, generation, service)
         self._texts: dict[int, list[str]] = {}
-        self._drawn: dict[int, list[DrawnLogprobs]] = {}
+        self._tokens: dict[int, list[int]] = {}
+        self._told: dict[int, list[TokenProbability]] = {}
+        self._drawn_first: list[DrawnLogprobs] = []
+        """Of the first branch, which llama-server's own answer is of."""
         self._choices: list[ChatChoice] = []
         self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
 
@@ -181,17 +182,22 @@ class Whole(_Form):
 
     def _take(self, index: int, token: Token) -> None:
         self._texts.setdefault(index, []).append(token.text)
+        self._tokens.setdefault(index, []).append(token.token)
         if token.logprobs is not None:
-            self._drawn.setdefault(index, []).append(token.logprobs)
+            self._told.setdefault(index, []).append(self._about.token(token.logprobs))
+            if index == 0:
+                self._drawn_first.append(token.logprobs)
 
     def _finish(self, prompt: int, finished: Finished) -> None:
         self._about.finish(prompt, finished)
         index = self._about.index(prompt, finished)
-        text, drawn = "".join(self._texts.pop(index, [])), self._drawn.pop(index, [])
+        text, tokens = "".join(self._texts.pop(index, [])), self._tokens.pop(index, [])
+        told = self._told.pop(index, [])
         message = Message("assistant", text)
-        self._choices.append(ChatChoice(index, message, self._logprobs(drawn), FINISH_REASONS[finished.reason]))
+        logprobs = ChatLogprobs(told) if told else None
+        self._choices.append(ChatChoice(index, message, logprobs, FINISH_REASONS[finished.reason]))
         if index == 0:
-            self._verbose = self._about.verbose(prompt, finished, content=text, drawn=drawn)
+            self._verbose = self._about.verbose(prompt, finished, content=text, tokens=tokens, drawn=self._drawn_first)
 
     def body(self) -> bytes:
         """The JSON, once every branch has finished."""

@@ -157,7 +157,10 @@ class Whole(_Form):
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
         super().__init__(data, generation, service)
         self._texts: dict[int, list[str]] = {}
-        self._logprobs: dict[int, list[DrawnLogprobs]] = {}
+        self._tokens: dict[int, list[int]] = {}
+        self._logprobs: dict[int, list[Logprobs]] = {}
+        self._drawn_first: list[DrawnLogprobs] = []
+        """Of the first branch, which llama-server's own answer is of."""
         self._choices: list[Choice] = []
         self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
 
@@ -172,23 +175,27 @@ class Whole(_Form):
                 case Finished():
                     self._finish(prompt, event)
                 case _:
-                    self._take(self._about.index(prompt, event), event)
+                    self._take(prompt, event)
 
-    def _take(self, index: int, token: Token) -> None:
+    def _take(self, prompt: int, token: Token) -> None:
+        index = self._about.index(prompt, token)
         self._texts.setdefault(index, []).append(token.text)
+        self._tokens.setdefault(index, []).append(token.token)
         if token.logprobs is not None:
-            self._logprobs.setdefault(index, []).append(token.logprobs)
+            self._logprobs.setdefault(index, []).append(self._drawn(prompt, index, [token.logprobs]))
+            if index == 0:
+                self._drawn_first.append(token.logprobs)
 
     def _finish(self, prompt: int, finished: Finished) -> None:
         self._about.finish(prompt, finished)
         index = self._about.index(prompt, finished)
         text, logprobs = self._echoed(prompt)
-        written, drawn = "".join(self._texts.pop(index, [])), self._logprobs.pop(index, [])
-        if drawn:
-            logprobs = _joined(logprobs, self._drawn(prompt, index, drawn))
+        written, tokens = "".join(self._texts.pop(index, [])), self._tokens.pop(index, [])
+        if drawn := self._logprobs.pop(index, []):
+            logprobs = _joined([*([] if logprobs is None else [logprobs]), *drawn])
         self._choices.append(Choice(text + written, index, logprobs, FINISH_REASONS[finished.reason]))
         if index == 0:
-            self._verbose = self._about.verbose(prompt, finished, content=written, drawn=drawn)
+            self._verbose = self._about.verbose(prompt, finished, content=written, tokens=tokens, drawn=self._drawn_first)
 
     def body(self) -> bytes:
         """The JSON, once every branch has finished."""
@@ -208,7 +215,5 @@ class Whole(_Form):
         )
 
 
-def _joined(first: Logprobs | None, second: Logprobs) -> Logprobs:
-    if first is None:
-        return second
-    return Logprobs(**{name: getattr(first, name) + getattr(second, name) for name in Logprobs.__struct_fields__})
+def _joined(parts: Sequence[Logprobs]) -> Logprobs:
+    return Logprobs(**{name: [one for part in parts for one in getattr(part, name)] for name in Logprobs.__struct_fields__})

@@ -11,6 +11,7 @@ from weft.server.report.probabilities import (
     token_probs,
 )
 from weft.server.report.progress import PromptProgress, Running
+from weft.server.report.projection import paths, projected
 from weft.server.report.result import Branches, CompletionResult
 from weft.server.report.settings import GenerationSettings, generation_settings
 from weft.server.report.timings import Timings, timings
@@ -29,6 +30,8 @@ __all__ = [
     "TokenProbs",
     "completion_probability",
     "generation_settings",
+    "paths",
+    "projected",
     "timings",
     "token_logprobs",
     "token_probs",

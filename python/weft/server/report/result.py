@@ -1,6 +1,7 @@
 """llama-server's own answer: what `/completion` says of a finished branch, and OpenAI's routes beside theirs in `__verbose`."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 
@@ -65,9 +66,9 @@ class Branches:
         *,
         content: str = "",
         tokens: Sequence[int] = (),
-        probabilities: Sequence[CompletionProbability] | msgspec.UnsetType = msgspec.UNSET,
+        probabilities: Sequence[CompletionProbability] | Sequence[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET,
     ) -> CompletionResult:
-        """What is told of a branch at its end."""
+        """What is told of a branch at its end; its probabilities may be JSON already."""
         usage = finished.usage
         stop_type = STOP_TYPES[finished.reason]
         return CompletionResult(
@@ -90,7 +91,7 @@ class Branches:
             stopping_word=finished.stop or "",
             tokens_cached=usage.n_held,
             timings=timings([usage]),
-            completion_probabilities=probabilities,
+            completion_probabilities=cast("Sequence[CompletionProbability]", probabilities),
         )
 
     def slot(self, prompt: int) -> int:

@@ -1,0 +1,55 @@
+"""Where requests are submitted: what takes long must not hold the event loop up, which serves everybody else."""
+
+import pytest
+from litestar.testing import AsyncTestClient
+
+from tests.server.conftest import answers
+from tests.server.matchers import Json
+from tests.server.scripted import ScriptedEngine
+from weft import QueueFull
+from weft.server import create_app
+from weft.settings import Settings
+
+ASKED: Json = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
+"""What every route reads."""
+
+
+async def is_submitted_aside(route: str, body: Json, **settings: Json) -> bool:
+    engine = ScriptedEngine(QueueFull(1))
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:
+        await answers(client, 200)
+        assert (await client.post(route, json=ASKED | body)).status_code == 429
+    [thread] = engine.submitted_on
+    return thread != engine.loop_thread
+
+
+@pytest.fixture(params=["/completion", "/v1/completions", "/v1/chat/completions"], ids=["llamacpp", "openai", "chat"])
+def route(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"grammar": 'root ::= "a"'}, {"json_schema": {}}, {"response_format": {"type": "json_object"}}],
+    ids=["grammar", "json_schema", "response_format"],
+)
+async def test_a_grammar_is_read_aside(route: str, body: Json) -> None:
+    assert await is_submitted_aside(route, body)
+
+
+async def test_a_grammar_of_the_settings_is_read_aside(route: str) -> None:
+    assert await is_submitted_aside(route, {}, grammar='root ::= "a"')
+
+
+async def test_breakers_of_repetitions_are_looked_up_aside(route: str) -> None:
+    assert await is_submitted_aside(route, {"dry_multiplier": 0.8, "dry_sequence_breakers": ["a", "b"]})
+
+
+async def test_a_short_request_without_these_is_submitted_at_once(route: str) -> None:
+    neutral: Json = {"grammar": "", "response_format": {"type": "text"}, "dry_multiplier": 0, "dry_sequence_breakers": ["a"]}
+    assert not await is_submitted_aside(route, neutral)
+
+
+async def test_a_prompt_of_many_tokens_is_submitted_aside() -> None:
+    assert await is_submitted_aside("/completion", {"prompt": [1] * 10_000})
