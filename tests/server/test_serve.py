@@ -216,10 +216,10 @@ async def test_an_engine_that_dies_is_logged_told_to_its_clients_and_started_aga
         dying = server.worker_id()
         async with httpx.AsyncClient(base_url=server.url, timeout=20) as client:
             asking = asyncio.create_task(client.post("/completion", json={"prompt": PROMPT, "n": 100, "ignore_eos": True}))
-            await wait_until(lambda: len(server.busy_slots()) == 8)
+            await wait_until(lambda: len(server.busy_slots()) == 8, 15)
             os.kill(dying, signal.SIGUSR1)
             answer = await asking
-        await wait_until(lambda: dying not in server.worker_ids())
+        await wait_until(lambda: dying not in server.worker_ids(), 15)
         await server.ready()
         assert server.worker_id() != dying
     assert (answer.status_code, answer.text) == (503, STOPPED)
