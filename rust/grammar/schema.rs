@@ -39,7 +39,8 @@ impl Pattern {
     /// That it cannot be used in `schema`.
     #[must_use]
     pub fn flaw(&self, schema: &str) -> Flaw {
-        Flaw::new(schema, self.at, format!("the pattern {:?} is no regular expression", self.text))
+        let message = "is none that a text can be held to; it must begin with ^, end with $, and not look around";
+        Flaw::new(schema, self.at, format!("the pattern {:?} {message}", self.text))
     }
 }
 
@@ -414,6 +415,9 @@ mod tests {
         let tree = "{\"$ref\": \"#/$defs/n\", \"$defs\": {\"n\": {\"properties\": {\"k\": {\"items\": {\"$ref\": \"#/$defs/n\"}}, \"p\": {\"pattern\": \"^a\\\\d$\"}}}}}";
         let patterns = check_schema(tree).unwrap();
         assert_eq!(patterns.iter().map(|pattern| &*pattern.text).collect::<Vec<_>>(), ["^a\\d$"]);
-        assert_eq!(patterns[0].flaw(tree).to_string(), "line 1, column 110: the pattern \"^a\\\\d$\" is no regular expression");
+        assert_eq!(
+            patterns[0].flaw(tree).to_string(),
+            "line 1, column 110: the pattern \"^a\\\\d$\" is none that a text can be held to; it must begin with ^, end with $, and not look around"
+        );
     }
 }

@@ -112,12 +112,17 @@ impl Tokens for Model {
 
 /// llama.cpp's GBNF of a schema that was checked.
 pub(super) fn convert(schema: &str, patterns: &[Pattern]) -> std::result::Result<String, Flaw> {
-    llama_cpp_2::json_schema_to_grammar(schema).map_err(|_| {
-        // llama.cpp says no more than that it could not: a pattern that it cannot convert on its own is the reason.
-        let is_broken = |pattern: &&Pattern| {
-            let text = pattern.text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<Vec<_>>().concat();
-            llama_cpp_2::json_schema_to_grammar(&format!("{{\"type\":\"string\",\"pattern\":\"{text}\"}}")).is_err()
-        };
-        patterns.iter().find(is_broken).map_or_else(|| Flaw::of_whole("llama.cpp makes no grammar of it"), |it| it.flaw(schema))
-    })
+    if let Some(pattern) = patterns.iter().find(|pattern| !is_held(&pattern.text)) {
+        return Err(pattern.flaw(schema));
+    }
+    llama_cpp_2::json_schema_to_grammar(schema).map_err(|_| Flaw::of_whole("llama.cpp makes no grammar of it"))
+}
+
+/// Whether llama.cpp holds a text to this pattern. Of one that it does not know, it makes the grammar of any string, and says so on
+/// its standard error alone.
+fn is_held(pattern: &str) -> bool {
+    let is_anchored = pattern.len() >= 2 && pattern.starts_with('^') && pattern.ends_with('$');
+    let text = pattern.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<Vec<_>>().concat();
+    let alone = || llama_cpp_2::json_schema_to_grammar(&format!("{{\"type\":\"string\",\"pattern\":\"{text}\"}}"));
+    is_anchored && alone().is_ok_and(|grammar| grammar.lines().all(|rule| rule != "root ::= string"))
 }

@@ -251,7 +251,7 @@ impl Model {
     /// - Properties come in the order of the schema, and none that it does not name, unless it says `additionalProperties`.
     /// - `oneOf` is taken for `anyOf`; of `allOf` the properties are merged, or the values of `enum` that are in all parts are kept.
     /// - Beside `$ref`, `oneOf`, `anyOf`, `const` or `enum` nothing else counts.
-    /// - A `pattern` must begin with `^` and end with `$`; one that no grammar can express allows any string.
+    /// - A `pattern` must begin with `^` and end with `$`, and one that no grammar can express is refused.
     /// - `format` knows `date`, `time`, `date-time` and `uuid`.
     /// - Not looked at: the bounds of a `number`, `multipleOf`, `uniqueItems`, `contains`, `minProperties`, `maxProperties`,
     ///   `patternProperties`, `propertyNames`, `not`, `if`, `dependentRequired`, the lengths of a list that has a schema per place,

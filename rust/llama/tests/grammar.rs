@@ -378,7 +378,19 @@ fn a_broken_grammar_or_schema_says_where() {
         ),
         (
             "{\"items\": {\"pattern\": \"^(a$\"}}",
-            "the JSON schema is wrong in line 1, column 23: the pattern \"^(a$\" is no regular expression",
+            "the JSON schema is wrong in line 1, column 23: the pattern \"^(a$\" is none that a text can be held to; it must begin with ^, end with $, and not look around",
+        ),
+        (
+            "{\"items\": {\"pattern\": \"abc\"}}",
+            "the JSON schema is wrong in line 1, column 23: the pattern \"abc\" is none that a text can be held to; it must begin with ^, end with $, and not look around",
+        ),
+        (
+            "{\"items\": {\"pattern\": \"^(?=a)b$\"}}",
+            "the JSON schema is wrong in line 1, column 23: the pattern \"^(?=a)b$\" is none that a text can be held to; it must begin with ^, end with $, and not look around",
+        ),
+        (
+            "{\"items\": {\"pattern\": \"(\"}}",
+            "the JSON schema is wrong in line 1, column 23: the pattern \"(\" is none that a text can be held to; it must begin with ^, end with $, and not look around",
         ),
         (
             "{\"items\": {}, \"minItems\": 5000}",
@@ -389,7 +401,7 @@ fn a_broken_grammar_or_schema_says_where() {
             "the JSON schema asks for what no grammar can hold a text to: the rule 'ref-a' is left-recursive: it can begin with itself",
         ),
     ] {
-        assert_eq!(refusal(model.json_schema(text)), ("json_schema", expected.to_owned()));
+        assert_eq!(refusal(model.json_schema(text)), ("json_schema", expected.to_owned()), "{text}");
     }
 }
 
