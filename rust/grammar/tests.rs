@@ -200,9 +200,9 @@ fn a_grammar_with_too_many_readings_ends_the_text() {
         assert!(n_read < 40, "2⁴⁰ readings are not kept");
     }
     assert!(n_read > 10, "{n_read} tokens were read");
-    assert_eq!(allowed(&mut *branch), []);
+    assert_eq!(allowed(&mut *branch), [0; 0]);
     branch.accept(128 + 97);
-    assert_eq!(allowed(&mut *branch), []);
+    assert_eq!(allowed(&mut *branch), [0; 0]);
 }
 
 #[test]

@@ -168,6 +168,6 @@ mod tests {
         top_k(&mut none, 3);
         top_p(&mut none, 0.5, 0);
         min_p(&mut none, 0.5, 0);
-        assert_eq!(tokens(&none), []);
+        assert_eq!(tokens(&none), [0; 0]);
     }
 }

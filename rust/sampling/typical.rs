@@ -78,6 +78,6 @@ mod tests {
 
     #[test]
     fn of_nothing_nothing_is_left() {
-        assert_eq!(kept(&[], 0.5, 1), []);
+        assert_eq!(kept(&[], 0.5, 1), [0; 0]);
     }
 }
