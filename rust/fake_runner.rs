@@ -35,6 +35,8 @@ pub struct FakeControl {
 
 #[derive(Default)]
 struct State {
+    /// How long each restore takes at least.
+    restore_takes: Duration,
     plans: Vec<Plan>,
     /// Decodes that may still run; `None` is any number.
     n_allowed: Option<u64>,
@@ -114,6 +116,11 @@ impl FakeControl {
     /// From now on cells that are to be moved are lost.
     pub fn lose_cells(&self) {
         self.lock().loses_cells = true;
+    }
+
+    /// From now on each restore takes so long at least.
+    pub fn slow_restores(&self, each: Duration) {
+        self.lock().restore_takes = each;
     }
 
     /// From now on saves and restores fail, or no longer do.
@@ -385,6 +392,10 @@ impl Runner for FakeRunner {
 
     fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError> {
         self.check_states()?;
+        let takes = self.control.lock().restore_takes;
+        if !takes.is_zero() {
+            std::thread::sleep(takes);
+        }
         let mut tokens: Vec<(u32, u64, u64)> = Vec::new();
         for token in piece.chunks(PIECE_TOKEN) {
             let digest = |at: usize| Some(u64::from_le_bytes(token.get(at..at + 8)?.try_into().ok()?));
@@ -562,6 +573,7 @@ fn row(digest: u64, ends: bool) -> Vec<f32> {
 }
 
 fn argmax(logits: &[f32]) -> Token {
-    let best = logits.iter().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(0, |(token, _)| token);
+    // Of two that are as likely, the first, as a sampler takes it.
+    let best = logits.iter().enumerate().rev().max_by(|(_, a), (_, b)| a.total_cmp(b)).map_or(0, |(token, _)| token);
     Token::try_from(best).expect("a token of the vocabulary")
 }
