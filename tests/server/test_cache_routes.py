@@ -142,6 +142,11 @@ async def cache_at_rest(client: httpx.AsyncClient) -> Json:
     return report
 
 
+def placeless(node: Json) -> Json:
+    """A node without where it is: idle ones move between two looks."""
+    return {name: value for name, value in node.items() if name not in ("tier", "n_stored_bytes")}
+
+
 async def test_of_a_large_cache_what_was_used_last_is_shown(small: httpx.AsyncClient) -> None:
     shared = prompt_of(40, "shown in part")
     for ending in range(400, 405):
@@ -156,7 +161,7 @@ async def test_of_a_large_cache_what_was_used_last_is_shown(small: httpx.AsyncCl
         shown = [
             node | {"children": [child for child in node["children"] if child < n_shown]} for node in whole["nodes"][:n_shown]
         ]
-        assert report["nodes"] == shown
+        assert [placeless(node) for node in report["nodes"]] == [placeless(node) for node in shown]
     last = (await small.post("/detokenize", json={"tokens": [404] * 20})).json()["content"]
     endings = [node["text"] for node in whole["nodes"] if not node["children"]]
     assert endings[0] == last
