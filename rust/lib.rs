@@ -67,6 +67,9 @@ pub mod sampling;
 
 pub mod grammar;
 
+#[allow(unsafe_code, reason = "instructions that Rust has no safe words for, on slices that one thread shares with others")]
+pub mod kernels;
+
 #[cfg(feature = "llama")]
 #[allow(unsafe_code, reason = "llama.cpp is C++; its folder is the one place that calls it")]
 pub mod llama;

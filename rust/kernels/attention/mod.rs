@@ -1,0 +1,1 @@
+//! Softmax(QKᵀ)V over cells of a unified pool.

@@ -1,0 +1,101 @@
+//! Instruction sets, and the best that the processor at hand has.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An instruction set that the kernels are written for. Ordered: a processor that has one has those before it of its kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// Plain Rust: the reference in tests. Too slow to be of use, so llama.cpp computes instead.
+    Portable,
+    /// AVX2, FMA and F16C: 8 lanes.
+    Avx2,
+    /// AVX2 and AVX-VNNI: 8 lanes, four products of bytes in one instruction.
+    AvxVnni,
+    /// AVX-512 F, BW, DQ, VL and VNNI: 16 lanes, four products of bytes in one instruction.
+    Avx512,
+    /// NEON with dot products: 4 lanes.
+    Neon,
+}
+
+impl Level {
+    /// Every level, the slowest first.
+    pub const ALL: [Self; 5] = [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Neon];
+
+    /// The best level of the processor at hand.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self::ALL.into_iter().rev().find(|level| level.is_available()).unwrap_or(Self::Portable)
+    }
+
+    /// Whether the processor at hand has it.
+    #[must_use]
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::AvxVnni => Self::Avx2.is_available() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                Self::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => std::arch::is_aarch64_feature_detected!("neon") && std::arch::is_aarch64_feature_detected!("dotprod"),
+            _ => false,
+        }
+    }
+
+    /// The name that `--help` and the log use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::AvxVnni => "avx-vnni",
+            Self::Avx512 => "avx512",
+            Self::Neon => "neon",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Level {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|level| level.name() == name);
+        found.ok_or_else(|| format!("there is no instruction set {name:?}; there are {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_found_by_the_name_it_shows() {
+        for level in Level::ALL {
+            assert_eq!(level.to_string().parse(), Ok(level));
+        }
+        assert!("sse".parse::<Level>().is_err());
+    }
+
+    #[test]
+    fn what_is_detected_is_available() {
+        assert!(Level::detect().is_available());
+    }
+}

@@ -1,0 +1,1 @@
+//! Weights times rows of activations.
