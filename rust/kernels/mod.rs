@@ -18,7 +18,9 @@
 pub mod attention;
 mod level;
 pub mod products;
+mod shared;
 mod team;
 
 pub use level::Level;
+pub use shared::Shared;
 pub use team::{Crew, Solo, Team};
