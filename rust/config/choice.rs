@@ -214,8 +214,7 @@ mod tests {
     /// Our kernels in full, over weights as they are in the file.
     const OURS: Ours =
         Ours { usable: Used::ALL, level: "avx512", why_not: None, covers_attention: true, weights: Weights::AsInFile };
-    const NONE_OF_OURS: Ours =
-        Ours { usable: Used::NONE, why_not: Some("an old processor"), weights: Weights::Repacked, ..OURS };
+    const NONE_OF_OURS: Ours = Ours { usable: Used::NONE, why_not: Some("an old processor"), weights: Weights::Repacked, ..OURS };
     const CPU: Machine = Machine { is_offloaded: false, n_cores: 6, free_bytes: 20 << 30, ours: OURS };
     /// Where llama.cpp's own attentions are all there is.
     const OLD_CPU: Machine = Machine { ours: NONE_OF_OURS, ..CPU };

@@ -15,9 +15,9 @@ use crate::llama::backend::backend;
 use crate::llama::gguf::Metadata;
 use crate::llama::grammar::Grammars;
 use crate::llama::identity::{Identity, ModelFiles};
+use crate::llama::kernels::{self, coverage};
 use crate::llama::kv_size::KvShape;
 use crate::llama::vocabulary::Vocabulary;
-use crate::llama::kernels::{self, coverage};
 use crate::llama::{kinds, load, machine, memory};
 use crate::request::{SharedConstraint, Token};
 
@@ -53,12 +53,7 @@ impl Model {
     }
 
     /// Refuses what cannot continue a text, and reads what is asked for often.
-    fn read(
-        config: ModelConfig,
-        weights: Weights,
-        inner: LlamaModel,
-        file: &Metadata,
-    ) -> std::result::Result<Self, String> {
+    fn read(config: ModelConfig, weights: Weights, inner: LlamaModel, file: &Metadata) -> std::result::Result<Self, String> {
         let metadata = read_metadata(raw(&inner));
         let value = |key: &str| metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
         let architecture = value("general.architecture").unwrap_or_default().to_owned();

@@ -42,9 +42,8 @@ mod tests {
         let covers = |type_k, type_v| covers_attention(&SHAPE, type_k, type_v);
         assert!(covers(KvType::F16, KvType::F16) && covers(KvType::Q8_0, KvType::Bf16));
         assert!(!covers(KvType::Q4_0, KvType::F16) && !covers(KvType::F16, KvType::Iq4Nl));
-        let with = |key_length, value_length| {
-            covers_attention(&KvShape { key_length, value_length, ..SHAPE }, KvType::F16, KvType::F16)
-        };
+        let with =
+            |key_length, value_length| covers_attention(&KvShape { key_length, value_length, ..SHAPE }, KvType::F16, KvType::F16);
         assert!(with(192, 128) && with(576, 0));
         assert!(!with(40, 64) && !with(64, 16) && !with(1024, 64));
     }

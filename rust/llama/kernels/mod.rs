@@ -32,7 +32,6 @@ use llama_cpp_sys_2 as sys;
 pub use crate::config::Used;
 use crate::kernels::{Level, Team};
 
-
 /// What of ours runs in this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
@@ -154,10 +153,7 @@ fn used_in(pool: *const c_void) -> Used {
 }
 
 fn default_used() -> Used {
-    Used {
-        attention: DEFAULT_ATTENTION.load(Ordering::Acquire),
-        products: DEFAULT_PRODUCTS.load(Ordering::Acquire),
-    }
+    Used { attention: DEFAULT_ATTENTION.load(Ordering::Acquire), products: DEFAULT_PRODUCTS.load(Ordering::Acquire) }
 }
 
 /// `ggml_compute_params`, as `mirror.h` has it.
