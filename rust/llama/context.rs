@@ -124,7 +124,9 @@ impl Context {
         let batch = self.batch.as_raw();
         // SAFETY: `fill` checked every rule that llama.cpp asserts; the arrays live in `self.batch` and are only read.
         let decode = || unsafe { sys::llama_decode(self.raw.as_ptr(), batch) };
-        let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, decode));
+        // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
+        let known = unsafe { kernels::Known::new(self.batch.ids(), self.memory()) };
+        let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, Some(known), decode));
         if code != 0 {
             return Err(self.failed(code, &errors));
         }

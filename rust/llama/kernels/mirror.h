@@ -1,8 +1,12 @@
-// What ggml-cpu keeps in private headers and its extra buffer types are made of, repeated here, since llama.cpp's crate exposes no
-// header. `mirror_check.cpp` compares each of them with the real ones.
+// What llama.cpp and ggml-cpu keep in private headers and our kernels need, repeated here, since llama.cpp's crate exposes no header.
+// `mirror_check.cpp` compares each of them with the real ones.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <unordered_map>
 #include <vector>
 
 struct ggml_tensor;
@@ -41,6 +45,39 @@ class extra_buffer_type {
     virtual ~extra_buffer_type() = default;
     virtual bool            supports_op(void * device, const ggml_tensor * op) = 0;
     virtual tensor_traits * get_tensor_traits(const ggml_tensor * op)          = 0;
+};
+
+// The beginning of `llama_kv_cells` of llama-kv-cells.h.
+struct kv_cells {
+    bool                 has_shift;
+    std::set<uint32_t>   used;
+    std::vector<int32_t> pos;
+};
+
+// The beginning of `llama_kv_cache` of llama-kv-cache.h, up to what is used.
+struct kv_cache {
+    const void *                                    virtual_functions;
+    const void *                                    model;
+    const void *                                    hparams;
+    bool                                            v_trans;
+    uint32_t                                        n_seq_max;
+    uint32_t                                        n_stream;
+    uint32_t                                        n_pad;
+    uint32_t                                        n_swa;
+    uint32_t                                        n_rot_k;
+    uint32_t                                        n_rot_v;
+    int32_t                                         n_embd_head_k_all;
+    int32_t                                         n_embd_head_v_all;
+    std::unordered_map<int64_t, std::vector<float>> attn_rot_hadamard;
+    int                                             debug;
+    int                                             swa_type;
+    std::vector<void *>                             ctxs_bufs;
+    std::vector<uint32_t>                           v_heads;
+    const kv_cache *                                other;
+    std::shared_ptr<void>                           v_cells_impl;
+    // A vector of `llama_kv_cells`, of which only the first is looked at.
+    const std::vector<kv_cells> *                   v_cells;
+    std::vector<uint32_t>                           seq_to_stream;
 };
 
 }  // namespace weft::mirror

@@ -1,7 +1,9 @@
-// Compiled by a test, with llama.cpp's private headers: it compiles as long as `mirror.h` says what they say.
+// Compiled by a test, with llama.cpp's private headers and without access control: it compiles as long as `mirror.h` says what they
+// say.
 #include "ggml-backend-impl.h"
 #include "ggml-cpu/ggml-cpu-impl.h"
 #include "ggml-cpu/traits.h"
+#include "llama-kv-cache.h"
 #include "mirror.h"
 
 #include <cstddef>
@@ -38,3 +40,14 @@ static_assert(std::is_same_v<decltype(ggml_backend_cpu_get_extra_buffer_types())
 extern "C" {
 static_assert(std::is_same_v<decltype(ggml_barrier), void(ggml_threadpool *)>);
 }
+
+#define SAME(real, mirrored, field) static_assert(offsetof(real, field) == offsetof(mirrored, field))
+SAME(llama_kv_cells, mirror::kv_cells, used);
+SAME(llama_kv_cells, mirror::kv_cells, pos);
+static_assert(std::is_same_v<decltype(llama_kv_cells::pos), decltype(mirror::kv_cells::pos)>);
+SAME(llama_kv_cache, mirror::kv_cache, n_stream);
+SAME(llama_kv_cache, mirror::kv_cache, other);
+SAME(llama_kv_cache, mirror::kv_cache, v_cells_impl);
+// A reference has no offset; it lies between its neighbours.
+SAME(llama_kv_cache, mirror::kv_cache, seq_to_stream);
+static_assert(std::is_same_v<decltype(llama_kv_cache::v_cells), std::vector<llama_kv_cells> &>);

@@ -19,11 +19,13 @@
 
 mod attention;
 pub(super) mod coverage;
+mod graph;
 mod products;
 mod trial;
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock};
 
@@ -96,8 +98,8 @@ static POOLS: RwLock<Vec<(usize, Used)>> = RwLock::new(Vec::new());
 static POOLS_VERSION: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// What the decode uses that this thread is about to make.
-    static DECIDED: Cell<Option<Used>> = const { Cell::new(None) };
+    /// What the decode uses that this thread is about to make, and what is known of its rows.
+    static DECIDED: Cell<Option<(Used, Option<Known>)>> = const { Cell::new(None) };
     /// The pool that this thread computed in last, the version of `POOLS` that it was looked up in, and what was found.
     static LAST_POOL: Cell<(usize, u64, Option<Used>)> = const { Cell::new((0, u64::MAX, None)) };
 }
@@ -126,9 +128,29 @@ fn change_pools(change: impl FnOnce(&mut Vec<(usize, Used)>)) {
     POOLS_VERSION.fetch_add(1, Ordering::Release);
 }
 
+/// What is known of a decode's rows and cells beside the mask, all of it alive during the decode.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    ids: NonNull<[sys::llama_seq_id]>,
+    positions: Option<NonNull<[sys::llama_pos]>>,
+}
+
+impl Known {
+    /// Row `i` belongs to the sequence `ids[i]`, and the cells are those of `memory`.
+    ///
+    /// # Safety
+    /// `memory` is alive, and so are both during [`deciding`].
+    pub(super) unsafe fn new(ids: &[sys::llama_seq_id], memory: sys::llama_memory_t) -> Self {
+        let mut n = 0;
+        // SAFETY: the caller vouches for the memory; `n` is a place for a number.
+        let positions = NonNull::new(unsafe { weft_kernels_positions(memory.cast(), &raw mut n) }.cast_mut());
+        Self { ids: NonNull::from(ids), positions: positions.map(|first| NonNull::slice_from_raw_parts(first, n)) }
+    }
+}
+
 /// Makes a decode in registered pools: `decode` runs on this thread and uses `used`.
-pub(super) fn deciding<T>(used: Used, decode: impl FnOnce() -> T) -> T {
-    let before = DECIDED.replace(Some(used));
+pub(super) fn deciding<T>(used: Used, known: Option<Known>, decode: impl FnOnce() -> T) -> T {
+    let before = DECIDED.replace(Some((used, known)));
     let done = decode();
     DECIDED.set(before);
     done
@@ -136,7 +158,7 @@ pub(super) fn deciding<T>(used: Used, decode: impl FnOnce() -> T) -> T {
 
 /// What the graph uses that this thread is about to compute.
 fn used_by_next_graph() -> Used {
-    DECIDED.get().unwrap_or_else(default_used)
+    DECIDED.get().map_or_else(default_used, |(used, _)| used)
 }
 
 /// What the graph uses that is computed in `pool`.
@@ -201,6 +223,7 @@ static ANSWERS: Answers = Answers { work_size, compute, takes };
 
 unsafe extern "C" {
     fn weft_kernels_install(answers: *const Answers) -> bool;
+    fn weft_kernels_positions(memory: *const c_void, n: *mut usize) -> *const sys::llama_pos;
     fn ggml_barrier(pool: *mut c_void);
 }
 

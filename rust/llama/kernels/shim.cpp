@@ -2,7 +2,15 @@
 // itself. An entry of ours passes the question to functions in Rust.
 #include "mirror.h"
 
+#include <cstring>
+#include <typeinfo>
+
 namespace {
+
+// For asking which memory a pointer points to.
+struct polymorphic {
+    virtual ~polymorphic() = default;
+};
 
 // The functions in Rust. None of them unwinds.
 struct answers {
@@ -47,4 +55,20 @@ extern "C" bool weft_kernels_install(const answers * functions) {
     type.context = &entry;
     ggml_backend_cpu_get_extra_buffer_types().push_back(&type);
     return true;
+}
+
+// The position in its text of each of the `*n` cells of a context's memory, -1 for an empty one; null where the memory is not one
+// plain pool of cells. Valid until the context is freed; changed by whatever changes its memory.
+extern "C" const int32_t * weft_kernels_positions(const void * memory, size_t * n) {
+    const char * name = memory ? typeid(*static_cast<const polymorphic *>(memory)).name() : "";
+    if (std::strcmp(name, "14llama_kv_cache") != 0) {
+        return nullptr;
+    }
+    const auto * cache = static_cast<const weft::mirror::kv_cache *>(memory);
+    if (cache->n_stream != 1 || cache->other) {
+        return nullptr;
+    }
+    const auto & positions = cache->v_cells->data()->pos;
+    *n = positions.size();
+    return positions.data();
 }

@@ -6,6 +6,7 @@ mod cells;
 mod gguf_writer;
 mod grammar;
 mod identity;
+mod kernels;
 mod memories;
 mod model;
 mod piece;
