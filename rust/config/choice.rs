@@ -137,8 +137,9 @@ impl EngineConfig {
             (true, Weights::Repacked) => format!("products by weft ({level}) where weights are not repacked"),
             (true, Weights::Amx) => format!("products by weft ({level}) where weights are not laid out for AMX"),
         };
-        let is_in_doubt = self.kernels != Kernels::LlamaCpp && usable != Used::ALL;
-        match why_not.filter(|_| is_in_doubt) {
+        match why_not {
+            Some(_) if self.kernels == Kernels::LlamaCpp => whose,
+            Some(why_not) if usable == Used::NONE => format!("{whose} (none by weft: {why_not})"),
             Some(why_not) => format!("{whose} (not all by weft: {why_not})"),
             None => whose,
         }
@@ -302,7 +303,7 @@ mod tests {
     fn kernels_that_failed_their_trial_are_not_used_and_the_reason_is_told() {
         let choice = choose(OLD_CPU, |_| ());
         assert_eq!((choice.flash_attention, choice.used), (FlashAttention::Off, Used::NONE));
-        assert_eq!(products(&choice), "products by llama.cpp (not all by weft: an old processor)");
+        assert_eq!(products(&choice), "products by llama.cpp (none by weft: an old processor)");
         let half = with(Ours { usable: PRODUCTS, why_not: Some("attention failed"), ..OURS });
         let choice = choose(half, |_| ());
         assert_eq!((choice.flash_attention, choice.used), (FlashAttention::Off, PRODUCTS));
