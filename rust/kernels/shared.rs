@@ -23,6 +23,15 @@ impl<'a, T> From<&'a mut [T]> for Shared<'a, T> {
 }
 
 impl<T> Shared<'_, T> {
+    /// The `len` elements from `first` on.
+    ///
+    /// # Safety
+    /// As long as this lives they are there, and used only through it and its like.
+    #[must_use]
+    pub unsafe fn from_raw_parts(first: *mut T, len: usize) -> Self {
+        Self { first, len, borrow: PhantomData }
+    }
+
     /// How many elements there are.
     #[must_use]
     pub fn len(&self) -> usize {
