@@ -44,6 +44,12 @@ impl<T> Shared<'_, T> {
         self.len == 0
     }
 
+    /// The first element, for code that keeps to its part by itself.
+    #[must_use]
+    pub fn as_mut_ptr(&self) -> *mut T {
+        self.first
+    }
+
     /// The elements of `range`, to be written.
     ///
     /// # Safety
