@@ -19,8 +19,9 @@
 
 mod attention;
 pub(super) mod coverage;
-mod graph;
+pub(super) mod graph;
 mod products;
+mod tensor;
 mod trial;
 
 use std::cell::Cell;
@@ -63,7 +64,7 @@ static N_PRODUCTS: AtomicU64 = AtomicU64::new(0);
 pub fn install() -> &'static Installed {
     static INSTALLED: OnceLock<Installed> = OnceLock::new();
     INSTALLED.get_or_init(|| {
-        let level = Level::detect();
+        let level = level();
         let nothing = |why: &str| Installed { usable: Used::NONE, level, why_not: Some(why.to_owned()) };
         if level == Level::Portable {
             return nothing("the processor has none of the instruction sets that they are written for");
@@ -74,6 +75,12 @@ pub fn install() -> &'static Installed {
         }
         trial::run(level)
     })
+}
+
+/// The instruction set of our kernels.
+fn level() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(Level::detect)
 }
 
 /// How often our kernels computed.

@@ -12,6 +12,7 @@ mod model;
 mod piece;
 mod prefix_file;
 mod runner;
+mod same_rows;
 mod start;
 mod state;
 mod tiny;
