@@ -436,7 +436,7 @@ class Choice:
 
     @property
     def products(self) -> Literal["weft", "llama.cpp"]:
-        """Whose kernels compute products of weights on the CPU, where these lie as in the file; llama.cpp's compute the others."""
+        """Whose kernels compute products of weights on the CPU; llama.cpp's those of weights that it has rearranged."""
 
     @property
     def n_ubatch(self) -> int:

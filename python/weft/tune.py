@@ -79,5 +79,7 @@ def table(measured: tuple[Measured, ...]) -> str:
             name = title if position == 0 else ""
             took = "no time" if timing.seconds is None else f"{timing.seconds:.2f}"
             ratio = "" if not timing.seconds or not best else f"{timing.seconds / best:.2f}"
-            lines.append(f"{name:<34} {_ATTENTION[timing.flash_attention]:<9}  {timing.threads:>7}  {took:>7}  {ratio:>14}".rstrip())
+            lines.append(
+                f"{name:<34} {_ATTENTION[timing.flash_attention]:<9}  {timing.threads:>7}  {took:>7}  {ratio:>14}".rstrip()
+            )
     return "\n".join(lines)

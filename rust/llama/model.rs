@@ -9,7 +9,7 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{KvType, LoadFacts, ModelConfig, ModelFacts, Weights};
+use crate::config::{KvType, LoadFacts, ModelConfig, ModelFacts, Placement, Weights};
 use crate::error::{Error, Result};
 use crate::llama::backend::backend;
 use crate::llama::gguf::Metadata;
@@ -329,6 +329,11 @@ impl Model {
         self.config.n_gpu_layers
     }
 
+    /// Which devices were to hold what.
+    pub(super) fn placement(&self) -> &Placement {
+        &self.config.placement
+    }
+
     /// llama.cpp's pointer, valid while `self` lives.
     pub(super) fn as_ptr(&self) -> *mut sys::llama_model {
         raw(&self.inner)
@@ -358,11 +363,10 @@ fn load_facts(config: &ModelConfig, file: &Metadata) -> LoadFacts {
         n_bytes += bytes;
         n_covered += if coverage::covers_weights(format) { bytes } else { 0 };
     }
-    let has_gpus = config.placement.devices.as_ref().is_none_or(|names| !names.is_empty()) && !memory::gpus().is_empty();
     LoadFacts {
         own_products: kernels::install().usable.products && 2 * n_covered > n_bytes,
         has_amx: machine::has_amx(),
-        has_cpu_layers: !has_gpus || config.n_gpu_layers.is_some(),
+        has_cpu_layers: !memory::has_gpus(&config.placement) || config.n_gpu_layers.is_some(),
     }
 }
 

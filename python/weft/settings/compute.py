@@ -62,8 +62,8 @@ class ComputeSettings:
         metavar="[auto|weft|llama.cpp]",
         parse=one_of(*get_args(Kernels)),
         env="WEFT_KERNELS",
-        help="whose kernels compute on the CPU: Weft's own wherever they can, llama.cpp's own only, or with auto Weft's where they "
-        "are the faster ones (default: auto)",
+        help="whose kernels compute on the CPU: weft is Weft's own wherever they can, llama.cpp none of them, "
+        "auto those that are the faster ones (default: auto)",
     )
     flash_attention: Literal["auto", "on", "off"] = flag(
         "auto",

@@ -189,6 +189,6 @@ class ModelSettings:
         constants={"--repack": True, "-nr": False, "--no-repack": False},
         parse=boolean,
         env="LLAMA_ARG_REPACK",
-        help="rearrange weights of some formats as llama.cpp's own kernels want them, which gives up mapping these, or keep them as "
-        "they are in the file (default: kept where Weft's kernels compute them; see --kernels)",
+        help="rearrange weights of some formats as llama.cpp's own kernels want them, which gives up mapping these, or keep them "
+        "as they are in the file (default: kept where Weft's kernels compute them; see --kernels)",
     )
