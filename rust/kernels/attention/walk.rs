@@ -6,7 +6,7 @@ use super::groups::{Block, Group, Segment};
 use super::kernels::{Kernels, Scores, Weigh};
 use super::plan::SLOTS;
 use super::portable::half;
-use super::simd::{MAX_LANES, SCORES_STRIDE, Softening, Tally};
+use super::simd::{Ahead, MAX_LANES, SCORES_STRIDE, Softening, Tally, prefetch};
 use super::units::{Area, Joint, PANEL_CELLS, Sizes, Unit};
 use super::{Attention, Cells, Format, Output, Plan, Shared};
 
@@ -54,8 +54,8 @@ impl Walk<'_> {
     fn compute(&self, task: Task) {
         self.pack_queries(task);
         self.tallies(task).fill(Tally::NOTHING);
-        for block in &self.plan.groups.blocks[task.unit.blocks.clone()] {
-            self.compute_block(task, block);
+        for number in task.unit.blocks.clone() {
+            self.compute_block(task, number);
             self.fold_block(task);
         }
         self.finish(task);
@@ -69,7 +69,7 @@ impl Walk<'_> {
         let is_first = task.unit.blocks.start == all.start;
         self.tallies(task).fill(Tally::NOTHING);
         for number in task.unit.blocks.clone() {
-            self.compute_block(task, &self.plan.groups.blocks[number]);
+            self.compute_block(task, number);
             if is_first {
                 self.fold_block(task);
             } else {
@@ -106,33 +106,49 @@ impl Walk<'_> {
     }
 
     /// Computes the weights of one block, and the values summed by them.
-    fn compute_block(&self, task: Task, block: &Block) {
+    fn compute_block(&self, task: Task, number: usize) {
+        let block = &self.plan.groups.blocks[number];
         let segments = &self.plan.groups.segments[block.segments.clone()];
-        for (number, segment) in segments.iter().enumerate() {
-            self.score(task, segment, segments.get(number + 1));
+        if number == task.unit.blocks.start {
+            let (keys, cells) = (&self.attention.keys, self.cells_of(block));
+            for &cell in &cells[..cells.len().min(PANEL_CELLS)] {
+                prefetch(cell_of(keys, task.unit.kv_head, cell), keys.format.bytes(keys.head_size));
+            }
+        }
+        for segment in segments {
+            self.score(task, segment);
         }
         self.soften(task, block, segments);
         let size = self.attention.shape.value_size;
         // SAFETY: `area` has room for the sums of all queries.
         unsafe { self.block_sums().write_bytes(0, task.n_queries * size) };
+        let is_last = number + 1 == task.unit.blocks.end;
+        let mut coming = if is_last { &[][..] } else { self.cells_of(&self.plan.groups.blocks[number + 1]) };
         for segment in segments {
-            self.weigh(task, segment);
+            self.weigh(task, segment, &mut coming);
         }
     }
 
+    /// The cells of all segments of a block.
+    fn cells_of(&self, block: &Block) -> &[u32] {
+        let segments = &self.plan.groups.segments[block.segments.clone()];
+        &self.plan.groups.cells[segments[0].cells.start..segments[segments.len() - 1].cells.end]
+    }
+
     /// Scores of the rows and cells of a segment.
-    fn score(&self, task: Task, segment: &Segment, next: Option<&Segment>) {
+    fn score(&self, task: Task, segment: &Segment) {
         let cells = &self.plan.groups.cells[segment.cells.clone()];
         let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
         let keys = &self.attention.keys;
         let size = keys.head_size;
         let lanes = self.kernels.lanes;
-        let after = next.map_or(&[][..], |next| &self.plan.groups.cells[next.cells.clone()]);
-        let n_panels = cells.len().div_ceil(PANEL_CELLS);
+        let values = &self.attention.values;
+        let mut soon = [std::ptr::null(); PANEL_CELLS];
         for (number, panel) in cells.chunks(PANEL_CELLS).enumerate() {
-            let coming = if number + 1 < n_panels { &cells[PANEL_CELLS * (number + 1)..] } else { after };
-            prefetch(keys, task.unit.kv_head, &coming[..coming.len().min(PANEL_CELLS)]);
-            prefetch(&self.attention.values, task.unit.kv_head, panel);
+            for (pointer, &cell) in soon.iter_mut().zip(panel) {
+                *pointer = cell_of(values, task.unit.kv_head, cell);
+            }
+            let mut ahead = Ahead { cells: &soon[..panel.len()], n_bytes: values.format.bytes(values.head_size) };
             for (at, some) in panel.chunks(lanes).enumerate() {
                 let mut pointers = [cell_of(keys, task.unit.kv_head, some[0]); MAX_LANES];
                 for (pointer, &cell) in pointers.iter_mut().zip(some) {
@@ -154,9 +170,11 @@ impl Walk<'_> {
                         keys: (self.memory.add(self.area.keys), PANEL_CELLS),
                         n_cells: panel.len(),
                         size,
+                        ahead,
                         out: self.memory.add(self.area.scores + rows.start * SCORES_STRIDE + slot),
                     });
                 }
+                ahead = Ahead::NONE;
             }
         }
     }
@@ -204,14 +222,14 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds the values of a segment's cells to the sums of its rows.
-    fn weigh(&self, task: Task, segment: &Segment) {
+    /// Adds the values of a segment's cells to the sums of its rows, and asks for the keys of as many cells that come next.
+    fn weigh(&self, task: Task, segment: &Segment, coming: &mut &[u32]) {
         let values = &self.attention.values;
         let size = values.head_size;
         let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
         let cells = &self.plan.groups.cells[segment.cells.clone()];
         let is_direct = matches!(values.format, Format::F32 | Format::F16);
-        let mut pointers = [std::ptr::null(); SLOTS];
+        let (mut pointers, mut soon) = ([std::ptr::null(); SLOTS], [std::ptr::null(); SLOTS]);
         let at_once = if is_direct { SLOTS } else { PANEL_CELLS };
         for (number, some) in cells.chunks(at_once).enumerate() {
             for (at, (pointer, &cell)) in pointers.iter_mut().zip(some).enumerate() {
@@ -226,6 +244,13 @@ impl Walk<'_> {
                     }
                 }
             }
+            let (now, later) = coming.split_at(some.len().min(coming.len()));
+            *coming = later;
+            for (pointer, &cell) in soon.iter_mut().zip(now) {
+                *pointer = cell_of(&self.attention.keys, task.unit.kv_head, cell);
+            }
+            let n_bytes = self.attention.keys.format.bytes(self.attention.keys.head_size);
+            let mut ahead = Ahead { cells: &soon[..now.len()], n_bytes };
             let slot = segment.first_slot + at_once * number;
             for rows in tiles(queries.clone(), self.kernels.max_rows) {
                 // SAFETY: `area` has room for the scores and sums of all queries, and the cells hold `size` numbers.
@@ -236,9 +261,11 @@ impl Walk<'_> {
                         format: if is_direct { values.format } else { Format::F32 },
                         cells: &pointers[..some.len()],
                         size,
+                        ahead,
                         out: self.block_sums().add(rows.start * size),
                     });
                 }
+                ahead = Ahead::NONE;
             }
         }
     }
@@ -331,20 +358,6 @@ impl Walk<'_> {
 /// Where the numbers of a cell's head begin.
 fn cell_of(cells: &Cells, head: usize, cell: u32) -> *const u8 {
     cells.bytes.as_ptr().wrapping_add(cell as usize * cells.cell_stride + head * cells.head_stride)
-}
-
-/// Asks for cells that will be read soon.
-fn prefetch(cells: &Cells, head: usize, some: &[u32]) {
-    #[cfg(target_arch = "x86_64")]
-    for &cell in some {
-        let first = cell_of(cells, head, cell);
-        for at in (0..cells.format.bytes(cells.head_size)).step_by(64) {
-            // SAFETY: asking for memory touches none.
-            unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(first.wrapping_add(at).cast()) };
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (cells, head, some);
 }
 
 /// Cuts `queries` into register blocks of about one size.
