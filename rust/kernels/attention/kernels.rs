@@ -60,6 +60,8 @@ impl Kernels {
         match level {
             Level::Portable => Some(&super::portable::KERNELS),
             #[cfg(target_arch = "x86_64")]
+            Level::Avx2 | Level::AvxVnni => Some(&super::avx2::KERNELS),
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512 => Some(&super::avx512::KERNELS),
             _ => None,
         }

@@ -104,14 +104,17 @@ impl Ahead<'_> {
     }
 }
 
-/// Asks for memory that will be read soon.
+/// Asks for memory that will be read soon: every line of it.
 #[inline(always)]
-pub(super) fn prefetch(from: *const u8, n_bytes: usize) {
+fn prefetch(from: *const u8, n_bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    for at in (0..n_bytes).step_by(64) {
+    {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: asking for memory touches none, and every processor of this kind can.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast()) };
+        let before = from.addr() % 64;
+        for at in (0..before + n_bytes).step_by(64) {
+            // SAFETY: asking for memory touches none, and every processor of this kind can.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_sub(before).wrapping_add(at).cast()) };
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (from, n_bytes);
