@@ -248,7 +248,7 @@ impl Unpack for Q2K {
             let scale = L::low_halves(halves);
             let mins_at = to.add(L::VECTOR * Super16WithMins::MINS_AT);
             for (i, both) in L::transpose_16_bytes(block, stride).into_iter().enumerate() {
-                store_scales::<L>(scale, L::and(both, low_4), 0, to.add(Super16WithMins::SCALES_AT + 4 * L::VECTOR * i));
+                store_scales::<L>(scale, L::and(both, low_4), 0, to.add(L::VECTOR * (Super16WithMins::SCALES_AT + 4 * i)));
                 store_pairs::<L>(L::and(L::shr(both, 4), low_4), mins_at.add(2 * L::VECTOR * i));
             }
             store_min_scale::<L>(L::low_halves(L::shr(halves, 16)), mins_at.add(8 * L::VECTOR));
