@@ -50,8 +50,10 @@ pub(crate) struct Setup {
     /// Of all sequences together.
     pub(crate) n_cells: u32,
     pub(crate) n_sequences: u32,
-    /// Rows of one decode.
+    /// Rows that are computed at once.
     pub(crate) n_rows: u32,
+    /// Rows of one call, which llama.cpp cuts into pieces of `n_rows`.
+    pub(crate) n_batch: u32,
 }
 
 /// Rows of one decode, as llama.cpp has it by itself.
@@ -67,13 +69,22 @@ impl Setup {
             n_cells: count(n_cells.next_multiple_of(256)),
             n_sequences: count(n_sequences),
             n_rows: DEFAULT_ROWS,
+            n_batch: DEFAULT_ROWS,
         }
     }
 
     /// As an engine of these limits has it.
     pub(crate) fn of(limits: &Limits, flash: Flash, kernels: Kernels) -> Self {
         let &Limits { n_ctx, n_seq_max, n_ubatch, .. } = limits;
-        Self { flash, cells: Cells::Unified, kernels, n_cells: n_ctx, n_sequences: n_seq_max, n_rows: n_ubatch }
+        Self {
+            flash,
+            cells: Cells::Unified,
+            kernels,
+            n_cells: n_ctx,
+            n_sequences: n_seq_max,
+            n_rows: n_ubatch,
+            n_batch: n_ubatch,
+        }
     }
 
     /// How many streams the cells lie in.
@@ -122,7 +133,7 @@ impl<'a> BareContext<'a> {
         // SAFETY: returns a plain struct.
         let mut params = unsafe { sys::llama_context_default_params() };
         params.n_ctx = setup.n_cells;
-        params.n_batch = setup.n_rows.max(setup.n_sequences);
+        params.n_batch = setup.n_batch.max(setup.n_sequences);
         params.n_ubatch = setup.n_rows;
         params.n_seq_max = setup.n_sequences;
         params.n_outputs_max = setup.n_sequences;
@@ -191,11 +202,9 @@ impl<'a> BareContext<'a> {
         let started = Instant::now();
         let n_rows = self.setup.n_rows as usize;
         for (chunk, tokens) in prompt[range.clone()].chunks(n_rows).enumerate() {
-            self.rows.clear();
-            for (position, &token) in (range.start + chunk * n_rows..).zip(tokens) {
-                self.rows.push(token, position, 0, position + 1 == range.end);
-            }
-            self.decode()?;
+            let positions = range.start + chunk * n_rows..;
+            let row = |(position, &token)| Row { token, position, sequence: 0, wants_logits: position + 1 == range.end };
+            self.decode_rows(positions.zip(tokens).map(row))?;
         }
         Ok(started.elapsed())
     }
@@ -208,11 +217,10 @@ impl<'a> BareContext<'a> {
         let Shape { n_sequences, n_tokens, .. } = shape;
         let started = Instant::now();
         for step in 0..n_steps {
-            self.rows.clear();
-            for sequence in 0..n_sequences {
-                self.rows.push(tokens[(step * n_sequences + sequence) % tokens.len()], n_tokens + step, sequence, true);
-            }
-            self.decode()?;
+            let token = |sequence| tokens[(step * n_sequences + sequence) % tokens.len()];
+            let position = n_tokens + step;
+            let row = |sequence| Row { token: token(sequence), position, sequence, wants_logits: true };
+            self.decode_rows((0..n_sequences).map(row))?;
         }
         let elapsed = started.elapsed();
         (0..n_sequences).for_each(|sequence| self.forget(sequence, n_tokens));
@@ -238,7 +246,7 @@ impl<'a> BareContext<'a> {
     }
 
     /// Gives `to` the cells of `from` too.
-    fn lend(&mut self, from: usize, to: usize) {
+    pub(crate) fn lend(&mut self, from: usize, to: usize) {
         // SAFETY: both ids are below `n_seq_max`, and the whole sequence is meant, which streams can copy too.
         unsafe { sys::llama_memory_seq_cp(sys::llama_get_memory(self.context), id(from), id(to), -1, -1) };
     }
@@ -249,11 +257,16 @@ impl<'a> BareContext<'a> {
         unsafe { sys::llama_memory_seq_rm(sys::llama_get_memory(self.context), id(sequence), id(start), -1) };
     }
 
-    /// Decodes the rows and waits until their logits are there.
-    fn decode(&mut self) -> Result<(), String> {
+    /// Decodes these rows, at most `n_batch`, and waits until their logits are there.
+    ///
+    /// # Errors
+    /// llama.cpp's code, when the decode fails.
+    pub(crate) fn decode_rows(&mut self, rows: impl IntoIterator<Item = Row>) -> Result<(), String> {
+        self.rows.clear();
+        rows.into_iter().for_each(|row| self.rows.push(row));
         self.setup.kernels.choose();
         // SAFETY: the batch points into `rows`, whose arrays are equally long and outlive the call; every id is below `n_seq_max`,
-        // and the rows are at most `n_ubatch`, which `n_batch` is not below.
+        // and the rows are at most `n_batch`.
         let code = unsafe { sys::llama_decode(self.context, self.rows.as_batch()) };
         if code != 0 {
             return Err(format!("llama_decode of {} rows gave {code}", self.rows.tokens.len()));
@@ -274,6 +287,15 @@ impl Drop for BareContext<'_> {
             }
         }
     }
+}
+
+/// One token of a decode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
+    pub(crate) token: i32,
+    pub(crate) position: usize,
+    pub(crate) sequence: usize,
+    pub(crate) wants_logits: bool,
 }
 
 /// The arrays that a `llama_batch` points to, one entry per row.
@@ -298,12 +320,12 @@ impl Rows {
         self.wants_logits.clear();
     }
 
-    fn push(&mut self, token: i32, position: usize, sequence: usize, wants_logits: bool) {
-        self.tokens.push(token);
-        self.positions.push(id(position));
-        self.ids.push(id(sequence));
+    fn push(&mut self, row: Row) {
+        self.tokens.push(row.token);
+        self.positions.push(id(row.position));
+        self.ids.push(id(row.sequence));
         self.n_ids.push(1);
-        self.wants_logits.push(wants_logits.into());
+        self.wants_logits.push(row.wants_logits.into());
     }
 
     fn as_batch(&mut self) -> sys::llama_batch {

@@ -157,7 +157,7 @@ impl<'a> Pair<'a> {
             Cells::PerSequence => (shape.n_sequences, shape.n_sequences * (shape.n_tokens + n_more).next_multiple_of(256)),
         };
         let n_rows = u32::try_from(n_rows).unwrap_or(DEFAULT_ROWS).min(DEFAULT_ROWS);
-        let setup = Setup { cells, kernels, n_rows, ..Setup::unified(flash, n_sequences, n_cells) };
+        let setup = Setup { cells, kernels, n_rows, n_batch: n_rows, ..Setup::unified(flash, n_sequences, n_cells) };
         let model = match weights {
             Weights::AsStored => &self.bare,
             Weights::Repacked => self.repacked.as_ref().unwrap_or(&self.bare),
