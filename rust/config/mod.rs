@@ -1,6 +1,7 @@
 //! Every knob: what a user may ask for, and the numbers that are settled from it when a model is loaded.
 
 mod choice;
+mod kernels;
 mod placement;
 
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 
 pub use choice::{Choice, Machine, Tuned};
+pub use kernels::{Kernels, Used};
 pub use placement::{Numa, Placement, Split};
 
 /// Slots where none are asked for; each of them may use the whole pool.
@@ -143,6 +145,8 @@ pub struct EngineConfig {
     pub n_threads_batch: Option<u32>,
     /// What was measured to be fastest; it fills what is left open.
     pub tuned: Option<Tuned>,
+    /// Which of our kernels compute, once [`EngineConfig::choose`] has chosen.
+    pub used: Used,
     /// `-fa`.
     pub flash_attention: FlashAttention,
     /// `-ctk`.
@@ -184,6 +188,7 @@ impl Default for EngineConfig {
             n_threads: None,
             n_threads_batch: None,
             tuned: None,
+            used: Used::NONE,
             flash_attention: FlashAttention::Auto,
             type_k: KvType::F16,
             type_v: KvType::F16,

@@ -23,6 +23,15 @@ impl<'a, T> From<&'a mut [T]> for Shared<'a, T> {
 }
 
 impl<T> Shared<'_, T> {
+    /// The `len` elements from `first` on.
+    ///
+    /// # Safety
+    /// As long as this lives they are there, and used only through it and its like.
+    #[must_use]
+    pub unsafe fn from_raw_parts(first: *mut T, len: usize) -> Self {
+        Self { first, len, borrow: PhantomData }
+    }
+
     /// How many elements there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -33,6 +42,12 @@ impl<T> Shared<'_, T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The first element, for code that keeps to its part by itself.
+    #[must_use]
+    pub fn as_mut_ptr(&self) -> *mut T {
+        self.first
     }
 
     /// The elements of `range`, to be written.

@@ -4,15 +4,18 @@ use std::sync::OnceLock;
 
 use llama_cpp_2::llama_backend::LlamaBackend;
 
-use crate::llama::logging;
+use crate::llama::{kernels, logging};
 
-/// The started backend. The first call starts it and sends llama.cpp's log lines to `tracing`.
+/// The started backend. The first call starts it and sends llama.cpp's log lines to `tracing`, and puts our kernels
+/// under it.
 ///
 /// One cell for the whole process: llama.cpp allows one start, and models on several threads share it.
 pub(super) fn backend() -> &'static LlamaBackend {
     static BACKEND: OnceLock<LlamaBackend> = OnceLock::new();
     BACKEND.get_or_init(|| {
         logging::install();
-        LlamaBackend::init().expect("nothing else in this process starts llama.cpp's backend")
+        let backend = LlamaBackend::init().expect("nothing else in this process starts llama.cpp's backend");
+        kernels::install();
+        backend
     })
 }

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{EngineConfig, FlashAttention, Limits};
+use crate::config::{EngineConfig, FlashAttention, Limits, Used};
 use crate::engine::runner::{DecodeError, MemoryKind, Plan, SequenceId, StateError};
 use crate::error::{Error, Result};
 use crate::llama::batch::{Batch, Bounds};
+use crate::llama::kernels;
 use crate::llama::kv_size::ggml_type;
 use crate::llama::logging;
 use crate::llama::model::Model;
@@ -35,6 +36,8 @@ pub(super) struct Context {
     /// Threads of a decode in which every sequence computes one token, and of one with rows of prompts.
     n_threads: u32,
     n_threads_batch: u32,
+    /// Which of our kernels compute.
+    used: Used,
     /// By their number, that of the last decode first.
     // Dropped in this order, after `raw` is freed, which uses them.
     threads: Vec<(u32, ThreadPool)>,
@@ -68,8 +71,9 @@ impl Context {
             is_by_id: model.is_recurrent(),
         };
         let (n_held, whole_from) = (vec![0; n_seq_max as usize], vec![0; n_seq_max as usize]);
-        let (batch, n_ctx) = (Batch::new(bounds), limits.n_ctx);
-        let mut context = Self { raw, batch, n_held, whole_from, n_ctx, n_threads, n_threads_batch, threads: Vec::new(), model };
+        let (batch, n_ctx, used) = (Batch::new(bounds), limits.n_ctx, config.used);
+        let threads = Vec::new();
+        let mut context = Self { raw, batch, n_held, whole_from, n_ctx, n_threads, n_threads_batch, used, threads, model };
         if context.memory().is_null() {
             let reason = "its architecture keeps no memory of a text, so it cannot continue one".to_owned();
             return Err(Error::ModelLoad { path: context.model.path().to_owned(), reason });
@@ -101,7 +105,7 @@ impl Context {
         }
         match self.threads.iter().position(|(n, _)| *n == n_threads) {
             Some(place) => self.threads.swap(0, place),
-            None => self.threads.insert(0, (n_threads, ThreadPool::new(n_threads, POLL))),
+            None => self.threads.insert(0, (n_threads, ThreadPool::new(n_threads, POLL, self.used))),
         }
         let (pool, n_threads) = (self.threads[0].1.as_ptr(), n_threads.cast_signed());
         // SAFETY: the context is alive, and the pool lives in `self` until after the context is freed.
@@ -119,7 +123,10 @@ impl Context {
         self.use_threads_for(plan);
         let batch = self.batch.as_raw();
         // SAFETY: `fill` checked every rule that llama.cpp asserts; the arrays live in `self.batch` and are only read.
-        let (code, errors) = logging::errors_during(|| unsafe { sys::llama_decode(self.raw.as_ptr(), batch) });
+        let decode = || unsafe { sys::llama_decode(self.raw.as_ptr(), batch) };
+        // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
+        let known = unsafe { kernels::Known::new(self.batch.ids(), self.memory()) };
+        let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, Some(known), decode));
         if code != 0 {
             return Err(self.failed(code, &errors));
         }

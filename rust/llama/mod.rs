@@ -10,6 +10,7 @@ mod context;
 mod gguf;
 mod grammar;
 mod identity;
+pub mod kernels;
 mod kinds;
 mod kv_size;
 mod lexicon;

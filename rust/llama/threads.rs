@@ -7,7 +7,8 @@ use std::thread;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::MAX_THREADS;
+use crate::config::{MAX_THREADS, Used};
+use crate::llama::kernels;
 
 /// Physical cores that this process may use: two threads of one core only share its arithmetic. 1 to [`MAX_THREADS`].
 pub(super) fn n_cores() -> u32 {
@@ -40,30 +41,36 @@ fn parse_cpus(list: &str) -> Option<Vec<u32>> {
 }
 
 /// Threads that are kept between decodes. llama.cpp starts new ones for every graph where it is given none.
-pub(super) struct ThreadPool(NonNull<sys::ggml_threadpool>);
+pub(super) struct ThreadPool {
+    raw: NonNull<sys::ggml_threadpool>,
+    /// Which kernels its graphs are computed with.
+    _registered: kernels::Pool,
+}
 
 impl ThreadPool {
     /// Starts `n_threads - 1` threads; the thread that decodes is one too. `poll` is how long they wait for work at full speed
-    /// before they sleep, in llama.cpp's unit: 1 is about 131,000 turns of a loop, 0 sleeps at once.
-    pub(super) fn new(n_threads: u32, poll: u32) -> Self {
+    /// before they sleep, in llama.cpp's unit: 1 is about 131,000 turns of a loop, 0 sleeps at once. Decodes in it are made inside of
+    /// [`kernels::deciding`] of the same `used`.
+    pub(super) fn new(n_threads: u32, poll: u32, used: Used) -> Self {
         let n_threads = i32::try_from(n_threads).expect("there are 512 threads at most");
         // SAFETY: plain data in and out.
         let mut params = unsafe { sys::ggml_threadpool_params_default(n_threads) };
         params.poll = poll;
         // SAFETY: the parameters are complete, and their CPU mask, all zero, means any CPU.
         let pool = unsafe { sys::ggml_threadpool_new(&raw mut params) };
-        Self(NonNull::new(pool).expect("llama.cpp ends the process if it cannot start threads"))
+        let raw = NonNull::new(pool).expect("llama.cpp ends the process if it cannot start threads");
+        Self { raw, _registered: kernels::Pool::register(pool, used) }
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::ggml_threadpool {
-        self.0.as_ptr()
+        self.raw.as_ptr()
     }
 }
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         // SAFETY: made by `ggml_threadpool_new` and freed only here; the context that used it has been freed before.
-        unsafe { sys::ggml_threadpool_free(self.0.as_ptr()) }
+        unsafe { sys::ggml_threadpool_free(self.raw.as_ptr()) }
     }
 }
 

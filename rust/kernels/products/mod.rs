@@ -1,1 +1,34 @@
 //! Weights times rows of activations.
+//!
+//! [`multiply`] is `MUL_MAT`, [`multiply_by_expert`] is `MUL_MAT_ID`: weights of any [`Format`] as they lie in a file, one to many
+//! hundred rows of activations. Every thread of a [`Team`](super::Team) calls the same function with the same arguments.
+//!
+//! 1. The threads make the activations into bytes together, exactly as llama.cpp does for that format, and lay them out as
+//!    *tiles*: up to eight rows whose sums stay in registers. Then they wait for each other, once.
+//! 2. Chunks are taken from a counter: a few *panels* of sixteen rows of weights, and as many tiles as stay in the second cache.
+//! 3. A panel's next 512 weights per row are unpacked into one form for all formats, sixteen rows side by side, while the panel
+//!    after it is asked for from memory. What was unpacked meets one tile after another: each dword of activations is broadcast
+//!    and multiplied with one of each of the sixteen rows.
+//!
+//! A product of integers is exact, and the floats' sums grow along a row of weights in one order, whatever the number of rows,
+//! threads, or the instruction set: results are equal bit by bit. A format is an unpacker ([`unpack`]), an instruction set a set
+//! of primitives ([`lanes`]).
+
+mod accumulate;
+mod form;
+mod format;
+mod half;
+mod kernels;
+mod lanes;
+mod multiply;
+mod operands;
+mod plain;
+mod plan;
+mod quantise;
+#[cfg(test)]
+mod tests;
+mod unpack;
+
+pub use format::Format;
+pub use multiply::{covers, multiply, multiply_by_expert, scratch_bytes, scratch_bytes_by_expert};
+pub use operands::{Choices, Experts, Output, Rows, Weights};

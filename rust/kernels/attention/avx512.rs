@@ -1,0 +1,302 @@
+//! AVX-512: sixteen lanes, thirty-two registers.
+
+use std::arch::x86_64::{
+    __m128i, __m256i, __m512, __m512i, _CMP_NLE_UQ, _mm_loadu_si128, _mm256_loadu_si256, _mm256_maskz_loadu_epi32, _mm512_abs_ps,
+    _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi256_si512, _mm512_castsi512_ps,
+    _mm512_cmp_ps_mask, _mm512_cmpneq_epi16_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu16_epi32,
+    _mm512_cvtph_ps, _mm512_div_ps, _mm512_fmadd_ps, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mask_blend_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_or_si512,
+    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32,
+    _mm512_srai_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_testn_epi16_mask, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+};
+
+use super::Format;
+use super::kernels::{Scores, Weigh, kernels};
+use super::portable::half;
+use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
+
+const LANES: usize = 16;
+
+/// Vectors of 512 bits.
+#[derive(Clone, Copy)]
+pub(super) struct Avx512;
+
+kernels!(
+    Avx512, [target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")],
+    rows: 14 [1 2 3 4 5 6 7 8 9 10 11 12 13 14],
+    four: 6 [1 2 3 4 5 6],
+    eight: 2 [1 2]
+);
+
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn look(mask: *const u16) -> (u64, u64) {
+    // SAFETY: the caller vouches for 64 numbers.
+    let (low, high) = unsafe { (_mm512_loadu_si512(mask.cast()), _mm512_loadu_si512(mask.add(32).cast())) };
+    let hidden = _mm512_set1_epi16(super::Mask::HIDDEN.cast_signed());
+    let magnitude = _mm512_set1_epi16(0x7fff);
+    let join = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let seen = join(_mm512_cmpneq_epi16_mask(low, hidden), _mm512_cmpneq_epi16_mask(high, hidden));
+    let zero = join(_mm512_testn_epi16_mask(low, magnitude), _mm512_testn_epi16_mask(high, magnitude));
+    (seen, zero)
+}
+
+/// Transposes sixteen vectors of sixteen.
+#[inline(always)]
+unsafe fn transpose_16(r: [__m512i; 16]) -> [__m512i; 16] {
+    // SAFETY: the caller vouches for the instruction set; no memory is touched.
+    unsafe {
+        let zero = _mm512_setzero_si512();
+        let (mut a, mut b) = ([zero; 16], [zero; 16]);
+        for i in 0..8 {
+            a[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+            a[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+        }
+        // b[4 i + j] holds elements j, j + 4, j + 8 and j + 12 of the vectors 4 i to 4 i + 3.
+        for i in 0..4 {
+            for j in 0..2 {
+                b[4 * i + 2 * j] = _mm512_unpacklo_epi64(a[4 * i + j], a[4 * i + 2 + j]);
+                b[4 * i + 2 * j + 1] = _mm512_unpackhi_epi64(a[4 * i + j], a[4 * i + 2 + j]);
+            }
+        }
+        for j in 0..4 {
+            let low = _mm512_shuffle_i32x4::<0x88>(b[j], b[4 + j]);
+            let high = _mm512_shuffle_i32x4::<0xdd>(b[j], b[4 + j]);
+            let low_2 = _mm512_shuffle_i32x4::<0x88>(b[8 + j], b[12 + j]);
+            let high_2 = _mm512_shuffle_i32x4::<0xdd>(b[8 + j], b[12 + j]);
+            a[j] = _mm512_shuffle_i32x4::<0x88>(low, low_2);
+            a[j + 8] = _mm512_shuffle_i32x4::<0xdd>(low, low_2);
+            a[j + 4] = _mm512_shuffle_i32x4::<0x88>(high, high_2);
+            a[j + 12] = _mm512_shuffle_i32x4::<0xdd>(high, high_2);
+        }
+        a
+    }
+}
+
+/// Sixteen numbers in the low halves of lanes that lie in the upper bits already: half precision, times 2⁻¹¹².
+#[inline(always)]
+unsafe fn spread_half(upper: __m512i) -> __m512 {
+    // SAFETY: the caller vouches for the instruction set; no memory is touched.
+    unsafe {
+        // The sign stays, the exponent and the fraction move by three; a factor mends the exponent's bias.
+        let moved = _mm512_and_si512(_mm512_srai_epi32::<3>(upper), _mm512_set1_epi32(0x8fff_e000_u32.cast_signed()));
+        _mm512_mul_ps(_mm512_castsi512_ps(moved), _mm512_set1_ps(f32::from_bits((127 + 112) << 23)))
+    }
+}
+
+/// Writes one vector of transposed units: `PER` numbers of each of sixteen cells.
+#[inline(always)]
+unsafe fn store_units(format: Format, unit: __m512i, factors: &[__m512; 2], at: usize, to: *mut f32, stride: usize) {
+    // SAFETY: the caller vouches for the instruction set, and for the rows of the unit.
+    unsafe {
+        match format {
+            Format::F32 => _mm512_storeu_ps(to, _mm512_castsi512_ps(unit)),
+            Format::F16 => {
+                _mm512_storeu_ps(to, spread_half(_mm512_slli_epi32::<16>(unit)));
+                let upper = _mm512_and_si512(unit, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
+                _mm512_storeu_ps(to.add(stride), spread_half(upper));
+            }
+            Format::Bf16 => {
+                _mm512_storeu_ps(to, _mm512_castsi512_ps(_mm512_slli_epi32::<16>(unit)));
+                let upper = _mm512_and_si512(unit, _mm512_set1_epi32(0xffff_0000_u32.cast_signed()));
+                _mm512_storeu_ps(to.add(stride), _mm512_castsi512_ps(upper));
+            }
+            Format::Q8_0 => {
+                let bytes = [
+                    _mm512_srai_epi32::<24>(_mm512_slli_epi32::<24>(unit)),
+                    _mm512_srai_epi32::<24>(_mm512_slli_epi32::<16>(unit)),
+                    _mm512_srai_epi32::<24>(_mm512_slli_epi32::<8>(unit)),
+                    _mm512_srai_epi32::<24>(unit),
+                ];
+                for (i, byte) in bytes.into_iter().enumerate() {
+                    _mm512_storeu_ps(to.add(i * stride), _mm512_mul_ps(_mm512_cvtepi32_ps(byte), factors[at / 8]));
+                }
+            }
+        }
+    }
+}
+
+impl Simd for Avx512 {
+    type V = __m512;
+    const LANES: usize = LANES;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m512 {
+        // SAFETY: the caller vouches for the instruction set, here and below.
+        unsafe { _mm512_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m512 {
+        // SAFETY: as above, and for the lanes.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: __m512) {
+        // SAFETY: as above, and for the lanes.
+        unsafe { _mm512_storeu_ps(to, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn abs(v: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_abs_ps(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn with_sign(v: __m512, sign: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let bit = _mm512_and_si512(_mm512_castps_si512(sign), _mm512_set1_epi32(i32::MIN));
+            _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(v), bit))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scale_by_power(v: __m512, shifted: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let power = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
+            _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(v), power))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn where_above(x: __m512, limit: __m512, v: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLE_UQ>(x, limit), v) }
+    }
+
+    #[inline(always)]
+    unsafe fn hide(v: __m512, visible: u32) -> __m512 {
+        // SAFETY: as above.
+        #[expect(clippy::cast_possible_truncation, reason = "there are sixteen lanes")]
+        unsafe {
+            _mm512_mask_blend_ps(visible as u16, _mm512_set1_ps(f32::NEG_INFINITY), v)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn greatest(v: __m512) -> f32 {
+        // SAFETY: as above.
+        unsafe { std::arch::x86_64::_mm512_reduce_max_ps(v) }
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: __m512) -> f32 {
+        // The order is spelled out: the intrinsic that adds all lanes does not promise one.
+        let mut lanes = [0.0_f32; LANES];
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(lanes.as_mut_ptr(), v) };
+        let mut n = LANES / 2;
+        while n > 0 {
+            for lane in 0..n {
+                lanes[lane] += lanes[lane + n];
+            }
+            n /= 2;
+        }
+        lanes[0]
+    }
+
+    #[inline(always)]
+    unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> __m512 {
+        // SAFETY: as above, and for the lanes.
+        unsafe {
+            match format {
+                Format::F32 => _mm512_loadu_ps(cell.cast::<f32>().add(at)),
+                Format::F16 => _mm512_cvtph_ps(_mm256_loadu_si256(cell.add(2 * at).cast::<__m256i>())),
+                Format::Bf16 => {
+                    let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(cell.add(2 * at).cast::<__m256i>()));
+                    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+                }
+                Format::Q8_0 => {
+                    let block = cell.add(at / 32 * 34);
+                    let bytes = _mm_loadu_si128(block.add(2 + at % 32).cast::<__m128i>());
+                    let factor = half(block.cast::<u16>().read_unaligned());
+                    _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(factor))
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
+        // How many numbers a unit of 32 bits holds.
+        let per_unit = match format {
+            Format::F32 => 1,
+            Format::F16 | Format::Bf16 => 2,
+            Format::Q8_0 => 4,
+        };
+        // SAFETY: as above; where fewer than sixteen units are left, no more are read.
+        unsafe {
+            for first in (0..size).step_by(16 * per_unit) {
+                let n_units = ((size - first) / per_unit).min(16);
+                let mut units = [_mm512_setzero_si512(); 16];
+                let mut factors = [_mm512_set1_ps(0.0); 2];
+                if format == Format::Q8_0 {
+                    let mut lanes = [[0.0_f32; 16]; 2];
+                    for (lane, &cell) in cells.iter().enumerate() {
+                        let block = cell.add(first / 32 * 34);
+                        let low = _mm256_loadu_si256(block.add(2).cast::<__m256i>());
+                        lanes[0][lane] = half(block.cast::<u16>().read_unaligned());
+                        units[lane] = _mm512_castsi256_si512(low);
+                        if n_units == 16 {
+                            lanes[1][lane] = half(block.add(34).cast::<u16>().read_unaligned());
+                            let high = _mm256_maskz_loadu_epi32(0xff, block.add(36).cast::<i32>());
+                            units[lane] = _mm512_inserti64x4::<1>(units[lane], high);
+                        }
+                    }
+                    factors = [_mm512_loadu_ps(lanes[0].as_ptr()), _mm512_loadu_ps(lanes[1].as_ptr())];
+                } else {
+                    let bytes = first * (4 / per_unit);
+                    let wanted = u16::MAX >> (16 - n_units);
+                    for (unit, &cell) in units.iter_mut().zip(cells) {
+                        *unit = _mm512_maskz_loadu_epi32(wanted, cell.add(bytes).cast::<i32>());
+                    }
+                }
+                for (at, unit) in transpose_16(units).into_iter().enumerate() {
+                    if at < n_units {
+                        store_units(format, unit, &factors, at, to.add((first + at * per_unit) * stride), stride);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Attention against double precision, and against itself bit by bit.
+
+mod same_bits;
+mod support;
+
+use super::*;
+use support::{Case, How, Random, Row, Setting, Sight, branches, levels};
+
+/// What results may differ by from double precision, relative to the greatest value: each of some thousand sums is rounded to 24
+/// bits, and so is each score before its power of 2 is taken.
+const BOUND: f64 = 1e-5;
+
+fn assert_near(case: &Case, step: usize) {
+    for level in levels() {
+        for (n_threads, knows_order) in [(1, true), (2, false)] {
+            let how = How { level, n_threads, knows_order };
+            let error = case.error(&case.compute(how), step);
+            assert!(error < BOUND, "{error:e} with {how:?} of {:?}, {} rows, {} cells", case.setting, case.rows.len(), case.cells.len());
+        }
+    }
+}
+
+fn some_setting(random: &mut Random) -> Setting {
+    let n_kv_heads = 1 + random.below(3);
+    let key_size = 32 * (1 + random.below(4));
+    Setting {
+        n_heads: n_kv_heads * random.pick(&[1, 2, 3, 4, 7, 8, 16]),
+        n_kv_heads,
+        key_size,
+        value_size: random.pick(&[key_size, 32, 64, 96, 128]),
+        formats: (random.pick(&Format::ALL), random.pick(&Format::ALL)),
+        softcap: random.pick(&[0.0, 0.0, 5.0]),
+        max_bias: random.pick(&[0.0, 8.0]),
+        has_sinks: random.below(4) == 0,
+        has_mask: random.below(8) != 0,
+    }
+}
+
+fn some_sight(random: &mut Random) -> Sight {
+    let size = 1 + u32::try_from(random.below(300)).unwrap();
+    random.pick(&[Sight::Causal, Sight::Window(size), Sight::Whole, Sight::Distance, Sight::Some, Sight::Nothing])
+}
+
+#[test]
+fn random_shapes_agree_with_double_precision() {
+    let mut random = Random(1);
+    for _ in 0..60 {
+        let n = |random: &mut Random, most| u32::try_from(random.below(most)).unwrap();
+        let (n_sequences, n_shared, n_own) = (1 + n(&mut random, 6), n(&mut random, 400), 1 + n(&mut random, 90));
+        let (mut rows, mut cells) = branches(n_sequences, n_shared, n_own);
+        // Some sequences have more rows than one: a chunk of a prompt.
+        let n_more = n(&mut random, 30).min(n_shared + n_own - 1);
+        rows.extend((0..n_more).map(|before| Row { sequence: 0, position: n_shared + n_own - 2 - before }));
+        if random.below(2) == 0 {
+            random.shuffle(&mut cells);
+            random.shuffle(&mut rows);
+        }
+        let sight = some_sight(&mut random);
+        assert_near(&Case::new(some_setting(&mut random), sight, rows, cells), 3);
+    }
+}
+
+#[test]
+fn every_format_head_size_and_number_of_heads_agrees_with_double_precision() {
+    let (rows, cells) = branches(3, 70, 9);
+    for format in Format::ALL {
+        for size in [32, 64, 96, 128, 160, 192, 256] {
+            let setting = Setting { key_size: size, value_size: size, formats: (format, format), ..Setting::PLAIN };
+            assert_near(&Case::new(setting, Sight::Causal, rows.clone(), cells.clone()), 1);
+        }
+    }
+    for (key_size, value_size) in [(8, 16), (48, 80), (80, 48), (192, 128), (576, 512)] {
+        assert_near(&Case::new(Setting { key_size, value_size, ..Setting::PLAIN }, Sight::Causal, rows.clone(), cells.clone()), 1);
+    }
+    for heads_per_kv in [1, 2, 5, 7, 14, 15, 16, 31, 64, 128] {
+        let setting = Setting { n_heads: heads_per_kv, n_kv_heads: 1, ..Setting::PLAIN };
+        assert_near(&Case::new(setting, Sight::Causal, rows.clone(), cells.clone()), 1);
+    }
+}
+
+#[test]
+fn long_rows_agree_with_double_precision() {
+    let setting = Setting { n_heads: 2, n_kv_heads: 1, key_size: 32, value_size: 32, ..Setting::PLAIN };
+    let (rows, cells) = branches(1, 39_999, 1);
+    assert_near(&Case::new(setting, Sight::Causal, rows, cells), 1);
+    let (mut rows, cells) = branches(2, 300, 500);
+    rows.extend((0..598).map(|position| Row { sequence: position % 2, position: 100 + position }));
+    assert_near(&Case::new(setting, Sight::Causal, rows.clone(), cells.clone()), 37);
+    assert_near(&Case::new(setting, Sight::Window(256), rows, cells), 37);
+}
+
+#[test]
+fn a_row_that_sees_nothing_is_zero() {
+    let (rows, cells) = branches(2, 20, 3);
+    for has_sinks in [false, true] {
+        for level in levels() {
+            let case = Case::new(Setting { has_sinks, ..Setting::PLAIN }, Sight::Nothing, rows.clone(), cells.clone());
+            let result = case.compute(How { level, n_threads: 1, knows_order: true });
+            assert!(result.iter().all(|&x| x == 0.0));
+        }
+    }
+}
+
+#[test]
+fn what_is_not_covered_is_said() {
+    let shape = Case::new(Setting::PLAIN, Sight::Causal, vec![Row { sequence: 0, position: 0 }], branches(1, 1, 1).1).shape;
+    for level in levels() {
+        assert!(covers(level, Format::F16, Format::Q8_0, &shape));
+        assert!(!covers(level, Format::Q8_0, Format::F16, &Shape { key_size: 48, ..shape }));
+        assert!(!covers(level, Format::F16, Format::F16, &Shape { key_size: 20, ..shape }));
+        assert!(!covers(level, Format::F16, Format::F16, &Shape { value_size: 20, ..shape }));
+        assert!(!covers(level, Format::F16, Format::F16, &Shape { n_heads: 3, ..shape }));
+        assert!(!covers(level, Format::F16, Format::F16, &Shape { n_rows: 0, ..shape }));
+    }
+    assert!(!covers(Level::Neon, Format::F16, Format::F16, &shape));
+}

@@ -1,0 +1,357 @@
+//! What a thread of a team does: takes units of work, walks over their blocks, and folds what others left.
+
+use std::ops::Range;
+
+use super::groups::{Block, Group, Segment};
+use super::kernels::{Kernels, Scores, Weigh};
+use super::plan::SLOTS;
+use super::portable::half;
+use super::simd::{MAX_LANES, SCORES_STRIDE, Softening, Tally};
+use super::units::{Area, Joint, PANEL_CELLS, Sizes, Unit};
+use super::{Attention, Cells, Format, Output, Plan, Shared};
+
+/// A thread at work on one attention.
+pub(super) struct Walk<'a> {
+    pub(super) kernels: &'static Kernels,
+    pub(super) attention: &'a Attention<'a>,
+    pub(super) plan: &'a Plan,
+    pub(super) out: &'a Output<'a>,
+    pub(super) sizes: Sizes,
+    pub(super) area: Area,
+    /// This thread's working memory, as long as `area` says.
+    pub(super) memory: *mut f32,
+    pub(super) scratch: &'a Shared<'a, u8>,
+    /// Where in `scratch` the partial results of all threads begin: a multiple of 64 bytes from its start.
+    pub(super) partials: usize,
+}
+
+/// A unit with what is looked up once for it.
+#[derive(Clone, Copy)]
+struct Task<'a> {
+    unit: &'a Unit,
+    group: &'a Group,
+    n_heads: usize,
+    /// Rows times heads. Query `row * n_heads + head` stands for a row of the group and a head of the unit.
+    n_queries: usize,
+}
+
+impl Walk<'_> {
+    /// Takes units until there is none.
+    pub(super) fn run(&self) {
+        while let Some(unit) = self.plan.next_unit() {
+            let unit = &self.plan.units.list[unit];
+            let group = &self.plan.groups.list[unit.group];
+            let n_heads = unit.heads.len();
+            let task = Task { unit, group, n_heads, n_queries: group.rows.len() * n_heads };
+            match unit.joint {
+                None => self.compute(task),
+                Some(joint) => self.compute_part(task, &self.plan.units.joints[joint]),
+            }
+        }
+    }
+
+    /// Computes all blocks of a group.
+    fn compute(&self, task: Task) {
+        self.pack_queries(task);
+        self.tallies(task).fill(Tally::NOTHING);
+        for block in &self.plan.groups.blocks[task.unit.blocks.clone()] {
+            self.compute_block(task, block);
+            self.fold_block(task);
+        }
+        self.finish(task);
+    }
+
+    /// Computes some blocks of a group. The unit that has the first ones folds them, the others leave each for itself, and
+    /// whoever ends last folds these in order, so that it does not matter where the cuts are.
+    fn compute_part(&self, task: Task, joint: &Joint) {
+        self.pack_queries(task);
+        let all = &task.group.blocks;
+        let is_first = task.unit.blocks.start == all.start;
+        self.tallies(task).fill(Tally::NOTHING);
+        for number in task.unit.blocks.clone() {
+            self.compute_block(task, &self.plan.groups.blocks[number]);
+            if is_first {
+                self.fold_block(task);
+            } else {
+                let result = 1 + number - all.start - joint.n_first;
+                self.leave(task, joint, result, (self.block_tallies(task), self.block_sums()));
+            }
+        }
+        if is_first {
+            self.leave(task, joint, 0, (self.tallies(task), self.sums()));
+        }
+        if joint.end() {
+            self.tallies(task).fill(Tally::NOTHING);
+            for result in 0..joint.n_results {
+                self.fold_left(task, joint, result);
+            }
+            self.finish(task);
+        }
+    }
+
+    /// Transposes the group's queries, with all factors of a score that are known.
+    fn pack_queries(&self, task: Task) {
+        let Attention { queries, shape, scale, softcap, .. } = self.attention;
+        let factor = if *softcap == 0.0 { scale * std::f32::consts::LOG2_E } else { scale / softcap };
+        for (row, &number) in self.plan.rows()[task.group.rows.clone()].iter().enumerate() {
+            for (head, number_of_head) in task.unit.heads.clone().enumerate() {
+                let first = number as usize * queries.row_stride + number_of_head * queries.head_stride;
+                let query = row * task.n_heads + head;
+                for (d, value) in queries.values[first..][..shape.key_size].iter().enumerate() {
+                    // SAFETY: `area` has room for all queries of a unit.
+                    unsafe { self.memory.add(self.area.queries + d * task.n_queries + query).write(value * factor) };
+                }
+            }
+        }
+    }
+
+    /// Computes the weights of one block, and the values summed by them.
+    fn compute_block(&self, task: Task, block: &Block) {
+        let segments = &self.plan.groups.segments[block.segments.clone()];
+        for (number, segment) in segments.iter().enumerate() {
+            self.score(task, segment, segments.get(number + 1));
+        }
+        self.soften(task, block, segments);
+        let size = self.attention.shape.value_size;
+        // SAFETY: `area` has room for the sums of all queries.
+        unsafe { self.block_sums().write_bytes(0, task.n_queries * size) };
+        for segment in segments {
+            self.weigh(task, segment);
+        }
+    }
+
+    /// Scores of the rows and cells of a segment.
+    fn score(&self, task: Task, segment: &Segment, next: Option<&Segment>) {
+        let cells = &self.plan.groups.cells[segment.cells.clone()];
+        let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
+        let keys = &self.attention.keys;
+        let size = keys.head_size;
+        let lanes = self.kernels.lanes;
+        let after = next.map_or(&[][..], |next| &self.plan.groups.cells[next.cells.clone()]);
+        let n_panels = cells.len().div_ceil(PANEL_CELLS);
+        for (number, panel) in cells.chunks(PANEL_CELLS).enumerate() {
+            let coming = if number + 1 < n_panels { &cells[PANEL_CELLS * (number + 1)..] } else { after };
+            prefetch(keys, task.unit.kv_head, &coming[..coming.len().min(PANEL_CELLS)]);
+            prefetch(&self.attention.values, task.unit.kv_head, panel);
+            for (at, some) in panel.chunks(lanes).enumerate() {
+                let mut pointers = [cell_of(keys, task.unit.kv_head, some[0]); MAX_LANES];
+                for (pointer, &cell) in pointers.iter_mut().zip(some) {
+                    *pointer = cell_of(keys, task.unit.kv_head, cell);
+                }
+                // SAFETY: the cells hold that many numbers, which `check` found, and `area` has room for a panel.
+                unsafe {
+                    let to = self.memory.add(self.area.keys + at * lanes);
+                    (self.kernels.transpose)(keys.format, &pointers, size, to, PANEL_CELLS);
+                }
+            }
+            let slot = segment.first_slot + PANEL_CELLS * number;
+            for rows in tiles(queries.clone(), self.kernels.max_rows) {
+                // SAFETY: `area` has room for all queries, a panel of keys, and a block of scores for each query with a vector more.
+                unsafe {
+                    (self.kernels.scores)(Scores {
+                        rows: rows.len(),
+                        queries: (self.memory.add(self.area.queries + rows.start), task.n_queries),
+                        keys: (self.memory.add(self.area.keys), PANEL_CELLS),
+                        n_cells: panel.len(),
+                        size,
+                        out: self.memory.add(self.area.scores + rows.start * SCORES_STRIDE + slot),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Turns the scores of a block into weights.
+    fn soften(&self, task: Task, block: &Block, segments: &[Segment]) {
+        if self.plan.is_biased() {
+            self.gather_biases(task, segments);
+        }
+        for row in 0..task.group.rows.len() {
+            let visible = &self.plan.groups.sights[block.first_sight + row];
+            for (head, number_of_head) in task.unit.heads.clone().enumerate() {
+                let query = row * task.n_heads + head;
+                let factor = self.attention.slope(number_of_head) * std::f32::consts::LOG2_E;
+                let bias = self.plan.is_biased().then(|| {
+                    // SAFETY: `area` has room for a block of biases for each row, and nobody else uses this thread's memory.
+                    let bias = unsafe { std::slice::from_raw_parts(self.memory.add(self.area.biases + row * SLOTS), SLOTS) };
+                    (bias, factor)
+                });
+                let cap = self.attention.softcap * std::f32::consts::LOG2_E;
+                let how = Softening { visible, n_slots: block.n_slots, cap, bias };
+                // SAFETY: `area` has room for a block of scores for each query.
+                let (greatest, sum) =
+                    unsafe { (self.kernels.soften)(self.memory.add(self.area.scores + query * SCORES_STRIDE), how) };
+                self.block_tallies(task)[query] = Tally { greatest, sum };
+            }
+        }
+    }
+
+    /// What the mask adds for each row and slot.
+    fn gather_biases(&self, task: Task, segments: &[Segment]) {
+        let Some(mask) = self.attention.mask else { return };
+        for segment in segments {
+            for row in segment.rows.clone() {
+                let number = self.plan.rows()[task.group.rows.start + row] as usize;
+                let values = mask.row(number, self.attention.shape.n_cells);
+                for (slot, &cell) in (segment.first_slot..).zip(&self.plan.groups.cells[segment.cells.clone()]) {
+                    let value = values[cell as usize];
+                    // Hidden ones are hidden by the sight; here they must not make a number that is none.
+                    let value = if value == super::Mask::HIDDEN { 0.0 } else { half(value) };
+                    // SAFETY: `area` has room for a block of biases for each row.
+                    unsafe { self.memory.add(self.area.biases + row * SLOTS + slot).write(value) };
+                }
+            }
+        }
+    }
+
+    /// Adds the values of a segment's cells to the sums of its rows.
+    fn weigh(&self, task: Task, segment: &Segment) {
+        let values = &self.attention.values;
+        let size = values.head_size;
+        let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
+        let cells = &self.plan.groups.cells[segment.cells.clone()];
+        let is_direct = matches!(values.format, Format::F32 | Format::F16);
+        let mut pointers = [std::ptr::null(); SLOTS];
+        let at_once = if is_direct { SLOTS } else { PANEL_CELLS };
+        for (number, some) in cells.chunks(at_once).enumerate() {
+            for (at, (pointer, &cell)) in pointers.iter_mut().zip(some).enumerate() {
+                let from = cell_of(values, task.unit.kv_head, cell);
+                *pointer = from;
+                if !is_direct {
+                    // SAFETY: the cell holds that many numbers, which `check` found, and `area` has room for a panel of values.
+                    unsafe {
+                        let to = self.memory.add(self.area.values + at * size);
+                        (self.kernels.unpack)(values.format, from, std::slice::from_raw_parts_mut(to, size));
+                        *pointer = to.cast();
+                    }
+                }
+            }
+            let slot = segment.first_slot + at_once * number;
+            for rows in tiles(queries.clone(), self.kernels.max_rows) {
+                // SAFETY: `area` has room for the scores and sums of all queries, and the cells hold `size` numbers.
+                unsafe {
+                    (self.kernels.weigh)(Weigh {
+                        rows: rows.len(),
+                        weights: self.memory.add(self.area.scores + rows.start * SCORES_STRIDE + slot),
+                        format: if is_direct { values.format } else { Format::F32 },
+                        cells: &pointers[..some.len()],
+                        size,
+                        out: self.block_sums().add(rows.start * size),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Adds the block at hand to what the blocks before it came to.
+    fn fold_block(&self, task: Task) {
+        let size = self.attention.shape.value_size;
+        for (query, (tally, block)) in self.tallies(task).iter_mut().zip(self.block_tallies(task)).enumerate() {
+            // SAFETY: `area` has room for both sums of each query.
+            unsafe {
+                let block_sums = self.block_sums().add(query * size);
+                (self.kernels.fold)((tally, self.sums().add(query * size)), (*block, block_sums), size);
+            }
+        }
+    }
+
+    /// Writes the results of all rows of a group.
+    fn finish(&self, task: Task) {
+        let size = self.attention.shape.value_size;
+        for (row, &number) in self.plan.rows()[task.group.rows.clone()].iter().enumerate() {
+            for (head, number_of_head) in task.unit.heads.clone().enumerate() {
+                let query = row * task.n_heads + head;
+                let first = number as usize * self.out.row_stride + number_of_head * self.out.head_stride;
+                let sink = self.attention.sinks.map(|sinks| sinks[number_of_head] * std::f32::consts::LOG2_E);
+                // SAFETY: the results of a row and head are written by the one unit that finishes them, and `check` found that
+                // they do not overlap.
+                unsafe {
+                    let out = self.out.values.part_mut(first..first + size);
+                    let sums = self.sums().add(query * size);
+                    (self.kernels.finish)((self.tallies(task)[query], sums), sink, out.as_mut_ptr(), size);
+                }
+            }
+        }
+    }
+
+    /// Where in `scratch` a partial result of a task lies: its tallies, then its sums.
+    fn place(&self, task: Task, joint: &Joint, result: usize) -> Range<usize> {
+        let n = task.group.rows.len() * self.sizes.max_heads() * self.sizes.per_query();
+        let first = self.partials + 4 * (joint.first + result * n);
+        first..first + 4 * n
+    }
+
+    /// Leaves a result for whoever folds it.
+    fn leave(&self, task: Task, joint: &Joint, result: usize, (tallies, sums): (&[Tally], *const f32)) {
+        let n_sums = task.n_queries * self.attention.shape.value_size;
+        // SAFETY: each result is written by one unit, and read only after `Joint::end` has told that all are written.
+        unsafe {
+            let place = self.scratch.part_mut(self.place(task, joint, result)).as_mut_ptr().cast::<f32>();
+            place.cast::<Tally>().copy_from_nonoverlapping(tallies.as_ptr(), task.n_queries);
+            place.add(2 * task.n_queries).copy_from_nonoverlapping(sums, n_sums);
+        }
+    }
+
+    /// Folds a result that was left.
+    fn fold_left(&self, task: Task, joint: &Joint, result: usize) {
+        let size = self.attention.shape.value_size;
+        // SAFETY: all units of the joint have ended, so nobody writes it any more.
+        let place = unsafe { self.scratch.part(self.place(task, joint, result)) }.as_ptr().cast::<f32>();
+        for (query, tally) in self.tallies(task).iter_mut().enumerate() {
+            // SAFETY: the place has a tally and `size` numbers of each query.
+            unsafe {
+                let block = place.cast::<Tally>().add(query).read();
+                let sums = place.add(2 * task.n_queries + query * size);
+                (self.kernels.fold)((tally, self.sums().add(query * size)), (block, sums), size);
+            }
+        }
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "it is this thread's own memory, and parts of it do not overlap")]
+    fn tallies(&self, task: Task) -> &mut [Tally] {
+        // SAFETY: `area` has room for a tally of each query, and nobody else uses this thread's memory.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.add(self.area.tallies).cast(), task.n_queries) }
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "it is this thread's own memory, and parts of it do not overlap")]
+    fn block_tallies(&self, task: Task) -> &mut [Tally] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.add(self.area.block_tallies).cast(), task.n_queries) }
+    }
+
+    fn sums(&self) -> *mut f32 {
+        self.memory.wrapping_add(self.area.sums)
+    }
+
+    fn block_sums(&self) -> *mut f32 {
+        self.memory.wrapping_add(self.area.block_sums)
+    }
+}
+
+/// Where the numbers of a cell's head begin.
+fn cell_of(cells: &Cells, head: usize, cell: u32) -> *const u8 {
+    cells.bytes.as_ptr().wrapping_add(cell as usize * cells.cell_stride + head * cells.head_stride)
+}
+
+/// Asks for cells that will be read soon.
+fn prefetch(cells: &Cells, head: usize, some: &[u32]) {
+    #[cfg(target_arch = "x86_64")]
+    for &cell in some {
+        let first = cell_of(cells, head, cell);
+        for at in (0..cells.format.bytes(cells.head_size)).step_by(64) {
+            // SAFETY: asking for memory touches none.
+            unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(first.wrapping_add(at).cast()) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (cells, head, some);
+}
+
+/// Cuts `queries` into register blocks of about one size.
+fn tiles(queries: Range<usize>, max_rows: usize) -> impl Iterator<Item = Range<usize>> {
+    let n_tiles = queries.len().div_ceil(max_rows);
+    (0..n_tiles).map(move |tile| {
+        let at = |tile: usize| queries.start + queries.len() * tile / n_tiles;
+        at(tile)..at(tile + 1)
+    })
+}

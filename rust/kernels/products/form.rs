@@ -1,0 +1,71 @@
+//! The form that weights and activations have where they meet, whatever the file's format.
+//!
+//! Sixteen rows of weights are a *panel*. Unpacked, a panel is a list of *units* of 32 or 256 weights per row, each of them:
+//! bytes, so that dword `j` of all sixteen rows is one vector; then the sixteen rows' scales, one vector for each 16, 32 weights;
+//! then their minima. Up to [`MAX_COLUMNS`] rows of activations are a *tile*, since a tile's sums stay in registers. A tile's
+//! units lie one after another, each with the bytes of its columns, their scales, and what offsets or minima need.
+
+/// Rows of weights that are computed together.
+pub(super) const PANEL: usize = 16;
+
+/// The most rows of activations that a tile has.
+pub(super) const MAX_COLUMNS: usize = 8;
+
+/// How many weights per row are unpacked at a time: what a panel makes of them stays in the first cache beside a tile.
+pub(super) const SPAN: usize = 512;
+
+/// A form of units.
+pub(super) trait Form {
+    /// Weights per row in a unit: 32, or 256 where eight blocks of 32 share a scale of the activations.
+    const LEN: usize;
+    /// Scales of a row in a unit.
+    const SCALES: usize;
+    /// Dwords for the minima of a row in a unit: none, one float, or pairs of 16 bits that meet sums of activations.
+    const MINS: usize;
+    /// How many bits the bytes have: up to 5, 6 or 8. Fewer let AVX2 add more products before they overflow.
+    const BITS: u32;
+    /// Whether bytes are greater than the weights by an offset, so that sums start below zero.
+    const HAS_OFFSET: bool;
+
+    /// Bytes of a unit of a panel.
+    const PANEL_BYTES: usize =
+        Self::SCALES_AT + 4 * PANEL * (Self::SCALES + Self::MINS + if Self::LEN == 256 && Self::MINS > 0 { 1 } else { 0 });
+    /// Where the scales begin.
+    const SCALES_AT: usize = Self::LEN * PANEL;
+    /// Where the minima begin.
+    const MINS_AT: usize = Self::SCALES_AT + 4 * PANEL * Self::SCALES;
+    /// Bytes of a unit of one column of a tile.
+    const COLUMN_BYTES: usize = Self::LEN + 4 + 4 * Self::MINS + if Self::HAS_OFFSET { 4 * Self::SCALES } else { 0 };
+}
+
+macro_rules! forms {
+    ($($(#[$doc:meta])* $name:ident: $len:literal, $scales:literal, $mins:literal, $bits:literal, $offset:literal;)*) => {$(
+        $(#[$doc])*
+        pub(super) struct $name;
+
+        impl Form for $name {
+            const LEN: usize = $len;
+            const SCALES: usize = $scales;
+            const MINS: usize = $mins;
+            const BITS: u32 = $bits;
+            const HAS_OFFSET: bool = $offset;
+        }
+    )*};
+}
+
+forms! {
+    /// `Q8_0`, `IQ4_NL`.
+    Bytes32: 32, 1, 0, 8, true;
+    /// `Q4_0`, `Q5_0`, `MXFP4`.
+    Small32: 32, 1, 0, 5, true;
+    /// `Q4_1`, `Q5_1`.
+    Small32WithMin: 32, 1, 1, 5, false;
+    /// `Q4_K`, `Q5_K`.
+    Super32WithMins: 256, 8, 4, 5, false;
+    /// `IQ4_XS`.
+    SuperBytes32: 256, 8, 0, 8, true;
+    /// `Q3_K`, `Q6_K`.
+    Super16: 256, 16, 0, 6, true;
+    /// `Q2_K`.
+    Super16WithMins: 256, 16, 8, 5, false;
+}

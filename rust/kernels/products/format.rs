@@ -1,0 +1,120 @@
+//! The formats that weights come in, and the numbers that meet them.
+
+/// A format of weights, named as in a GGUF file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// 32 bytes and a scale.
+    Q8_0,
+    /// 32 times 4 bits and a scale.
+    Q4_0,
+    /// 32 times 4 bits, a scale and a minimum.
+    Q4_1,
+    /// 32 times 5 bits and a scale.
+    Q5_0,
+    /// 32 times 5 bits, a scale and a minimum.
+    Q5_1,
+    /// 32 times one of 16 values, and a scale.
+    Iq4Nl,
+    /// 32 floats of 4 bits and a power of two.
+    Mxfp4,
+    /// 16 blocks of 16 times 2 bits, with scales and minima of 4 bits.
+    Q2K,
+    /// 16 blocks of 16 times 3 bits, with scales of 6 bits.
+    Q3K,
+    /// 8 blocks of 32 times 4 bits, with scales and minima of 6 bits.
+    Q4K,
+    /// 8 blocks of 32 times 5 bits, with scales and minima of 6 bits.
+    Q5K,
+    /// 16 blocks of 16 times 6 bits, with scales of 8 bits.
+    Q6K,
+    /// 8 blocks of 32 times one of 16 values, with scales of 6 bits.
+    Iq4Xs,
+    /// Half precision.
+    F16,
+    /// The upper half of single precision.
+    Bf16,
+    /// Single precision.
+    F32,
+}
+
+/// What becomes of the activations before they meet weights of a format: what llama.cpp makes of them too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meets {
+    /// 32 bytes and a scale of half precision.
+    Q8_0,
+    /// The same, and the sum of the 32 values in half precision.
+    Q8_1,
+    /// 256 bytes and a scale of single precision.
+    Q8K,
+    /// They stay as they are.
+    F32,
+}
+
+impl Format {
+    /// Every format.
+    pub const ALL: [Self; 16] = [
+        Self::Q8_0,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Iq4Nl,
+        Self::Mxfp4,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4Xs,
+        Self::F16,
+        Self::Bf16,
+        Self::F32,
+    ];
+
+    /// How many weights a block has.
+    #[must_use]
+    pub fn block_len(self) -> usize {
+        match self.meets() {
+            Meets::Q8_0 | Meets::Q8_1 => 32,
+            Meets::Q8K => 256,
+            Meets::F32 => 1,
+        }
+    }
+
+    /// How many bytes a block takes.
+    #[must_use]
+    pub fn block_bytes(self) -> usize {
+        match self {
+            Self::Q8_0 => 34,
+            Self::Q4_0 | Self::Iq4Nl => 18,
+            Self::Q4_1 => 20,
+            Self::Q5_0 => 22,
+            Self::Q5_1 => 24,
+            Self::Mxfp4 => 17,
+            Self::Q2K => 84,
+            Self::Q3K => 110,
+            Self::Q4K => 144,
+            Self::Q5K => 176,
+            Self::Q6K => 210,
+            Self::Iq4Xs => 136,
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 => 4,
+        }
+    }
+
+    /// How many bytes a row of `n_in` weights takes. `n_in` is a multiple of the block's length.
+    #[must_use]
+    pub fn row_bytes(self, n_in: usize) -> usize {
+        assert!(n_in.is_multiple_of(self.block_len()), "{self:?} has blocks of {}, and rows of {n_in}", self.block_len());
+        n_in / self.block_len() * self.block_bytes()
+    }
+
+    pub(super) fn meets(self) -> Meets {
+        match self {
+            Self::Q8_0 | Self::Q4_0 | Self::Q5_0 | Self::Iq4Nl | Self::Mxfp4 => Meets::Q8_0,
+            Self::Q4_1 | Self::Q5_1 => Meets::Q8_1,
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4Xs => Meets::Q8K,
+            Self::F16 | Self::Bf16 | Self::F32 => Meets::F32,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Floats of half precision, where the processor has no instruction for them.
+
+/// The value of a half.
+pub(super) fn to_single(half: u16) -> f32 {
+    let sign = u32::from(half & 0x8000) << 16;
+    let magnitude = u32::from(half & 0x7fff);
+    let bits = match magnitude >> 10 {
+        // Subnormal: the mantissa counts units of 2^-24.
+        #[expect(clippy::cast_precision_loss, reason = "ten bits fit")]
+        0 => (magnitude as f32 * 2.0_f32.powi(-24)).to_bits(),
+        // A signalling NaN becomes a quiet one, as the instruction makes it.
+        31 if magnitude > 0x7c00 => 0x7fc0_0000 | (magnitude << 13),
+        31 => 0x7f80_0000,
+        // Exponents are counted from 15 in a half and from 127 in a single.
+        _ => (magnitude << 13) + ((127 - 15) << 23),
+    };
+    f32::from_bits(sign | bits)
+}
+
+/// The half nearest to a value, the even one of two.
+#[expect(clippy::cast_possible_truncation, reason = "what is cut off is known to be zero")]
+pub(super) fn from_single(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let sign = (bits >> 16) as u16 & 0x8000;
+    let magnitude = bits & 0x7fff_ffff;
+    if magnitude > 0x7f80_0000 {
+        return sign | 0x7e00 | ((magnitude >> 13) & 0x3ff) as u16;
+    }
+    if magnitude < 0x3880_0000 {
+        // Below 2^-14 there are units of 2^-24. In 0.5 .. 1 a single has just these, so that adding 0.5 rounds to them.
+        let rounded = f32::from_bits(magnitude) + 0.5;
+        return sign | (rounded.to_bits() - 0.5_f32.to_bits()) as u16;
+    }
+    let odd = (magnitude >> 13) & 1;
+    let rounded = (magnitude + 0xfff + odd) >> 13;
+    // 65,520 and more is nearer to what would be 2^16.
+    sign | (rounded.saturating_sub((127 - 15) << 10)).min(0x7c00) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_half_made_single_and_back_is_the_same() {
+        for half in 0..=u16::MAX {
+            let single = to_single(half);
+            if single.is_nan() {
+                assert_eq!(from_single(single), half | 0x200);
+            } else {
+                assert_eq!(from_single(single), half);
+            }
+        }
+    }
+
+    #[test]
+    fn what_lies_between_goes_to_the_nearer_and_half_way_to_the_even() {
+        for half in 0..0x7bff_u16 {
+            let (low, high) = (to_single(half), to_single(half + 1));
+            let middle = f32::midpoint(low, high);
+            assert_eq!(from_single(middle), half + (half & 1), "{half:#x}");
+            assert_eq!(from_single(f32::from_bits(middle.to_bits() - 1)), half);
+            assert_eq!(from_single(f32::from_bits(middle.to_bits() + 1)), half + 1);
+        }
+        assert_eq!(from_single(65_519.9), 0x7bff);
+        assert_eq!(from_single(65_520.0), 0x7c00);
+        assert_eq!(from_single(f32::NEG_INFINITY), 0xfc00);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn they_agree_with_the_processor() {
+        use std::arch::x86_64::{_mm_cvtph_ps, _mm_cvtps_ph, _mm_cvtsi32_si128, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_set_ss};
+
+        #[target_feature(enable = "f16c")]
+        fn by_instruction(half: u16, value: f32) -> (u32, u16) {
+            let single = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(half)))).to_bits();
+            let half = _mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(value), 0)).to_le_bytes();
+            (single, u16::from_le_bytes([half[0], half[1]]))
+        }
+
+        if !is_x86_feature_detected!("f16c") {
+            return;
+        }
+        for half in 0..=u16::MAX {
+            let value = f32::from_bits(u32::from(half).wrapping_mul(0x9e37_79b9));
+            // SAFETY: it was just asked for.
+            let (single, back) = unsafe { by_instruction(half, value) };
+            assert_eq!((to_single(half).to_bits(), from_single(value)), (single, back), "{half:#x}, {value}");
+        }
+    }
+}

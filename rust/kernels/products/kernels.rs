@@ -1,0 +1,172 @@
+//! The text of the algorithms, compiled for each instruction set.
+
+use super::accumulate::{self, Meeting};
+use super::form::{Form, MAX_COLUMNS};
+use super::format::Format;
+use super::lanes::Lanes;
+use super::plain::{self, Plain, PlainMeeting};
+use super::quantise::{self, Stretch};
+use super::unpack::{self, Packed, Unpack};
+use crate::kernels::Level;
+
+/// What computes one format on one level. Its functions may be called where the level is available.
+#[derive(Clone, Copy)]
+pub(super) enum Kernels {
+    Quantised(Quantised),
+    Plain { tiles: [unsafe fn(&PlainMeeting); MAX_COLUMNS], columns: usize },
+}
+
+/// Of weights that are bytes and scales.
+#[derive(Clone, Copy)]
+pub(super) struct Quantised {
+    /// Bytes of a block of weights, which becomes a unit.
+    pub(super) block_bytes: usize,
+    /// Weights of a row in a unit.
+    pub(super) unit_len: usize,
+    /// Bytes of a unit of a panel.
+    pub(super) panel_bytes: usize,
+    /// Bytes of a unit of one column of a tile.
+    pub(super) column_bytes: usize,
+    /// How much greater than the weights their bytes are.
+    pub(super) offset: i32,
+    /// The most columns of a tile.
+    pub(super) columns: usize,
+    pub(super) quantise: unsafe fn(&Stretch),
+    pub(super) unpack: unsafe fn(&Packed, *mut u8),
+    /// For one column, for two, and so on.
+    pub(super) tiles: [unsafe fn(&Meeting); MAX_COLUMNS],
+}
+
+impl Kernels {
+    /// The kernels for a format, if there are any for the level.
+    pub(super) fn of(level: Level, format: Format) -> Option<Self> {
+        match level {
+            Level::Portable => Some(portable::of(format)),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => Some(avx2::of(format)),
+            #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => Some(avx_vnni::of(format)),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => Some(avx512::of(format)),
+            _ => None,
+        }
+    }
+
+    /// The most columns of a tile.
+    pub(super) fn columns(&self) -> usize {
+        match self {
+            Self::Quantised(quantised) => quantised.columns,
+            Self::Plain { columns, .. } => *columns,
+        }
+    }
+}
+
+macro_rules! level {
+    ($name:ident, $lanes:ty, $quantise:ty $(, $feature:literal)?) => {
+        mod $name {
+            use super::*;
+
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn quantise<F: Form>(stretch: &Stretch) {
+                // SAFETY: the caller vouches for what the stretch points to, and the processor has the instruction set.
+                unsafe { quantise::stretch::<$quantise, F>(stretch) }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn unpack<U: Unpack>(packed: &Packed, to: *mut u8) {
+                // SAFETY: the caller vouches for the blocks and the room, and the processor has the instruction set.
+                unsafe { unpack::span::<$lanes, U>(packed, to) }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn tile<F: Form, const N: usize>(meeting: &Meeting) {
+                // SAFETY: the caller vouches for what meets, and the processor has the instruction set.
+                unsafe { accumulate::tile::<$lanes, F, N>(meeting) }
+            }
+
+            $(#[target_feature(enable = $feature)])?
+            unsafe fn plain<P: Plain, const N: usize>(meeting: &PlainMeeting) {
+                // SAFETY: the caller vouches for what meets, and the processor has the instruction set.
+                unsafe { plain::multiply::<$lanes, P, N>(meeting) }
+            }
+
+            /// Tiles wider than the widest are never met, so that nothing is compiled for them.
+            const fn compiled(n: usize) -> usize {
+                if n <= <$lanes>::COLUMNS { n } else { 1 }
+            }
+
+            fn quantised<U: Unpack>() -> Kernels {
+                Kernels::Quantised(Quantised {
+                    block_bytes: U::BLOCK,
+                    unit_len: U::Form::LEN,
+                    panel_bytes: U::Form::PANEL_BYTES,
+                    column_bytes: U::Form::COLUMN_BYTES,
+                    offset: U::offset::<$lanes>(),
+                    columns: <$lanes>::COLUMNS,
+                    quantise: quantise::<U::Form>,
+                    unpack: unpack::<U>,
+                    tiles: [
+                        tile::<U::Form, 1>,
+                        tile::<U::Form, { compiled(2) }>,
+                        tile::<U::Form, { compiled(3) }>,
+                        tile::<U::Form, { compiled(4) }>,
+                        tile::<U::Form, { compiled(5) }>,
+                        tile::<U::Form, { compiled(6) }>,
+                        tile::<U::Form, { compiled(7) }>,
+                        tile::<U::Form, { compiled(8) }>,
+                    ],
+                })
+            }
+
+            fn floats<P: Plain>() -> Kernels {
+                Kernels::Plain {
+                    tiles: [
+                        plain::<P, 1>,
+                        plain::<P, { compiled(2) }>,
+                        plain::<P, { compiled(3) }>,
+                        plain::<P, { compiled(4) }>,
+                        plain::<P, { compiled(5) }>,
+                        plain::<P, { compiled(6) }>,
+                        plain::<P, { compiled(7) }>,
+                        plain::<P, { compiled(8) }>,
+                    ],
+                    columns: <$lanes>::COLUMNS,
+                }
+            }
+
+            pub(super) fn of(format: Format) -> Kernels {
+                match format {
+                    Format::Q8_0 => quantised::<unpack::Q8_0>(),
+                    Format::Q4_0 => quantised::<unpack::Q4_0>(),
+                    Format::Q4_1 => quantised::<unpack::Q4_1>(),
+                    Format::Q5_0 => quantised::<unpack::Q5_0>(),
+                    Format::Q5_1 => quantised::<unpack::Q5_1>(),
+                    Format::Iq4Nl => quantised::<unpack::Iq4Nl>(),
+                    Format::Mxfp4 => quantised::<unpack::Mxfp4>(),
+                    Format::Q2K => quantised::<unpack::Q2K>(),
+                    Format::Q3K => quantised::<unpack::Q3K>(),
+                    Format::Q4K => quantised::<unpack::Q4K>(),
+                    Format::Q5K => quantised::<unpack::Q5K>(),
+                    Format::Q6K => quantised::<unpack::Q6K>(),
+                    Format::Iq4Xs => quantised::<unpack::Iq4Xs>(),
+                    Format::F16 => floats::<plain::F16>(),
+                    Format::Bf16 => floats::<plain::Bf16>(),
+                    Format::F32 => floats::<plain::F32>(),
+                }
+            }
+        }
+    };
+}
+
+level!(portable, super::super::lanes::portable::Portable, super::super::quantise::portable::Portable);
+#[cfg(target_arch = "x86_64")]
+level!(avx2, super::super::lanes::avx2::Avx2<false>, super::super::quantise::x86::X86, "avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+level!(avx_vnni, super::super::lanes::avx2::Avx2<true>, super::super::quantise::x86::X86, "avx2,fma,f16c,avxvnni");
+#[cfg(target_arch = "x86_64")]
+level!(
+    avx512,
+    super::super::lanes::avx512::Avx512,
+    super::super::quantise::x86::X86,
+    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"
+);

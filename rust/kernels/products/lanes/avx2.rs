@@ -1,0 +1,219 @@
+//! Lanes of AVX2: two registers of eight, and with AVX-VNNI four products of bytes in one instruction.
+
+use std::arch::x86_64::*;
+
+use super::Lanes;
+
+/// AVX2, FMA and F16C; AVX-VNNI too where `VNNI` says so.
+pub(in crate::kernels::products) struct Avx2<const VNNI: bool>;
+
+/// Sixteen lanes.
+#[derive(Clone, Copy)]
+pub(in crate::kernels::products) struct Two<T>(T, T);
+
+/// A matrix of 4 by 4 dwords in each half of the registers, transposed.
+#[inline(always)]
+unsafe fn transpose_halves(r: [__m256i; 4]) -> [__m256i; 4] {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        let (a, b) = (_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[0], r[1]));
+        let (c, d) = (_mm256_unpacklo_epi32(r[2], r[3]), _mm256_unpackhi_epi32(r[2], r[3]));
+        [_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c), _mm256_unpacklo_epi64(b, d), _mm256_unpackhi_epi64(b, d)]
+    }
+}
+
+/// Dword `j` of eight rows of 16 bytes.
+#[inline(always)]
+unsafe fn transpose_eight_rows(from: *const u8, stride: usize) -> [__m256i; 4] {
+    // SAFETY: the caller has AVX2, and eight rows of 16 bytes.
+    unsafe {
+        let row = |i: usize| _mm_loadu_si128(from.add(i * stride).cast());
+        let two = |i: usize| _mm256_inserti128_si256(_mm256_castsi128_si256(row(i)), row(i + 4), 1);
+        transpose_halves([two(0), two(1), two(2), two(3)])
+    }
+}
+
+/// The sum of eight lanes: halves are added until one is left.
+#[inline(always)]
+pub(super) unsafe fn sum_8(eight: __m256) -> f32 {
+    // SAFETY: the caller has AVX.
+    unsafe {
+        let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+        let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+    }
+}
+
+/// The products of bytes of so many bits and of activations, added in lanes of 32 bits.
+#[inline(always)]
+unsafe fn dot_8(sums: __m256i, w: [__m256i; 4], a: [__m256i; 4], bits: u32) -> __m256i {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        // Pairs of products are added in 16 bits. How many of these may be added before they pass 32,767 depends on the bits:
+        // 31 * 127 * 2 * 4 = 31,496, 63 * 127 * 2 * 2 = 32,004, 128 * 127 * 2 = 32,512. The last is of absolute values.
+        let pair = |j: usize| {
+            if bits == 8 {
+                _mm256_maddubs_epi16(_mm256_abs_epi8(w[j]), _mm256_sign_epi8(a[j], w[j]))
+            } else {
+                _mm256_maddubs_epi16(w[j], a[j])
+            }
+        };
+        let wide = |pairs| _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+        let four = if bits <= 5 {
+            wide(_mm256_add_epi16(_mm256_add_epi16(pair(0), pair(1)), _mm256_add_epi16(pair(2), pair(3))))
+        } else if bits <= 6 {
+            _mm256_add_epi32(wide(_mm256_add_epi16(pair(0), pair(1))), wide(_mm256_add_epi16(pair(2), pair(3))))
+        } else {
+            let low = _mm256_add_epi32(wide(pair(0)), wide(pair(1)));
+            _mm256_add_epi32(low, _mm256_add_epi32(wide(pair(2)), wide(pair(3))))
+        };
+        _mm256_add_epi32(sums, four)
+    }
+}
+
+macro_rules! simple {
+    ($($name:ident ($($arg:ident: $type:ty),*) $(-> $out:ty)? = $value:expr;)*) => {$(
+        #[inline(always)]
+        unsafe fn $name($($arg: $type),*) $(-> $out)? {
+            // SAFETY: the caller has AVX2, FMA and F16C, and pointers that are good for 16 lanes.
+            unsafe { $value }
+        }
+    )*};
+}
+
+impl<const VNNI: bool> Lanes for Avx2<VNNI> {
+    type Ints = Two<__m256i>;
+    type Floats = Two<__m256>;
+
+    const SIGNED: bool = !VNNI;
+    const COLUMNS: usize = 4;
+
+    simple! {
+        splat(value: i32) -> Two<__m256i> = Two(_mm256_set1_epi32(value), _mm256_set1_epi32(value));
+        load(from: *const u8) -> Two<__m256i> = Two(_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast()));
+        store(ints: Two<__m256i>, to: *mut u8) = {
+            _mm256_storeu_si256(to.cast(), ints.0);
+            _mm256_storeu_si256(to.add(32).cast(), ints.1);
+        };
+        and(a: Two<__m256i>, b: Two<__m256i>) -> Two<__m256i> = Two(_mm256_and_si256(a.0, b.0), _mm256_and_si256(a.1, b.1));
+        or(a: Two<__m256i>, b: Two<__m256i>) -> Two<__m256i> = Two(_mm256_or_si256(a.0, b.0), _mm256_or_si256(a.1, b.1));
+        xor(a: Two<__m256i>, b: Two<__m256i>) -> Two<__m256i> = Two(_mm256_xor_si256(a.0, b.0), _mm256_xor_si256(a.1, b.1));
+        shl(a: Two<__m256i>, n: u32) -> Two<__m256i> = {
+            let n = _mm_cvtsi32_si128(n.cast_signed());
+            Two(_mm256_sll_epi32(a.0, n), _mm256_sll_epi32(a.1, n))
+        };
+        shr(a: Two<__m256i>, n: u32) -> Two<__m256i> = {
+            let n = _mm_cvtsi32_si128(n.cast_signed());
+            Two(_mm256_srl_epi32(a.0, n), _mm256_srl_epi32(a.1, n))
+        };
+        shr_signed(a: Two<__m256i>, n: u32) -> Two<__m256i> = {
+            let n = _mm_cvtsi32_si128(n.cast_signed());
+            Two(_mm256_sra_epi32(a.0, n), _mm256_sra_epi32(a.1, n))
+        };
+        sub(a: Two<__m256i>, b: Two<__m256i>) -> Two<__m256i> = Two(_mm256_sub_epi32(a.0, b.0), _mm256_sub_epi32(a.1, b.1));
+        look_up(table: &[i8; 16], indices: Two<__m256i>) -> Two<__m256i> = {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            Two(_mm256_shuffle_epi8(table, indices.0), _mm256_shuffle_epi8(table, indices.1))
+        };
+        splat_float(value: f32) -> Two<__m256> = Two(_mm256_set1_ps(value), _mm256_set1_ps(value));
+        load_floats(from: *const f32) -> Two<__m256> = Two(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8)));
+        store_floats(floats: Two<__m256>, to: *mut f32) = {
+            _mm256_storeu_ps(to, floats.0);
+            _mm256_storeu_ps(to.add(8), floats.1);
+        };
+        mul(a: Two<__m256>, b: Two<__m256>) -> Two<__m256> = Two(_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1));
+        fma(a: Two<__m256>, b: Two<__m256>, c: Two<__m256>) -> Two<__m256> =
+            Two(_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1));
+        to_floats(ints: Two<__m256i>) -> Two<__m256> = Two(_mm256_cvtepi32_ps(ints.0), _mm256_cvtepi32_ps(ints.1));
+        as_floats(ints: Two<__m256i>) -> Two<__m256> = Two(_mm256_castsi256_ps(ints.0), _mm256_castsi256_ps(ints.1));
+        load_halves(from: *const u16) -> Two<__m256> =
+            Two(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())));
+        load_upper_halves(from: *const u16) -> Two<__m256> = {
+            let eight = |from: *const u16| _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())));
+            Two(_mm256_castsi256_ps(eight(from)), _mm256_castsi256_ps(eight(from.add(8))))
+        };
+    }
+
+    #[inline(always)]
+    unsafe fn low_halves(ints: Two<__m256i>) -> Two<__m256> {
+        // SAFETY: the caller has AVX2 and F16C.
+        unsafe {
+            let low = _mm256_set1_epi32(0xffff);
+            // Each half of the packed register has four of the first eight lanes, then four of the others.
+            let packed = _mm256_packus_epi32(_mm256_and_si256(ints.0, low), _mm256_and_si256(ints.1, low));
+            let ordered = _mm256_permute4x64_epi64(packed, 0b11_01_10_00);
+            Two(_mm256_cvtph_ps(_mm256_castsi256_si128(ordered)), _mm256_cvtph_ps(_mm256_extracti128_si256(ordered, 1)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn spread(bits: Two<__m256i>, j: u32) -> Two<__m256i> {
+        // SAFETY: the caller has AVX2.
+        unsafe {
+            let byte = (j / 2).cast_signed();
+            let four = |lane: i32| (4 * lane + byte) * 0x0101_0101;
+            let copies = _mm256_broadcastsi128_si256(_mm_setr_epi32(four(0), four(1), four(2), four(3)));
+            let mask = _mm256_set1_epi32(if j.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010_u32.cast_signed() });
+            let eight = |bits| {
+                let set = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(bits, copies), mask), mask);
+                _mm256_and_si256(set, _mm256_set1_epi8(16))
+            };
+            Two(eight(bits.0), eight(bits.1))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Two<__m256i>; 4] {
+        // SAFETY: the caller has AVX2, and sixteen rows of 16 bytes.
+        let (a, b) = unsafe { (transpose_eight_rows(from, stride), transpose_eight_rows(from.add(8 * stride), stride)) };
+        [Two(a[0], b[0]), Two(a[1], b[1]), Two(a[2], b[2]), Two(a[3], b[3])]
+    }
+
+    #[inline(always)]
+    unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [Two<__m256i>; 8] {
+        // SAFETY: the caller has AVX2, and sixteen rows of 32 bytes.
+        let (low, high) = unsafe { (Self::transpose_16_bytes(from, stride), Self::transpose_16_bytes(from.add(16), stride)) };
+        [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
+    }
+
+    #[inline(always)]
+    unsafe fn dot(mut sums: Two<__m256i>, weights: &[Two<__m256i>; 4], activations: *const u8, bits: u32) -> Two<__m256i> {
+        // SAFETY: the caller has AVX2, AVX-VNNI where this type says so, and 16 bytes of activations.
+        unsafe {
+            let a = |j: usize| _mm256_set1_epi32(activations.add(4 * j).cast::<i32>().read_unaligned());
+            if VNNI {
+                for (j, four) in weights.iter().enumerate() {
+                    let a = a(j);
+                    sums = Two(_mm256_dpbusd_avx_epi32(sums.0, four.0, a), _mm256_dpbusd_avx_epi32(sums.1, four.1, a));
+                }
+                sums
+            } else {
+                let a = [a(0), a(1), a(2), a(3)];
+                let [w0, w1, w2, w3] = *weights;
+                Two(dot_8(sums.0, [w0.0, w1.0, w2.0, w3.0], a, bits), dot_8(sums.1, [w0.1, w1.1, w2.1, w3.1], a, bits))
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_pairs(sums: Two<__m256i>, halves: Two<__m256i>, pair: i32) -> Two<__m256i> {
+        // SAFETY: the caller has AVX2.
+        unsafe {
+            let pair = _mm256_set1_epi32(pair);
+            let eight = |sums, halves| _mm256_add_epi32(sums, _mm256_madd_epi16(halves, pair));
+            Two(eight(sums.0, halves.0), eight(sums.1, halves.1))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sum(floats: Two<__m256>) -> f32 {
+        // SAFETY: the caller has AVX.
+        unsafe { sum_8(_mm256_add_ps(floats.0, floats.1)) }
+    }
+
+    #[inline(always)]
+    fn prefetch(at: *const u8) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch(at.cast(), _MM_HINT_T1) }
+    }
+}

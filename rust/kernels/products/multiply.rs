@@ -1,0 +1,351 @@
+//! The products, from whole operands to whole results.
+
+use std::ptr::null;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::accumulate::Meeting;
+use super::form::{MAX_COLUMNS, PANEL, SPAN};
+use super::format::Format;
+use super::kernels::{Kernels, Quantised};
+use super::operands::{Choices, Experts, Output, Rows, Weights};
+use super::plain::PlainMeeting;
+use super::plan::{Chunk, Layout, Plan, Size, Tiles};
+use super::quantise::Stretch;
+use super::unpack::Packed;
+use crate::kernels::{Level, Shared, Team};
+
+/// Whether there is a kernel for weights of this format and size.
+#[must_use]
+pub fn covers(level: Level, format: Format, n_in: usize, n_out: usize) -> bool {
+    Kernels::of(level, format).is_some()
+        && level.is_available()
+        && n_in > 0
+        && n_in.is_multiple_of(format.block_len())
+        && n_out > 0
+}
+
+/// How many bytes of scratch memory [`multiply`] takes at most. They need no alignment, and nothing is expected of what they hold.
+#[must_use]
+pub fn scratch_bytes(level: Level, format: Format, n_in: usize, n_out: usize, n_rows: usize, n_threads: usize) -> usize {
+    let size = Size { n_in, n_out, n_columns: n_rows, n_groups: 1, n_threads };
+    Kernels::of(level, format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))
+}
+
+/// The same for [`multiply_by_expert`], where `n_pairs` is the tokens times the experts that each of them meets.
+#[must_use]
+pub fn scratch_bytes_by_expert(level: Level, weights: &Experts, n_pairs: usize, n_threads: usize) -> usize {
+    let size = size_by_expert(weights, n_pairs, n_threads);
+    Kernels::of(level, weights.weights.format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))
+}
+
+fn size_by_expert(weights: &Experts, n_pairs: usize, n_threads: usize) -> Size {
+    let Weights { n_in, n_out, .. } = weights.weights;
+    // Two groups at least, so that there is room for the order.
+    Size { n_in, n_out, n_columns: n_pairs, n_groups: weights.n_experts.max(2), n_threads }
+}
+
+/// Multiplies each row of activations with all rows of weights. Every thread of the team calls it with the same arguments; results
+/// are there once all have returned.
+///
+/// # Panics
+/// If [`covers`] says no, if operands are shorter than what they say, or if there is less scratch memory than [`scratch_bytes`].
+pub fn multiply(level: Level, weights: &Weights, rows: &Rows, out: &Output, scratch: &Shared<u8>, team: &dyn Team) {
+    let n_columns = u32::try_from(rows.n_rows).expect("rows are counted in 32 bits");
+    weights.check();
+    let size = Size { n_in: weights.n_in, n_out: weights.n_out, n_columns: rows.n_rows, n_groups: 1, n_threads: team.size() };
+    let all = [0, n_columns];
+    let Some(product) = Product::new(level, weights, rows, out, scratch, &size, team) else { return };
+    product.run(&all, None, |column| column, team);
+}
+
+/// Multiplies each row of activations with the matrices chosen for its token. Pair `token * n_used + i` is the token and the `i`-th
+/// of its experts: its products go to that row of `out`. The activations of a token are one row that all its experts meet, or
+/// `n_used` rows, one for each.
+///
+/// # Panics
+/// As [`multiply`], and if an expert is chosen that there is not.
+pub fn multiply_by_expert(
+    level: Level,
+    weights: &Experts,
+    choices: &Choices,
+    rows: &Rows,
+    out: &Output,
+    scratch: &Shared<u8>,
+    team: &dyn Team,
+) {
+    weights.check();
+    choices.check(weights.n_experts);
+    let n_pairs = choices.n_pairs();
+    let shared = rows.n_rows == choices.n_tokens;
+    assert!(shared || rows.n_rows == n_pairs, "{} rows for {} tokens and {n_pairs} pairs", rows.n_rows, choices.n_tokens);
+    let size = size_by_expert(weights, n_pairs, team.size());
+    let Some(mut product) = Product::new(level, &weights.weights, rows, out, scratch, &size, team) else { return };
+    product.group_stride = weights.expert_stride;
+    // SAFETY: this part of the scratch memory is this thread's own, and has room for both. Each thread makes the order for itself,
+    // which is quicker than to wait until another has made it.
+    let (starts, order) = unsafe {
+        let at = product.own(team).add(product.layout.order).cast::<u32>();
+        at.write_bytes(0, weights.n_experts + 1 + n_pairs);
+        let starts = std::slice::from_raw_parts_mut(at, weights.n_experts + 1);
+        (starts, std::slice::from_raw_parts_mut(at.add(weights.n_experts + 1), n_pairs))
+    };
+    sort_by_expert(choices, starts, order);
+    let row = |column: usize| {
+        let pair = order[column] as usize;
+        if shared { pair / choices.n_used } else { pair }
+    };
+    product.run(starts, Some(order), row, team);
+}
+
+/// Writes the pairs to `order`, those of one expert beside each other, and where each expert's begin to `starts`, which is zero.
+fn sort_by_expert(choices: &Choices, starts: &mut [u32], order: &mut [u32]) {
+    let n = u32::try_from(choices.n_pairs()).expect("pairs are counted in 32 bits");
+    for pair in 0..choices.n_pairs() {
+        starts[choices.expert(pair) + 1] += 1;
+    }
+    for expert in 1..starts.len() {
+        starts[expert] += starts[expert - 1];
+    }
+    for pair in 0..n {
+        let next = &mut starts[choices.expert(pair as usize)];
+        order[*next as usize] = pair;
+        *next += 1;
+    }
+    // Each start has moved to the end, which is the next one's start.
+    starts.copy_within(..starts.len() - 1, 1);
+    starts[0] = 0;
+}
+
+/// A product whose operands were checked.
+struct Product<'a> {
+    kernels: Kernels,
+    size: Size,
+    layout: Layout,
+    weights: Weights<'a>,
+    group_stride: usize,
+    rows: Rows<'a>,
+    out: *mut f32,
+    out_stride: usize,
+    scratch: *mut u8,
+}
+
+impl<'a> Product<'a> {
+    /// Checks everything; none if there is nothing to multiply.
+    fn new(
+        level: Level,
+        weights: &Weights<'a>,
+        rows: &Rows<'a>,
+        out: &Output,
+        scratch: &Shared<u8>,
+        size: &Size,
+        team: &dyn Team,
+    ) -> Option<Self> {
+        let covered = covers(level, weights.format, weights.n_in, weights.n_out);
+        assert!(covered, "no product of {:?} with {} weights in a row on {level}", weights.format, weights.n_in);
+        let kernels = Kernels::of(level, weights.format).expect("it is covered");
+        rows.check(weights.n_in);
+        out.check(size.n_columns, weights.n_out);
+        let layout = Layout::of(&kernels, size);
+        let needed = layout.bytes(team.size());
+        assert!(scratch.len() >= needed, "{needed} bytes of scratch memory are needed, {} are there", scratch.len());
+        let start = scratch.as_mut_ptr();
+        Some(Self {
+            kernels,
+            size: *size,
+            layout,
+            weights: *weights,
+            group_stride: 0,
+            rows: *rows,
+            out: out.values.as_mut_ptr(),
+            out_stride: out.row_stride,
+            scratch: start.wrapping_add(Layout::padding(start.addr())),
+        })
+        .filter(|_| size.n_columns > 0)
+    }
+
+    /// This thread's own scratch memory.
+    fn own(&self, team: &dyn Team) -> *mut u8 {
+        self.scratch.wrapping_add(self.layout.own(team.index()))
+    }
+
+    /// Computes what falls to this thread. `row` is the row of activations of a column, `order` the row of results.
+    fn run(&self, starts: &[u32], order: Option<&[u32]>, row: impl Fn(usize) -> usize, team: &dyn Team) {
+        // SAFETY: the first line of the scratch memory is the counter's, and used for nothing else.
+        let counter = unsafe { AtomicUsize::from_ptr(self.scratch.cast()) };
+        if team.index() == 0 {
+            counter.store(team.size(), Ordering::Relaxed);
+        }
+        let mut plan = Plan::of(&self.kernels, &self.size, self.layout.max_columns, starts);
+        if let Kernels::Quantised(quantised) = &self.kernels {
+            self.quantise(quantised, &plan, starts, &row, team);
+        }
+        team.wait();
+        let mut chunk = plan.chunk(team.index());
+        while let Some(now) = chunk {
+            // The next one is taken early, since its first panel is asked for during the last of this.
+            chunk = plan.chunk(counter.fetch_add(1, Ordering::Relaxed));
+            let next = chunk.map_or(null(), |next| self.panel(next.group, next.panels.0));
+            let (start, _) = plan.columns(now.group);
+            let tiles = plan.tiles(now.group);
+            match &self.kernels {
+                Kernels::Quantised(quantised) => self.chunk(quantised, &now, start, tiles, order, next, self.own(team)),
+                Kernels::Plain { tiles: kernels, .. } => self.plain_chunk(kernels, &now, start, tiles, order, &row),
+            }
+        }
+    }
+
+    /// The first weights of a panel.
+    fn panel(&self, group: usize, panel: usize) -> *const u8 {
+        self.weights.bytes.as_ptr().wrapping_add(self.group_stride * group + self.weights.row_stride * PANEL * panel)
+    }
+
+    /// The first unit of a tile.
+    fn tile(&self, quantised: &Quantised, first_column: usize) -> *mut u8 {
+        let n_units = self.size.n_in / quantised.unit_len;
+        self.scratch.wrapping_add(self.layout.activations + first_column * n_units * quantised.column_bytes)
+    }
+
+    /// Makes this thread's share of the activations into bytes.
+    fn quantise(&self, quantised: &Quantised, plan: &Plan, starts: &[u32], row: impl Fn(usize) -> usize, team: &dyn Team) {
+        let n_units = self.size.n_in / quantised.unit_len;
+        let total = self.size.n_columns * n_units;
+        let (mut at, end) = (total * team.index() / team.size(), total * (team.index() + 1) / team.size());
+        let mut group = 0;
+        while at < end {
+            let (column, unit) = (at / n_units, at % n_units);
+            let n = (n_units - unit).min(end - at);
+            while starts[group + 1] as usize <= column {
+                group += 1;
+            }
+            let (start, tiles) = (starts[group] as usize, plan.tiles(group));
+            let tile = tiles.of_column(column - start);
+            let (first, last) = (tiles.start(tile), tiles.start(tile + 1));
+            let values =
+                &self.rows.values[row(column) * self.rows.row_stride + unit * quantised.unit_len..][..n * quantised.unit_len];
+            let stretch = Stretch {
+                values: values.as_ptr(),
+                tile: self.tile(quantised, start + first).wrapping_add((last - first) * unit * quantised.column_bytes),
+                n_columns: last - first,
+                column: column - start - first,
+                n,
+                offset: quantised.offset,
+            };
+            // SAFETY: the level is available; the tile is within the scratch memory, whose size was checked, and no other thread has
+            // these units of this column.
+            unsafe { (quantised.quantise)(&stretch) };
+            at += n;
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one loop")]
+    fn chunk(
+        &self,
+        quantised: &Quantised,
+        chunk: &Chunk,
+        start: usize,
+        tiles: Tiles,
+        order: Option<&[u32]>,
+        next: *const u8,
+        own: *mut u8,
+    ) {
+        let n_units = self.size.n_in / quantised.unit_len;
+        let units = SPAN / quantised.unit_len;
+        let stride = self.weights.row_stride;
+        let first_column = tiles.start(chunk.tiles.0);
+        let sums_of =
+            |column: usize| own.wrapping_add(self.layout.sums).cast::<f32>().wrapping_add(PANEL * (column - first_column));
+        for panel in chunk.panels.0..chunk.panels.1 {
+            let weights = self.panel(chunk.group, panel);
+            let ahead = if panel + 1 < chunk.panels.1 { self.panel(chunk.group, panel + 1) } else { next };
+            let n_rows = PANEL.min(self.size.n_out - PANEL * panel);
+            // Sums of sixteen rows go straight to where they belong, if rows of results lie one after another.
+            let is_direct = n_rows == PANEL && order.is_none();
+            for unit in (0..n_units).step_by(units) {
+                let n = units.min(n_units - unit);
+                let first = weights.wrapping_add(unit * quantised.block_bytes);
+                let ahead = if ahead.is_null() { first } else { ahead.wrapping_add(unit * quantised.block_bytes * PANEL) };
+                let mut packed = Packed { first, stride, n, ahead };
+                if n_rows < PANEL {
+                    self.fill(&mut packed, n_rows, n * quantised.block_bytes, own.wrapping_add(self.layout.filled));
+                }
+                // SAFETY: the level is available; the panel's rows are within the weights, or were filled up; a thread's own memory
+                // has room for a span.
+                unsafe { (quantised.unpack)(&packed, own) };
+                for tile in chunk.tiles.0..chunk.tiles.1 {
+                    let (column, end) = (tiles.start(tile), tiles.start(tile + 1));
+                    let n_columns = end - column;
+                    let is_last = is_direct && unit + n == n_units;
+                    let out = self.out.wrapping_add(self.out_stride * column + PANEL * panel);
+                    let meeting = Meeting {
+                        panel: own,
+                        tile: self.tile(quantised, start + column).wrapping_add(n_columns * unit * quantised.column_bytes),
+                        n,
+                        before: if unit == 0 { null() } else { sums_of(column) },
+                        after: if is_last { out } else { sums_of(column) },
+                        after_stride: if is_last { self.out_stride } else { PANEL },
+                    };
+                    // SAFETY: the level is available; the span was just unpacked; the tile was written before the team waited;
+                    // results are within the output, whose size was checked, and no other thread has these.
+                    unsafe { (quantised.tiles[n_columns - 1])(&meeting) };
+                }
+            }
+            if !is_direct {
+                for column in first_column..tiles.start(chunk.tiles.1) {
+                    let row = order.map_or(column, |order| order[start + column] as usize);
+                    let out = self.out.wrapping_add(self.out_stride * row + PANEL * panel);
+                    // SAFETY: the sums were just written; the row is within the output, and no other thread has this part of it.
+                    unsafe { out.copy_from_nonoverlapping(sums_of(column), n_rows) };
+                }
+            }
+        }
+    }
+
+    /// Copies a span of fewer than sixteen rows, and adds rows of zeros, which are valid blocks.
+    fn fill(&self, packed: &mut Packed, n_rows: usize, bytes: usize, to: *mut u8) {
+        for row in 0..PANEL {
+            let to = to.wrapping_add(bytes * row);
+            // SAFETY: the rows are within the weights, and a thread's own memory has room for a span.
+            unsafe {
+                if row < n_rows {
+                    to.copy_from_nonoverlapping(packed.first.add(packed.stride * row), bytes);
+                } else {
+                    to.write_bytes(0, bytes);
+                }
+            }
+        }
+        (packed.first, packed.stride) = (to, bytes);
+    }
+
+    fn plain_chunk(
+        &self,
+        kernels: &[unsafe fn(&PlainMeeting); MAX_COLUMNS],
+        chunk: &Chunk,
+        start: usize,
+        tiles: Tiles,
+        order: Option<&[u32]>,
+        row: impl Fn(usize) -> usize,
+    ) {
+        for panel in chunk.panels.0..chunk.panels.1 {
+            for tile in chunk.tiles.0..chunk.tiles.1 {
+                let (first, end) = (start + tiles.start(tile), start + tiles.start(tile + 1));
+                let (mut columns, mut out) = ([null(); MAX_COLUMNS], [self.out; MAX_COLUMNS]);
+                for (i, column) in (first..end).enumerate() {
+                    columns[i] = self.rows.values[row(column) * self.rows.row_stride..][..self.size.n_in].as_ptr();
+                    let row = order.map_or(column, |order| order[column] as usize);
+                    out[i] = self.out.wrapping_add(self.out_stride * row + PANEL * panel);
+                }
+                let meeting = PlainMeeting {
+                    weights: self.panel(chunk.group, panel),
+                    stride: self.weights.row_stride,
+                    n_rows: PANEL.min(self.size.n_out - PANEL * panel),
+                    n_in: self.size.n_in,
+                    columns,
+                    out,
+                };
+                // SAFETY: the level is available; the panel's rows are within the weights; results are within the output, whose size
+                // was checked, and no other thread has these.
+                unsafe { (kernels[end - first - 1])(&meeting) };
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Weights that are floats, times rows of activations as they are.
+//!
+//! Lanes run along the row: sixteen sums per weight row and column, which are added up at the end, always in the same order.
+
+use super::form::{MAX_COLUMNS, PANEL};
+use super::lanes::Lanes;
+
+/// How many weights of a row are met at a time: as many of each column stay in the first cache.
+const STRIDE: usize = 512;
+
+/// A format that is converted as it is read.
+pub(super) trait Plain {
+    /// Bytes of a weight.
+    const BYTES: usize;
+
+    /// Sixteen weights.
+    ///
+    /// # Safety
+    /// The processor has what `L` needs, and sixteen weights may be read.
+    unsafe fn load<L: Lanes>(from: *const u8) -> L::Floats;
+}
+
+/// Half precision.
+pub(super) struct F16;
+/// The upper half of single precision.
+pub(super) struct Bf16;
+/// Single precision.
+pub(super) struct F32;
+
+macro_rules! plain {
+    ($($name:ident, $bytes:literal, $load:ident;)*) => {$(
+        impl Plain for $name {
+            const BYTES: usize = $bytes;
+
+            #[inline(always)]
+            unsafe fn load<L: Lanes>(from: *const u8) -> L::Floats {
+                // SAFETY: the caller vouches for the instruction set and the weights.
+                unsafe { L::$load(from.cast()) }
+            }
+        }
+    )*};
+}
+
+plain! {
+    F16, 2, load_halves;
+    Bf16, 2, load_upper_halves;
+    F32, 4, load_floats;
+}
+
+/// Up to sixteen rows of weights and up to eight rows of activations.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PlainMeeting {
+    /// The first row of weights.
+    pub(super) weights: *const u8,
+    /// Bytes from row to row.
+    pub(super) stride: usize,
+    /// How many rows of weights there are.
+    pub(super) n_rows: usize,
+    /// How long rows are.
+    pub(super) n_in: usize,
+    /// The rows of activations.
+    pub(super) columns: [*const f32; MAX_COLUMNS],
+    /// Where the results of each go.
+    pub(super) out: [*mut f32; MAX_COLUMNS],
+}
+
+/// Multiplies `N` rows of activations.
+///
+/// # Safety
+/// The processor has what `L` needs, rows may be read, and results written.
+#[inline(always)]
+pub(super) unsafe fn multiply<L: Lanes, P: Plain, const N: usize>(meeting: &PlainMeeting) {
+    // SAFETY: the caller vouches for the instruction set and the rows.
+    unsafe {
+        let mut sums = [[L::splat_float(0.0); N]; PANEL];
+        let mut at = 0;
+        while at < meeting.n_in {
+            let n = STRIDE.min(meeting.n_in - at);
+            let mut row = 0;
+            // As many rows together as their sums leave registers for.
+            if 4 * N <= 2 * L::COLUMNS {
+                while row + 4 <= meeting.n_rows {
+                    step::<L, P, N, 4>(meeting, row, at, n, &mut sums);
+                    row += 4;
+                }
+            }
+            if 2 * N <= 2 * L::COLUMNS {
+                while row + 2 <= meeting.n_rows {
+                    step::<L, P, N, 2>(meeting, row, at, n, &mut sums);
+                    row += 2;
+                }
+            }
+            while row < meeting.n_rows {
+                step::<L, P, N, 1>(meeting, row, at, n, &mut sums);
+                row += 1;
+            }
+            at += n;
+        }
+        for (row, sums) in sums[..meeting.n_rows].iter().enumerate() {
+            for (c, &sum) in sums.iter().enumerate() {
+                meeting.out[c].add(row).write(L::sum(sum));
+            }
+        }
+    }
+}
+
+/// Adds what `n` weights from `at` on of `R` rows make.
+#[inline(always)]
+unsafe fn step<L: Lanes, P: Plain, const N: usize, const R: usize>(
+    meeting: &PlainMeeting,
+    row: usize,
+    at: usize,
+    n: usize,
+    all: &mut [[L::Floats; N]; PANEL],
+) {
+    // SAFETY: the caller vouches for the instruction set and the rows. What is left of a row is copied before it is read.
+    unsafe {
+        let weights: [*const u8; R] = std::array::from_fn(|r| meeting.weights.add(meeting.stride * (row + r) + P::BYTES * at));
+        let columns: [*const f32; N] = std::array::from_fn(|c| meeting.columns[c].add(at));
+        let mut sums: [[L::Floats; N]; R] = std::array::from_fn(|r| all[row + r]);
+        let whole = n / PANEL * PANEL;
+        for k in (0..whole).step_by(PANEL) {
+            let values: [L::Floats; N] = std::array::from_fn(|c| L::load_floats(columns[c].add(k)));
+            for r in 0..R {
+                let weight = P::load::<L>(weights[r].add(P::BYTES * k));
+                for c in 0..N {
+                    sums[r][c] = L::fma(weight, values[c], sums[r][c]);
+                }
+            }
+        }
+        if whole < n {
+            let values: [L::Floats; N] = std::array::from_fn(|c| {
+                let mut rest = [0.0_f32; PANEL];
+                rest.as_mut_ptr().copy_from_nonoverlapping(columns[c].add(whole), n - whole);
+                L::load_floats(rest.as_ptr())
+            });
+            for r in 0..R {
+                let mut rest = [0_u8; 4 * PANEL];
+                rest.as_mut_ptr().copy_from_nonoverlapping(weights[r].add(P::BYTES * whole), P::BYTES * (n - whole));
+                let weight = P::load::<L>(rest.as_ptr());
+                for c in 0..N {
+                    sums[r][c] = L::fma(weight, values[c], sums[r][c]);
+                }
+            }
+        }
+        all[row..row + R].copy_from_slice(&sums);
+    }
+}

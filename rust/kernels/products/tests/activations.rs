@@ -1,0 +1,102 @@
+//! Activations made into bytes as llama.cpp makes them.
+
+use super::reference::{bytes_32, bytes_256};
+use super::*;
+use crate::kernels::products::quantise::{Quantise, portable, x86};
+
+/// Values of every kind: zeros, far ones, tiny ones, such as lie between two bytes.
+fn rows(random: &mut Random) -> Vec<Vec<f32>> {
+    let mut rows: Vec<Vec<f32>> = (0..200).map(|_| random.values(256)).collect();
+    for (i, row) in rows.iter_mut().enumerate() {
+        match i % 8 {
+            0 => row.fill(0.0),
+            1 => row[random.below(256)] = 1e30,
+            2 => row.iter_mut().for_each(|value| *value *= 1e-35),
+            3 => row.iter_mut().for_each(|value| *value = (*value * 20.0).round() + 0.5),
+            4 => {
+                row[17] = -100.0;
+                row[33] = 100.0;
+                row[32] = -0.0;
+            }
+            _ => {}
+        }
+    }
+    rows
+}
+
+fn as_restated<Q: Quantise>() {
+    for row in rows(&mut Random(21)) {
+        // SAFETY: the caller has asked for the instruction set; 256 values are there.
+        let whole = unsafe { Q::super_block(row.as_ptr()) };
+        let (bytes, scale) = bytes_256(&row);
+        assert_eq!((&whole.bytes[..], whole.scale.to_bits()), (&bytes[..], scale.to_bits()));
+        for (sum, bytes) in whole.sums.iter().zip(bytes.chunks_exact(16)) {
+            assert_eq!(*sum, bytes.iter().map(|&byte| i16::from(byte)).sum::<i16>());
+        }
+        for values in row.chunks_exact(32) {
+            // SAFETY: as above, and 32 values.
+            let block = unsafe { Q::block(values.as_ptr()) };
+            let (bytes, scale) = bytes_32(values);
+            assert_eq!((&block.bytes[..], block.scale.to_bits()), (&bytes[..], scale.to_bits()));
+            assert_eq!(block.sum, bytes.iter().map(|&byte| i32::from(byte)).sum::<i32>());
+        }
+    }
+}
+
+#[test]
+fn plain_rust_makes_the_bytes_of_llama_cpp() {
+    as_restated::<portable::Portable>();
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn avx2_makes_the_bytes_of_llama_cpp() {
+    if Level::Avx2.is_available() {
+        as_restated::<x86::X86>();
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn what_is_no_number_is_treated_alike() {
+    if !Level::Avx2.is_available() {
+        return;
+    }
+    let mut random = Random(22);
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        for _ in 0..100 {
+            let mut row = random.values(256);
+            for _ in 0..random.within(1, 3) {
+                row[random.below(256)] = bad;
+            }
+            // SAFETY: AVX2 is there, and 256 values.
+            let (a, b) = unsafe { (portable::Portable::super_block(row.as_ptr()), x86::X86::super_block(row.as_ptr())) };
+            assert_eq!(
+                (a.bytes, a.sums, a.scale.is_nan(), a.scale.is_sign_negative()),
+                (b.bytes, b.sums, b.scale.is_nan(), b.scale.is_sign_negative())
+            );
+            // SAFETY: as above, and 32 values.
+            let (a, b) = unsafe { (portable::Portable::block(row.as_ptr()), x86::X86::block(row.as_ptr())) };
+            assert_eq!(
+                (a.bytes, a.sum, a.scale.is_nan(), a.scale.is_infinite()),
+                (b.bytes, b.sum, b.scale.is_nan(), b.scale.is_infinite())
+            );
+        }
+    }
+}
+
+#[test]
+fn rows_of_zeros_give_zeros_and_infinite_ones_no_numbers() {
+    let mut random = Random(23);
+    for format in Format::ALL {
+        let matrix = Matrix::random(&mut random, format, 512, 20);
+        for level in levels() {
+            assert!(matrix.times(level, &[0.0; 512], 1).iter().all(|&product| product == 0.0), "{format:?} on {level}");
+            let mut values = random.values(2 * 512);
+            values[100] = f32::NAN;
+            let found = matrix.times(level, &values, 1);
+            let wanted = matrix.times(level, &values[512..], 1);
+            assert_eq!(bits(&found[20..]), bits(&wanted), "{format:?} on {level}: the row beside it is as before");
+        }
+    }
+}

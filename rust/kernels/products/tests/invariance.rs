@@ -1,0 +1,64 @@
+//! A row's results depend on nothing but the row.
+
+use super::*;
+
+#[test]
+fn a_row_has_the_same_results_among_any_number_of_rows_and_threads() {
+    let mut random = Random(11);
+    for format in Format::ALL {
+        for level in levels().into_iter().filter(|&level| level != Level::Portable) {
+            let (n_in, n_out) = (768, 53);
+            let matrix = Matrix::random(&mut random, format, n_in, n_out);
+            let values = random.values(64 * n_in);
+            let wanted = bits(&matrix.times(level, &values, 1));
+            for n_rows in [1, 2, 3, 8, 9, 32, 64] {
+                for n_threads in [1, 2, 3, 5] {
+                    let found = matrix.times(level, &values[..n_rows * n_in], n_threads);
+                    assert_eq!(
+                        bits(&found),
+                        wanted[..n_rows * n_out],
+                        "{format:?} on {level}: {n_rows} rows, {n_threads} threads"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn it_does_not_matter_where_a_cache_ends() {
+    // So long that few rows' activations stay in the cache.
+    let mut random = Random(12);
+    let n_in = 12_288;
+    for format in [Format::Q8_0, Format::Q4K] {
+        for level in levels().into_iter().filter(|&level| level != Level::Portable) {
+            let matrix = Matrix::random(&mut random, format, n_in, 18);
+            let values = random.values(80 * n_in);
+            let all = matrix.times(level, &values, 2);
+            for row in [0, 31, 79] {
+                let alone = matrix.times(level, &values[row * n_in..][..n_in], 1);
+                assert_eq!(bits(&alone), bits(&all[row * 18..][..18]), "{format:?} on {level}: row {row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn instruction_sets_agree_bit_by_bit() {
+    let mut random = Random(13);
+    for format in Format::ALL {
+        for _ in 0..if cfg!(miri) { 1 } else { 6 } {
+            let n_in = random.within(1, 4) * 256;
+            let n_out = random.within(1, 40);
+            let matrix = Matrix::random(&mut random, format, n_in, n_out);
+            let n_rows = random.within(1, 10);
+            let mut values = random.values(n_rows * n_in);
+            // Some blocks of zeros.
+            values[..256].fill(0.0);
+            let wanted = matrix.times(Level::Portable, &values, 1);
+            for level in levels() {
+                assert_eq!(bits(&matrix.times(level, &values, 2)), bits(&wanted), "{format:?} on {level}");
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Products against plain arithmetic in double precision, and against themselves.
+
+mod activations;
+mod invariance;
+mod preconditions;
+mod products;
+mod reference;
+
+use super::{
+    Choices, Experts, Format, Output, Rows, Weights, multiply, multiply_by_expert, scratch_bytes, scratch_bytes_by_expert,
+};
+use crate::kernels::{Crew, Level, Shared};
+
+/// Random numbers: splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    /// In `0..n`.
+    fn below(&mut self, n: usize) -> usize {
+        usize::try_from(self.next() % n as u64).unwrap()
+    }
+
+    /// In `low..=high`.
+    fn within(&mut self, low: usize, high: usize) -> usize {
+        low + self.below(high - low + 1)
+    }
+
+    /// About normally distributed, and now and then far out, as activations are.
+    fn value(&mut self) -> f32 {
+        let sum: f32 =
+            (0..4).map(|_| f32::from(i16::from_le_bytes([self.next().to_le_bytes()[0], self.next().to_le_bytes()[0]]))).sum();
+        sum / 30_000.0 * if self.below(50) == 0 { 20.0 } else { 1.0 }
+    }
+
+    fn values(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.value()).collect()
+    }
+}
+
+/// Levels that this machine has, the portable one first.
+fn levels() -> Vec<Level> {
+    Level::ALL.into_iter().filter(|&level| level != Level::Neon && level.is_available()).collect()
+}
+
+/// A matrix of valid blocks.
+#[derive(Clone)]
+struct Matrix {
+    format: Format,
+    n_in: usize,
+    n_out: usize,
+    bytes: Vec<u8>,
+}
+
+impl Matrix {
+    /// Random bits, with finite scales.
+    fn random(random: &mut Random, format: Format, n_in: usize, n_out: usize) -> Self {
+        let mut bytes: Vec<u8> = (0..n_out * format.row_bytes(n_in)).map(|_| random.next().to_le_bytes()[0]).collect();
+        for block in bytes.chunks_exact_mut(format.block_bytes()) {
+            reference::make_finite(random, format, block);
+        }
+        Self { format, n_in, n_out, bytes }
+    }
+
+    fn weights(&self) -> Weights<'_> {
+        let Self { format, n_in, n_out, .. } = *self;
+        Weights { bytes: &self.bytes, format, n_in, n_out, row_stride: format.row_bytes(n_in) }
+    }
+
+    /// The products of rows that lie one after another.
+    fn times(&self, level: Level, values: &[f32], n_threads: usize) -> Vec<f32> {
+        let n_rows = values.len() / self.n_in;
+        let rows = Rows { values, n_rows, row_stride: self.n_in };
+        let mut scratch = vec![0xa5; scratch_bytes(level, self.format, self.n_in, self.n_out, n_rows, n_threads)];
+        let mut out = vec![f32::NAN; n_rows * self.n_out];
+        let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
+        let output = Output { values: &shared, row_stride: self.n_out };
+        Crew::run(n_threads, |team| multiply(level, &self.weights(), &rows, &output, &scratch, team));
+        out
+    }
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}

@@ -1,0 +1,78 @@
+//! What does not fit is refused before anything is computed.
+
+use super::*;
+use crate::kernels::Solo;
+use crate::kernels::products::covers;
+
+/// Tries a product of 3 rows with 20 by 64, where something is wrong.
+fn try_with(format: Format, level: Level, n_in: usize, lengths: [usize; 4]) {
+    let [n_bytes, n_values, n_out, n_scratch] = lengths;
+    let (bytes, values) = (vec![0; n_bytes], vec![0.0; n_values]);
+    let (mut out, mut scratch) = (vec![0.0; n_out], vec![0; n_scratch]);
+    let weights = Weights { bytes: &bytes, format, n_in, n_out: 20, row_stride: 68 };
+    let rows = Rows { values: &values, n_rows: 3, row_stride: 64 };
+    let (out, scratch) = (Shared::from(&mut out[..]), Shared::from(&mut scratch[..]));
+    multiply(level, &weights, &rows, &Output { values: &out, row_stride: 20 }, &scratch, &Solo);
+}
+
+fn enough() -> [usize; 4] {
+    [68 * 20, 64 * 3, 20 * 3, scratch_bytes(Level::Portable, Format::Q8_0, 64, 20, 3, 1)]
+}
+
+#[test]
+fn what_is_just_enough_is_enough() {
+    try_with(Format::Q8_0, Level::Portable, 64, enough());
+}
+
+#[test]
+fn one_less_of_anything_is_refused() {
+    for missing in 0..4 {
+        let mut lengths = enough();
+        lengths[missing] -= 1;
+        let tried = std::panic::catch_unwind(|| try_with(Format::Q8_0, Level::Portable, 64, lengths));
+        assert!(tried.is_err(), "with one less of {missing}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "has blocks of 32")]
+fn half_a_block_is_refused() {
+    try_with(Format::Q8_0, Level::Portable, 48, enough());
+}
+
+#[test]
+#[should_panic(expected = "no product of Q8_0")]
+fn a_level_that_is_not_there_is_refused() {
+    let missing = Level::ALL.into_iter().find(|level| !level.is_available()).expect("no processor has all levels");
+    try_with(Format::Q8_0, missing, 64, enough());
+}
+
+#[test]
+#[should_panic(expected = "token 1 asks for expert 2 of 2")]
+fn an_expert_that_is_not_there_is_refused() {
+    let bytes = vec![0; 2 * 68 * 20];
+    let weights = Weights { bytes: &bytes, format: Format::Q8_0, n_in: 64, n_out: 20, row_stride: 68 };
+    let weights = Experts { weights, n_experts: 2, expert_stride: 68 * 20 };
+    let choices = Choices { experts: &[0, 2], n_tokens: 2, n_used: 1, stride: 1 };
+    let rows = Rows { values: &[0.0; 128], n_rows: 2, row_stride: 64 };
+    let (mut out, mut scratch) = (vec![0.0; 40], vec![0; scratch_bytes_by_expert(Level::Portable, &weights, 2, 1)]);
+    let (out, scratch) = (Shared::from(&mut out[..]), Shared::from(&mut scratch[..]));
+    multiply_by_expert(Level::Portable, &weights, &choices, &rows, &Output { values: &out, row_stride: 20 }, &scratch, &Solo);
+}
+
+#[test]
+fn coverage_is_of_whole_blocks_on_levels_that_are_there() {
+    for format in Format::ALL {
+        assert!(covers(Level::Portable, format, format.block_len(), 1));
+        assert!(!covers(Level::Portable, format, 0, 1));
+        assert!(!covers(Level::Portable, format, format.block_len(), 0));
+        assert!(!covers(Level::Neon, format, format.block_len(), 1));
+        assert!(format.block_len() == 1 || !covers(Level::Portable, format, format.block_len() + 1, 1));
+    }
+}
+
+#[test]
+fn without_rows_nothing_happens() {
+    let matrix = Matrix::random(&mut Random(31), Format::Q8_0, 64, 20);
+    assert!(matrix.times(Level::Portable, &[], 2).is_empty());
+}

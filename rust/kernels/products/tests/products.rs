@@ -1,0 +1,122 @@
+//! Results against double precision.
+
+use super::reference::{activations, product};
+use super::*;
+
+fn check(level: Level, matrix: &Matrix, values: &[f32], found: &[f32]) {
+    let Matrix { format, n_in, n_out, .. } = *matrix;
+    for (row, (values, found)) in values.chunks_exact(n_in).zip(found.chunks_exact(n_out)).enumerate() {
+        let activations = activations(format, values);
+        for (i, (weights, &found)) in matrix.bytes.chunks_exact(format.row_bytes(n_in)).zip(found).enumerate() {
+            let (wanted, absolute) = product(format, weights, &activations);
+            let error = (f64::from(found) - wanted).abs();
+            assert!(
+                error <= 1e-5 * absolute + 1e-30,
+                "{format:?} on {level}, {n_out} x {n_in}, row {row}, product {i}: {found} for {wanted}, {absolute} without signs"
+            );
+        }
+    }
+}
+
+#[test]
+fn products_are_those_of_double_precision() {
+    let mut random = Random(1);
+    for format in Format::ALL {
+        for level in levels() {
+            for _ in 0..if cfg!(miri) { 1 } else { 12 } {
+                let most = if format.block_len() == 256 { 3 } else { 40 };
+                let n_in = random.within(1, most) * format.block_len();
+                let n_out = random.within(1, 60);
+                let matrix = Matrix::random(&mut random, format, n_in, n_out);
+                let n_rows = random.within(1, 20);
+                let values = random.values(n_rows * n_in);
+                let n_threads = random.within(1, 3);
+                check(level, &matrix, &values, &matrix.times(level, &values, n_threads));
+            }
+        }
+    }
+}
+
+#[test]
+fn long_rows_and_many_rows_are_too() {
+    let mut random = Random(2);
+    for format in Format::ALL {
+        for level in levels().into_iter().filter(|&level| level != Level::Portable) {
+            // Of 40 blocks, and as many activations as are more than a cache has.
+            for (n_in, n_out, n_rows) in [(40 * format.block_len().max(32), 17, 3), (1024, 33, 70)] {
+                let matrix = Matrix::random(&mut random, format, n_in, n_out);
+                let values = random.values(n_rows * n_in);
+                check(level, &matrix, &values, &matrix.times(level, &values, 2));
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_may_lie_apart() {
+    let mut random = Random(3);
+    for level in levels() {
+        for format in [Format::Q8_0, Format::Q4K, Format::F16] {
+            let (n_in, n_out, n_rows) = (512, 21, 11);
+            let matrix = Matrix::random(&mut random, format, n_in, n_out);
+            let values = random.values(n_rows * n_in);
+            let wanted = matrix.times(level, &values, 1);
+
+            let row_bytes = format.row_bytes(n_in);
+            let apart: Vec<u8> = matrix.bytes.chunks_exact(row_bytes).flat_map(|row| [row, &[0xff; 10]].concat()).collect();
+            let values: Vec<f32> = values.chunks_exact(n_in).flat_map(|row| [row, &[f32::NAN; 3]].concat()).collect();
+            let rows = Rows { values: &values, n_rows, row_stride: n_in + 3 };
+            let weights = Weights { bytes: &apart, row_stride: row_bytes + 10, ..matrix.weights() };
+            let mut scratch = vec![0; scratch_bytes(level, format, n_in, n_out, n_rows, 2)];
+            let mut out = vec![7.0; n_rows * (n_out + 5)];
+            let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
+            let output = Output { values: &shared, row_stride: n_out + 5 };
+            Crew::run(2, |team| multiply(level, &weights, &rows, &output, &scratch, team));
+
+            let found: Vec<f32> = out.chunks_exact(n_out + 5).flat_map(|row| row[..n_out].to_vec()).collect();
+            assert_eq!(bits(&found), bits(&wanted));
+            assert!(out.chunks_exact(n_out + 5).all(|row| row[n_out..] == [7.0; 5]), "between rows nothing is written");
+        }
+    }
+}
+
+#[test]
+fn each_row_meets_its_experts() {
+    let mut random = Random(4);
+    for level in levels() {
+        for format in [Format::Q4_0, Format::Q6K, Format::Bf16] {
+            for (n_tokens, n_used, n_experts, n_threads) in [(1, 1, 1, 1), (1, 4, 8, 2), (30, 2, 5, 3), (9, 3, 40, 2)] {
+                let (n_in, n_out) = (512, 37);
+                let matrices: Vec<Matrix> = (0..n_experts).map(|_| Matrix::random(&mut random, format, n_in, n_out)).collect();
+                let bytes: Vec<u8> = matrices.iter().flat_map(|matrix| [&matrix.bytes[..], &[0xee; 6]].concat()).collect();
+                let weights = Experts {
+                    weights: Weights { bytes: &bytes, ..matrices[0].weights() },
+                    n_experts,
+                    expert_stride: matrices[0].bytes.len() + 6,
+                };
+                // Choices lie apart, as the best of a longer list do.
+                let stride = n_used + 2;
+                let mut experts: Vec<i32> = vec![-1; n_tokens * stride];
+                for token in experts.chunks_exact_mut(stride) {
+                    token[..n_used].fill_with(|| i32::try_from(random.below(n_experts)).unwrap());
+                }
+                let choices = Choices { experts: &experts, n_tokens, n_used, stride };
+                for n_rows in [n_tokens, n_tokens * n_used] {
+                    let values = random.values(n_rows * n_in);
+                    let rows = Rows { values: &values, n_rows, row_stride: n_in };
+                    let mut scratch = vec![0xa5; scratch_bytes_by_expert(level, &weights, n_tokens * n_used, n_threads)];
+                    let mut out = vec![f32::NAN; n_tokens * n_used * n_out];
+                    let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
+                    let output = Output { values: &shared, row_stride: n_out };
+                    Crew::run(n_threads, |team| multiply_by_expert(level, &weights, &choices, &rows, &output, &scratch, team));
+                    for (pair, found) in out.chunks_exact(n_out).enumerate() {
+                        let row = if n_rows == n_tokens { pair / n_used } else { pair };
+                        let expert = usize::try_from(experts[pair / n_used * stride + pair % n_used]).unwrap();
+                        let wanted = matrices[expert].times(level, &values[row * n_in..][..n_in], 1);
+                        assert_eq!(bits(found), bits(&wanted), "{format:?} on {level}: pair {pair}, expert {expert}");
+                    }
+                }
+            }
+        }
+    }
+}

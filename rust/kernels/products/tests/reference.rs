@@ -1,0 +1,185 @@
+//! Weights and activations as numbers: what the formats mean, written down as plainly as can be.
+
+use super::Random;
+use crate::kernels::products::format::{Format, Meets};
+use crate::kernels::products::half::{from_single, to_single};
+
+const IQ4: [i32; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+const FP4: [i32; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// A weight is `scale * whole - min`.
+#[derive(Clone, Copy)]
+pub(super) struct Weight {
+    pub(super) scaled: f64,
+    pub(super) min: f64,
+}
+
+/// Where a block has halves.
+fn halves_at(format: Format) -> &'static [usize] {
+    match format {
+        Format::Q8_0 | Format::Q4_0 | Format::Q5_0 | Format::Iq4Nl | Format::Iq4Xs | Format::F16 => &[0],
+        Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
+        Format::Q2K => &[80, 82],
+        Format::Q3K => &[108],
+        Format::Q6K => &[208],
+        Format::Mxfp4 | Format::Bf16 | Format::F32 => &[],
+    }
+}
+
+/// Gives a block of random bits scales that are numbers.
+pub(super) fn make_finite(random: &mut Random, format: Format, block: &mut [u8]) {
+    for &at in halves_at(format) {
+        let half = match random.below(20) {
+            0 => 0,
+            1 => u16::try_from(random.below(0x400)).unwrap(),
+            _ => from_single(random.value() / 8.0),
+        };
+        block[at..at + 2].copy_from_slice(&half.to_le_bytes());
+    }
+    match format {
+        Format::Mxfp4 => block[0] = u8::try_from(random.within(100, 140)).unwrap(),
+        Format::Bf16 => block.copy_from_slice(&random.value().to_bits().to_le_bytes()[2..]),
+        Format::F32 => block.copy_from_slice(&random.value().to_le_bytes()),
+        _ => {}
+    }
+}
+
+/// The scale and the minimum of 32 weights, of which twelve bytes have eight.
+fn scale_and_min(bytes: &[u8], j: usize) -> (u8, u8) {
+    if j < 4 {
+        (bytes[j] & 63, bytes[j + 4] & 63)
+    } else {
+        ((bytes[j + 4] & 15) | (bytes[j - 4] >> 6 << 4), (bytes[j + 4] >> 4) | (bytes[j] >> 6 << 4))
+    }
+}
+
+/// The weights of a block.
+#[allow(clippy::too_many_lines, reason = "one arm for each format")]
+pub(super) fn weights(format: Format, block: &[u8]) -> Vec<Weight> {
+    let half = |at: usize| f64::from(to_single(u16::from_le_bytes([block[at], block[at + 1]])));
+    let dword = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
+    let plain = |scaled: f64| Weight { scaled, min: 0.0 };
+    // Lower four bits are of the first half, upper ones of the second.
+    let nibble = |at: usize, i: usize| i32::from(if i < 16 { block[at + i] & 15 } else { block[at + i - 16] >> 4 });
+    let fifth = |at: usize, i: usize| i32::try_from(dword(at) >> i & 1).unwrap() * 16;
+    let k = |i: usize| (i / 64, i / 32 % 2, i % 32);
+    let of = |n: usize, weight: &dyn Fn(usize) -> Weight| (0..n).map(weight).collect::<Vec<_>>();
+    match format {
+        Format::Q8_0 => of(32, &|i| plain(half(0) * f64::from(block[2 + i].cast_signed()))),
+        Format::Q4_0 => of(32, &|i| plain(half(0) * f64::from(nibble(2, i) - 8))),
+        Format::Q4_1 => of(32, &|i| Weight { scaled: half(0) * f64::from(nibble(4, i)), min: -half(2) }),
+        Format::Q5_0 => of(32, &|i| plain(half(0) * f64::from(nibble(6, i) + fifth(2, i) - 16))),
+        Format::Q5_1 => of(32, &|i| Weight { scaled: half(0) * f64::from(nibble(8, i) + fifth(4, i)), min: -half(2) }),
+        Format::Iq4Nl => of(32, &|i| plain(half(0) * f64::from(IQ4[nibble(2, i) as usize]))),
+        Format::Mxfp4 => of(32, &|i| plain(2.0_f64.powi(i32::from(block[0]) - 128) * f64::from(FP4[nibble(1, i) as usize]))),
+        Format::Q2K => of(256, &|i| {
+            let whole = block[16 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3;
+            let both = block[i / 16];
+            Weight { scaled: half(80) * f64::from(both & 15) * f64::from(whole), min: half(82) * f64::from(both >> 4) }
+        }),
+        Format::Q3K => of(256, &|i| {
+            let low = i32::from(block[32 + i / 128 * 32 + i % 32] >> (i / 32 % 4 * 2) & 3);
+            let third = i32::from(block[i % 32] >> (i / 32) & 1);
+            let j = i / 16;
+            let low_scale = if j < 8 { block[96 + j] & 15 } else { block[96 + j - 8] >> 4 };
+            let scale = low_scale | ((block[104 + j % 4] >> (j / 4 * 2) & 3) << 4);
+            plain(half(108) * f64::from(i32::from(scale) - 32) * f64::from(low + 4 * third - 4))
+        }),
+        Format::Q4K | Format::Q5K => of(256, &|i| {
+            let (at, upper, within) = k(i);
+            let (scale, min) = scale_and_min(&block[4..16], i / 32);
+            let lower = block[if format == Format::Q4K { 16 } else { 48 } + 32 * at + within] >> (4 * upper) & 15;
+            let fifth = if format == Format::Q4K { 0 } else { block[16 + within] >> (i / 32) & 1 };
+            Weight { scaled: half(0) * f64::from(scale) * f64::from(lower + 16 * fifth), min: half(2) * f64::from(min) }
+        }),
+        Format::Q6K => of(256, &|i| {
+            let (n, quarter, within) = (i / 128, i / 32 % 4, i % 32);
+            let lower = block[64 * n + 32 * (quarter % 2) + within] >> (4 * (quarter / 2)) & 15;
+            let upper = block[128 + 32 * n + within] >> (2 * quarter) & 3;
+            plain(half(208) * f64::from(block[192 + i / 16].cast_signed()) * f64::from(i32::from(lower | upper << 4) - 32))
+        }),
+        Format::Iq4Xs => of(256, &|i| {
+            let b = i / 32;
+            let low = block[4 + b / 2] >> (4 * (b % 2)) & 15;
+            let high = u16::from_le_bytes([block[2], block[3]]) >> (2 * b) & 3;
+            let scale = i32::from(low) + 16 * i32::from(high) - 32;
+            let byte = block[8 + 16 * b + i % 16];
+            plain(half(0) * f64::from(scale) * f64::from(IQ4[usize::from(if i % 32 < 16 { byte & 15 } else { byte >> 4 })]))
+        }),
+        Format::F16 => vec![plain(half(0))],
+        Format::Bf16 => vec![plain(f64::from(f32::from_bits(u32::from(u16::from_le_bytes([block[0], block[1]])) << 16)))],
+        Format::F32 => vec![plain(f64::from(f32::from_bits(dword(0))))],
+    }
+}
+
+/// Activations as llama.cpp makes them into bytes, and back.
+pub(super) struct Activations {
+    pub(super) values: Vec<f64>,
+    /// What minima meet instead of the sum of 32 values, where it is rounded by itself.
+    pub(super) sums: Vec<f64>,
+}
+
+/// 32 values: bytes and the scale.
+pub(super) fn bytes_32(values: &[f32]) -> (Vec<i8>, f32) {
+    let greatest = values.iter().fold(0.0_f32, |greatest, value| greatest.max(value.abs()));
+    let factor = if greatest == 0.0 { 0.0 } else { 127.0 / greatest };
+    (values.iter().map(|value| (value * factor).round_ties_even() as i8).collect(), greatest / 127.0)
+}
+
+/// 256 values: bytes and the scale.
+pub(super) fn bytes_256(values: &[f32]) -> (Vec<i8>, f32) {
+    let mut greatest = 0.0;
+    for &value in values {
+        if value.abs() > f32::abs(greatest) {
+            greatest = value;
+        }
+    }
+    if greatest == 0.0 {
+        return (vec![0; 256], 0.0);
+    }
+    let factor = -127.0 / greatest;
+    let nearest = |value: f32| ((value + 12_582_912.0).to_bits() & 0x007f_ffff).cast_signed() - 0x0040_0000;
+    (values.iter().map(|value| nearest(factor * value).min(127) as i8).collect(), 1.0 / factor)
+}
+
+pub(super) fn activations(format: Format, values: &[f32]) -> Activations {
+    let mut made = Activations { values: Vec::new(), sums: Vec::new() };
+    match format.meets() {
+        Meets::F32 => made.values.extend(values.iter().map(|&value| f64::from(value))),
+        Meets::Q8_0 | Meets::Q8_1 => {
+            for block in values.chunks_exact(32) {
+                let (bytes, scale) = bytes_32(block);
+                let sum: f32 = bytes.iter().map(|&byte| f32::from(byte)).sum();
+                made.sums.push(f64::from(to_single(from_single(scale * sum))));
+                let scale = f64::from(to_single(from_single(scale)));
+                made.values.extend(bytes.iter().map(|&byte| scale * f64::from(byte)));
+            }
+        }
+        Meets::Q8K => {
+            for block in values.chunks_exact(256) {
+                let (bytes, scale) = bytes_256(block);
+                made.values.extend(bytes.iter().map(|&byte| f64::from(scale) * f64::from(byte)));
+            }
+        }
+    }
+    made
+}
+
+/// The product of a row of weights and one of activations, and the sum of what was added without signs.
+pub(super) fn product(format: Format, row: &[u8], activations: &Activations) -> (f64, f64) {
+    let (mut sum, mut absolute) = (0.0, 0.0);
+    let mut add = |product: f64| {
+        sum += product;
+        absolute += product.abs();
+    };
+    let weights = row.chunks_exact(format.block_bytes()).flat_map(|block| weights(format, block));
+    for (i, (weight, value)) in weights.zip(&activations.values).enumerate() {
+        add(weight.scaled * value);
+        match format.meets() {
+            Meets::Q8_1 if i % 32 == 0 => add(-weight.min * activations.sums[i / 32]),
+            Meets::Q8_1 => {}
+            _ => add(-weight.min * value),
+        }
+    }
+    (sum, absolute)
+}

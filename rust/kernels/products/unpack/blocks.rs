@@ -1,0 +1,153 @@
+//! Blocks of 32 weights.
+
+use super::super::form::{Bytes32, Form, PANEL, Small32, Small32WithMin};
+use super::super::lanes::Lanes;
+use super::{Unpack, column};
+
+/// `IQ4_NL` and `IQ4_XS`: the sixteen values.
+pub(super) const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// `MXFP4`: twice a float with one bit of sign, two of exponent and one of mantissa.
+const MXFP4_VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// The table with `offset` added to each value.
+pub(super) const fn raised(mut table: [i8; 16], offset: i8) -> [i8; 16] {
+    let mut i = 0;
+    while i < 16 {
+        table[i] = table[i].wrapping_add(offset);
+        i += 1;
+    }
+    table
+}
+
+/// Sixteen bytes of each row as their lower four bits, then their upper four.
+#[inline(always)]
+unsafe fn nibbles<L: Lanes>(at: *const u8, stride: usize) -> [L::Ints; 8] {
+    // SAFETY: the caller has the instruction set, and sixteen rows of 16 bytes.
+    unsafe {
+        let four = L::splat(0x0f0f_0f0f);
+        let [a, b, c, d] = L::transpose_16_bytes(at, stride);
+        let low = |v| L::and(v, four);
+        let high = |v| L::and(L::shr(v, 4), four);
+        [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)]
+    }
+}
+
+/// The same with a fifth bit, of which each row has 32.
+#[inline(always)]
+unsafe fn five_bits<L: Lanes>(low: *const u8, high: *const u8, stride: usize) -> [L::Ints; 8] {
+    // SAFETY: the caller has the instruction set, and sixteen rows of 16 and of 4 bytes.
+    unsafe {
+        let mut words = nibbles::<L>(low, stride);
+        let bits = L::load(column::<u32>(high, stride).as_ptr().cast());
+        for (j, word) in (0..).zip(&mut words) {
+            *word = L::or(*word, L::spread(bits, j));
+        }
+        words
+    }
+}
+
+/// Replaces indices by what the table has.
+#[inline(always)]
+unsafe fn looked_up<L: Lanes>(table: &[i8; 16], mut words: [L::Ints; 8]) -> [L::Ints; 8] {
+    for word in &mut words {
+        // SAFETY: the caller has the instruction set, and indices below 16.
+        *word = unsafe { L::look_up(table, *word) };
+    }
+    words
+}
+
+/// Writes the bytes of a unit.
+#[inline(always)]
+unsafe fn store<L: Lanes>(words: [L::Ints; 8], to: *mut u8) {
+    for (j, word) in words.into_iter().enumerate() {
+        // SAFETY: the caller has the instruction set, and room for a unit.
+        unsafe { L::store(word, to.add(4 * PANEL * j)) };
+    }
+}
+
+/// Writes a float of half precision that each row has.
+#[inline(always)]
+unsafe fn store_halves<L: Lanes>(at: *const u8, stride: usize, to: *mut u8) {
+    // SAFETY: the caller has the instruction set, sixteen rows of 2 bytes, and room for sixteen floats.
+    unsafe { L::store_floats(L::load_halves(column::<u16>(at, stride).as_ptr()), to.cast()) };
+}
+
+macro_rules! unpack {
+    ($($(#[$doc:meta])* $name:ident: $form:ident, $block:literal, $offset:expr,
+        |$at:ident, $stride:ident| $words:expr, $($min_at:literal)?;)*) => {$(
+        $(#[$doc])*
+        pub(in super::super) struct $name;
+
+        impl Unpack for $name {
+            type Form = $form;
+            const BLOCK: usize = $block;
+
+            fn offset<L: Lanes>() -> i32 {
+                $offset
+            }
+
+            #[inline(always)]
+            unsafe fn unit<L: Lanes>($at: *const u8, $stride: usize, to: *mut u8) {
+                // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit of the form.
+                unsafe {
+                    store::<L>($words, to);
+                    store_halves::<L>($at, $stride, to.add($form::SCALES_AT));
+                    $(store_halves::<L>($at.add($min_at), $stride, to.add($form::MINS_AT));)?
+                }
+            }
+        }
+    )*};
+}
+
+unpack! {
+    /// A half, then 32 bytes.
+    Q8_0: Bytes32, 34, if L::SIGNED { 0 } else { 128 }, |at, stride| {
+        let mut words = L::transpose_32_bytes(at.add(2), stride);
+        if !L::SIGNED {
+            let raise = L::splat(0x8080_8080_u32.cast_signed());
+            for word in &mut words {
+                *word = L::xor(*word, raise);
+            }
+        }
+        words
+    },;
+    /// A half, then 16 bytes of two weights.
+    Q4_0: Small32, 18, 8, |at, stride| nibbles::<L>(at.add(2), stride),;
+    /// Two halves, then 16 bytes of two weights.
+    Q4_1: Small32WithMin, 20, 0, |at, stride| nibbles::<L>(at.add(4), stride), 2;
+    /// A half, 32 upper bits, then 16 bytes of two weights.
+    Q5_0: Small32, 22, 16, |at, stride| five_bits::<L>(at.add(6), at.add(2), stride),;
+    /// Two halves, 32 upper bits, then 16 bytes of two weights.
+    Q5_1: Small32WithMin, 24, 0, |at, stride| five_bits::<L>(at.add(8), at.add(4), stride), 2;
+    /// A half, then 16 bytes of two indices.
+    Iq4Nl: Bytes32, 18, if L::SIGNED { 0 } else { 128 }, |at, stride| {
+        let table = if L::SIGNED { const { &IQ4_VALUES } } else { const { &raised(IQ4_VALUES, -128) } };
+        looked_up::<L>(table, nibbles::<L>(at.add(2), stride))
+    },;
+}
+
+/// A byte that is an exponent, then 16 bytes of two indices.
+pub(in super::super) struct Mxfp4;
+
+impl Unpack for Mxfp4 {
+    type Form = Small32;
+    const BLOCK: usize = 17;
+
+    fn offset<L: Lanes>() -> i32 {
+        12
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit of the form.
+        unsafe {
+            store::<L>(looked_up::<L>(const { &raised(MXFP4_VALUES, 12) }, nibbles::<L>(block.add(1), stride)), to);
+            // The values are doubled, so the scale is half of two to the power of the byte less 127. The two least are subnormal.
+            let scales = column::<u8>(block, stride).map(|exponent| match u32::from(exponent) {
+                subnormal @ 0..2 => 0x0020_0000 << subnormal,
+                normal => (normal - 1) << 23,
+            });
+            L::store_floats(L::as_floats(L::load(scales.as_ptr().cast())), to.add(Small32::SCALES_AT).cast());
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Super-blocks of 256 weights.
+
+use super::super::form::{Form, PANEL, Super16, Super16WithMins, Super32WithMins, SuperBytes32};
+use super::super::lanes::Lanes;
+use super::blocks::{IQ4_VALUES, raised};
+use super::{Unpack, column};
+
+/// Bytes of a vector.
+const VECTOR: usize = 4 * PANEL;
+
+const LOW_2: i32 = 0x0303_0303;
+const LOW_4: i32 = 0x0f0f_0f0f;
+const LOW_6: i32 = 0x3f3f_3f3f;
+const BIT_2: i32 = 0x0404_0404;
+const BIT_4: i32 = 0x1010_1010;
+const BITS_4_5: i32 = 0x3030_3030;
+
+/// Bit `from` of each byte moved to bit `to`, which `mask` keeps alone.
+#[inline(always)]
+unsafe fn bit<L: Lanes>(bytes: L::Ints, from: u32, to: u32, mask: i32) -> L::Ints {
+    // SAFETY: the caller has the instruction set.
+    unsafe {
+        let moved = if from <= to { L::shl(bytes, to - from) } else { L::shr(bytes, from - to) };
+        L::and(moved, L::splat(mask))
+    }
+}
+
+/// Writes four scales of each row: `scale` times the bytes less `offset`.
+#[inline(always)]
+unsafe fn store_scales<L: Lanes>(scale: L::Floats, bytes: L::Ints, offset: i32, to: *mut u8) {
+    for j in 0..4 {
+        // SAFETY: the caller has the instruction set, and room for four vectors.
+        unsafe {
+            let byte = L::and(L::shr(bytes, 8 * j), L::splat(0xff));
+            let whole = L::to_floats(L::sub(byte, L::splat(offset)));
+            L::store_floats(L::mul(scale, whole), to.add(VECTOR * j as usize).cast());
+        }
+    }
+}
+
+/// Writes four minima of each row, as two pairs.
+#[inline(always)]
+unsafe fn store_pairs<L: Lanes>(bytes: L::Ints, to: *mut u8) {
+    // SAFETY: the caller has the instruction set, and room for two vectors.
+    unsafe {
+        for (j, two) in [bytes, L::shr(bytes, 16)].into_iter().enumerate() {
+            let pair = L::or(L::and(two, L::splat(0xff)), L::and(L::shl(two, 8), L::splat(0x00ff_0000)));
+            L::store(pair, to.add(VECTOR * j));
+        }
+    }
+}
+
+/// Writes the scale of the minima, negative since they are taken away.
+#[inline(always)]
+unsafe fn store_min_scale<L: Lanes>(scale: L::Floats, to: *mut u8) {
+    // SAFETY: the caller has the instruction set, and room for a vector.
+    unsafe { L::store_floats(L::mul(scale, L::splat_float(-1.0)), to.cast()) };
+}
+
+/// Writes what `Q4_K` and `Q5_K` begin with: two halves, then eight scales and eight minima in twelve bytes.
+#[inline(always)]
+unsafe fn store_head<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+    // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+    unsafe {
+        let [halves, a, b, c] = L::transpose_16_bytes(block, stride);
+        let (low_4, low_6, upper) = (L::splat(LOW_4), L::splat(LOW_6), L::splat(BITS_4_5));
+        let scale = L::low_halves(halves);
+        let scales_at = to.add(Super32WithMins::SCALES_AT);
+        store_scales::<L>(scale, L::and(a, low_6), 0, scales_at);
+        let last = L::or(L::and(c, low_4), L::and(L::shr(a, 2), upper));
+        store_scales::<L>(scale, last, 0, scales_at.add(4 * VECTOR));
+        let mins_at = to.add(Super32WithMins::MINS_AT);
+        store_pairs::<L>(L::and(b, low_6), mins_at);
+        let last = L::or(L::and(L::shr(c, 4), low_4), L::and(L::shr(b, 2), upper));
+        store_pairs::<L>(last, mins_at.add(2 * VECTOR));
+        store_min_scale::<L>(L::low_halves(L::shr(halves, 16)), mins_at.add(4 * VECTOR));
+    }
+}
+
+/// Two halves, 12 bytes of scales and minima, then 4 times 32 bytes: lower bits of 32 weights, upper bits of the next 32.
+pub(in super::super) struct Q4K;
+
+impl Unpack for Q4K {
+    type Form = Super32WithMins;
+    const BLOCK: usize = 144;
+
+    fn offset<L: Lanes>() -> i32 {
+        0
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+        unsafe {
+            store_head::<L>(block, stride, to);
+            let low_4 = L::splat(LOW_4);
+            for i in 0..4 {
+                let to = to.add(16 * VECTOR * i);
+                for (j, both) in L::transpose_32_bytes(block.add(16 + 32 * i), stride).into_iter().enumerate() {
+                    L::store(L::and(both, low_4), to.add(VECTOR * j));
+                    L::store(L::and(L::shr(both, 4), low_4), to.add(VECTOR * (j + 8)));
+                }
+            }
+        }
+    }
+}
+
+/// The same with 32 bytes of fifth bits, which come first: bit `b` of each is of the `b`-th 32 weights.
+pub(in super::super) struct Q5K;
+
+impl Unpack for Q5K {
+    type Form = Super32WithMins;
+    const BLOCK: usize = 176;
+
+    fn offset<L: Lanes>() -> i32 {
+        0
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+        unsafe {
+            store_head::<L>(block, stride, to);
+            let low_4 = L::splat(LOW_4);
+            let fifth = L::transpose_32_bytes(block.add(16), stride);
+            for i in 0..4 {
+                let words = L::transpose_32_bytes(block.add(48 + 32 * i), stride);
+                let to = to.add(16 * VECTOR * i);
+                let first = 2 * i as u32;
+                for j in 0..8 {
+                    let low = L::or(L::and(words[j], low_4), bit::<L>(fifth[j], first, 4, BIT_4));
+                    let high = L::or(L::and(L::shr(words[j], 4), low_4), bit::<L>(fifth[j], first + 1, 4, BIT_4));
+                    L::store(low, to.add(VECTOR * j));
+                    L::store(high, to.add(VECTOR * (j + 8)));
+                }
+            }
+        }
+    }
+}
+
+/// 128 bytes of lower four bits, 64 of upper two, 16 scales, a half.
+pub(in super::super) struct Q6K;
+
+impl Unpack for Q6K {
+    type Form = Super16;
+    const BLOCK: usize = 210;
+
+    fn offset<L: Lanes>() -> i32 {
+        32
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+        unsafe {
+            let (low_4, upper) = (L::splat(LOW_4), L::splat(BITS_4_5));
+            for half in 0..2 {
+                let a = L::transpose_32_bytes(block.add(64 * half), stride);
+                let b = L::transpose_32_bytes(block.add(64 * half + 32), stride);
+                let two = L::transpose_32_bytes(block.add(128 + 32 * half), stride);
+                let to = to.add(32 * VECTOR * half);
+                for j in 0..8 {
+                    let store = |i: usize, low, high| {
+                        L::store(L::or(L::and(low, low_4), L::and(high, upper)), to.add(VECTOR * (8 * i + j)))
+                    };
+                    store(0, a[j], L::shl(two[j], 4));
+                    store(1, b[j], L::shl(two[j], 2));
+                    store(2, L::shr(a[j], 4), two[j]);
+                    store(3, L::shr(b[j], 4), L::shr(two[j], 2));
+                }
+            }
+            let scale = L::load_halves(column::<u16>(block.add(208), stride).as_ptr());
+            for (i, four) in L::transpose_16_bytes(block.add(192), stride).into_iter().enumerate() {
+                for j in 0..4 {
+                    let byte = L::shr_signed(L::shl(four, 24 - 8 * j), 24);
+                    let to = to.add(Super16::SCALES_AT + VECTOR * (4 * i + j as usize));
+                    L::store_floats(L::mul(scale, L::to_floats(byte)), to.cast());
+                }
+            }
+        }
+    }
+}
+
+/// 32 bytes of third bits, 64 of lower two, 16 scales in 12 bytes, a half.
+pub(in super::super) struct Q3K;
+
+impl Unpack for Q3K {
+    type Form = Super16;
+    const BLOCK: usize = 110;
+
+    fn offset<L: Lanes>() -> i32 {
+        4
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+        unsafe {
+            let low_2 = L::splat(LOW_2);
+            let third = L::transpose_32_bytes(block, stride);
+            for half in 0..2 {
+                let words = L::transpose_32_bytes(block.add(32 + 32 * half), stride);
+                for i in 0..4 {
+                    for j in 0..8 {
+                        let low = L::and(L::shr(words[j], 2 * i), low_2);
+                        let word = L::or(low, bit::<L>(third[j], 4 * half as u32 + i, 2, BIT_2));
+                        L::store(word, to.add(VECTOR * (32 * half + 8 * i as usize + j)));
+                    }
+                }
+            }
+            // The last 16 bytes of the block begin two bytes before the scales.
+            let [a, b, c, d] = L::transpose_16_bytes(block.add(94), stride);
+            let next = |low, high| L::or(L::shr(low, 16), L::shl(high, 16));
+            let (a, b, c, scale) = (next(a, b), next(b, c), next(c, d), L::low_halves(L::shr(d, 16)));
+            let low_4 = L::splat(LOW_4);
+            let scales = |low, high| L::or(L::and(low, low_4), L::shl(L::and(high, low_2), 4));
+            let to = to.add(Super16::SCALES_AT);
+            store_scales::<L>(scale, scales(a, c), 32, to);
+            store_scales::<L>(scale, scales(b, L::shr(c, 2)), 32, to.add(4 * VECTOR));
+            store_scales::<L>(scale, scales(L::shr(a, 4), L::shr(c, 4)), 32, to.add(8 * VECTOR));
+            store_scales::<L>(scale, scales(L::shr(b, 4), L::shr(c, 6)), 32, to.add(12 * VECTOR));
+        }
+    }
+}
+
+/// 16 bytes of a scale and a minimum, 64 of weights, two halves.
+pub(in super::super) struct Q2K;
+
+impl Unpack for Q2K {
+    type Form = Super16WithMins;
+    const BLOCK: usize = 84;
+
+    fn offset<L: Lanes>() -> i32 {
+        0
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+        unsafe {
+            let (low_2, low_4) = (L::splat(LOW_2), L::splat(LOW_4));
+            for half in 0..2 {
+                let words = L::transpose_32_bytes(block.add(16 + 32 * half), stride);
+                for i in 0..4 {
+                    for (j, &word) in words.iter().enumerate() {
+                        L::store(L::and(L::shr(word, 2 * i), low_2), to.add(VECTOR * (32 * half + 8 * i as usize + j)));
+                    }
+                }
+            }
+            let halves = L::load(column::<u32>(block.add(80), stride).as_ptr().cast());
+            let scale = L::low_halves(halves);
+            let mins_at = to.add(Super16WithMins::MINS_AT);
+            for (i, both) in L::transpose_16_bytes(block, stride).into_iter().enumerate() {
+                store_scales::<L>(scale, L::and(both, low_4), 0, to.add(Super16WithMins::SCALES_AT + 4 * VECTOR * i));
+                store_pairs::<L>(L::and(L::shr(both, 4), low_4), mins_at.add(2 * VECTOR * i));
+            }
+            store_min_scale::<L>(L::low_halves(L::shr(halves, 16)), mins_at.add(8 * VECTOR));
+        }
+    }
+}
+
+/// A half, 8 times two upper bits of scales, 8 times four lower ones, then 8 times 16 bytes of two indices.
+pub(in super::super) struct Iq4Xs;
+
+impl Unpack for Iq4Xs {
+    type Form = SuperBytes32;
+    const BLOCK: usize = 136;
+
+    fn offset<L: Lanes>() -> i32 {
+        if L::SIGNED { 0 } else { 128 }
+    }
+
+    #[inline(always)]
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+        unsafe {
+            let table = if L::SIGNED { const { &IQ4_VALUES } } else { const { &raised(IQ4_VALUES, -128) } };
+            let low_4 = L::splat(LOW_4);
+            for i in 0..8 {
+                for (j, both) in L::transpose_16_bytes(block.add(8 + 16 * i), stride).into_iter().enumerate() {
+                    let to = to.add(VECTOR * (8 * i + j));
+                    L::store(L::look_up(table, L::and(both, low_4)), to);
+                    L::store(L::look_up(table, L::and(L::shr(both, 4), low_4)), to.add(4 * VECTOR));
+                }
+            }
+            let [head, low, ..] = L::transpose_16_bytes(block, stride);
+            let scale = L::low_halves(head);
+            for i in 0..8 {
+                let low = L::and(L::shr(low, 4 * i), L::splat(0xf));
+                let high = L::and(L::shl(L::shr(head, 16 + 2 * i), 4), L::splat(0x30));
+                let whole = L::to_floats(L::sub(L::or(low, high), L::splat(32)));
+                L::store_floats(L::mul(scale, whole), to.add(SuperBytes32::SCALES_AT + VECTOR * i as usize).cast());
+            }
+        }
+    }
+}

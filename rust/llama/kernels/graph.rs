@@ -1,0 +1,119 @@
+//! A graph of one operation, computed by ggml's CPU code with our kernels or without: for their trial and their tests.
+
+use std::ptr::null_mut;
+
+use llama_cpp_sys_2 as sys;
+
+use crate::config::Used;
+use crate::llama::kernels::deciding;
+use crate::llama::threads::ThreadPool;
+
+/// Bytes for what ggml keeps of the tensors and the graph; their numbers are elsewhere.
+const N_BYTES: usize = 1 << 18;
+
+/// A tensor of a [`Graph`]; not to be used after it.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::llama) struct Tensor(*mut sys::ggml_tensor);
+
+impl Tensor {
+    pub(in crate::llama) fn as_ptr(self) -> *mut sys::ggml_tensor {
+        self.0
+    }
+
+    fn n_elements(self) -> usize {
+        // SAFETY: tensors live as long as their graph.
+        let sizes = unsafe { (*self.0).ne };
+        sizes.iter().map(|&n| usize::try_from(n).expect("sizes are not negative")).product()
+    }
+}
+
+/// Tensors and their memory, which counts as that of a model's weights.
+pub(in crate::llama) struct Graph {
+    context: *mut sys::ggml_context,
+    buffer: sys::ggml_backend_buffer_t,
+}
+
+impl Graph {
+    pub(in crate::llama) fn new() -> Self {
+        let params = sys::ggml_init_params { mem_size: N_BYTES, mem_buffer: null_mut(), no_alloc: true };
+        // SAFETY: plain data; ggml ends the process where it has no memory.
+        let context = unsafe { sys::ggml_init(params) };
+        assert!(!context.is_null(), "ggml makes a context of {N_BYTES} bytes");
+        Self { context, buffer: null_mut() }
+    }
+
+    /// A tensor of these sizes, the innermost first.
+    pub(in crate::llama) fn tensor(&self, kind: sys::ggml_type, sizes: [usize; 4]) -> Tensor {
+        let [a, b, c, d] = sizes.map(|n| i64::try_from(n).expect("sizes are small"));
+        // SAFETY: the context is alive and has room for some dozens of tensors.
+        Tensor(unsafe { sys::ggml_new_tensor_4d(self.context, kind, a, b, c, d) })
+    }
+
+    /// What `make` makes of the context: an operation over tensors of this graph.
+    pub(in crate::llama) fn operation(&self, make: impl FnOnce(*mut sys::ggml_context) -> *mut sys::ggml_tensor) -> Tensor {
+        Tensor(make(self.context))
+    }
+
+    /// Gives every tensor its memory. To be called once, when all are made.
+    pub(in crate::llama) fn allocate(&mut self) {
+        assert!(self.buffer.is_null(), "memory is given once");
+        // SAFETY: the context is alive; the buffer is freed with this.
+        unsafe {
+            self.buffer = sys::ggml_backend_alloc_ctx_tensors_from_buft(self.context, sys::ggml_backend_cpu_buffer_type());
+            assert!(!self.buffer.is_null(), "there is memory for a small graph");
+            sys::ggml_backend_buffer_set_usage(self.buffer, sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+        }
+    }
+
+    /// Writes `values`, one for each element, in the tensor's format.
+    pub(in crate::llama) fn fill(&self, tensor: Tensor, values: &[f32]) {
+        assert_eq!(values.len(), tensor.n_elements(), "every element has a value");
+        // SAFETY: the tensor is alive, and `allocate` gave it memory for its elements.
+        unsafe {
+            let sys::ggml_tensor { type_, ne, data, .. } = *tensor.0;
+            let n_rows = ne[1] * ne[2] * ne[3];
+            sys::ggml_quantize_chunk(type_, values.as_ptr(), data, 0, n_rows, ne[0], std::ptr::null());
+        }
+    }
+
+    /// Writes whole numbers into a tensor of `GGML_TYPE_I32`.
+    #[cfg(test)]
+    pub(in crate::llama) fn fill_integers(&self, tensor: Tensor, values: &[i32]) {
+        assert_eq!(values.len(), tensor.n_elements(), "every element has a value");
+        // SAFETY: as for `fill`; the tensor has four bytes for each element.
+        unsafe {
+            assert_eq!((*tensor.0).type_, sys::GGML_TYPE_I32);
+            (*tensor.0).data.cast::<i32>().copy_from_nonoverlapping(values.as_ptr(), values.len());
+        }
+    }
+
+    /// Computes `result`, of f32, in `n_threads` threads with `used`.
+    pub(in crate::llama) fn compute(&self, result: Tensor, n_threads: u32, used: Used) -> Vec<f32> {
+        assert!(!self.buffer.is_null(), "memory was given");
+        let pool = ThreadPool::new(n_threads, 0, used);
+        // SAFETY: context, tensors and pool are alive; the work buffer is as large as the plan says.
+        let status = deciding(used, None, || unsafe {
+            let graph = sys::ggml_new_graph(self.context);
+            sys::ggml_build_forward_expand(graph, result.0);
+            let mut plan = sys::ggml_graph_plan(graph, n_threads.cast_signed(), pool.as_ptr());
+            let mut work = vec![0_u8; plan.work_size];
+            plan.work_data = work.as_mut_ptr();
+            sys::ggml_graph_compute(graph, &raw mut plan)
+        });
+        assert_eq!(status, sys::GGML_STATUS_SUCCESS, "ggml computes a small graph");
+        // SAFETY: the result is contiguous and of f32.
+        unsafe { std::slice::from_raw_parts((*result.0).data.cast::<f32>(), result.n_elements()) }.to_vec()
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: both were made by this and are freed only here.
+        unsafe {
+            if !self.buffer.is_null() {
+                sys::ggml_backend_buffer_free(self.buffer);
+            }
+            sys::ggml_free(self.context);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Our kernels under llama.cpp, without a patch of it.
+//!
+//! ggml-cpu keeps a list of *extra buffer types* and asks each of them before it computes an operation, inside of its own threads:
+//! there AMX and repacked weights plug in, and so do we. Nothing moves to another device and no graph is split. The entry is C++
+//! (`shim.cpp`, with the private headers that it needs repeated in `mirror.h`) and asks the functions of this folder; those read
+//! what a tensor says into the slices that [`crate::kernels`] computes on.
+//!
+//! # Who computes with what
+//!
+//! The list belongs to the process, engines do not: each context's thread pools are [registered](Pool) with what is [`Used`] in
+//! its decodes, and a decode is made [inside](deciding) of the same. Every other graph of the process has the
+//! [default](set_default), which uses nothing until it is set. Both questions that ggml asks of an operation (how much scratch
+//! memory it needs, before the graph; to compute it, in every thread) so get one answer.
+//!
+//! # Memory
+//!
+//! Scratch is part of the context's work buffer and is freed with it: what [`crate::kernels`] says it needs for an operation, and
+//! 64 bytes. What is known of a decode's masks is kept by the thread that decodes, and reused.
+
+mod attention;
+pub(super) mod graph;
+mod products;
+mod tensor;
+mod trial;
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{OnceLock, PoisonError, RwLock};
+
+use llama_cpp_sys_2 as sys;
+
+pub use crate::config::Used;
+use crate::kernels::{Level, Team};
+
+/// What of ours runs in this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Installed {
+    /// Which kernels passed their trial.
+    pub usable: Used,
+    /// The instruction set that they were chosen for.
+    pub level: Level,
+    /// Why not all of them are usable, in a few words.
+    pub why_not: Option<String>,
+}
+
+/// Operations computed by our kernels since the process started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Calls {
+    /// Attentions: one for each layer that has one, of each decode.
+    pub attention: u64,
+    /// Products of weights.
+    pub products: u64,
+}
+
+static N_ATTENTIONS: AtomicU64 = AtomicU64::new(0);
+static N_PRODUCTS: AtomicU64 = AtomicU64::new(0);
+
+/// Puts our kernels under llama.cpp and tries them out, once for the process and before any model is loaded.
+///
+/// A kernel that is not reached or that computes something else than llama.cpp's own is not [usable](Installed::usable).
+pub fn install() -> &'static Installed {
+    static INSTALLED: OnceLock<Installed> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        let level = level();
+        let nothing = |why: &str| Installed { usable: Used::NONE, level, why_not: Some(why.to_owned()) };
+        if level == Level::Portable {
+            return nothing("the processor has none of the instruction sets that they are written for");
+        }
+        // SAFETY: the answers live for ever, and no thread computes yet: models are loaded after this.
+        if !unsafe { weft_kernels_install(&raw const ANSWERS) } {
+            return nothing("this build of llama.cpp has no place for them");
+        }
+        trial::run(level)
+    })
+}
+
+/// The instruction set of our kernels.
+fn level() -> Level {
+    static LEVEL: OnceLock<Level> = OnceLock::new();
+    *LEVEL.get_or_init(Level::detect)
+}
+
+/// How often our kernels computed.
+#[must_use]
+pub fn calls() -> Calls {
+    Calls { attention: N_ATTENTIONS.load(Ordering::Relaxed), products: N_PRODUCTS.load(Ordering::Relaxed) }
+}
+
+/// What graphs use that belong to no engine of ours, as those of a benchmark's bare loop. Never to be changed while one is computed.
+pub fn set_default(used: Used) {
+    DEFAULT_ATTENTION.store(used.attention, Ordering::Release);
+    DEFAULT_PRODUCTS.store(used.products, Ordering::Release);
+}
+
+static DEFAULT_ATTENTION: AtomicBool = AtomicBool::new(false);
+static DEFAULT_PRODUCTS: AtomicBool = AtomicBool::new(false);
+
+/// The thread pools of our contexts, by address, with what their graphs use.
+static POOLS: RwLock<Vec<(usize, Used)>> = RwLock::new(Vec::new());
+
+/// Changes with `POOLS`, so that a thread may remember what it has read there.
+static POOLS_VERSION: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// What the decode uses that this thread is about to make, and what is known of its rows.
+    static DECIDED: Cell<Option<(Used, Option<Known>)>> = const { Cell::new(None) };
+    /// The pool that this thread computed in last, the version of `POOLS` that it was looked up in, and what was found.
+    static LAST_POOL: Cell<(usize, u64, Option<Used>)> = const { Cell::new((0, u64::MAX, None)) };
+}
+
+/// A thread pool whose graphs are computed with what it was registered for; the registration ends with this.
+#[derive(Debug)]
+pub(super) struct Pool(usize);
+
+impl Pool {
+    pub(super) fn register(pool: *const sys::ggml_threadpool, used: Used) -> Self {
+        let address = pool.addr();
+        change_pools(|pools| pools.push((address, used)));
+        Self(address)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        change_pools(|pools| pools.retain(|(address, _)| *address != self.0));
+    }
+}
+
+fn change_pools(change: impl FnOnce(&mut Vec<(usize, Used)>)) {
+    let mut pools = POOLS.write().unwrap_or_else(PoisonError::into_inner);
+    change(&mut pools);
+    POOLS_VERSION.fetch_add(1, Ordering::Release);
+}
+
+/// What is known of a decode's rows and cells beside the mask, all of it alive during the decode.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    ids: NonNull<[sys::llama_seq_id]>,
+    positions: Option<NonNull<[sys::llama_pos]>>,
+}
+
+impl Known {
+    /// Row `i` belongs to the sequence `ids[i]`, and the cells are those of `memory`.
+    ///
+    /// # Safety
+    /// `memory` is alive, and so are both during [`deciding`].
+    pub(super) unsafe fn new(ids: &[sys::llama_seq_id], memory: sys::llama_memory_t) -> Self {
+        let mut n = 0;
+        // SAFETY: the caller vouches for the memory; `n` is a place for a number.
+        let positions = NonNull::new(unsafe { weft_kernels_positions(memory.cast(), &raw mut n) }.cast_mut());
+        Self { ids: NonNull::from(ids), positions: positions.map(|first| NonNull::slice_from_raw_parts(first, n)) }
+    }
+}
+
+/// Makes a decode in registered pools: `decode` runs on this thread and uses `used`.
+pub(super) fn deciding<T>(used: Used, known: Option<Known>, decode: impl FnOnce() -> T) -> T {
+    let before = DECIDED.replace(Some((used, known)));
+    let done = decode();
+    DECIDED.set(before);
+    done
+}
+
+/// What the graph uses that this thread is about to compute.
+fn used_by_next_graph() -> Used {
+    DECIDED.get().map_or_else(default_used, |(used, _)| used)
+}
+
+/// What the graph uses that is computed in `pool`.
+fn used_in(pool: *const c_void) -> Used {
+    let version = POOLS_VERSION.load(Ordering::Acquire);
+    let (last, last_version, found) = LAST_POOL.get();
+    if (last, last_version) == (pool.addr(), version) {
+        return found.unwrap_or_else(default_used);
+    }
+    let pools = POOLS.read().unwrap_or_else(PoisonError::into_inner);
+    let found = pools.iter().find(|(address, _)| *address == pool.addr()).map(|(_, used)| *used);
+    LAST_POOL.set((pool.addr(), version, found));
+    found.unwrap_or_else(default_used)
+}
+
+fn default_used() -> Used {
+    Used { attention: DEFAULT_ATTENTION.load(Ordering::Acquire), products: DEFAULT_PRODUCTS.load(Ordering::Acquire) }
+}
+
+/// `ggml_compute_params`, as `mirror.h` has it.
+#[repr(C)]
+struct ComputeParams {
+    ith: c_int,
+    nth: c_int,
+    wsize: usize,
+    wdata: *mut c_void,
+    threadpool: *mut c_void,
+    use_ref: bool,
+}
+
+/// The threads of a ggml graph.
+struct GgmlTeam {
+    index: usize,
+    size: usize,
+    pool: *mut c_void,
+}
+
+impl Team for GgmlTeam {
+    fn index(&self) -> usize {
+        self.index
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn wait(&self) {
+        // SAFETY: the pool computes this operation, and all of its threads come here equally often.
+        unsafe { ggml_barrier(self.pool) }
+    }
+}
+
+/// The answers of `shim.cpp`.
+#[repr(C)]
+struct Answers {
+    work_size: unsafe extern "C" fn(c_int, *const sys::ggml_tensor, *mut usize) -> bool,
+    compute: unsafe extern "C" fn(*mut ComputeParams, *mut sys::ggml_tensor) -> bool,
+    takes: unsafe extern "C" fn(*const sys::ggml_tensor) -> bool,
+}
+
+static ANSWERS: Answers = Answers { work_size, compute, takes };
+
+unsafe extern "C" {
+    fn weft_kernels_install(answers: *const Answers) -> bool;
+    fn weft_kernels_positions(memory: *const c_void, n: *mut usize) -> *const sys::llama_pos;
+    fn ggml_barrier(pool: *mut c_void);
+}
+
+/// Whether an operation may be ours, at the price of one comparison: it is asked for every operation in every thread.
+unsafe extern "C" fn takes(op: *const sys::ggml_tensor) -> bool {
+    // SAFETY: ggml passes the operation that it is about to compute.
+    let op = unsafe { &*op };
+    matches!(op.op, sys::GGML_OP_FLASH_ATTN_EXT | sys::GGML_OP_MUL_MAT | sys::GGML_OP_MUL_MAT_ID)
+}
+
+/// How many bytes of scratch an operation needs, where it is ours. Asked by the thread that is about to compute the graph.
+unsafe extern "C" fn work_size(n_threads: c_int, op: *const sys::ggml_tensor, size: *mut usize) -> bool {
+    let used = used_by_next_graph();
+    // SAFETY: as for `takes`; sources of an operation are alive with it.
+    let op = unsafe { &*op };
+    let n_threads = usize::try_from(n_threads).unwrap_or(1).max(1);
+    let needed = if op.op == sys::GGML_OP_FLASH_ATTN_EXT {
+        attention::forget_plans();
+        used.attention.then(|| attention::scratch_bytes(op, n_threads)).flatten()
+    } else {
+        used.products.then(|| products::scratch_bytes(op, n_threads)).flatten()
+    };
+    let Some(needed) = needed else { return false };
+    // SAFETY: ggml passes a place for the answer.
+    unsafe { size.write(needed) };
+    true
+}
+
+/// Computes an operation, where it is ours. Called by every thread of the graph.
+unsafe extern "C" fn compute(params: *mut ComputeParams, op: *mut sys::ggml_tensor) -> bool {
+    // SAFETY: ggml passes parameters of its own, alive during the call.
+    let params = unsafe { &*params };
+    // SAFETY: as for `work_size`.
+    let op = unsafe { &*op };
+    let used = used_in(params.threadpool);
+    let (Ok(index), Ok(size)) = (usize::try_from(params.ith), usize::try_from(params.nth)) else { return false };
+    let team = GgmlTeam { index, size, pool: params.threadpool };
+    let (is_done, counter) = if op.op == sys::GGML_OP_FLASH_ATTN_EXT {
+        (used.attention && attention::compute(op, params, &team), &N_ATTENTIONS)
+    } else {
+        (used.products && products::compute(op, params, &team), &N_PRODUCTS)
+    };
+    if is_done && index == 0 {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+    is_done
+}

@@ -1,0 +1,133 @@
+//! `GGML_OP_MUL_MAT` and `GGML_OP_MUL_MAT_ID` as slices.
+
+use llama_cpp_sys_2 as sys;
+
+use crate::kernels::products::{self, Choices, Experts, Format, Output, Rows, Weights};
+use crate::llama::kernels::tensor::{self, scratch, size_of, stride};
+use crate::llama::kernels::{ComputeParams, GgmlTeam, level};
+
+/// A product that ours computes, without the scratch.
+enum Product<'a> {
+    /// Every row meets the same weights.
+    Plain(Weights<'a>, Rows<'a>),
+    /// Each row meets the weights that were chosen for it.
+    ByExpert(Experts<'a>, Choices<'a>, Rows<'a>),
+}
+
+/// Bytes of scratch for `op`, where it is one that our products compute.
+pub(super) fn scratch_bytes(op: &sys::ggml_tensor, n_threads: usize) -> Option<usize> {
+    let needed = match read(op)? {
+        Product::Plain(Weights { format, n_in, n_out, .. }, Rows { n_rows, .. }) => {
+            products::scratch_bytes(level(), format, n_in, n_out, n_rows, n_threads)
+        }
+        Product::ByExpert(experts, Choices { n_tokens, n_used, .. }, _) => {
+            products::scratch_bytes_by_expert(level(), &experts, n_tokens * n_used, n_threads)
+        }
+    };
+    Some(tensor::HEADER + needed)
+}
+
+/// Computes `op`, where it is one of ours, with the other threads of `team`.
+pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &GgmlTeam) -> bool {
+    let Some(product) = read(op) else { return false };
+    let (_, scratch) = scratch(params);
+    // SAFETY: ggml gives an operation's result memory of its own, and it is contiguous.
+    let values = unsafe { tensor::result(op) };
+    let out = Output { values: &values, row_stride: size_of(op, 0) };
+    match product {
+        Product::Plain(weights, rows) => products::multiply(level(), &weights, &rows, &out, &scratch, team),
+        Product::ByExpert(experts, choices, rows) => {
+            products::multiply_by_expert(level(), &experts, &choices, &rows, &out, &scratch, team);
+        }
+    }
+    true
+}
+
+/// Whether our products multiply weights of this type.
+pub(super) fn covers(kind: sys::ggml_type, n_in: usize, n_out: usize) -> bool {
+    format(kind).is_some_and(|format| products::covers(level(), format, n_in, n_out))
+}
+
+/// What `op` says in slices, where it is a product of a model's weights that ours computes.
+fn read(op: &sys::ggml_tensor) -> Option<Product<'_>> {
+    let [weights, rows, choices] = tensor::sources(op);
+    let (weights, rows) = (weights?, rows?);
+    let format = format(weights.type_)?;
+    let [n_in, n_out, n_experts, n] = [0, 1, 2, 3].map(|i| size_of(weights, i));
+    if !products::covers(level(), format, n_in, n_out) {
+        return None;
+    }
+    let is_by_expert = op.op == sys::GGML_OP_MUL_MAT_ID;
+    let is_ours = stride(weights, 1) == format.row_bytes(n_in)
+        && n == 1
+        && (is_by_expert || n_experts == 1)
+        // A hint that the weights are a Hadamard matrix.
+        && op.op_params[1] == 0
+        && is_weight(weights)
+        && [rows, op].into_iter().all(|tensor| tensor.type_ == sys::GGML_TYPE_F32 && tensor::is_contiguous(tensor))
+        && size_of(rows, 0) == n_in
+        && size_of(op, 0) == n_out;
+    if !is_ours {
+        return None;
+    }
+    let n_bytes = (n_experts - 1) * stride(weights, 2) + n_out * stride(weights, 1);
+    let n_rows = [1, 2, 3].map(|i| size_of(rows, i)).iter().product();
+    // SAFETY: both tensors are alive, in memory that the CPU reads, and as large as they say; nobody writes them meanwhile.
+    let (bytes, values) = unsafe {
+        (std::slice::from_raw_parts(weights.data.cast(), n_bytes), std::slice::from_raw_parts(rows.data.cast(), n_rows * n_in))
+    };
+    let matrix = Weights { bytes, format, n_in, n_out, row_stride: stride(weights, 1) };
+    let rows = Rows { values, n_rows, row_stride: n_in };
+    if !is_by_expert {
+        return Some(Product::Plain(matrix, rows));
+    }
+    let choices = choices?;
+    let (n_used, n_tokens) = (size_of(choices, 0), size_of(choices, 1));
+    let are_numbers = choices.type_ == sys::GGML_TYPE_I32 && stride(choices, 0) == 4 && stride(choices, 1).is_multiple_of(4);
+    let are_flat = size_of(choices, 2) == 1 && size_of(choices, 3) == 1;
+    let of_each_token = n_rows.checked_div(n_tokens)?;
+    let fit = (of_each_token == 1 || of_each_token == n_used) && n_rows == of_each_token * n_tokens;
+    if !(are_numbers && are_flat && fit) {
+        return None;
+    }
+    let n_numbers = tensor::span(choices, [1, 2], [n_tokens, 1], 4 * n_used) / 4;
+    // SAFETY: as above; the choices are whole numbers of 32 bits.
+    let experts = unsafe { std::slice::from_raw_parts(choices.data.cast(), n_numbers) };
+    let choices = Choices { experts, n_tokens, n_used, stride: stride(choices, 1) / 4 };
+    Some(Product::ByExpert(Experts { weights: matrix, n_experts, expert_stride: stride(weights, 2) }, choices, rows))
+}
+
+/// Whether `tensor` holds a model's weights in the file's own layout, where the CPU reads them. Keys of a cache are no weights, and
+/// what llama.cpp has repacked is not in a host's buffer.
+fn is_weight(tensor: &sys::ggml_tensor) -> bool {
+    if tensor.buffer.is_null() || tensor.data.is_null() {
+        return false;
+    }
+    // SAFETY: a tensor's buffer is alive as long as the tensor.
+    unsafe {
+        sys::ggml_backend_buffer_is_host(tensor.buffer)
+            && sys::ggml_backend_buffer_get_usage(tensor.buffer) == sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS
+    }
+}
+
+fn format(kind: sys::ggml_type) -> Option<Format> {
+    Some(match kind {
+        sys::GGML_TYPE_Q8_0 => Format::Q8_0,
+        sys::GGML_TYPE_Q4_0 => Format::Q4_0,
+        sys::GGML_TYPE_Q4_1 => Format::Q4_1,
+        sys::GGML_TYPE_Q5_0 => Format::Q5_0,
+        sys::GGML_TYPE_Q5_1 => Format::Q5_1,
+        sys::GGML_TYPE_IQ4_NL => Format::Iq4Nl,
+        sys::GGML_TYPE_IQ4_XS => Format::Iq4Xs,
+        sys::GGML_TYPE_MXFP4 => Format::Mxfp4,
+        sys::GGML_TYPE_Q2_K => Format::Q2K,
+        sys::GGML_TYPE_Q3_K => Format::Q3K,
+        sys::GGML_TYPE_Q4_K => Format::Q4K,
+        sys::GGML_TYPE_Q5_K => Format::Q5K,
+        sys::GGML_TYPE_Q6_K => Format::Q6K,
+        sys::GGML_TYPE_F16 => Format::F16,
+        sys::GGML_TYPE_BF16 => Format::Bf16,
+        sys::GGML_TYPE_F32 => Format::F32,
+        _ => return None,
+    })
+}

@@ -1,0 +1,86 @@
+//! Whether our kernels are reached and compute what llama.cpp's own do: one small operation of each, with them and without.
+
+use llama_cpp_sys_2 as sys;
+
+use crate::config::Used;
+use crate::kernels::Level;
+use crate::llama::kernels::graph::Graph;
+use crate::llama::kernels::{Installed, calls};
+
+/// Most that an element may differ from llama.cpp's, as a part of the largest. llama.cpp sums V in f16.
+const TOLERANCE: f32 = 2e-2;
+
+/// Two kernels over some thousand numbers, in one thread: well below a millisecond.
+pub(super) fn run(level: Level) -> Installed {
+    let tried = [try_out(attend), try_out(multiply)];
+    let usable = Used { attention: tried[0].is_ok(), products: tried[1].is_ok() };
+    let reasons: Vec<String> = ["attention", "products"]
+        .into_iter()
+        .zip(tried)
+        .filter_map(|(name, tried)| Some(format!("{name}: {}", tried.err()?)))
+        .collect();
+    let why_not = (!reasons.is_empty()).then(|| reasons.join("; "));
+    Installed { usable, level, why_not }
+}
+
+/// Computes with llama.cpp's own kernels and with ours.
+fn try_out(compute: impl Fn(Used) -> Vec<f32>) -> Result<(), &'static str> {
+    let theirs = compute(Used::NONE);
+    let before = calls();
+    let ours = compute(Used::ALL);
+    if calls() == before {
+        return Err("llama.cpp does not ask for it");
+    }
+    let largest = theirs.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+    let is_close = |(a, b): (&f32, &f32)| (a - b).abs() <= TOLERANCE * largest;
+    if ours.iter().zip(&theirs).all(is_close) { Ok(()) } else { Err("it computes something else than llama.cpp") }
+}
+
+/// Numbers between -1 and 1 without a pattern.
+fn noise(n: usize, seed: u32) -> Vec<f32> {
+    let step = |state: &mut u32| {
+        *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        Some((*state >> 8) as f32 / 8_388_608.0 - 1.0)
+    };
+    std::iter::repeat_n((), n).scan(seed, |state, ()| step(state)).collect()
+}
+
+/// Eight rows of four heads over two heads of 96 cells, of which each row sees some.
+fn attend(used: Used) -> Vec<f32> {
+    const HEAD: usize = 64;
+    const N_CELLS: usize = 96;
+    const N_ROWS: usize = 8;
+    let mut graph = Graph::new();
+    let q = graph.tensor(sys::GGML_TYPE_F32, [HEAD, N_ROWS, 4, 1]);
+    let k = graph.tensor(sys::GGML_TYPE_F16, [HEAD, N_CELLS, 2, 1]);
+    let v = graph.tensor(sys::GGML_TYPE_F16, [HEAD, N_CELLS, 2, 1]);
+    let mask = graph.tensor(sys::GGML_TYPE_F16, [N_CELLS, N_ROWS, 1, 1]);
+    // SAFETY: the tensors belong to the graph, and their sizes fit.
+    let result = graph.operation(|context| unsafe {
+        sys::ggml_flash_attn_ext(context, q.as_ptr(), k.as_ptr(), v.as_ptr(), mask.as_ptr(), 0.125, 0.0, 0.0)
+    });
+    graph.allocate();
+    for (seed, (tensor, n)) in [(q, N_ROWS * 4), (k, N_CELLS * 2), (v, N_CELLS * 2)].into_iter().enumerate() {
+        graph.fill(tensor, &noise(n * HEAD, seed as u32));
+    }
+    let sees = |row: usize, cell: usize| cell < 32 || (cell % N_ROWS == row && cell < 80);
+    let hidden = |i: usize| if sees(i / N_CELLS, i % N_CELLS) { 0.0 } else { f32::NEG_INFINITY };
+    graph.fill(mask, &(0..N_ROWS * N_CELLS).map(hidden).collect::<Vec<_>>());
+    graph.compute(result, 1, used)
+}
+
+/// Four rows of 64 numbers times 48 of weights in 8 bits.
+fn multiply(used: Used) -> Vec<f32> {
+    const N_IN: usize = 64;
+    const N_OUT: usize = 48;
+    const N_ROWS: usize = 4;
+    let mut graph = Graph::new();
+    let weights = graph.tensor(sys::GGML_TYPE_Q8_0, [N_IN, N_OUT, 1, 1]);
+    let rows = graph.tensor(sys::GGML_TYPE_F32, [N_IN, N_ROWS, 1, 1]);
+    // SAFETY: the tensors belong to the graph, and their sizes fit.
+    let result = graph.operation(|context| unsafe { sys::ggml_mul_mat(context, weights.as_ptr(), rows.as_ptr()) });
+    graph.allocate();
+    graph.fill(weights, &noise(N_IN * N_OUT, 3));
+    graph.fill(rows, &noise(N_IN * N_ROWS, 4));
+    graph.compute(result, 1, used)
+}

@@ -1,0 +1,195 @@
+//! Our kernels under llama.cpp, against its own.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use llama_cpp_sys_2 as sys;
+
+use super::demo;
+use super::tiny::{Kind, tiny};
+use crate::config::{EngineConfig, FlashAttention, Used};
+use crate::engine::runner::{Runner, SequenceId};
+use crate::llama::batch::rows_of;
+use crate::llama::kernels::graph::{Graph, Tensor};
+use crate::llama::{LlamaRunner, kernels};
+use crate::request::Token;
+
+/// Where cargo keeps the sources of llama.cpp.
+fn llama_cpp() -> PathBuf {
+    let told = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--offline", "--locked"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    let told = String::from_utf8(told.stdout).expect("cargo writes UTF-8");
+    let paths = told.split("\"manifest_path\":\"").skip(1).filter_map(|rest| rest.split('"').next());
+    let manifest = paths.map(Path::new).find(|path| path.to_string_lossy().contains("/llama-cpp-sys-2-"));
+    manifest.and_then(Path::parent).expect("llama.cpp's crate is a dependency").join("llama.cpp")
+}
+
+#[test]
+fn what_is_mirrored_of_private_headers_is_what_they_say() {
+    let (sources, ours) = (llama_cpp(), Path::new(env!("CARGO_MANIFEST_DIR")).join("rust/llama/kernels"));
+    let compiler = env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    let folders = ["ggml/src", "ggml/include", "include", "src"].map(|folder| sources.join(folder));
+    let mut command = Command::new(compiler);
+    command.args(["-std=c++17", "-fsyntax-only", "-fno-access-control", "-Wno-invalid-offsetof"]);
+    for folder in folders.iter().chain([&ours]) {
+        command.arg("-I").arg(folder);
+    }
+    let told = command.arg(ours.join("mirror_check.cpp")).output().expect("there is a compiler");
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+}
+
+#[test]
+fn kernels_pass_their_trial_where_the_processor_has_the_instructions() {
+    let installed = kernels::install();
+    let has_instructions = installed.level != crate::kernels::Level::Portable;
+    assert_eq!(installed.usable == Used::ALL, has_instructions, "{:?}", installed.why_not);
+}
+
+/// Numbers between -1 and 1 without a pattern.
+struct Noise(u64);
+
+impl Noise {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+
+    fn number(&mut self) -> f32 {
+        self.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    fn numbers(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.number()).collect()
+    }
+}
+
+/// Holds each of our numbers to theirs: at most `relative` of it apart, and as much of a thousandth of the largest.
+#[track_caller]
+fn assert_close(ours: &[f32], theirs: &[f32], relative: f32, what: &str) {
+    assert_eq!(ours.len(), theirs.len());
+    let largest = theirs.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+    for (i, (a, b)) in ours.iter().zip(theirs).enumerate() {
+        let bound = relative * (b.abs() + largest / 100.0);
+        assert!((a - b).abs() <= bound, "{what}: number {i} is {a}, and llama.cpp's {b}");
+    }
+}
+
+/// Computes with ours and with llama.cpp's own, and holds one to the other.
+#[track_caller]
+fn compare(graph: &Graph, result: Tensor, n_threads: u32, relative: f32, what: &str) {
+    let theirs = graph.compute(result, n_threads, Used::NONE);
+    let before = kernels::calls();
+    let ours = graph.compute(result, n_threads, Used::ALL);
+    assert_ne!(kernels::calls(), before, "{what} is computed by ours");
+    assert_close(&ours, &theirs, relative, what);
+}
+
+#[test]
+fn products_of_every_covered_format_are_those_of_llama_cpp() {
+    let kinds = [
+        ("Q8_0", sys::GGML_TYPE_Q8_0),
+        ("Q4_0", sys::GGML_TYPE_Q4_0),
+        ("Q5_0", sys::GGML_TYPE_Q5_0),
+        ("IQ4_NL", sys::GGML_TYPE_IQ4_NL),
+        ("Q4_K", sys::GGML_TYPE_Q4_K),
+        ("Q5_K", sys::GGML_TYPE_Q5_K),
+        ("Q6_K", sys::GGML_TYPE_Q6_K),
+        ("F16", sys::GGML_TYPE_F16),
+        ("BF16", sys::GGML_TYPE_BF16),
+    ];
+    let mut noise = Noise(1);
+    for (name, kind) in kinds {
+        for (n_in, n_out, n_rows) in [(256, 16, 1), (512, 40, 2), (1024, 100, 5), (256, 33, 8), (768, 64, 70)] {
+            let mut graph = Graph::new();
+            let weights = graph.tensor(kind, [n_in, n_out, 1, 1]);
+            let rows = graph.tensor(sys::GGML_TYPE_F32, [n_in, n_rows, 1, 1]);
+            // SAFETY: the tensors belong to the graph, and their sizes fit.
+            let result = graph.operation(|context| unsafe { sys::ggml_mul_mat(context, weights.as_ptr(), rows.as_ptr()) });
+            graph.allocate();
+            graph.fill(weights, &noise.numbers(n_in * n_out));
+            graph.fill(rows, &noise.numbers(n_in * n_rows));
+            compare(&graph, result, 1 + n_rows as u32 % 3, 1e-3, &format!("{name}, {n_in} × {n_out}, {n_rows} rows"));
+        }
+    }
+}
+
+#[test]
+fn attention_over_every_covered_format_is_that_of_llama_cpp() {
+    // llama.cpp sums V in f16 where it is of f16, and rounds Q where K is of 16 bits or fewer.
+    let kinds = [
+        ("F32", sys::GGML_TYPE_F32, 1e-3),
+        ("F16", sys::GGML_TYPE_F16, 5e-2),
+        ("BF16", sys::GGML_TYPE_BF16, 5e-2),
+        ("Q8_0", sys::GGML_TYPE_Q8_0, 5e-2),
+    ];
+    let mut noise = Noise(2);
+    for (name, kind, relative) in kinds {
+        // Rows, cells, heads, heads of a cell, sizes of a key's and a value's head.
+        for [n_rows, n_cells, n_heads, n_kv_heads, key, value] in
+            [[1, 256, 4, 4, 64, 64], [8, 512, 8, 2, 64, 64], [3, 1024, 6, 1, 128, 64], [70, 768, 4, 2, 32, 32]]
+        {
+            for (softcap, max_bias) in [(0.0, 0.0), (30.0, 0.0), (0.0, 8.0)] {
+                let mut graph = Graph::new();
+                let q = graph.tensor(sys::GGML_TYPE_F32, [key, n_rows, n_heads, 1]);
+                let k = graph.tensor(kind, [key, n_cells, n_kv_heads, 1]);
+                let v = graph.tensor(kind, [value, n_cells, n_kv_heads, 1]);
+                let mask = graph.tensor(sys::GGML_TYPE_F16, [n_cells, n_rows, 1, 1]);
+                let sinks = graph.tensor(sys::GGML_TYPE_F32, [n_heads, 1, 1, 1]);
+                let has_sinks = softcap == 0.0 && max_bias == 0.0 && n_rows == 8;
+                let scale = 1.0 / (key as f32).sqrt();
+                // SAFETY: the tensors belong to the graph, and their sizes fit.
+                let result = graph.operation(|context| unsafe {
+                    let [q, k, v, mask] = [q, k, v, mask].map(Tensor::as_ptr);
+                    let result = sys::ggml_flash_attn_ext(context, q, k, v, mask, scale, max_bias, softcap);
+                    if has_sinks {
+                        sys::ggml_flash_attn_ext_add_sinks(result, sinks.as_ptr());
+                    }
+                    result
+                });
+                graph.allocate();
+                for (tensor, n) in [(q, key * n_rows * n_heads), (k, key * n_cells * n_kv_heads)] {
+                    graph.fill(tensor, &noise.numbers(n).iter().map(|x| 3.0 * x).collect::<Vec<_>>());
+                }
+                graph.fill(v, &noise.numbers(value * n_cells * n_kv_heads));
+                graph.fill(sinks, &noise.numbers(n_heads));
+                // Each row sees the cells of one of three sequences, up to a place of its own.
+                let sees = |row: usize, cell: usize| cell % 3 == row % 3 && cell < n_cells - 2 * (n_rows - row);
+                let value_at = |row: usize, cell: usize| match (sees(row, cell), max_bias > 0.0) {
+                    (false, _) => f32::NEG_INFINITY,
+                    (true, false) => 0.0,
+                    (true, true) => -((n_cells - cell) as f32) / 64.0,
+                };
+                let values = (0..n_rows * n_cells).map(|i| value_at(i / n_cells, i % n_cells));
+                graph.fill(mask, &values.collect::<Vec<_>>());
+                let what = format!("{name}, {n_rows} rows, {n_cells} cells, heads {n_heads}/{n_kv_heads} of {key}/{value}");
+                compare(&graph, result, 1 + n_rows as u32 % 3, relative, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_kind_of_memory_computes_with_ours_what_it_computes_with_llama_cpps() {
+    let models = [demo(), tiny(Kind::Window), tiny(Kind::Hybrid), tiny(Kind::Recurrent)];
+    for model in models {
+        let logits = |used| {
+            let config = EngineConfig { used, flash_attention: FlashAttention::On, n_threads: Some(2), ..EngineConfig::default() };
+            let facts = model.facts(config.type_k, config.type_v);
+            let limits = config.settle(&facts, 1 << 30, 1 << 30).expect("the configuration is valid");
+            let mut runner = LlamaRunner::new(Arc::clone(&model), &config, &limits).expect("the model runs");
+            let tokens: Vec<Token> = (0..90).map(|i| 5 + i * 7 % 200).collect();
+            runner.decode(&rows_of(SequenceId(0), 0, &tokens[..60])).expect("the plan is valid");
+            runner.decode(&rows_of(SequenceId(0), 60, &tokens[60..])).expect("the plan is valid");
+            runner.logits(29).to_vec()
+        };
+        let (ours, theirs) = (logits(Used::ALL), logits(Used::NONE));
+        let largest = theirs.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let apart = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart <= 0.02 * largest, "{}: logits up to {largest} are {apart} apart", model.architecture());
+    }
+}

@@ -1,0 +1,156 @@
+//! What a row computes depends on its own text alone: bit by bit, whoever else is in the batch and wherever its cells are.
+
+use std::sync::Arc;
+
+use super::demo;
+use super::runner::{prompt, try_start};
+use crate::config::{EngineConfig, FlashAttention, KvType, Used};
+use crate::engine::runner::{Plan, Row, Runner, SequenceId};
+use crate::llama::{LlamaRunner, kernels, start};
+use crate::request::{Event, Prompt, Request, Token};
+
+/// A runner whose attention and products are ours.
+fn ours(change: impl FnOnce(&mut EngineConfig)) -> LlamaRunner {
+    let (runner, _) = try_start(|config| {
+        (config.used, config.flash_attention) = (Used::ALL, FlashAttention::On);
+        (config.n_slots, config.n_ctx) = (Some(8), Some(4096));
+        change(config);
+    })
+    .expect("the demo model runs");
+    runner
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Computes `tokens` from `position` on, `n` rows in each decode, and returns the bits of the last row of logits.
+fn compute(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token], n: usize) -> Vec<u32> {
+    let mut last = Vec::new();
+    for (i, chunk) in tokens.chunks(n).enumerate() {
+        let rows = crate::llama::batch::rows_of(SequenceId(id), position + (i * n) as u32, chunk);
+        runner.decode(&rows).expect("the plan is valid");
+        last = bits(runner.logits(chunk.len() - 1));
+    }
+    last
+}
+
+#[test]
+fn a_prompt_computed_in_pieces_of_any_size_gives_the_same_logits() {
+    for type_kv in [KvType::F16, KvType::Q8_0] {
+        let mut runner = ours(|config| (config.type_k, config.type_v) = (type_kv, type_kv));
+        let tokens = prompt(600);
+        let whole = compute(&mut runner, 0, 0, &tokens, 512);
+        for (id, n) in [(1, 300), (2, 97), (3, 16), (4, 1)] {
+            assert_eq!(compute(&mut runner, id, 0, &tokens, n), whole, "{n} rows in a decode, {type_kv:?}");
+        }
+    }
+}
+
+#[test]
+fn a_row_among_strangers_gives_the_same_logits_as_alone() {
+    let tokens = prompt(300);
+    for n_threads in [1, 2] {
+        let mut alone = ours(|config| config.n_threads = Some(n_threads));
+        let expected = compute(&mut alone, 0, 0, &tokens, 64);
+        // Its cells lie between those of three others, of which two share its beginning.
+        let mut runner = ours(|config| config.n_threads = Some(3 - n_threads));
+        compute(&mut runner, 0, 0, &tokens[..100], 100);
+        runner.fork(SequenceId(0), SequenceId(1), 100);
+        runner.fork(SequenceId(0), SequenceId(2), 60);
+        compute(&mut runner, 3, 0, &tokens[50..90], 7);
+        let mut place: [usize; 4] = [100, 100, 60, 0];
+        let mut logits = Vec::new();
+        while place[0] < tokens.len() {
+            let mut rows = Vec::new();
+            for (id, at) in place.iter_mut().enumerate() {
+                let n = if id == 0 { 1 + *at % 3 } else { 1 };
+                for _ in 0..n.min(tokens.len() - *at) {
+                    // The others draw other tokens.
+                    let token = if id == 0 { tokens[*at] } else { tokens[(*at * 7 + id) % tokens.len()] };
+                    let position = *at as u32 + if id == 3 { 40 } else { 0 };
+                    rows.push(Row { sequence: SequenceId(id as u16), token, position, wants_logits: false });
+                    *at += 1;
+                }
+            }
+            let last = rows.iter().rposition(|row| row.sequence == SequenceId(0)).expect("it is in every decode");
+            rows[last].wants_logits = true;
+            runner.decode(&Plan { rows }).expect("the plan is valid");
+            logits = bits(runner.logits(last));
+        }
+        assert_eq!(logits, expected, "{n_threads} threads alone");
+    }
+}
+
+#[test]
+fn saved_and_restored_cells_give_the_same_logits() {
+    let mut runner = ours(|_| ());
+    let tokens = prompt(400);
+    let expected = compute(&mut runner, 0, 0, &tokens, 400);
+    compute(&mut runner, 1, 0, &tokens[..350], 350);
+    let pieces = [0..120, 120..350].map(|range| runner.save(SequenceId(1), range).expect("cells can be saved"));
+    // The place that they come back to is full of holes.
+    runner.drop_sequence(SequenceId(0));
+    runner.drop_sequence(SequenceId(1));
+    for i in 0..40 {
+        compute(&mut runner, 2 + i % 2, u32::from(i / 2), &tokens[usize::from(i)..][..1], 1);
+    }
+    runner.drop_sequence(SequenceId(2));
+    runner.restore(SequenceId(4), &pieces[0], 0..120).expect("cells can be restored");
+    runner.restore(SequenceId(4), &pieces[1], 120..350).expect("cells can be restored");
+    assert_eq!(compute(&mut runner, 4, 350, &tokens[350..], 50), expected);
+}
+
+/// What a request draws, and the bits of the log-probabilities that it was told.
+fn drawn(engine: &crate::engine::Engine, request: Request) -> Vec<(Token, Vec<u32>)> {
+    let mut drawn = Vec::new();
+    for event in engine.submit(request, None).expect("the request is valid") {
+        if let Event::Token(token) = event.expect("nothing fails") {
+            let told = token.logprobs.expect("they were asked for");
+            let likely = told.top.iter().map(|likely| likely.logprob.to_bits());
+            drawn.push((token.token, [told.chosen.logprob.to_bits()].into_iter().chain(likely).collect()));
+        }
+    }
+    drawn
+}
+
+/// Request `i`: one of five beginnings, an end of its own, its own seed.
+fn request(i: u32) -> Request {
+    let story = prompt(700);
+    let start = 100 * (i as usize % 5);
+    let n = 20 + (i as usize * 37) % 180;
+    let mut tokens = story[start..start + n].to_vec();
+    tokens.extend_from_slice(&story[(i as usize * 13) % 400..][..3 + i as usize % 20]);
+    let mut request = Request { max_tokens: Some(6 + i % 11), ..Request::new(Prompt::from_tokens(tokens), i) };
+    request.sampling.n_probs = 3;
+    request.sampling.temperature = 1.0;
+    request
+}
+
+#[test]
+fn a_seeded_request_gives_the_same_text_alone_and_under_load() {
+    const N_REQUESTS: u32 = 200;
+    if kernels::install().usable != Used::ALL {
+        return;
+    }
+    let config = |n_threads| EngineConfig { n_threads: Some(n_threads), ..EngineConfig::default() };
+    let alone = start(&demo(), &EngineConfig { n_slots: Some(1), ..config(1) }).expect("the demo model runs");
+    let expected: Vec<_> = (0..N_REQUESTS).map(|i| drawn(&alone, request(i))).collect();
+    // A pool that holds few of them at once, so that branches are preempted, spilled, restored and moved.
+    let crowded = EngineConfig { n_slots: Some(6), n_ctx: Some(1024), ..config(2) };
+    let engine = Arc::new(start(&demo(), &crowded).expect("the demo model runs"));
+    let next = std::sync::atomic::AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..9 {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    // In another order than alone.
+                    let i = (i < N_REQUESTS).then(|| (i * 77 + 5) % N_REQUESTS);
+                    let Some(i) = i else { return };
+                    assert_eq!(drawn(&engine, request(i)), expected[i as usize], "request {i}");
+                }
+            });
+        }
+    });
+}
