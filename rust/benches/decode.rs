@@ -109,7 +109,11 @@ fn bench(options: &Options, own: &Own) -> Result<(), String> {
         return Ok(());
     }
     let candidates = models::every(&options.name)?;
-    let has_kernels = own.kernels == Kernels::Weft && Kernels::install();
+    let installed = match own.kernels {
+        Kernels::Weft => Kernels::install(),
+        Kernels::LlamaCpp => Err("not asked for".to_owned()),
+    };
+    let has_kernels = installed.is_ok();
     let threads = Threads { n: options.n_threads.unwrap_or_else(machine::n_cores), origin: own.origin };
     println!("decoding: bare llama_decode loops and the engine, in one run");
     machine::describe(options.n_threads);
@@ -118,7 +122,7 @@ fn bench(options: &Options, own: &Own) -> Result<(), String> {
         Origin::Started => "kept by the engine, started for each decode by the bare loops",
     };
     println!("                  {origin}");
-    println!("  kernels of ours {}", if has_kernels { "measured" } else { "not measured" });
+    println!("  kernels of ours {}", installed.unwrap_or_else(|why_not| format!("none: {why_not}")));
     let machine = Machine::measure(threads.n);
     println!("  limits          {}", machine.line());
     for candidate in candidates {

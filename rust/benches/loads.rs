@@ -62,9 +62,10 @@ fn main() -> ExitCode {
 fn bench(options: &Options, only: Option<usize>, wants_http: bool) -> Result<(), String> {
     let started = Instant::now();
     let candidates = models::chosen(&options.name)?;
-    Kernels::install();
+    let installed = Kernels::install();
     println!("loads: Weft against bare loops that do what llama-server does, in one run");
     machine::describe(options.n_threads);
+    println!("  kernels of ours {}", installed.unwrap_or_else(|why_not| format!("none: {why_not}")));
     let has_http = wants_http && server::http::is_built();
     if wants_http && !has_http {
         println!("  no HTTP         `python -m weft` does not start; `make extension` builds it");
