@@ -22,7 +22,7 @@ const MIN_STEPS: usize = 2;
 const LONG_STEP: Duration = Duration::from_millis(700);
 
 /// Aimed-at time of one side's steps in one round.
-const SIDE: Duration = Duration::from_millis(150);
+const SIDE: Duration = Duration::from_millis(120);
 
 /// The part of the free memory that the cells of all sides may take.
 const MEMORY_SHARE: u64 = 2;
@@ -135,12 +135,17 @@ fn time_row(pair: &Pair<'_>, sides: &[Side], shape: Shape, effort: &Effort) -> R
     let n_steps = ((SIDE.as_secs_f64() / fastest) as usize).clamp(MIN_STEPS, MAX_STEPS.min(n_fit));
     let are_in: Vec<bool> = runners.iter().map(|runner| !matches!(runner, Runner::GivenUp)).collect();
     times.take(effort, &are_in, |side| {
-        let took = match &mut runners[side] {
-            Runner::Bare(context) => context.time_steps(&pair.tokens, shape, n_steps)?,
-            Runner::Engine(engine) => engine.time_steps(n_steps, Sampling::Default)?,
-            Runner::GivenUp => return Err("a side was timed that had been given up".to_owned()),
-        };
-        Ok(took.as_secs_f64() / n_steps as f64)
+        let (mut took, mut n_timed, started) = (Duration::ZERO, 0, Instant::now());
+        // Where steps are short, as many as there is room for are few.
+        while n_timed == 0 || started.elapsed() < SIDE {
+            took += match &mut runners[side] {
+                Runner::Bare(context) => context.time_steps(&pair.tokens, shape, n_steps)?,
+                Runner::Engine(engine) => engine.time_steps(n_steps, Sampling::Default)?,
+                Runner::GivenUp => return Err("a side was timed that had been given up".to_owned()),
+            };
+            n_timed += n_steps;
+        }
+        Ok(took.as_secs_f64() / n_timed as f64)
     })?;
     Ok((times, n_steps))
 }

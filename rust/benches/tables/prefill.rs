@@ -68,7 +68,7 @@ pub(crate) fn measure(pair: &Pair<'_>, sides: &[Side], extent: &Extent) -> Resul
                 Ok(took.as_secs_f64())
             })?;
             for (side, is_in) in are_in.iter_mut().enumerate() {
-                *is_in &= !times.is_far_behind(side, times.median(side));
+                *is_in = *is_in && !times.is_far_behind(side, times.median(side));
             }
             let bound = pair.work.prefill(pair.machine, n_tokens, N_ROWS);
             let beside = if n_idle == 0 { String::new() } else { format!(", {}k idle", n_idle / 1_000) };
