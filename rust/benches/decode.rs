@@ -37,15 +37,15 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use support::bare::{Origin, Threads};
-use support::kernels::Kernels;
 use support::models::{self, Candidate};
 use support::options::{self, Help, Options};
 use support::pair::Pair;
 use support::peaks::Machine;
 use support::shape::Shape;
-use support::{machine, synthetic};
+use support::{kernels, machine, synthetic};
 use tables::aims::{self, Kind};
 use tables::{grid, overhead, prefill};
+use weft::config::{Kernels, Used};
 
 const HELP: Help = Help {
     bench: "decode",
@@ -109,11 +109,10 @@ fn bench(options: &Options, own: &Own) -> Result<(), String> {
         return Ok(());
     }
     let candidates = models::every(&options.name)?;
-    let installed = match own.kernels {
-        Kernels::Weft => Kernels::install(),
-        Kernels::LlamaCpp => Err("not asked for".to_owned()),
+    let (usable, kernels) = match own.kernels {
+        Kernels::LlamaCpp => (Used::NONE, "not asked for".to_owned()),
+        Kernels::Auto | Kernels::Weft => kernels::install(),
     };
-    let has_kernels = installed.is_ok();
     let threads = Threads { n: options.n_threads.unwrap_or_else(machine::n_cores), origin: own.origin };
     println!("decoding: bare llama_decode loops and the engine, in one run");
     machine::describe(options.n_threads);
@@ -122,14 +121,14 @@ fn bench(options: &Options, own: &Own) -> Result<(), String> {
         Origin::Started => "kept by the engine, started for each decode by the bare loops",
     };
     println!("                  {origin}");
-    println!("  kernels of ours {}", installed.unwrap_or_else(|why_not| format!("none: {why_not}")));
+    println!("  kernels of ours {kernels}");
     let machine = Machine::measure(threads.n);
     println!("  limits          {}", machine.line());
     for candidate in candidates {
         if options.is_quick && options.name.is_empty() && is_for_products(&candidate) {
             continue;
         }
-        bench_model(&candidate, (options, own), (threads, has_kernels), &machine)?;
+        bench_model(&candidate, (options, own), (threads, usable), &machine)?;
     }
     println!(
         "\n×: how many times as fast as the best of llama.cpp's columns, median of the rounds; share: of the limit, which is the"
@@ -142,7 +141,7 @@ fn bench(options: &Options, own: &Own) -> Result<(), String> {
 fn bench_model(
     candidate: &Candidate,
     (options, own): (&Options, &Own),
-    (threads, has_kernels): (Threads, bool),
+    (threads, usable): (Threads, Used),
     machine: &Machine,
 ) -> Result<(), String> {
     let pair = Pair::load(&candidate.path, options, threads, machine)?;
@@ -155,7 +154,7 @@ fn bench_model(
         (false, true) => (&grid::PRODUCTS, &prefill::PRODUCTS, &overhead::QUICK),
         (false, false) => (&grid::FULL, &prefill::FULL, &overhead::FULL),
     };
-    let sides = pair.sides(has_kernels);
+    let sides = pair.sides(usable);
     let mut figures = Vec::new();
     if wants("grid") {
         let is_wanted = |shape: &Shape| own.n_sequences.is_none_or(|n| n == shape.n_sequences);
@@ -168,7 +167,7 @@ fn bench_model(
         aims::print(Kind::of(&candidate.name), &figures);
     }
     if wants("overhead") && !is_for_products {
-        overhead::measure(&pair, if has_kernels { Kernels::Weft } else { Kernels::LlamaCpp }, beyond)?;
+        overhead::measure(&pair, beyond)?;
     }
     Ok(())
 }

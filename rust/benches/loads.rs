@@ -28,10 +28,9 @@ use server::load::{Arrival, Figure, Load, Trace};
 use server::slots::{self, ALL_FLAGS};
 use support::bare::{Origin, Threads};
 use support::bare_model::{BareModel, Weights};
-use support::kernels::Kernels;
 use support::models::{self, Candidate};
 use support::options::{self, Help, Options};
-use support::{machine, synthetic};
+use support::{kernels, machine, synthetic};
 use weft::llama::Model;
 
 const HELP: Help = Help {
@@ -62,10 +61,10 @@ fn main() -> ExitCode {
 fn bench(options: &Options, only: Option<usize>, wants_http: bool) -> Result<(), String> {
     let started = Instant::now();
     let candidates = models::chosen(&options.name)?;
-    let installed = Kernels::install();
+    let (_, kernels) = kernels::install();
     println!("loads: Weft against bare loops that do what llama-server does, in one run");
     machine::describe(options.n_threads);
-    println!("  kernels of ours {}", installed.unwrap_or_else(|why_not| format!("none: {why_not}")));
+    println!("  kernels of ours {kernels}");
     let has_http = wants_http && server::http::is_built();
     if wants_http && !has_http {
         println!("  no HTTP         `python -m weft` does not start; `make extension` builds it");
@@ -162,23 +161,26 @@ impl<'a> Sides<'a> {
         })
     }
 
-    /// Prints a line for each figure of the load.
-    fn measure(&mut self, number: usize, load: &Load) -> Result<(), String> {
-        Kernels::LlamaCpp.choose();
-        let engine = server::engine::run(&self.model, self.options, load)?;
-        let http = self.has_http.then(|| server::http::run(self.path, self.options, load)).transpose()?;
-        let (mut default, mut best): (Option<Vec<Trace>>, Option<(Vec<Trace>, &str)>) = (None, None);
-        let (mut best_s, mut limit_s) = (f64::INFINITY, f64::INFINITY);
+    /// What llama-server's loop does at its default, and with the flags that end the load first.
+    fn run_llama_server(&self, load: &Load) -> Result<[(Vec<Trace>, &'static str); 2], String> {
+        let mut ended: Vec<(Vec<Trace>, &str)> = Vec::new();
+        let mut best_s = f64::INFINITY;
         for (flags, name) in ALL_FLAGS {
-            let Some(traces) = slots::run((&self.bare, self.threads), flags, load, limit_s)? else { continue };
-            default.get_or_insert_with(|| traces.clone());
-            let seconds = Figure::WallTime.of(load, &traces);
-            if seconds < best_s {
-                (best_s, limit_s) = (seconds, seconds);
-                best = Some((traces, name));
+            if let Some(traces) = slots::run((&self.bare, self.threads), flags, load, best_s)? {
+                best_s = best_s.min(Figure::WallTime.of(load, &traces));
+                ended.push((traces, name));
             }
         }
-        let (default, (best, flags)) = default.zip(best).ok_or("the default of llama-server did not end")?;
+        let best = ended.iter().min_by(|(a, _), (b, _)| Figure::WallTime.of(load, a).total_cmp(&Figure::WallTime.of(load, b)));
+        let best = best.ok_or("the default of llama-server did not end")?.clone();
+        Ok([ended.swap_remove(0), best])
+    }
+
+    /// Prints a line for each figure of the load.
+    fn measure(&mut self, number: usize, load: &Load) -> Result<(), String> {
+        let engine = server::engine::run(&self.model, self.options, load)?;
+        let http = self.has_http.then(|| server::http::run(self.path, self.options, load)).transpose()?;
+        let [(default, _), (best, flags)] = self.run_llama_server(load)?;
         for figure in load.figures {
             let [default, best, engine] = [&default, &best, &engine].map(|traces| figure.of(load, traces));
             let show = |ours: f64| format!("{ours:>10.2} {:>6.2} {:>6.2}", ours / default, ours / best);

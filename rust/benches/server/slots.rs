@@ -9,7 +9,6 @@ use std::time::Instant;
 use super::load::{Load, Trace};
 use crate::support::bare::{BareContext, Cells, DEFAULT_ROWS, Flash, Row, Setup, Threads};
 use crate::support::bare_model::BareModel;
-use crate::support::kernels::Kernels;
 
 /// llama-server's `--batch-size`.
 const N_BATCH: usize = 2_048;
@@ -62,7 +61,6 @@ pub(crate) fn run(
     };
     let setup = Setup {
         cells: flags.cells,
-        kernels: Kernels::LlamaCpp,
         n_rows: DEFAULT_ROWS,
         n_batch: u32::try_from(N_BATCH).unwrap_or(DEFAULT_ROWS),
         ..Setup::unified(flags.flash, n_slots, n_cells)

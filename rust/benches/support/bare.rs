@@ -10,10 +10,10 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use llama_cpp_sys_2 as sys;
-use weft::config::Limits;
+use weft::config::{Limits, Used};
 
 use super::bare_model::BareModel;
-use super::kernels::Kernels;
+use super::kernels;
 use super::shape::Shape;
 use super::stretch::Stretch;
 
@@ -46,7 +46,8 @@ pub(crate) enum Cells {
 pub(crate) struct Setup {
     pub(crate) flash: Flash,
     pub(crate) cells: Cells,
-    pub(crate) kernels: Kernels,
+    /// Which of our kernels compute.
+    pub(crate) used: Used,
     /// Of all sequences together.
     pub(crate) n_cells: u32,
     pub(crate) n_sequences: u32,
@@ -65,7 +66,7 @@ impl Setup {
         Self {
             flash,
             cells: Cells::Unified,
-            kernels: Kernels::LlamaCpp,
+            used: Used::NONE,
             n_cells: count(n_cells.next_multiple_of(256)),
             n_sequences: count(n_sequences),
             n_rows: DEFAULT_ROWS,
@@ -74,17 +75,9 @@ impl Setup {
     }
 
     /// As an engine of these limits has it.
-    pub(crate) fn of(limits: &Limits, flash: Flash, kernels: Kernels) -> Self {
+    pub(crate) fn of(limits: &Limits, flash: Flash, used: Used) -> Self {
         let &Limits { n_ctx, n_seq_max, n_ubatch, .. } = limits;
-        Self {
-            flash,
-            cells: Cells::Unified,
-            kernels,
-            n_cells: n_ctx,
-            n_sequences: n_seq_max,
-            n_rows: n_ubatch,
-            n_batch: n_ubatch,
-        }
+        Self { flash, cells: Cells::Unified, used, n_cells: n_ctx, n_sequences: n_seq_max, n_rows: n_ubatch, n_batch: n_ubatch }
     }
 
     /// How many streams the cells lie in.
@@ -128,7 +121,7 @@ impl<'a> BareContext<'a> {
     /// # Errors
     /// A message, when llama.cpp cannot make it, for want of memory as a rule.
     pub(crate) fn new(model: &'a BareModel, setup: &Setup, threads: Threads) -> Result<Self, String> {
-        setup.kernels.choose();
+        kernels::choose(setup.used);
         let n_threads = threads.n.cast_signed();
         // SAFETY: returns a plain struct.
         let mut params = unsafe { sys::llama_context_default_params() };
@@ -264,7 +257,7 @@ impl<'a> BareContext<'a> {
     pub(crate) fn decode_rows(&mut self, rows: impl IntoIterator<Item = Row>) -> Result<(), String> {
         self.rows.clear();
         rows.into_iter().for_each(|row| self.rows.push(row));
-        self.setup.kernels.choose();
+        kernels::choose(self.setup.used);
         // SAFETY: the batch points into `rows`, whose arrays are equally long and outlive the call; every id is below `n_seq_max`,
         // and the rows are at most `n_batch`.
         let code = unsafe { sys::llama_decode(self.context, self.rows.as_batch()) };

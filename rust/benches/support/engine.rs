@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft::config::{CacheRam, EngineConfig, FlashAttention};
+use weft::config::{CacheRam, EngineConfig, FlashAttention, Used};
 use weft::engine::{Completions, Engine, Ready};
 use weft::llama::{Model, Settled};
 use weft::request::{Event, FinishReason, Finished, Prompt, Request, SamplingParams, SavedPrefix, Task, Token};
@@ -136,6 +136,11 @@ impl EngineSide {
             last = Some(Duration::from_secs_f64(end.usage.prompt_ms / 1e3));
         }
         last.ok_or_else(|| "nothing was computed".to_owned())
+    }
+
+    /// Which of our kernels it uses.
+    pub(crate) fn used(&self) -> Used {
+        self.config.used
     }
 
     fn start(&self) -> Result<Engine, String> {

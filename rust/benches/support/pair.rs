@@ -5,13 +5,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weft::config::{CacheRam, EngineConfig, FlashAttention};
+use weft::config::{CacheRam, EngineConfig, FlashAttention, Used};
 use weft::llama::{Model, Settled};
 
 use super::bare::{BareContext, Cells, DEFAULT_ROWS, Flash, Setup, Threads};
 use super::bare_model::{self, BareModel, Weights};
 use super::engine::{self, EngineSide};
-use super::kernels::Kernels;
 use super::models;
 use super::options::Options;
 use super::peaks::Machine;
@@ -93,9 +92,12 @@ impl<'a> Pair<'a> {
     }
 
     /// All that can be measured of this model here: llama.cpp's own, then ours.
-    pub(crate) fn sides(&self, has_kernels: bool) -> Vec<Side> {
+    pub(crate) fn sides(&self, usable: Used) -> Vec<Side> {
         let repacked = self.repacked.iter().flat_map(|_| Bare::of_llama_cpp(Weights::Repacked));
-        let bare = Bare::of_llama_cpp(Weights::AsStored).into_iter().chain(repacked).chain(has_kernels.then_some(Bare::OURS));
+        let bare = Bare::of_llama_cpp(Weights::AsStored)
+            .into_iter()
+            .chain(repacked)
+            .chain((usable != Used::NONE).then(|| Bare::of_ours(usable)));
         bare.map(Side::Bare).chain([Side::Engine]).collect()
     }
 
@@ -150,14 +152,14 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// A message, when llama.cpp fails.
     pub(crate) fn bare_side(&self, bare: Bare, shape: Shape, n_more: usize, n_rows: usize) -> Result<BareContext<'_>, String> {
-        let Bare { weights, flash, cells, kernels } = bare;
+        let Bare { weights, flash, cells, used } = bare;
         let (n_sequences, n_cells) = match cells {
             // What is idle belongs to one more.
             Cells::Unified => (shape.n_sequences + 1, shape.n_cells() + shape.n_idle + shape.n_sequences * n_more),
             Cells::PerSequence => (shape.n_sequences, shape.n_sequences * (shape.n_tokens + n_more).next_multiple_of(256)),
         };
         let n_rows = u32::try_from(n_rows).unwrap_or(DEFAULT_ROWS).min(DEFAULT_ROWS);
-        let setup = Setup { cells, kernels, n_rows, n_batch: n_rows, ..Setup::unified(flash, n_sequences, n_cells) };
+        let setup = Setup { cells, used, n_rows, n_batch: n_rows, ..Setup::unified(flash, n_sequences, n_cells) };
         let model = match weights {
             Weights::AsStored => &self.bare,
             Weights::Repacked => self.repacked.as_ref().unwrap_or(&self.bare),
@@ -171,9 +173,9 @@ impl<'a> Pair<'a> {
     ///
     /// # Errors
     /// A message, when llama.cpp fails.
-    pub(crate) fn as_the_engine(&self, engine: &EngineSide, kernels: Kernels) -> Result<BareContext<'_>, String> {
+    pub(crate) fn as_the_engine(&self, engine: &EngineSide) -> Result<BareContext<'_>, String> {
         let flash = engine::flash(&engine.settled);
-        let setup = Setup::of(&engine.settled.limits, flash, kernels);
+        let setup = Setup::of(&engine.settled.limits, flash, engine.used());
         let mut context = BareContext::new(&self.bare, &setup, self.threads)?;
         context.fill(engine.shape, &*self.stretch(flash)?)?;
         Ok(context)

@@ -195,7 +195,9 @@ mod plain {
     const LANES: usize = 16;
 
     additions!(add_bytes, [1_i32; LANES], |sum, a| std::array::from_fn(|lane| {
-        sum[lane].wrapping_add(i32::from(sum[lane] as i8) * i32::from(a[lane] as i8))
+        // The lowest bytes, as numbers with a sign.
+        let [x, y] = [sum[lane], a[lane]].map(|number| i32::from(number.to_le_bytes()[0].cast_signed()));
+        sum[lane].wrapping_add(x * y)
     }));
     additions!(add_floats, [0.5_f32; LANES], |sum, a| std::array::from_fn(|lane| sum[lane].mul_add(a[lane], a[lane])));
 

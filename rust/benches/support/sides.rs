@@ -1,8 +1,9 @@
 //! Who takes a step: llama.cpp in each way that its users can choose, llama.cpp with our kernels under it, and the engine.
 
+use weft::config::Used;
+
 use super::bare::{Cells, Flash};
 use super::bare_model::Weights;
-use super::kernels::Kernels;
 
 /// A way to run the bare loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,7 +11,8 @@ pub(crate) struct Bare {
     pub(crate) weights: Weights,
     pub(crate) flash: Flash,
     pub(crate) cells: Cells,
-    pub(crate) kernels: Kernels,
+    /// Which of our kernels compute.
+    pub(crate) used: Used,
 }
 
 /// One that is measured.
@@ -23,23 +25,24 @@ pub(crate) enum Side {
 
 impl Bare {
     /// With our kernels: flash attention is on wherever they are used, and weights lie as they are stored.
-    pub(crate) const OURS: Self =
-        Self { weights: Weights::AsStored, flash: Flash::On, cells: Cells::Unified, kernels: Kernels::Weft };
+    pub(crate) fn of_ours(used: Used) -> Self {
+        Self { weights: Weights::AsStored, flash: Flash::On, cells: Cells::Unified, used }
+    }
 
     /// The ways of llama.cpp's own, the one that is most often the fastest first: those behind it are then soon given up.
     pub(crate) fn of_llama_cpp(weights: Weights) -> [Self; 3] {
-        let way = |flash, cells| Self { weights, flash, cells, kernels: Kernels::LlamaCpp };
+        let way = |flash, cells| Self { weights, flash, cells, used: Used::NONE };
         [way(Flash::Off, Cells::PerSequence), way(Flash::On, Cells::Unified), way(Flash::Off, Cells::Unified)]
     }
 
     /// For the head of a column.
     pub(crate) fn title(self) -> &'static str {
-        match (self.kernels, self.cells, self.flash) {
-            (Kernels::Weft, ..) => "ours",
-            (Kernels::LlamaCpp, Cells::PerSequence, Flash::Off) => "per seq.",
-            (Kernels::LlamaCpp, Cells::PerSequence, Flash::On) => "per s. on",
-            (Kernels::LlamaCpp, Cells::Unified, Flash::On) => "flash on",
-            (Kernels::LlamaCpp, Cells::Unified, Flash::Off) => "flash off",
+        match (self.cells, self.flash) {
+            _ if self.used != Used::NONE => "ours",
+            (Cells::PerSequence, Flash::Off) => "per seq.",
+            (Cells::PerSequence, Flash::On) => "per s. on",
+            (Cells::Unified, Flash::On) => "flash on",
+            (Cells::Unified, Flash::Off) => "flash off",
         }
     }
 }
@@ -47,7 +50,7 @@ impl Bare {
 impl Side {
     /// Whether it is one of llama.cpp's own, which ours are held against.
     pub(crate) fn is_llama_cpp(self) -> bool {
-        matches!(self, Self::Bare(Bare { kernels: Kernels::LlamaCpp, .. }))
+        matches!(self, Self::Bare(Bare { used: Used::NONE, .. }))
     }
 
     pub(crate) fn title(self) -> &'static str {

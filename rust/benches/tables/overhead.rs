@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use crate::support::engine::{self, HEAD_START, Sampling};
-use crate::support::kernels::Kernels;
 use crate::support::pair::Pair;
 use crate::support::shape::{Prompts, Shape};
 use crate::support::spread::Spread;
@@ -58,7 +57,7 @@ struct Rounds {
 ///
 /// # Errors
 /// A message, when either side fails.
-pub(crate) fn measure(pair: &Pair<'_>, kernels: Kernels, effort: &Effort) -> Result<(), String> {
+pub(crate) fn measure(pair: &Pair<'_>, effort: &Effort) -> Result<(), String> {
     println!("\n  The engine against a bare loop of its own configuration, branches of one prompt");
     let group = |title: &str| format!(" {title:<19}");
     println!("  {:>38} │{} │{:<43} │{}", "", group("bare loop"), group("engine, greedy"), group("engine, default sampling"));
@@ -66,7 +65,7 @@ pub(crate) fn measure(pair: &Pair<'_>, kernels: Kernels, effort: &Effort) -> Res
     println!("  branches × shared  flash steps rounds │{times}│{times} {:<22} │{times} − bare, ms", "− bare, ms");
     for n_tokens in pair.lengths(effort.n_tokens) {
         for &n_sequences in effort.n_sequences {
-            println!("{}", measure_row(pair, kernels, Shape::new(n_sequences, n_tokens, Prompts::Shared), effort)?);
+            println!("{}", measure_row(pair, Shape::new(n_sequences, n_tokens, Prompts::Shared), effort)?);
         }
     }
     println!(
@@ -75,10 +74,10 @@ pub(crate) fn measure(pair: &Pair<'_>, kernels: Kernels, effort: &Effort) -> Res
     Ok(())
 }
 
-fn measure_row(pair: &Pair<'_>, kernels: Kernels, shape: Shape, effort: &Effort) -> Result<String, String> {
+fn measure_row(pair: &Pair<'_>, shape: Shape, effort: &Effort) -> Result<String, String> {
     let engine = pair.engine_side(shape, MAX_STEPS)?;
     let (limits, flash) = (engine.settled.limits, engine::flash(&engine.settled));
-    let mut context = pair.as_the_engine(&engine, kernels)?;
+    let mut context = pair.as_the_engine(&engine)?;
     let mut time_bare = |n_steps| context.time_steps(&pair.tokens, shape, n_steps);
     // The first steps also warm the caches up; those that follow say how many steps fill the time.
     time_bare(2)?;
