@@ -16,6 +16,8 @@ mod support {
     pub(crate) mod models;
     pub(crate) mod options;
     pub(crate) mod synthetic;
+    pub(crate) mod vocabulary;
+    pub(crate) mod weights;
 }
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,15 +1,18 @@
-//! How fast a step is: the engine in the configuration that it chooses, against a bare `llama_decode` loop with flash attention on
-//! and off, and against what the machine could do at best.
+//! How fast a step is: llama.cpp in each way that its users can choose, the same loop with our kernels, the engine at its defaults,
+//! and what the machine could do at best.
 //!
-//! `cargo bench --bench decode` takes less than ten minutes, `-- --quick` about one. All sides run in turn, several times over in
-//! one process, and a ratio is the median of the rounds, because a shared machine drifts by more than the engine costs.
+//! `cargo bench --bench decode` takes less than fifteen minutes, `-- --quick` about a minute and a half. All sides run in turn,
+//! several times over in one process, and a ratio is the median of the rounds, because a shared machine drifts by more than is
+//! looked for.
 //!
-//! - The grid: {1, 4, 8, 32} sequences with {16, 250, 1,000, 4,000} tokens before their first step, cells shared or their own.
-//!   Only decoding is timed. The cells are restored beforehand, from a short stretch at many positions (`support/stretch.rs`).
-//! - Prefill of 512 and 2,048 tokens.
+//! - The grid: {1, 2, 4, 8, 32} sequences with {16, 250, 1,000, 4,000} tokens before their first step, cells shared or their own;
+//!   eight streams beside idle cells. Only decoding is timed. The cells are restored beforehand (`support/stretch.rs`).
+//! - Prefill of 512 and 2,048 tokens, in an empty pool and beside the cells of others.
 //! - The engine against a bare loop of its own configuration, which shows what surrounds the decode.
 //!
-//! The limit of each row is worked out in `support/roofline.rs`.
+//! llama.cpp's ways are flash attention on and off in one pool, and off with a stream for each sequence, which is the best that it
+//! can do where nothing is shared; where its default is to lay weights out anew, with both layouts. The limit of each row is worked
+//! out in `support/roofline.rs`; what the figures are held to is in `tables/aims.rs`.
 #![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
 #![allow(clippy::print_stderr, reason = "and says there what is wrong")]
 #![allow(
@@ -22,6 +25,8 @@
 mod support;
 
 mod tables {
+    pub(crate) mod aims;
+    pub(crate) mod columns;
     pub(crate) mod grid;
     pub(crate) mod overhead;
     pub(crate) mod prefill;
@@ -29,42 +34,44 @@ mod tables {
 
 use std::env;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use support::bare::{Origin, Threads};
 use support::models::{self, Candidate};
 use support::options::{self, Help, Options};
 use support::pair::Pair;
-use support::roofline::Machine;
-use support::{machine, synthetic};
+use support::peaks::Machine;
+use support::shape::Shape;
+use support::{kernels, machine, synthetic};
+use tables::aims::{self, Kind};
 use tables::{grid, overhead, prefill};
+use weft::config::{Kernels, Used};
 
 const HELP: Help = Help {
     bench: "decode",
-    quick: "fewer rows, fewer and shorter rounds: about a minute",
+    quick: "fewer rows, fewer and shorter rounds: a minute and a half",
     flash_attention: "of the engine, in place of what it chooses",
     own: "  --table grid|prefill|overhead    only that table
   --sequences N                    only rows of the grid with so many sequences
+  --kernels weft|llama.cpp         with llama.cpp's own, ours are not measured, and the engine runs without them too
   --started-threads                the bare loop starts its threads for each decode, as llama.cpp does by itself;
                                    otherwise it keeps them, as the engine does
-  --write-model                    write the synthetic model, print its path, and stop
+  --write-model                    write the synthetic models, print their paths, and stop
 ",
 };
 
-/// Longest time for tuning, which a user gives a minute. The slowest machines take longer for what must be measured.
-const TUNING: Duration = Duration::from_secs(15);
-const QUICK_TUNING: Duration = Duration::from_secs(3);
-
-/// Which tables are asked for, and how the bare loop gets its threads.
+/// Which tables are asked for, and how the bare loop computes.
 struct Own {
     table: String,
     n_sequences: Option<usize>,
+    kernels: Kernels,
     origin: Origin,
     only_write: bool,
 }
 
 fn main() -> ExitCode {
-    let mut own = Own { table: String::new(), n_sequences: None, origin: Origin::Kept, only_write: false };
+    let mut own =
+        Own { table: String::new(), n_sequences: None, kernels: Kernels::Weft, origin: Origin::Kept, only_write: false };
     let options = options::parse(&HELP, env::args().skip(1), |flag, value| {
         match flag {
             "--table" => {
@@ -76,6 +83,13 @@ fn main() -> ExitCode {
             "--sequences" => {
                 let given = value()?;
                 own.n_sequences = Some(given.parse().map_err(|_| format!("--sequences is {given:?}; it must be a number"))?);
+            }
+            "--kernels" => {
+                own.kernels = match value()?.as_str() {
+                    "weft" => Kernels::Weft,
+                    "llama.cpp" => Kernels::LlamaCpp,
+                    other => return Err(format!("--kernels is {other:?}; it must be weft or llama.cpp")),
+                };
             }
             "--started-threads" => own.origin = Origin::Started,
             "--write-model" => own.only_write = true,
@@ -89,55 +103,76 @@ fn main() -> ExitCode {
 fn bench(options: &Options, own: &Own) -> Result<(), String> {
     let started = Instant::now();
     if own.only_write {
-        let path = synthetic::ensure().map_err(|error| format!("cannot write the synthetic model: {error}"))?;
-        println!("{}", path.display());
+        for model in synthetic::ALL {
+            println!("{}", model.ensure()?.display());
+        }
         return Ok(());
     }
-    let candidates = models::chosen(&options.name)?;
+    let candidates = models::every(&options.name)?;
+    let (usable, kernels) = match own.kernels {
+        Kernels::LlamaCpp => (Used::NONE, "not asked for".to_owned()),
+        Kernels::Auto | Kernels::Weft => kernels::install(),
+    };
     let threads = Threads { n: options.n_threads.unwrap_or_else(machine::n_cores), origin: own.origin };
-    println!("decoding: the engine against bare llama_decode loops, in one run");
+    println!("decoding: bare llama_decode loops and the engine, in one run");
     machine::describe(options.n_threads);
     let origin = match own.origin {
-        Origin::Kept => "kept between decodes on both sides",
-        Origin::Started => "kept by the engine, started for each decode by the bare loop",
+        Origin::Kept => "kept between decodes on all sides",
+        Origin::Started => "kept by the engine, started for each decode by the bare loops",
     };
     println!("                  {origin}");
-    let machine = Machine::measure(threads.n)?;
+    println!("  kernels of ours {kernels}");
+    let machine = Machine::measure(threads.n);
     println!("  limits          {}", machine.line());
     for candidate in candidates {
-        bench_model(&candidate, (options, own), threads, &machine)?;
+        if options.is_quick && options.name.is_empty() && is_for_products(&candidate) {
+            continue;
+        }
+        bench_model(&candidate, (options, own), (threads, usable), &machine)?;
     }
     println!(
-        "\nratio: a side's tokens/s over those of the faster bare loop; engine ÷: the engine's time over the limit's, which is the"
+        "\n×: how many times as fast as the best of llama.cpp's columns, median of the rounds; share: of the limit, which is the"
     );
-    println!(
-        "longer of reading weights and cells once and of computing the products; a model that fits into a cache can beat the first"
-    );
-    println!("all of it took {:.0} s", started.elapsed().as_secs_f64());
+    println!("longer of reading weights and cells once and of computing products and attention, and which ours reach so far of;");
+    println!("a model that fits into a cache can beat the first; all of it took {:.0} s", started.elapsed().as_secs_f64());
     Ok(())
 }
 
 fn bench_model(
     candidate: &Candidate,
     (options, own): (&Options, &Own),
-    threads: Threads,
+    (threads, usable): (Threads, Used),
     machine: &Machine,
 ) -> Result<(), String> {
-    let pair = Pair::load(candidate, options, threads, machine)?;
+    let pair = Pair::load(&candidate.path, options, threads, machine)?;
     let (n_params, n_vocab) = (pair.bare.n_params() as f64 / 1e6, pair.bare.n_vocab());
     println!("\n{}: {n_params:.1} million parameters, vocabulary {n_vocab}", candidate.name);
     let wants = |table: &str| own.table.is_empty() || own.table == table;
-    let is_quick = options.is_quick;
+    let is_for_products = is_for_products(candidate);
+    let (steps, prompts, beyond) = match (options.is_quick, is_for_products) {
+        (true, _) => (&grid::QUICK, &prefill::QUICK, &overhead::QUICK),
+        (false, true) => (&grid::PRODUCTS, &prefill::PRODUCTS, &overhead::QUICK),
+        (false, false) => (&grid::FULL, &prefill::FULL, &overhead::FULL),
+    };
+    let sides = pair.sides(usable);
+    let mut figures = Vec::new();
     if wants("grid") {
-        let tuned = pair.tune(if is_quick { QUICK_TUNING } else { TUNING })?;
-        let effort = if is_quick { &grid::QUICK } else { &grid::FULL };
-        grid::measure(&pair, tuned, effort, |shape| own.n_sequences.is_none_or(|n| n == shape.n_sequences))?;
+        let is_wanted = |shape: &Shape| own.n_sequences.is_none_or(|n| n == shape.n_sequences);
+        figures.extend(grid::measure(&pair, &sides, steps, is_wanted)?);
     }
     if wants("prefill") {
-        prefill::measure(&pair, if is_quick { &prefill::QUICK } else { &prefill::FULL })?;
+        figures.extend(prefill::measure(&pair, &sides, prompts)?);
     }
-    if wants("overhead") {
-        overhead::measure(&pair, if is_quick { &overhead::QUICK } else { &overhead::FULL })?;
+    if !figures.is_empty() {
+        aims::print(Kind::of(&candidate.name), &figures);
+    }
+    if wants("overhead") && !is_for_products {
+        overhead::measure(&pair, beyond)?;
     }
     Ok(())
+}
+
+/// Whether the model is there for the format of its weights, so that fewer rows tell enough.
+fn is_for_products(candidate: &Candidate) -> bool {
+    candidate.path == synthetic::ONE_Q4_K_M.path()
 }

@@ -16,6 +16,8 @@ mod support {
     pub(crate) mod options;
     pub(crate) mod spread;
     pub(crate) mod synthetic;
+    pub(crate) mod vocabulary;
+    pub(crate) mod weights;
 }
 
 mod measures {

@@ -30,6 +30,12 @@ impl Stream {
         self.branches.iter().map(|branch| branch.times.len()).min().unwrap_or(0)
     }
 
+    /// Tokens of all branches.
+    #[allow(dead_code, reason = "the bench of loads asks for it")]
+    pub(crate) fn n_all_tokens(&self) -> usize {
+        self.branches.iter().map(|branch| branch.times.len()).sum()
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
     }

@@ -1,8 +1,8 @@
 //! The yardstick: `llama_decode` in a loop, and nothing around it.
 //!
 //! A step is what no engine can leave out: fill a batch with one row per sequence, decode it, wait until the logits are there. There
-//! is no sampling (the tokens are fixed beforehand), no text, no event, no queue. The context has the engine's parameters, its
-//! sequences hold the cells that the engine's would, and each step fills the cells that the engine's step would.
+//! is no sampling (the tokens are fixed beforehand), no text, no event, no queue. The sequences hold the cells that the engine's would,
+//! and each step fills the cells that the engine's step would.
 #![allow(unsafe_code, reason = "the yardstick is llama.cpp itself, called directly")]
 
 use std::ops::Range;
@@ -10,10 +10,11 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use llama_cpp_sys_2 as sys;
-use weft::config::Limits;
+use weft::config::{Limits, Used};
 
 use super::bare_model::BareModel;
-use super::shape::{Prompts, Shape};
+use super::kernels;
+use super::shape::Shape;
 use super::stretch::Stretch;
 
 /// How attention is computed. The yardstick never leaves it open.
@@ -28,6 +29,63 @@ pub(crate) enum Flash {
 impl std::fmt::Display for Flash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(if *self == Self::On { "on" } else { "off" })
+    }
+}
+
+/// Where the cells of the sequences lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cells {
+    /// In one pool: sequences can share them, and a row is computed against all, or asks of each whether it may see it.
+    Unified,
+    /// In a stream for each sequence, which no other looks at: nothing can be shared.
+    PerSequence,
+}
+
+/// What a context is made for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Setup {
+    pub(crate) flash: Flash,
+    pub(crate) cells: Cells,
+    /// Which of our kernels compute.
+    pub(crate) used: Used,
+    /// Of all sequences together.
+    pub(crate) n_cells: u32,
+    pub(crate) n_sequences: u32,
+    /// Rows that are computed at once.
+    pub(crate) n_rows: u32,
+    /// Rows of one call, which llama.cpp cuts into pieces of `n_rows`.
+    pub(crate) n_batch: u32,
+}
+
+/// Rows of one decode, as llama.cpp has it by itself.
+pub(crate) const DEFAULT_ROWS: u32 = 512;
+
+impl Setup {
+    /// As llama.cpp does by itself, in a pool.
+    pub(crate) fn unified(flash: Flash, n_sequences: usize, n_cells: usize) -> Self {
+        Self {
+            flash,
+            cells: Cells::Unified,
+            used: Used::NONE,
+            n_cells: count(n_cells.next_multiple_of(256)),
+            n_sequences: count(n_sequences),
+            n_rows: DEFAULT_ROWS,
+            n_batch: DEFAULT_ROWS,
+        }
+    }
+
+    /// As an engine of these limits has it.
+    pub(crate) fn of(limits: &Limits, flash: Flash, used: Used) -> Self {
+        let &Limits { n_ctx, n_seq_max, n_ubatch, .. } = limits;
+        Self { flash, cells: Cells::Unified, used, n_cells: n_ctx, n_sequences: n_seq_max, n_rows: n_ubatch, n_batch: n_ubatch }
+    }
+
+    /// How many streams the cells lie in.
+    fn n_streams(&self) -> u32 {
+        match self.cells {
+            Cells::Unified => 1,
+            Cells::PerSequence => self.n_sequences,
+        }
     }
 }
 
@@ -47,42 +105,43 @@ pub(crate) struct Threads {
     pub(crate) origin: Origin,
 }
 
-/// A context with the engine's parameters, and the rows of its next decode.
+/// A context, and the rows of its next decode.
 pub(crate) struct BareContext<'a> {
     context: *mut sys::llama_context,
     /// Null where threads are started for each graph.
     pool: sys::ggml_threadpool_t,
     rows: Rows,
-    limits: Limits,
+    setup: Setup,
     _model: &'a BareModel,
 }
 
 impl<'a> BareContext<'a> {
-    /// Makes the context that an engine of these limits runs in. KV is f16, as the bench has it.
+    /// Makes the context. KV is f16, as the bench has it.
     ///
     /// # Errors
     /// A message, when llama.cpp cannot make it, for want of memory as a rule.
-    pub(crate) fn new(model: &'a BareModel, limits: &Limits, flash: Flash, threads: Threads) -> Result<Self, String> {
+    pub(crate) fn new(model: &'a BareModel, setup: &Setup, threads: Threads) -> Result<Self, String> {
+        kernels::choose(setup.used);
         let n_threads = threads.n.cast_signed();
         // SAFETY: returns a plain struct.
         let mut params = unsafe { sys::llama_context_default_params() };
-        params.n_ctx = limits.n_ctx;
-        params.n_batch = limits.n_ubatch.max(limits.n_seq_max);
-        params.n_ubatch = limits.n_ubatch;
-        params.n_seq_max = limits.n_seq_max;
-        params.n_outputs_max = limits.n_seq_max;
+        params.n_ctx = setup.n_cells;
+        params.n_batch = setup.n_batch.max(setup.n_sequences);
+        params.n_ubatch = setup.n_rows;
+        params.n_seq_max = setup.n_sequences;
+        params.n_outputs_max = setup.n_sequences;
         params.n_threads = n_threads;
         params.n_threads_batch = n_threads;
-        params.kv_unified = true;
+        params.kv_unified = setup.cells == Cells::Unified;
         params.no_perf = true;
-        params.flash_attn_type = match flash {
+        params.flash_attn_type = match setup.flash {
             Flash::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
             Flash::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
         };
         // SAFETY: the model is alive and stays so for the life of the context, which borrows it.
         let context = unsafe { sys::llama_init_from_model(model.as_ptr(), params) };
         if context.is_null() {
-            return Err(format!("llama.cpp cannot make a context of {} tokens", limits.n_ctx));
+            return Err(format!("llama.cpp cannot make a context of {} cells", setup.n_cells));
         }
         let pool = match threads.origin {
             Origin::Started => ptr::null_mut(),
@@ -96,34 +155,36 @@ impl<'a> BareContext<'a> {
                 pool
             },
         };
-        Ok(Self { context, pool, rows: Rows::default(), limits: *limits, _model: model })
+        Ok(Self { context, pool, rows: Rows::default(), setup: *setup, _model: model })
     }
 
-    /// Forgets everything and gives each sequence the cells that `shape` says, from `stretch` again and again.
+    /// Forgets everything and gives each sequence the cells that `shape` says. In streams, each has its own copy of what is shared,
+    /// and what is idle is nowhere: it would lie in streams that no decode looks at.
     ///
     /// # Errors
     /// A message, when llama.cpp refuses the bytes.
     pub(crate) fn fill(&mut self, shape: Shape, stretch: &Stretch) -> Result<(), String> {
         self.clear();
-        // Restoring replaces what an id holds, so a stretch goes through an id of its own.
-        let spare = self.limits.n_seq_max as usize - 1;
-        for sequence in 0..shape.n_prompts() {
-            for start in (0..shape.n_tokens).step_by(stretch.n_tokens()) {
-                let bytes = stretch.at(start);
-                // SAFETY: the bytes are what llama.cpp wrote for a context of the same model and layout, positions aside; the id is
-                // below `n_seq_max`.
-                let n_read = unsafe { sys::llama_state_seq_set_data(self.context, bytes.as_ptr(), bytes.len(), id(spare)) };
-                if n_read == 0 {
-                    return Err(format!("llama.cpp does not restore {} tokens of sequence {sequence}", stretch.n_tokens()));
-                }
-                self.lend(spare, sequence);
-                self.forget(spare, 0);
-            }
+        let is_unified = self.setup.cells == Cells::Unified;
+        if is_unified && shape.n_idle > 0 {
+            // First, so that what runs comes behind it, as it does where the idle ones ran before.
+            self.restore(self.setup.n_sequences as usize - 1, &stretch.state(shape.n_idle, 1))?;
         }
-        if shape.prompts == Prompts::Shared {
-            (1..shape.n_sequences).for_each(|branch| self.lend(0, branch));
+        if shape.n_tokens == 0 {
+            return Ok(());
         }
+        let state = stretch.state(shape.n_tokens, self.setup.n_streams());
+        let n_copies = if is_unified { shape.n_prompts() } else { shape.n_sequences };
+        (0..n_copies).try_for_each(|sequence| self.restore(sequence, &state))?;
+        (n_copies..shape.n_sequences).for_each(|branch| self.lend(0, branch));
         Ok(())
+    }
+
+    fn restore(&mut self, sequence: usize, state: &[u8]) -> Result<(), String> {
+        // SAFETY: the bytes are made as llama.cpp writes them for a context of the same model and layout; the id is below
+        // `n_seq_max`.
+        let n_read = unsafe { sys::llama_state_seq_set_data(self.context, state.as_ptr(), state.len(), id(sequence)) };
+        if n_read == 0 { Err(format!("llama.cpp does not restore sequence {sequence}")) } else { Ok(()) }
     }
 
     /// Times the decodes that compute these of the prompt's tokens, whose predecessors sequence 0 holds, and the logits of the last.
@@ -132,13 +193,11 @@ impl<'a> BareContext<'a> {
     /// llama.cpp's code, when a decode fails.
     pub(crate) fn time_prefill(&mut self, prompt: &[i32], range: Range<usize>) -> Result<Duration, String> {
         let started = Instant::now();
-        let n_rows = self.limits.n_ubatch as usize;
+        let n_rows = self.setup.n_rows as usize;
         for (chunk, tokens) in prompt[range.clone()].chunks(n_rows).enumerate() {
-            self.rows.clear();
-            for (position, &token) in (range.start + chunk * n_rows..).zip(tokens) {
-                self.rows.push(token, position, 0, position + 1 == range.end);
-            }
-            self.decode()?;
+            let positions = range.start + chunk * n_rows..;
+            let row = |(position, &token)| Row { token, position, sequence: 0, wants_logits: position + 1 == range.end };
+            self.decode_rows(positions.zip(tokens).map(row))?;
         }
         Ok(started.elapsed())
     }
@@ -151,11 +210,10 @@ impl<'a> BareContext<'a> {
         let Shape { n_sequences, n_tokens, .. } = shape;
         let started = Instant::now();
         for step in 0..n_steps {
-            self.rows.clear();
-            for sequence in 0..n_sequences {
-                self.rows.push(tokens[(step * n_sequences + sequence) % tokens.len()], n_tokens + step, sequence, true);
-            }
-            self.decode()?;
+            let token = |sequence| tokens[(step * n_sequences + sequence) % tokens.len()];
+            let position = n_tokens + step;
+            let row = |sequence| Row { token: token(sequence), position, sequence, wants_logits: true };
+            self.decode_rows((0..n_sequences).map(row))?;
         }
         let elapsed = started.elapsed();
         (0..n_sequences).for_each(|sequence| self.forget(sequence, n_tokens));
@@ -181,21 +239,27 @@ impl<'a> BareContext<'a> {
     }
 
     /// Gives `to` the cells of `from` too.
-    fn lend(&mut self, from: usize, to: usize) {
-        // SAFETY: both ids are below `n_seq_max`, and the pool is unified, so that this marks cells and copies nothing.
+    pub(crate) fn lend(&mut self, from: usize, to: usize) {
+        // SAFETY: both ids are below `n_seq_max`, and the whole sequence is meant, which streams can copy too.
         unsafe { sys::llama_memory_seq_cp(sys::llama_get_memory(self.context), id(from), id(to), -1, -1) };
     }
 
     /// Takes the cells from position `start` on away from `sequence`.
-    fn forget(&mut self, sequence: usize, start: usize) {
+    pub(crate) fn forget(&mut self, sequence: usize, start: usize) {
         // SAFETY: the id is below `n_seq_max`, and the memory belongs to the live context.
         unsafe { sys::llama_memory_seq_rm(sys::llama_get_memory(self.context), id(sequence), id(start), -1) };
     }
 
-    /// Decodes the rows and waits until their logits are there.
-    fn decode(&mut self) -> Result<(), String> {
+    /// Decodes these rows, at most `n_batch`, and waits until their logits are there.
+    ///
+    /// # Errors
+    /// llama.cpp's code, when the decode fails.
+    pub(crate) fn decode_rows(&mut self, rows: impl IntoIterator<Item = Row>) -> Result<(), String> {
+        self.rows.clear();
+        rows.into_iter().for_each(|row| self.rows.push(row));
+        kernels::choose(self.setup.used);
         // SAFETY: the batch points into `rows`, whose arrays are equally long and outlive the call; every id is below `n_seq_max`,
-        // and the rows are at most `n_ubatch`, which `n_batch` is not below.
+        // and the rows are at most `n_batch`.
         let code = unsafe { sys::llama_decode(self.context, self.rows.as_batch()) };
         if code != 0 {
             return Err(format!("llama_decode of {} rows gave {code}", self.rows.tokens.len()));
@@ -216,6 +280,15 @@ impl Drop for BareContext<'_> {
             }
         }
     }
+}
+
+/// One token of a decode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
+    pub(crate) token: i32,
+    pub(crate) position: usize,
+    pub(crate) sequence: usize,
+    pub(crate) wants_logits: bool,
 }
 
 /// The arrays that a `llama_batch` points to, one entry per row.
@@ -240,12 +313,12 @@ impl Rows {
         self.wants_logits.clear();
     }
 
-    fn push(&mut self, token: i32, position: usize, sequence: usize, wants_logits: bool) {
-        self.tokens.push(token);
-        self.positions.push(id(position));
-        self.ids.push(id(sequence));
+    fn push(&mut self, row: Row) {
+        self.tokens.push(row.token);
+        self.positions.push(id(row.position));
+        self.ids.push(id(row.sequence));
         self.n_ids.push(1);
-        self.wants_logits.push(wants_logits.into());
+        self.wants_logits.push(row.wants_logits.into());
     }
 
     fn as_batch(&mut self) -> sys::llama_batch {
@@ -266,4 +339,8 @@ impl Rows {
 /// llama.cpp counts everything in signed 32-bit numbers.
 fn id(number: usize) -> i32 {
     i32::try_from(number).expect("ids, positions and row counts of a bench are small")
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).expect("a bench's contexts are small")
 }

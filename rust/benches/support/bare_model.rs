@@ -1,11 +1,21 @@
 //! The yardstick's own copy of a model, and what its shape says a step must cost.
 #![allow(unsafe_code, reason = "the yardstick is llama.cpp itself, called directly")]
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::ptr;
 
 use llama_cpp_sys_2 as sys;
+use weft::llama::machine::Hardware;
+
+/// How a model's matrices lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Weights {
+    /// As in the file.
+    AsStored,
+    /// As llama.cpp's own kernels for many rows want them, where it has such: what it does by itself.
+    Repacked,
+}
 
 /// A model loaded once more, beside the engine's; where weights are mapped, both use the same memory.
 pub(crate) struct BareModel {
@@ -14,27 +24,27 @@ pub(crate) struct BareModel {
 }
 
 impl BareModel {
-    /// Loads the file. llama.cpp must be initialised and its log be taken care of, as `weft::llama::Model::load` does.
+    /// Loads the file, its weights lying as told. llama.cpp must be initialised and its log be taken care of, as `weft::llama::Model::load` does.
     ///
     /// # Errors
     /// A message, when llama.cpp refuses the file, or when the model's memory is not of one plain attention cache: what the benches
     /// restore under other positions is nothing else.
-    pub(crate) fn load(path: &Path) -> Result<Self, String> {
-        let name = path.to_str().and_then(|path| CString::new(path).ok());
-        let name = name.ok_or_else(|| format!("{} is no path that llama.cpp can be given", path.display()))?;
+    pub(crate) fn load(path: &Path, weights: Weights) -> Result<Self, String> {
+        let name = c_path(path)?;
         // SAFETY: the default parameters hold no pointers that we would have to keep alive, and `name` outlives the call.
-        let model = unsafe { sys::llama_model_load_from_file(name.as_ptr(), sys::llama_model_default_params()) };
+        let model = unsafe {
+            let mut params = sys::llama_model_default_params();
+            params.n_gpu_layers = 0;
+            params.use_extra_bufts = weights == Weights::Repacked;
+            sys::llama_model_load_from_file(name.as_ptr(), params)
+        };
         if model.is_null() {
             return Err(format!("llama.cpp cannot load {}", path.display()));
         }
-        // SAFETY: `name` outlives the calls; nothing but the metadata is read, and it is freed once.
-        let has_output_matrix = unsafe {
-            let params = sys::gguf_init_params { no_alloc: true, ctx: ptr::null_mut() };
-            let file = sys::gguf_init_from_file(name.as_ptr(), params);
-            let has_it = !file.is_null() && sys::gguf_find_tensor(file, c"output.weight".as_ptr()) >= 0;
-            sys::gguf_free(file);
-            has_it
-        };
+        let has_output_matrix = read_metadata(&name, |file| {
+            // SAFETY: the file is alive, and the name ends with a zero.
+            unsafe { sys::gguf_find_tensor(file, c"output.weight".as_ptr()) >= 0 }
+        })?;
         // SAFETY: the model is alive.
         let is_plain = unsafe {
             sys::llama_model_n_swa(model) == 0 && !sys::llama_model_is_recurrent(model) && !sys::llama_model_is_hybrid(model)
@@ -87,6 +97,42 @@ impl BareModel {
         // SAFETY: the model is alive.
         unsafe { sys::llama_model_n_embd(self.model) }.cast_unsigned()
     }
+}
+
+/// Whether llama.cpp, left to itself, lays matrices of this file out anew: those with AMX all, others those of its list
+/// (`ggml_repack_get_optimal_repack_type` in repack.cpp).
+///
+/// # Errors
+/// A message, when the file is no GGUF.
+pub(crate) fn is_repacked(path: &Path) -> Result<bool, String> {
+    const KINDS: [sys::ggml_type; 5] =
+        [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_IQ4_NL, sys::GGML_TYPE_MXFP4, sys::GGML_TYPE_Q2_K];
+    if Hardware::read().instructions.contains("AMX") {
+        return Ok(true);
+    }
+    read_metadata(&c_path(path)?, |file| {
+        // SAFETY: the file is alive, and the index is below the number of tensors.
+        unsafe { (0..sys::gguf_get_n_tensors(file)).any(|tensor| KINDS.contains(&sys::gguf_get_tensor_type(file, tensor))) }
+    })
+}
+
+fn read_metadata<T>(name: &CStr, read: impl FnOnce(*const sys::gguf_context) -> T) -> Result<T, String> {
+    // SAFETY: `name` outlives the calls; nothing but the metadata is read, and it is freed once, after the last use.
+    unsafe {
+        let params = sys::gguf_init_params { no_alloc: true, ctx: ptr::null_mut() };
+        let file = sys::gguf_init_from_file(name.as_ptr(), params);
+        if file.is_null() {
+            return Err(format!("{} is no GGUF file", name.to_string_lossy()));
+        }
+        let answer = read(file);
+        sys::gguf_free(file);
+        Ok(answer)
+    }
+}
+
+fn c_path(path: &Path) -> Result<CString, String> {
+    let name = path.to_str().and_then(|path| CString::new(path).ok());
+    name.ok_or_else(|| format!("{} is no path that llama.cpp can be given", path.display()))
 }
 
 impl Drop for BareModel {

@@ -1,19 +1,27 @@
 //! The engine's side of a comparison: the same steps, asked for as a user would ask.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft::config::{CacheRam, EngineConfig, FlashAttention};
+use weft::config::{CacheRam, EngineConfig, FlashAttention, Used};
 use weft::engine::{Completions, Engine, Ready};
 use weft::llama::{Model, Settled};
-use weft::request::{Event, FinishReason, Finished, Prompt, Request, SamplingParams, SavedPiece, SavedPrefix, Task, Token};
+use weft::request::{Event, FinishReason, Finished, Prompt, Request, SamplingParams, SavedPrefix, Task, Token};
 
 use super::bare::Flash;
 use super::shape::{Prompts, Shape};
+use super::stretch::Stretch;
 
 /// Tokens that all sequences but the last may write beyond what is timed: those that start before it, and those that must not end
 /// before it.
-pub(crate) const HEAD_START: usize = 32;
+pub(crate) const HEAD_START: usize = 96;
+
+/// Tokens of the prompt that an engine computes before one that is timed.
+pub(crate) const N_KNOWN: usize = 512;
+
+/// Prompts from this number on are nobody's.
+const FIRST_IDLE: usize = 1_000;
 
 /// How the sequences of a run choose their tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +42,10 @@ pub(crate) struct EngineSide {
     pub(crate) settled: Settled,
     pub(crate) shape: Shape,
     /// What every prompt is made of.
-    pub(crate) pieces: Vec<SavedPiece>,
-    /// At least as many as the prompts have together.
+    pub(crate) stretch: Rc<Stretch>,
+    /// Tokens of the longest prompt that the model may have.
+    pub(crate) longest: usize,
+    /// At least as many as a prompt has.
     pub(crate) tokens: Vec<Token>,
 }
 
@@ -47,6 +57,15 @@ pub(crate) fn config(n_slots: u32, n_cells: usize) -> EngineConfig {
         kv_unified: Some(true),
         cache_ram: CacheRam::Bytes(0),
         ..EngineConfig::default()
+    }
+}
+
+/// How an engine that is so settled computes attention.
+pub(crate) fn flash(settled: &Settled) -> Flash {
+    match settled.choice.flash_attention {
+        FlashAttention::Off => Flash::Off,
+        // What is left to llama.cpp is on where the kernels have it, and those of every CPU do.
+        FlashAttention::On | FlashAttention::Auto => Flash::On,
     }
 }
 
@@ -97,25 +116,16 @@ impl EngineSide {
         Ok(Duration::from_secs_f64(end.usage.predicted_ms / 1e3))
     }
 
-    /// How this engine computes attention.
-    pub(crate) fn flash(&self) -> Flash {
-        match self.settled.choice.flash_attention {
-            FlashAttention::Off => Flash::Off,
-            // What is left to llama.cpp is on where the kernels have it, and those of every CPU do.
-            FlashAttention::On | FlashAttention::Auto => Flash::On,
-        }
-    }
-
-    /// Times the prefill of each of `lengths` in an engine that has computed a prompt before: it needs to know what a row costs
-    /// before it takes as many at once as it may.
+    /// Times the prefill of a prompt in an engine that has computed one before: it needs to know what a row costs before it takes
+    /// as many at once as it may.
     ///
     /// # Errors
     /// A message, when the engine fails.
-    pub(crate) fn time_prefills(&self, lengths: &[usize]) -> Result<Vec<Duration>, String> {
-        const N_KNOWN: usize = 512;
+    pub(crate) fn time_prefill(&self, n_tokens: usize) -> Result<Duration, String> {
         let engine = self.start()?;
-        let n_known = lengths.iter().copied().fold(0, usize::max).min(N_KNOWN);
-        let times = std::iter::once(&n_known).chain(lengths).enumerate().map(|(place, &n_tokens)| {
+        self.load_idle(&engine)?;
+        let mut last = None;
+        for (place, n_tokens) in [n_tokens.min(N_KNOWN), n_tokens].into_iter().enumerate() {
             let mut request = Request::new(Prompt::from_tokens(self.prompt(place, n_tokens)), 0);
             request.max_tokens = Some(1);
             let stream = engine.submit(request, None).map_err(|error| error.to_string())?;
@@ -123,28 +133,43 @@ impl EngineSide {
             if end.usage.n_computed as usize != n_tokens {
                 return Err(format!("of {n_tokens} tokens {} were computed", end.usage.n_computed));
             }
-            Ok(Duration::from_secs_f64(end.usage.prompt_ms / 1e3))
-        });
-        times.skip(1).collect()
+            last = Some(Duration::from_secs_f64(end.usage.prompt_ms / 1e3));
+        }
+        last.ok_or_else(|| "nothing was computed".to_owned())
+    }
+
+    /// Which of our kernels it uses.
+    pub(crate) fn used(&self) -> Used {
+        self.config.used
     }
 
     fn start(&self) -> Result<Engine, String> {
         self.settled.start(&self.model, &self.config).map_err(|error| error.to_string())
     }
 
-    /// Puts every prompt's cells into the pool.
+    /// Puts every prompt's cells into the pool, behind those that are idle.
     fn load_prompts(&self, engine: &Engine) -> Result<Vec<Vec<Token>>, String> {
-        let prompts: Vec<Vec<Token>> = (0..self.shape.n_prompts()).map(|place| self.prompt(place, self.shape.n_tokens)).collect();
-        for prompt in &prompts {
-            let saved = SavedPrefix { tokens: prompt.clone(), pieces: self.pieces.clone(), logits: None };
-            let load = Request::for_task(Prompt::from_tokens(prompt.clone()), Task::Load(Arc::new(saved)));
-            ends(engine.submit(load, None).map_err(|error| error.to_string())?)?;
-        }
-        let n_cells = engine.stats().n_cells_idle;
-        if n_cells < self.shape.n_cells() {
-            return Err(format!("of {} tokens {n_cells} are in the pool", self.shape.n_cells()));
-        }
-        Ok(prompts)
+        let Shape { n_tokens, n_idle, .. } = self.shape;
+        self.load_idle(engine)?;
+        let prompts: Vec<Vec<Token>> = (0..self.shape.n_prompts()).map(|place| self.prompt(place, n_tokens)).collect();
+        prompts.iter().try_for_each(|prompt| self.load(engine, prompt))?;
+        let (n_cells, n_expected) = (engine.stats().n_cells_idle, self.shape.n_cells() + n_idle);
+        if n_cells < n_expected { Err(format!("of {n_expected} tokens {n_cells} are in the pool")) } else { Ok(prompts) }
+    }
+
+    /// Puts cells into the pool that nobody will ask for, in prompts as long as they may be.
+    fn load_idle(&self, engine: &Engine) -> Result<(), String> {
+        let longest = self.longest.min(self.tokens.len());
+        let starts = (0..self.shape.n_idle).step_by(longest);
+        starts.enumerate().try_for_each(|(place, start)| {
+            self.load(engine, &self.prompt(FIRST_IDLE + place, longest.min(self.shape.n_idle - start)))
+        })
+    }
+
+    fn load(&self, engine: &Engine, prompt: &[Token]) -> Result<(), String> {
+        let saved = SavedPrefix { tokens: prompt.to_vec(), pieces: self.stretch.pieces(prompt.len()), logits: None };
+        let load = Request::for_task(Prompt::from_tokens(prompt.to_vec()), Task::Load(Arc::new(saved)));
+        ends(engine.submit(load, None).map_err(|error| error.to_string())?).map(drop)
     }
 
     /// Prompt number `place`, which has nothing in common with those before it.

@@ -25,8 +25,14 @@ enum ValueType {
 pub(crate) enum TensorType {
     /// 32-bit floats.
     F32,
+    /// Blocks of 32 weights: one 16-bit float that scales them, then their fifth bits, then four bits of each.
+    Q5_0,
     /// Blocks of 32 weights: one 16-bit float that scales them, then 32 signed bytes.
     Q8_0,
+    /// Blocks of 256 weights of four bits, in groups of 32 with a scale and a minimum of six bits each.
+    Q4K,
+    /// Blocks of 256 weights of six bits, in groups of 16 with a scale of eight bits each.
+    Q6K,
 }
 
 impl TensorType {
@@ -34,17 +40,30 @@ impl TensorType {
     const fn id(self) -> u32 {
         match self {
             Self::F32 => 0,
+            Self::Q5_0 => 6,
             Self::Q8_0 => 8,
+            Self::Q4K => 12,
+            Self::Q6K => 14,
         }
     }
 
-    /// Bytes of `n` numbers; for [`TensorType::Q8_0`], `n` is a multiple of 32.
+    /// Numbers of a block, and its bytes.
+    #[must_use]
+    pub(crate) const fn block(self) -> (usize, usize) {
+        match self {
+            Self::F32 => (1, 4),
+            Self::Q5_0 => (32, 22),
+            Self::Q8_0 => (32, 34),
+            Self::Q4K => (256, 144),
+            Self::Q6K => (256, 210),
+        }
+    }
+
+    /// Bytes of `n` numbers, which are whole blocks.
     #[must_use]
     pub(crate) const fn n_bytes(self, n: usize) -> usize {
-        match self {
-            Self::F32 => n * 4,
-            Self::Q8_0 => n / 32 * 34,
-        }
+        let (n_numbers, n_bytes) = self.block();
+        n / n_numbers * n_bytes
     }
 }
 

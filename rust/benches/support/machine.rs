@@ -32,6 +32,14 @@ pub(crate) fn cache_bytes() -> Option<usize> {
     sizes.max().map(|kib| kib << 10)
 }
 
+/// Bytes of memory that programs may still take, where Linux tells.
+#[must_use]
+pub(crate) fn free_bytes() -> Option<u64> {
+    let memory = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+}
+
 /// How many threads wanted to run over the last minute, as Linux gives it: what the figures have to be read with.
 fn load() -> String {
     let averages = fs::read_to_string("/proc/loadavg").unwrap_or_default();

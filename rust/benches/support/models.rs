@@ -1,4 +1,4 @@
-//! Which models are measured: one of the size that people serve, and one so small that everything around it shows.
+//! Which models are measured: some of the size that people serve, and one so small that everything around it shows.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weft::config::ModelConfig;
 use weft::llama::Model;
 
-use super::synthetic;
+use super::synthetic::{self, Synthetic};
 
 /// A file to measure.
 pub(crate) struct Candidate {
@@ -16,26 +16,45 @@ pub(crate) struct Candidate {
     pub(crate) path: PathBuf,
 }
 
-/// The synthetic and the small model, as far as their file names hold `name`. The synthetic one is written if it is not there yet.
+/// The half-billion model and the small one, as far as their file names hold `name`.
 ///
 /// # Errors
-/// A message, when it cannot be written, when no name fits, or when the small one is missing.
+/// As [`every`].
+#[allow(dead_code, reason = "the bench of decoding asks for every one")]
 pub(crate) fn chosen(name: &str) -> Result<Vec<Candidate>, String> {
-    let synthetic = synthetic::ensure().map_err(|error| format!("cannot write the synthetic model: {error}"))?;
+    among(&[synthetic::HALF_Q8_0], name)
+}
+
+/// All that steps are measured of, as far as their file names hold `name`: the half-billion model in both mixes, one whose width
+/// fits the K-quants, and the small one. Those that are written here are written where they are wanted for the first time.
+///
+/// # Errors
+/// A message, when one cannot be written, when no name fits, or when the small one is missing.
+pub(crate) fn every(name: &str) -> Result<Vec<Candidate>, String> {
+    among(&synthetic::ALL, name)
+}
+
+fn among(synthetic: &[Synthetic], name: &str) -> Result<Vec<Candidate>, String> {
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/weft/models/storyteller-q8_0.gguf");
     let small = env::var_os("WEFT_BENCH_MODEL").map_or(demo, PathBuf::from);
-    let models = [synthetic, small].map(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Candidate { name, path }
-    });
-    let chosen: Vec<_> = models.into_iter().filter(|model| model.name.contains(name)).collect();
+    let mut chosen = Vec::new();
+    for model in synthetic.iter().filter(|model| file_name(&model.path()).contains(name)) {
+        chosen.push(model.ensure()?);
+    }
+    if file_name(&small).contains(name) {
+        if !small.is_file() {
+            return Err(format!("there is no model at {}; WEFT_BENCH_MODEL may name another", small.display()));
+        }
+        chosen.push(small);
+    }
     if chosen.is_empty() {
         return Err(format!("no model's file name holds {name:?}"));
     }
-    if let Some(Candidate { path, .. }) = chosen.iter().find(|model| !model.path.is_file()) {
-        return Err(format!("there is no model at {}; WEFT_BENCH_MODEL may name another", path.display()));
-    }
-    Ok(chosen)
+    Ok(chosen.into_iter().map(|path| Candidate { name: file_name(&path), path }).collect())
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Loads a model as the engine does, all of it on the CPU.

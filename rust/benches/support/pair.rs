@@ -1,20 +1,22 @@
-//! One model on both sides of a comparison, and what is the same in all of its measurements.
+//! One model on all sides of a comparison, and what is the same in all of its measurements.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use weft::config::{CacheRam, Choice, EngineConfig, FlashAttention, Limits, Tuned};
-use weft::llama::{Model, Settled, tune};
+use weft::config::{CacheRam, EngineConfig, FlashAttention, Used};
+use weft::llama::{Model, Settled};
 
-use super::bare::{BareContext, Flash, Threads};
-use super::bare_model::BareModel;
+use super::bare::{BareContext, Cells, DEFAULT_ROWS, Flash, Setup, Threads};
+use super::bare_model::{self, BareModel, Weights};
 use super::engine::{self, EngineSide};
-use super::models::{self, Candidate};
+use super::models;
 use super::options::Options;
-use super::roofline::{Machine, Work};
+use super::peaks::Machine;
+use super::roofline::Work;
 use super::shape::{Prompts, Shape};
+use super::sides::{Bare, Side};
 use super::stretch::Stretch;
 
 /// Slots of the engine in every measurement, so that one configuration is measured throughout.
@@ -26,10 +28,13 @@ const SPARE_CELLS: usize = 64;
 /// Tokens that prompts and steps are made of.
 const N_TOKENS: usize = 4_096;
 
-/// The model, loaded once for the engine and once for the bare loop.
+/// The model, loaded once for the engine and once or twice for the bare loop.
 pub(crate) struct Pair<'a> {
     model: Arc<Model>,
+    /// As its file stores it.
     pub(crate) bare: BareModel,
+    /// As llama.cpp itself lays it out, where that is not as it is stored.
+    repacked: Option<BareModel>,
     pub(crate) work: Work,
     pub(crate) machine: &'a Machine,
     /// Of the bare loop.
@@ -38,19 +43,21 @@ pub(crate) struct Pair<'a> {
     n_threads: Option<u32>,
     flash_attention: FlashAttention,
     n_ctx_train: usize,
+    cell_bytes: u64,
     /// The same ones in every run; none of them is special.
     pub(crate) tokens: Vec<i32>,
     stretches: RefCell<Vec<Rc<Stretch>>>,
 }
 
 impl<'a> Pair<'a> {
-    /// Loads the model twice.
+    /// Loads the model.
     ///
     /// # Errors
     /// A message, when llama.cpp refuses the file.
-    pub(crate) fn load(candidate: &Candidate, options: &Options, threads: Threads, machine: &'a Machine) -> Result<Self, String> {
-        let model = models::load(&candidate.path)?;
-        let bare = BareModel::load(&candidate.path)?;
+    pub(crate) fn load(path: &Path, options: &Options, threads: Threads, machine: &'a Machine) -> Result<Self, String> {
+        let model = models::load(path)?;
+        let bare = BareModel::load(path, Weights::AsStored)?;
+        let repacked = bare_model::is_repacked(path)?.then(|| BareModel::load(path, Weights::Repacked)).transpose()?;
         let defaults = EngineConfig::default();
         let facts = model.facts(defaults.type_k, defaults.type_v);
         let work = Work::of(&bare, facts.kv_bytes_per_token);
@@ -64,12 +71,14 @@ impl<'a> Pair<'a> {
         Ok(Self {
             model,
             bare,
+            repacked,
             work,
             machine,
             threads,
             n_threads: options.n_threads,
             flash_attention: options.flash_attention,
             n_ctx_train: facts.n_ctx_train as usize,
+            cell_bytes: facts.kv_bytes_per_token,
             tokens: (0..N_TOKENS).map(token).collect(),
             stretches: RefCell::default(),
         })
@@ -77,99 +86,108 @@ impl<'a> Pair<'a> {
 
     /// The rising `lengths`, none of them longer than seven eighths of the model's context, and none twice.
     pub(crate) fn lengths(&self, lengths: &[usize]) -> Vec<usize> {
-        let mut lengths: Vec<usize> = lengths.iter().map(|&n| n.min(self.n_ctx_train / 8 * 7)).collect();
+        let mut lengths: Vec<usize> = lengths.iter().map(|&n| n.min(self.longest())).collect();
         lengths.dedup();
         lengths
     }
 
-    /// What is measured to be fastest here; `None` where the rule's choice is.
-    ///
-    /// # Errors
-    /// A message, when the model cannot compute.
-    pub(crate) fn tune(&self, budget: Duration) -> Result<Option<Tuned>, String> {
-        let config = self.config(None, 2_048);
-        let tuned = tune::measure(&self.model, &config, budget, |_| true).map_err(|error| error.to_string())?;
-        let tuned = tuned.expect("nobody stops it").best;
-        let [by_rule, by_measurement] = [None, Some(tuned)].map(|tuned| {
-            let settled = Settled::new(&self.model, &EngineConfig { tuned, ..config.clone() });
-            settled.map(|settled| settled.choice).map_err(|error| error.to_string())
-        });
-        let (by_rule, by_measurement) = (by_rule?, by_measurement?);
-        println!("  chosen by rule  {}", by_rule.summary);
-        println!("  by tuning       {}", by_measurement.summary);
-        let how = |choice: &Choice| (choice.flash_attention, choice.n_threads, choice.n_threads_batch);
-        Ok((how(&by_rule) != how(&by_measurement)).then_some(tuned))
+    /// All that can be measured of this model here: llama.cpp's own, then ours.
+    pub(crate) fn sides(&self, usable: Used) -> Vec<Side> {
+        let repacked = self.repacked.iter().flat_map(|_| Bare::of_llama_cpp(Weights::Repacked));
+        let bare = Bare::of_llama_cpp(Weights::AsStored)
+            .into_iter()
+            .chain(repacked)
+            .chain((usable != Used::NONE).then(|| Bare::of_ours(usable)));
+        bare.map(Side::Bare).chain([Side::Engine]).collect()
+    }
+
+    /// Tokens of the longest prompt that is measured.
+    pub(crate) fn longest(&self) -> usize {
+        self.n_ctx_train / 8 * 7
+    }
+
+    /// Bytes of a cell's K and V.
+    pub(crate) fn cell_bytes(&self) -> u64 {
+        self.cell_bytes
     }
 
     /// The engine's side, with room for `n_steps` steps of every sequence.
     ///
     /// # Errors
     /// A message, when the prompt's state cannot be computed.
-    pub(crate) fn engine_side(&self, shape: Shape, n_steps: usize, tuned: Option<Tuned>) -> Result<EngineSide, String> {
+    pub(crate) fn engine_side(&self, shape: Shape, n_steps: usize) -> Result<EngineSide, String> {
         // The last token of a cached prompt is computed again, in a cell of its own.
         let n_each = 1 + n_steps + 1 + engine::HEAD_START + SPARE_CELLS;
-        let mut side = self.empty_engine_side(shape, shape.n_cells() + shape.n_sequences * n_each, tuned)?;
-        side.pieces = self.stretch(side.flash(), &side.settled.limits, shape.n_tokens)?.pieces(shape.n_tokens);
-        Ok(side)
+        let n_cells = shape.n_cells() + shape.n_idle + shape.n_sequences * n_each;
+        self.empty_engine_side(shape, n_cells, CacheRam::Bytes(0))
     }
 
-    /// The engine's side for prompts that it computes, two of them at once in the pool.
+    /// The engine's side for prompts of these lengths, which it computes one after another: with its store, so that one leaves
+    /// before the next one comes, but where others' cells are to stay.
     ///
     /// # Errors
-    /// A message, when the engine refuses the configuration.
-    pub(crate) fn prefill_side(&self, n_tokens: usize) -> Result<EngineSide, String> {
-        let shape = Shape { n_sequences: 2, n_tokens, prompts: Prompts::Own };
-        let mut side = self.empty_engine_side(shape, shape.n_cells() + shape.n_sequences * SPARE_CELLS, None)?;
-        // With its store, so that one prompt leaves before the next one is computed.
-        side.config.cache_ram = CacheRam::Default;
-        side.settled = Settled::new(&self.model, &side.config).map_err(|error| error.to_string())?;
-        Ok(side)
+    /// A message, when the engine refuses the configuration, or the others' state cannot be computed.
+    pub(crate) fn prefill_side(&self, lengths: &[usize], n_idle: usize) -> Result<EngineSide, String> {
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let shape = Shape { n_idle, ..Shape::new(2, longest, Prompts::Own) };
+        let cache_ram = if n_idle == 0 { CacheRam::Default } else { CacheRam::Bytes(0) };
+        self.empty_engine_side(shape, shape.n_cells() + n_idle + engine::N_KNOWN + 2 * SPARE_CELLS, cache_ram)
     }
 
-    fn empty_engine_side(&self, shape: Shape, n_cells: usize, tuned: Option<Tuned>) -> Result<EngineSide, String> {
-        let config = self.config(tuned, n_cells);
-        let settled = Settled::new(&self.model, &config).map_err(|error| error.to_string())?;
-        let (model, tokens) = (Arc::clone(&self.model), self.tokens.clone());
-        Ok(EngineSide { model, config, settled, shape, pieces: Vec::new(), tokens })
-    }
-
-    /// The engine's: what is not given here it chooses itself.
-    fn config(&self, tuned: Option<Tuned>, n_cells: usize) -> EngineConfig {
-        EngineConfig {
+    fn empty_engine_side(&self, shape: Shape, n_cells: usize, cache_ram: CacheRam) -> Result<EngineSide, String> {
+        let config = EngineConfig {
             n_threads: self.n_threads,
             flash_attention: self.flash_attention,
-            tuned,
+            cache_ram,
             ..engine::config(N_SLOTS, n_cells)
-        }
+        };
+        let settled = Settled::new(&self.model, &config).map_err(|error| error.to_string())?;
+        let stretch = self.stretch(engine::flash(&settled))?;
+        let (model, tokens) = (Arc::clone(&self.model), self.tokens.clone());
+        Ok(EngineSide { model, config, settled, shape, stretch, longest: self.longest(), tokens })
     }
 
-    /// The bare loop's context, empty.
-    ///
-    /// # Errors
-    /// A message, when llama.cpp cannot make it.
-    pub(crate) fn context(&self, limits: &Limits, flash: Flash) -> Result<BareContext<'_>, String> {
-        BareContext::new(&self.bare, limits, flash, self.threads)
-    }
-
-    /// The bare loop's context, with the cells that `shape` says.
+    /// A bare loop's context with the cells that `shape` says, and room for `n_more` tokens of each sequence; `n_rows` of a decode.
     ///
     /// # Errors
     /// A message, when llama.cpp fails.
-    pub(crate) fn filled(&self, limits: &Limits, flash: Flash, shape: Shape) -> Result<BareContext<'_>, String> {
-        let stretch = self.stretch(flash, limits, shape.n_tokens)?;
-        let mut context = self.context(limits, flash)?;
-        context.fill(shape, &stretch)?;
+    pub(crate) fn bare_side(&self, bare: Bare, shape: Shape, n_more: usize, n_rows: usize) -> Result<BareContext<'_>, String> {
+        let Bare { weights, flash, cells, used } = bare;
+        let (n_sequences, n_cells) = match cells {
+            // What is idle belongs to one more.
+            Cells::Unified => (shape.n_sequences + 1, shape.n_cells() + shape.n_idle + shape.n_sequences * n_more),
+            Cells::PerSequence => (shape.n_sequences, shape.n_sequences * (shape.n_tokens + n_more).next_multiple_of(256)),
+        };
+        let n_rows = u32::try_from(n_rows).unwrap_or(DEFAULT_ROWS).min(DEFAULT_ROWS);
+        let setup = Setup { cells, used, n_rows, n_batch: n_rows, ..Setup::unified(flash, n_sequences, n_cells) };
+        let model = match weights {
+            Weights::AsStored => &self.bare,
+            Weights::Repacked => self.repacked.as_ref().unwrap_or(&self.bare),
+        };
+        let mut context = BareContext::new(model, &setup, self.threads)?;
+        context.fill(shape, &*self.stretch(flash)?)?;
+        Ok(context)
+    }
+
+    /// A bare loop that computes as this engine does, with the same cells.
+    ///
+    /// # Errors
+    /// A message, when llama.cpp fails.
+    pub(crate) fn as_the_engine(&self, engine: &EngineSide) -> Result<BareContext<'_>, String> {
+        let flash = engine::flash(&engine.settled);
+        let setup = Setup::of(&engine.settled.limits, flash, engine.used());
+        let mut context = BareContext::new(&self.bare, &setup, self.threads)?;
+        context.fill(engine.shape, &*self.stretch(flash)?)?;
         Ok(context)
     }
 
     /// Computed when it is wanted for the first time.
-    fn stretch(&self, flash: Flash, limits: &Limits, n_prompt: usize) -> Result<Rc<Stretch>, String> {
-        let known = self.stretches.borrow().iter().find(|stretch| stretch.fits(flash, n_prompt)).map(Rc::clone);
+    fn stretch(&self, flash: Flash) -> Result<Rc<Stretch>, String> {
+        let known = self.stretches.borrow().iter().find(|stretch| stretch.flash == flash).map(Rc::clone);
         if let Some(stretch) = known {
             return Ok(stretch);
         }
-        let prompt = &self.tokens[..n_prompt];
-        let stretch = Rc::new(Stretch::compute(&self.bare, limits, (flash, self.threads), prompt)?);
+        let stretch = Rc::new(Stretch::compute(&self.bare, flash, self.threads, &self.tokens)?);
         self.stretches.borrow_mut().push(Rc::clone(&stretch));
         Ok(stretch)
     }

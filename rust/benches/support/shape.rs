@@ -17,9 +17,16 @@ pub(crate) struct Shape {
     pub(crate) n_sequences: usize,
     pub(crate) n_tokens: usize,
     pub(crate) prompts: Prompts,
+    /// Cells in the same pool that belong to nobody who runs.
+    pub(crate) n_idle: usize,
 }
 
 impl Shape {
+    /// With nothing idle beside it.
+    pub(crate) fn new(n_sequences: usize, n_tokens: usize, prompts: Prompts) -> Self {
+        Self { n_sequences, n_tokens, prompts, n_idle: 0 }
+    }
+
     /// How many prompts there are.
     pub(crate) fn n_prompts(&self) -> usize {
         match self.prompts {
@@ -28,7 +35,7 @@ impl Shape {
         }
     }
 
-    /// Cells that are used before the first step.
+    /// Cells that the sequences see before the first step.
     pub(crate) fn n_cells(&self) -> usize {
         self.n_prompts() * self.n_tokens
     }
@@ -41,6 +48,7 @@ impl std::fmt::Display for Shape {
             Prompts::Shared => " shared",
             Prompts::Own => " own",
         };
-        write!(f, "{} × {}{prompts}", self.n_sequences, self.n_tokens)
+        let idle = if self.n_idle == 0 { String::new() } else { format!(", {}k idle", self.n_idle / 1_000) };
+        f.pad(&format!("{} × {}{prompts}{idle}", self.n_sequences, self.n_tokens))
     }
 }

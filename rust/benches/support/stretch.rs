@@ -1,18 +1,17 @@
-//! A short stretch of a prompt, computed once and put to use at every position.
+//! A short prompt, computed once and put to use at every position.
 //!
 //! A prompt of 4,000 tokens would take a slow machine 40 seconds, and eight of them five minutes. So the KV of a short prompt is
-//! saved, as `llama_state_seq_get_data` writes it, and restored again and again with the positions in its bytes moved on. K was
-//! rotated for other positions, so that what the model computes over it means nothing. But a step multiplies and adds the same
-//! number of numbers whatever they are, and its time is all that is measured here.
+//! saved, as `llama_state_seq_get_data` writes it, and a longer state is made of it, the same cells again and again under the
+//! positions that follow. K was rotated for other positions, so that what the model computes over it means nothing. But a step
+//! multiplies and adds the same number of numbers whatever they are, and its time is all that is measured here.
 //!
 //! V lies in rows with flash attention and in columns without, so that each setting needs a stretch of its own.
 
 use std::sync::Arc;
 
-use weft::config::Limits;
 use weft::request::SavedPiece;
 
-use super::bare::{BareContext, Flash, Threads};
+use super::bare::{BareContext, Flash, Setup, Threads};
 use super::bare_model::BareModel;
 
 /// Bytes before the cells: a magic number, a sequence id, the number of streams and the number of cells.
@@ -21,83 +20,129 @@ const HEAD: usize = 16;
 /// Bytes of a cell's entry: its position, the number of its owners, its owner.
 const ENTRY: usize = 12;
 
-/// Longest stretch: it takes a slow machine two or three seconds.
-const LONGEST: usize = 250;
+/// Tokens of the short prompt: they take a slow machine two or three seconds.
+const N_TOKENS: usize = 250;
 
-/// The saved state of the positions `0..n_tokens` of one sequence.
+/// The saved state of the positions `0..N_TOKENS` of one sequence.
 pub(crate) struct Stretch {
-    flash: Flash,
-    n_tokens: usize,
-    bytes: Vec<u8>,
+    pub(crate) flash: Flash,
+    magic: [u8; 4],
+    /// What follows the cells' entries, piece by piece.
+    parts: Vec<Part>,
+}
+
+/// A piece of a state.
+enum Part {
+    /// The same however many cells there are.
+    Fixed(Vec<u8>),
+    /// So many bytes for each cell, the cells one after another.
+    PerCell(Vec<u8>),
 }
 
 impl Stretch {
-    /// Computes the longest stretch of which a prompt of `n_prompt` tokens is a multiple.
+    /// Computes it.
     ///
     /// # Errors
     /// A message, when llama.cpp fails, or when the bytes are not those of one plain cache.
-    pub(crate) fn compute(
-        model: &BareModel,
-        limits: &Limits,
-        (flash, threads): (Flash, Threads),
-        prompt: &[i32],
-    ) -> Result<Self, String> {
-        let n_tokens = Self::fitting(prompt.len());
-        let limits = Limits { n_ctx: 512, ..*limits };
-        let mut context = BareContext::new(model, &limits, flash, threads)?;
-        context.time_prefill(prompt, 0..n_tokens)?;
+    pub(crate) fn compute(model: &BareModel, flash: Flash, threads: Threads, prompt: &[i32]) -> Result<Self, String> {
+        let mut context = BareContext::new(model, &Setup::unified(flash, 1, N_TOKENS), threads)?;
+        context.time_prefill(&prompt[..N_TOKENS], 0..N_TOKENS)?;
         let bytes = context.save()?;
-        let stretch = Self { flash, n_tokens, bytes };
-        let has_expected = stretch.number(8) == Some(1)
-            && stretch.number(12) == u32::try_from(n_tokens).ok()
-            && (0..n_tokens).all(|cell| stretch.number(HEAD + cell * ENTRY) == u32::try_from(cell).ok())
-            && stretch.layout() == Some(flash);
-        if has_expected { Ok(stretch) } else { Err("the saved state is not that of one plain cache".to_owned()) }
+        Self::read(&bytes, flash).ok_or_else(|| "the saved state is not that of one plain cache".to_owned())
     }
 
-    /// Whether this is the stretch for prompts so long, where attention is computed so.
-    pub(crate) fn fits(&self, flash: Flash, n_prompt: usize) -> bool {
-        self.flash == flash && self.n_tokens == Self::fitting(n_prompt)
-    }
-
-    pub(crate) fn n_tokens(&self) -> usize {
-        self.n_tokens
-    }
-
-    /// The same state under positions that begin at `start`.
-    pub(crate) fn at(&self, start: usize) -> Vec<u8> {
-        let mut bytes = self.bytes.clone();
-        let entries = bytes[HEAD..].chunks_exact_mut(ENTRY).take(self.n_tokens);
-        for (position, entry) in (start..).zip(entries) {
-            let position = i32::try_from(position).expect("a bench's prompts are short");
-            entry[..4].copy_from_slice(&position.to_le_bytes());
+    /// Takes a saved state apart. `None` where it is not laid out as expected.
+    fn read(bytes: &[u8], flash: Flash) -> Option<Self> {
+        let mut reader = Reader { bytes, at: 0 };
+        let magic = reader.take(4)?.try_into().ok()?;
+        reader.take(4)?;
+        let (n_streams, n_cells) = (reader.number()?, reader.number()?);
+        let entries = reader.take(N_TOKENS * ENTRY)?;
+        let is_counted = (0..).zip(entries.chunks_exact(ENTRY)).all(|(n, entry): (u32, _)| entry[..4] == n.to_le_bytes());
+        let (start, in_columns, n_layers) = (reader.at, reader.number()?, reader.number()?);
+        let expected = (1, N_TOKENS, usize::from(flash == Flash::Off), true);
+        if (n_streams, n_cells, in_columns, is_counted) != expected {
+            return None;
         }
+        // Two numbers tell how K and V are rotated.
+        reader.take(8)?;
+        let mut parts = vec![Part::Fixed(bytes[start..reader.at].to_vec())];
+        for layer in 0..2 * n_layers {
+            let start = reader.at;
+            // The type of the numbers.
+            reader.take(4)?;
+            let is_columns = in_columns == 1 && layer >= n_layers;
+            let (n_each, n_columns) = if is_columns { (reader.number()?, reader.number()?) } else { (reader.long()?, 1) };
+            parts.push(Part::Fixed(bytes[start..reader.at].to_vec()));
+            for _ in 0..n_columns {
+                parts.push(Part::PerCell(reader.take(N_TOKENS * n_each)?.to_vec()));
+            }
+        }
+        (reader.at == bytes.len()).then_some(Self { flash, magic, parts })
+    }
+
+    /// The state of `n_tokens` cells, as a context reads it that keeps its sequences in so many streams.
+    pub(crate) fn state(&self, n_tokens: usize, n_streams: u32) -> Vec<u8> {
+        let number = |n: usize| u32::try_from(n).expect("a bench's prompts are short").to_le_bytes();
+        let mut bytes = Vec::with_capacity(HEAD + n_tokens * ENTRY + self.n_bytes(n_tokens) + 4 * n_streams as usize);
+        bytes.extend(self.magic);
+        bytes.extend(number(0));
+        bytes.extend(n_streams.to_le_bytes());
+        bytes.extend(number(n_tokens));
+        for position in 0..n_tokens {
+            bytes.extend([number(position), number(1), number(0)].concat());
+        }
+        for part in &self.parts {
+            match part {
+                Part::Fixed(fixed) => bytes.extend(fixed),
+                Part::PerCell(cells) => {
+                    let mut n_left = cells.len() / N_TOKENS * n_tokens;
+                    while n_left > 0 {
+                        let n = n_left.min(cells.len());
+                        bytes.extend(&cells[..n]);
+                        n_left -= n;
+                    }
+                }
+            }
+        }
+        // One stream was written; the others hold no cells.
+        (1..n_streams).for_each(|_| bytes.extend(number(0)));
         bytes
     }
 
-    /// The pieces that make a prompt of `n_prompt` tokens, as the engine takes them.
-    pub(crate) fn pieces(&self, n_prompt: usize) -> Vec<SavedPiece> {
-        let number = |n: usize| u32::try_from(n).expect("a bench's prompts are short");
-        let starts = (0..n_prompt).step_by(self.n_tokens);
-        starts
-            .map(|start| SavedPiece { range: number(start)..number(start + self.n_tokens), bytes: Arc::from(self.at(start)) })
-            .collect()
+    /// A prompt of `n_tokens` tokens, as the engine takes it.
+    pub(crate) fn pieces(&self, n_tokens: usize) -> Vec<SavedPiece> {
+        let end = u32::try_from(n_tokens).expect("a bench's prompts are short");
+        vec![SavedPiece { range: 0..end, bytes: Arc::from(self.state(n_tokens, 1)) }]
     }
 
-    /// How attention is computed where this was saved: V lies in columns without flash attention.
-    fn layout(&self) -> Option<Flash> {
-        match self.number(HEAD + self.n_tokens * ENTRY)? {
-            0 => Some(Flash::On),
-            1 => Some(Flash::Off),
-            _ => None,
-        }
+    fn n_bytes(&self, n_tokens: usize) -> usize {
+        let n_bytes = |part: &Part| match part {
+            Part::Fixed(fixed) => fixed.len(),
+            Part::PerCell(cells) => cells.len() / N_TOKENS * n_tokens,
+        };
+        self.parts.iter().map(n_bytes).sum()
+    }
+}
+
+/// Reads from a slice, front to back; `None` where it ends too early.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let taken = self.bytes.get(self.at..self.at.checked_add(n)?)?;
+        self.at += n;
+        Some(taken)
     }
 
-    fn number(&self, at: usize) -> Option<u32> {
-        Some(u32::from_le_bytes(self.bytes.get(at..at + 4)?.try_into().ok()?))
+    fn number(&mut self) -> Option<usize> {
+        usize::try_from(u32::from_le_bytes(self.take(4)?.try_into().ok()?)).ok()
     }
 
-    fn fitting(n_prompt: usize) -> usize {
-        (1..=LONGEST.min(n_prompt)).rev().find(|n| n_prompt.is_multiple_of(*n)).unwrap_or(1)
+    fn long(&mut self) -> Option<usize> {
+        usize::try_from(u64::from_le_bytes(self.take(8)?.try_into().ok()?)).ok()
     }
 }

@@ -1,81 +1,82 @@
-//! How fast prompts are computed.
+//! How fast prompts are computed, alone and beside the cells of others.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::support::bare::{BareContext, Flash};
+use super::aims::{Cell, Figures};
+use super::columns;
+use crate::support::bare::BareContext;
+use crate::support::engine::EngineSide;
 use crate::support::pair::Pair;
-use crate::support::spread::Spread;
+use crate::support::shape::{Prompts, Shape};
+use crate::support::sides::Side;
+use crate::support::turns::{Effort, FAR_BEHIND, Times};
 
-/// How much is measured, and for how long.
-pub(crate) struct Effort {
-    /// Tokens of the prompts, in rising order.
+/// Rows of one decode, for the limit.
+const N_ROWS: u32 = 512;
+
+/// Which prompts, and how long each is measured.
+pub(crate) struct Extent {
+    /// Tokens of the prompts, the short ones first: who is far behind there does not compute the long ones.
     pub(crate) n_tokens: &'static [usize],
-    /// No round begins after this long; one is always measured.
-    pub(crate) all: Duration,
-    pub(crate) max_rounds: usize,
+    /// Cells of others.
+    pub(crate) n_idle: &'static [usize],
+    pub(crate) effort: Effort,
 }
 
-pub(crate) const FULL: Effort = Effort { n_tokens: &[512, 2_048], all: Duration::from_secs(20), max_rounds: 5 };
-pub(crate) const QUICK: Effort = Effort { n_tokens: &[256], all: Duration::from_secs(2), max_rounds: 3 };
+pub(crate) const FULL: Extent =
+    Extent { n_tokens: &[512, 2_048], n_idle: &[0, 8_000], effort: Effort { time: Duration::from_secs(20), max_rounds: 3 } };
+pub(crate) const PRODUCTS: Extent = Extent { n_tokens: &[512], n_idle: &[0], effort: FULL.effort };
+pub(crate) const QUICK: Extent =
+    Extent { n_tokens: &[256], n_idle: &[0], effort: Effort { time: Duration::from_secs(2), max_rounds: 3 } };
 
-/// Seconds of one prompt in each round.
-#[derive(Default)]
-struct Times {
-    on: Vec<f64>,
-    off: Vec<f64>,
-    engine: Vec<f64>,
+/// One side, ready to be timed.
+enum Runner<'a> {
+    Bare(BareContext<'a>),
+    Engine(EngineSide),
 }
 
-/// Prints the table.
+/// Prints the table, and returns its figures.
 ///
 /// # Errors
-/// A message, when either side fails.
-pub(crate) fn measure(pair: &Pair<'_>, effort: &Effort) -> Result<(), String> {
-    let lengths = pair.lengths(effort.n_tokens);
+/// A message, when a side fails.
+pub(crate) fn measure(pair: &Pair<'_>, sides: &[Side], extent: &Extent) -> Result<Vec<Figures>, String> {
+    println!("\n{}", columns::head("tokens of a prompt", "tokens per second", sides));
+    let lengths = pair.lengths(extent.n_tokens);
     let longest = lengths[lengths.len() - 1];
-    let engine = pair.prefill_side(longest)?;
-    let limits = engine.settled.limits;
-    let mut contexts = [pair.context(&limits, Flash::On)?, pair.context(&limits, Flash::Off)?];
-    let mut times: Vec<Times> = lengths.iter().map(|_| Times::default()).collect();
-    let started = Instant::now();
-    let mut n_rounds = 0;
-    while n_rounds < effort.max_rounds {
-        if n_rounds > 0 && started.elapsed().mul_f64((n_rounds + 1) as f64 / n_rounds as f64) > effort.all {
-            break;
+    let mut all = Vec::new();
+    for &n_idle in extent.n_idle {
+        // Nothing but what is idle is there before it.
+        let shape = Shape { n_idle, ..Shape::new(1, 0, Prompts::Own) };
+        let mut runners = Vec::new();
+        for side in sides {
+            runners.push(match *side {
+                Side::Bare(bare) => Runner::Bare(pair.bare_side(bare, shape, longest, N_ROWS as usize)?),
+                Side::Engine => Runner::Engine(pair.prefill_side(&lengths, n_idle)?),
+            });
         }
-        let [on, off] = &mut contexts;
-        let on = time_bare(pair, on, &lengths)?;
-        let off = time_bare(pair, off, &lengths)?;
-        let engine = engine.time_prefills(&lengths)?;
-        for (times, ((on, off), engine)) in times.iter_mut().zip(on.iter().zip(&off).zip(&engine)) {
-            times.on.push(on.as_secs_f64());
-            times.off.push(off.as_secs_f64());
-            times.engine.push(engine.as_secs_f64());
+        let mut are_in = vec![true; sides.len()];
+        for &n_tokens in &lengths {
+            let mut times = Times::new(sides);
+            times.take(&extent.effort, &are_in, |side| {
+                let took = match &mut runners[side] {
+                    Runner::Bare(context) => {
+                        context.forget(0, 0);
+                        context.time_prefill(&pair.tokens, 0..n_tokens)?
+                    }
+                    Runner::Engine(engine) => engine.time_prefill(n_tokens)?,
+                };
+                Ok(took.as_secs_f64())
+            })?;
+            for (side, is_in) in are_in.iter_mut().enumerate() {
+                *is_in = *is_in && !times.is_far_behind(side, times.median(side));
+            }
+            let bound = pair.work.prefill(pair.machine, n_tokens, N_ROWS);
+            let beside = if n_idle == 0 { String::new() } else { format!(", {}k idle", n_idle / 1_000) };
+            let speed = |seconds: f64| n_tokens as f64 / seconds;
+            println!("{}", columns::row(&format!("{n_tokens}{beside}"), sides, &times, &bound, speed));
+            all.push(Figures::of(Cell::Prefill { n_tokens, n_idle }, sides, &times));
         }
-        n_rounds += 1;
     }
-
-    println!("\n  Prefill, tokens/s and the ratio to the faster bare loop");
-    println!("  tokens  rounds │ flash on         │ flash off        │ engine           │ limit     by      engine ÷");
-    for (times, n_tokens) in times.iter().zip(lengths) {
-        let [on, off, engine] = [&times.on, &times.off, &times.engine].map(|times| Spread::of(times).median);
-        let show = |seconds: f64| format!("{:>9.1}  {:>5.2}", n_tokens as f64 / seconds, on.min(off) / seconds);
-        let bound = pair.work.prefill(pair.machine, n_tokens, limits.n_ubatch as usize);
-        let by = if bound.is_memory { "memory" } else { "ops" };
-        let limit = format!("{:>9.1} {by:<7} {:>8.1}", n_tokens as f64 / bound.seconds, engine / bound.seconds);
-        println!("  {n_tokens:>6}  {n_rounds:>6} │{} │{} │{} │{limit}", show(on), show(off), show(engine));
-    }
-    Ok(())
-}
-
-/// Each length is timed as the longest prompt is computed: the first tokens of a prompt are a prompt too.
-fn time_bare(pair: &Pair<'_>, context: &mut BareContext<'_>, lengths: &[usize]) -> Result<Vec<Duration>, String> {
-    context.clear();
-    let (mut start, mut elapsed) = (0, Duration::ZERO);
-    let times = lengths.iter().map(|&end| {
-        elapsed += context.time_prefill(&pair.tokens, start..end)?;
-        start = end;
-        Ok(elapsed)
-    });
-    times.collect()
+    println!("  –: took more than {FAR_BEHIND} times as long as the best of llama.cpp's with the shorter prompt");
+    Ok(all)
 }

@@ -1,0 +1,193 @@
+//! Loads as clients see them: Weft at its defaults, in process and over HTTP, against bare loops that do what llama-server does.
+//!
+//! `cargo bench --bench loads` takes about fifteen minutes, most of which is llama.cpp's own prompts; `-- --quick` about two, with
+//! shorter ones. A load runs with each of llama-server's settings of attention and cells (`server/slots.rs`); one that takes longer
+//! than the best so far is given up, but for the default, which always runs to its end. The bare loops send no text, draw nothing
+//! and hear no HTTP, so that a real llama-server is slower than they are.
+#![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
+#![allow(clippy::print_stderr, reason = "and says there what is wrong")]
+#![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
+
+#[allow(dead_code, reason = "the bench of decoding, which shares this folder, uses all of it")]
+mod support;
+
+#[allow(dead_code, reason = "the bench of sharing, which shares this folder, uses all of it")]
+mod measures {
+    pub(crate) mod watch;
+}
+
+mod server;
+
+use std::env;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use server::load::{Arrival, Figure, Load, Trace};
+use server::slots::{self, ALL_FLAGS};
+use support::bare::{Origin, Threads};
+use support::bare_model::{BareModel, Weights};
+use support::models::{self, Candidate};
+use support::options::{self, Help, Options};
+use support::{kernels, machine, synthetic};
+use weft::llama::Model;
+
+const HELP: Help = Help {
+    bench: "loads",
+    quick: "a quarter of each prompt and of each text",
+    flash_attention: "of the engine, in place of what it chooses",
+    own: "  --load N                         only the load of this number
+  --no-http                        the engine alone, without a server
+",
+};
+
+fn main() -> ExitCode {
+    let (mut only, mut wants_http) = (None, true);
+    let options = options::parse(&HELP, env::args().skip(1), |flag, value| {
+        match flag {
+            "--load" => {
+                let given = value()?;
+                only = Some(given.parse().map_err(|_| format!("--load is {given:?}; it must be a number"))?);
+            }
+            "--no-http" => wants_http = false,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    });
+    options::run(&HELP, options, |options| bench(options, only, wants_http))
+}
+
+fn bench(options: &Options, only: Option<usize>, wants_http: bool) -> Result<(), String> {
+    let started = Instant::now();
+    let candidates = models::chosen(&options.name)?;
+    let (_, kernels) = kernels::install();
+    println!("loads: Weft against bare loops that do what llama-server does, in one run");
+    machine::describe(options.n_threads);
+    println!("  kernels of ours {kernels}");
+    let has_http = wants_http && server::http::is_built();
+    if wants_http && !has_http {
+        println!("  no HTTP         `python -m weft` does not start; `make extension` builds it");
+    }
+    let mut number = 0;
+    for candidate in candidates {
+        let is_large = candidate.path == synthetic::HALF_Q8_0.path();
+        println!("\n{}", candidate.name);
+        println!("  {:<76} │ llama-server's loop               │ Weft", "");
+        println!("  {:<76} │  default      best  with          │    engine ÷ def. ÷ best │ over HTTP ÷ def. ÷ best", "load");
+        let mut sides = Sides::load(&candidate, options, has_http)?;
+        for load in loads(is_large, options.is_quick) {
+            number += 1;
+            if only.is_none_or(|only| only == number) {
+                sides.measure(number, &load)?;
+            }
+        }
+    }
+    println!(
+        "\n÷: times over times, or speed over speed: below 1 Weft is faster where a time is shown, above 1 where it is a speed"
+    );
+    println!("all of it took {:.0} s", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// What is measured of the model that people might serve, or of the small one.
+fn loads(is_large: bool, is_quick: bool) -> Vec<Load> {
+    let part = if is_quick { 4 } else { 1 };
+    let request = |place, n_shared: usize, n_own: usize, n, n_predict: usize| Arrival {
+        prompt: prompt(place, n_shared / part, (n_own / part).max(1)),
+        n,
+        n_predict: n_predict / part,
+    };
+    let alone = |title: &str, figures, first| Load { title: title.to_owned(), first, then: Vec::new(), figures };
+    if !is_large {
+        let streams = (0..32).map(|place| request(place, 0, 64, 1, 200)).collect();
+        return vec![alone("32 streams of 200 tokens", &[Figure::TokensPerS], streams)];
+    }
+    let times = &[Figure::WallTime];
+    vec![
+        alone(
+            "16 requests that share 877 tokens, together",
+            times,
+            (0..16).map(|place| request(place, 877, 16, 1, 32)).collect(),
+        ),
+        Load {
+            title: "a stream while four prompts of 1,300 tokens arrive".to_owned(),
+            first: vec![Arrival { n_predict: 4_000, ..request(0, 0, 64, 1, 0) }],
+            then: (1..5).map(|place| request(place, 0, 1_300, 1, 4)).collect(),
+            figures: &[Figure::LongestPause, Figure::PromptsTime],
+        },
+        alone("32 branches of a prompt of 1,000 tokens", times, vec![request(0, 0, 1_000, 32, 64)]),
+        alone(
+            "8 streams, each with a prompt of 1,250 tokens",
+            times,
+            (0..8).map(|place| request(place, 0, 1_250, 1, 64)).collect(),
+        ),
+        alone(
+            "32 short streams of their own",
+            &[Figure::TokensPerS],
+            (0..32).map(|place| request(place, 0, 32, 1, 96)).collect(),
+        ),
+    ]
+}
+
+/// A prompt that has its first tokens in common with all others, and then none.
+fn prompt(place: usize, n_shared: usize, n_own: usize) -> Vec<i32> {
+    // In the vocabularies measured here, the special and the byte pieces come first, and there are more than 2,000 others' places.
+    let token = |number: usize| i32::try_from(300 + number.wrapping_mul(7_919) % 1_700).expect("a remainder of 1,700");
+    (0..n_shared).map(token).chain((0..n_own).map(|at| token(n_shared + at + (place + 1) * 97))).collect()
+}
+
+/// Who runs the loads.
+struct Sides<'a> {
+    bare: BareModel,
+    threads: Threads,
+    model: Arc<Model>,
+    path: &'a Path,
+    options: &'a Options,
+    has_http: bool,
+}
+
+impl<'a> Sides<'a> {
+    fn load(candidate: &'a Candidate, options: &'a Options, has_http: bool) -> Result<Self, String> {
+        let n = options.n_threads.unwrap_or_else(machine::n_cores);
+        Ok(Self {
+            bare: BareModel::load(&candidate.path, Weights::Repacked)?,
+            // llama-server's pools are its own too.
+            threads: Threads { n, origin: Origin::Kept },
+            model: models::load(&candidate.path)?,
+            path: &candidate.path,
+            options,
+            has_http,
+        })
+    }
+
+    /// What llama-server's loop does at its default, and with the flags that end the load first.
+    fn run_llama_server(&self, load: &Load) -> Result<[(Vec<Trace>, &'static str); 2], String> {
+        let mut ended: Vec<(Vec<Trace>, &str)> = Vec::new();
+        let mut best_s = f64::INFINITY;
+        for (flags, name) in ALL_FLAGS {
+            if let Some(traces) = slots::run((&self.bare, self.threads), flags, load, best_s)? {
+                best_s = best_s.min(Figure::WallTime.of(load, &traces));
+                ended.push((traces, name));
+            }
+        }
+        let best = ended.iter().min_by(|(a, _), (b, _)| Figure::WallTime.of(load, a).total_cmp(&Figure::WallTime.of(load, b)));
+        let best = best.ok_or("the default of llama-server did not end")?.clone();
+        Ok([ended.swap_remove(0), best])
+    }
+
+    /// Prints a line for each figure of the load.
+    fn measure(&mut self, number: usize, load: &Load) -> Result<(), String> {
+        let engine = server::engine::run(&self.model, self.options, load)?;
+        let http = self.has_http.then(|| server::http::run(self.path, self.options, load)).transpose()?;
+        let [(default, _), (best, flags)] = self.run_llama_server(load)?;
+        for figure in load.figures {
+            let [default, best, engine] = [&default, &best, &engine].map(|traces| figure.of(load, traces));
+            let show = |ours: f64| format!("{ours:>10.2} {:>6.2} {:>6.2}", ours / default, ours / best);
+            let http = http.as_ref().map_or_else(String::new, |traces| show(figure.of(load, traces)));
+            let title = format!("{number}. {}: {}", load.title, figure.title());
+            println!("  {title:<76} │{default:>9.2} {best:>9.2}  {flags:<13} │{} │{http}", show(engine));
+        }
+        Ok(())
+    }
+}

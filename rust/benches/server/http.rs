@@ -1,0 +1,151 @@
+//! The load on Weft's server, over HTTP, in a process of its own.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::load::{Arrival, Load, Trace};
+use crate::support::options::Options;
+
+/// How long a server may take to load its model.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection on which nothing has come for so long is broken.
+const SILENCE: Duration = Duration::from_secs(120);
+
+/// A server; it ends with this.
+struct Server {
+    process: Child,
+    port: u16,
+}
+
+/// What a reader tells: a token of this request, or what went wrong with it.
+type Told = (usize, Result<Instant, String>);
+
+/// Whether the server can be started at all: it needs the Python package, built.
+pub(crate) fn is_built() -> bool {
+    let asked = Command::new("python").args(["-m", "weft", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    asked.is_ok_and(|status| status.success())
+}
+
+/// Runs the load.
+///
+/// # Errors
+/// A message, when the server does not start, or answers with anything but tokens.
+pub(crate) fn run(model: &Path, options: &Options, load: &Load) -> Result<Vec<Trace>, String> {
+    let server = Server::start(model, options, load)?;
+    let (told, tells) = mpsc::channel();
+    let mut traces = Vec::new();
+    send(&server, &load.first, &mut traces, &told)?;
+    let n_tokens = |traces: &[Trace], place: usize| traces.get(place).map_or(0, |trace| trace.times.len());
+    while !load.is_over(|place| n_tokens(&traces, place)) {
+        let (place, time) = tells.recv_timeout(SILENCE).map_err(|_| format!("nothing came for {SILENCE:?}"))?;
+        traces[place].times.push(time?);
+        if traces.len() == load.first.len() && load.has_begun(|place| n_tokens(&traces, place)) {
+            send(&server, &load.then, &mut traces, &told)?;
+        }
+    }
+    Ok(traces)
+}
+
+/// Sends requests, each over a connection of its own that a thread reads.
+fn send(server: &Server, arrivals: &[Arrival], traces: &mut Vec<Trace>, told: &Sender<Told>) -> Result<(), String> {
+    for arrival in arrivals {
+        let connection = server.post(arrival).map_err(|error| error.to_string())?;
+        let (place, told) = (traces.len(), told.clone());
+        traces.push(Trace { submitted: Instant::now(), times: Vec::new() });
+        thread::spawn(move || {
+            if let Err(error) = read(connection, place, &told) {
+                // Nobody listens any more when the load is over, and then it does not matter.
+                let _ = told.send((place, Err(error)));
+            }
+        });
+    }
+    Ok(())
+}
+
+/// Reads server-sent events: one for each token, and one at the end of each completion.
+fn read(connection: TcpStream, place: usize, told: &Sender<Told>) -> Result<(), String> {
+    let mut lines = BufReader::new(connection).lines();
+    let status = lines.next().and_then(Result::ok).unwrap_or_default();
+    if !status.starts_with("HTTP/1.1 200") {
+        return Err(format!("the server answered {status:?}"));
+    }
+    for line in lines {
+        // A connection that is cut after the load is over is nobody's concern.
+        let Ok(line) = line else { return Ok(()) };
+        let is_token = line.starts_with("data: {") && !line.contains("\"stop\":true");
+        if is_token && told.send((place, Ok(Instant::now()))).is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+impl Server {
+    fn start(model: &Path, options: &Options, load: &Load) -> Result<Self, String> {
+        // The port is free again when the probe is dropped; nobody else asks for one here.
+        let probe = TcpListener::bind(("127.0.0.1", 0)).map_err(|error| error.to_string())?;
+        let port = probe.local_addr().map_err(|error| error.to_string())?.port();
+        drop(probe);
+        let mut command = Command::new("python");
+        command.args(["-m", "weft", "-m"]).arg(model).args(["--port", &port.to_string()]);
+        command.args(["-np", &load.n_slots().to_string(), "-c", &super::n_cells(load).to_string()]);
+        if let Some(n_threads) = options.n_threads {
+            command.args(["-t", &n_threads.to_string()]);
+        }
+        let process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut server = Self { process: process.map_err(|error| error.to_string())?, port };
+        let started = Instant::now();
+        while !server.is_ready() {
+            let has_ended = server.process.try_wait().map_err(|error| error.to_string())?.is_some();
+            if has_ended || started.elapsed() > PATIENCE {
+                return Err("the server did not start".to_owned());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        Ok(server)
+    }
+
+    fn is_ready(&self) -> bool {
+        let ask = || -> std::io::Result<bool> {
+            let mut connection = self.connect()?;
+            connection.write_all(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")?;
+            let mut answer = [0; 12];
+            connection.read_exact(&mut answer)?;
+            Ok(&answer == b"HTTP/1.1 200")
+        };
+        ask().unwrap_or(false)
+    }
+
+    fn post(&self, arrival: &Arrival) -> std::io::Result<TcpStream> {
+        let Arrival { prompt, n, n_predict } = arrival;
+        let body = format!("{{\"prompt\":{prompt:?},\"n\":{n},\"n_predict\":{n_predict},\"ignore_eos\":true,\"stream\":true}}");
+        let mut connection = self.connect()?;
+        write!(
+            connection,
+            "POST /completion HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        Ok(connection)
+    }
+
+    fn connect(&self) -> std::io::Result<TcpStream> {
+        let connection = TcpStream::connect(("127.0.0.1", self.port))?;
+        connection.set_read_timeout(Some(SILENCE))?;
+        Ok(connection)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself, which is as well.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

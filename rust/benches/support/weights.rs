@@ -1,0 +1,94 @@
+//! Weights by chance, in the formats of ggml: blocks whose bits are random and whose scales are not.
+//!
+//! The scales are such that a product has the variance of its inputs. Each layer then adds about as much to the residual stream as
+//! is in it, attention looks at many cells, and the logits spread by about 3: neither a flat row nor a single candidate reaches the
+//! samplers.
+
+use std::io::{self, Write};
+
+use super::gguf::{Tensor, TensorType};
+
+/// Scale, and for [`TensorType::Q4K`] minimum, of each group of a block: the scale of the whole block then stays a normal 16-bit
+/// float, however wide a matrix is.
+const GROUP: u8 = 8;
+
+/// Twelve bytes that hold eight scales and eight minimums of six bits, all of them [`GROUP`]: the first four of each as they are
+/// (with two bits of the last four above them), then the lower four bits of the last four.
+const GROUPS_OF_Q4K: [u8; 12] = {
+    let whole = GROUP | (GROUP >> 4) << 6;
+    let low = (GROUP & 15) | (GROUP & 15) << 4;
+    [whole, whole, whole, whole, whole, whole, whole, whole, low, low, low, low]
+};
+
+/// Fills a matrix with random blocks.
+///
+/// # Errors
+/// What writing answers.
+pub(crate) fn write(file: &mut impl Write, tensor: &Tensor, random: &mut Random) -> io::Result<()> {
+    let n_in = tensor.dims[0];
+    let spread = if tensor.name == "token_embd.weight" { 3.0 } else { 1.0 };
+    let deviation = spread / (n_in as f32).sqrt();
+    let mut row = vec![0_u8; tensor.kind.n_bytes(n_in)];
+    let (_, n_bytes) = tensor.kind.block();
+    for _ in 0..tensor.n_bytes() / row.len() {
+        for eight in row.chunks_mut(8) {
+            eight.copy_from_slice(&random.next().to_le_bytes()[..eight.len()]);
+        }
+        for block in row.chunks_exact_mut(n_bytes) {
+            finish(block, tensor.kind, deviation);
+        }
+        file.write_all(&row)?;
+    }
+    Ok(())
+}
+
+/// Puts what is not random into a block of random bits, so that its weights have this standard deviation.
+fn finish(block: &mut [u8], kind: TensorType, deviation: f32) {
+    // Of `n` equally likely whole numbers.
+    let uniform = |n: f32| ((n * n - 1.0) / 12.0).sqrt();
+    let group = f32::from(GROUP);
+    let f16 = |value: f32| f16_bits(value).to_le_bytes();
+    match kind {
+        TensorType::F32 => unreachable!("only norms are floats, and they are not written by chance"),
+        TensorType::Q5_0 => block[..2].copy_from_slice(&f16(deviation / uniform(32.0))),
+        TensorType::Q8_0 => {
+            block[..2].copy_from_slice(&f16(deviation / uniform(255.0)));
+            // llama.cpp's quantizer never writes −128, and its kernels may rely on that.
+            for weight in &mut block[2..] {
+                *weight = weight.cast_signed().max(-127).cast_unsigned();
+            }
+        }
+        TensorType::Q4K => {
+            let scale = deviation / uniform(16.0) / group;
+            block[..2].copy_from_slice(&f16(scale));
+            // The mean of a weight, 0 to 15, is 7.5; the minimum takes it away.
+            block[2..4].copy_from_slice(&f16(7.5 * scale));
+            block[4..16].copy_from_slice(&GROUPS_OF_Q4K);
+        }
+        TensorType::Q6K => {
+            block[192..208].fill(GROUP);
+            block[208..].copy_from_slice(&f16(deviation / uniform(64.0) / group));
+        }
+    }
+}
+
+/// The bits of the 16-bit float below `value`, which lies in the range of its normal numbers (IEEE 754, binary16).
+fn f16_bits(value: f32) -> u16 {
+    assert!((6.2e-5..6.5e4).contains(&value), "{value} is no normal 16-bit float");
+    // Between the formats the exponent's bias differs by 112 and the fraction by 13 bits.
+    let bits = (value.to_bits() >> 13) - (112 << 10);
+    u16::try_from(bits).expect("the exponent of a normal 16-bit float has five bits")
+}
+
+/// `splitmix64` (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        bits ^ (bits >> 31)
+    }
+}

@@ -1,0 +1,65 @@
+//! The columns that the grid and the prefill have in common.
+
+use crate::support::bare_model::Weights;
+use crate::support::roofline::Bound;
+use crate::support::sides::{Bare, Side};
+use crate::support::turns::Times;
+
+/// Columns of a time, of a ratio, and of the first column.
+const WIDTH: usize = 10;
+const RATIO: usize = 6;
+const FIRST: usize = 24;
+
+/// Whose a column is; those of one owner stand together.
+fn owner(side: Side) -> &'static str {
+    match side {
+        Side::Bare(Bare { weights: Weights::Repacked, .. }) => "llama.cpp, repacked",
+        _ if side.is_llama_cpp() => "llama.cpp",
+        Side::Bare(_) => "bare loop",
+        Side::Engine => "at its defaults",
+    }
+}
+
+fn of_owners(sides: &[Side]) -> impl Iterator<Item = &[Side]> {
+    sides.chunk_by(|a, b| owner(*a) == owner(*b))
+}
+
+/// The two lines above a table: whose the columns are, and what they hold.
+pub(crate) fn head(first: &str, unit: &str, sides: &[Side]) -> String {
+    let of_owner = |owned: &[Side]| {
+        let of_side = |side: &Side| {
+            let title = format!("{:>WIDTH$}", side.title());
+            if side.is_llama_cpp() { title } else { format!("{title}{:>RATIO$}", "×") }
+        };
+        let owned_titles: String = owned.iter().map(of_side).collect();
+        let width = owned_titles.chars().count();
+        (format!(" │ {:<1$}", owner(owned[0]), width - 1), format!(" │{owned_titles}"))
+    };
+    let (owners, titles): (String, String) = of_owners(sides).map(of_owner).unzip();
+    let limit = format!(" │{:>WIDTH$}  {:<9} {:>7}", "limit", "by", "share");
+    format!("  {:FIRST$}  {:>6}{owners} │ {unit}\n  {first:FIRST$}  {:>6}{titles}{limit}", "", "", "rounds")
+}
+
+/// A row, where `show` turns seconds into what the table is about. The share is that of the machine's limit which the best of ours
+/// reaches.
+pub(crate) fn row(first: &str, sides: &[Side], times: &Times, bound: &Bound, show: impl Fn(f64) -> f64) -> String {
+    let column = |(side, place): (&Side, usize)| {
+        let time = match &times.seconds[place][..] {
+            [] => format!("{:>WIDTH$}", "–"),
+            _ => format!("{:>WIDTH$.2}", show(times.median(place))),
+        };
+        let ratio = match times.ratio(place) {
+            _ if side.is_llama_cpp() => String::new(),
+            None => format!("{:>RATIO$}", "–"),
+            Some(ratio) => format!("{ratio:>RATIO$.2}"),
+        };
+        time + &ratio
+    };
+    let mut places = 0..sides.len();
+    let of_owner = |owned: &[Side]| format!(" │{}", owned.iter().zip(places.by_ref()).map(column).collect::<String>());
+    let columns: Vec<String> = of_owners(sides).map(of_owner).collect();
+    let ours = (0..sides.len()).filter(|side| !sides[*side].is_llama_cpp()).map(|side| times.median(side));
+    let share = bound.seconds / ours.fold(f64::INFINITY, f64::min) * 100.0;
+    let (n_rounds, columns) = (times.n_rounds(), columns.concat());
+    format!("  {first:<FIRST$}  {n_rounds:>6}{columns} │{:>WIDTH$.2}  {:<9} {share:>5.0} %", show(bound.seconds), bound.limit)
+}
