@@ -56,9 +56,9 @@ class Case:
         """How much the logarithm of a probability may differ.
 
         Measured: at most 0.023 where llama.cpp's flash attention sums in 16 bits, which it does with few rows and values in f16,
-        and 0.001 elsewhere. One other token far back makes a difference of 0.1 and more.
+        0.001 with its other attention, and 0.0004 with ours. One other token far back makes a difference of 0.1 and more.
         """
-        return 0.05 if self.flash == "on" and self.kv == "f16" else 0.0005 if self.flash == "auto" else 0.005
+        return 0.05 if self.flash == "on" and self.kv == "f16" else 0.005
 
     @property
     def keeps_states(self) -> bool:
