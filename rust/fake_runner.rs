@@ -370,6 +370,10 @@ impl Runner for FakeRunner {
         self.memory
     }
 
+    fn is_repeatable(&self) -> bool {
+        true
+    }
+
     fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Box<[u8]>, StateError> {
         self.check_states()?;
         let held = &self.sequences[usize::from(id.0)];

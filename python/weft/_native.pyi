@@ -238,6 +238,10 @@ class Engine:
         """The numbers that were settled at the start."""
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether a seeded request gives the same text whoever else is served."""
+
+    @property
     def choice(self) -> Choice:
         """How steps are computed, and why so."""
 

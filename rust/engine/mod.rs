@@ -55,6 +55,7 @@ struct Inner {
     n_vocab: usize,
     lexicon: Lexicon,
     memory: MemoryKind,
+    is_repeatable: bool,
     n_submitted: AtomicU64,
     /// Unbounded, but holds no more than [`Limits::max_queue`] requests, because `n_waiting` counts them.
     commands: mpsc::Sender<Command>,
@@ -100,7 +101,7 @@ impl Engine {
             let published = Arc::clone(&published);
             thread::Builder::new().name("weft-worker".into()).spawn(move || match build() {
                 Ok(runner) => {
-                    let known = (runner.n_vocab(), runner.memory(), runner.lexicon());
+                    let known = (runner.n_vocab(), runner.memory(), runner.lexicon(), runner.is_repeatable());
                     let _alive = Alive::new(&published);
                     let worker = Worker::new(runner, limits, received, published);
                     if tell.send(Ok(known)).is_ok() {
@@ -112,11 +113,23 @@ impl Engine {
             })
         };
         let worker = worker.map_err(|_| Error::Stopped)?;
-        let (n_vocab, memory, lexicon) = told.recv().map_err(|_| Error::Stopped)??;
+        let (n_vocab, memory, lexicon, is_repeatable) = told.recv().map_err(|_| Error::Stopped)??;
         let (worker_id, worker) = (worker.thread().id(), Mutex::new(Some(worker)));
         let process_id = std::process::id();
         let n_submitted = AtomicU64::new(0);
-        let inner = Inner { limits, n_vocab, lexicon, memory, n_submitted, commands, published, worker, worker_id, process_id };
+        let inner = Inner {
+            limits,
+            n_vocab,
+            lexicon,
+            memory,
+            is_repeatable,
+            n_submitted,
+            commands,
+            published,
+            worker,
+            worker_id,
+            process_id,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -130,6 +143,13 @@ impl Engine {
     #[must_use]
     pub fn memory(&self) -> MemoryKind {
         self.inner.memory
+    }
+
+    /// Whether a seeded request draws the same tokens whoever else is served, however often it is asked; see
+    /// [`Runner::is_repeatable`].
+    #[must_use]
+    pub fn is_repeatable(&self) -> bool {
+        self.inner.is_repeatable
     }
 
     /// Queues `request` and returns its stream at once. `bell` is rung whenever the stream has something new.

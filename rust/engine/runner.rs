@@ -132,4 +132,8 @@ pub trait Runner {
 
     /// The vocabulary, for samplers, which ask it on other threads.
     fn lexicon(&self) -> Lexicon;
+
+    /// Whether a row's logits depend on the tokens of its own sequence alone, bit by bit: not on the other rows of a decode, nor on
+    /// where cells are, how a prompt was cut, or how many threads compute.
+    fn is_repeatable(&self) -> bool;
 }

@@ -137,6 +137,12 @@ impl Context {
         Ok(())
     }
 
+    /// Whether our attention is told the positions of this memory's cells.
+    pub(super) fn knows_positions(&self) -> bool {
+        // SAFETY: the memory lives as long as the context.
+        unsafe { kernels::Known::new(&[], self.memory()) }.has_positions()
+    }
+
     /// Finds out what the sequences of the failed batch hold, forgets the batch, and puts `code` in words.
     fn failed(&mut self, code: i32, errors: &[String]) -> DecodeError {
         for i in 0..self.batch.n_rows() {

@@ -58,6 +58,7 @@ pub struct LlamaRunner {
     lexicon: Lexicon,
     /// What pieces of this memory look like; `None` if it is of a kind that cannot be checked, and so not be saved.
     layout: Option<Layout>,
+    is_repeatable: bool,
 }
 
 impl LlamaRunner {
@@ -75,7 +76,7 @@ impl LlamaRunner {
         let n_seq_max = limits.n_seq_max + u32::from(!keeps_states);
         let spare = SequenceId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
         let mut context = Context::new(Arc::clone(&model), config, limits, n_seq_max)?;
-        let Trial { can_cut, layout, n_state_bytes } = try_out(&mut context, spare, &model)?;
+        let Trial { can_cut, layout, n_state_bytes, is_ours } = try_out(&mut context, spare, &model)?;
         let (forks, n_window) = match model.n_swa() {
             _ if keeps_states || !can_cut => (Forks::AtEnd, 0),
             0 => (Forks::Anywhere, 0),
@@ -96,7 +97,9 @@ impl LlamaRunner {
         tracing::debug!("the memory: {memory:?}");
         let n_threads = config.n_threads.unwrap_or_else(threads::n_cores);
         let lexicon = lexicon::lexicon(&model);
-        Ok(Self { context, model, n_threads, memory, spare, lexicon, layout })
+        // With a window or a state llama.cpp computes what a sequence remembers, and positions are not known.
+        let is_repeatable = is_ours && forks == Forks::Anywhere && context.knows_positions() && !memory::is_offloaded(&model);
+        Ok(Self { context, model, n_threads, memory, spare, lexicon, layout, is_repeatable })
     }
 
     /// Whether the first `n_tokens` of `id` are there as far as the next token looks back.
@@ -111,13 +114,16 @@ struct Trial {
     layout: Option<Layout>,
     /// Of the saved state, without what its cells take.
     n_state_bytes: u64,
+    /// Whether every attention and every product was computed by our kernels.
+    is_ours: bool,
 }
 
 /// Decodes two tokens, saves them, and forgets the second. It also warms up the model.
 fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Trial> {
     let token = model.bos_token().unwrap_or(0);
     let plan = rows_of(spare, 0, &[token, token]);
-    context.decode(&plan).map_err(|DecodeError { reason }| Error::Decode { reason })?;
+    let (decoded, is_ours) = kernels::are_all_ours(|| context.decode(&plan));
+    decoded.map_err(|DecodeError { reason }| Error::Decode { reason })?;
     let ends_in_state = model.is_recurrent() || model.is_hybrid();
     let mut n_bytes = 0;
     let read = context.read_state(spare).map(|piece| {
@@ -138,7 +144,7 @@ fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Tr
     let can_cut = context.truncate(spare, 1);
     context.clear();
     let n_cell_bytes = layout.as_ref().map_or(0, Layout::bytes_per_token) * plan.rows.len() as u64;
-    Ok(Trial { can_cut, layout, n_state_bytes: n_bytes.saturating_sub(n_cell_bytes) })
+    Ok(Trial { can_cut, layout, n_state_bytes: n_bytes.saturating_sub(n_cell_bytes), is_ours })
 }
 
 impl Runner for LlamaRunner {
@@ -229,5 +235,9 @@ impl Runner for LlamaRunner {
 
     fn lexicon(&self) -> Lexicon {
         self.lexicon.clone()
+    }
+
+    fn is_repeatable(&self) -> bool {
+        self.is_repeatable
     }
 }

@@ -145,6 +145,11 @@ impl PyEngine {
     }
 
     #[getter]
+    fn is_repeatable(&self) -> PyResult<bool> {
+        Ok(self.handle()?.is_repeatable())
+    }
+
+    #[getter]
     fn choice(&self) -> PyChoice {
         PyChoice(self.choice.clone())
     }

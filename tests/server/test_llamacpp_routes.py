@@ -109,6 +109,7 @@ async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) ->
         "user_name": "",
         "assistant_name": "",
         "compute": matching(r"attention .+, products .+, at most 512 tokens per decode, 1 threads \(asked for\)"),
+        "repeatable": BOOLEAN,
     }
 
 

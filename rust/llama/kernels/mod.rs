@@ -107,6 +107,8 @@ static POOLS_VERSION: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// What the decode uses that this thread is about to make, and what is known of its rows.
     static DECIDED: Cell<Option<(Used, Option<Known>)>> = const { Cell::new(None) };
+    /// Operations that ours computed on this thread, and those that they might have and did not.
+    static TAKEN: Cell<[u64; 2]> = const { Cell::new([0; 2]) };
     /// The pool that this thread computed in last, the version of `POOLS` that it was looked up in, and what was found.
     static LAST_POOL: Cell<(usize, u64, Option<Used>)> = const { Cell::new((0, u64::MAX, None)) };
 }
@@ -153,6 +155,10 @@ impl Known {
         let positions = NonNull::new(unsafe { weft_kernels_positions(memory.cast(), &raw mut n) }.cast_mut());
         Self { ids: NonNull::from(ids), positions: positions.map(|first| NonNull::slice_from_raw_parts(first, n)) }
     }
+
+    pub(super) fn has_positions(&self) -> bool {
+        self.positions.is_some()
+    }
 }
 
 /// Makes a decode in registered pools: `decode` runs on this thread and uses `used`.
@@ -161,6 +167,14 @@ pub(super) fn deciding<T>(used: Used, known: Option<Known>, decode: impl FnOnce(
     let done = decode();
     DECIDED.set(before);
     done
+}
+
+/// Runs `decode`, and says beside its result whether ours computed every attention and product in it, and at least one.
+pub(super) fn are_all_ours<T>(decode: impl FnOnce() -> T) -> (T, bool) {
+    TAKEN.set([0; 2]);
+    let done = decode();
+    let [n_taken, n_left] = TAKEN.get();
+    (done, n_taken > 0 && n_left == 0)
 }
 
 /// What the graph uses that this thread is about to compute.
@@ -273,8 +287,14 @@ unsafe extern "C" fn compute(params: *mut ComputeParams, op: *mut sys::ggml_tens
     } else {
         (used.products && products::compute(op, params, &team), &N_PRODUCTS)
     };
-    if is_done && index == 0 {
-        counter.fetch_add(1, Ordering::Relaxed);
+    if index == 0 {
+        let [n_taken, n_left] = TAKEN.get();
+        if is_done {
+            counter.fetch_add(1, Ordering::Relaxed);
+            TAKEN.set([n_taken + 1, n_left]);
+        } else if !products::is_rotation(op) {
+            TAKEN.set([n_taken, n_left + 1]);
+        }
     }
     is_done
 }

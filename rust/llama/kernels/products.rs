@@ -61,8 +61,7 @@ fn read(op: &sys::ggml_tensor) -> Option<Product<'_>> {
     let is_ours = stride(weights, 1) == format.row_bytes(n_in)
         && n == 1
         && (is_by_expert || n_experts == 1)
-        // A hint that the weights are a Hadamard matrix.
-        && op.op_params[1] == 0
+        && !is_rotation(op)
         && is_weight(weights)
         && [rows, op].into_iter().all(|tensor| tensor.type_ == sys::GGML_TYPE_F32 && tensor::is_contiguous(tensor))
         && size_of(rows, 0) == n_in
@@ -95,6 +94,11 @@ fn read(op: &sys::ggml_tensor) -> Option<Product<'_>> {
     let experts = unsafe { std::slice::from_raw_parts(choices.data.cast(), n_numbers) };
     let choices = Choices { experts, n_tokens, n_used, stride: stride(choices, 1) / 4 };
     Some(Product::ByExpert(Experts { weights: matrix, n_experts, expert_stride: stride(weights, 2) }, choices, rows))
+}
+
+/// Whether `op` turns rows by a Hadamard matrix, each for itself, as before a cache of few bits.
+pub(super) fn is_rotation(op: &sys::ggml_tensor) -> bool {
+    op.op != sys::GGML_OP_FLASH_ATTN_EXT && op.op_params[1] != 0
 }
 
 /// Whether `tensor` holds a model's weights in the file's own layout, where the CPU reads them. Keys of a cache are no weights, and

@@ -128,6 +128,36 @@ fn products_of_every_covered_format_are_those_of_llama_cpp() {
 }
 
 #[test]
+fn products_by_expert_are_those_of_llama_cpp() {
+    const N_EXPERTS: usize = 6;
+    let mut noise = Noise(3);
+    // Numbers in and out, experts of a token, tokens, and whether each of its experts meets a row of its own.
+    for (kind, n_in, n_out, n_used, n_tokens, own_rows) in [
+        (sys::GGML_TYPE_Q8_0, 256, 40, 2, 1, false),
+        (sys::GGML_TYPE_Q4_K, 512, 64, 3, 9, false),
+        (sys::GGML_TYPE_Q6_K, 256, 33, 2, 40, true),
+    ] {
+        let mut graph = Graph::new();
+        let weights = graph.tensor(kind, [n_in, n_out, N_EXPERTS, 1]);
+        let n_rows = if own_rows { n_used } else { 1 };
+        let rows = graph.tensor(sys::GGML_TYPE_F32, [n_in, n_rows, n_tokens, 1]);
+        let chosen = graph.tensor(sys::GGML_TYPE_I32, [n_used, n_tokens, 1, 1]);
+        // SAFETY: the tensors belong to the graph, and their sizes fit.
+        let result = graph.operation(|context| unsafe {
+            sys::ggml_mul_mat_id(context, weights.as_ptr(), rows.as_ptr(), chosen.as_ptr())
+        });
+        graph.allocate();
+        graph.fill(weights, &noise.numbers(n_in * n_out * N_EXPERTS));
+        graph.fill(rows, &noise.numbers(n_in * n_rows * n_tokens));
+        // No token asks twice for one expert, and one is asked for by none.
+        let expert = |token: usize, i: usize| i32::try_from((token * 7 + i * 2) % (N_EXPERTS - 1)).expect("they are few");
+        let experts: Vec<i32> = (0..n_tokens * n_used).map(|pair| expert(pair / n_used, pair % n_used)).collect();
+        graph.fill_integers(chosen, &experts);
+        compare(&graph, result, 2, 1e-3, &format!("{n_used} of {N_EXPERTS} experts, {n_tokens} tokens"));
+    }
+}
+
+#[test]
 fn attention_over_every_covered_format_is_that_of_llama_cpp() {
     // llama.cpp sums V in f16 where it is of f16, and rounds Q to the format of K.
     let kinds = [

@@ -25,7 +25,7 @@ use crate::error::Result;
 use crate::llama::Model;
 
 /// The model that ships with the project.
-fn demo_path() -> PathBuf {
+pub(super) fn demo_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python/weft/models/storyteller-q8_0.gguf")
 }
 

@@ -1,22 +1,37 @@
 //! What a row computes depends on its own text alone: bit by bit, whoever else is in the batch and wherever its cells are.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use super::demo;
-use super::runner::{prompt, try_start};
-use crate::config::{EngineConfig, FlashAttention, KvType, Used};
+use super::demo_path;
+use super::runner::prompt;
+use super::tiny::{Kind, tiny};
+use crate::config::{EngineConfig, FlashAttention, Kernels, KvType, ModelConfig, Used};
 use crate::engine::runner::{Plan, Row, Runner, SequenceId};
-use crate::llama::{LlamaRunner, kernels, start};
+use crate::llama::{LlamaRunner, Model, kernels, start};
 use crate::request::{Event, Prompt, Request, Token};
+
+/// The demo model, its weights as they lie in the file whatever the processor, so that ours compute all of it.
+fn model() -> Arc<Model> {
+    static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
+    let load = || Model::load(&ModelConfig { kernels: Kernels::Weft, ..ModelConfig::at(demo_path()) }, |_| ());
+    Arc::clone(MODEL.get_or_init(|| Arc::new(load().expect("the demo model loads"))))
+}
 
 /// A runner whose attention and products are ours.
 fn ours(change: impl FnOnce(&mut EngineConfig)) -> LlamaRunner {
-    let (runner, _) = try_start(|config| {
-        (config.used, config.flash_attention) = (Used::ALL, FlashAttention::On);
-        (config.n_slots, config.n_ctx) = (Some(8), Some(4096));
-        change(config);
-    })
-    .expect("the demo model runs");
+    let mut config = EngineConfig {
+        used: Used::ALL,
+        flash_attention: FlashAttention::On,
+        n_slots: Some(8),
+        n_ctx: Some(4096),
+        n_threads: Some(1),
+        ..EngineConfig::default()
+    };
+    change(&mut config);
+    let facts = model().facts(config.type_k, config.type_v);
+    let limits = config.settle(&facts, 1 << 30, 1 << 30).expect("the configuration is valid");
+    let runner = LlamaRunner::new(model(), &config, &limits).expect("the demo model runs");
+    assert_eq!(runner.is_repeatable(), kernels::install().usable == Used::ALL);
     runner
 }
 
@@ -101,6 +116,16 @@ fn saved_and_restored_cells_give_the_same_logits() {
     assert_eq!(compute(&mut runner, 4, 350, &tokens[350..], 50), expected);
 }
 
+#[test]
+fn where_a_layer_does_not_see_the_whole_text_nothing_is_promised() {
+    for kind in [Kind::Window, Kind::Hybrid, Kind::Recurrent] {
+        let engine = start(&tiny(kind), &EngineConfig { kernels: Kernels::Weft, ..EngineConfig::default() });
+        assert!(!engine.expect("the toy model runs").is_repeatable(), "{kind:?}");
+    }
+    let theirs = start(&model(), &EngineConfig { kernels: Kernels::LlamaCpp, ..EngineConfig::default() });
+    assert!(!theirs.expect("the demo model runs").is_repeatable());
+}
+
 /// What a request draws, and the bits of the log-probabilities that it was told.
 fn drawn(engine: &crate::engine::Engine, request: Request) -> Vec<(Token, Vec<u32>)> {
     let mut drawn = Vec::new();
@@ -133,12 +158,13 @@ fn a_seeded_request_gives_the_same_text_alone_and_under_load() {
     if kernels::install().usable != Used::ALL {
         return;
     }
-    let config = |n_threads| EngineConfig { n_threads: Some(n_threads), ..EngineConfig::default() };
-    let alone = start(&demo(), &EngineConfig { n_slots: Some(1), ..config(1) }).expect("the demo model runs");
+    let config = |n_threads| EngineConfig { n_threads: Some(n_threads), kernels: Kernels::Weft, ..EngineConfig::default() };
+    let alone = start(&model(), &EngineConfig { n_slots: Some(1), ..config(1) }).expect("the demo model runs");
+    assert!(alone.is_repeatable());
     let expected: Vec<_> = (0..N_REQUESTS).map(|i| drawn(&alone, request(i))).collect();
     // A pool that holds few of them at once, so that branches are preempted, spilled, restored and moved.
     let crowded = EngineConfig { n_slots: Some(6), n_ctx: Some(1024), ..config(2) };
-    let engine = Arc::new(start(&demo(), &crowded).expect("the demo model runs"));
+    let engine = Arc::new(start(&model(), &crowded).expect("the demo model runs"));
     let next = std::sync::atomic::AtomicU32::new(0);
     std::thread::scope(|scope| {
         for _ in 0..9 {

@@ -39,6 +39,7 @@ def properties(service: Service) -> Properties:
         user_name="",
         assistant_name="",
         compute=service.engine.choice.summary,
+        repeatable=service.engine.is_repeatable,
     )
 
 

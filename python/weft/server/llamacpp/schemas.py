@@ -253,6 +253,8 @@ class Properties(msgspec.Struct):
     assistant_name: str
     compute: str
     """How steps are computed, and why so."""
+    repeatable: bool
+    """Whether a seeded request gives the same text whoever else is served."""
 
 
 class PropertiesSet(msgspec.Struct):
