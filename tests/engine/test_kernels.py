@@ -69,8 +69,8 @@ async def test_what_weft_computes_is_not(four_bits: Path, caplog: pytest.LogCapt
 async def distribution(path: Path, kernels: Kernels, *, repack: bool | None) -> dict[int, float]:
     """The log-probability of every token after the prompt, with llama.cpp's attention.
 
-    Activations are rounded to 8 bits before each product. That makes differences of 0.1 out of the last bits of an attention, also
-    between llama.cpp's own two.
+    Activations are rounded to 8 bits before each product. That makes differences of 0.1 out of the last bits of an attention,
+    also between llama.cpp's own two.
     """
     async with weft.Engine(
         path, slots=1, ctx_size=512, threads=2, kernels=kernels, repack=repack, flash_attention="off", tuned=False
