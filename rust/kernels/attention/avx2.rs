@@ -287,11 +287,16 @@ impl Simd for Avx2 {
                     };
                 }
                 let factors = _mm256_loadu_ps(factors.as_ptr());
-                for (at, unit) in transpose_8(units).into_iter().enumerate() {
-                    if at < n_units {
-                        store_units(format, unit, factors, to.add((first + at * per_unit) * stride), stride);
-                    }
+                let units = transpose_8(units);
+                // Spelled out, for a loop would keep the units in memory.
+                macro_rules! store {
+                    ($($at:literal)*) => {
+                        $(if $at < n_units {
+                            store_units(format, units[$at], factors, to.add((first + $at * per_unit) * stride), stride);
+                        })*
+                    };
                 }
+                store!(0 1 2 3 4 5 6 7);
             }
         }
     }

@@ -291,11 +291,16 @@ impl Simd for Avx512 {
                         *unit = _mm512_maskz_loadu_epi32(wanted, cell.add(bytes).cast::<i32>());
                     }
                 }
-                for (at, unit) in transpose_16(units).into_iter().enumerate() {
-                    if at < n_units {
-                        store_units(format, unit, &factors, at, to.add((first + at * per_unit) * stride), stride);
-                    }
+                let units = transpose_16(units);
+                // Spelled out, for a loop would keep the units in memory.
+                macro_rules! store {
+                    ($($at:literal)*) => {
+                        $(if $at < n_units {
+                            store_units(format, units[$at], &factors, $at, to.add((first + $at * per_unit) * stride), stride);
+                        })*
+                    };
                 }
+                store!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
             }
         }
     }
