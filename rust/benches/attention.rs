@@ -265,7 +265,8 @@ fn main() {
     let is_quick = arguments.iter().any(|argument| argument == "--quick");
     let level_at = arguments.iter().position(|argument| argument == "--level");
     let level = level_at.map_or_else(Level::detect, |at| arguments[at + 1].parse().expect("a level"));
-    let words = arguments.iter().enumerate().filter(|(at, word)| !word.starts_with("--") && level_at.is_none_or(|l| *at != l + 1));
+    let words =
+        arguments.iter().enumerate().filter(|(at, word)| !word.starts_with("--") && level_at.is_none_or(|l| *at != l + 1));
     let words: Vec<&String> = words.map(|(_, word)| word).collect();
     let peak = peak();
     let n_most = thread::available_parallelism().map_or(1, std::num::NonZero::get);

@@ -12,8 +12,9 @@ use std::arch::x86_64::{
 };
 
 use super::Format;
+use super::ahead::Ahead;
 use super::kernels::{Scores, Weigh, kernels};
-use super::simd::{self, Ahead, MAX_LANES, Simd, Softening, Tally};
+use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
 
 const LANES: usize = 8;
 

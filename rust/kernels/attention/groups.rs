@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::plan::SLOTS;
-use super::streams::{Stream, Stretch, Streams};
+use super::streams::{Stream, Streams, Stretch};
 
 /// Slots that are shared as one: in each, neighbouring streams hold the same cells or go on alone.
 const PANEL: usize = 16;
@@ -251,4 +251,3 @@ pub(super) fn weight_of(groups: &Groups, block: &Block) -> (usize, usize) {
 }
 
 const _: () = assert!(SLOTS.is_multiple_of(64) && SLOTS.is_multiple_of(PANEL));
-

@@ -130,7 +130,7 @@ pub struct Order<'a> {
     pub position_of_cell: Option<&'a [u32]>,
 }
 
-/// One attention: softmax(scale · QKᵀ + mask)V for each row and head.
+/// One attention: `softmax(scale · QKᵀ + mask)V` for each row and head.
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
     /// Its sizes.
