@@ -271,6 +271,9 @@ fn main() {
     let words: Vec<&String> = words.map(|(_, word)| word).collect();
     let peak = peak();
     let n_most = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if !cfg!(target_feature = "fma") {
+        println!("This build is not for the processor at hand, so the peak that it measures is far too low.");
+    }
     println!("{level}, {:.0} GFLOPS per thread at most\n", peak / 1e9);
     println!("{:<38} {:>7} {:>10} {:>8} {:>8} {:>8} {:>9}", "", "threads", "us", "GFLOPS", "of peak", "GB/s", "plan, us");
     for case in cases() {

@@ -100,16 +100,31 @@ impl Walk<'_> {
     fn pack_queries(&self, task: Task) {
         let Attention { queries, shape, scale, softcap, .. } = self.attention;
         let factor = if *softcap == 0.0 { scale * std::f32::consts::LOG2_E } else { scale / softcap };
-        for (row, &number) in self.plan.rows()[task.group.rows.clone()].iter().enumerate() {
-            for (head, number_of_head) in self.heads(task).enumerate() {
-                let first = number as usize * queries.row_stride + number_of_head * queries.head_stride;
-                let query = row * task.n_heads + head;
-                for (d, value) in queries.values[first..][..shape.key_size].iter().enumerate() {
-                    // SAFETY: `area` has room for all queries of a unit.
-                    unsafe { self.queries(task).add(d * task.n_queries + query).write(value * factor) };
-                }
+        let query = |query: usize| {
+            let row = self.plan.rows()[task.group.rows.start + query / task.n_heads] as usize;
+            let head = self.heads(task).start + query % task.n_heads;
+            &queries.values[row * queries.row_stride + head * queries.head_stride..][..shape.key_size]
+        };
+        let to = self.queries(task);
+        let lanes = self.kernels.lanes;
+        let n_whole = task.n_queries / lanes * lanes;
+        for first in (0..n_whole).step_by(lanes) {
+            let mut pointers = [query(first).as_ptr().cast(); MAX_LANES];
+            for (pointer, lane) in pointers.iter_mut().zip(0..lanes) {
+                *pointer = query(first + lane).as_ptr().cast();
+            }
+            // SAFETY: each query holds that many numbers, and `area` has room for all queries of a unit.
+            unsafe { (self.kernels.transpose)(Format::F32, &pointers, shape.key_size, to.add(first), task.n_queries) };
+        }
+        for last in n_whole..task.n_queries {
+            for (d, &value) in query(last).iter().enumerate() {
+                // SAFETY: as above.
+                unsafe { to.add(d * task.n_queries + last).write(value) };
             }
         }
+        // SAFETY: all of them were written above.
+        let all = unsafe { std::slice::from_raw_parts_mut(to, task.n_queries * shape.key_size) };
+        all.iter_mut().for_each(|value| *value *= factor);
     }
 
     /// Computes the weights of one block, and the values summed by them.
