@@ -135,7 +135,8 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
     let layer_bytes = n_cells * n_kv_heads * head_stride;
     let n_layers = (POOL_BYTES / (2 * layer_bytes)).clamp(1, MAX_LAYERS);
     // Numbers like 0.1, both as halves and as blocks of bytes.
-    let byte = |i: usize| if i % 2 == 0 { (i * 37 % 251) as u8 } else { 0x2c | (i * 11 % 3) as u8 };
+    let low = |n: usize| u8::try_from(n).expect("a byte");
+    let byte = |i: usize| if i.is_multiple_of(2) { low(i * 37 % 251) } else { 0x2c | low(i * 11 % 3) };
     let pool: Vec<u8> = (0..2 * n_layers * layer_bytes + 64).map(byte).collect();
     // As ggml does, at a line of the cache.
     let pool = &pool[pool.as_ptr().align_offset(64)..];
@@ -144,7 +145,7 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
     let queries: Vec<f32> = (0..n_rows * n_heads * size).map(|i| ((i * 7919 % 1000) as f32 - 500.0) / 500.0).collect();
     let mut mask = vec![Mask::HIDDEN; n_rows * n_cells];
     let mut position_of_cell = vec![0; n_cells];
-    let (mut n_pairs, mut n_read) = (0, 0);
+    let (mut n_pairs, mut n_read) = (0_usize, 0);
     for cell in 0..n_cells {
         let mut is_read = false;
         for row in 0..n_rows {
@@ -265,10 +266,14 @@ fn main() {
     let is_quick = arguments.iter().any(|argument| argument == "--quick");
     let level_at = arguments.iter().position(|argument| argument == "--level");
     let level = level_at.map_or_else(Level::detect, |at| arguments[at + 1].parse().expect("a level"));
-    let words = arguments.iter().enumerate().filter(|(at, word)| !word.starts_with("--") && level_at.is_none_or(|l| *at != l + 1));
+    let words =
+        arguments.iter().enumerate().filter(|(at, word)| !word.starts_with("--") && level_at.is_none_or(|l| *at != l + 1));
     let words: Vec<&String> = words.map(|(_, word)| word).collect();
     let peak = peak();
     let n_most = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if !cfg!(target_feature = "fma") {
+        println!("This build is not for the processor at hand, so the peak that it measures is far too low.");
+    }
     println!("{level}, {:.0} GFLOPS per thread at most\n", peak / 1e9);
     println!("{:<38} {:>7} {:>10} {:>8} {:>8} {:>8} {:>9}", "", "threads", "us", "GFLOPS", "of peak", "GB/s", "plan, us");
     for case in cases() {

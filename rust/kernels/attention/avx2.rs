@@ -12,8 +12,9 @@ use std::arch::x86_64::{
 };
 
 use super::Format;
+use super::ahead::Ahead;
 use super::kernels::{Scores, Weigh, kernels};
-use super::simd::{self, Ahead, MAX_LANES, Simd, Softening, Tally};
+use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
 
 const LANES: usize = 8;
 
@@ -287,11 +288,16 @@ impl Simd for Avx2 {
                     };
                 }
                 let factors = _mm256_loadu_ps(factors.as_ptr());
-                for (at, unit) in transpose_8(units).into_iter().enumerate() {
-                    if at < n_units {
-                        store_units(format, unit, factors, to.add((first + at * per_unit) * stride), stride);
-                    }
+                let units = transpose_8(units);
+                // Spelled out, for a loop would keep the units in memory.
+                macro_rules! store {
+                    ($($at:literal)*) => {
+                        $(if $at < n_units {
+                            store_units(format, units[$at], factors, to.add((first + $at * per_unit) * stride), stride);
+                        })*
+                    };
                 }
+                store!(0 1 2 3 4 5 6 7);
             }
         }
     }

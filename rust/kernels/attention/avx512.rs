@@ -12,9 +12,10 @@ use std::arch::x86_64::{
 };
 
 use super::Format;
+use super::ahead::Ahead;
 use super::kernels::{Scores, Weigh, kernels};
 use super::portable::half;
-use super::simd::{self, Ahead, MAX_LANES, Simd, Softening, Tally};
+use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
 
 const LANES: usize = 16;
 
@@ -291,11 +292,16 @@ impl Simd for Avx512 {
                         *unit = _mm512_maskz_loadu_epi32(wanted, cell.add(bytes).cast::<i32>());
                     }
                 }
-                for (at, unit) in transpose_16(units).into_iter().enumerate() {
-                    if at < n_units {
-                        store_units(format, unit, &factors, at, to.add((first + at * per_unit) * stride), stride);
-                    }
+                let units = transpose_16(units);
+                // Spelled out, for a loop would keep the units in memory.
+                macro_rules! store {
+                    ($($at:literal)*) => {
+                        $(if $at < n_units {
+                            store_units(format, units[$at], &factors, $at, to.add((first + $at * per_unit) * stride), stride);
+                        })*
+                    };
                 }
+                store!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::plan::SLOTS;
-use super::streams::{Stream, Stretch, Streams};
+use super::streams::{Stream, Streams, Stretch, index};
 
 /// Slots that are shared as one: in each, neighbouring streams hold the same cells or go on alone.
 const PANEL: usize = 16;
@@ -139,6 +139,9 @@ impl Groups {
         self.sights.resize(first_sight + n_rows, [0; SLOTS / 64]);
         self.present.clear();
         let mut all = [0; SLOTS / 64];
+        // The slots and the first cell of a stream that shares with nobody, where these are adjacent.
+        let mut only: Option<(Range<usize>, u32)> = None;
+        let is_alone = self.members.len() == 1;
         for member in &mut self.members {
             let Some(stretch) = streams.stretches[member.stretches.clone()].first() else { continue };
             if stretch.number != number {
@@ -155,6 +158,13 @@ impl Groups {
                 continue;
             }
             all.iter_mut().zip(union).for_each(|(all, seen)| *all |= seen);
+            if let (true, Some(cell)) = (is_alone, stretch.first) {
+                let first_slot = streams.entries[stretch.entries.start].position as usize % SLOTS;
+                only = run_of(&union).map(|slots| (slots.clone(), cell + index(slots.start - first_slot)));
+                if only.is_some() {
+                    continue;
+                }
+            }
             let mut slots = [NONE; SLOTS];
             for entry in &streams.entries[stretch.entries.clone()] {
                 let slot = entry.position as usize % SLOTS;
@@ -170,7 +180,13 @@ impl Groups {
         };
         let n_slots = 64 * word + 64 - all[word].leading_zeros() as usize;
         let first_segment = self.segments.len();
-        self.add_segments();
+        if let Some((slots, cell)) = only {
+            let first_cell = self.cells.len();
+            self.cells.extend((cell..).take(slots.len()));
+            self.segments.push(Segment { rows: 0..n_rows, first_slot: slots.start, cells: first_cell..self.cells.len() });
+        } else {
+            self.add_segments();
+        }
         self.blocks.push(Block { segments: first_segment..self.segments.len(), first_sight, n_slots });
     }
 
@@ -217,6 +233,16 @@ impl Groups {
     }
 }
 
+/// The slots that are seen, if nothing between them is not.
+fn run_of(sight: &Sight) -> Option<Range<usize>> {
+    let first = sight.iter().position(|&word| word != 0)?;
+    let last = sight.iter().rposition(|&word| word != 0)?;
+    let start = 64 * first + sight[first].trailing_zeros() as usize;
+    let end = 64 * last + 64 - sight[last].leading_zeros() as usize;
+    let n_seen: u32 = sight.iter().map(|word| word.count_ones()).sum();
+    (n_seen as usize == end - start).then_some(start..end)
+}
+
 /// Which slots of a stretch a row sees.
 fn sight_of(streams: &Streams, stretch: &Stretch, row: u32) -> Sight {
     let seen = streams.seen_by(row);
@@ -251,4 +277,3 @@ pub(super) fn weight_of(groups: &Groups, block: &Block) -> (usize, usize) {
 }
 
 const _: () = assert!(SLOTS.is_multiple_of(64) && SLOTS.is_multiple_of(PANEL));
-

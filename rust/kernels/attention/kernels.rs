@@ -1,6 +1,7 @@
 //! The functions that the walk calls, compiled once per instruction set.
 
-use super::simd::{Ahead, MAX_LANES, Softening, Tally};
+use super::ahead::Ahead;
+use super::simd::{MAX_LANES, Softening, Tally};
 use super::streams::Look;
 use super::{Format, Level};
 

@@ -6,16 +6,23 @@
 //! - **Streams** are the rows of one sequence, with one list of cells ordered by position. What no row sees is never read.
 //! - **Blocks** are 256 positions of a stream. A row's softmax within a block is exact: all scores, their maximum, the weights,
 //!   their sum, then values summed cell by cell in the order of positions. Blocks are folded one after the other, as flash
-//!   attention does (Dao et al., *FlashAttention*, 2022). So a row's result follows from its own numbers alone: neither other rows,
+//!   attention does (Dao et al., *`FlashAttention`*, 2022). So a row's result follows from its own numbers alone: neither other rows,
 //!   nor where its cells lie, nor who computes what can change a bit of it. It differs between instruction sets.
 //! - **Groups** are streams that hold the same cells, as branches of one prompt do. Where they do, keys and values meet the queries
 //!   of all of them and of all heads over one head of a cell in one register-blocked product; where they part, each goes on by
-//!   itself (Ye et al., *ChunkAttention*, 2024; Juravsky et al., *Hydragen*, 2024).
+//!   itself (Ye et al., *`ChunkAttention`*, 2024; Juravsky et al., *Hydragen*, 2024).
 //! - **Units** of about equal cost are taken by the threads as they become free: groups, their heads, and ranges of their blocks
 //!   (Dao et al., *Flash-Decoding*, 2023), whose results whoever ends last folds in order. No thread waits for another.
 //!
 //! A value that is no number, in a cell that a row does not see, can reach the row only from a later row of its own sequence.
 
+#![allow(
+    clippy::inline_always,
+    reason = "a function is compiled for an instruction set by being inlined into one that enables it"
+)]
+#![allow(clippy::cast_ptr_alignment, reason = "cells are read by instructions that do not ask for alignment")]
+
+mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -27,6 +34,7 @@ mod portable;
 mod problem;
 mod simd;
 mod streams;
+mod task;
 mod units;
 mod walk;
 

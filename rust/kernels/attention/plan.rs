@@ -74,8 +74,13 @@ impl Plan {
         assert!(mask.is_none_or(|mask| mask.holds(n_rows, n_cells)), "the mask ends before its last row");
         if let Some(order) = order {
             assert!(order.sequence_of_row.len() >= n_rows, "there are rows without a sequence");
-            assert!(order.position_of_cell.is_none_or(|positions| positions.len() >= n_cells), "there are cells without a position");
+            assert!(
+                order.position_of_cell.is_none_or(|positions| positions.len() >= n_cells),
+                "there are cells without a position"
+            );
         }
+        // Should anything panic below, there is no plan.
+        self.made_for = None;
         self.streams.find(mask, (n_rows, n_cells), order, kernels.look);
         let n_stretches = self.streams.list.iter().map(|stream| stream.stretches.len()).max().unwrap_or(0);
         let sizes = Sizes::new(shape, n_threads);

@@ -1,8 +1,9 @@
 //! Plain Rust: the reference for every other instruction set, and what runs under Miri.
 
 use super::Format;
+use super::ahead::Ahead;
 use super::kernels::{Scores, Weigh, kernels};
-use super::simd::{self, Ahead, MAX_LANES, Simd, Softening, Tally};
+use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
 
 const LANES: usize = 8;
 
@@ -30,7 +31,7 @@ unsafe fn look(mask: *const u16) -> (u64, u64) {
         // SAFETY: the caller vouches for 64 numbers.
         let value = unsafe { mask.add(bit).read_unaligned() };
         seen |= u64::from(value != super::Mask::HIDDEN) << bit;
-        zero |= u64::from(value & 0x7fff == 0) << bit;
+        zero |= u64::from(matches!(value, 0 | 0x8000)) << bit;
     }
     (seen, zero)
 }

@@ -124,13 +124,13 @@ impl Shape {
 /// What is known beside the mask about who sees what.
 #[derive(Debug, Clone, Copy)]
 pub struct Order<'a> {
-    /// Which sequence each row belongs to. Rows of one sequence see cells of that sequence only.
+    /// Which sequence each row belongs to. Rows of one sequence have one list of cells, of which each may see a part.
     pub sequence_of_row: &'a [u32],
     /// Which position each cell holds, where that is known; what is said of cells that no row sees does not matter.
     pub position_of_cell: Option<&'a [u32]>,
 }
 
-/// One attention: softmax(scale · QKᵀ + mask)V for each row and head.
+/// One attention: `softmax(scale · QKᵀ + mask)V` for each row and head.
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
     /// Its sizes.

@@ -1,6 +1,10 @@
-//! The few vector operations that the kernels are written in, one implementation per instruction set.
+//! The few vector operations that the kernels are written in, one implementation per instruction set, and the kernels.
 
-use super::{Format, plan::SLOTS};
+#![allow(clippy::needless_range_loop, reason = "sums that stay in registers are counted, not iterated over")]
+
+use super::Format;
+use super::ahead::Ahead;
+use super::plan::SLOTS;
 
 /// Most lanes that a vector of any instruction set has.
 pub(super) const MAX_LANES: usize = 16;
@@ -83,42 +87,6 @@ pub(super) unsafe fn tanh<S: Simd>(x: S::V) -> S::V {
 
 /// How a block's slots lie in a row of scores: a little more than a power of two, so that rows do not compete for the same lines.
 pub(super) const SCORES_STRIDE: usize = SLOTS + MAX_LANES;
-
-/// Cells that will be read soon. A product asks for one in each of its steps, so that memory works while it computes.
-#[derive(Clone, Copy)]
-pub(super) struct Ahead<'a> {
-    pub(super) cells: &'a [*const u8],
-    /// Bytes of a cell's head.
-    pub(super) n_bytes: usize,
-}
-
-impl Ahead<'_> {
-    /// Nothing.
-    pub(super) const NONE: Self = Self { cells: &[], n_bytes: 0 };
-
-    #[inline(always)]
-    fn ask(&self, step: usize) {
-        if let Some(&cell) = self.cells.get(step) {
-            prefetch(cell, self.n_bytes);
-        }
-    }
-}
-
-/// Asks for memory that will be read soon: every line of it.
-#[inline(always)]
-fn prefetch(from: *const u8, n_bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let before = from.addr() % 64;
-        for at in (0..before + n_bytes).step_by(64) {
-            // SAFETY: asking for memory touches none, and every processor of this kind can.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_sub(before).wrapping_add(at).cast()) };
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (from, n_bytes);
-}
 
 /// `scores[m][lane] = sum over d of queries[d][m] * keys[d][lane]`, for `M` rows and `N` vectors of cells. Each sum is one chain
 /// along `d`, so it does not depend on `M` and `N`.
@@ -322,7 +290,7 @@ pub(super) unsafe fn finish<S: Simd>((tally, sums): (Tally, *const f32), sink: O
         }
         for at in (0..size).step_by(S::LANES) {
             // Where nothing was seen the sums were never written. Adding 0 makes a zero's sign the same for every order of cells.
-            let v = if tally.sum != 0.0 { S::load(sums.add(at)) } else { S::splat(0.0) };
+            let v = if tally.sum == 0.0 { S::splat(0.0) } else { S::load(sums.add(at)) };
             S::store(out.add(at), S::fma(v, S::splat(factor), S::splat(0.0)));
         }
     }

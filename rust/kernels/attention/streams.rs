@@ -20,8 +20,6 @@ pub(super) struct Stretch {
     pub(super) entries: Range<usize>,
     /// The first entry's cell, if both cells and positions are adjacent from there on.
     pub(super) first: Option<u32>,
-    /// Equal where the entries are; used to order streams, never to tell that they share.
-    hash: u64,
 }
 
 /// Rows that see cells of one list.
@@ -166,11 +164,7 @@ impl Streams {
             let list = &list[..n];
             let are_adjacent = (list[n - 1].position - start.position) as usize == n - 1
                 && list.iter().zip(cell..).all(|(entry, cell)| entry.cell == cell);
-            let hash = list.iter().fold(0, |hash: u64, entry| {
-                let word = u64::from(entry.position) << 32 | u64::from(entry.cell);
-                (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95)
-            });
-            self.stretches.push(Stretch { number, entries: first..first + n, first: are_adjacent.then_some(cell), hash });
+            self.stretches.push(Stretch { number, entries: first..first + n, first: are_adjacent.then_some(cell) });
             first += n;
         }
     }
@@ -188,13 +182,15 @@ impl Streams {
             if newest_start == 0 { all } else { &all[all.partition_point(|stretch| stretch.number <= newest_start)..] }
         };
         let whole = |stream: &Stream| &stretches[stream.stretches.clone()];
-        let compare = |a: &[Stretch], b: &[Stretch]| -> Ordering {
-            for (a, b) in a.iter().zip(b) {
-                if (a.number, a.hash, a.entries.len()) != (b.number, b.hash, b.entries.len()) {
-                    return entries[a.entries.clone()].cmp(&entries[b.entries.clone()]);
-                }
-            }
-            a.len().cmp(&b.len())
+        let compare_two = |a: &Stretch, b: &Stretch| {
+            let (of_a, of_b) = (&entries[a.entries.clone()], &entries[b.entries.clone()]);
+            // Adjacent ones are equal where they begin and end alike.
+            let are_equal = a.first.is_some() && b.first.is_some() && of_a.len() == of_b.len() && of_a[0] == of_b[0];
+            if are_equal { Ordering::Equal } else { of_a.cmp(of_b) }
+        };
+        let compare = |a: &[Stretch], b: &[Stretch]| {
+            let mut pairs = a.iter().zip(b).map(|(a, b)| compare_two(a, b));
+            pairs.find(|order| order.is_ne()).unwrap_or_else(|| a.len().cmp(&b.len()))
         };
         list.sort_by(|a, b| compare(tail(a), tail(b)).then_with(|| compare(whole(a), whole(b))));
     }

@@ -3,17 +3,17 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::Shape;
 use super::groups::{Groups, weight_of};
 use super::plan::SLOTS;
 use super::simd::{MAX_LANES, SCORES_STRIDE};
-use super::Shape;
 
 /// What a thread's working memory should stay below, so that it lives in the second cache beside the cells that pass.
 const WORKING_BYTES: usize = 320 << 10;
 /// Most results of parts that wait to be folded, for each thread.
 const PARTIAL_BYTES: usize = 1 << 20;
-/// How many numbers of a cell are walked together at most, so that two blocks of cells stay in the second cache.
-const SIZE_TOGETHER: usize = 512;
+/// How many numbers of a cell's keys are walked together at most, so that the next panel of cells waits in the second cache.
+const SIZE_TOGETHER: usize = 128;
 /// Units per thread that are aimed at, so that no thread ends long before another.
 const UNITS_PER_THREAD: usize = 4;
 /// Products below which a unit is not worth being cut: some microseconds.
@@ -70,7 +70,7 @@ impl Sizes {
             return 1;
         }
         let enough = if self.n_threads == 1 { n_kv_heads } else { n_blocks * n_kv_heads / (2 * self.n_threads) };
-        (SIZE_TOGETHER / (key_size + value_size)).min(enough).clamp(1, n_kv_heads)
+        (SIZE_TOGETHER / key_size.max(value_size)).min(enough).clamp(1, n_kv_heads)
     }
 
     /// The memory that a thread works in.
@@ -215,7 +215,13 @@ impl Units {
                         n_units = 1;
                     }
                     if n_units == 1 {
-                        self.list.push(Unit { group: number, kv_heads: kv_heads.clone(), part, blocks: group.blocks.clone(), joint: None });
+                        self.list.push(Unit {
+                            group: number,
+                            kv_heads: kv_heads.clone(),
+                            part,
+                            blocks: group.blocks.clone(),
+                            joint: None,
+                        });
                         continue;
                     }
                     let joint = Some(self.joints.len());

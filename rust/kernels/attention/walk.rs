@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
-use super::groups::{Block, Group, Segment};
+use super::ahead::{Ahead, Coming, cell_of};
+use super::groups::{Block, Segment};
 use super::kernels::{Kernels, Scores, Weigh};
 use super::plan::SLOTS;
 use super::portable::half;
-use super::simd::{Ahead, MAX_LANES, SCORES_STRIDE, Softening, Tally};
-use super::units::{Area, Joint, PANEL_CELLS, Sizes, Unit};
-use super::{Attention, Cells, Format, Output, Plan, Shared};
+use super::simd::{MAX_LANES, SCORES_STRIDE, Softening, Tally};
+use super::task::{Task, tiles};
+use super::units::{Area, Joint, PANEL_CELLS, Sizes};
+use super::{Attention, Format, Output, Plan, Shared};
 
 /// A thread at work on one attention.
 pub(super) struct Walk<'a> {
@@ -23,31 +25,6 @@ pub(super) struct Walk<'a> {
     pub(super) scratch: &'a Shared<'a, u8>,
     /// Where in `scratch` the partial results of all threads begin: a multiple of 64 bytes from its start.
     pub(super) partials: usize,
-}
-
-/// A unit with what is looked up once for it.
-#[derive(Clone, Copy)]
-struct Task<'a> {
-    unit: &'a Unit,
-    /// What this thread will probably take next.
-    after: Option<&'a Unit>,
-    group: &'a Group,
-    /// Which of the unit's heads of a cell is at hand.
-    kv: usize,
-    /// How many heads of a row meet it, and rows times these. Query `row * n_heads + head` stands for one of each.
-    n_heads: usize,
-    n_queries: usize,
-}
-
-impl Task<'_> {
-    fn kv_head(&self) -> usize {
-        self.unit.kv_heads.start + self.kv
-    }
-
-    /// The same for each of the unit's heads of a cell.
-    fn each(self) -> impl Iterator<Item = Self> {
-        (0..self.unit.kv_heads.len()).map(move |kv| Self { kv, ..self })
-    }
 }
 
 impl Walk<'_> {
@@ -72,10 +49,8 @@ impl Walk<'_> {
     fn compute(&self, task: Task) {
         self.begin(task);
         for number in task.unit.blocks.clone() {
-            for task in task.each() {
-                self.compute_block(task, number);
-                self.fold_block(task);
-            }
+            self.compute_block(task, number);
+            task.each().for_each(|task| self.fold_block(task));
         }
         task.each().for_each(|task| self.finish(task));
     }
@@ -87,13 +62,13 @@ impl Walk<'_> {
         let all = &task.group.blocks;
         let is_first = task.unit.blocks.start == all.start;
         for number in task.unit.blocks.clone() {
+            self.compute_block(task, number);
             for task in task.each() {
-                self.compute_block(task, number);
                 if is_first {
                     self.fold_block(task);
                 } else {
                     let result = 1 + number - all.start - joint.n_first;
-                    self.leave(task, joint, result, (self.block_tallies(task), self.block_sums()));
+                    self.leave(task, joint, result, (self.block_tallies(task), self.block_sums(task)));
                 }
             }
         }
@@ -125,42 +100,58 @@ impl Walk<'_> {
     fn pack_queries(&self, task: Task) {
         let Attention { queries, shape, scale, softcap, .. } = self.attention;
         let factor = if *softcap == 0.0 { scale * std::f32::consts::LOG2_E } else { scale / softcap };
-        for (row, &number) in self.plan.rows()[task.group.rows.clone()].iter().enumerate() {
-            for (head, number_of_head) in self.heads(task).enumerate() {
-                let first = number as usize * queries.row_stride + number_of_head * queries.head_stride;
-                let query = row * task.n_heads + head;
-                for (d, value) in queries.values[first..][..shape.key_size].iter().enumerate() {
-                    // SAFETY: `area` has room for all queries of a unit.
-                    unsafe { self.queries(task).add(d * task.n_queries + query).write(value * factor) };
-                }
+        let query = |query: usize| {
+            let row = self.plan.rows()[task.group.rows.start + query / task.n_heads] as usize;
+            let head = self.heads(task).start + query % task.n_heads;
+            &queries.values[row * queries.row_stride + head * queries.head_stride..][..shape.key_size]
+        };
+        let to = self.queries(task);
+        let lanes = self.kernels.lanes;
+        let n_whole = task.n_queries / lanes * lanes;
+        for first in (0..n_whole).step_by(lanes) {
+            let mut pointers = [query(first).as_ptr().cast(); MAX_LANES];
+            for (pointer, lane) in pointers.iter_mut().zip(0..lanes) {
+                *pointer = query(first + lane).as_ptr().cast();
+            }
+            // SAFETY: each query holds that many numbers, and `area` has room for all queries of a unit.
+            unsafe { (self.kernels.transpose)(Format::F32, &pointers, shape.key_size, to.add(first), task.n_queries) };
+        }
+        for last in n_whole..task.n_queries {
+            for (d, &value) in query(last).iter().enumerate() {
+                // SAFETY: as above.
+                unsafe { to.add(d * task.n_queries + last).write(value) };
             }
         }
+        // SAFETY: all of them were written above.
+        let all = unsafe { std::slice::from_raw_parts_mut(to, task.n_queries * shape.key_size) };
+        all.iter_mut().for_each(|value| *value *= factor);
     }
 
-    /// Computes the weights of one block, and the values summed by them. Meanwhile it asks for the next block: for each head of
-    /// a cell some cells with all heads.
+    /// Computes the weights of one block, and the values summed by them.
     fn compute_block(&self, task: Task, number: usize) {
         let block = &self.plan.groups.blocks[number];
         let segments = &self.plan.groups.segments[block.segments.clone()];
-        let (next, first_head) = match task.after {
-            _ if number + 1 < task.unit.blocks.end => (number + 1..number + 2, task.kv_head() - task.kv),
-            Some(after) => (after.blocks.start..after.blocks.end.min(after.blocks.start + 1), after.kv_heads.start),
-            None => (0..0, 0),
+        let here = self.cells_of(block);
+        // What is read next: values after keys, then the keys of the next block.
+        let after = match task.after {
+            _ if number + 1 < task.unit.blocks.end => Some((number + 1, task.unit.kv_heads.start)),
+            Some(after) if !after.blocks.is_empty() => Some((after.blocks.start, after.kv_heads.start)),
+            _ => None,
         };
-        let next = self.plan.groups.blocks[next].first().map_or(&[][..], |block| self.cells_of(block));
-        let n_kv_heads = task.unit.kv_heads.len();
-        let coming = &next[next.len() * task.kv / n_kv_heads..next.len() * (task.kv + 1) / n_kv_heads];
-        let mut keys = Coming { cells: coming, head: first_head, n_bytes: bytes_of(&self.attention.keys, n_kv_heads) };
-        let mut values = Coming { n_bytes: bytes_of(&self.attention.values, n_kv_heads), ..keys };
+        let after = after.map_or((&[][..], 0), |(number, head)| (self.cells_of(&self.plan.groups.blocks[number]), head));
+        let n_heads = task.unit.kv_heads.len();
+        let mut coming =
+            Coming { here, n_heads, from: &self.attention.keys, then: (&self.attention.values, here, task.kv_head()) };
         for segment in segments {
-            self.score(task, segment, &mut keys);
+            self.score(task, segment, &mut coming);
         }
-        self.soften(task, block, segments);
-        let size = self.attention.shape.value_size;
+        task.each().for_each(|task| self.soften(task, block, segments));
+        let n_sums = n_heads * task.n_queries * self.attention.shape.value_size;
         // SAFETY: `area` has room for the sums of all queries.
-        unsafe { self.block_sums().write_bytes(0, task.n_queries * size) };
+        unsafe { self.block_sums(task).write_bytes(0, n_sums) };
+        coming = Coming { here, n_heads, from: &self.attention.values, then: (&self.attention.keys, after.0, after.1) };
         for segment in segments {
-            self.weigh(task, segment, &mut values);
+            self.weigh(task, segment, &mut coming);
         }
     }
 
@@ -170,7 +161,8 @@ impl Walk<'_> {
         &self.plan.groups.cells[segments[0].cells.start..segments[segments.len() - 1].cells.end]
     }
 
-    /// Scores of the rows and cells of a segment.
+    /// Scores of the rows and cells of a segment. A panel of cells meets all heads before the next does, for memory likes to be
+    /// read on and on.
     fn score(&self, task: Task, segment: &Segment, coming: &mut Coming) {
         let cells = &self.plan.groups.cells[segment.cells.clone()];
         let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
@@ -179,33 +171,37 @@ impl Walk<'_> {
         let lanes = self.kernels.lanes;
         let mut soon = [std::ptr::null(); SLOTS];
         for (number, panel) in cells.chunks(PANEL_CELLS).enumerate() {
-            let mut ahead = coming.take(keys, panel.len(), &mut soon);
-            for (at, some) in panel.chunks(lanes).enumerate() {
-                let mut pointers = [cell_of(keys, task.kv_head(), some[0]); MAX_LANES];
-                for (pointer, &cell) in pointers.iter_mut().zip(some) {
-                    *pointer = cell_of(keys, task.kv_head(), cell);
-                }
-                // SAFETY: the cells hold that many numbers, which `check` found, and `area` has room for a panel.
-                unsafe {
-                    let to = self.memory.add(self.area.keys + at * lanes);
-                    (self.kernels.transpose)(keys.format, &pointers, size, to, PANEL_CELLS);
-                }
-            }
+            coming.pass(panel.len());
             let slot = segment.first_slot + PANEL_CELLS * number;
-            for rows in tiles(queries.clone(), self.kernels.max_rows) {
-                // SAFETY: `area` has room for all queries, a panel of keys, and a block of scores for each query with a vector more.
-                unsafe {
-                    (self.kernels.scores)(Scores {
-                        rows: rows.len(),
-                        queries: (self.queries(task).add(rows.start), task.n_queries),
-                        keys: (self.memory.add(self.area.keys), PANEL_CELLS),
-                        n_cells: panel.len(),
-                        size,
-                        ahead,
-                        out: self.memory.add(self.area.scores + rows.start * SCORES_STRIDE + slot),
-                    });
+            for task in task.each() {
+                let mut ahead = coming.part((task.unit.kv_heads.start, task.kv), panel.len(), &mut soon);
+                for (at, some) in panel.chunks(lanes).enumerate() {
+                    let mut pointers = [cell_of(keys, task.kv_head(), some[0]); MAX_LANES];
+                    for (pointer, &cell) in pointers.iter_mut().zip(some) {
+                        *pointer = cell_of(keys, task.kv_head(), cell);
+                    }
+                    // SAFETY: the cells hold that many numbers, which `check` found, and `area` has room for a panel.
+                    unsafe {
+                        let to = self.memory.add(self.area.keys + at * lanes);
+                        (self.kernels.transpose)(keys.format, &pointers, size, to, PANEL_CELLS);
+                    }
                 }
-                ahead = Ahead::NONE;
+                for rows in tiles(queries.clone(), self.kernels.max_rows) {
+                    // SAFETY: `area` has room for all queries, a panel of keys, and a block of scores for each query with a
+                    // vector more.
+                    unsafe {
+                        (self.kernels.scores)(Scores {
+                            rows: rows.len(),
+                            queries: (self.queries(task).add(rows.start), task.n_queries),
+                            keys: (self.memory.add(self.area.keys), PANEL_CELLS),
+                            n_cells: panel.len(),
+                            size,
+                            ahead,
+                            out: self.scores(task).add(rows.start * SCORES_STRIDE + slot),
+                        });
+                    }
+                    ahead = Ahead::NONE;
+                }
             }
         }
     }
@@ -228,8 +224,7 @@ impl Walk<'_> {
                 let cap = self.attention.softcap * std::f32::consts::LOG2_E;
                 let how = Softening { visible, n_slots: block.n_slots, cap, bias };
                 // SAFETY: `area` has room for a block of scores for each query.
-                let (greatest, sum) =
-                    unsafe { (self.kernels.soften)(self.memory.add(self.area.scores + query * SCORES_STRIDE), how) };
+                let (greatest, sum) = unsafe { (self.kernels.soften)(self.scores(task).add(query * SCORES_STRIDE), how) };
                 self.block_tallies(task)[query] = Tally { greatest, sum };
             }
         }
@@ -253,7 +248,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds the values of a segment's cells to the sums of its rows, and asks for what comes next.
+    /// Adds the values of a segment's cells to the sums of its rows, panel by panel as above.
     fn weigh(&self, task: Task, segment: &Segment, coming: &mut Coming) {
         let values = &self.attention.values;
         let size = values.head_size;
@@ -261,36 +256,40 @@ impl Walk<'_> {
         let cells = &self.plan.groups.cells[segment.cells.clone()];
         let is_direct = matches!(values.format, Format::F32 | Format::F16);
         let (mut pointers, mut soon) = ([std::ptr::null(); SLOTS], [std::ptr::null(); SLOTS]);
-        let at_once = if is_direct { SLOTS } else { PANEL_CELLS };
-        for (number, some) in cells.chunks(at_once).enumerate() {
-            for (at, (pointer, &cell)) in pointers.iter_mut().zip(some).enumerate() {
-                let from = cell_of(values, task.kv_head(), cell);
-                *pointer = from;
-                if !is_direct {
-                    // SAFETY: the cell holds that many numbers, which `check` found, and `area` has room for a panel of values.
-                    unsafe {
-                        let to = self.memory.add(self.area.values + at * size);
-                        (self.kernels.unpack)(values.format, from, std::slice::from_raw_parts_mut(to, size));
-                        *pointer = to.cast();
+        // With one head a panel takes less time than memory does, so more is asked for at once.
+        let at_once = if is_direct && task.unit.kv_heads.len() == 1 { SLOTS } else { PANEL_CELLS };
+        for (number, panel) in cells.chunks(at_once).enumerate() {
+            coming.pass(panel.len());
+            let slot = segment.first_slot + at_once * number;
+            for task in task.each() {
+                let mut ahead = coming.part((task.unit.kv_heads.start, task.kv), panel.len(), &mut soon);
+                for (at, (pointer, &cell)) in pointers.iter_mut().zip(panel).enumerate() {
+                    let from = cell_of(values, task.kv_head(), cell);
+                    *pointer = from;
+                    if !is_direct {
+                        // SAFETY: the cell holds that many numbers, which `check` found, and `area` has room for a panel of values.
+                        unsafe {
+                            let to = self.memory.add(self.area.values + at * size);
+                            (self.kernels.unpack)(values.format, from, std::slice::from_raw_parts_mut(to, size));
+                            *pointer = to.cast();
+                        }
                     }
                 }
-            }
-            let mut ahead = coming.take(values, some.len(), &mut soon);
-            let slot = segment.first_slot + at_once * number;
-            for rows in tiles(queries.clone(), self.kernels.max_rows) {
-                // SAFETY: `area` has room for the scores and sums of all queries, and the cells hold `size` numbers.
-                unsafe {
-                    (self.kernels.weigh)(Weigh {
-                        rows: rows.len(),
-                        weights: self.memory.add(self.area.scores + rows.start * SCORES_STRIDE + slot),
-                        format: if is_direct { values.format } else { Format::F32 },
-                        cells: &pointers[..some.len()],
-                        size,
-                        ahead,
-                        out: self.block_sums().add(rows.start * size),
-                    });
+                for rows in tiles(queries.clone(), self.kernels.max_rows) {
+                    // SAFETY: `area` has room for the scores and sums of all queries, and the cells hold `size` numbers.
+                    unsafe {
+                        (self.kernels.weigh)(Weigh {
+                            rows: rows.len(),
+                            weights: self.scores(task).add(rows.start * SCORES_STRIDE + slot),
+                            format: if is_direct { values.format } else { Format::F32 },
+                            cells: &pointers[..panel.len()],
+                            size,
+                            ahead,
+                            out: self.block_sums(task).add(rows.start * size),
+                        });
+                    }
+                    ahead = Ahead::NONE;
                 }
-                ahead = Ahead::NONE;
             }
         }
     }
@@ -301,7 +300,7 @@ impl Walk<'_> {
         for (query, (tally, block)) in self.tallies(task).iter_mut().zip(self.block_tallies(task)).enumerate() {
             // SAFETY: `area` has room for both sums of each query.
             unsafe {
-                let block_sums = self.block_sums().add(query * size);
+                let block_sums = self.block_sums(task).add(query * size);
                 (self.kernels.fold)((tally, self.sums(task).add(query * size)), (*block, block_sums), size);
             }
         }
@@ -371,7 +370,10 @@ impl Walk<'_> {
     #[expect(clippy::mut_from_ref, reason = "it is this thread's own memory, and parts of it do not overlap")]
     fn block_tallies(&self, task: Task) -> &mut [Tally] {
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.add(self.area.block_tallies).cast(), task.n_queries) }
+        unsafe {
+            let first = self.memory.add(self.area.block_tallies).cast::<Tally>().add(task.kv * task.n_queries);
+            std::slice::from_raw_parts_mut(first, task.n_queries)
+        }
     }
 
     fn queries(&self, task: Task) -> *mut f32 {
@@ -382,46 +384,11 @@ impl Walk<'_> {
         self.memory.wrapping_add(self.area.sums + task.kv * task.n_queries * self.attention.shape.value_size)
     }
 
-    fn block_sums(&self) -> *mut f32 {
-        self.memory.wrapping_add(self.area.block_sums)
+    fn block_sums(&self, task: Task) -> *mut f32 {
+        self.memory.wrapping_add(self.area.block_sums + task.kv * task.n_queries * self.attention.shape.value_size)
     }
-}
 
-/// Cells of the next block that are to be asked for.
-#[derive(Clone, Copy)]
-struct Coming<'a> {
-    cells: &'a [u32],
-    head: usize,
-    n_bytes: usize,
-}
-
-impl Coming<'_> {
-    /// At most `n` of them, which will be asked for.
-    fn take<'a>(&mut self, from: &Cells, n: usize, pointers: &'a mut [*const u8; SLOTS]) -> Ahead<'a> {
-        let (now, later) = self.cells.split_at(n.min(self.cells.len()));
-        self.cells = later;
-        for (pointer, &cell) in pointers.iter_mut().zip(now) {
-            *pointer = cell_of(from, self.head, cell);
-        }
-        Ahead { cells: &pointers[..now.len()], n_bytes: self.n_bytes }
+    fn scores(&self, task: Task) -> *mut f32 {
+        self.memory.wrapping_add(self.area.scores + task.kv * task.n_queries * SCORES_STRIDE)
     }
-}
-
-/// How many bytes `n` heads of a cell span.
-fn bytes_of(cells: &Cells, n: usize) -> usize {
-    (n - 1) * cells.head_stride + cells.format.bytes(cells.head_size)
-}
-
-/// Where the numbers of a cell's head begin.
-fn cell_of(cells: &Cells, head: usize, cell: u32) -> *const u8 {
-    cells.bytes.as_ptr().wrapping_add(cell as usize * cells.cell_stride + head * cells.head_stride)
-}
-
-/// Cuts `queries` into register blocks of about one size.
-fn tiles(queries: Range<usize>, max_rows: usize) -> impl Iterator<Item = Range<usize>> {
-    let n_tiles = queries.len().div_ceil(max_rows);
-    (0..n_tiles).map(move |tile| {
-        let at = |tile: usize| queries.start + queries.len() * tile / n_tiles;
-        at(tile)..at(tile + 1)
-    })
 }

@@ -15,7 +15,13 @@ fn assert_near(case: &Case, step: usize) {
         for (n_threads, knows_order) in [(1, true), (2, false)] {
             let how = How { level, n_threads, knows_order };
             let error = case.error(&case.compute(how), step);
-            assert!(error < BOUND, "{error:e} with {how:?} of {:?}, {} rows, {} cells", case.setting, case.rows.len(), case.cells.len());
+            assert!(
+                error < BOUND,
+                "{error:e} with {how:?} of {:?}, {} rows, {} cells",
+                case.setting,
+                case.rows.len(),
+                case.cells.len()
+            );
         }
     }
 }
@@ -70,7 +76,10 @@ fn every_format_head_size_and_number_of_heads_agrees_with_double_precision() {
         }
     }
     for (key_size, value_size) in [(8, 16), (48, 80), (80, 48), (192, 128), (576, 512)] {
-        assert_near(&Case::new(Setting { key_size, value_size, ..Setting::PLAIN }, Sight::Causal, rows.clone(), cells.clone()), 1);
+        assert_near(
+            &Case::new(Setting { key_size, value_size, ..Setting::PLAIN }, Sight::Causal, rows.clone(), cells.clone()),
+            1,
+        );
     }
     for heads_per_kv in [1, 2, 5, 7, 14, 15, 16, 31, 64, 128] {
         let setting = Setting { n_heads: heads_per_kv, n_kv_heads: 1, ..Setting::PLAIN };
@@ -99,6 +108,79 @@ fn a_row_that_sees_nothing_is_zero() {
             assert!(result.iter().all(|&x| x == 0.0));
         }
     }
+}
+
+#[test]
+fn what_is_no_number_stays_none() {
+    let (rows, cells) = branches(2, 20, 300);
+    for level in levels() {
+        let mut case = Case::new(Setting::PLAIN, Sight::Causal, rows.clone(), cells.clone());
+        case.spoil(|cell| cell.sequences == [1] && cell.position == 100);
+        let result = case.compute(How { level, n_threads: 1, knows_order: true });
+        assert!(case.row(&result, 0).iter().all(|x| x.is_finite()));
+        assert!(case.row(&result, 1).iter().all(|x| x.is_nan()));
+    }
+}
+
+#[test]
+fn a_plan_can_be_made_again() {
+    let mut random = Random(3);
+    let mut plan = Plan::new();
+    for level in levels() {
+        let how = How { level, n_threads: 2, knows_order: true };
+        for (n_sequences, n_shared, n_own) in [(9, 300, 40), (1, 0, 1), (3, 1200, 2)] {
+            let (mut rows, cells) = branches(n_sequences, n_shared, n_own);
+            random.shuffle(&mut rows);
+            let case = Case::new(Setting::PLAIN, some_sight(&mut random), rows, cells);
+            case.plan(&mut plan, how);
+            assert_eq!(case.compute_by(&plan, 2), case.compute(how));
+        }
+    }
+}
+
+/// Whether it panics, and says a word.
+fn refuses(word: &str, what: impl FnOnce() + std::panic::UnwindSafe) -> bool {
+    let said = std::panic::catch_unwind(what).expect_err("it is not refused");
+    said.downcast_ref::<String>().map(String::as_str).or(said.downcast_ref::<&str>().copied()).unwrap().contains(word)
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_refused() {
+    let (rows, cells) = branches(2, 20, 3);
+    let case = Case::new(Setting::PLAIN, Sight::Causal, rows, cells);
+    let how = How { level: Level::Portable, n_threads: 1, knows_order: true };
+    let mut plan = Plan::new();
+    case.plan(&mut plan, how);
+    let size = case.shape.n_heads * case.shape.value_size;
+    let enough = scratch_bytes(&case.shape, 1);
+    let attend_with = |change: fn(&mut Attention), n_results: usize, n_scratch: usize, row_stride: usize| {
+        let (mut values, mut scratch) = (vec![0.0; n_results], vec![0; n_scratch]);
+        let (values, scratch) = (Shared::from(&mut values[..]), Shared::from(&mut scratch[..]));
+        let mut attention = case.attention();
+        change(&mut attention);
+        attend(&attention, &plan, &Output { values: &values, row_stride, head_stride: 64 }, &scratch, &crate::kernels::Solo);
+    };
+    let attend_with = std::panic::AssertUnwindSafe(attend_with);
+    attend_with(|_| (), 2 * size, enough, size);
+    assert!(refuses("scratch", || attend_with(|_| (), 2 * size, enough - 1, size)));
+    assert!(refuses("results end", || attend_with(|_| (), 2 * size - 1, enough, size)));
+    assert!(refuses("overlap", || attend_with(|_| (), 2 * size, enough, size - 1)));
+    assert!(refuses("keys end", || attend_with(|a| a.keys.bytes = &a.keys.bytes[1..], 2 * size, enough, size)));
+    assert!(refuses("values end", || attend_with(|a| a.values.cell_stride += 16, 2 * size, enough, size)));
+    assert!(refuses("queries end", || attend_with(|a| a.queries.row_stride += 1, 2 * size, enough, size)));
+    assert!(refuses("another shape", || attend_with(|a| a.shape.n_cells -= 1, 2 * size, enough, size)));
+    assert!(refuses("another mask", || attend_with(|a| a.mask = None, 2 * size, enough, size)));
+    assert!(refuses("mask ends", || attend_with(|a| a.mask.as_mut().unwrap().row_stride += 1, 2 * size, enough, size)));
+    assert!(refuses("sinks", || attend_with(|a| a.sinks = Some(&[]), 2 * size, enough, size)));
+    assert!(refuses("another team", || {
+        let mut plan = Plan::new();
+        case.plan(&mut plan, How { n_threads: 2, ..how });
+        case.compute_by(&plan, 1);
+    }));
+    assert!(refuses("sequence", || {
+        let order = Order { sequence_of_row: &[0], position_of_cell: None };
+        Plan::new().make(Level::Portable, 1, &case.shape, None, Some(&order));
+    }));
 }
 
 #[test]
