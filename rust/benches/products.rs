@@ -7,6 +7,7 @@
 //! Options: `--quick`, `--level NAME`, `--threads N`, `--format NAME`, `--rows N`, `--shape N`.
 #![allow(unsafe_code, reason = "the peaks are of instructions")]
 #![allow(clippy::print_stdout, reason = "it is a report")]
+#![allow(clippy::cast_precision_loss, reason = "counts are small enough, and rates are rounded anyway")]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -95,6 +96,7 @@ struct Peaks {
 
 #[cfg(target_arch = "x86_64")]
 mod instructions {
+    #[allow(clippy::wildcard_imports, reason = "instructions are many, and their names are long enough")]
     use std::arch::x86_64::*;
 
     const CHAINS: usize = 12;
@@ -124,7 +126,7 @@ mod instructions {
     peak!(floats_avx512, "avx512f", _mm512_setzero_ps(), |c, a, b| _mm512_fmadd_ps(a, b, c));
     peak!(floats_avx2, "avx2,fma", _mm256_setzero_ps(), |c, a, b| _mm256_fmadd_ps(a, b, c));
 
-    /// Runs `n` rounds and says how many operations that were: of bytes, and of floats.
+    /// Runs `n` rounds and says how many operations that were: none if the level has no instruction for them.
     pub fn run(level: super::Level, is_float: bool, n: usize) -> usize {
         assert!(level.is_available());
         // SAFETY: the level is available.
@@ -134,12 +136,19 @@ mod instructions {
                 (super::Level::Avx512, true) => floats_avx512(n),
                 (super::Level::AvxVnni, false) => bytes_avx_vnni(n),
                 (super::Level::Avx2, false) => bytes_avx2(n),
-                (_, true) => floats_avx2(n),
-                _ => unreachable!("the portable level has no peak"),
+                (super::Level::Avx2 | super::Level::AvxVnni, true) => floats_avx2(n),
+                _ => return 0,
             }
         }
         let bytes = if level == super::Level::Avx512 { 64 } else { 32 };
         n * CHAINS * 2 * if is_float { bytes / 4 } else { bytes }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod instructions {
+    pub fn run(_level: super::Level, _is_float: bool, _n: usize) -> usize {
+        0
     }
 }
 
@@ -178,7 +187,8 @@ struct Options {
 
 fn options() -> Options {
     let threads = std::thread::available_parallelism().map_or(1, Into::into);
-    let mut options = Options { level: Level::detect(), n_threads: threads, format: None, rows: None, shape: None, is_quick: false };
+    let mut options =
+        Options { level: Level::detect(), n_threads: threads, format: None, rows: None, shape: None, is_quick: false };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().expect("the option has a value");
@@ -232,12 +242,27 @@ fn main() {
     let options = options();
     let peaks = peaks(options.level, options.n_threads);
     let [bytes, floats] = peaks.ops_per_s.map(|ops| ops / 1e9);
-    println!("{} threads, {}: {:.1} GB/s, {bytes:.0} GOPS of bytes, {floats:.0} of floats", options.n_threads, options.level, peaks.bytes_per_s / 1e9);
+    println!(
+        "{} threads, {}: {:.1} GB/s, {bytes:.0} GOPS of bytes, {floats:.0} of floats",
+        options.n_threads,
+        options.level,
+        peaks.bytes_per_s / 1e9
+    );
     println!("each cell: GOPS, and the share of the roofline\n");
     let all_rows = [1, 2, 4, 8, 16, 32, 64, 512];
     let n_rows: Vec<usize> = options.rows.map_or_else(|| all_rows.to_vec(), |rows| vec![rows]);
     let memory = if options.is_quick { 64 << 20 } else { 256 << 20 };
-    let shapes = [(4096, 14336, memory), (4096, 4096, memory), (14336, 4096, memory), (896, 4864, memory), (896, 896, memory), (896, 896, 1), (256, 1024, 1), (1024, 256, 1), (4096, 128, 1)];
+    let shapes = [
+        (4096, 14336, memory),
+        (4096, 4096, memory),
+        (14336, 4096, memory),
+        (896, 4864, memory),
+        (896, 896, memory),
+        (896, 896, 1),
+        (256, 1024, 1),
+        (1024, 256, 1),
+        (4096, 1024, 1),
+    ];
     let bytes = random_bytes(memory.max(14336 * 4096 * 4));
     for (i, (n_in, n_out, total)) in shapes.into_iter().enumerate() {
         if options.shape.is_some_and(|wanted| wanted != i) {
@@ -246,7 +271,9 @@ fn main() {
         let shape = Shape { n_in, n_out, bytes: total };
         println!("{n_in} x {n_out}{}", if total == 1 { ", cached" } else { "" });
         print!("{:8}", "rows");
-        n_rows.iter().for_each(|n| print!("{n:>14}"));
+        for n in &n_rows {
+            print!("{n:>14}");
+        }
         println!();
         for format in Format::ALL {
             let name = format!("{format:?}");
@@ -261,7 +288,8 @@ fn main() {
                 let ops = 2.0 * (n_in * n_out * n_rows) as f64;
                 let is_float = format.block_len() == 1;
                 let read = if total == 1 { 0.0 } else { (format.row_bytes(n_in) * n_out) as f64 / peaks.bytes_per_s };
-                let limit = read.max(ops / peaks.ops_per_s[usize::from(is_float)]);
+                let peak = peaks.ops_per_s[usize::from(is_float)];
+                let limit = if peak > 0.0 { read.max(ops / peak) } else { read };
                 print!("{:>7.0} {:>4.0} %", ops / seconds / 1e9, 100.0 * limit / seconds);
             }
             println!();

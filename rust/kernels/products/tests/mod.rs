@@ -2,7 +2,6 @@
 
 mod activations;
 mod invariance;
-mod micro;
 mod preconditions;
 mod products;
 mod reference;

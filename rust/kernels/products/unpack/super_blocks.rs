@@ -120,10 +120,9 @@ impl Unpack for Q5K {
             store_head::<L>(block, stride, to);
             let low_4 = L::splat(LOW_4);
             let fifth = L::transpose_32_bytes(block.add(16), stride);
-            for i in 0..4 {
+            for (i, first) in (0..4).zip((0..8).step_by(2)) {
                 let words = L::transpose_32_bytes(block.add(48 + 32 * i), stride);
                 let to = to.add(16 * L::VECTOR * i);
-                let first = 2 * i as u32;
                 for j in 0..8 {
                     let low = L::or(L::and(words[j], low_4), bit::<L>(fifth[j], first, 4, BIT_4));
                     let high = L::or(L::and(L::shr(words[j], 4), low_4), bit::<L>(fifth[j], first + 1, 4, BIT_4));
@@ -158,7 +157,7 @@ impl Unpack for Q6K {
                 let to = to.add(32 * L::VECTOR * half);
                 for j in 0..8 {
                     let store = |i: usize, low, high| {
-                        L::store(L::or(L::and(low, low_4), L::and(high, upper)), to.add(L::VECTOR * (8 * i + j)))
+                        L::store(L::or(L::and(low, low_4), L::and(high, upper)), to.add(L::VECTOR * (8 * i + j)));
                     };
                     store(0, a[j], L::shl(two[j], 4));
                     store(1, b[j], L::shl(two[j], 2));
@@ -195,12 +194,12 @@ impl Unpack for Q3K {
         unsafe {
             let low_2 = L::splat(LOW_2);
             let third = L::transpose_32_bytes(block, stride);
-            for half in 0..2 {
+            for (half, first) in [(0, 0), (1, 4)] {
                 let words = L::transpose_32_bytes(block.add(32 + 32 * half), stride);
                 for i in 0..4 {
                     for j in 0..8 {
                         let low = L::and(L::shr(words[j], 2 * i), low_2);
-                        let word = L::or(low, bit::<L>(third[j], 4 * half as u32 + i, 2, BIT_2));
+                        let word = L::or(low, bit::<L>(third[j], first + i, 2, BIT_2));
                         L::store(word, to.add(L::VECTOR * (32 * half + 8 * i as usize + j)));
                     }
                 }
