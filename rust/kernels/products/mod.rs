@@ -25,6 +25,7 @@
 #![allow(clippy::wildcard_imports, reason = "instructions are many, and their names are long enough")]
 
 mod accumulate;
+mod ahead;
 mod form;
 mod format;
 mod half;
