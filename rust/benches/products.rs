@@ -135,7 +135,8 @@ mod instructions {
     peak!(bytes_avx512, "avx512f,avx512vnni", _mm512_setzero_si512(), |c, a, b| _mm512_dpbusd_epi32(c, a, b));
     peak!(bytes_avx_vnni, "avx2,avxvnni", _mm256_setzero_si256(), |c, a, b| _mm256_dpbusd_avx_epi32(c, a, b));
     peak!(bytes_avx2, "avx2", _mm256_setzero_si256(), |c, a, b| {
-        _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1)))
+        // The first operand changes, or all but the addition would be done once.
+        _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(c, a), b))
     });
     peak!(floats_avx512, "avx512f", _mm512_setzero_ps(), |c, a, b| _mm512_fmadd_ps(a, b, c));
     peak!(floats_avx2, "avx2,fma", _mm256_setzero_ps(), |c, a, b| _mm256_fmadd_ps(a, b, c));

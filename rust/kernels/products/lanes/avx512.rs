@@ -204,7 +204,7 @@ impl Lanes for Avx512 {
 impl Along for Avx512 {
     type Sixteen = __m512;
 
-    const SUMS: usize = 16;
+    const SUMS: usize = 24;
 
     simple! {
         zero() -> __m512 = _mm512_setzero_ps();
