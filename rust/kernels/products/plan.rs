@@ -1,7 +1,7 @@
 //! How a product is cut into chunks, and what its scratch memory is used for.
 
 use super::form::{MAX_COLUMNS, SPAN};
-use super::kernels::{Kernels, Quantised};
+use super::kernels::Kernels;
 
 /// Activations of this many bytes stay in a core's second cache beside the panels that pass through it.
 const CACHED_BYTES: usize = 512 * 1024;

@@ -50,7 +50,7 @@ pub(super) unsafe fn span<L: Lanes, U: Unpack>(packed: &Packed, to: *mut u8) {
     for i in 0..packed.n {
         // SAFETY: block `i` is one of those that may be read, and unit `i` one of those that there is room for.
         unsafe {
-            U::unit::<L>(packed.first.add(i * U::BLOCK), packed.stride, to.add(i * U::Form::VECTORS * L::VECTOR), &mut ahead)
+            U::unit::<L>(packed.first.add(i * U::BLOCK), packed.stride, to.add(i * U::Form::VECTORS * L::VECTOR), &mut ahead);
         };
     }
 }
