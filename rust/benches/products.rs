@@ -2,11 +2,13 @@
 //!
 //! The limit of each cell is the roofline's: every weight is read once, as fast as all threads together read memory, and two
 //! operations for each weight and row take as long as the processor's best instruction for bytes (for floats: for floats) takes.
-//! Both are measured first. Matrices take turns, so that weights come from memory, but for those that say `cached`.
+//! Both are measured: the instruction first, the reading in turns with the products. Matrices take turns, so that weights come from
+//! memory, but for those that say `cached`.
 //!
 //! Options: `--quick`, `--level NAME`, `--threads N`, `--format NAME`, `--rows N`, `--shape N`.
 #![allow(unsafe_code, reason = "the peaks are of instructions")]
 #![allow(clippy::print_stdout, reason = "it is a report")]
+#![allow(clippy::cast_precision_loss, reason = "counts are small enough, and rates are rounded anyway")]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -62,28 +64,41 @@ impl Team for Spinning<'_> {
     }
 }
 
-/// The shortest of several times, in seconds. Every thread does the work each time.
-fn shortest(n_threads: usize, budget: Duration, work: impl Fn(usize, &dyn Team) + Sync) -> f64 {
-    let best = std::sync::Mutex::new(f64::INFINITY);
+/// The shortest of several times of each of some works that take turns, in seconds. Every thread does its share each time.
+fn shortest<const N: usize>(n_threads: usize, budget: Duration, works: [&(dyn Fn(usize, &dyn Team) + Sync); N]) -> [f64; N] {
+    let best = std::sync::Mutex::new([f64::INFINITY; N]);
     let is_over = AtomicBool::new(false);
     Spinning::run(n_threads, |team| {
         let begun = Instant::now();
         for round in 0.. {
+            for (i, work) in works.iter().enumerate() {
+                team.wait();
+                let start = Instant::now();
+                work(round, team);
+                team.wait();
+                if team.index() == 0 {
+                    let mut best = best.lock().expect("no thread has panicked");
+                    best[i] = best[i].min(start.elapsed().as_secs_f64());
+                }
+            }
+            if team.index() == 0 {
+                is_over.store(round >= 3 && begun.elapsed() > budget, Ordering::Relaxed);
+            }
             team.wait();
             if is_over.load(Ordering::Relaxed) {
                 break;
             }
-            let start = Instant::now();
-            work(round, team);
-            team.wait();
-            if team.index() == 0 {
-                let mut best = best.lock().expect("no thread has panicked");
-                *best = best.min(start.elapsed().as_secs_f64());
-                is_over.store(round >= 3 && begun.elapsed() > budget, Ordering::Relaxed);
-            }
         }
     });
     best.into_inner().expect("no thread has panicked")
+}
+
+/// Reads a thread's share of bytes.
+fn read(bytes: &[u8], team: &dyn Team) {
+    let words = bytes.chunks_exact(8).len();
+    let (start, end) = (words * team.index() / team.size(), words * (team.index() + 1) / team.size());
+    let word = |eight: &[u8]| u64::from_ne_bytes(eight.try_into().expect("there are eight"));
+    std::hint::black_box(bytes[8 * start..8 * end].chunks_exact(8).fold(0_u64, |sum, eight| sum.wrapping_add(word(eight))));
 }
 
 /// What the machine can do, with so many threads.
@@ -95,6 +110,7 @@ struct Peaks {
 
 #[cfg(target_arch = "x86_64")]
 mod instructions {
+    #[allow(clippy::wildcard_imports, reason = "instructions are many, and their names are long enough")]
     use std::arch::x86_64::*;
 
     const CHAINS: usize = 12;
@@ -119,12 +135,13 @@ mod instructions {
     peak!(bytes_avx512, "avx512f,avx512vnni", _mm512_setzero_si512(), |c, a, b| _mm512_dpbusd_epi32(c, a, b));
     peak!(bytes_avx_vnni, "avx2,avxvnni", _mm256_setzero_si256(), |c, a, b| _mm256_dpbusd_avx_epi32(c, a, b));
     peak!(bytes_avx2, "avx2", _mm256_setzero_si256(), |c, a, b| {
-        _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1)))
+        // The first operand changes, or all but the addition would be done once.
+        _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(c, a), b))
     });
     peak!(floats_avx512, "avx512f", _mm512_setzero_ps(), |c, a, b| _mm512_fmadd_ps(a, b, c));
     peak!(floats_avx2, "avx2,fma", _mm256_setzero_ps(), |c, a, b| _mm256_fmadd_ps(a, b, c));
 
-    /// Runs `n` rounds and says how many operations that were: of bytes, and of floats.
+    /// Runs `n` rounds and says how many operations that were: none if the level has no instruction for them.
     pub fn run(level: super::Level, is_float: bool, n: usize) -> usize {
         assert!(level.is_available());
         // SAFETY: the level is available.
@@ -134,8 +151,8 @@ mod instructions {
                 (super::Level::Avx512, true) => floats_avx512(n),
                 (super::Level::AvxVnni, false) => bytes_avx_vnni(n),
                 (super::Level::Avx2, false) => bytes_avx2(n),
-                (_, true) => floats_avx2(n),
-                _ => unreachable!("the portable level has no peak"),
+                (super::Level::Avx2 | super::Level::AvxVnni, true) => floats_avx2(n),
+                _ => return 0,
             }
         }
         let bytes = if level == super::Level::Avx512 { 64 } else { 32 };
@@ -143,21 +160,25 @@ mod instructions {
     }
 }
 
+#[cfg(not(target_arch = "x86_64"))]
+mod instructions {
+    pub fn run(_level: super::Level, _is_float: bool, _n: usize) -> usize {
+        0
+    }
+}
+
 fn peaks(level: Level, n_threads: usize) -> Peaks {
-    let memory = vec![1_u64; (512 << 20) / 8];
-    let part = memory.len() / n_threads;
-    let seconds = shortest(n_threads, Duration::from_millis(800), |_, team| {
-        let sum = memory[part * team.index()..][..part].iter().fold(0_u64, |sum, &word| sum.wrapping_add(word));
-        std::hint::black_box(sum);
-    });
+    let memory = vec![1; 512 << 20];
+    let [seconds] = shortest(n_threads, Duration::from_millis(800), [&|_, team| read(&memory, team)]);
     let ops = |is_float| {
         let n = 400_000;
-        let seconds = shortest(n_threads, Duration::from_millis(300), |_, _| {
+        let run = |_: usize, _: &dyn Team| {
             std::hint::black_box(instructions::run(level, is_float, n));
-        });
+        };
+        let [seconds] = shortest(n_threads, Duration::from_millis(300), [&run]);
         (instructions::run(level, is_float, n) * n_threads) as f64 / seconds
     };
-    Peaks { bytes_per_s: (part * n_threads * 8) as f64 / seconds, ops_per_s: [ops(false), ops(true)] }
+    Peaks { bytes_per_s: memory.len() as f64 / seconds, ops_per_s: [ops(false), ops(true)] }
 }
 
 /// A matrix's size, and how many bytes of such matrices take turns.
@@ -178,7 +199,8 @@ struct Options {
 
 fn options() -> Options {
     let threads = std::thread::available_parallelism().map_or(1, Into::into);
-    let mut options = Options { level: Level::detect(), n_threads: threads, format: None, rows: None, shape: None, is_quick: false };
+    let mut options =
+        Options { level: Level::detect(), n_threads: threads, format: None, rows: None, shape: None, is_quick: false };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().expect("the option has a value");
@@ -209,8 +231,8 @@ fn random_bytes(n: usize) -> Vec<u8> {
     bytes
 }
 
-/// Seconds of one product.
-fn measure(options: &Options, format: Format, shape: &Shape, bytes: &[u8], n_rows: usize) -> f64 {
+/// Seconds of one product, and of reading its weights.
+fn measure(options: &Options, format: Format, shape: &Shape, bytes: &[u8], n_rows: usize) -> [f64; 2] {
     let Shape { n_in, n_out, .. } = *shape;
     let matrix = format.row_bytes(n_in) * n_out;
     let n_matrices = (shape.bytes / matrix).max(1);
@@ -221,23 +243,40 @@ fn measure(options: &Options, format: Format, shape: &Shape, bytes: &[u8], n_row
     let (scratch, out) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
     let output = Output { values: &out, row_stride: n_out };
     let budget = Duration::from_millis(if options.is_quick { 20 } else { 120 });
-    shortest(options.n_threads, budget, |round, team| {
-        let bytes = &bytes[round % n_matrices * matrix..][..matrix];
-        let weights = Weights { bytes, format, n_in, n_out, row_stride: format.row_bytes(n_in) };
+    // What is read for comparison is another matrix, so that neither finds its own in a cache.
+    let matrix_of = |round: usize, half: usize| &bytes[(2 * round + half) % n_matrices * matrix..][..matrix];
+    let product = |round: usize, team: &dyn Team| {
+        let weights = Weights { bytes: matrix_of(round, 0), format, n_in, n_out, row_stride: format.row_bytes(n_in) };
         multiply(options.level, &weights, &rows, &output, &scratch, team);
-    })
+    };
+    shortest(options.n_threads, budget, [&product, &|round, team| read(matrix_of(round, 1), team)])
 }
 
 fn main() {
     let options = options();
     let peaks = peaks(options.level, options.n_threads);
     let [bytes, floats] = peaks.ops_per_s.map(|ops| ops / 1e9);
-    println!("{} threads, {}: {:.1} GB/s, {bytes:.0} GOPS of bytes, {floats:.0} of floats", options.n_threads, options.level, peaks.bytes_per_s / 1e9);
+    println!(
+        "{} threads, {}: {:.1} GB/s, {bytes:.0} GOPS of bytes, {floats:.0} of floats",
+        options.n_threads,
+        options.level,
+        peaks.bytes_per_s / 1e9
+    );
     println!("each cell: GOPS, and the share of the roofline\n");
     let all_rows = [1, 2, 4, 8, 16, 32, 64, 512];
     let n_rows: Vec<usize> = options.rows.map_or_else(|| all_rows.to_vec(), |rows| vec![rows]);
     let memory = if options.is_quick { 64 << 20 } else { 256 << 20 };
-    let shapes = [(4096, 14336, memory), (4096, 4096, memory), (14336, 4096, memory), (896, 4864, memory), (896, 896, memory), (896, 896, 1), (256, 1024, 1), (1024, 256, 1), (4096, 128, 1)];
+    let shapes = [
+        (4096, 14336, memory),
+        (4096, 4096, memory),
+        (14336, 4096, memory),
+        (896, 4864, memory),
+        (896, 896, memory),
+        (896, 896, 1),
+        (256, 1024, 1),
+        (1024, 256, 1),
+        (4096, 1024, 1),
+    ];
     let bytes = random_bytes(memory.max(14336 * 4096 * 4));
     for (i, (n_in, n_out, total)) in shapes.into_iter().enumerate() {
         if options.shape.is_some_and(|wanted| wanted != i) {
@@ -246,7 +285,9 @@ fn main() {
         let shape = Shape { n_in, n_out, bytes: total };
         println!("{n_in} x {n_out}{}", if total == 1 { ", cached" } else { "" });
         print!("{:8}", "rows");
-        n_rows.iter().for_each(|n| print!("{n:>14}"));
+        for n in &n_rows {
+            print!("{n:>14}");
+        }
         println!();
         for format in Format::ALL {
             let name = format!("{format:?}");
@@ -257,11 +298,12 @@ fn main() {
             }
             print!("{name:8}");
             for &n_rows in &n_rows {
-                let seconds = measure(&options, format, &shape, &bytes, n_rows);
+                let [seconds, read] = measure(&options, format, &shape, &bytes, n_rows);
                 let ops = 2.0 * (n_in * n_out * n_rows) as f64;
                 let is_float = format.block_len() == 1;
-                let read = if total == 1 { 0.0 } else { (format.row_bytes(n_in) * n_out) as f64 / peaks.bytes_per_s };
-                let limit = read.max(ops / peaks.ops_per_s[usize::from(is_float)]);
+                let read = if total == 1 { 0.0 } else { read };
+                let peak = peaks.ops_per_s[usize::from(is_float)];
+                let limit = if peak > 0.0 { read.max(ops / peak) } else { read };
                 print!("{:>7.0} {:>4.0} %", ops / seconds / 1e9, 100.0 * limit / seconds);
             }
             println!();

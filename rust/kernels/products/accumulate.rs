@@ -5,6 +5,7 @@
 
 use std::array::from_fn;
 
+use super::ahead::Ahead;
 use super::form::Form;
 use super::lanes::Lanes;
 
@@ -21,6 +22,8 @@ pub(super) struct Meeting {
     pub(super) before: *const f32,
     /// Where the sums go: one for each row and column.
     pub(super) after: *mut f32,
+    /// What is read next.
+    pub(super) ahead: Ahead,
     /// How many floats lie between two columns there.
     pub(super) after_stride: usize,
 }
@@ -32,15 +35,16 @@ pub(super) struct Meeting {
 /// sums before, if any, a vector for each column, and `meeting.after` as many that may be written.
 #[inline(always)]
 pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(meeting: &Meeting) {
-    let Meeting { mut panel, mut tile, n, before, after, after_stride } = *meeting;
+    let Meeting { mut panel, mut tile, n, before, after, mut ahead, after_stride } = *meeting;
     // SAFETY: the caller vouches for the instruction set, the units and the sums; offsets stay inside of a unit.
     unsafe {
         let mut sums: [L::Floats; N] =
             if before.is_null() { [L::splat_float(0.0); N] } else { from_fn(|c| L::load_floats(before.add(L::ROWS * c))) };
         for _ in 0..n {
             if F::LEN == 256 {
-                super_block::<L, F, N>(panel, tile, &mut sums);
+                super_block::<L, F, N>(panel, tile, &mut sums, &mut ahead);
             } else {
+                ahead.ask::<L>(1);
                 block::<L, F, N>(panel, tile, &mut sums);
             }
             panel = panel.add(L::VECTOR * F::VECTORS);
@@ -94,7 +98,12 @@ unsafe fn block<L: Lanes, F: Form, const N: usize>(panel: *const u8, tile: *cons
 
 /// A unit of 256 weights per row.
 #[inline(always)]
-unsafe fn super_block<L: Lanes, F: Form, const N: usize>(panel: *const u8, tile: *const u8, sums: &mut [L::Floats; N]) {
+unsafe fn super_block<L: Lanes, F: Form, const N: usize>(
+    panel: *const u8,
+    tile: *const u8,
+    sums: &mut [L::Floats; N],
+    ahead: &mut Ahead,
+) {
     // SAFETY: the caller vouches for the instruction set and the unit.
     unsafe {
         let scales = tile.add(F::LEN * N).cast::<f32>();
@@ -112,6 +121,7 @@ unsafe fn super_block<L: Lanes, F: Form, const N: usize>(panel: *const u8, tile:
             }
         }
         for b in 0..8 {
+            ahead.ask::<L>(8);
             let words = panel.add(8 * L::VECTOR * b);
             let bytes = tile.add(32 * N * b);
             if F::SCALES == 8 {

@@ -14,7 +14,18 @@
 //! threads, or the instruction set: results are equal bit by bit. A format is an unpacker ([`unpack`]), an instruction set a set
 //! of primitives ([`lanes`]).
 
+#![expect(
+    clippy::inline_always,
+    reason = "primitives of an instruction set are compiled within functions that enable it, or not at all"
+)]
+#![allow(
+    clippy::cast_ptr_alignment,
+    reason = "scratch memory is laid out so that each number is aligned, and the rest is read unaligned"
+)]
+#![allow(clippy::wildcard_imports, reason = "instructions are many, and their names are long enough")]
+
 mod accumulate;
+mod ahead;
 mod form;
 mod format;
 mod half;

@@ -4,6 +4,7 @@ use std::ptr::null;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::accumulate::Meeting;
+use super::ahead::Ahead;
 use super::form::{MAX_COLUMNS, SPAN};
 use super::format::Format;
 use super::kernels::{Kernels, Quantised};
@@ -252,7 +253,9 @@ impl<'a> Product<'a> {
         own: *mut u8,
     ) {
         let n_units = self.size.n_in / quantised.unit_len;
-        let units = SPAN / quantised.unit_len;
+        // One tile takes so little time that spans are short: memory does not wait.
+        let n_tiles = chunk.tiles.1 - chunk.tiles.0;
+        let units = (if n_tiles == 1 { SPAN / 2 } else { SPAN }) / quantised.unit_len;
         let (stride, lanes) = (self.weights.row_stride, quantised.rows);
         let first_column = tiles.start(chunk.tiles.0);
         let sums_of =
@@ -266,8 +269,18 @@ impl<'a> Product<'a> {
             for unit in (0..n_units).step_by(units) {
                 let n = units.min(n_units - unit);
                 let first = weights.wrapping_add(unit * quantised.block_bytes);
-                let ahead = if ahead.is_null() { first } else { ahead.wrapping_add(unit * quantised.block_bytes * lanes) };
-                let mut packed = Packed { first, stride, n, ahead };
+                // What comes next is asked for during the unpacking, and if its first tile is wide, half of it during that.
+                let per_unit = quantised.block_bytes * lanes;
+                let next = ahead.wrapping_add(unit * per_unit);
+                let share = if ahead.is_null() {
+                    0
+                } else if tiles.start(chunk.tiles.0 + 1) - first_column > 2 {
+                    per_unit / 2
+                } else {
+                    per_unit
+                };
+                let mut packed = Packed { first, stride, n, ahead: Ahead::new(next, share) };
+                let mut rest = Ahead::new(next.wrapping_add(n * share), if ahead.is_null() { 0 } else { per_unit - share });
                 if n_rows < lanes {
                     self.fill(&mut packed, n_rows, n * quantised.block_bytes, own.wrapping_add(self.layout.filled));
                 }
@@ -282,6 +295,7 @@ impl<'a> Product<'a> {
                     let meeting = Meeting {
                         panel: own,
                         tile: self.tile(quantised, start + column).wrapping_add(n_columns * unit * quantised.column_bytes),
+                        ahead: std::mem::replace(&mut rest, Ahead::nothing()),
                         n,
                         before: if unit == 0 { null() } else { sums_of(column) },
                         after: if is_last { out } else { sums_of(column) },

@@ -6,7 +6,7 @@ use super::form::{MAX_COLUMNS, MAX_ROWS};
 use super::lanes::Along;
 
 /// How many weights of a row are met at a time: as many of each column stay in the first cache.
-const STRIDE: usize = 512;
+const STRIDE: usize = 256;
 
 /// How many weights of a row meet at once.
 const LANES: usize = 16;

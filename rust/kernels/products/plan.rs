@@ -1,7 +1,7 @@
 //! How a product is cut into chunks, and what its scratch memory is used for.
 
 use super::form::{MAX_COLUMNS, SPAN};
-use super::kernels::{Kernels, Quantised};
+use super::kernels::Kernels;
 
 /// Activations of this many bytes stay in a core's second cache beside the panels that pass through it.
 const CACHED_BYTES: usize = 512 * 1024;
@@ -74,11 +74,12 @@ impl Layout {
         let lines = |bytes: usize| bytes.next_multiple_of(LINE);
         let order_bytes = if size.n_groups > 1 { lines(4 * (size.n_groups + 1 + size.n_columns)) } else { 0 };
         let Kernels::Quantised(quantised) = kernels else {
-            let max_columns = size.n_columns.next_multiple_of(kernels.columns());
+            let max_columns = cached_columns(4 * size.n_in, kernels.columns());
             return Self { activations: LINE, own: LINE, own_bytes: order_bytes, sums: 0, filled: 0, order: 0, max_columns };
         };
         let units = SPAN / quantised.unit_len;
-        let max_columns = cached_columns(quantised, size.n_in);
+        let column = size.n_in / quantised.unit_len * quantised.column_bytes;
+        let max_columns = cached_columns(column, quantised.columns);
         let sums = lines(units * quantised.panel_bytes);
         let filled = sums + 4 * quantised.rows * max_columns.min(size.n_columns);
         let order = lines(filled + units * quantised.block_bytes * quantised.rows);
@@ -102,10 +103,9 @@ impl Layout {
     }
 }
 
-/// How many columns' activations stay in the cache; whole tiles.
-fn cached_columns(quantised: &Quantised, n_in: usize) -> usize {
-    let column = n_in / quantised.unit_len * quantised.column_bytes;
-    (CACHED_BYTES / column / quantised.columns).max(1) * quantised.columns
+/// How many columns of so many bytes stay in the cache: whole tiles of `widest`.
+fn cached_columns(bytes: usize, widest: usize) -> usize {
+    (CACHED_BYTES / bytes / widest).max(1) * widest
 }
 
 /// A few panels of a matrix, and some of its tiles.

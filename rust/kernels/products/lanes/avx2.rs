@@ -11,7 +11,7 @@ pub(in crate::kernels::products) struct Avx2<const VNNI: bool>;
 #[inline(always)]
 pub(super) fn opaque(mut pointer: *const u8) -> *const u8 {
     // SAFETY: no instruction.
-    unsafe { std::arch::asm!("/* {} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags)) };
+    unsafe { std::arch::asm!("/* {} */", inout(reg) pointer, options(pure, readonly, nostack, preserves_flags)) };
     pointer
 }
 
@@ -20,9 +20,14 @@ pub(super) fn opaque(mut pointer: *const u8) -> *const u8 {
 unsafe fn transpose_halves(r: [__m256i; 4]) -> [__m256i; 4] {
     // SAFETY: the caller has AVX2.
     unsafe {
-        let (a, b) = (_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[0], r[1]));
-        let (c, d) = (_mm256_unpacklo_epi32(r[2], r[3]), _mm256_unpackhi_epi32(r[2], r[3]));
-        [_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c), _mm256_unpacklo_epi64(b, d), _mm256_unpackhi_epi64(b, d)]
+        let low = (_mm256_unpacklo_epi32(r[0], r[1]), _mm256_unpacklo_epi32(r[2], r[3]));
+        let high = (_mm256_unpackhi_epi32(r[0], r[1]), _mm256_unpackhi_epi32(r[2], r[3]));
+        [
+            _mm256_unpacklo_epi64(low.0, low.1),
+            _mm256_unpackhi_epi64(low.0, low.1),
+            _mm256_unpacklo_epi64(high.0, high.1),
+            _mm256_unpackhi_epi64(high.0, high.1),
+        ]
     }
 }
 
@@ -197,11 +202,13 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
                 }
                 return;
             }
-            let [w0, w1, w2, w3] = [weight(0), weight(1), weight(2), weight(3)];
+            // Each register by itself, since four of weights and their absolute values are as many as there is room for.
+            let w = [weight(0), weight(1), weight(2), weight(3)];
             for (c, sum) in sums.iter_mut().enumerate() {
-                let a = [four(c, 0), four(c, 1), four(c, 2), four(c, 3)];
-                sum.0 = dot_8(sum.0, [w0.0, w1.0, w2.0, w3.0], a, bits);
-                sum.1 = dot_8(sum.1, [w0.1, w1.1, w2.1, w3.1], a, bits);
+                sum.0 = dot_8(sum.0, [w[0].0, w[1].0, w[2].0, w[3].0], [four(c, 0), four(c, 1), four(c, 2), four(c, 3)], bits);
+            }
+            for (c, sum) in sums.iter_mut().enumerate() {
+                sum.1 = dot_8(sum.1, [w[0].1, w[1].1, w[2].1, w[3].1], [four(c, 0), four(c, 1), four(c, 2), four(c, 3)], bits);
             }
         }
     }

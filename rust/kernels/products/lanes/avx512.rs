@@ -10,10 +10,14 @@ pub(in crate::kernels::products) struct Avx512;
 
 /// Sixteen dwords, of which dword `n` is the four bits of `n`, each in bit 4 of a byte.
 const SPREAD: [i32; 16] = {
+    const fn bit(n: usize, i: u32) -> u8 {
+        if n >> i & 1 == 1 { 16 } else { 0 }
+    }
+
     let mut table = [0; 16];
     let mut n = 0;
     while n < 16 {
-        table[n] = (((n & 1) << 4) | ((n & 2) << 11) | ((n & 4) << 18) | ((n & 8) << 25)) as i32;
+        table[n] = i32::from_le_bytes([bit(n, 0), bit(n, 1), bit(n, 2), bit(n, 3)]);
         n += 1;
     }
     table
@@ -31,9 +35,14 @@ unsafe fn two_rows(low: *const u8, high: *const u8) -> __m512i {
 unsafe fn transpose_quarters(r: [__m512i; 4]) -> [__m512i; 4] {
     // SAFETY: the caller has AVX-512.
     unsafe {
-        let (a, b) = (_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpackhi_epi32(r[0], r[1]));
-        let (c, d) = (_mm512_unpacklo_epi32(r[2], r[3]), _mm512_unpackhi_epi32(r[2], r[3]));
-        [_mm512_unpacklo_epi64(a, c), _mm512_unpackhi_epi64(a, c), _mm512_unpacklo_epi64(b, d), _mm512_unpackhi_epi64(b, d)]
+        let low = (_mm512_unpacklo_epi32(r[0], r[1]), _mm512_unpacklo_epi32(r[2], r[3]));
+        let high = (_mm512_unpackhi_epi32(r[0], r[1]), _mm512_unpackhi_epi32(r[2], r[3]));
+        [
+            _mm512_unpacklo_epi64(low.0, low.1),
+            _mm512_unpackhi_epi64(low.0, low.1),
+            _mm512_unpacklo_epi64(high.0, high.1),
+            _mm512_unpackhi_epi64(high.0, high.1),
+        ]
     }
 }
 
@@ -195,7 +204,7 @@ impl Lanes for Avx512 {
 impl Along for Avx512 {
     type Sixteen = __m512;
 
-    const SUMS: usize = 16;
+    const SUMS: usize = 24;
 
     simple! {
         zero() -> __m512 = _mm512_setzero_ps();

@@ -90,7 +90,8 @@ pub(super) unsafe fn stretch<Q: Quantise, F: Form>(stretch: &Stretch) {
                     rest.add(F::SCALES * column + s).write(-offset * sum(each * s, each));
                 }
             }
-            let each = if F::MINS == 0 { 0 } else { 8 / F::MINS };
+            // Eight minima make four pairs, which meet sums of 32; sixteen make eight, which meet sums of 16.
+            let each = if F::MINS == 4 { 2 } else { 1 };
             for pair in 0..F::MINS {
                 // 32 bytes sum up to 32 * 128 at most: both halves fit.
                 let (low, high) = (sum(2 * each * pair, each), sum(each * (2 * pair + 1), each));

@@ -110,8 +110,10 @@ impl Quantise for X86 {
                 let fours = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
                 let two = _mm256_add_epi32(fours, _mm256_shuffle_epi32(fours, 0b01_00_11_10));
                 let all = _mm256_add_epi32(two, _mm256_shuffle_epi32(two, 0b10_11_00_01));
-                found.sums[2 * i] = _mm256_extract_epi16(all, 0) as i16;
-                found.sums[2 * i + 1] = _mm256_extract_epi16(all, 8) as i16;
+                let (low, high) = (_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+                #[expect(clippy::cast_possible_truncation, reason = "it fits")]
+                let sums = [_mm_cvtsi128_si32(low) as i16, _mm_cvtsi128_si32(high) as i16];
+                found.sums[2 * i..2 * i + 2].copy_from_slice(&sums);
             }
             found.scale = 1.0 / factor;
             found

@@ -2,7 +2,9 @@
 
 use super::reference::{bytes_32, bytes_256};
 use super::*;
-use crate::kernels::products::quantise::{Quantise, portable, x86};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::products::quantise::x86;
+use crate::kernels::products::quantise::{Quantise, portable};
 
 /// Values of every kind: zeros, far ones, tiny ones, such as lie between two bytes.
 fn rows(random: &mut Random) -> Vec<Vec<f32>> {

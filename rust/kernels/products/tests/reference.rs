@@ -1,4 +1,5 @@
 //! Weights and activations as numbers: what the formats mean, written down as plainly as can be.
+#![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers that were made to fit")]
 
 use super::Random;
 use crate::kernels::products::format::{Format, Meets};

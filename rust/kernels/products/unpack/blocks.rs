@@ -1,5 +1,6 @@
 //! Blocks of 32 weights.
 
+use super::super::ahead::Ahead;
 use super::super::form::{Bytes32, Form, Small32, Small32WithMin};
 use super::super::lanes::Lanes;
 use super::{Unpack, column};
@@ -87,10 +88,12 @@ macro_rules! unpack {
             }
 
             #[inline(always)]
-            unsafe fn unit<L: Lanes>($at: *const u8, $stride: usize, to: *mut u8) {
+            unsafe fn unit<L: Lanes>($at: *const u8, $stride: usize, to: *mut u8, ahead: &mut Ahead) {
                 // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit of the form.
                 unsafe {
+                    ahead.ask::<L>(2);
                     store::<L>($words, to);
+                    ahead.ask::<L>(2);
                     store_halves::<L>($at, $stride, to.add(L::VECTOR * $form::SCALES_AT));
                     $(store_halves::<L>($at.add($min_at), $stride, to.add(L::VECTOR * $form::MINS_AT));)?
                 }
@@ -138,9 +141,10 @@ impl Unpack for Mxfp4 {
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
         // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit of the form.
         unsafe {
+            ahead.ask::<L>(1);
             store::<L>(looked_up::<L>(const { &raised(MXFP4_VALUES, 12) }, nibbles::<L>(block.add(1), stride)), to);
             // The values are doubled, so the scale is half of two to the power of the byte less 127. The two least are subnormal.
             let scales = column::<L, u8>(block, stride).map(|exponent| match u32::from(exponent) {

@@ -6,6 +6,7 @@ mod super_blocks;
 pub(super) use blocks::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 pub(super) use super_blocks::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 
+use super::ahead::Ahead;
 use super::form::{Form, MAX_ROWS};
 use super::lanes::Lanes;
 
@@ -23,7 +24,7 @@ pub(super) trait Unpack {
     ///
     /// # Safety
     /// The processor has what `L` needs. The blocks may be read, `to` has room for a unit.
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8);
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead);
 }
 
 /// The blocks of a panel to be unpacked.
@@ -35,25 +36,22 @@ pub(super) struct Packed {
     pub(super) stride: usize,
     /// How many blocks of each row are unpacked.
     pub(super) n: usize,
-    /// What is read next, to be asked for from memory meanwhile: as many bytes as are unpacked now.
-    pub(super) ahead: *const u8,
+    /// What is read next.
+    pub(super) ahead: Ahead,
 }
 
 /// Unpacks `packed.n` blocks of a panel's rows.
 ///
 /// # Safety
-/// The processor has what `L` needs. The blocks may be read, `to` has room for their units. `packed.ahead` may be anything.
+/// The processor has what `L` needs. The blocks may be read, `to` has room for their units.
 #[inline(always)]
 pub(super) unsafe fn span<L: Lanes, U: Unpack>(packed: &Packed, to: *mut u8) {
-    const LINE: usize = 64;
-    let mut asked = 0;
+    let mut ahead = packed.ahead;
     for i in 0..packed.n {
-        while asked < (i + 1) * U::BLOCK * L::ROWS {
-            L::prefetch(packed.ahead.wrapping_add(asked));
-            asked += LINE;
-        }
         // SAFETY: block `i` is one of those that may be read, and unit `i` one of those that there is room for.
-        unsafe { U::unit::<L>(packed.first.add(i * U::BLOCK), packed.stride, to.add(i * U::Form::VECTORS * L::VECTOR)) };
+        unsafe {
+            U::unit::<L>(packed.first.add(i * U::BLOCK), packed.stride, to.add(i * U::Form::VECTORS * L::VECTOR), &mut ahead);
+        };
     }
 }
 

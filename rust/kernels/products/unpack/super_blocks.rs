@@ -1,5 +1,6 @@
 //! Super-blocks of 256 weights.
 
+use super::super::ahead::Ahead;
 use super::super::form::{Form, Super16, Super16WithMins, Super32WithMins, SuperBytes32};
 use super::super::lanes::Lanes;
 use super::blocks::{IQ4_VALUES, raised};
@@ -86,7 +87,7 @@ impl Unpack for Q4K {
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
         // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             store_head::<L>(block, stride, to);
@@ -94,6 +95,7 @@ impl Unpack for Q4K {
             for i in 0..4 {
                 let to = to.add(16 * L::VECTOR * i);
                 for (j, both) in L::transpose_32_bytes(block.add(16 + 32 * i), stride).into_iter().enumerate() {
+                    ahead.ask::<L>(32);
                     L::store(L::and(both, low_4), to.add(L::VECTOR * j));
                     L::store(L::and(L::shr(both, 4), low_4), to.add(L::VECTOR * (j + 8)));
                 }
@@ -114,17 +116,17 @@ impl Unpack for Q5K {
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
         // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             store_head::<L>(block, stride, to);
             let low_4 = L::splat(LOW_4);
             let fifth = L::transpose_32_bytes(block.add(16), stride);
-            for i in 0..4 {
+            for (i, first) in (0..4).zip((0..8).step_by(2)) {
                 let words = L::transpose_32_bytes(block.add(48 + 32 * i), stride);
                 let to = to.add(16 * L::VECTOR * i);
-                let first = 2 * i as u32;
                 for j in 0..8 {
+                    ahead.ask::<L>(32);
                     let low = L::or(L::and(words[j], low_4), bit::<L>(fifth[j], first, 4, BIT_4));
                     let high = L::or(L::and(L::shr(words[j], 4), low_4), bit::<L>(fifth[j], first + 1, 4, BIT_4));
                     L::store(low, to.add(L::VECTOR * j));
@@ -147,7 +149,7 @@ impl Unpack for Q6K {
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
         // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             let (low_4, upper) = (L::splat(LOW_4), L::splat(BITS_4_5));
@@ -157,8 +159,9 @@ impl Unpack for Q6K {
                 let two = L::transpose_32_bytes(block.add(128 + 32 * half), stride);
                 let to = to.add(32 * L::VECTOR * half);
                 for j in 0..8 {
+                    ahead.ask::<L>(16);
                     let store = |i: usize, low, high| {
-                        L::store(L::or(L::and(low, low_4), L::and(high, upper)), to.add(L::VECTOR * (8 * i + j)))
+                        L::store(L::or(L::and(low, low_4), L::and(high, upper)), to.add(L::VECTOR * (8 * i + j)));
                     };
                     store(0, a[j], L::shl(two[j], 4));
                     store(1, b[j], L::shl(two[j], 2));
@@ -190,17 +193,18 @@ impl Unpack for Q3K {
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
         // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             let low_2 = L::splat(LOW_2);
             let third = L::transpose_32_bytes(block, stride);
-            for half in 0..2 {
+            for (half, first) in [(0, 0), (1, 4)] {
                 let words = L::transpose_32_bytes(block.add(32 + 32 * half), stride);
                 for i in 0..4 {
+                    ahead.ask::<L>(8);
                     for j in 0..8 {
                         let low = L::and(L::shr(words[j], 2 * i), low_2);
-                        let word = L::or(low, bit::<L>(third[j], 4 * half as u32 + i, 2, BIT_2));
+                        let word = L::or(low, bit::<L>(third[j], first + i, 2, BIT_2));
                         L::store(word, to.add(L::VECTOR * (32 * half + 8 * i as usize + j)));
                     }
                 }
@@ -232,13 +236,14 @@ impl Unpack for Q2K {
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
         // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             let (low_2, low_4) = (L::splat(LOW_2), L::splat(LOW_4));
             for half in 0..2 {
                 let words = L::transpose_32_bytes(block.add(16 + 32 * half), stride);
                 for i in 0..4 {
+                    ahead.ask::<L>(8);
                     for (j, &word) in words.iter().enumerate() {
                         L::store(L::and(L::shr(word, 2 * i), low_2), to.add(L::VECTOR * (32 * half + 8 * i as usize + j)));
                     }
@@ -268,12 +273,13 @@ impl Unpack for Iq4Xs {
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
         // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             let table = if L::SIGNED { const { &IQ4_VALUES } } else { const { &raised(IQ4_VALUES, -128) } };
             let low_4 = L::splat(LOW_4);
             for i in 0..8 {
+                ahead.ask::<L>(8);
                 for (j, both) in L::transpose_16_bytes(block.add(8 + 16 * i), stride).into_iter().enumerate() {
                     let to = to.add(L::VECTOR * (8 * i + j));
                     L::store(L::look_up(table, L::and(both, low_4)), to);
