@@ -42,8 +42,9 @@
 //!
 //! # What always holds
 //!
-//! - Only `llama` names llama.cpp, and only `python` names Python. `engine`, `cache`, `sampling` and `grammar` build and are
-//!   tested without both.
+//! - Only `llama` names llama.cpp, and only `python` names Python. `engine`, `cache`, `sampling`, `grammar` and `kernels` build and
+//!   are tested without both.
+//! - `kernels` names no other part of the crate: slices in, slices out. Only `llama` and `kernels` hold `unsafe` code.
 //! - The KV cache is unified; a fork never copies and never aborts.
 //! - Exactly one thread touches the context. It never takes the interpreter's lock and never waits for a reader.
 //! - Every branch ends in exactly one `Finished`, or its request in one error. What cannot fit is refused before it is queued.

@@ -28,6 +28,8 @@ RULES = {
     "llama names of the engine only its seam": Rule(
         "rust/llama", r"\bengine::(?!runner\b)", ("rust/llama/tests", "rust/llama/start.rs")
     ),
+    "kernels name nobody": Rule("rust/kernels", r"\bcrate::(?!kernels\b)"),
+    "only llama and kernels are unsafe": Rule("rust", r"\bunsafe\b", ("rust/llama/", "rust/kernels/", "rust/benches/")),
     "requests name nobody": Rule("rust/request", r"\bcrate::(?!request\b|config\b|error\b)"),
     "limits name nobody": Rule("rust/config/*.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
     "errors name nobody": Rule("rust/error.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
@@ -71,6 +73,8 @@ def test_layer_names_only_what_it_may(rule: Rule) -> None:
     ("rule", "file", "line"),
     [
         pytest.param("the engine names neither model", "rust/engine/mod.rs", "use crate::llama::Model;", id="rust"),
+        pytest.param("kernels name nobody", "rust/kernels/x.rs", "use crate::config::Used;", id="kernels"),
+        pytest.param("only llama and kernels are unsafe", "rust/cache/x.rs", "let x = unsafe { read(p) };", id="unsafe"),
         pytest.param("only serve.py names granian", "python/weft/cli.py", "from granian import Granian", id="python"),
         pytest.param(
             "llama.cpp's dialect names no other",

@@ -12,11 +12,12 @@ import weft
 from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
 from weft import _native, tuning
 from weft._native import Hardware, tune
+from weft.engine import Kernels
 from weft.tune import table
-from weft.tuning import Measured, Tuned
+from weft.tuning import Conditions, Measured, Tuned
 
 SLOW = Tuned(True, 1, 1, "a model", "a processor", ())
-"""What the rule would never choose on a CPU."""
+"""What the rule would never choose for llama.cpp's own kernels on a CPU."""
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +31,8 @@ def model(model_path: Path) -> weft.Model:
     return weft.Model.load(model_path)
 
 
-def file_of(model: weft.Model, type_v: str = "f16") -> Path:
-    return tuning.tune_file(model, gpu_layers=None, type_k="f16", type_v=type_v)
+def file_of(model: weft.Model, type_v: str = "f16", kernels: Kernels = "auto", *, repack: bool | None = None) -> Path:
+    return tuning.tune_file(model, Conditions(None, "f16", type_v, kernels, repack))
 
 
 async def chosen(**settings: object) -> weft.Choice:
@@ -39,31 +40,89 @@ async def chosen(**settings: object) -> weft.Choice:
         return engine.choice
 
 
-async def test_on_a_cpu_the_rule_turns_flash_attention_off() -> None:
+HAS_GPU = bool(Hardware.read().gpus)
+on_a_cpu = pytest.mark.skipif(HAS_GPU, reason="on a GPU llama.cpp decides")
+
+
+@pytest.fixture(scope="module")
+def has_ours(model: weft.Model) -> bool:
+    """Whether Weft's own attention computes every layer of the demo model here."""
+    return _native.Engine(model, n_ctx=1024).choice.attention == "weft" and not HAS_GPU
+
+
+@on_a_cpu
+async def test_on_a_cpu_attention_is_our_own_where_it_can_be(has_ours: bool) -> None:
     choice = await chosen()
-    if not Hardware.read().gpus:
-        assert choice.flash_attention == "off"
-        assert "the rule for CPUs" in choice.summary
     assert choice.n_threads == choice.n_threads_batch == Hardware.read().n_cores
+    if has_ours:
+        assert (choice.flash_attention, choice.attention) == ("on", "weft")
+        assert re.match(r"attention by weft \(\w[\w-]*\), products by ", choice.summary)
+    else:
+        assert (choice.flash_attention, choice.attention) == ("off", "llama.cpp")
+        assert " by weft: " in choice.summary
+
+
+@on_a_cpu
+async def test_with_llama_cpps_kernels_flash_attention_is_off() -> None:
+    choice = await chosen(kernels="llama.cpp")
+    assert (choice.flash_attention, choice.attention, choice.products) == ("off", "llama.cpp", "llama.cpp")
+    assert choice.summary.startswith("attention by llama.cpp with flash off (the rule for CPUs: ")
+    assert ", products by llama.cpp (asked for), " in choice.summary
+
+
+@pytest.mark.parametrize("flash", ["on", "off"])
+async def test_flash_attention_that_is_asked_for_is_llama_cpps(flash: str, has_ours: bool) -> None:
+    choice = await chosen(flash_attention=flash)
+    assert (choice.flash_attention, choice.attention) == (flash, "llama.cpp")
+    if has_ours:
+        assert choice.products == "weft"
+
+
+@on_a_cpu
+async def test_formats_that_our_attention_lacks_are_left_to_llama_cpps() -> None:
+    choice = await chosen(cache_type_k="q4_0", cache_type_v="q4_0")
+    assert (choice.flash_attention, choice.attention) == ("on", "llama.cpp")
+    assert "(a quantised V needs it)" in choice.summary
+
+
+@pytest.mark.parametrize("repack", [False, True])
+async def test_weights_may_be_repacked_or_not(repack: bool, has_ours: bool) -> None:
+    choice = await chosen(repack=repack)
+    if has_ours:
+        assert (" where weights are not " in choice.summary) == repack
 
 
 async def test_a_later_start_uses_what_was_measured(model: weft.Model) -> None:
-    tuning.write(file_of(model), SLOW)
-    choice = await chosen()
+    tuning.write(file_of(model, kernels="llama.cpp"), SLOW)
+    choice = await chosen(kernels="llama.cpp")
     assert (choice.flash_attention, choice.n_threads, choice.n_threads_batch) == ("on", 1, 1)
-    assert choice.summary == "flash attention on (tuned), at most 512 tokens per decode, 1 threads (tuned)"
+    expected = "attention by llama.cpp with flash on (tuned), products by llama.cpp (asked for), "
+    assert choice.summary == expected + "at most 512 tokens per decode, 1 threads (tuned)"
+
+
+@on_a_cpu
+async def test_where_our_attention_computes_only_threads_are_read(model: weft.Model, has_ours: bool) -> None:
+    tuning.write(file_of(model), msgspec.structs.replace(SLOW, flash_attention=None))
+    choice = await chosen()
+    assert (choice.n_threads, choice.n_threads_batch) == (1, 1)
+    assert choice.flash_attention == ("on" if has_ours else "off")
 
 
 async def test_a_user_wins_over_what_was_measured(model: weft.Model) -> None:
     tuning.write(file_of(model), SLOW)
     choice = await chosen(flash_attention="off", threads=2)
     assert (choice.flash_attention, choice.n_threads, choice.n_threads_batch) == ("off", 2, 2)
-    assert (await chosen(tuned=False)).flash_attention != "on"
+    assert "tuned" not in (await chosen(tuned=False)).summary
 
 
-async def test_what_was_measured_for_another_cache_is_not_used(model: weft.Model) -> None:
+async def test_what_was_measured_under_other_conditions_is_not_used(model: weft.Model) -> None:
     tuning.write(file_of(model, type_v="q8_0"), SLOW)
-    assert (await chosen()).flash_attention != "on"
+    tuning.write(file_of(model, kernels="weft"), SLOW)
+    tuning.write(file_of(model, repack=True), SLOW)
+    assert "tuned" not in (await chosen()).summary
+    assert "tuned" not in (await chosen(kernels="llama.cpp")).summary
+    assert "tuned" in (await chosen(kernels="weft")).summary
+    assert "tuned" in (await chosen(repack=True)).summary
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"flash_attention": "perhaps"}', b"\xff"])
@@ -88,17 +147,33 @@ def test_every_kind_of_model_can_be_timed(tiny_models: dict[Kind, Path], kind: K
     tuning = tune(weft.Model.load(tiny_models[kind]), budget_s=0.0, on_progress=done.append)
     n_cores = Hardware.read().n_cores
     assert {timing.work for timing in tuning.timings} == {"prompt", "branches"}
-    # With no time at all, the rule's number of threads is timed with either attention, and nothing else.
+    # With no time at all, the rule's number of threads is timed with each attention, and nothing else.
     assert all((timing.seconds is not None) == (timing.n_threads == n_cores) for timing in tuning.timings)
     assert tuning.best[1:] == (n_cores, n_cores)
     assert done == sorted(done)
     assert done[-1] == 1
 
 
+def test_where_our_attention_computes_only_threads_are_timed(model: weft.Model, has_ours: bool) -> None:
+    attentions = {timing.flash_attention for timing in tune(model, budget_s=0.0).timings}
+    assert attentions == ({None} if has_ours else {False, True})
+
+
+def test_llama_cpps_two_attentions_are_timed_where_they_compute(model: weft.Model) -> None:
+    tuning = tune(model, kernels="llama.cpp", budget_s=0.0)
+    assert {timing.flash_attention for timing in tuning.timings} == {False, True}
+    assert tuning.best[0] in (False, True)
+
+
 def test_a_quantised_v_leaves_only_flash_attention(model: weft.Model) -> None:
-    tuning = tune(model, type_v="q8_0", budget_s=0.0)
+    tuning = tune(model, type_v="q4_0", budget_s=0.0)
     assert all(timing.flash_attention for timing in tuning.timings)
     assert tuning.best[0]
+
+
+def test_kernels_that_nobody_has_are_refused(model: weft.Model) -> None:
+    with pytest.raises(weft.InvalidConfig, match=r"kernels is 'ggml'; it must be auto, weft or llama\.cpp"):
+        tune(model, kernels="ggml", budget_s=0.0)  # type: ignore[arg-type]
 
 
 def test_a_time_that_is_none_is_refused(model: weft.Model) -> None:
@@ -142,19 +217,23 @@ def test_a_choice_that_cannot_be_kept_is_still_told(tmp_path: Path, monkeypatch:
     command = [sys.executable, "-c", "import weft.tune; weft.tune.BUDGET_S = 0.1; from weft.cli import main; main()", "tune"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert answer.returncode == 1
-    assert "fastest: flash attention" in answer.stdout
-    assert re.search(r"^tune: cannot keep it in .*: Not a directory; start with -fa (on|off) -t \d+ -tb \d+$", answer.stderr)
+    assert re.search(r"^fastest: (flash (on|off), )?\d+ threads, \d+ for prompts$", answer.stdout, re.MULTILINE)
+    flags = r"(-fa (on|off) )?-t \d+ -tb \d+"
+    assert re.search(rf"^tune: cannot keep it in .*: Not a directory; start with {flags}$", answer.stderr)
 
 
-def test_the_command_prints_a_table_and_keeps_the_choice(model: weft.Model) -> None:
-    command = [sys.executable, "-c", "import weft.tune; weft.tune.BUDGET_S = 1.0; from weft.cli import main; main()", "tune"]
+@pytest.mark.parametrize("kernels", ["auto", "llama.cpp"])
+def test_the_command_prints_a_table_and_keeps_the_choice(model: weft.Model, kernels: Kernels) -> None:
+    script = "import weft.tune; weft.tune.BUDGET_S = 1.0; from weft.cli import main; main()"
+    command = [sys.executable, "-c", script, "tune", "--kernels", kernels]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert answer.returncode == 0, answer.stderr
     assert answer.stderr == "", "a bar is drawn on terminals only"
-    kept = tuning.read(file_of(model))
+    kept = tuning.read(file_of(model, kernels=kernels))
     assert kept is not None
     assert table(kept.measured) in answer.stdout
-    assert f"fastest: flash attention {'on' if kept.flash_attention else 'off'}, {kept.threads} threads" in answer.stdout
+    flash = "" if kept.flash_attention is None else f"flash {'on' if kept.flash_attention else 'off'}, "
+    assert f"\nfastest: {flash}{kept.threads} threads, " in answer.stdout
 
 
 @pytest.mark.parametrize(
@@ -177,12 +256,12 @@ def test_the_table_names_what_there_was_no_time_for() -> None:
     measured = (
         Measured("prompt", False, 2, 4.0),
         Measured("prompt", True, 2, 2.0),
-        Measured("branches", False, 2, 3.0),
-        Measured("branches", True, 1, None),
+        Measured("branches", None, 2, 3.0),
+        Measured("branches", None, 1, None),
     )
     assert table(measured).splitlines()[1:] == [
-        "a prompt of 1,000 tokens           off          2     4.00            2.00",
-        "                                   on           2     2.00            1.00",
-        "8 branches of it, 128 tokens each  off          2     3.00            1.00",
-        "                                   on           1  no time",
+        "a prompt of 1,000 tokens           flash off        2     4.00            2.00",
+        "                                   flash on         2     2.00            1.00",
+        "8 branches of it, 128 tokens each  weft             2     3.00            1.00",
+        "                                   weft             1  no time",
     ]

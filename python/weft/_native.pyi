@@ -60,6 +60,8 @@ class Model:
         main_gpu: int | None = None,
         tensor_split: Sequence[float] | None = None,
         numa: Literal["distribute", "isolate", "numactl"] | None = None,
+        kernels: Literal["auto", "weft", "llama.cpp"] = "auto",
+        repack: bool | None = None,
         on_progress: Callable[[float], object] | None = None,
     ) -> Model:
         """Loads a GGUF file. Blocks until all of it is read, without the GIL.
@@ -78,6 +80,9 @@ class Model:
             main_gpu: The GPU that holds all where nothing is split, and small tensors where rows are; None is the first, 0.
             tensor_split: Each GPU's share, in proportion to their sum; None leaves the shares to llama.cpp.
             numa: How threads are bound on a machine with several nodes of memory, once for the whole process; None is not at all.
+            kernels: Whose kernels are to compute on the CPU; weights that ours compute stay as they are in the file.
+            repack: Whether llama.cpp rearranges weights of some formats as its own products want them; None is where its own are
+                the ones to compute with them.
             on_progress: Called with the fraction that is loaded, 0 to 1, on this thread. The load goes on if it raises; its first
                 exception is raised at the end.
 
@@ -181,8 +186,9 @@ class Engine:
         n_ubatch: int | None = None,
         n_threads: int | None = None,
         n_threads_batch: int | None = None,
+        kernels: Literal["auto", "weft", "llama.cpp"] = "auto",
         flash_attention: Literal["auto", "on", "off"] = "auto",
-        tuned: tuple[bool, int, int] | None = None,
+        tuned: tuple[bool | None, int, int] | None = None,
         type_k: str = "f16",
         type_v: str = "f16",
         cache_ram: int | None = None,
@@ -204,8 +210,11 @@ class Engine:
             n_ubatch: Most tokens of one decode; None is 512, or fewer where the memory is short.
             n_threads: Threads of a decode without rows of prompts; None is as tuned, else the number of physical cores.
             n_threads_batch: Threads of a decode with rows of prompts; None is `n_threads`, if that is given, else as there.
-            flash_attention: Whether attention runs as one fused kernel; "auto" is as tuned, else decided by a rule.
-            tuned: What `tune` found to be fastest: flash attention, and the two numbers of threads. It fills what is left open.
+            kernels: Whose kernels compute on the CPU: "weft" is ours wherever they can, "auto" wherever they are the faster ones.
+            flash_attention: llama.cpp's attention as one fused kernel, or without it; "auto" is our own where that applies, else
+                as tuned, else decided by a rule.
+            tuned: What `tune` found to be fastest: flash attention (None where our own computed), and the two numbers of threads.
+                It fills what is left open.
             type_k: Number format of K in the pool: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1.
             type_v: The same of V; a quantised one needs flash attention.
             cache_ram: Most MiB of host memory for saved pieces of the cache; -1 is no limit, 0 keeps none, None is 8,192 or a
@@ -419,7 +428,15 @@ class Choice:
 
     @property
     def flash_attention(self) -> Literal["auto", "on", "off"]:
-        """Whether attention runs as one fused kernel; "auto" where llama.cpp decides."""
+        """Whether attention runs as one fused kernel, ours or llama.cpp's; "auto" where llama.cpp decides."""
+
+    @property
+    def attention(self) -> Literal["weft", "llama.cpp"]:
+        """Whose kernel computes attention on the CPU."""
+
+    @property
+    def products(self) -> Literal["weft", "llama.cpp"]:
+        """Whose kernels compute products of weights on the CPU; llama.cpp's those of weights that it has rearranged."""
 
     @property
     def n_ubatch(self) -> int:
@@ -470,8 +487,8 @@ class Timing:
     """How long one way of computing takes."""
 
     @property
-    def flash_attention(self) -> bool:
-        """Whether attention ran as one fused kernel."""
+    def flash_attention(self) -> bool | None:
+        """Whether llama.cpp's attention ran as one fused kernel; None where ours computed."""
 
     @property
     def work(self) -> Literal["prompt", "branches"]:
@@ -494,14 +511,18 @@ class Tuning:
         """Every candidate."""
 
     @property
-    def best(self) -> tuple[bool, int, int]:
-        """The fastest: flash attention, threads of a decode without rows of prompts, and of one with them."""
+    def best(self) -> tuple[bool | None, int, int]:
+        """The fastest: flash attention, threads of a decode without rows of prompts, and of one with them.
+
+        Flash attention is None where ours computed.
+        """
 
 def tune(
     model: Model,
     *,
     type_k: str = "f16",
     type_v: str = "f16",
+    kernels: Literal["auto", "weft", "llama.cpp"] = "auto",
     budget_s: float = 55.0,
     on_progress: Callable[[float], object] | None = None,
 ) -> Tuning:
@@ -511,7 +532,9 @@ def tune(
         model: The model.
         type_k: Number format of K in the cache.
         type_v: The same of V; a quantised one leaves only flash attention.
-        budget_s: About how long it may take, in seconds. The rule's choice and its opposite are measured once in any case.
+        kernels: Whose kernels compute on the CPU. Where our attention does, there are only threads to time, else llama.cpp's
+            attention with flash and without.
+        budget_s: About how long it may take, in seconds. Each attention is measured once in any case.
         on_progress: Called with the fraction that is done, 0 to 1, on this thread. What it raises ends the measurement, as Ctrl-C
             does.
 
@@ -916,6 +939,14 @@ class Stats:
     @property
     def n_ids(self) -> int:
         """Sequence ids."""
+
+    @property
+    def n_kernel_attentions(self) -> int:
+        """Attentions that our own kernel computed, one for each layer of a decode, since the process started."""
+
+    @property
+    def n_kernel_products(self) -> int:
+        """Products of weights that our own kernels computed since the process started."""
 
     @property
     def store(self) -> StoreStats:

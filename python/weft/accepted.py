@@ -91,9 +91,7 @@ def _switches() -> Iterator[Accepted]:
     why = "llama.cpp always chooses where a step is computed; -ngl sets how many layers are on the GPU"
     yield _always("--op-offload", why=why)
     yield _off("--no-op-offload", why=why)
-    why = "weights are always rearranged where the machine computes faster so"
-    yield _always("--repack", why=why)
-    yield _off("-nr", "--no-repack", why=why, env="LLAMA_ARG_REPACK")
+    why = "weights are kept where llama.cpp chooses; --no-repack keeps them as they are in the file"
     yield _idle("--no-host", n=0, why=why, env="LLAMA_ARG_NO_HOST")
     why = "every request's timings are in its answer and in the log, llama.cpp's own are not shown"
     yield _always("--no-perf", why=why)

@@ -18,10 +18,13 @@ from weft.placement import Placement
 from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
 
-__all__ = ["DEMO_MODEL", "Engine", "KvType"]
+__all__ = ["DEMO_MODEL", "Engine", "Kernels", "KvType"]
 
 DEMO_MODEL = str(files("weft") / "models" / "storyteller-q8_0.gguf")
 """The model that ships with the package: small enough to start at once, good for short stories."""
+
+Kernels = Literal["auto", "weft", "llama.cpp"]
+"""Whose kernels compute on the CPU."""
 
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 """A number format of the cache."""
@@ -62,11 +65,13 @@ class Engine:
         threads: Threads of a decode without rows of prompts; None is as tuned, else the number of physical cores.
         threads_batch: Threads of a decode with rows of prompts; None is the same as `threads`, if that is given, else as tuned.
         gpu_layers: Layers that go to the GPU; None is as many as there are.
-        flash_attention: Whether attention runs as one fused kernel; "auto" is as tuned, else off on a CPU unless V is quantised
-            or the memory is short, and llama.cpp's choice on a GPU. `choice` says what was chosen, and why.
+        kernels: Whose kernels compute on the CPU: "weft" is Weft's own wherever they can, "auto" wherever they are the faster
+            ones, "llama.cpp" none of them. `choice` says what was chosen, and why.
+        flash_attention: llama.cpp's attention as one fused kernel, or without it; "auto" is Weft's own on a CPU and llama.cpp's
+            choice on a GPU. Where Weft's does not apply, it is as tuned, else off unless V is quantised or the memory is short.
         tuned: Whether to use what `python -m weft tune` has measured for this model on this machine.
         cache_type_k: Number format of the keys in the cache.
-        cache_type_v: Number format of the values in the cache; a quantised one needs flash attention.
+        cache_type_v: Number format of the values in the cache; a quantised one cannot be with flash attention off.
         cache_ram: Most MiB of host memory for what is cached and does not run; -1 is no limit, 0 keeps nothing outside of the KV
             cache, None is 8,192 or a quarter of the machine's memory, whichever is less.
         max_queue: Requests that may wait for a slot before further ones are refused with `QueueFull`; None is 1,024.
@@ -90,6 +95,7 @@ class Engine:
         threads: int | None = None,
         threads_batch: int | None = None,
         gpu_layers: int | None = None,
+        kernels: Kernels = "auto",
         flash_attention: Literal["auto", "on", "off"] = "auto",
         tuned: bool = True,
         cache_type_k: KvType = "f16",
@@ -107,11 +113,16 @@ class Engine:
 
         def load(on_progress: Callable[[float], object] | None) -> _native.Engine:
             loaded = Model.load(
-                self._path, n_gpu_layers=gpu_layers, use_mmap=mmap, use_mlock=mlock, on_progress=on_progress, **placement
+                self._path,
+                n_gpu_layers=gpu_layers,
+                use_mmap=mmap,
+                use_mlock=mlock,
+                kernels=kernels,
+                on_progress=on_progress,
+                **placement,
             )
-            kept = None
-            if tuned:
-                kept = tuning.read(tuning.tune_file(loaded, gpu_layers=gpu_layers, type_k=cache_type_k, type_v=cache_type_v))
+            conditions = tuning.Conditions(gpu_layers, cache_type_k, cache_type_v, kernels, placement.get("repack"))
+            kept = tuning.read(tuning.tune_file(loaded, conditions)) if tuned else None
             return _native.Engine(
                 loaded,
                 n_slots=slots,
@@ -121,6 +132,7 @@ class Engine:
                 n_ubatch=ubatch_size,
                 n_threads=threads,
                 n_threads_batch=threads_batch,
+                kernels=kernels,
                 flash_attention=flash_attention,
                 tuned=None if kept is None else kept.choice,
                 type_k=cache_type_k,

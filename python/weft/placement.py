@@ -23,3 +23,5 @@ class Placement(TypedDict, total=False):
     """Each GPU's share, in proportion to their sum; empty leaves the shares to llama.cpp."""
     numa: Literal["distribute", "isolate", "numactl"] | None
     """How threads are bound on a machine with several nodes of memory, once for the whole process; None is not at all."""
+    repack: bool | None
+    """Whether llama.cpp rearranges weights of some formats as its own products want them; None is where these are to compute."""

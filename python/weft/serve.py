@@ -201,6 +201,7 @@ def _worker(settings: Settings, places: Sequence[_Place], config: dict[str, Any]
         threads=settings.threads,
         threads_batch=settings.threads_batch,
         gpu_layers=settings.gpu_layers,
+        kernels=settings.kernels,
         flash_attention=settings.flash_attention,
         tuned=settings.tuned,
         cache_type_k=settings.cache_type_k,
@@ -217,6 +218,7 @@ def _worker(settings: Settings, places: Sequence[_Place], config: dict[str, Any]
         main_gpu=settings.main_gpu,
         tensor_split=settings.tensor_split,
         numa=settings.numa,
+        repack=settings.repack,
         on_progress=bar(f"loading {Path(settings.model or DEMO_MODEL).name}") if settings.verbosity >= 3 else None,
     )
 

@@ -7,24 +7,35 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import platformdirs
 
 from weft._native import Hardware, Model, Timing, tune
 
-__all__ = ["Measured", "Tuned", "read", "tune_file", "write"]
+__all__ = ["Conditions", "Measured", "Tuned", "read", "tune_file", "write"]
 
 Progress = Callable[[float], object] | None
 """Is told how much is done, 0 to 1."""
+
+
+class Conditions(NamedTuple):
+    """What a timing holds for, beside the model, the machine and the build."""
+
+    gpu_layers: int | None
+    type_k: str
+    type_v: str
+    kernels: Literal["auto", "weft", "llama.cpp"]
+    repack: bool | None
 
 
 class Measured(msgspec.Struct, frozen=True):
     """One timing: the seconds that a prompt of 1,000 tokens would take, or eight branches of it with 128 tokens each."""
 
     work: str
-    flash_attention: bool
+    flash_attention: bool | None
+    """Whether llama.cpp's attention ran as one fused kernel; None where Weft's own computed."""
     threads: int
     seconds: float | None
     """None where there was no time to measure it."""
@@ -33,7 +44,7 @@ class Measured(msgspec.Struct, frozen=True):
 class Tuned(msgspec.Struct, frozen=True):
     """What a tune file holds."""
 
-    flash_attention: bool
+    flash_attention: bool | None
     threads: Annotated[int, msgspec.Meta(ge=1, le=512)]
     threads_batch: Annotated[int, msgspec.Meta(ge=1, le=512)]
     model: str
@@ -42,19 +53,20 @@ class Tuned(msgspec.Struct, frozen=True):
     measured: tuple[Measured, ...]
 
     @property
-    def choice(self) -> tuple[bool, int, int]:
+    def choice(self) -> tuple[bool | None, int, int]:
         """As the compiled engine takes it."""
         return self.flash_attention, self.threads, self.threads_batch
 
     @classmethod
-    def measure(cls, model: Model, *, type_k: str, type_v: str, budget_s: float, on_progress: Progress = None) -> "Tuned":
+    def measure(cls, model: Model, conditions: Conditions, *, budget_s: float, on_progress: Progress = None) -> "Tuned":
         """Times the candidates, for about `budget_s` seconds at most. Blocks.
 
         Raises:
             InvalidConfig: The model cannot have a cache of these formats, or its context does not fit into memory.
             DecodeError: The model could not compute.
         """
-        tuning = tune(model, type_k=type_k, type_v=type_v, budget_s=budget_s, on_progress=on_progress)
+        _, type_k, type_v, kernels, _ = conditions
+        tuning = tune(model, type_k=type_k, type_v=type_v, kernels=kernels, budget_s=budget_s, on_progress=on_progress)
         flash_attention, threads, threads_batch = tuning.best
         measured = tuple(_measured(timing) for timing in tuning.timings)
         return cls(flash_attention, threads, threads_batch, model.description, Hardware.read().cpu, measured)
@@ -64,7 +76,7 @@ def _measured(timing: Timing) -> Measured:
     return Measured(timing.work, timing.flash_attention, timing.n_threads, timing.seconds)
 
 
-def tune_file(model: Model, *, gpu_layers: int | None, type_k: str, type_v: str) -> Path:
+def tune_file(model: Model, conditions: Conditions) -> Path:
     """Where what was measured for this model on this machine by this build is kept: in the user's cache folder.
 
     Models of one shape and one quantisation share a file, since they compute equally fast.
@@ -73,7 +85,7 @@ def tune_file(model: Model, *, gpu_layers: int | None, type_k: str, type_v: str)
     metadata = {key: value for key, value in model.metadata().items() if not key.startswith(("general.", "tokenizer."))}
     what = [
         *(model.size_bytes, model.n_params, model.n_vocab, model.description, metadata),
-        *(gpu_layers, type_k, type_v),
+        *conditions,
         *(hardware.cpu, hardware.n_cores, hardware.n_threads, hardware.gpus),
         *(version("weft"), hardware.instructions),
     ]

@@ -1,1 +1,271 @@
-fn main() {}
+//! How fast products of weights and rows are, and what share that is of what the machine can do.
+//!
+//! The limit of each cell is the roofline's: every weight is read once, as fast as all threads together read memory, and two
+//! operations for each weight and row take as long as the processor's best instruction for bytes (for floats: for floats) takes.
+//! Both are measured first. Matrices take turns, so that weights come from memory, but for those that say `cached`.
+//!
+//! Options: `--quick`, `--level NAME`, `--threads N`, `--format NAME`, `--rows N`, `--shape N`.
+#![allow(unsafe_code, reason = "the peaks are of instructions")]
+#![allow(clippy::print_stdout, reason = "it is a report")]
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use weft::kernels::products::{Format, Output, Rows, Weights, multiply, scratch_bytes};
+use weft::kernels::{Level, Shared, Team};
+
+/// A thread of a team that waits without sleeping, as llama.cpp's do.
+struct Spinning<'a> {
+    index: usize,
+    size: usize,
+    arrived: &'a AtomicUsize,
+    round: &'a AtomicUsize,
+}
+
+impl Spinning<'_> {
+    fn run(size: usize, work: impl Fn(&dyn Team) + Sync) {
+        let (arrived, round) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for index in 1..size {
+                let (arrived, round, work) = (&arrived, &round, &work);
+                scope.spawn(move || work(&Spinning { index, size, arrived, round }));
+            }
+            work(&Spinning { index: 0, size, arrived: &arrived, round: &round });
+        });
+    }
+}
+
+impl Team for Spinning<'_> {
+    fn index(&self) -> usize {
+        self.index
+    }
+
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn wait(&self) {
+        let round = self.round.load(Ordering::Acquire);
+        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.size {
+            self.arrived.store(0, Ordering::Relaxed);
+            self.round.store(round + 1, Ordering::Release);
+            return;
+        }
+        let mut turns = 0_u32;
+        while self.round.load(Ordering::Acquire) == round {
+            std::hint::spin_loop();
+            turns += 1;
+            if turns.is_multiple_of(10_000) {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// The shortest of several times, in seconds. Every thread does the work each time.
+fn shortest(n_threads: usize, budget: Duration, work: impl Fn(usize, &dyn Team) + Sync) -> f64 {
+    let best = std::sync::Mutex::new(f64::INFINITY);
+    let is_over = AtomicBool::new(false);
+    Spinning::run(n_threads, |team| {
+        let begun = Instant::now();
+        for round in 0.. {
+            team.wait();
+            if is_over.load(Ordering::Relaxed) {
+                break;
+            }
+            let start = Instant::now();
+            work(round, team);
+            team.wait();
+            if team.index() == 0 {
+                let mut best = best.lock().expect("no thread has panicked");
+                *best = best.min(start.elapsed().as_secs_f64());
+                is_over.store(round >= 3 && begun.elapsed() > budget, Ordering::Relaxed);
+            }
+        }
+    });
+    best.into_inner().expect("no thread has panicked")
+}
+
+/// What the machine can do, with so many threads.
+struct Peaks {
+    bytes_per_s: f64,
+    /// Operations on bytes, and on floats.
+    ops_per_s: [f64; 2],
+}
+
+#[cfg(target_arch = "x86_64")]
+mod instructions {
+    use std::arch::x86_64::*;
+
+    const CHAINS: usize = 12;
+
+    macro_rules! peak {
+        ($name:ident, $features:literal, $zero:expr, $step:expr) => {
+            /// Twelve chains of `n` instructions.
+            #[target_feature(enable = $features)]
+            pub fn $name(n: usize) {
+                let one = std::hint::black_box($zero);
+                let mut chains = [$zero; CHAINS];
+                for _ in 0..n {
+                    for chain in &mut chains {
+                        *chain = $step(*chain, one, one);
+                    }
+                }
+                std::hint::black_box(chains);
+            }
+        };
+    }
+
+    peak!(bytes_avx512, "avx512f,avx512vnni", _mm512_setzero_si512(), |c, a, b| _mm512_dpbusd_epi32(c, a, b));
+    peak!(bytes_avx_vnni, "avx2,avxvnni", _mm256_setzero_si256(), |c, a, b| _mm256_dpbusd_avx_epi32(c, a, b));
+    peak!(bytes_avx2, "avx2", _mm256_setzero_si256(), |c, a, b| {
+        _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1)))
+    });
+    peak!(floats_avx512, "avx512f", _mm512_setzero_ps(), |c, a, b| _mm512_fmadd_ps(a, b, c));
+    peak!(floats_avx2, "avx2,fma", _mm256_setzero_ps(), |c, a, b| _mm256_fmadd_ps(a, b, c));
+
+    /// Runs `n` rounds and says how many operations that were: of bytes, and of floats.
+    pub fn run(level: super::Level, is_float: bool, n: usize) -> usize {
+        assert!(level.is_available());
+        // SAFETY: the level is available.
+        unsafe {
+            match (level, is_float) {
+                (super::Level::Avx512, false) => bytes_avx512(n),
+                (super::Level::Avx512, true) => floats_avx512(n),
+                (super::Level::AvxVnni, false) => bytes_avx_vnni(n),
+                (super::Level::Avx2, false) => bytes_avx2(n),
+                (_, true) => floats_avx2(n),
+                _ => unreachable!("the portable level has no peak"),
+            }
+        }
+        let bytes = if level == super::Level::Avx512 { 64 } else { 32 };
+        n * CHAINS * 2 * if is_float { bytes / 4 } else { bytes }
+    }
+}
+
+fn peaks(level: Level, n_threads: usize) -> Peaks {
+    let memory = vec![1_u64; (512 << 20) / 8];
+    let part = memory.len() / n_threads;
+    let seconds = shortest(n_threads, Duration::from_millis(800), |_, team| {
+        let sum = memory[part * team.index()..][..part].iter().fold(0_u64, |sum, &word| sum.wrapping_add(word));
+        std::hint::black_box(sum);
+    });
+    let ops = |is_float| {
+        let n = 400_000;
+        let seconds = shortest(n_threads, Duration::from_millis(300), |_, _| {
+            std::hint::black_box(instructions::run(level, is_float, n));
+        });
+        (instructions::run(level, is_float, n) * n_threads) as f64 / seconds
+    };
+    Peaks { bytes_per_s: (part * n_threads * 8) as f64 / seconds, ops_per_s: [ops(false), ops(true)] }
+}
+
+/// A matrix's size, and how many bytes of such matrices take turns.
+struct Shape {
+    n_in: usize,
+    n_out: usize,
+    bytes: usize,
+}
+
+struct Options {
+    level: Level,
+    n_threads: usize,
+    format: Option<String>,
+    rows: Option<usize>,
+    shape: Option<usize>,
+    is_quick: bool,
+}
+
+fn options() -> Options {
+    let threads = std::thread::available_parallelism().map_or(1, Into::into);
+    let mut options = Options { level: Level::detect(), n_threads: threads, format: None, rows: None, shape: None, is_quick: false };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().expect("the option has a value");
+        match argument.as_str() {
+            "--quick" => options.is_quick = true,
+            "--level" => options.level = value().parse().expect("the name of a level"),
+            "--threads" => options.n_threads = value().parse().expect("a number of threads"),
+            "--format" => options.format = Some(value()),
+            "--shape" => options.shape = Some(value().parse().expect("the number of a shape")),
+            "--rows" => options.rows = Some(value().parse().expect("a number of rows")),
+            // Cargo adds it.
+            "--bench" => {}
+            other => panic!("there is no option {other}"),
+        }
+    }
+    options
+}
+
+/// Random bytes whose halves are numbers: the upper byte of a half below 0x40 is one below two.
+fn random_bytes(n: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut bytes = vec![0; n];
+    for eight in bytes.chunks_mut(8) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let word = ((state >> 7) & 0x3f3f_3f3f_3f3f_3f3f).to_le_bytes();
+        eight.copy_from_slice(&word[..eight.len()]);
+    }
+    bytes
+}
+
+/// Seconds of one product.
+fn measure(options: &Options, format: Format, shape: &Shape, bytes: &[u8], n_rows: usize) -> f64 {
+    let Shape { n_in, n_out, .. } = *shape;
+    let matrix = format.row_bytes(n_in) * n_out;
+    let n_matrices = (shape.bytes / matrix).max(1);
+    let values: Vec<f32> = random_bytes(n_rows * n_in).into_iter().map(|byte| f32::from(byte) - 31.5).collect();
+    let rows = Rows { values: &values, n_rows, row_stride: n_in };
+    let mut scratch = vec![0; scratch_bytes(options.level, format, n_in, n_out, n_rows, options.n_threads)];
+    let mut out = vec![0.0; n_rows * n_out];
+    let (scratch, out) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
+    let output = Output { values: &out, row_stride: n_out };
+    let budget = Duration::from_millis(if options.is_quick { 20 } else { 120 });
+    shortest(options.n_threads, budget, |round, team| {
+        let bytes = &bytes[round % n_matrices * matrix..][..matrix];
+        let weights = Weights { bytes, format, n_in, n_out, row_stride: format.row_bytes(n_in) };
+        multiply(options.level, &weights, &rows, &output, &scratch, team);
+    })
+}
+
+fn main() {
+    let options = options();
+    let peaks = peaks(options.level, options.n_threads);
+    let [bytes, floats] = peaks.ops_per_s.map(|ops| ops / 1e9);
+    println!("{} threads, {}: {:.1} GB/s, {bytes:.0} GOPS of bytes, {floats:.0} of floats", options.n_threads, options.level, peaks.bytes_per_s / 1e9);
+    println!("each cell: GOPS, and the share of the roofline\n");
+    let all_rows = [1, 2, 4, 8, 16, 32, 64, 512];
+    let n_rows: Vec<usize> = options.rows.map_or_else(|| all_rows.to_vec(), |rows| vec![rows]);
+    let memory = if options.is_quick { 64 << 20 } else { 256 << 20 };
+    let shapes = [(4096, 14336, memory), (4096, 4096, memory), (14336, 4096, memory), (896, 4864, memory), (896, 896, memory), (896, 896, 1), (256, 1024, 1), (1024, 256, 1), (4096, 128, 1)];
+    let bytes = random_bytes(memory.max(14336 * 4096 * 4));
+    for (i, (n_in, n_out, total)) in shapes.into_iter().enumerate() {
+        if options.shape.is_some_and(|wanted| wanted != i) {
+            continue;
+        }
+        let shape = Shape { n_in, n_out, bytes: total };
+        println!("{n_in} x {n_out}{}", if total == 1 { ", cached" } else { "" });
+        print!("{:8}", "rows");
+        n_rows.iter().for_each(|n| print!("{n:>14}"));
+        println!();
+        for format in Format::ALL {
+            let name = format!("{format:?}");
+            let is_common = matches!(format, Format::Q8_0 | Format::Q4K | Format::Q6K);
+            let is_wanted = options.format.as_ref().map_or(is_common || (i == 0 && !options.is_quick), |wanted| *wanted == name);
+            if !is_wanted || !n_in.is_multiple_of(format.block_len()) {
+                continue;
+            }
+            print!("{name:8}");
+            for &n_rows in &n_rows {
+                let seconds = measure(&options, format, &shape, &bytes, n_rows);
+                let ops = 2.0 * (n_in * n_out * n_rows) as f64;
+                let is_float = format.block_len() == 1;
+                let read = if total == 1 { 0.0 } else { (format.row_bytes(n_in) * n_out) as f64 / peaks.bytes_per_s };
+                let limit = read.max(ops / peaks.ops_per_s[usize::from(is_float)]);
+                print!("{:>7.0} {:>4.0} %", ops / seconds / 1e9, 100.0 * limit / seconds);
+            }
+            println!();
+        }
+        println!();
+    }
+}

@@ -1,24 +1,27 @@
 //! How steps are computed: as the user says, else as it was measured to be fastest here, else by a rule.
 //!
-//! The rule for attention, with milliseconds per step of a model of 0.5B (896 × 24 layers, 14 heads of which 2 keep K and V) on
-//! two cores of a Xeon with AMX, flash attention on and off:
+//! The rule for attention on a CPU: ours wherever it applies. Where it does not (formats of the cache or sizes of heads that it
+//! lacks, `--kernels llama.cpp`), llama.cpp's without flash attention, unless V is quantised or the memory is short. Milliseconds
+//! per step of a model of 0.5B (896 × 24 layers, 14 heads of which 2 keep K and V), llama.cpp's with flash attention on and off on
+//! two cores of a Xeon with AMX, and ours on two cores with AVX-512:
 //!
-//! | sequences × tokens | on | off |
-//! | --- | --- | --- |
-//! | 32 × 1,000 of one prompt | 600 | 117 to 158 |
-//! | 8 × 1,000 of one prompt | 195 | 57 to 60 |
-//! | 8 × 4,000 of one prompt | 553 | 96 |
-//! | 8 × 1,000 of their own | 199 to 226 | 137 to 153 |
-//! | 1 × 1,000 | 48 | 32 |
-//! | 32 × 250 of their own | 288 | 526 |
+//! | sequences × tokens | on | off | ours |
+//! | --- | --- | --- | --- |
+//! | 32 × 1,000 of one prompt | 600 | 117 to 158 | TODO-FIGURE |
+//! | 8 × 1,000 of one prompt | 195 | 57 to 60 | TODO-FIGURE |
+//! | 8 × 4,000 of one prompt | 553 | 96 | TODO-FIGURE |
+//! | 8 × 1,000 of their own | 199 to 226 | 137 to 153 | TODO-FIGURE |
+//! | 1 × 1,000 | 48 | 32 | TODO-FIGURE |
+//! | 32 × 250 of their own | 288 | 526 | TODO-FIGURE |
 //!
-//! On a CPU llama.cpp's fused kernel looks at each row, head and cell alone; without it the scores are one dense product, which
-//! is best where rows share their cells, and loses only where many rows share none. Its price is a buffer for all scores of a
-//! decode: heads × cells × rows × 4 bytes. Prompts lose a quarter of their speed (398 to 294 tokens per second at 2,048).
+//! llama.cpp's fused kernel looks at each row, head and cell alone; without it the scores are one dense product, which is best where
+//! rows share their cells, and loses where many rows share none. Its price is a buffer for all scores of a decode: heads × cells ×
+//! rows × 4 bytes. Ours spends a product on what a row sees, and computes for all rows at once what several of them see, so that
+//! there is nothing to choose.
 //!
 //! Threads: one for each physical core. Two threads of one core share its arithmetic, and each layer waits for the slowest thread.
 
-use crate::config::{EngineConfig, FlashAttention, Limits, MIN_CHUNK, ModelFacts};
+use crate::config::{EngineConfig, FlashAttention, Kernels, Limits, MIN_CHUNK, ModelFacts, Ours, Used, Weights};
 
 /// Tokens of one decode where none are asked for.
 pub(super) const DEFAULT_UBATCH: u32 = 512;
@@ -32,8 +35,8 @@ const SCORES_SHARE: u64 = 4;
 /// What was measured to be fastest for a model on this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuned {
-    /// Whether attention runs as one fused kernel.
-    pub flash_attention: bool,
+    /// Whether llama.cpp's attention is to run as one fused kernel; `None` where ours computed, and there was nothing to choose.
+    pub flash_attention: Option<bool>,
     /// Threads of a decode without rows of prompts.
     pub n_threads: u32,
     /// Threads of a decode with rows of prompts.
@@ -49,6 +52,8 @@ pub struct Machine {
     pub n_cores: u32,
     /// Bytes of memory that are free where the pool goes, before it is made.
     pub free_bytes: u64,
+    /// What our kernels can do for the model.
+    pub ours: Ours,
 }
 
 /// How every step of an engine is computed.
@@ -56,6 +61,8 @@ pub struct Machine {
 pub struct Choice {
     /// [`FlashAttention::Auto`] where llama.cpp decides.
     pub flash_attention: FlashAttention,
+    /// Which of our kernels compute.
+    pub used: Used,
     /// Most tokens of one decode.
     pub n_ubatch: u32,
     /// Threads of a decode without rows of prompts.
@@ -70,7 +77,18 @@ impl EngineConfig {
     /// Chooses how steps are computed in a pool of these `limits`, whose `n_ubatch` is the most that it may be.
     #[must_use]
     pub fn choose(&self, facts: &ModelFacts, limits: &Limits, machine: &Machine) -> Choice {
-        let (flash_attention, n_ubatch, why) = self.choose_attention(facts, limits, machine);
+        let used = self.used_for(facts, machine);
+        let (flash_attention, n_ubatch, attention) = if self.has_own_attention(facts, machine) {
+            (FlashAttention::On, limits.n_ubatch, format!("attention by weft ({})", machine.ours.level))
+        } else {
+            let (flash_attention, n_ubatch, why) = self.choose_llama_cpps(facts, limits, machine);
+            let whose = match flash_attention {
+                FlashAttention::On => "by llama.cpp with flash on",
+                FlashAttention::Off => "by llama.cpp with flash off",
+                FlashAttention::Auto => "left to llama.cpp",
+            };
+            (flash_attention, n_ubatch, format!("attention {whose} ({why})"))
+        };
         let (n_threads, why_threads) = match (self.n_threads, self.tuned) {
             (Some(n), _) => (n, "asked for"),
             (None, Some(tuned)) => (tuned.n_threads, "tuned"),
@@ -82,30 +100,64 @@ impl EngineConfig {
             (None, None, Some(tuned)) => (tuned.n_threads_batch, why_threads),
             (None, None, None) => (n_threads, why_threads),
         };
-        let name = match flash_attention {
-            FlashAttention::On => "on",
-            FlashAttention::Off => "off",
-            FlashAttention::Auto => "left to llama.cpp",
-        };
         let threads = match n_threads_batch {
             n if n == n_threads && why_batch == why_threads => format!("{n} threads ({why_threads})"),
             n => format!("{n_threads} threads ({why_threads}), {n} for prompts ({why_batch})"),
         };
-        let summary = format!("flash attention {name} ({why}), at most {n_ubatch} tokens per decode, {threads}");
-        Choice { flash_attention, n_ubatch, n_threads, n_threads_batch, summary }
+        let products = self.products_in_words(used, machine);
+        let summary = format!("{attention}, {products}, at most {n_ubatch} tokens per decode, {threads}");
+        Choice { flash_attention, used, n_ubatch, n_threads, n_threads_batch, summary }
     }
 
-    fn choose_attention(&self, facts: &ModelFacts, limits: &Limits, machine: &Machine) -> (FlashAttention, u32, &'static str) {
+    /// Whether our attention computes every layer: there is nothing to choose, and no buffer of scores.
+    #[must_use]
+    pub fn has_own_attention(&self, facts: &ModelFacts, machine: &Machine) -> bool {
+        self.used_for(facts, machine).attention && !machine.is_offloaded
+    }
+
+    /// Which of our kernels compute what the CPU computes. Where flash attention was asked for, or its absence, llama.cpp's own is.
+    #[must_use]
+    pub fn used_for(&self, facts: &ModelFacts, machine: &Machine) -> Used {
+        let Ours { usable, covers_attention, .. } = machine.ours;
+        if self.kernels == Kernels::LlamaCpp {
+            return Used::NONE;
+        }
+        let is_open = self.flash_attention == FlashAttention::Auto;
+        Used { attention: usable.attention && covers_attention && is_open && facts.n_heads > 0, ..usable }
+    }
+
+    /// Whose products those of weights are, and why.
+    fn products_in_words(&self, used: Used, machine: &Machine) -> String {
+        let Ours { usable, level, why_not, weights, .. } = machine.ours;
+        let whose = match (used.products, weights) {
+            (false, _) if self.kernels == Kernels::LlamaCpp => "products by llama.cpp (asked for)".to_owned(),
+            (false, _) => "products by llama.cpp".to_owned(),
+            (true, _) if machine.is_offloaded => format!("products on the CPU by weft ({level})"),
+            (true, Weights::AsInFile) => format!("products by weft ({level})"),
+            (true, Weights::Repacked) => format!("products by weft ({level}) where weights are not repacked"),
+            (true, Weights::Amx) => format!("products by weft ({level}) where weights are not laid out for AMX"),
+        };
+        match why_not {
+            Some(_) if self.kernels == Kernels::LlamaCpp => whose,
+            Some(why_not) if usable == Used::NONE => format!("{whose} (none by weft: {why_not})"),
+            Some(why_not) => format!("{whose} (not all by weft: {why_not})"),
+            None => whose,
+        }
+    }
+
+    /// Chooses between llama.cpp's own attentions.
+    fn choose_llama_cpps(&self, facts: &ModelFacts, limits: &Limits, machine: &Machine) -> (FlashAttention, u32, &'static str) {
         let without_scores = |flash_attention, why| (flash_attention, limits.n_ubatch, why);
         if facts.n_heads == 0 {
-            return without_scores(FlashAttention::Auto, "the model has no attention");
+            return without_scores(FlashAttention::Auto, "the model has none");
         }
         let fitting = self.fitting_ubatch(facts, limits, machine);
         let off = |why| match fitting {
             Some(n_ubatch) => (FlashAttention::Off, n_ubatch, why),
             None => without_scores(FlashAttention::On, "the scores without it would take too much memory"),
         };
-        match (self.flash_attention, self.tuned) {
+        let tuned = self.tuned.and_then(|tuned| tuned.flash_attention);
+        match (self.flash_attention, tuned) {
             (FlashAttention::On, _) => without_scores(FlashAttention::On, "asked for"),
             (FlashAttention::Off, _) => {
                 let least = self.n_ubatch.map_or_else(|| least_ubatch(limits), |_| limits.n_ubatch);
@@ -114,11 +166,20 @@ impl EngineConfig {
             (FlashAttention::Auto, _) if self.type_v.is_quantized() => {
                 without_scores(FlashAttention::On, "a quantised V needs it")
             }
-            (FlashAttention::Auto, Some(Tuned { flash_attention: true, .. })) => without_scores(FlashAttention::On, "tuned"),
-            (FlashAttention::Auto, Some(Tuned { flash_attention: false, .. })) => off("tuned"),
+            (FlashAttention::Auto, Some(true)) => without_scores(FlashAttention::On, "tuned"),
+            (FlashAttention::Auto, Some(false)) => off("tuned"),
             (FlashAttention::Auto, None) if machine.is_offloaded => without_scores(FlashAttention::Auto, "the rule for GPUs"),
+            (FlashAttention::Auto, None) if self.lacks_cover(machine) => {
+                off("weft's lacks the model's heads or the cache's formats; shared prompts decode faster so")
+            }
             (FlashAttention::Auto, None) => off("the rule for CPUs: shared prompts decode faster"),
         }
+    }
+
+    /// Whether our attention is usable here, but not for this model with this cache.
+    fn lacks_cover(&self, machine: &Machine) -> bool {
+        let Ours { usable, covers_attention, .. } = machine.ours;
+        self.kernels != Kernels::LlamaCpp && usable.attention && !covers_attention
     }
 
     /// The most tokens per decode whose attention scores fit the memory set aside for them; `None` where even the fewest do not.
@@ -151,9 +212,16 @@ mod tests {
     /// 14 heads over 32,768 cells: 1.75 MiB of scores for each token of a decode.
     const FACTS: ModelFacts =
         ModelFacts { n_ctx_train: 32_768, kv_bytes_per_token: 12_288, keeps_whole_states: false, n_heads: 14 };
-    const CPU: Machine = Machine { is_offloaded: false, n_cores: 6, free_bytes: 20 << 30 };
+    /// Our kernels in full, over weights as they are in the file.
+    const OURS: Ours =
+        Ours { usable: Used::ALL, level: "avx512", why_not: None, covers_attention: true, weights: Weights::AsInFile };
+    const NONE_OF_OURS: Ours = Ours { usable: Used::NONE, why_not: Some("an old processor"), weights: Weights::Repacked, ..OURS };
+    const CPU: Machine = Machine { is_offloaded: false, n_cores: 6, free_bytes: 20 << 30, ours: OURS };
+    /// Where llama.cpp's own attentions are all there is.
+    const OLD_CPU: Machine = Machine { ours: NONE_OF_OURS, ..CPU };
     const GPU: Machine = Machine { is_offloaded: true, ..CPU };
-    const TUNED: Tuned = Tuned { flash_attention: true, n_threads: 4, n_threads_batch: 12 };
+    const TUNED: Tuned = Tuned { flash_attention: Some(true), n_threads: 4, n_threads_batch: 12 };
+    const PRODUCTS: Used = Used { attention: false, products: true };
 
     fn choose(machine: Machine, change: impl FnOnce(&mut EngineConfig)) -> Choice {
         let mut config = EngineConfig::default();
@@ -162,33 +230,117 @@ mod tests {
         config.choose(&FACTS, &limits, &machine)
     }
 
+    fn with(ours: Ours) -> Machine {
+        Machine { ours, ..CPU }
+    }
+
+    /// The part of the summary that says whose products are used.
+    fn products(choice: &Choice) -> &str {
+        let from = choice.summary.find("products").expect("every summary names the products");
+        choice.summary[from..].split(", at most").next().expect("a split has a first part")
+    }
+
     #[test]
-    fn on_a_cpu_flash_attention_is_off_and_every_core_computes() {
+    fn on_a_cpu_our_kernels_compute_on_every_core() {
         let choice = choose(CPU, |_| ());
-        assert_eq!((choice.flash_attention, choice.n_ubatch), (FlashAttention::Off, 512));
+        assert_eq!((choice.flash_attention, choice.used, choice.n_ubatch), (FlashAttention::On, Used::ALL, 512));
         assert_eq!((choice.n_threads, choice.n_threads_batch), (6, 6));
-        let rule = "flash attention off (the rule for CPUs: shared prompts decode faster)";
-        assert_eq!(choice.summary, format!("{rule}, at most 512 tokens per decode, 6 threads (physical cores)"));
+        let ours = "attention by weft (avx512), products by weft (avx512)";
+        assert_eq!(choice.summary, format!("{ours}, at most 512 tokens per decode, 6 threads (physical cores)"));
+        assert_eq!(choose(CPU, |config| config.kernels = Kernels::Weft), choice);
+    }
+
+    #[test]
+    fn our_attention_keeps_no_scores_and_nothing_was_there_to_tune() {
+        let choice = choose(Machine { free_bytes: 0, ..CPU }, |config| config.tuned = Some(TUNED));
+        assert_eq!((choice.flash_attention, choice.used, choice.n_ubatch), (FlashAttention::On, Used::ALL, 512));
+        assert_eq!((choice.n_threads, choice.n_threads_batch), (4, 12));
+        let quantised = choose(CPU, |config| config.type_v = KvType::Q8_0);
+        assert_eq!((quantised.flash_attention, quantised.used), (FlashAttention::On, Used::ALL));
+    }
+
+    #[test]
+    fn flash_attention_that_is_asked_for_is_llama_cpps_and_products_stay_ours() {
+        for (asked, words) in [(FlashAttention::On, "on"), (FlashAttention::Off, "off")] {
+            for kernels in [Kernels::Auto, Kernels::Weft] {
+                let choice = choose(CPU, |config| (config.flash_attention, config.kernels) = (asked, kernels));
+                assert_eq!((choice.flash_attention, choice.used), (asked, PRODUCTS));
+                let attention = format!("attention by llama.cpp with flash {words} (asked for), products by weft (avx512), ");
+                assert!(choice.summary.starts_with(&attention), "{}", choice.summary);
+            }
+        }
+    }
+
+    #[test]
+    fn with_llama_cpps_kernels_all_is_as_it_was_without_ours() {
+        for machine in [with(OURS), with(Ours { weights: Weights::Repacked, ..OURS })] {
+            let choice = choose(machine, |config| config.kernels = Kernels::LlamaCpp);
+            assert_eq!((choice.flash_attention, choice.used, choice.n_ubatch), (FlashAttention::Off, Used::NONE, 512));
+            let rule = "attention by llama.cpp with flash off (the rule for CPUs: shared prompts decode faster)";
+            let products = "products by llama.cpp (asked for)";
+            let rest = "at most 512 tokens per decode, 6 threads (physical cores)";
+            assert_eq!(choice.summary, format!("{rule}, {products}, {rest}"));
+        }
+        let choice = choose(GPU, |config| config.kernels = Kernels::LlamaCpp);
+        assert_eq!((choice.flash_attention, choice.used), (FlashAttention::Auto, Used::NONE));
+    }
+
+    #[test]
+    fn what_our_attention_does_not_cover_is_llama_cpps_by_the_old_rule() {
+        let uncovered = with(Ours { covers_attention: false, ..OURS });
+        let choice = choose(uncovered, |_| ());
+        assert_eq!((choice.flash_attention, choice.used), (FlashAttention::Off, PRODUCTS));
+        let rule = "attention by llama.cpp with flash off (weft's lacks the model's heads or the cache's formats; ";
+        assert!(choice.summary.starts_with(rule), "{}", choice.summary);
+        let quantised = choose(uncovered, |config| config.type_v = KvType::Q4_0);
+        assert_eq!((quantised.flash_attention, quantised.used), (FlashAttention::On, PRODUCTS));
+        // A pool without room for scores takes flash attention: llama.cpp's, too.
+        let small = choose(Machine { free_bytes: 0, ..uncovered }, |_| ());
+        assert_eq!((small.flash_attention, small.used, small.n_ubatch), (FlashAttention::On, PRODUCTS, 512));
+    }
+
+    #[test]
+    fn kernels_that_failed_their_trial_are_not_used_and_the_reason_is_told() {
+        let choice = choose(OLD_CPU, |_| ());
+        assert_eq!((choice.flash_attention, choice.used), (FlashAttention::Off, Used::NONE));
+        assert_eq!(products(&choice), "products by llama.cpp (none by weft: an old processor)");
+        let half = with(Ours { usable: PRODUCTS, why_not: Some("attention failed"), ..OURS });
+        let choice = choose(half, |_| ());
+        assert_eq!((choice.flash_attention, choice.used), (FlashAttention::Off, PRODUCTS));
+        assert_eq!(products(&choice), "products by weft (avx512) (not all by weft: attention failed)");
+        let asked = choose(half, |config| config.kernels = Kernels::LlamaCpp);
+        assert_eq!(products(&asked), "products by llama.cpp (asked for)");
+    }
+
+    #[test]
+    fn products_of_rearranged_weights_are_llama_cpps() {
+        let words = |weights| products(&choose(with(Ours { weights, ..OURS }), |_| ())).to_owned();
+        assert_eq!(words(Weights::AsInFile), "products by weft (avx512)");
+        assert_eq!(words(Weights::Repacked), "products by weft (avx512) where weights are not repacked");
+        assert_eq!(words(Weights::Amx), "products by weft (avx512) where weights are not laid out for AMX");
     }
 
     #[test]
     fn on_a_gpu_llama_cpp_decides() {
-        assert_eq!(choose(GPU, |_| ()).flash_attention, FlashAttention::Auto);
+        let choice = choose(GPU, |_| ());
+        assert_eq!((choice.flash_attention, choice.used), (FlashAttention::Auto, Used::ALL));
+        let words = "attention left to llama.cpp (the rule for GPUs), products on the CPU by weft (avx512), ";
+        assert!(choice.summary.starts_with(words), "{}", choice.summary);
     }
 
     #[test]
     fn a_quantised_v_needs_flash_attention() {
-        let choice = choose(CPU, |config| (config.type_v, config.tuned) = (KvType::Q8_0, None));
+        let choice = choose(OLD_CPU, |config| (config.type_v, config.tuned) = (KvType::Q8_0, None));
         assert_eq!(choice.flash_attention, FlashAttention::On);
-        let tuned_off = Tuned { flash_attention: false, ..TUNED };
-        let choice = choose(CPU, |config| (config.type_v, config.tuned) = (KvType::Q8_0, Some(tuned_off)));
+        let tuned_off = Tuned { flash_attention: Some(false), ..TUNED };
+        let choice = choose(OLD_CPU, |config| (config.type_v, config.tuned) = (KvType::Q8_0, Some(tuned_off)));
         assert_eq!(choice.flash_attention, FlashAttention::On);
     }
 
     #[test]
     fn where_the_scores_do_not_fit_decodes_become_smaller_first() {
         // The pool takes 384 MiB, and a quarter of the rest is for scores: 256 tokens take 448 MiB, 64 take 112.
-        let with = |scores_mib: u64| Machine { free_bytes: (384 + 4 * scores_mib) << 20, ..CPU };
+        let with = |scores_mib: u64| Machine { free_bytes: (384 + 4 * scores_mib) << 20, ..OLD_CPU };
         let chosen = |scores_mib| {
             let Choice { flash_attention, n_ubatch, .. } = choose(with(scores_mib), |_| ());
             (flash_attention, n_ubatch)
@@ -206,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_decode_keeps_room_for_every_slot_however_little_memory_there_is() {
-        let choice = choose(Machine { free_bytes: 0, ..CPU }, |config| {
+        let choice = choose(Machine { free_bytes: 0, ..OLD_CPU }, |config| {
             (config.n_slots, config.flash_attention) = (Some(100), FlashAttention::Off);
         });
         assert_eq!(choice.n_ubatch, 116);
@@ -214,13 +366,17 @@ mod tests {
 
     #[test]
     fn what_was_measured_wins_over_the_rule_and_a_user_over_both() {
-        for machine in [CPU, GPU] {
+        for machine in [OLD_CPU, GPU] {
             let choice = choose(machine, |config| config.tuned = Some(TUNED));
-            assert_eq!(choice.flash_attention, FlashAttention::On);
+            assert_eq!((choice.flash_attention, choice.used), (FlashAttention::On, machine.ours.usable));
             assert_eq!((choice.n_threads, choice.n_threads_batch), (4, 12));
             assert!(choice.summary.ends_with("4 threads (tuned), 12 for prompts (tuned)"), "{}", choice.summary);
         }
-        let asked = choose(CPU, |config| {
+        // A file that was measured where ours computed leaves llama.cpp's attention to the rule.
+        let threads_only = Tuned { flash_attention: None, ..TUNED };
+        let choice = choose(OLD_CPU, |config| config.tuned = Some(threads_only));
+        assert_eq!((choice.flash_attention, choice.n_threads), (FlashAttention::Off, 4));
+        let asked = choose(OLD_CPU, |config| {
             (config.tuned, config.flash_attention, config.n_threads) = (Some(TUNED), FlashAttention::Off, Some(3));
         });
         assert_eq!((asked.flash_attention, asked.n_threads, asked.n_threads_batch), (FlashAttention::Off, 3, 3));
@@ -234,6 +390,7 @@ mod tests {
         let config = EngineConfig::default();
         let limits = config.settle(&facts, 0, 0).expect("the configuration is valid");
         let choice = config.choose(&facts, &limits, &Machine { free_bytes: 0, ..CPU });
-        assert_eq!((choice.flash_attention, choice.n_ubatch), (FlashAttention::Auto, 512));
+        assert_eq!((choice.flash_attention, choice.used, choice.n_ubatch), (FlashAttention::Auto, PRODUCTS, 512));
+        assert!(choice.summary.starts_with("attention left to llama.cpp (the model has none), "), "{}", choice.summary);
     }
 }

@@ -3,6 +3,7 @@
 mod choice;
 mod kernels;
 mod placement;
+mod weights;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,8 +11,9 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 
 pub use choice::{Choice, Machine, Tuned};
-pub use kernels::{Kernels, Used};
+pub use kernels::{Kernels, Ours, Used};
 pub use placement::{Numa, Placement, Split};
+pub use weights::{LoadFacts, Weights};
 
 /// Slots where none are asked for; each of them may use the whole pool.
 pub const DEFAULT_SLOTS: u32 = 8;
@@ -62,6 +64,10 @@ pub struct ModelConfig {
     pub check_tensors: bool,
     /// Which devices hold what.
     pub placement: Placement,
+    /// Whose kernels are to compute with it.
+    pub kernels: Kernels,
+    /// Whether llama.cpp rearranges weights as its own products want them; `None` leaves it to [`ModelConfig::weights`].
+    pub repack: Option<bool>,
 }
 
 impl ModelConfig {
@@ -76,6 +82,8 @@ impl ModelConfig {
             use_direct_io: false,
             check_tensors: false,
             placement: Placement::default(),
+            kernels: Kernels::default(),
+            repack: None,
         }
     }
 }
@@ -83,9 +91,10 @@ impl ModelConfig {
 /// Whether attention runs as one fused kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlashAttention {
-    /// As it was measured or by a rule; see [`EngineConfig::choose`]. llama.cpp reads it as its own choice.
+    /// Ours where it applies, else as it was measured or by a rule; see [`EngineConfig::choose`]. llama.cpp reads it as its own
+    /// choice.
     Auto,
-    /// Always; needed where V is quantised.
+    /// Always; needed where V is quantised, and for our attention.
     On,
     /// Never.
     Off,
@@ -145,9 +154,11 @@ pub struct EngineConfig {
     pub n_threads_batch: Option<u32>,
     /// What was measured to be fastest; it fills what is left open.
     pub tuned: Option<Tuned>,
-    /// Which of our kernels compute, once [`EngineConfig::choose`] has chosen.
+    /// Whose kernels are to compute on the CPU (`--kernels`).
+    pub kernels: Kernels,
+    /// Which of ours compute, once [`EngineConfig::choose`] has chosen.
     pub used: Used,
-    /// `-fa`.
+    /// `-fa`; what is asked for there is llama.cpp's own.
     pub flash_attention: FlashAttention,
     /// `-ctk`.
     pub type_k: KvType,
@@ -188,6 +199,7 @@ impl Default for EngineConfig {
             n_threads: None,
             n_threads_batch: None,
             tuned: None,
+            kernels: Kernels::Auto,
             used: Used::NONE,
             flash_attention: FlashAttention::Auto,
             type_k: KvType::F16,

@@ -33,7 +33,7 @@ fn check_header(path: &Path) -> Result<(), String> {
     }
 }
 
-/// A file's metadata without its tensors.
+/// A file's metadata, and the formats of its tensors.
 pub(super) struct Metadata(NonNull<sys::gguf_context>);
 
 impl Metadata {
@@ -75,6 +75,18 @@ impl Metadata {
             std::slice::from_raw_parts(sys::gguf_get_arr_data(self.0.as_ptr(), index).cast::<i32>(), n)
         };
         values.iter().map(|&value| u32::try_from(value).ok()).collect()
+    }
+
+    /// Format and bytes of every tensor.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = (sys::ggml_type, u64)> {
+        // SAFETY: the context is alive.
+        let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
+        (0..n).map(|i| {
+            // SAFETY: the context is alive, and `i` below the number of its tensors.
+            let (format, n_bytes) =
+                unsafe { (sys::gguf_get_tensor_type(self.0.as_ptr(), i), sys::gguf_get_tensor_size(self.0.as_ptr(), i)) };
+            (format, n_bytes as u64)
+        })
     }
 
     /// Bytes before the first tensor's.

@@ -7,14 +7,14 @@ use std::sync::OnceLock;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{ModelConfig, Numa, Placement, Split};
+use crate::config::{ModelConfig, Numa, Placement, Split, Weights};
 use crate::llama::logging;
 
-/// Loads the file that `config` names; `progress` hears the fraction that is loaded, on this thread, and must not panic.
+/// Loads the file that `config` names, its weights laid out as `weights` says; `progress` hears the fraction that is loaded, on this thread, and must not panic.
 ///
 /// # Errors
 /// What is wrong with the file or its placement, for [`crate::error::Error::ModelLoad`].
-pub(super) fn load<F: FnMut(f32)>(config: &ModelConfig, mut progress: F) -> Result<LlamaModel, String> {
+pub(super) fn load<F: FnMut(f32)>(config: &ModelConfig, weights: Weights, mut progress: F) -> Result<LlamaModel, String> {
     let path = config.path.to_str().ok_or("its path is not UTF-8")?;
     let path = CString::new(path).map_err(|_| "its path holds a NUL byte")?;
     let placement = &config.placement;
@@ -47,6 +47,8 @@ pub(super) fn load<F: FnMut(f32)>(config: &ModelConfig, mut progress: F) -> Resu
         (false, false, false) => sys::LLAMA_LOAD_MODE_NONE,
     };
     params.check_tensors = config.check_tensors;
+    // llama.cpp's name for all that it rearranges weights for, AMX among it.
+    params.use_extra_bufts = weights != Weights::AsInFile;
     params.progress_callback = Some(report::<F>);
     params.progress_callback_user_data = (&raw mut progress).cast();
     // SAFETY: the path is NUL-terminated; the list of devices ends with a null and `shares` is as long as llama.cpp reads, and

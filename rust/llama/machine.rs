@@ -42,6 +42,41 @@ impl Hardware {
     }
 }
 
+/// Whether llama.cpp computes with AMX: it was compiled for it, the processor has it and the system lets this process use it. The
+/// backend must have been started.
+pub(super) fn has_amx() -> bool {
+    extra_buffer_types().contains(&c"AMX")
+}
+
+/// Names of the memory in which llama.cpp lays weights out for its own products.
+fn extra_buffer_types() -> Vec<&'static CStr> {
+    let name = c"ggml_backend_dev_get_extra_bufts";
+    // SAFETY: a started backend has a CPU, which lives for ever, as what it is registered with does; the name is NUL-terminated.
+    let (cpu, function) = unsafe {
+        let cpu = sys::ggml_backend_dev_by_type(sys::GGML_BACKEND_DEVICE_TYPE_CPU);
+        (cpu, sys::ggml_backend_reg_get_proc_address(sys::ggml_backend_dev_backend_reg(cpu), name.as_ptr()))
+    };
+    if function.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: `ggml-backend.h` says that the function of this name is a `ggml_backend_dev_get_extra_bufts_t`.
+    let list: unsafe extern "C" fn(sys::ggml_backend_dev_t) -> *const sys::ggml_backend_buffer_type_t =
+        unsafe { std::mem::transmute(function) };
+    // SAFETY: the device is the one whose registry has the function.
+    let first = unsafe { list(cpu) };
+    let mut names = Vec::new();
+    for i in 0.. {
+        // SAFETY: the list lives for ever and ends with a null, behind which nothing is read.
+        let kind = unsafe { first.add(i).read() };
+        if kind.is_null() {
+            break;
+        }
+        // SAFETY: a registered type of buffers lives for ever, and so does its name.
+        names.push(unsafe { CStr::from_ptr(sys::ggml_backend_buft_name(kind)) });
+    }
+    names
+}
+
 fn cpu() -> String {
     let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let names: BTreeSet<&str> = cpus
@@ -62,6 +97,14 @@ fn instructions() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn amx_is_there_only_where_the_build_has_it() {
+        let hardware = Hardware::read();
+        assert!(!has_amx() || hardware.instructions.contains("AMX_INT8"), "{}", hardware.instructions);
+        // So that the list that is searched is not simply empty.
+        assert_eq!(extra_buffer_types().contains(&c"CPU_REPACK"), hardware.instructions.contains("REPACK"));
+    }
 
     #[test]
     fn a_machine_has_a_processor_and_instructions() {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use llama_cpp_sys_2 as sys;
 
+use crate::config::Placement;
 use crate::llama::model::Model;
 
 /// Free bytes where `model` keeps its cells: on the GPUs as far as its layers are there, else in the machine's memory.
@@ -28,7 +29,12 @@ pub(super) fn free_bytes(model: &Model) -> u64 {
 
 /// Whether layers of `model`, and with them their cells, are on a device of their own.
 pub(super) fn is_offloaded(model: &Model) -> bool {
-    !gpus().is_empty() && model.n_gpu_layers() != Some(0)
+    has_gpus(model.placement()) && model.n_gpu_layers() != Some(0)
+}
+
+/// Whether a device of its own may hold layers of a model that is placed so. The backend must have been started.
+pub(super) fn has_gpus(placement: &Placement) -> bool {
+    placement.devices.as_ref().is_none_or(|names| !names.is_empty()) && !gpus().is_empty()
 }
 
 /// The devices that layers of a model can go to. The backend must have been started.

@@ -9,20 +9,22 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{KvType, ModelConfig, ModelFacts};
+use crate::config::{KvType, LoadFacts, ModelConfig, ModelFacts, Placement, Weights};
 use crate::error::{Error, Result};
 use crate::llama::backend::backend;
 use crate::llama::gguf::Metadata;
 use crate::llama::grammar::Grammars;
 use crate::llama::identity::{Identity, ModelFiles};
+use crate::llama::kernels::{self, coverage};
 use crate::llama::kv_size::KvShape;
 use crate::llama::vocabulary::Vocabulary;
-use crate::llama::{kinds, load};
+use crate::llama::{kinds, load, machine, memory};
 use crate::request::{SharedConstraint, Token};
 
 /// A loaded model. Every method may be called from any thread.
 pub struct Model {
     config: ModelConfig,
+    weights: Weights,
     files: ModelFiles,
     inner: LlamaModel,
     /// Read once: making a context may change llama.cpp's own number (`YaRN`).
@@ -45,12 +47,13 @@ impl Model {
         backend();
         let file = Metadata::open(&config.path).map_err(refuse)?;
         kinds::check_file(&file).map_err(refuse)?;
-        let inner = load::load(config, progress).map_err(refuse)?;
-        Self::read(config.clone(), inner, &file).map_err(refuse)
+        let weights = config.weights(&load_facts(config, &file));
+        let inner = load::load(config, weights, progress).map_err(refuse)?;
+        Self::read(config.clone(), weights, inner, &file).map_err(refuse)
     }
 
     /// Refuses what cannot continue a text, and reads what is asked for often.
-    fn read(config: ModelConfig, inner: LlamaModel, file: &Metadata) -> std::result::Result<Self, String> {
+    fn read(config: ModelConfig, weights: Weights, inner: LlamaModel, file: &Metadata) -> std::result::Result<Self, String> {
         let metadata = read_metadata(raw(&inner));
         let value = |key: &str| metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
         let architecture = value("general.architecture").unwrap_or_default().to_owned();
@@ -69,7 +72,7 @@ impl Model {
         let n_parts = value("split.count").and_then(|text| text.parse().ok()).unwrap_or(1);
         let files = ModelFiles::of(&config.path, n_parts).map_err(|error| error.to_string())?;
         let grammars = Grammars::default();
-        Ok(Self { config, files, inner, n_ctx_train, metadata, architecture, vocabulary, kv_shape, grammars })
+        Ok(Self { config, weights, files, inner, n_ctx_train, metadata, architecture, vocabulary, kv_shape, grammars })
     }
 
     /// The file, as it was named.
@@ -282,6 +285,18 @@ impl Model {
         }
     }
 
+    /// How the weights lie that the CPU computes with.
+    #[must_use]
+    pub fn weights(&self) -> Weights {
+        self.weights
+    }
+
+    /// Whether our attention covers the model's heads with a cache of these formats.
+    pub(super) fn is_attention_covered(&self, type_k: KvType, type_v: KvType) -> bool {
+        // llama.cpp never lets Grok have flash attention, which is what ours takes the place of.
+        self.architecture != "grok" && coverage::covers_attention(&self.kv_shape, type_k, type_v)
+    }
+
     /// Whether the model keeps a state in place of cells (Mamba, RWKV).
     #[must_use]
     pub fn is_recurrent(&self) -> bool {
@@ -314,6 +329,11 @@ impl Model {
         self.config.n_gpu_layers
     }
 
+    /// Which devices were to hold what.
+    pub(super) fn placement(&self) -> &Placement {
+        &self.config.placement
+    }
+
     /// llama.cpp's pointer, valid while `self` lives.
     pub(super) fn as_ptr(&self) -> *mut sys::llama_model {
         raw(&self.inner)
@@ -333,6 +353,20 @@ impl Model {
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Model").field("config", &self.config).field("architecture", &self.architecture).finish_non_exhaustive()
+    }
+}
+
+/// What decides on how the weights of `file` lie. The backend must have been started.
+fn load_facts(config: &ModelConfig, file: &Metadata) -> LoadFacts {
+    let (mut n_covered, mut n_bytes) = (0, 0);
+    for (format, bytes) in file.tensors() {
+        n_bytes += bytes;
+        n_covered += if coverage::covers_weights(format) { bytes } else { 0 };
+    }
+    LoadFacts {
+        own_products: kernels::install().usable.products && 2 * n_covered > n_bytes,
+        has_amx: machine::has_amx(),
+        has_cpu_layers: !memory::has_gpus(&config.placement) || config.n_gpu_layers.is_some(),
     }
 }
 

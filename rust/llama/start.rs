@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::config::{Choice, EngineConfig, Limits, Machine};
+use crate::config::{Choice, EngineConfig, Kernels, Limits, Machine, Ours, Used};
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::llama::{LlamaRunner, Model, memory, threads};
+use crate::llama::{LlamaRunner, Model, kernels, memory, threads};
 
 /// What is settled before an engine starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,9 +24,8 @@ impl Settled {
     /// than there is.
     pub fn new(model: &Model, config: &EngineConfig) -> Result<Self> {
         let facts = model.facts(config.type_k, config.type_v);
-        let free_bytes = memory::free_bytes(model);
-        let machine = Machine { is_offloaded: memory::is_offloaded(model), n_cores: threads::n_cores(), free_bytes };
-        let limits = config.settle(&facts, free_bytes, memory::machine_bytes())?;
+        let machine = machine(model, config);
+        let limits = config.settle(&facts, machine.free_bytes, memory::machine_bytes())?;
         let choice = config.choose(&facts, &limits, &machine);
         let limits = Limits { n_ubatch: choice.n_ubatch, ..limits };
         Ok(Self { limits, choice })
@@ -39,7 +38,11 @@ impl Settled {
     pub fn start(&self, model: &Arc<Model>, config: &EngineConfig) -> Result<Engine> {
         let Self { limits, choice } = self;
         tracing::info!("{}", choice.summary);
+        if config.kernels == Kernels::Weft && choice.used == Used::NONE {
+            tracing::warn!("weft's kernels were asked for, but llama.cpp's own compute all of this model");
+        }
         let config = EngineConfig {
+            used: choice.used,
             flash_attention: choice.flash_attention,
             n_threads: Some(choice.n_threads),
             n_threads_batch: Some(choice.n_threads_batch),
@@ -47,6 +50,23 @@ impl Settled {
         };
         let (model, limits) = (Arc::clone(model), *limits);
         Engine::start(limits, move || LlamaRunner::new(model, &config, &limits))
+    }
+}
+
+/// What decides on how `model` is computed here, with caches of the formats of `config`.
+pub(super) fn machine(model: &Model, config: &EngineConfig) -> Machine {
+    let installed = kernels::install();
+    Machine {
+        is_offloaded: memory::is_offloaded(model),
+        n_cores: threads::n_cores(),
+        free_bytes: memory::free_bytes(model),
+        ours: Ours {
+            usable: installed.usable,
+            level: installed.level.name(),
+            why_not: installed.why_not.as_deref(),
+            covers_attention: model.is_attention_covered(config.type_k, config.type_v),
+            weights: model.weights(),
+        },
     }
 }
 

@@ -1,5 +1,7 @@
 //! Short timings of a model on this machine → how its steps are computed fastest here.
 //!
+//! Numbers of threads are timed, and where our attention does not compute every layer, llama.cpp's two.
+//!
 //! What is made as short as possible is the time of a prompt of 1,000 tokens and of eight branches of it with 128 tokens each. Both
 //! are measured in part: a chunk of the prompt beside half of its cells, and single steps of the branches beside as many cells as
 //! they have on average. The cells are filled by writing one computed stretch again and again: what is in them changes no time.
@@ -12,7 +14,7 @@ use crate::engine::runner::{Plan, SequenceId, StateError};
 use crate::error::{Error, Result};
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
-use crate::llama::{Model, threads};
+use crate::llama::{Model, start, threads};
 use crate::request::Token;
 
 /// The prompt that is looked at, in tokens.
@@ -73,8 +75,8 @@ pub enum Work {
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
-    /// Whether attention ran as one fused kernel.
-    pub flash_attention: bool,
+    /// Whether llama.cpp's attention ran as one fused kernel; `None` where ours computed.
+    pub flash_attention: Option<bool>,
     /// What was done.
     pub work: Work,
     /// With how many threads.
@@ -92,7 +94,7 @@ pub struct Tuning {
     pub best: Tuned,
 }
 
-/// Times the candidates for `model` with the cache formats of `config`, in contexts of its own, for about `budget` at most: each
+/// Times the candidates for `model` with the cache formats and the kernels of `config`, in contexts of its own, for about `budget` at most: each
 /// attention once with all cores however long that takes, then the rest in turns as long as there is time. `progress` is told how
 /// much of the time is gone, 0 to 1, and 1 at the end; where it returns false, nothing more is measured and nothing is known.
 ///
@@ -108,7 +110,15 @@ pub fn measure(
     let started = Instant::now();
     let candidates = candidates(threads::n_cores(), threads::n_allowed());
     let n_cores = candidates[0];
-    let attentions: &[bool] = if config.type_v.is_quantized() { &[true] } else { &[false, true] };
+    let (facts, machine) = (model.facts(config.type_k, config.type_v), start::machine(model, config));
+    let config = &EngineConfig { used: config.used_for(&facts, &machine), ..config.clone() };
+    let attentions: &[Option<bool>] = if config.has_own_attention(&facts, &machine) {
+        &[None]
+    } else if config.type_v.is_quantized() {
+        &[Some(true)]
+    } else {
+        &[Some(false), Some(true)]
+    };
     let mut benches = attentions.iter().map(|&flash| Bench::new(model, config, flash, n_cores)).collect::<Result<Vec<_>>>()?;
     let mut timings = Vec::new();
     for (work, until) in [(Work::Prompt, budget.mul_f64(PROMPTS_SHARE)), (Work::Branches, budget)] {
@@ -176,7 +186,7 @@ fn median(mut samples: Vec<f64>) -> Option<f64> {
 }
 
 /// The attention with which prompt and branches together take least, each with its best number of threads.
-fn best(timings: &[Timing], attentions: &[bool], n_cores: u32) -> Tuned {
+fn best(timings: &[Timing], attentions: &[Option<bool>], n_cores: u32) -> Tuned {
     let fastest = |flash_attention, work| {
         let of_this = timings.iter().filter(|timing| (timing.flash_attention, timing.work) == (flash_attention, work));
         let weighed = of_this.filter_map(|timing| {
@@ -207,7 +217,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(model: &Arc<Model>, config: &EngineConfig, flash: bool, n_threads: u32) -> Result<Self> {
+    fn new(model: &Arc<Model>, config: &EngineConfig, flash: Option<bool>, n_threads: u32) -> Result<Self> {
         let n_ctx_train = model.n_ctx_train();
         if n_ctx_train < 2 * N_STRETCH + CHUNKS[0] {
             let reason = format!("it was trained on {n_ctx_train} tokens, too few to time it");
@@ -225,7 +235,8 @@ impl Bench {
             max_token_gap: config.max_token_gap,
         };
         let config = EngineConfig {
-            flash_attention: if flash { FlashAttention::On } else { FlashAttention::Off },
+            // Ours takes the place of llama.cpp's fused kernel.
+            flash_attention: if flash.unwrap_or(true) { FlashAttention::On } else { FlashAttention::Off },
             n_threads: Some(n_threads),
             n_threads_batch: Some(n_threads),
             ..config.clone()
@@ -346,7 +357,7 @@ mod tests {
     use super::*;
 
     fn timing(flash_attention: bool, work: Work, n_threads: u32, ms: u64) -> Timing {
-        Timing { flash_attention, work, n_threads, took: (ms > 0).then(|| Duration::from_millis(ms)) }
+        Timing { flash_attention: Some(flash_attention), work, n_threads, took: (ms > 0).then(|| Duration::from_millis(ms)) }
     }
 
     #[test]
@@ -368,8 +379,17 @@ mod tests {
             timing(false, Work::Branches, 4, 800),
             timing(true, Work::Branches, 4, 1_450),
         ];
-        assert_eq!(best(&timings, &[false, true], 8), Tuned { flash_attention: false, n_threads: 4, n_threads_batch: 16 });
+        let fastest = Tuned { flash_attention: Some(false), n_threads: 4, n_threads_batch: 16 };
+        assert_eq!(best(&timings, &[Some(false), Some(true)], 8), fastest);
         // Where only one is possible, or where noise is all that speaks for fewer threads.
-        assert_eq!(best(&timings, &[true], 8), Tuned { flash_attention: true, n_threads: 8, n_threads_batch: 8 });
+        let fastest = Tuned { flash_attention: Some(true), n_threads: 8, n_threads_batch: 8 };
+        assert_eq!(best(&timings, &[Some(true)], 8), fastest);
+    }
+
+    #[test]
+    fn where_our_attention_computes_only_threads_are_chosen() {
+        let timings = [(Work::Prompt, 8, 900), (Work::Prompt, 16, 700), (Work::Branches, 8, 500), (Work::Branches, 16, 600)]
+            .map(|(work, n_threads, ms)| Timing { flash_attention: None, ..timing(true, work, n_threads, ms) });
+        assert_eq!(best(&timings, &[None], 8), Tuned { flash_attention: None, n_threads: 8, n_threads_batch: 16 });
     }
 }

@@ -9,7 +9,7 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use super::errors::{InvalidConfig, InvalidRequest};
-use crate::config::{CacheRam, FlashAttention, KvType, MAX_THREADS, Numa, Split, TokenGap, Tuned};
+use crate::config::{CacheRam, FlashAttention, Kernels, KvType, MAX_THREADS, Numa, Split, TokenGap, Tuned};
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, Task, Token};
 
 /// A prompt as the caller gave it.
@@ -294,16 +294,25 @@ pub(super) fn numa(name: &str) -> PyResult<Numa> {
     Numa::named(name).ok_or_else(refuse)
 }
 
+/// Whose kernels compute.
+///
+/// # Errors
+/// `InvalidConfig` for anything but a name of [`Kernels`].
+pub(super) fn kernels(name: &str) -> PyResult<Kernels> {
+    let refuse = || InvalidConfig::new_err(("kernels", format!("kernels is '{name}'; it must be auto, weft or llama.cpp")));
+    Kernels::named(name).ok_or_else(refuse)
+}
+
 /// What a budget of time that is none is answered with.
 pub(super) fn bad_budget(budget_s: f64) -> PyErr {
     InvalidConfig::new_err(("budget_s", format!("budget_s is {budget_s}; it must be a number of seconds, 0 or more")))
 }
 
-/// What was measured, as `(flash_attention, n_threads, n_threads_batch)`.
+/// What was measured, as `(flash_attention, n_threads, n_threads_batch)`; the first is `None` where our attention computed.
 ///
 /// # Errors
 /// `InvalidConfig` for numbers of threads that no engine takes.
-pub(super) fn tuned(value: Option<(bool, u32, u32)>) -> PyResult<Option<Tuned>> {
+pub(super) fn tuned(value: Option<(Option<bool>, u32, u32)>) -> PyResult<Option<Tuned>> {
     let Some((flash_attention, n_threads, n_threads_batch)) = value else { return Ok(None) };
     if [n_threads, n_threads_batch].iter().all(|n| (1..=MAX_THREADS).contains(n)) {
         return Ok(Some(Tuned { flash_attention, n_threads, n_threads_batch }));

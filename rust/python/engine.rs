@@ -84,7 +84,7 @@ fn keeping_the_opening(shift: ContextShift, model: &Model) -> ContextShift {
 impl PyEngine {
     #[new]
     #[pyo3(signature = (model, *, n_slots=None, n_ctx=None, kv_unified=None, n_batch=None, n_ubatch=None, n_threads=None,
-        n_threads_batch=None, flash_attention="auto", tuned=None, type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
+        n_threads_batch=None, kernels="auto", flash_attention="auto", tuned=None, type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
         max_token_gap_ms=None))]
     #[expect(clippy::too_many_arguments, clippy::similar_names, reason = "all but the model are keywords in Python")]
     fn new(
@@ -97,8 +97,9 @@ impl PyEngine {
         n_ubatch: Option<&Bound<'_, PyAny>>,
         n_threads: Option<&Bound<'_, PyAny>>,
         n_threads_batch: Option<&Bound<'_, PyAny>>,
+        kernels: &str,
         flash_attention: &str,
-        tuned: Option<(bool, u32, u32)>,
+        tuned: Option<(Option<bool>, u32, u32)>,
         type_k: &str,
         type_v: &str,
         cache_ram: Option<&Bound<'_, PyAny>>,
@@ -115,6 +116,8 @@ impl PyEngine {
             n_ubatch: convert::setting("n_ubatch", n_ubatch)?,
             n_threads: convert::setting("n_threads", n_threads)?,
             n_threads_batch: convert::setting("n_threads_batch", n_threads_batch)?,
+            kernels: convert::kernels(kernels)?,
+            used: default.used,
             flash_attention: convert::flash_attention(flash_attention)?,
             tuned: convert::tuned(tuned)?,
             type_k: convert::kv_type("type_k", type_k)?,

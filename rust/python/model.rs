@@ -33,7 +33,7 @@ impl PyModel {
     #[staticmethod]
     #[pyo3(signature = (
         path, *, n_gpu_layers=None, use_mmap=true, use_mlock=false, direct_io=false, check_tensors=false, devices=None,
-        split_mode="layer", main_gpu=None, tensor_split=None, numa=None, on_progress=None,
+        split_mode="layer", main_gpu=None, tensor_split=None, numa=None, kernels="auto", repack=None, on_progress=None,
     ))]
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keywords of a Python function")]
     fn load(
@@ -49,6 +49,8 @@ impl PyModel {
         main_gpu: Option<&Bound<'_, PyAny>>,
         tensor_split: Option<Vec<f32>>,
         numa: Option<&str>,
+        kernels: &str,
+        repack: Option<bool>,
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         logging::follow(py)?;
@@ -66,6 +68,8 @@ impl PyModel {
                 tensor_split: convert::tensor_split(tensor_split.unwrap_or_default())?,
                 numa: numa.map(convert::numa).transpose()?,
             },
+            kernels: convert::kernels(kernels)?,
+            repack,
         };
         // llama.cpp's callback has no way to carry an exception: the first one is kept until the load returns.
         let raised: Arc<Mutex<Option<PyErr>>> = Arc::default();

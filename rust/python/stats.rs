@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 
 use crate::engine::{RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats};
+use crate::llama::kernels;
 
 /// A snapshot of the engine, as of its last step.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Stats")]
@@ -25,6 +26,8 @@ pub(super) struct PyStats {
     n_cells_idle: usize,
     n_ids_used: usize,
     n_ids: usize,
+    n_kernel_attentions: u64,
+    n_kernel_products: u64,
     store: Py<PyStoreStats>,
     times: Py<PyStepTimes>,
 }
@@ -32,6 +35,7 @@ pub(super) struct PyStats {
 impl PyStats {
     pub(super) fn new(py: Python<'_>, stats: Stats) -> PyResult<Self> {
         let slots = stats.slots.into_iter().enumerate().map(|(id, SlotStats { running })| Py::new(py, PySlot { id, running }));
+        let calls = kernels::calls();
         Ok(Self {
             slots: slots.collect::<PyResult<_>>()?,
             n_waiting: stats.n_waiting,
@@ -49,6 +53,8 @@ impl PyStats {
             n_cells_idle: stats.n_cells_idle,
             n_ids_used: stats.n_ids_used,
             n_ids: stats.n_ids,
+            n_kernel_attentions: calls.attention,
+            n_kernel_products: calls.products,
             store: Py::new(py, PyStoreStats::from(stats.store))?,
             times: Py::new(py, PyStepTimes::from(stats.times))?,
         })

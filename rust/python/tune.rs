@@ -28,6 +28,16 @@ impl PyChoice {
     }
 
     #[getter]
+    fn attention(&self) -> &str {
+        whose(self.0.used.attention)
+    }
+
+    #[getter]
+    fn products(&self) -> &str {
+        whose(self.0.used.products)
+    }
+
+    #[getter]
     fn n_ubatch(&self) -> u32 {
         self.0.n_ubatch
     }
@@ -52,6 +62,11 @@ impl PyChoice {
     }
 }
 
+/// The name of `--kernels` for ours or for llama.cpp's.
+fn whose(is_ours: bool) -> &'static str {
+    if is_ours { "weft" } else { "llama.cpp" }
+}
+
 /// One row of the table.
 #[pyclass(frozen, module = "weft._native", name = "Timing")]
 pub(super) struct PyTiming(Timing);
@@ -59,7 +74,7 @@ pub(super) struct PyTiming(Timing);
 #[pymethods]
 impl PyTiming {
     #[getter]
-    fn flash_attention(&self) -> bool {
+    fn flash_attention(&self) -> Option<bool> {
         self.0.flash_attention
     }
 
@@ -84,7 +99,11 @@ impl PyTiming {
     fn __repr__(&self) -> String {
         let Timing { flash_attention, n_threads, .. } = self.0;
         let seconds = self.seconds().map_or_else(|| "None".to_owned(), |seconds| format!("{seconds:.3}"));
-        let flash_attention = if flash_attention { "True" } else { "False" };
+        let flash_attention = match flash_attention {
+            None => "None",
+            Some(true) => "True",
+            Some(false) => "False",
+        };
         format!("Timing(flash_attention={flash_attention}, work='{}', n_threads={n_threads}, seconds={seconds})", self.work())
     }
 }
@@ -101,7 +120,7 @@ impl PyTuning {
     }
 
     #[getter]
-    fn best(&self) -> (bool, u32, u32) {
+    fn best(&self) -> (Option<bool>, u32, u32) {
         let Tuned { flash_attention, n_threads, n_threads_batch } = self.0.best;
         (flash_attention, n_threads, n_threads_batch)
     }
@@ -155,12 +174,13 @@ impl PyHardware {
 
 /// Times a model's candidates.
 #[pyfunction]
-#[pyo3(signature = (model, *, type_k="f16", type_v="f16", budget_s=55.0, on_progress=None))]
+#[pyo3(signature = (model, *, type_k="f16", type_v="f16", kernels="auto", budget_s=55.0, on_progress=None))]
 pub(super) fn tune(
     py: Python<'_>,
     model: &Bound<'_, PyModel>,
     type_k: &str,
     type_v: &str,
+    kernels: &str,
     budget_s: f64,
     on_progress: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<PyTuning> {
@@ -169,6 +189,7 @@ pub(super) fn tune(
     let config = EngineConfig {
         type_k: convert::kv_type("type_k", type_k)?,
         type_v: convert::kv_type("type_v", type_v)?,
+        kernels: convert::kernels(kernels)?,
         ..EngineConfig::default()
     };
     let model = model.get().loaded()?;

@@ -146,6 +146,7 @@ SETTINGS: list[tuple[str, object]] = [
     ("threads", 0),
     ("threads_batch", 10_000),
     ("gpu_layers", -2),
+    ("kernels", "ggml"),
     ("flash_attention", "maybe"),
     ("cache_type_k", "q3"),
     ("cache_ram", -2),

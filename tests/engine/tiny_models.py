@@ -48,14 +48,18 @@ _HEAD = 32
 _ARCHITECTURES = {"attention": "llama", "window": "gemma3", "recurrent": "mamba", "hybrid": "lfm2", "positions": "gpt2"}
 
 
-def write_tiny_model(kind: Kind, path: Path, *, seed: int = 0) -> None:
-    """Writes the model of this kind, the same for the same seed."""
+def write_tiny_model(kind: Kind, path: Path, *, seed: int = 0, matrices: gguf.GGMLQuantizationType | None = None) -> None:
+    """Writes the model of this kind, the same for the same seed, the matrices of its layers in this format, else in f32."""
     writer = gguf.GGUFWriter(str(path), _ARCHITECTURES[kind])
     _add_shape(writer, kind)
     _add_vocabulary(writer)
     draw = np.random.default_rng(seed)
     for name, shape in _tensors(kind):
-        writer.add_tensor(name, _weights(draw, name, shape))
+        weights = _weights(draw, name, shape)
+        if matrices is not None and name.startswith("blk.") and len(shape) == 2:
+            writer.add_tensor(name, gguf.quants.quantize(weights, matrices), raw_dtype=matrices)
+        else:
+            writer.add_tensor(name, weights)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

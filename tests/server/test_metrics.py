@@ -52,6 +52,7 @@ OURS = {
     "tokens_forgotten": "counter",
     "tokens_relocated": "counter",
     "step_seconds": "counter",
+    "kernel_calls": "counter",
 }
 PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill", "restore")
 
@@ -118,6 +119,26 @@ async def test_what_is_computed_and_shared_is_counted(metered: httpx.AsyncClient
     assert counted["weft:step_seconds_total decode"] > 0
     assert counted["weft:step_seconds_total spill"] > 0
     assert {f"weft:step_seconds_total {part}" for part in PARTS} <= counted.keys()
+
+
+async def test_operations_of_our_own_kernels_are_counted(metered: httpx.AsyncClient) -> None:
+    before, compute = await samples(metered), (await metered.get("/props")).json()["compute"]
+    await metered.post("/completion", json={"prompt": prompt_of(30, "by kernels"), "n_predict": 4})
+    after = await samples(metered)
+    for kernel in ("attention", "products"):
+        name = f"weft:kernel_calls_total {kernel}"
+        assert (after[name] > before[name]) == (f"{kernel} by weft" in compute)
+
+
+async def test_with_llama_cpps_kernels_nothing_of_ours_is_counted() -> None:
+    engine = weft.Engine(slots=1, ctx_size=512, threads=1, kernels="llama.cpp")
+    async with AsyncTestClient(create_app(engine, Settings(metrics=True))) as client:
+        await answers(client, 200)
+        before = await samples(client)
+        await client.post("/completion", json={"prompt": prompt_of(30, "without kernels"), "n_predict": 4})
+        after = await samples(client)
+    for kernel in ("attention", "products"):
+        assert after[f"weft:kernel_calls_total {kernel}"] == before[f"weft:kernel_calls_total {kernel}"]
 
 
 async def test_before_anything_ran_every_average_is_0(metered: httpx.AsyncClient) -> None:

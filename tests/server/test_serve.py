@@ -28,7 +28,7 @@ async def test_it_says_which_model_it_serves_and_where(tmp_path: Path) -> None:
         await wait_until(lambda: "ready" in server.log)
         first, how, last = server.log.splitlines()
     assert first.endswith("INFO serving the demo model, storyteller-q8_0.gguf; give another with -m")
-    assert re.search(r"INFO flash attention .+, at most \d+ tokens per decode, \d+ threads", how)
+    assert re.search(r"INFO attention .+, products .+, at most \d+ tokens per decode, \d+ threads", how)
     assert re.search(r"INFO ready after \d+\.\d s: 2 slots, 512 tokens of context, at most 512 for one completion; ", last)
     assert last.endswith(server.url)
 

@@ -1,10 +1,11 @@
 """How a step is computed."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
+from weft.engine import Kernels
 from weft.flags import Way, flag
-from weft.values import boolean, number, on_off_auto, unset_below, whole
+from weft.values import boolean, number, on_off_auto, one_of, unset_below, whole
 
 __all__ = ["ComputeSettings"]
 
@@ -54,6 +55,16 @@ class ComputeSettings:
         env="LLAMA_ARG_THREADS_BATCH",
         help="threads that compute prompts; 0 or less is as many as --threads, if that is given, else as tuned (default: -1)",
     )
+    kernels: Kernels = flag(  # noqa: RUF009 (a field, made anew)
+        "auto",
+        COMPUTE,
+        "--kernels",
+        metavar="[auto|weft|llama.cpp]",
+        parse=one_of(*get_args(Kernels)),
+        env="WEFT_KERNELS",
+        help="whose kernels compute on the CPU: weft is Weft's own wherever they can, llama.cpp none of them, "
+        "auto those that are the faster ones (default: auto)",
+    )
     flash_attention: Literal["auto", "on", "off"] = flag(
         "auto",
         COMPUTE,
@@ -63,8 +74,8 @@ class ComputeSettings:
         parse=on_off_auto,
         bare="on",
         env="LLAMA_ARG_FLASH_ATTN",
-        help="attention in one fused kernel; auto is as tuned, else off on a CPU unless V is quantised or memory is short, "
-        "and llama.cpp's choice on a GPU (default: auto)",
+        help="llama.cpp's attention in one fused kernel, or without it; auto is Weft's own on a CPU (where that does not apply, "
+        "as tuned, else off unless V is quantised or memory is short) and llama.cpp's choice on a GPU (default: auto)",
     )
     tuned: bool = flag(
         True,

@@ -183,3 +183,12 @@ class ModelSettings:
         help="how threads are bound on a machine with several nodes of memory: distribute spreads them evenly, isolate keeps them"
         " on one, numactl does as numactl says (default: not at all)",
     )
+    repack: bool | None = flag(
+        None,
+        MODEL,
+        constants={"--repack": True, "-nr": False, "--no-repack": False},
+        parse=boolean,
+        env="LLAMA_ARG_REPACK",
+        help="rearrange weights of some formats as llama.cpp's own kernels want them, which gives up mapping these, or keep them "
+        "as they are in the file (default: kept where Weft's kernels compute them; see --kernels)",
+    )

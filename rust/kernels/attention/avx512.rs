@@ -14,7 +14,7 @@ use std::arch::x86_64::{
 use super::Format;
 use super::kernels::{Scores, Weigh, kernels};
 use super::portable::half;
-use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
+use super::simd::{self, Ahead, MAX_LANES, Simd, Softening, Tally};
 
 const LANES: usize = 16;
 

@@ -1,12 +1,12 @@
 //! The functions that the walk calls, compiled once per instruction set.
 
-use super::simd::{MAX_LANES, Softening, Tally};
+use super::simd::{Ahead, MAX_LANES, Softening, Tally};
 use super::streams::Look;
 use super::{Format, Level};
 
 /// A register block of rows that meet some cells.
 #[derive(Clone, Copy)]
-pub(super) struct Scores {
+pub(super) struct Scores<'a> {
     /// Rows of the block: at most `Kernels::max_rows`.
     pub(super) rows: usize,
     /// The first row's queries, transposed, and from an element to the next.
@@ -15,6 +15,7 @@ pub(super) struct Scores {
     pub(super) keys: (*const f32, usize),
     pub(super) n_cells: usize,
     pub(super) size: usize,
+    pub(super) ahead: Ahead<'a>,
     /// The first row's scores, as whole vectors.
     pub(super) out: *mut f32,
 }
@@ -30,6 +31,7 @@ pub(super) struct Weigh<'a> {
     pub(super) format: Format,
     pub(super) cells: &'a [*const u8],
     pub(super) size: usize,
+    pub(super) ahead: Ahead<'a>,
     /// The first row's sums, which are added to.
     pub(super) out: *mut f32,
 }
@@ -57,6 +59,8 @@ impl Kernels {
     pub(super) fn of(level: Level) -> Option<&'static Self> {
         match level {
             Level::Portable => Some(&super::portable::KERNELS),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 | Level::AvxVnni => Some(&super::avx2::KERNELS),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => Some(&super::avx512::KERNELS),
             _ => None,
@@ -127,11 +131,11 @@ macro_rules! kernels {
         $(#[$attribute])?
         unsafe fn scores_of<const M: usize, const N: usize>(a: Scores, at: usize) {
             // SAFETY: as above.
-            unsafe { simd::scores::<$simd, M, N>(a.queries, (a.keys.0.add(at), a.keys.1), a.size, a.out.add(at)) };
+            unsafe { simd::scores::<$simd, M, N>(a.queries, (a.keys.0.add(at), a.keys.1), a.size, a.ahead, a.out.add(at)) };
         }
 
         $(#[$attribute])?
-        unsafe fn scores(a: Scores) {
+        unsafe fn scores(mut a: Scores) {
             let mut at = 0;
             while at < a.n_cells {
                 let n = (a.n_cells - at).div_ceil(<$simd>::LANES);
@@ -145,6 +149,7 @@ macro_rules! kernels {
                         _ => unreachable!("a block of {} rows", a.rows),
                     }
                 };
+                a.ahead = Ahead::NONE;
                 at += done * <$simd>::LANES;
             }
         }
@@ -153,11 +158,11 @@ macro_rules! kernels {
         unsafe fn weigh_of<const F16: bool, const M: usize, const N: usize>(a: Weigh, at: usize) {
             let format = if F16 { Format::F16 } else { Format::F32 };
             // SAFETY: as above.
-            unsafe { simd::weigh::<$simd, M, N>(a.weights, (format, a.cells), at, (a.out, a.size)) };
+            unsafe { simd::weigh::<$simd, M, N>(a.weights, (format, a.cells), at, a.ahead, (a.out, a.size)) };
         }
 
         $(#[$attribute])?
-        unsafe fn weigh_in<const F16: bool>(a: Weigh) {
+        unsafe fn weigh_in<const F16: bool>(mut a: Weigh) {
             let mut at = 0;
             while at < a.size {
                 let n = (a.size - at) / <$simd>::LANES;
@@ -171,6 +176,7 @@ macro_rules! kernels {
                         _ => unreachable!("a block of {} rows", a.rows),
                     }
                 };
+                a.ahead = Ahead::NONE;
                 at += done * <$simd>::LANES;
             }
         }

@@ -17,6 +17,8 @@
 //! A value that is no number, in a cell that a row does not see, can reach the row only from a later row of its own sequence.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod groups;
 mod kernels;

@@ -2,7 +2,7 @@
 
 use super::Format;
 use super::kernels::{Scores, Weigh, kernels};
-use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
+use super::simd::{self, Ahead, MAX_LANES, Simd, Softening, Tally};
 
 const LANES: usize = 8;
 

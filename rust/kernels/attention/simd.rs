@@ -84,6 +84,42 @@ pub(super) unsafe fn tanh<S: Simd>(x: S::V) -> S::V {
 /// How a block's slots lie in a row of scores: a little more than a power of two, so that rows do not compete for the same lines.
 pub(super) const SCORES_STRIDE: usize = SLOTS + MAX_LANES;
 
+/// Cells that will be read soon. A product asks for one in each of its steps, so that memory works while it computes.
+#[derive(Clone, Copy)]
+pub(super) struct Ahead<'a> {
+    pub(super) cells: &'a [*const u8],
+    /// Bytes of a cell's head.
+    pub(super) n_bytes: usize,
+}
+
+impl Ahead<'_> {
+    /// Nothing.
+    pub(super) const NONE: Self = Self { cells: &[], n_bytes: 0 };
+
+    #[inline(always)]
+    fn ask(&self, step: usize) {
+        if let Some(&cell) = self.cells.get(step) {
+            prefetch(cell, self.n_bytes);
+        }
+    }
+}
+
+/// Asks for memory that will be read soon: every line of it.
+#[inline(always)]
+fn prefetch(from: *const u8, n_bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let before = from.addr() % 64;
+        for at in (0..before + n_bytes).step_by(64) {
+            // SAFETY: asking for memory touches none, and every processor of this kind can.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_sub(before).wrapping_add(at).cast()) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, n_bytes);
+}
+
 /// `scores[m][lane] = sum over d of queries[d][m] * keys[d][lane]`, for `M` rows and `N` vectors of cells. Each sum is one chain
 /// along `d`, so it does not depend on `M` and `N`.
 #[inline(always)]
@@ -91,12 +127,14 @@ pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(
     (mut queries, n_queries): (*const f32, usize),
     (mut keys, keys_stride): (*const f32, usize),
     size: usize,
+    ahead: Ahead,
     out: *mut f32,
 ) {
     // SAFETY: the caller vouches for `size` rows of `M` queries and `N` vectors of keys, and for the rows of scores.
     unsafe {
         let mut sums = [[S::splat(0.0); N]; M];
-        for _ in 0..size {
+        for d in 0..size {
+            ahead.ask(d);
             let mut k = [S::splat(0.0); N];
             for n in 0..N {
                 k[n] = S::load(keys.add(n * S::LANES));
@@ -124,6 +162,7 @@ pub(super) unsafe fn weigh<S: Simd, const M: usize, const N: usize>(
     weights: *const f32,
     (format, cells): (Format, &[*const u8]),
     at: usize,
+    ahead: Ahead,
     (out, out_stride): (*mut f32, usize),
 ) {
     // SAFETY: the caller vouches for the cells, and for `M` rows of weights and of results.
@@ -135,6 +174,7 @@ pub(super) unsafe fn weigh<S: Simd, const M: usize, const N: usize>(
             }
         }
         for (c, &cell) in cells.iter().enumerate() {
+            ahead.ask(c);
             let mut v = [S::splat(0.0); N];
             for n in 0..N {
                 v[n] = S::load_cell(format, cell, at + n * S::LANES);

@@ -12,6 +12,8 @@ use super::Shape;
 const WORKING_BYTES: usize = 320 << 10;
 /// Most results of parts that wait to be folded, for each thread.
 const PARTIAL_BYTES: usize = 1 << 20;
+/// How many numbers of a cell are walked together at most, so that two blocks of cells stay in the second cache.
+const SIZE_TOGETHER: usize = 512;
 /// Units per thread that are aimed at, so that no thread ends long before another.
 const UNITS_PER_THREAD: usize = 4;
 /// Products below which a unit is not worth being cut: some microseconds.
@@ -56,14 +58,24 @@ impl Sizes {
         kv_head * per_kv + first..kv_head * per_kv + (part + 1) * per_kv / self.n_parts
     }
 
-    /// The most heads that a part has.
-    pub(super) fn max_heads(&self) -> usize {
-        self.heads_per_part
+    /// Most queries that a thread has room for.
+    fn max_queries(&self) -> usize {
+        self.max_rows.max(MAX_LANES.div_ceil(self.heads_per_part)) * self.heads_per_part
+    }
+
+    /// How many heads of a cell are walked together at most, if all groups together have `n_blocks` blocks.
+    fn kv_heads_together(&self, n_blocks: usize) -> usize {
+        let Shape { n_kv_heads, key_size, value_size, .. } = self.shape;
+        if self.n_parts > 1 {
+            return 1;
+        }
+        let enough = if self.n_threads == 1 { n_kv_heads } else { n_blocks * n_kv_heads / (2 * self.n_threads) };
+        (SIZE_TOGETHER / (key_size + value_size)).min(enough).clamp(1, n_kv_heads)
     }
 
     /// The memory that a thread works in.
     pub(super) fn area(&self) -> Area {
-        Area::new(&self.shape, self.max_rows, self.max_rows * self.heads_per_part)
+        Area::new(&self.shape, self.max_rows, self.max_queries())
     }
 
     /// The most numbers that partial results take.
@@ -124,12 +136,14 @@ impl Area {
     }
 }
 
-/// A piece of work: some blocks of a group, for some heads over one head of a cell.
+/// A piece of work: some blocks of a group, for some heads over some heads of a cell.
 #[derive(Debug, Clone)]
 pub(super) struct Unit {
     pub(super) group: usize,
-    pub(super) kv_head: usize,
-    pub(super) heads: Range<usize>,
+    /// Heads of a cell. Several where queries are few, since cells then come from memory, which likes long reads.
+    pub(super) kv_heads: Range<usize>,
+    /// Which part of the heads over each head of a cell.
+    pub(super) part: usize,
     /// Of `Groups::blocks`.
     pub(super) blocks: Range<usize>,
     /// Where the group's blocks are cut over several units: of `Units::joints`.
@@ -180,34 +194,38 @@ impl Units {
         }));
         let total = self.costs.iter().sum::<usize>() * shape.n_kv_heads * sizes.n_parts;
         let target = (total / (UNITS_PER_THREAD * sizes.n_threads)).max(LEAST_PRODUCTS);
+        let n_together = sizes.kv_heads_together(groups.blocks.len());
         let mut free = sizes.max_partials();
         let mut used = 0;
         // Rows that come late in a prompt see most, so they are first to be taken.
         for (number, group) in groups.list.iter().enumerate().rev() {
             let costs = &self.costs[group.blocks.clone()];
             let cost: usize = costs.iter().sum();
-            let per_result = group.rows.len() * sizes.max_heads() * sizes.per_query();
-            for kv_head in 0..shape.n_kv_heads {
+            let n_queries = group.rows.len() * sizes.heads_per_part;
+            let n_kv_heads = n_together.min(sizes.max_queries() / n_queries).max(1);
+            let cost = cost * n_kv_heads;
+            let per_result = n_queries * n_kv_heads * sizes.per_query();
+            for kv_head in (0..shape.n_kv_heads).step_by(n_kv_heads) {
+                let kv_heads = kv_head..shape.n_kv_heads.min(kv_head + n_kv_heads);
                 for part in 0..sizes.n_parts {
-                    let heads = sizes.heads(kv_head, part);
                     let mut n_units = if sizes.n_threads == 1 { 1 } else { (cost / target).clamp(1, group.blocks.len().max(1)) };
-                    let n_first = first_of(costs, cost / n_units);
+                    let n_first = first_of(costs, cost / n_kv_heads / n_units);
                     let n_results = 1 + group.blocks.len() - n_first.min(group.blocks.len());
                     if n_units > 1 && (n_results == 1 || n_results * per_result > free) {
                         n_units = 1;
                     }
                     if n_units == 1 {
-                        self.list.push(Unit { group: number, kv_head, heads, blocks: group.blocks.clone(), joint: None });
+                        self.list.push(Unit { group: number, kv_heads: kv_heads.clone(), part, blocks: group.blocks.clone(), joint: None });
                         continue;
                     }
                     let joint = Some(self.joints.len());
                     let n_before = self.list.len();
                     let mut first = group.blocks.start;
                     while first < group.blocks.end {
-                        let n = first_of(&self.costs[first..group.blocks.end], cost / n_units);
+                        let n = first_of(&self.costs[first..group.blocks.end], cost / n_kv_heads / n_units);
                         let blocks = first..first + n;
                         first += n;
-                        self.list.push(Unit { group: number, kv_head, heads: heads.clone(), blocks, joint });
+                        self.list.push(Unit { group: number, kv_heads: kv_heads.clone(), part, blocks, joint });
                     }
                     let n_units = self.list.len() - n_before;
                     self.joints.push(Joint { n_units, n_first, n_results, first: used, n_ended: AtomicUsize::new(0) });
@@ -217,7 +235,7 @@ impl Units {
             }
         }
         let costs = &self.costs;
-        let cost_of = |unit: &Unit| costs[unit.blocks.clone()].iter().sum::<usize>();
+        let cost_of = |unit: &Unit| costs[unit.blocks.clone()].iter().sum::<usize>() * unit.kv_heads.len();
         self.list.sort_by_key(|unit| std::cmp::Reverse(cost_of(unit)));
     }
 }

@@ -6,7 +6,7 @@ use super::groups::{Block, Group, Segment};
 use super::kernels::{Kernels, Scores, Weigh};
 use super::plan::SLOTS;
 use super::portable::half;
-use super::simd::{MAX_LANES, SCORES_STRIDE, Softening, Tally};
+use super::simd::{Ahead, MAX_LANES, SCORES_STRIDE, Softening, Tally};
 use super::units::{Area, Joint, PANEL_CELLS, Sizes, Unit};
 use super::{Attention, Cells, Format, Output, Plan, Shared};
 
@@ -29,20 +29,38 @@ pub(super) struct Walk<'a> {
 #[derive(Clone, Copy)]
 struct Task<'a> {
     unit: &'a Unit,
+    /// What this thread will probably take next.
+    after: Option<&'a Unit>,
     group: &'a Group,
+    /// Which of the unit's heads of a cell is at hand.
+    kv: usize,
+    /// How many heads of a row meet it, and rows times these. Query `row * n_heads + head` stands for one of each.
     n_heads: usize,
-    /// Rows times heads. Query `row * n_heads + head` stands for a row of the group and a head of the unit.
     n_queries: usize,
+}
+
+impl Task<'_> {
+    fn kv_head(&self) -> usize {
+        self.unit.kv_heads.start + self.kv
+    }
+
+    /// The same for each of the unit's heads of a cell.
+    fn each(self) -> impl Iterator<Item = Self> {
+        (0..self.unit.kv_heads.len()).map(move |kv| Self { kv, ..self })
+    }
 }
 
 impl Walk<'_> {
     /// Takes units until there is none.
     pub(super) fn run(&self) {
-        while let Some(unit) = self.plan.next_unit() {
-            let unit = &self.plan.units.list[unit];
+        let units = &self.plan.units.list;
+        while let Some(number) = self.plan.next_unit() {
+            let unit = &units[number];
             let group = &self.plan.groups.list[unit.group];
-            let n_heads = unit.heads.len();
-            let task = Task { unit, group, n_heads, n_queries: group.rows.len() * n_heads };
+            let n_heads = self.sizes.heads(0, unit.part).len();
+            // If all threads go on at one pace.
+            let after = units.get(number + self.plan.n_threads());
+            let task = Task { unit, after, group, kv: 0, n_heads, n_queries: group.rows.len() * n_heads };
             match unit.joint {
                 None => self.compute(task),
                 Some(joint) => self.compute_part(task, &self.plan.units.joints[joint]),
@@ -52,41 +70,55 @@ impl Walk<'_> {
 
     /// Computes all blocks of a group.
     fn compute(&self, task: Task) {
-        self.pack_queries(task);
-        self.tallies(task).fill(Tally::NOTHING);
-        for block in &self.plan.groups.blocks[task.unit.blocks.clone()] {
-            self.compute_block(task, block);
-            self.fold_block(task);
+        self.begin(task);
+        for number in task.unit.blocks.clone() {
+            for task in task.each() {
+                self.compute_block(task, number);
+                self.fold_block(task);
+            }
         }
-        self.finish(task);
+        task.each().for_each(|task| self.finish(task));
     }
 
     /// Computes some blocks of a group. The unit that has the first ones folds them, the others leave each for itself, and
     /// whoever ends last folds these in order, so that it does not matter where the cuts are.
     fn compute_part(&self, task: Task, joint: &Joint) {
-        self.pack_queries(task);
+        self.begin(task);
         let all = &task.group.blocks;
         let is_first = task.unit.blocks.start == all.start;
-        self.tallies(task).fill(Tally::NOTHING);
         for number in task.unit.blocks.clone() {
-            self.compute_block(task, &self.plan.groups.blocks[number]);
-            if is_first {
-                self.fold_block(task);
-            } else {
-                let result = 1 + number - all.start - joint.n_first;
-                self.leave(task, joint, result, (self.block_tallies(task), self.block_sums()));
+            for task in task.each() {
+                self.compute_block(task, number);
+                if is_first {
+                    self.fold_block(task);
+                } else {
+                    let result = 1 + number - all.start - joint.n_first;
+                    self.leave(task, joint, result, (self.block_tallies(task), self.block_sums()));
+                }
             }
         }
         if is_first {
-            self.leave(task, joint, 0, (self.tallies(task), self.sums()));
+            task.each().for_each(|task| self.leave(task, joint, 0, (self.tallies(task), self.sums(task))));
         }
         if joint.end() {
-            self.tallies(task).fill(Tally::NOTHING);
-            for result in 0..joint.n_results {
-                self.fold_left(task, joint, result);
+            for task in task.each() {
+                self.tallies(task).fill(Tally::NOTHING);
+                (0..joint.n_results).for_each(|result| self.fold_left(task, joint, result));
+                self.finish(task);
             }
-            self.finish(task);
         }
+    }
+
+    fn begin(&self, task: Task) {
+        for task in task.each() {
+            self.pack_queries(task);
+            self.tallies(task).fill(Tally::NOTHING);
+        }
+    }
+
+    /// The heads of a row that meet the head at hand.
+    fn heads(&self, task: Task) -> Range<usize> {
+        self.sizes.heads(task.kv_head(), task.unit.part)
     }
 
     /// Transposes the group's queries, with all factors of a score that are known.
@@ -94,49 +126,64 @@ impl Walk<'_> {
         let Attention { queries, shape, scale, softcap, .. } = self.attention;
         let factor = if *softcap == 0.0 { scale * std::f32::consts::LOG2_E } else { scale / softcap };
         for (row, &number) in self.plan.rows()[task.group.rows.clone()].iter().enumerate() {
-            for (head, number_of_head) in task.unit.heads.clone().enumerate() {
+            for (head, number_of_head) in self.heads(task).enumerate() {
                 let first = number as usize * queries.row_stride + number_of_head * queries.head_stride;
                 let query = row * task.n_heads + head;
                 for (d, value) in queries.values[first..][..shape.key_size].iter().enumerate() {
                     // SAFETY: `area` has room for all queries of a unit.
-                    unsafe { self.memory.add(self.area.queries + d * task.n_queries + query).write(value * factor) };
+                    unsafe { self.queries(task).add(d * task.n_queries + query).write(value * factor) };
                 }
             }
         }
     }
 
-    /// Computes the weights of one block, and the values summed by them.
-    fn compute_block(&self, task: Task, block: &Block) {
+    /// Computes the weights of one block, and the values summed by them. Meanwhile it asks for the next block: for each head of
+    /// a cell some cells with all heads.
+    fn compute_block(&self, task: Task, number: usize) {
+        let block = &self.plan.groups.blocks[number];
         let segments = &self.plan.groups.segments[block.segments.clone()];
-        for (number, segment) in segments.iter().enumerate() {
-            self.score(task, segment, segments.get(number + 1));
+        let (next, first_head) = match task.after {
+            _ if number + 1 < task.unit.blocks.end => (number + 1..number + 2, task.kv_head() - task.kv),
+            Some(after) => (after.blocks.start..after.blocks.end.min(after.blocks.start + 1), after.kv_heads.start),
+            None => (0..0, 0),
+        };
+        let next = self.plan.groups.blocks[next].first().map_or(&[][..], |block| self.cells_of(block));
+        let n_kv_heads = task.unit.kv_heads.len();
+        let coming = &next[next.len() * task.kv / n_kv_heads..next.len() * (task.kv + 1) / n_kv_heads];
+        let mut keys = Coming { cells: coming, head: first_head, n_bytes: bytes_of(&self.attention.keys, n_kv_heads) };
+        let mut values = Coming { n_bytes: bytes_of(&self.attention.values, n_kv_heads), ..keys };
+        for segment in segments {
+            self.score(task, segment, &mut keys);
         }
         self.soften(task, block, segments);
         let size = self.attention.shape.value_size;
         // SAFETY: `area` has room for the sums of all queries.
         unsafe { self.block_sums().write_bytes(0, task.n_queries * size) };
         for segment in segments {
-            self.weigh(task, segment);
+            self.weigh(task, segment, &mut values);
         }
     }
 
+    /// The cells of all segments of a block.
+    fn cells_of(&self, block: &Block) -> &[u32] {
+        let segments = &self.plan.groups.segments[block.segments.clone()];
+        &self.plan.groups.cells[segments[0].cells.start..segments[segments.len() - 1].cells.end]
+    }
+
     /// Scores of the rows and cells of a segment.
-    fn score(&self, task: Task, segment: &Segment, next: Option<&Segment>) {
+    fn score(&self, task: Task, segment: &Segment, coming: &mut Coming) {
         let cells = &self.plan.groups.cells[segment.cells.clone()];
         let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
         let keys = &self.attention.keys;
         let size = keys.head_size;
         let lanes = self.kernels.lanes;
-        let after = next.map_or(&[][..], |next| &self.plan.groups.cells[next.cells.clone()]);
-        let n_panels = cells.len().div_ceil(PANEL_CELLS);
+        let mut soon = [std::ptr::null(); SLOTS];
         for (number, panel) in cells.chunks(PANEL_CELLS).enumerate() {
-            let coming = if number + 1 < n_panels { &cells[PANEL_CELLS * (number + 1)..] } else { after };
-            prefetch(keys, task.unit.kv_head, &coming[..coming.len().min(PANEL_CELLS)]);
-            prefetch(&self.attention.values, task.unit.kv_head, panel);
+            let mut ahead = coming.take(keys, panel.len(), &mut soon);
             for (at, some) in panel.chunks(lanes).enumerate() {
-                let mut pointers = [cell_of(keys, task.unit.kv_head, some[0]); MAX_LANES];
+                let mut pointers = [cell_of(keys, task.kv_head(), some[0]); MAX_LANES];
                 for (pointer, &cell) in pointers.iter_mut().zip(some) {
-                    *pointer = cell_of(keys, task.unit.kv_head, cell);
+                    *pointer = cell_of(keys, task.kv_head(), cell);
                 }
                 // SAFETY: the cells hold that many numbers, which `check` found, and `area` has room for a panel.
                 unsafe {
@@ -150,13 +197,15 @@ impl Walk<'_> {
                 unsafe {
                     (self.kernels.scores)(Scores {
                         rows: rows.len(),
-                        queries: (self.memory.add(self.area.queries + rows.start), task.n_queries),
+                        queries: (self.queries(task).add(rows.start), task.n_queries),
                         keys: (self.memory.add(self.area.keys), PANEL_CELLS),
                         n_cells: panel.len(),
                         size,
+                        ahead,
                         out: self.memory.add(self.area.scores + rows.start * SCORES_STRIDE + slot),
                     });
                 }
+                ahead = Ahead::NONE;
             }
         }
     }
@@ -168,7 +217,7 @@ impl Walk<'_> {
         }
         for row in 0..task.group.rows.len() {
             let visible = &self.plan.groups.sights[block.first_sight + row];
-            for (head, number_of_head) in task.unit.heads.clone().enumerate() {
+            for (head, number_of_head) in self.heads(task).enumerate() {
                 let query = row * task.n_heads + head;
                 let factor = self.attention.slope(number_of_head) * std::f32::consts::LOG2_E;
                 let bias = self.plan.is_biased().then(|| {
@@ -204,18 +253,18 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds the values of a segment's cells to the sums of its rows.
-    fn weigh(&self, task: Task, segment: &Segment) {
+    /// Adds the values of a segment's cells to the sums of its rows, and asks for what comes next.
+    fn weigh(&self, task: Task, segment: &Segment, coming: &mut Coming) {
         let values = &self.attention.values;
         let size = values.head_size;
         let queries = segment.rows.start * task.n_heads..segment.rows.end * task.n_heads;
         let cells = &self.plan.groups.cells[segment.cells.clone()];
         let is_direct = matches!(values.format, Format::F32 | Format::F16);
-        let mut pointers = [std::ptr::null(); SLOTS];
+        let (mut pointers, mut soon) = ([std::ptr::null(); SLOTS], [std::ptr::null(); SLOTS]);
         let at_once = if is_direct { SLOTS } else { PANEL_CELLS };
         for (number, some) in cells.chunks(at_once).enumerate() {
             for (at, (pointer, &cell)) in pointers.iter_mut().zip(some).enumerate() {
-                let from = cell_of(values, task.unit.kv_head, cell);
+                let from = cell_of(values, task.kv_head(), cell);
                 *pointer = from;
                 if !is_direct {
                     // SAFETY: the cell holds that many numbers, which `check` found, and `area` has room for a panel of values.
@@ -226,6 +275,7 @@ impl Walk<'_> {
                     }
                 }
             }
+            let mut ahead = coming.take(values, some.len(), &mut soon);
             let slot = segment.first_slot + at_once * number;
             for rows in tiles(queries.clone(), self.kernels.max_rows) {
                 // SAFETY: `area` has room for the scores and sums of all queries, and the cells hold `size` numbers.
@@ -236,9 +286,11 @@ impl Walk<'_> {
                         format: if is_direct { values.format } else { Format::F32 },
                         cells: &pointers[..some.len()],
                         size,
+                        ahead,
                         out: self.block_sums().add(rows.start * size),
                     });
                 }
+                ahead = Ahead::NONE;
             }
         }
     }
@@ -250,7 +302,7 @@ impl Walk<'_> {
             // SAFETY: `area` has room for both sums of each query.
             unsafe {
                 let block_sums = self.block_sums().add(query * size);
-                (self.kernels.fold)((tally, self.sums().add(query * size)), (*block, block_sums), size);
+                (self.kernels.fold)((tally, self.sums(task).add(query * size)), (*block, block_sums), size);
             }
         }
     }
@@ -259,7 +311,7 @@ impl Walk<'_> {
     fn finish(&self, task: Task) {
         let size = self.attention.shape.value_size;
         for (row, &number) in self.plan.rows()[task.group.rows.clone()].iter().enumerate() {
-            for (head, number_of_head) in task.unit.heads.clone().enumerate() {
+            for (head, number_of_head) in self.heads(task).enumerate() {
                 let query = row * task.n_heads + head;
                 let first = number as usize * self.out.row_stride + number_of_head * self.out.head_stride;
                 let sink = self.attention.sinks.map(|sinks| sinks[number_of_head] * std::f32::consts::LOG2_E);
@@ -267,7 +319,7 @@ impl Walk<'_> {
                 // they do not overlap.
                 unsafe {
                     let out = self.out.values.part_mut(first..first + size);
-                    let sums = self.sums().add(query * size);
+                    let sums = self.sums(task).add(query * size);
                     (self.kernels.finish)((self.tallies(task)[query], sums), sink, out.as_mut_ptr(), size);
                 }
             }
@@ -276,8 +328,8 @@ impl Walk<'_> {
 
     /// Where in `scratch` a partial result of a task lies: its tallies, then its sums.
     fn place(&self, task: Task, joint: &Joint, result: usize) -> Range<usize> {
-        let n = task.group.rows.len() * self.sizes.max_heads() * self.sizes.per_query();
-        let first = self.partials + 4 * (joint.first + result * n);
+        let n = task.n_queries * self.sizes.per_query();
+        let first = self.partials + 4 * (joint.first + (result * task.unit.kv_heads.len() + task.kv) * n);
         first..first + 4 * n
     }
 
@@ -302,7 +354,7 @@ impl Walk<'_> {
             unsafe {
                 let block = place.cast::<Tally>().add(query).read();
                 let sums = place.add(2 * task.n_queries + query * size);
-                (self.kernels.fold)((tally, self.sums().add(query * size)), (block, sums), size);
+                (self.kernels.fold)((tally, self.sums(task).add(query * size)), (block, sums), size);
             }
         }
     }
@@ -310,7 +362,10 @@ impl Walk<'_> {
     #[expect(clippy::mut_from_ref, reason = "it is this thread's own memory, and parts of it do not overlap")]
     fn tallies(&self, task: Task) -> &mut [Tally] {
         // SAFETY: `area` has room for a tally of each query, and nobody else uses this thread's memory.
-        unsafe { std::slice::from_raw_parts_mut(self.memory.add(self.area.tallies).cast(), task.n_queries) }
+        unsafe {
+            let first = self.memory.add(self.area.tallies).cast::<Tally>().add(task.kv * task.n_queries);
+            std::slice::from_raw_parts_mut(first, task.n_queries)
+        }
     }
 
     #[expect(clippy::mut_from_ref, reason = "it is this thread's own memory, and parts of it do not overlap")]
@@ -319,8 +374,12 @@ impl Walk<'_> {
         unsafe { std::slice::from_raw_parts_mut(self.memory.add(self.area.block_tallies).cast(), task.n_queries) }
     }
 
-    fn sums(&self) -> *mut f32 {
-        self.memory.wrapping_add(self.area.sums)
+    fn queries(&self, task: Task) -> *mut f32 {
+        self.memory.wrapping_add(self.area.queries + task.kv * task.n_queries * self.attention.shape.key_size)
+    }
+
+    fn sums(&self, task: Task) -> *mut f32 {
+        self.memory.wrapping_add(self.area.sums + task.kv * task.n_queries * self.attention.shape.value_size)
     }
 
     fn block_sums(&self) -> *mut f32 {
@@ -328,23 +387,34 @@ impl Walk<'_> {
     }
 }
 
+/// Cells of the next block that are to be asked for.
+#[derive(Clone, Copy)]
+struct Coming<'a> {
+    cells: &'a [u32],
+    head: usize,
+    n_bytes: usize,
+}
+
+impl Coming<'_> {
+    /// At most `n` of them, which will be asked for.
+    fn take<'a>(&mut self, from: &Cells, n: usize, pointers: &'a mut [*const u8; SLOTS]) -> Ahead<'a> {
+        let (now, later) = self.cells.split_at(n.min(self.cells.len()));
+        self.cells = later;
+        for (pointer, &cell) in pointers.iter_mut().zip(now) {
+            *pointer = cell_of(from, self.head, cell);
+        }
+        Ahead { cells: &pointers[..now.len()], n_bytes: self.n_bytes }
+    }
+}
+
+/// How many bytes `n` heads of a cell span.
+fn bytes_of(cells: &Cells, n: usize) -> usize {
+    (n - 1) * cells.head_stride + cells.format.bytes(cells.head_size)
+}
+
 /// Where the numbers of a cell's head begin.
 fn cell_of(cells: &Cells, head: usize, cell: u32) -> *const u8 {
     cells.bytes.as_ptr().wrapping_add(cell as usize * cells.cell_stride + head * cells.head_stride)
-}
-
-/// Asks for cells that will be read soon.
-fn prefetch(cells: &Cells, head: usize, some: &[u32]) {
-    #[cfg(target_arch = "x86_64")]
-    for &cell in some {
-        let first = cell_of(cells, head, cell);
-        for at in (0..cells.format.bytes(cells.head_size)).step_by(64) {
-            // SAFETY: asking for memory touches none.
-            unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(first.wrapping_add(at).cast()) };
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (cells, head, some);
 }
 
 /// Cuts `queries` into register blocks of about one size.

@@ -5,11 +5,8 @@
 
 use std::array::from_fn;
 
-use super::form::{Form, PANEL};
+use super::form::Form;
 use super::lanes::Lanes;
-
-/// Bytes of a vector.
-const VECTOR: usize = 4 * PANEL;
 
 /// A span of a panel, and the same span of a tile.
 #[derive(Debug, Clone, Copy)]
@@ -20,9 +17,9 @@ pub(super) struct Meeting {
     pub(super) tile: *const u8,
     /// How many units there are.
     pub(super) n: usize,
-    /// The sums so far, sixteen for each column; null at the beginning.
+    /// The sums so far, one for each row and column; null at the beginning.
     pub(super) before: *const f32,
-    /// Where the sums go: sixteen for each column.
+    /// Where the sums go: one for each row and column.
     pub(super) after: *mut f32,
     /// How many floats lie between two columns there.
     pub(super) after_stride: usize,
@@ -32,21 +29,21 @@ pub(super) struct Meeting {
 ///
 /// # Safety
 /// The processor has what `L` needs; `meeting.panel` and `meeting.tile` have `meeting.n` units of form `F` that may be read, the
-/// sums before, if any, `N` times sixteen floats, and `meeting.after` as many that may be written.
+/// sums before, if any, a vector for each column, and `meeting.after` as many that may be written.
 #[inline(always)]
 pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(meeting: &Meeting) {
     let Meeting { mut panel, mut tile, n, before, after, after_stride } = *meeting;
     // SAFETY: the caller vouches for the instruction set, the units and the sums; offsets stay inside of a unit.
     unsafe {
         let mut sums: [L::Floats; N] =
-            if before.is_null() { [L::splat_float(0.0); N] } else { from_fn(|c| L::load_floats(before.add(PANEL * c))) };
+            if before.is_null() { [L::splat_float(0.0); N] } else { from_fn(|c| L::load_floats(before.add(L::ROWS * c))) };
         for _ in 0..n {
             if F::LEN == 256 {
                 super_block::<L, F, N>(panel, tile, &mut sums);
             } else {
                 block::<L, F, N>(panel, tile, &mut sums);
             }
-            panel = panel.add(F::PANEL_BYTES);
+            panel = panel.add(L::VECTOR * F::VECTORS);
             tile = tile.add(N * F::COLUMN_BYTES);
         }
         for (c, sum) in sums.into_iter().enumerate() {
@@ -68,10 +65,7 @@ unsafe fn products<L: Lanes, F: Form, const N: usize, const PARTS: usize>(
         let mut sums: [L::Ints; N] =
             from_fn(|c| if F::HAS_OFFSET { L::splat(starts.add(stride * c).read()) } else { L::splat(0) });
         for part in 0..PARTS {
-            let four: [L::Ints; 4] = from_fn(|j| L::load(words.add(VECTOR * (4 * part + j))));
-            for (c, sum) in sums.iter_mut().enumerate() {
-                *sum = L::dot(*sum, &four, bytes.add(32 * c + 16 * part), F::BITS);
-            }
+            L::dot(&mut sums, words.add(4 * L::VECTOR * part), bytes.add(16 * part), F::BITS);
         }
         sums
     }
@@ -85,12 +79,12 @@ unsafe fn block<L: Lanes, F: Form, const N: usize>(panel: *const u8, tile: *cons
         let scales = tile.add(F::LEN * N).cast::<f32>();
         let rest = scales.add(N);
         let whole = products::<L, F, N, 2>(panel, tile, rest.cast(), 1);
-        let scale = L::load_floats(panel.add(F::SCALES_AT).cast());
+        let scale = L::load_floats(panel.add(L::VECTOR * F::SCALES_AT).cast());
         for c in 0..N {
             sums[c] = L::fma(L::to_floats(whole[c]), L::mul(scale, L::splat_float(scales.add(c).read())), sums[c]);
         }
         if F::MINS > 0 {
-            let min = L::load_floats(panel.add(F::MINS_AT).cast());
+            let min = L::load_floats(panel.add(L::VECTOR * F::MINS_AT).cast());
             for (c, sum) in sums.iter_mut().enumerate() {
                 *sum = L::fma(min, L::splat_float(rest.add(c).read()), *sum);
             }
@@ -107,22 +101,22 @@ unsafe fn super_block<L: Lanes, F: Form, const N: usize>(panel: *const u8, tile:
         let rest = scales.add(N).cast::<i32>();
         let mut inner = [L::splat_float(0.0); N];
         if F::MINS > 0 {
-            let pairs = panel.add(F::MINS_AT);
-            let min_scale = L::load_floats(pairs.add(VECTOR * F::MINS).cast());
+            let pairs = panel.add(L::VECTOR * F::MINS_AT);
+            let min_scale = L::load_floats(pairs.add(L::VECTOR * F::MINS).cast());
             for (c, sum) in inner.iter_mut().enumerate() {
                 let mut whole = L::splat(0);
                 for j in 0..F::MINS {
-                    whole = L::dot_pairs(whole, L::load(pairs.add(VECTOR * j)), rest.add(F::MINS * c + j).read());
+                    whole = L::dot_pairs(whole, L::load(pairs.add(L::VECTOR * j)), rest.add(F::MINS * c + j).read());
                 }
                 *sum = L::mul(L::to_floats(whole), min_scale);
             }
         }
         for b in 0..8 {
-            let words = panel.add(8 * VECTOR * b);
+            let words = panel.add(8 * L::VECTOR * b);
             let bytes = tile.add(32 * N * b);
             if F::SCALES == 8 {
                 let whole = products::<L, F, N, 2>(words, bytes, rest.add(b), F::SCALES);
-                let scale = L::load_floats(panel.add(F::SCALES_AT + VECTOR * b).cast());
+                let scale = L::load_floats(panel.add(L::VECTOR * (F::SCALES_AT + b)).cast());
                 for c in 0..N {
                     inner[c] = L::fma(L::to_floats(whole[c]), scale, inner[c]);
                 }
@@ -130,8 +124,8 @@ unsafe fn super_block<L: Lanes, F: Form, const N: usize>(panel: *const u8, tile:
                 for half in 0..2 {
                     let at = 2 * b + half;
                     let whole =
-                        products::<L, F, N, 1>(words.add(4 * VECTOR * half), bytes.add(16 * half), rest.add(at), F::SCALES);
-                    let scale = L::load_floats(panel.add(F::SCALES_AT + VECTOR * at).cast());
+                        products::<L, F, N, 1>(words.add(4 * L::VECTOR * half), bytes.add(16 * half), rest.add(at), F::SCALES);
+                    let scale = L::load_floats(panel.add(L::VECTOR * (F::SCALES_AT + at)).cast());
                     for c in 0..N {
                         inner[c] = L::fma(L::to_floats(whole[c]), scale, inner[c]);
                     }

@@ -1,12 +1,12 @@
 //! The form that weights and activations have where they meet, whatever the file's format.
 //!
-//! Sixteen rows of weights are a *panel*. Unpacked, a panel is a list of *units* of 32 or 256 weights per row, each of them:
-//! bytes, so that dword `j` of all sixteen rows is one vector; then the sixteen rows' scales, one vector for each 16, 32 weights;
-//! then their minima. Up to [`MAX_COLUMNS`] rows of activations are a *tile*, since a tile's sums stay in registers. A tile's
-//! units lie one after another, each with the bytes of its columns, their scales, and what offsets or minima need.
+//! As many rows of weights as an instruction set has lanes are a *panel*. Unpacked, a panel is a list of *units* of 32 or 256 weights
+//! per row, each a list of vectors with a lane for each row: four bytes per lane first, then a scale for each 16 or 32 weights,
+//! then minima. Up to [`MAX_COLUMNS`] rows of activations are a *tile*, since a tile's sums stay in registers. A tile's units lie
+//! one after another, each with the bytes of its columns, their scales, and what offsets or minima need.
 
-/// Rows of weights that are computed together.
-pub(super) const PANEL: usize = 16;
+/// The most rows of weights that a panel has.
+pub(super) const MAX_ROWS: usize = 32;
 
 /// The most rows of activations that a tile has.
 pub(super) const MAX_COLUMNS: usize = 8;
@@ -27,13 +27,12 @@ pub(super) trait Form {
     /// Whether bytes are greater than the weights by an offset, so that sums start below zero.
     const HAS_OFFSET: bool;
 
-    /// Bytes of a unit of a panel.
-    const PANEL_BYTES: usize =
-        Self::SCALES_AT + 4 * PANEL * (Self::SCALES + Self::MINS + if Self::LEN == 256 && Self::MINS > 0 { 1 } else { 0 });
-    /// Where the scales begin.
-    const SCALES_AT: usize = Self::LEN * PANEL;
-    /// Where the minima begin.
-    const MINS_AT: usize = Self::SCALES_AT + 4 * PANEL * Self::SCALES;
+    /// Vectors of a unit of a panel.
+    const VECTORS: usize = Self::MINS_AT + Self::MINS + if Self::LEN == 256 && Self::MINS > 0 { 1 } else { 0 };
+    /// Which vector has the first scales.
+    const SCALES_AT: usize = Self::LEN / 4;
+    /// Which vector has the first minima.
+    const MINS_AT: usize = Self::SCALES_AT + Self::SCALES;
     /// Bytes of a unit of one column of a tile.
     const COLUMN_BYTES: usize = Self::LEN + 4 + 4 * Self::MINS + if Self::HAS_OFFSET { 4 * Self::SCALES } else { 0 };
 }

@@ -13,7 +13,7 @@ use crate::kernels::Level;
 #[derive(Clone, Copy)]
 pub(super) enum Kernels {
     Quantised(Quantised),
-    Plain { tiles: [unsafe fn(&PlainMeeting); MAX_COLUMNS], columns: usize },
+    Plain { tiles: [unsafe fn(&PlainMeeting); MAX_COLUMNS], rows: usize, columns: usize },
 }
 
 /// Of weights that are bytes and scales.
@@ -23,6 +23,8 @@ pub(super) struct Quantised {
     pub(super) block_bytes: usize,
     /// Weights of a row in a unit.
     pub(super) unit_len: usize,
+    /// Rows of weights of a panel.
+    pub(super) rows: usize,
     /// Bytes of a unit of a panel.
     pub(super) panel_bytes: usize,
     /// Bytes of a unit of one column of a tile.
@@ -49,6 +51,14 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => Some(avx512::of(format)),
             _ => None,
+        }
+    }
+
+    /// The rows of weights of a panel.
+    pub(super) fn rows(&self) -> usize {
+        match self {
+            Self::Quantised(quantised) => quantised.rows,
+            Self::Plain { rows, .. } => *rows,
         }
     }
 
@@ -99,7 +109,8 @@ macro_rules! level {
                 Kernels::Quantised(Quantised {
                     block_bytes: U::BLOCK,
                     unit_len: U::Form::LEN,
-                    panel_bytes: U::Form::PANEL_BYTES,
+                    rows: <$lanes>::ROWS,
+                    panel_bytes: U::Form::VECTORS * <$lanes>::VECTOR,
                     column_bytes: U::Form::COLUMN_BYTES,
                     offset: U::offset::<$lanes>(),
                     columns: <$lanes>::COLUMNS,
@@ -130,6 +141,7 @@ macro_rules! level {
                         plain::<P, { compiled(7) }>,
                         plain::<P, { compiled(8) }>,
                     ],
+                    rows: <$lanes>::ROWS,
                     columns: <$lanes>::COLUMNS,
                 }
             }

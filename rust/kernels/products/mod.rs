@@ -5,10 +5,10 @@
 //!
 //! 1. The threads make the activations into bytes together, exactly as llama.cpp does for that format, and lay them out as
 //!    *tiles*: up to eight rows whose sums stay in registers. Then they wait for each other, once.
-//! 2. Chunks are taken from a counter: a few *panels* of sixteen rows of weights, and as many tiles as stay in the second cache.
-//! 3. A panel's next 512 weights per row are unpacked into one form for all formats, sixteen rows side by side, while the panel
+//! 2. Chunks are taken from a counter: a few *panels* of 16 or 32 rows of weights, and as many tiles as stay in the second cache.
+//! 3. A panel's next 512 weights per row are unpacked into one form for all formats, rows side by side, while the panel
 //!    after it is asked for from memory. What was unpacked meets one tile after another: each dword of activations is broadcast
-//!    and multiplied with one of each of the sixteen rows.
+//!    and multiplied with one of each row.
 //!
 //! A product of integers is exact, and the floats' sums grow along a row of weights in one order, whatever the number of rows,
 //! threads, or the instruction set: results are equal bit by bit. A format is an unpacker ([`unpack`]), an instruction set a set

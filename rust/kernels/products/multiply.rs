@@ -4,7 +4,7 @@ use std::ptr::null;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::accumulate::Meeting;
-use super::form::{MAX_COLUMNS, PANEL, SPAN};
+use super::form::{MAX_COLUMNS, SPAN};
 use super::format::Format;
 use super::kernels::{Kernels, Quantised};
 use super::operands::{Choices, Experts, Output, Rows, Weights};
@@ -196,7 +196,10 @@ impl<'a> Product<'a> {
 
     /// The first weights of a panel.
     fn panel(&self, group: usize, panel: usize) -> *const u8 {
-        self.weights.bytes.as_ptr().wrapping_add(self.group_stride * group + self.weights.row_stride * PANEL * panel)
+        self.weights
+            .bytes
+            .as_ptr()
+            .wrapping_add(self.group_stride * group + self.weights.row_stride * self.kernels.rows() * panel)
     }
 
     /// The first unit of a tile.
@@ -250,22 +253,22 @@ impl<'a> Product<'a> {
     ) {
         let n_units = self.size.n_in / quantised.unit_len;
         let units = SPAN / quantised.unit_len;
-        let stride = self.weights.row_stride;
+        let (stride, lanes) = (self.weights.row_stride, quantised.rows);
         let first_column = tiles.start(chunk.tiles.0);
         let sums_of =
-            |column: usize| own.wrapping_add(self.layout.sums).cast::<f32>().wrapping_add(PANEL * (column - first_column));
+            |column: usize| own.wrapping_add(self.layout.sums).cast::<f32>().wrapping_add(lanes * (column - first_column));
         for panel in chunk.panels.0..chunk.panels.1 {
             let weights = self.panel(chunk.group, panel);
             let ahead = if panel + 1 < chunk.panels.1 { self.panel(chunk.group, panel + 1) } else { next };
-            let n_rows = PANEL.min(self.size.n_out - PANEL * panel);
-            // Sums of sixteen rows go straight to where they belong, if rows of results lie one after another.
-            let is_direct = n_rows == PANEL && order.is_none();
+            let n_rows = lanes.min(self.size.n_out - lanes * panel);
+            // Sums of a whole panel go straight to where they belong, if rows of results lie one after another.
+            let is_direct = n_rows == lanes && order.is_none();
             for unit in (0..n_units).step_by(units) {
                 let n = units.min(n_units - unit);
                 let first = weights.wrapping_add(unit * quantised.block_bytes);
-                let ahead = if ahead.is_null() { first } else { ahead.wrapping_add(unit * quantised.block_bytes * PANEL) };
+                let ahead = if ahead.is_null() { first } else { ahead.wrapping_add(unit * quantised.block_bytes * lanes) };
                 let mut packed = Packed { first, stride, n, ahead };
-                if n_rows < PANEL {
+                if n_rows < lanes {
                     self.fill(&mut packed, n_rows, n * quantised.block_bytes, own.wrapping_add(self.layout.filled));
                 }
                 // SAFETY: the level is available; the panel's rows are within the weights, or were filled up; a thread's own memory
@@ -275,14 +278,14 @@ impl<'a> Product<'a> {
                     let (column, end) = (tiles.start(tile), tiles.start(tile + 1));
                     let n_columns = end - column;
                     let is_last = is_direct && unit + n == n_units;
-                    let out = self.out.wrapping_add(self.out_stride * column + PANEL * panel);
+                    let out = self.out.wrapping_add(self.out_stride * column + lanes * panel);
                     let meeting = Meeting {
                         panel: own,
                         tile: self.tile(quantised, start + column).wrapping_add(n_columns * unit * quantised.column_bytes),
                         n,
                         before: if unit == 0 { null() } else { sums_of(column) },
                         after: if is_last { out } else { sums_of(column) },
-                        after_stride: if is_last { self.out_stride } else { PANEL },
+                        after_stride: if is_last { self.out_stride } else { lanes },
                     };
                     // SAFETY: the level is available; the span was just unpacked; the tile was written before the team waited;
                     // results are within the output, whose size was checked, and no other thread has these.
@@ -292,7 +295,7 @@ impl<'a> Product<'a> {
             if !is_direct {
                 for column in first_column..tiles.start(chunk.tiles.1) {
                     let row = order.map_or(column, |order| order[start + column] as usize);
-                    let out = self.out.wrapping_add(self.out_stride * row + PANEL * panel);
+                    let out = self.out.wrapping_add(self.out_stride * row + lanes * panel);
                     // SAFETY: the sums were just written; the row is within the output, and no other thread has this part of it.
                     unsafe { out.copy_from_nonoverlapping(sums_of(column), n_rows) };
                 }
@@ -300,9 +303,9 @@ impl<'a> Product<'a> {
         }
     }
 
-    /// Copies a span of fewer than sixteen rows, and adds rows of zeros, which are valid blocks.
+    /// Copies a span of fewer rows than lanes, and adds rows of zeros, which are valid blocks.
     fn fill(&self, packed: &mut Packed, n_rows: usize, bytes: usize, to: *mut u8) {
-        for row in 0..PANEL {
+        for row in 0..self.kernels.rows() {
             let to = to.wrapping_add(bytes * row);
             // SAFETY: the rows are within the weights, and a thread's own memory has room for a span.
             unsafe {
@@ -325,6 +328,7 @@ impl<'a> Product<'a> {
         order: Option<&[u32]>,
         row: impl Fn(usize) -> usize,
     ) {
+        let lanes = self.kernels.rows();
         for panel in chunk.panels.0..chunk.panels.1 {
             for tile in chunk.tiles.0..chunk.tiles.1 {
                 let (first, end) = (start + tiles.start(tile), start + tiles.start(tile + 1));
@@ -332,12 +336,12 @@ impl<'a> Product<'a> {
                 for (i, column) in (first..end).enumerate() {
                     columns[i] = self.rows.values[row(column) * self.rows.row_stride..][..self.size.n_in].as_ptr();
                     let row = order.map_or(column, |order| order[column] as usize);
-                    out[i] = self.out.wrapping_add(self.out_stride * row + PANEL * panel);
+                    out[i] = self.out.wrapping_add(self.out_stride * row + lanes * panel);
                 }
                 let meeting = PlainMeeting {
                     weights: self.panel(chunk.group, panel),
                     stride: self.weights.row_stride,
-                    n_rows: PANEL.min(self.size.n_out - PANEL * panel),
+                    n_rows: lanes.min(self.size.n_out - lanes * panel),
                     n_in: self.size.n_in,
                     columns,
                     out,

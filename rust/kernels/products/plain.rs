@@ -2,11 +2,14 @@
 //!
 //! Lanes run along the row: sixteen sums per weight row and column, which are added up at the end, always in the same order.
 
-use super::form::{MAX_COLUMNS, PANEL};
-use super::lanes::Lanes;
+use super::form::{MAX_COLUMNS, MAX_ROWS};
+use super::lanes::Along;
 
 /// How many weights of a row are met at a time: as many of each column stay in the first cache.
 const STRIDE: usize = 512;
+
+/// How many weights of a row meet at once.
+const LANES: usize = 16;
 
 /// A format that is converted as it is read.
 pub(super) trait Plain {
@@ -17,7 +20,7 @@ pub(super) trait Plain {
     ///
     /// # Safety
     /// The processor has what `L` needs, and sixteen weights may be read.
-    unsafe fn load<L: Lanes>(from: *const u8) -> L::Floats;
+    unsafe fn load<L: Along>(from: *const u8) -> L::Sixteen;
 }
 
 /// Half precision.
@@ -33,7 +36,7 @@ macro_rules! plain {
             const BYTES: usize = $bytes;
 
             #[inline(always)]
-            unsafe fn load<L: Lanes>(from: *const u8) -> L::Floats {
+            unsafe fn load<L: Along>(from: *const u8) -> L::Sixteen {
                 // SAFETY: the caller vouches for the instruction set and the weights.
                 unsafe { L::$load(from.cast()) }
             }
@@ -42,12 +45,12 @@ macro_rules! plain {
 }
 
 plain! {
-    F16, 2, load_halves;
-    Bf16, 2, load_upper_halves;
-    F32, 4, load_floats;
+    F16, 2, halves;
+    Bf16, 2, upper_halves;
+    F32, 4, singles;
 }
 
-/// Up to sixteen rows of weights and up to eight rows of activations.
+/// A panel's rows of weights and up to eight rows of activations.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PlainMeeting {
     /// The first row of weights.
@@ -69,22 +72,22 @@ pub(super) struct PlainMeeting {
 /// # Safety
 /// The processor has what `L` needs, rows may be read, and results written.
 #[inline(always)]
-pub(super) unsafe fn multiply<L: Lanes, P: Plain, const N: usize>(meeting: &PlainMeeting) {
+pub(super) unsafe fn multiply<L: Along, P: Plain, const N: usize>(meeting: &PlainMeeting) {
     // SAFETY: the caller vouches for the instruction set and the rows.
     unsafe {
-        let mut sums = [[L::splat_float(0.0); N]; PANEL];
+        let mut sums = [[L::zero(); N]; MAX_ROWS];
         let mut at = 0;
         while at < meeting.n_in {
             let n = STRIDE.min(meeting.n_in - at);
             let mut row = 0;
             // As many rows together as their sums leave registers for.
-            if 4 * N <= 2 * L::COLUMNS {
+            if 4 * N <= L::SUMS {
                 while row + 4 <= meeting.n_rows {
                     step::<L, P, N, 4>(meeting, row, at, n, &mut sums);
                     row += 4;
                 }
             }
-            if 2 * N <= 2 * L::COLUMNS {
+            if 2 * N <= L::SUMS {
                 while row + 2 <= meeting.n_rows {
                     step::<L, P, N, 2>(meeting, row, at, n, &mut sums);
                     row += 2;
@@ -106,40 +109,40 @@ pub(super) unsafe fn multiply<L: Lanes, P: Plain, const N: usize>(meeting: &Plai
 
 /// Adds what `n` weights from `at` on of `R` rows make.
 #[inline(always)]
-unsafe fn step<L: Lanes, P: Plain, const N: usize, const R: usize>(
+unsafe fn step<L: Along, P: Plain, const N: usize, const R: usize>(
     meeting: &PlainMeeting,
     row: usize,
     at: usize,
     n: usize,
-    all: &mut [[L::Floats; N]; PANEL],
+    all: &mut [[L::Sixteen; N]; MAX_ROWS],
 ) {
     // SAFETY: the caller vouches for the instruction set and the rows. What is left of a row is copied before it is read.
     unsafe {
         let weights: [*const u8; R] = std::array::from_fn(|r| meeting.weights.add(meeting.stride * (row + r) + P::BYTES * at));
         let columns: [*const f32; N] = std::array::from_fn(|c| meeting.columns[c].add(at));
-        let mut sums: [[L::Floats; N]; R] = std::array::from_fn(|r| all[row + r]);
-        let whole = n / PANEL * PANEL;
-        for k in (0..whole).step_by(PANEL) {
-            let values: [L::Floats; N] = std::array::from_fn(|c| L::load_floats(columns[c].add(k)));
+        let mut sums: [[L::Sixteen; N]; R] = std::array::from_fn(|r| all[row + r]);
+        let whole = n / LANES * LANES;
+        for k in (0..whole).step_by(LANES) {
+            let values: [L::Sixteen; N] = std::array::from_fn(|c| L::singles(columns[c].add(k)));
             for r in 0..R {
                 let weight = P::load::<L>(weights[r].add(P::BYTES * k));
                 for c in 0..N {
-                    sums[r][c] = L::fma(weight, values[c], sums[r][c]);
+                    sums[r][c] = L::add_product(weight, values[c], sums[r][c]);
                 }
             }
         }
         if whole < n {
-            let values: [L::Floats; N] = std::array::from_fn(|c| {
-                let mut rest = [0.0_f32; PANEL];
+            let values: [L::Sixteen; N] = std::array::from_fn(|c| {
+                let mut rest = [0.0_f32; LANES];
                 rest.as_mut_ptr().copy_from_nonoverlapping(columns[c].add(whole), n - whole);
-                L::load_floats(rest.as_ptr())
+                L::singles(rest.as_ptr())
             });
             for r in 0..R {
-                let mut rest = [0_u8; 4 * PANEL];
+                let mut rest = [0_u8; 4 * LANES];
                 rest.as_mut_ptr().copy_from_nonoverlapping(weights[r].add(P::BYTES * whole), P::BYTES * (n - whole));
                 let weight = P::load::<L>(rest.as_ptr());
                 for c in 0..N {
-                    sums[r][c] = L::fma(weight, values[c], sums[r][c]);
+                    sums[r][c] = L::add_product(weight, values[c], sums[r][c]);
                 }
             }
         }

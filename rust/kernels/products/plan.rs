@@ -1,6 +1,6 @@
 //! How a product is cut into chunks, and what its scratch memory is used for.
 
-use super::form::{MAX_COLUMNS, PANEL, SPAN};
+use super::form::{MAX_COLUMNS, SPAN};
 use super::kernels::{Kernels, Quantised};
 
 /// Activations of this many bytes stay in a core's second cache beside the panels that pass through it.
@@ -61,7 +61,7 @@ pub(super) struct Layout {
     own_bytes: usize,
     /// Within a thread's memory: sums of a chunk, after the span of a panel.
     pub(super) sums: usize,
-    /// A span of a panel that has fewer than sixteen rows, filled up.
+    /// A span of a panel that has fewer rows than lanes, filled up.
     pub(super) filled: usize,
     /// Where each matrix' columns begin, and the pair that each column is.
     pub(super) order: usize,
@@ -80,8 +80,8 @@ impl Layout {
         let units = SPAN / quantised.unit_len;
         let max_columns = cached_columns(quantised, size.n_in);
         let sums = lines(units * quantised.panel_bytes);
-        let filled = sums + 4 * PANEL * max_columns.min(size.n_columns);
-        let order = lines(filled + units * quantised.block_bytes * PANEL);
+        let filled = sums + 4 * quantised.rows * max_columns.min(size.n_columns);
+        let order = lines(filled + units * quantised.block_bytes * quantised.rows);
         let own = LINE + lines(size.n_columns * (size.n_in / quantised.unit_len) * quantised.column_bytes);
         Self { activations: LINE, own, own_bytes: order + order_bytes, sums, filled, order, max_columns }
     }
@@ -135,7 +135,7 @@ pub(super) struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     pub(super) fn of(kernels: &Kernels, size: &Size, max_columns: usize, starts: &'a [u32]) -> Self {
-        let n_panels = size.n_out.div_ceil(PANEL);
+        let n_panels = size.n_out.div_ceil(kernels.rows());
         let widest = kernels.columns();
         let n_met = starts.windows(2).filter(|pair| pair[0] < pair[1]).count();
         let wanted = size.n_threads * CHUNKS_PER_THREAD;

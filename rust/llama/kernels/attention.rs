@@ -65,7 +65,7 @@ pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &Ggml
     let attention = unsafe { read(op, shape) };
     let (header, scratch) = scratch(params);
     if team.index() == 0 {
-        let plan: *const Plan = DESK.with_borrow_mut(|desk| desk.plan(&attention, team.size()));
+        let plan = DESK.with_borrow_mut(|desk| std::ptr::from_ref(desk.plan(&attention, team.size())));
         // SAFETY: the header belongs to this operation, and the others read it only after they have met.
         unsafe { header.cast::<*const Plan>().write_unaligned(plan) };
     }
@@ -170,21 +170,9 @@ fn shape(op: &sys::ggml_tensor) -> Option<Shape> {
 unsafe fn read(op: &sys::ggml_tensor, shape: Shape) -> Attention<'_> {
     let [q, k, v, mask, sinks] = tensor::sources(op);
     let [q, k, v] = [q, k, v].map(|tensor| tensor.expect("an attention has three sources"));
-    let span = |tensor, n: [usize; 2], innermost| tensor::span(tensor, [1, 2], n, innermost);
     // SAFETY: `shape` has checked types and strides, and a tensor's memory reaches to its last element.
     unsafe {
-        let n_queries = span(q, [shape.n_rows, shape.n_heads], 4 * shape.key_size) / 4;
-        let cells = |tensor: &'_ sys::ggml_tensor| {
-            let format = format(tensor.type_).expect("it is covered");
-            let n_bytes = span(tensor, [shape.n_cells, shape.n_kv_heads], format.bytes(size_of(tensor, 0)));
-            Cells {
-                bytes: std::slice::from_raw_parts(tensor.data.cast(), n_bytes),
-                format,
-                head_size: size_of(tensor, 0),
-                cell_stride: stride(tensor, 1),
-                head_stride: stride(tensor, 2),
-            }
-        };
+        let n_queries = tensor::span(q, [1, 2], [shape.n_rows, shape.n_heads], 4 * shape.key_size) / 4;
         Attention {
             shape,
             queries: Queries {
@@ -192,8 +180,8 @@ unsafe fn read(op: &sys::ggml_tensor, shape: Shape) -> Attention<'_> {
                 row_stride: stride(q, 1) / 4,
                 head_stride: stride(q, 2) / 4,
             },
-            keys: cells(k),
-            values: cells(v),
+            keys: cells(k, shape),
+            values: cells(v, shape),
             mask: mask.map(|mask| {
                 let n_values = tensor::span(mask, [1, 2], [shape.n_rows, 1], 2 * shape.n_cells) / 2;
                 Mask { values: std::slice::from_raw_parts(mask.data.cast(), n_values), row_stride: stride(mask, 1) / 2 }
@@ -204,6 +192,18 @@ unsafe fn read(op: &sys::ggml_tensor, shape: Shape) -> Attention<'_> {
             softcap: f32_param(op, 2),
         }
     }
+}
+
+/// Keys or values.
+///
+/// # Safety
+/// As for [`read`].
+unsafe fn cells(tensor: &sys::ggml_tensor, shape: Shape) -> Cells<'_> {
+    let (format, head_size) = (format(tensor.type_).expect("it is covered"), size_of(tensor, 0));
+    let n_bytes = tensor::span(tensor, [1, 2], [shape.n_cells, shape.n_kv_heads], format.bytes(head_size));
+    // SAFETY: the tensor's memory reaches to its last element.
+    let bytes = unsafe { std::slice::from_raw_parts(tensor.data.cast(), n_bytes) };
+    Cells { bytes, format, head_size, cell_stride: stride(tensor, 1), head_stride: stride(tensor, 2) }
 }
 
 fn format(kind: sys::ggml_type) -> Option<Format> {

@@ -18,6 +18,7 @@
 //! 64 bytes. What is known of a decode's masks is kept by the thread that decodes, and reused.
 
 mod attention;
+pub(super) mod coverage;
 pub(super) mod graph;
 mod products;
 mod tensor;

@@ -116,11 +116,11 @@ fn drawn(engine: &crate::engine::Engine, request: Request) -> Vec<(Token, Vec<u3
 
 /// Request `i`: one of five beginnings, an end of its own, its own seed.
 fn request(i: u32) -> Request {
-    let story = prompt(700);
+    let story = prompt(600);
     let start = 100 * (i as usize % 5);
     let n = 20 + (i as usize * 37) % 180;
     let mut tokens = story[start..start + n].to_vec();
-    tokens.extend_from_slice(&story[(i as usize * 13) % 400..][..3 + i as usize % 20]);
+    tokens.extend_from_slice(&story[(i as usize * 13) % 500..][..3 + i as usize % 20]);
     let mut request = Request { max_tokens: Some(6 + i % 11), ..Request::new(Prompt::from_tokens(tokens), i) };
     request.sampling.n_probs = 3;
     request.sampling.temperature = 1.0;

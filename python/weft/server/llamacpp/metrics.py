@@ -20,6 +20,7 @@ def families(stats: Stats, tally: Tally) -> list[Family]:
         *_pool(stats),
         *_store(stats),
         _step_seconds(stats),
+        _kernel_calls(stats),
     ]
 
 
@@ -110,3 +111,8 @@ def _store(stats: Stats) -> list[Family]:
 def _step_seconds(stats: Stats) -> Family:
     seconds = {part: getattr(stats.times, part).total_seconds() for part in PARTS}
     return counter("weft:step_seconds_total", "Seconds of the engine's thread, by part of a step.", seconds, label="part")
+
+
+def _kernel_calls(stats: Stats) -> Family:
+    calls = {"attention": stats.n_kernel_attentions, "products": stats.n_kernel_products}
+    return counter("weft:kernel_calls_total", "Operations that Weft's own kernels computed.", calls, label="kernel")

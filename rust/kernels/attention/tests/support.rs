@@ -371,7 +371,8 @@ fn decode(format: Format, bytes: &[u8]) -> Vec<f64> {
 
 /// Every level that there is a kernel of, and the processor has.
 pub fn levels() -> Vec<Level> {
-    let is_covered = |level: &Level| crate::kernels::attention::kernels::Kernels::of(*level).is_some();
+    // AVX-VNNI has nothing for attention beyond AVX2.
+    let is_covered = |level: &Level| *level != Level::AvxVnni && crate::kernels::attention::kernels::Kernels::of(*level).is_some();
     Level::ALL.into_iter().filter(|level| level.is_available()).filter(is_covered).collect()
 }
 

@@ -2,14 +2,18 @@
 
 use std::arch::x86_64::*;
 
-use super::Lanes;
+use super::{Along, Lanes, Two};
 
 /// AVX2, FMA and F16C; AVX-VNNI too where `VNNI` says so.
 pub(in crate::kernels::products) struct Avx2<const VNNI: bool>;
 
-/// Sixteen lanes.
-#[derive(Clone, Copy)]
-pub(in crate::kernels::products) struct Two<T>(T, T);
+/// The same pointer, of which the compiler knows nothing.
+#[inline(always)]
+pub(super) fn opaque(mut pointer: *const u8) -> *const u8 {
+    // SAFETY: no instruction.
+    unsafe { std::arch::asm!("/* {} */", inout(reg) pointer, options(pure, nomem, nostack, preserves_flags)) };
+    pointer
+}
 
 /// A matrix of 4 by 4 dwords in each half of the registers, transposed.
 #[inline(always)]
@@ -27,8 +31,11 @@ unsafe fn transpose_halves(r: [__m256i; 4]) -> [__m256i; 4] {
 unsafe fn transpose_eight_rows(from: *const u8, stride: usize) -> [__m256i; 4] {
     // SAFETY: the caller has AVX2, and eight rows of 16 bytes.
     unsafe {
-        let row = |i: usize| _mm_loadu_si128(from.add(i * stride).cast());
-        let two = |i: usize| _mm256_inserti128_si256(_mm256_castsi128_si256(row(i)), row(i + 4), 1);
+        let next = opaque(from.add(4 * stride));
+        let two = |i: usize| {
+            let low = _mm_loadu_si128(from.add(i * stride).cast());
+            _mm256_inserti128_si256(_mm256_castsi128_si256(low), _mm_loadu_si128(next.add(i * stride).cast()), 1)
+        };
         transpose_halves([two(0), two(1), two(2), two(3)])
     }
 }
@@ -85,6 +92,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     type Ints = Two<__m256i>;
     type Floats = Two<__m256>;
 
+    const ROWS: usize = 16;
     const SIGNED: bool = !VNNI;
     const COLUMNS: usize = 4;
 
@@ -128,10 +136,6 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
         as_floats(ints: Two<__m256i>) -> Two<__m256> = Two(_mm256_castsi256_ps(ints.0), _mm256_castsi256_ps(ints.1));
         load_halves(from: *const u16) -> Two<__m256> =
             Two(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast())));
-        load_upper_halves(from: *const u16) -> Two<__m256> = {
-            let eight = |from: *const u16| _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())));
-            Two(_mm256_castsi256_ps(eight(from)), _mm256_castsi256_ps(eight(from.add(8))))
-        };
     }
 
     #[inline(always)]
@@ -165,7 +169,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     #[inline(always)]
     unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Two<__m256i>; 4] {
         // SAFETY: the caller has AVX2, and sixteen rows of 16 bytes.
-        let (a, b) = unsafe { (transpose_eight_rows(from, stride), transpose_eight_rows(from.add(8 * stride), stride)) };
+        let (a, b) = unsafe { (transpose_eight_rows(from, stride), transpose_eight_rows(opaque(from.add(8 * stride)), stride)) };
         [Two(a[0], b[0]), Two(a[1], b[1]), Two(a[2], b[2]), Two(a[3], b[3])]
     }
 
@@ -177,20 +181,27 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn dot(mut sums: Two<__m256i>, weights: &[Two<__m256i>; 4], activations: *const u8, bits: u32) -> Two<__m256i> {
-        // SAFETY: the caller has AVX2, AVX-VNNI where this type says so, and 16 bytes of activations.
+    unsafe fn dot<const N: usize>(sums: &mut [Two<__m256i>; N], weights: *const u8, activations: *const u8, bits: u32) {
+        // SAFETY: the caller has AVX2, AVX-VNNI where this type says so, four vectors of weights, and 16 bytes of each column.
         unsafe {
-            let a = |j: usize| _mm256_set1_epi32(activations.add(4 * j).cast::<i32>().read_unaligned());
+            let weight = |j: usize| Self::load(weights.add(Self::VECTOR * j));
+            let four = |c: usize, j: usize| _mm256_set1_epi32(activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned());
             if VNNI {
-                for (j, four) in weights.iter().enumerate() {
-                    let a = a(j);
-                    sums = Two(_mm256_dpbusd_avx_epi32(sums.0, four.0, a), _mm256_dpbusd_avx_epi32(sums.1, four.1, a));
+                for j in 0..4 {
+                    let weight = weight(j);
+                    for (c, sum) in sums.iter_mut().enumerate() {
+                        let four = four(c, j);
+                        *sum =
+                            Two(_mm256_dpbusd_avx_epi32(sum.0, weight.0, four), _mm256_dpbusd_avx_epi32(sum.1, weight.1, four));
+                    }
                 }
-                sums
-            } else {
-                let a = [a(0), a(1), a(2), a(3)];
-                let [w0, w1, w2, w3] = *weights;
-                Two(dot_8(sums.0, [w0.0, w1.0, w2.0, w3.0], a, bits), dot_8(sums.1, [w0.1, w1.1, w2.1, w3.1], a, bits))
+                return;
+            }
+            let [w0, w1, w2, w3] = [weight(0), weight(1), weight(2), weight(3)];
+            for (c, sum) in sums.iter_mut().enumerate() {
+                let a = [four(c, 0), four(c, 1), four(c, 2), four(c, 3)];
+                sum.0 = dot_8(sum.0, [w0.0, w1.0, w2.0, w3.0], a, bits);
+                sum.1 = dot_8(sum.1, [w0.1, w1.1, w2.1, w3.1], a, bits);
             }
         }
     }
@@ -206,14 +217,31 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn sum(floats: Two<__m256>) -> f32 {
-        // SAFETY: the caller has AVX.
-        unsafe { sum_8(_mm256_add_ps(floats.0, floats.1)) }
+    fn opaque(pointer: *const u8) -> *const u8 {
+        opaque(pointer)
     }
 
     #[inline(always)]
     fn prefetch(at: *const u8) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch(at.cast(), _MM_HINT_T1) }
+    }
+}
+
+impl<const VNNI: bool> Along for Avx2<VNNI> {
+    type Sixteen = Two<__m256>;
+
+    const SUMS: usize = 4;
+
+    simple! {
+        zero() -> Two<__m256> = <Self as Lanes>::splat_float(0.0);
+        singles(from: *const f32) -> Two<__m256> = <Self as Lanes>::load_floats(from);
+        halves(from: *const u16) -> Two<__m256> = <Self as Lanes>::load_halves(from);
+        upper_halves(from: *const u16) -> Two<__m256> = {
+            let eight = |from: *const u16| _mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast())));
+            Two(_mm256_castsi256_ps(eight(from)), _mm256_castsi256_ps(eight(from.add(8))))
+        };
+        add_product(a: Two<__m256>, b: Two<__m256>, c: Two<__m256>) -> Two<__m256> = <Self as Lanes>::fma(a, b, c);
+        sum(floats: Two<__m256>) -> f32 = sum_8(_mm256_add_ps(floats.0, floats.1));
     }
 }

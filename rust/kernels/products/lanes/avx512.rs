@@ -1,8 +1,9 @@
-//! Lanes of AVX-512: one register.
+//! Lanes of AVX-512: two registers of sixteen, so that a dword of activations is broadcast once for 32 rows.
 
 use std::arch::x86_64::*;
 
-use super::Lanes;
+use super::avx2::{opaque, sum_8};
+use super::{Along, Lanes, Two};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 pub(in crate::kernels::products) struct Avx512;
@@ -40,101 +41,170 @@ macro_rules! simple {
     ($($name:ident ($($arg:ident: $type:ty),*) $(-> $out:ty)? = $value:expr;)*) => {$(
         #[inline(always)]
         unsafe fn $name($($arg: $type),*) $(-> $out)? {
-            // SAFETY: the caller has AVX-512 with VNNI, and pointers that are good for 16 lanes.
+            // SAFETY: the caller has AVX-512 with VNNI, and pointers that are good for the lanes.
             unsafe { $value }
         }
     )*};
 }
 
-impl Lanes for Avx512 {
-    type Ints = __m512i;
-    type Floats = __m512;
+/// Dword `j` of sixteen rows of 16 bytes.
+#[inline(always)]
+unsafe fn transpose_16(from: *const u8, stride: usize) -> [__m512i; 4] {
+    // SAFETY: the caller has AVX-512, and sixteen rows of 16 bytes.
+    unsafe {
+        let b = opaque(from.add(4 * stride));
+        let c = opaque(b.add(4 * stride));
+        let d = opaque(c.add(4 * stride));
+        let four = |i: usize| {
+            let row = |quarter: *const u8| _mm_loadu_si128(quarter.add(i * stride).cast());
+            let low = _mm512_inserti32x4(_mm512_castsi128_si512(row(from)), row(b), 1);
+            _mm512_inserti32x4(_mm512_inserti32x4(low, row(c), 2), row(d), 3)
+        };
+        transpose_quarters([four(0), four(1), four(2), four(3)])
+    }
+}
 
+/// Dwords `j` and `j + 4` of four rows, then of the next four.
+#[inline(always)]
+unsafe fn transpose_eight_rows(from: *const u8, stride: usize) -> [__m512i; 4] {
+    // SAFETY: the caller has AVX-512, and eight rows of 32 bytes.
+    unsafe {
+        let next = opaque(from.add(4 * stride));
+        let rows = |i: usize| two_rows(from.add(i * stride), next.add(i * stride));
+        transpose_quarters([rows(0), rows(1), rows(2), rows(3)])
+    }
+}
+
+/// Dword `j` of sixteen rows of 32 bytes.
+#[inline(always)]
+unsafe fn transpose_32(from: *const u8, stride: usize) -> [__m512i; 8] {
+    // SAFETY: the caller has AVX-512, and sixteen rows of 32 bytes.
+    unsafe {
+        let a = transpose_eight_rows(from, stride);
+        let b = transpose_eight_rows(opaque(from.add(8 * stride)), stride);
+        let low = |j: usize| _mm512_shuffle_i32x4(a[j], b[j], 0x88);
+        let high = |j: usize| _mm512_shuffle_i32x4(a[j], b[j], 0xdd);
+        [low(0), low(1), low(2), low(3), high(0), high(1), high(2), high(3)]
+    }
+}
+
+impl Lanes for Avx512 {
+    type Ints = Two<__m512i>;
+    type Floats = Two<__m512>;
+
+    const ROWS: usize = 32;
     const SIGNED: bool = false;
-    const COLUMNS: usize = 8;
+    const COLUMNS: usize = 6;
 
     simple! {
-        splat(value: i32) -> __m512i = _mm512_set1_epi32(value);
-        load(from: *const u8) -> __m512i = _mm512_loadu_si512(from.cast());
-        store(ints: __m512i, to: *mut u8) = _mm512_storeu_si512(to.cast(), ints);
-        and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
-        or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
-        xor(a: __m512i, b: __m512i) -> __m512i = _mm512_xor_si512(a, b);
-        shl(a: __m512i, n: u32) -> __m512i = _mm512_sll_epi32(a, _mm_cvtsi32_si128(n.cast_signed()));
-        shr(a: __m512i, n: u32) -> __m512i = _mm512_srl_epi32(a, _mm_cvtsi32_si128(n.cast_signed()));
-        shr_signed(a: __m512i, n: u32) -> __m512i = _mm512_sra_epi32(a, _mm_cvtsi32_si128(n.cast_signed()));
-        sub(a: __m512i, b: __m512i) -> __m512i = _mm512_sub_epi32(a, b);
-        look_up(table: &[i8; 16], indices: __m512i) -> __m512i =
-            _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), indices);
-        splat_float(value: f32) -> __m512 = _mm512_set1_ps(value);
-        load_floats(from: *const f32) -> __m512 = _mm512_loadu_ps(from);
-        store_floats(floats: __m512, to: *mut f32) = _mm512_storeu_ps(to, floats);
-        mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
-        fma(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
-        to_floats(ints: __m512i) -> __m512 = _mm512_cvtepi32_ps(ints);
-        as_floats(ints: __m512i) -> __m512 = _mm512_castsi512_ps(ints);
-        low_halves(ints: __m512i) -> __m512 = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints));
-        load_halves(from: *const u16) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()));
-        load_upper_halves(from: *const u16) -> __m512 =
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))));
-        dot_pairs(sums: __m512i, halves: __m512i, pair: i32) -> __m512i = _mm512_dpwssd_epi32(sums, halves, _mm512_set1_epi32(pair));
+        splat(value: i32) -> Two<__m512i> = Two(_mm512_set1_epi32(value), _mm512_set1_epi32(value));
+        load(from: *const u8) -> Two<__m512i> = Two(_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(64).cast()));
+        store(ints: Two<__m512i>, to: *mut u8) = {
+            _mm512_storeu_si512(to.cast(), ints.0);
+            _mm512_storeu_si512(to.add(64).cast(), ints.1);
+        };
+        and(a: Two<__m512i>, b: Two<__m512i>) -> Two<__m512i> = Two(_mm512_and_si512(a.0, b.0), _mm512_and_si512(a.1, b.1));
+        or(a: Two<__m512i>, b: Two<__m512i>) -> Two<__m512i> = Two(_mm512_or_si512(a.0, b.0), _mm512_or_si512(a.1, b.1));
+        xor(a: Two<__m512i>, b: Two<__m512i>) -> Two<__m512i> = Two(_mm512_xor_si512(a.0, b.0), _mm512_xor_si512(a.1, b.1));
+        shl(a: Two<__m512i>, n: u32) -> Two<__m512i> = {
+            let n = _mm_cvtsi32_si128(n.cast_signed());
+            Two(_mm512_sll_epi32(a.0, n), _mm512_sll_epi32(a.1, n))
+        };
+        shr(a: Two<__m512i>, n: u32) -> Two<__m512i> = {
+            let n = _mm_cvtsi32_si128(n.cast_signed());
+            Two(_mm512_srl_epi32(a.0, n), _mm512_srl_epi32(a.1, n))
+        };
+        shr_signed(a: Two<__m512i>, n: u32) -> Two<__m512i> = {
+            let n = _mm_cvtsi32_si128(n.cast_signed());
+            Two(_mm512_sra_epi32(a.0, n), _mm512_sra_epi32(a.1, n))
+        };
+        sub(a: Two<__m512i>, b: Two<__m512i>) -> Two<__m512i> = Two(_mm512_sub_epi32(a.0, b.0), _mm512_sub_epi32(a.1, b.1));
+        look_up(table: &[i8; 16], indices: Two<__m512i>) -> Two<__m512i> = {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            Two(_mm512_shuffle_epi8(table, indices.0), _mm512_shuffle_epi8(table, indices.1))
+        };
+        splat_float(value: f32) -> Two<__m512> = Two(_mm512_set1_ps(value), _mm512_set1_ps(value));
+        load_floats(from: *const f32) -> Two<__m512> = Two(_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
+        store_floats(floats: Two<__m512>, to: *mut f32) = {
+            _mm512_storeu_ps(to, floats.0);
+            _mm512_storeu_ps(to.add(16), floats.1);
+        };
+        mul(a: Two<__m512>, b: Two<__m512>) -> Two<__m512> = Two(_mm512_mul_ps(a.0, b.0), _mm512_mul_ps(a.1, b.1));
+        fma(a: Two<__m512>, b: Two<__m512>, c: Two<__m512>) -> Two<__m512> =
+            Two(_mm512_fmadd_ps(a.0, b.0, c.0), _mm512_fmadd_ps(a.1, b.1, c.1));
+        to_floats(ints: Two<__m512i>) -> Two<__m512> = Two(_mm512_cvtepi32_ps(ints.0), _mm512_cvtepi32_ps(ints.1));
+        as_floats(ints: Two<__m512i>) -> Two<__m512> = Two(_mm512_castsi512_ps(ints.0), _mm512_castsi512_ps(ints.1));
+        low_halves(ints: Two<__m512i>) -> Two<__m512> =
+            Two(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints.0)), _mm512_cvtph_ps(_mm512_cvtepi32_epi16(ints.1)));
+        load_halves(from: *const u16) -> Two<__m512> = Two(Self::halves(from), Self::halves(from.add(16)));
+        dot_pairs(sums: Two<__m512i>, halves: Two<__m512i>, pair: i32) -> Two<__m512i> = {
+            let pair = _mm512_set1_epi32(pair);
+            Two(_mm512_dpwssd_epi32(sums.0, halves.0, pair), _mm512_dpwssd_epi32(sums.1, halves.1, pair))
+        };
     }
 
     #[inline(always)]
-    unsafe fn spread(bits: __m512i, j: u32) -> __m512i {
+    unsafe fn spread(bits: Two<__m512i>, j: u32) -> Two<__m512i> {
         // SAFETY: the caller has AVX-512. The permutation looks at four bits of each lane only.
-        unsafe { _mm512_permutexvar_epi32(Self::shr(bits, 4 * j), _mm512_loadu_si512(SPREAD.as_ptr().cast())) }
-    }
-
-    #[inline(always)]
-    unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [__m512i; 4] {
-        // SAFETY: the caller has AVX-512, and sixteen rows of 16 bytes.
         unsafe {
-            let row = |i: usize| _mm_loadu_si128(from.add(i * stride).cast());
-            let four = |i: usize| {
-                let low = _mm512_inserti32x4(_mm512_castsi128_si512(row(i)), row(i + 4), 1);
-                _mm512_inserti32x4(_mm512_inserti32x4(low, row(i + 8), 2), row(i + 12), 3)
-            };
-            transpose_quarters([four(0), four(1), four(2), four(3)])
+            let (bits, table) = (Self::shr(bits, 4 * j), _mm512_loadu_si512(SPREAD.as_ptr().cast()));
+            Two(_mm512_permutexvar_epi32(bits.0, table), _mm512_permutexvar_epi32(bits.1, table))
         }
     }
 
     #[inline(always)]
-    unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [__m512i; 8] {
-        // SAFETY: the caller has AVX-512, and sixteen rows of 32 bytes.
-        unsafe {
-            let rows = |i: usize| two_rows(from.add(i * stride), from.add((i + 4) * stride));
-            let a = transpose_quarters([rows(0), rows(1), rows(2), rows(3)]);
-            let b = transpose_quarters([rows(8), rows(9), rows(10), rows(11)]);
-            let low = |j: usize| _mm512_shuffle_i32x4(a[j], b[j], 0x88);
-            let high = |j: usize| _mm512_shuffle_i32x4(a[j], b[j], 0xdd);
-            [low(0), low(1), low(2), low(3), high(0), high(1), high(2), high(3)]
+    unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Two<__m512i>; 4] {
+        // SAFETY: the caller has AVX-512, and 32 rows of 16 bytes.
+        let (a, b) = unsafe { (transpose_16(from, stride), transpose_16(opaque(from.add(16 * stride)), stride)) };
+        [Two(a[0], b[0]), Two(a[1], b[1]), Two(a[2], b[2]), Two(a[3], b[3])]
+    }
+
+    #[inline(always)]
+    unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [Two<__m512i>; 8] {
+        // SAFETY: the caller has AVX-512, and 32 rows of 32 bytes.
+        let (a, b) = unsafe { (transpose_32(from, stride), transpose_32(opaque(from.add(16 * stride)), stride)) };
+        std::array::from_fn(|j| Two(a[j], b[j]))
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const N: usize>(sums: &mut [Two<__m512i>; N], weights: *const u8, activations: *const u8, _bits: u32) {
+        for j in 0..4 {
+            // SAFETY: the caller has AVX-512 with VNNI, four vectors of weights, and 16 bytes of each column.
+            unsafe {
+                let weight = Self::load(weights.add(Self::VECTOR * j));
+                for (c, sum) in sums.iter_mut().enumerate() {
+                    let four = _mm512_set1_epi32(activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned());
+                    *sum = Two(_mm512_dpbusd_epi32(sum.0, weight.0, four), _mm512_dpbusd_epi32(sum.1, weight.1, four));
+                }
+            }
         }
     }
 
     #[inline(always)]
-    unsafe fn dot(mut sums: __m512i, weights: &[__m512i; 4], activations: *const u8, _bits: u32) -> __m512i {
-        for (j, &four) in weights.iter().enumerate() {
-            // SAFETY: the caller has AVX-512 with VNNI, and 16 bytes of activations.
-            sums = unsafe {
-                _mm512_dpbusd_epi32(sums, four, _mm512_set1_epi32(activations.add(4 * j).cast::<i32>().read_unaligned()))
-            };
-        }
-        sums
-    }
-
-    #[inline(always)]
-    unsafe fn sum(floats: __m512) -> f32 {
-        // SAFETY: the caller has AVX-512.
-        unsafe {
-            let eight = _mm256_add_ps(_mm512_castps512_ps256(floats), _mm512_extractf32x8_ps(floats, 1));
-            super::avx2::sum_8(eight)
-        }
+    fn opaque(pointer: *const u8) -> *const u8 {
+        opaque(pointer)
     }
 
     #[inline(always)]
     fn prefetch(at: *const u8) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch(at.cast(), _MM_HINT_T1) }
+    }
+}
+
+impl Along for Avx512 {
+    type Sixteen = __m512;
+
+    const SUMS: usize = 16;
+
+    simple! {
+        zero() -> __m512 = _mm512_setzero_ps();
+        singles(from: *const f32) -> __m512 = _mm512_loadu_ps(from);
+        halves(from: *const u16) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()));
+        upper_halves(from: *const u16) -> __m512 =
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))));
+        add_product(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
+        sum(floats: __m512) -> f32 =
+            sum_8(_mm256_add_ps(_mm512_castps512_ps256(floats), _mm512_extractf32x8_ps(floats, 1)));
     }
 }

@@ -1,4 +1,4 @@
-//! Sixteen lanes of 32 bits: what the algorithms are written in, and each instruction set provides.
+//! Lanes of 32 bits: what the algorithms are written in, and each instruction set provides.
 //!
 //! Every instruction set computes the same numbers in the same order, so that all of them agree bit by bit.
 
@@ -8,16 +8,25 @@ pub(super) mod avx2;
 pub(super) mod avx512;
 pub(super) mod portable;
 
-/// Sixteen lanes. NEON, once written, has four registers of four lanes, and keeps bytes signed.
+/// Two registers with the same place in an algorithm.
+#[derive(Clone, Copy)]
+pub(super) struct Two<T>(pub(super) T, pub(super) T);
+
+/// [`Self::ROWS`] lanes, each of them a row of weights. NEON, once written, has four registers of four lanes, and keeps bytes signed.
 ///
 /// # Safety
 /// Every function: the processor has the instruction set, and the pointers are good for what is read or written there. Nothing
 /// needs to be aligned.
 pub(super) trait Lanes {
-    /// Sixteen integers of 32 bits, or 64 bytes.
+    /// An integer of 32 bits, or four bytes, in each lane.
     type Ints: Copy;
-    /// Sixteen floats.
+    /// A float in each lane.
     type Floats: Copy;
+
+    /// How many lanes there are: 16 or 32.
+    const ROWS: usize;
+    /// Bytes of a vector.
+    const VECTOR: usize = 4 * Self::ROWS;
 
     /// Whether bytes of 8 bits stay signed, because products of them are. Otherwise they are kept greater by 128.
     const SIGNED: bool;
@@ -41,13 +50,14 @@ pub(super) trait Lanes {
     unsafe fn look_up(table: &[i8; 16], indices: Self::Ints) -> Self::Ints;
     /// Bits `4 j .. 4 j + 4` of each lane as its four bytes: 16 where the bit is set, else 0.
     unsafe fn spread(bits: Self::Ints, j: u32) -> Self::Ints;
-    /// Dword `j` of sixteen rows of 16 bytes, as vector `j`.
+    /// Dword `j` of each row of 16 bytes, as vector `j`.
     unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Self::Ints; 4];
-    /// Dword `j` of sixteen rows of 32 bytes, as vector `j`.
+    /// Dword `j` of each row of 32 bytes, as vector `j`.
     unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [Self::Ints; 8];
-    /// Adds to each lane its four bytes, times four bytes of `activations`, for each of four vectors: sixteen products per lane.
-    /// `bits` is how many bits the bytes have: they are unsigned, but for 8 bits where [`Self::SIGNED`] says so.
-    unsafe fn dot(sums: Self::Ints, weights: &[Self::Ints; 4], activations: *const u8, bits: u32) -> Self::Ints;
+    /// Adds to each lane of column `c` the lane's bytes in four vectors times 16 bytes of activations: 16 products per lane. The
+    /// activations of columns are 32 bytes apart. `bits` is how many bits the weights' bytes have: they are unsigned, but for 8 bits
+    /// where [`Self::SIGNED`] says so.
+    unsafe fn dot<const N: usize>(sums: &mut [Self::Ints; N], weights: *const u8, activations: *const u8, bits: u32);
     /// Adds to each lane the products of its two halves of 16 bits and those of `pair`.
     unsafe fn dot_pairs(sums: Self::Ints, halves: Self::Ints, pair: i32) -> Self::Ints;
 
@@ -62,13 +72,39 @@ pub(super) trait Lanes {
     unsafe fn as_floats(ints: Self::Ints) -> Self::Floats;
     /// The lower 16 bits of each lane, floats of half precision, made single.
     unsafe fn low_halves(ints: Self::Ints) -> Self::Floats;
-    /// Sixteen floats of half precision made single.
+    /// A float of half precision for each lane, made single.
     unsafe fn load_halves(from: *const u16) -> Self::Floats;
-    /// Sixteen upper halves of floats made whole.
-    unsafe fn load_upper_halves(from: *const u16) -> Self::Floats;
-    /// The sum of the lanes: halves are added until one is left.
-    unsafe fn sum(floats: Self::Floats) -> f32;
+
+    /// The same pointer, of which the compiler knows nothing, so that it does not keep the addresses of all rows in memory, but counts
+    /// them up.
+    #[inline(always)]
+    fn opaque(pointer: *const u8) -> *const u8 {
+        pointer
+    }
 
     /// Asks for the cache line at `at`, which may lie anywhere.
     fn prefetch(at: *const u8);
+}
+
+/// Sixteen lanes along a row.
+///
+/// # Safety
+/// As of [`Lanes`].
+pub(super) trait Along {
+    /// Sixteen floats.
+    type Sixteen: Copy;
+
+    /// How many vectors of sums registers have room for.
+    const SUMS: usize;
+
+    unsafe fn zero() -> Self::Sixteen;
+    unsafe fn singles(from: *const f32) -> Self::Sixteen;
+    /// Floats of half precision made single.
+    unsafe fn halves(from: *const u16) -> Self::Sixteen;
+    /// Upper halves of floats made whole.
+    unsafe fn upper_halves(from: *const u16) -> Self::Sixteen;
+    /// `a * b + c`, rounded once.
+    unsafe fn add_product(a: Self::Sixteen, b: Self::Sixteen, c: Self::Sixteen) -> Self::Sixteen;
+    /// The sum of the lanes: halves are added until one is left.
+    unsafe fn sum(floats: Self::Sixteen) -> f32;
 }

@@ -2,7 +2,7 @@
 
 use std::array::from_fn;
 
-use super::Lanes;
+use super::{Along, Lanes};
 use crate::kernels::products::half::to_single;
 
 /// Arrays.
@@ -15,6 +15,7 @@ impl Lanes for Portable {
     type Ints = Ints;
     type Floats = Floats;
 
+    const ROWS: usize = 16;
     const SIGNED: bool = false;
     const COLUMNS: usize = 2;
 
@@ -78,15 +79,18 @@ impl Lanes for Portable {
         from_fn(|j| from_fn(|row| i32::from_le_bytes(unsafe { from.add(row * stride + 4 * j).cast::<[u8; 4]>().read() })))
     }
 
-    unsafe fn dot(mut sums: Ints, weights: &[Ints; 4], activations: *const u8, _bits: u32) -> Ints {
-        // SAFETY: the caller has 16 bytes of activations.
-        let activations = unsafe { activations.cast::<[[i8; 4]; 4]>().read() };
-        for (four, a) in weights.iter().zip(activations) {
-            for (sum, lane) in sums.iter_mut().zip(four) {
-                *sum += lane.to_le_bytes().into_iter().zip(a).map(|(w, a)| i32::from(w) * i32::from(a)).sum::<i32>();
+    unsafe fn dot<const N: usize>(sums: &mut [Ints; N], weights: *const u8, activations: *const u8, _bits: u32) {
+        // SAFETY: the caller has four vectors of weights.
+        let weights = unsafe { weights.cast::<[[[u8; 4]; 16]; 4]>().read() };
+        for (c, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: the caller has 16 bytes of each column.
+            let activations = unsafe { activations.add(32 * c).cast::<[[i8; 4]; 4]>().read() };
+            for (vector, a) in weights.iter().zip(activations) {
+                for (sum, lane) in sums.iter_mut().zip(vector) {
+                    *sum += lane.iter().zip(a).map(|(&w, a)| i32::from(w) * i32::from(a)).sum::<i32>();
+                }
             }
         }
-        sums
     }
 
     unsafe fn dot_pairs(sums: Ints, halves: Ints, pair: i32) -> Ints {
@@ -136,9 +140,36 @@ impl Lanes for Portable {
         unsafe { from.cast::<[u16; 16]>().read_unaligned() }.map(to_single)
     }
 
-    unsafe fn load_upper_halves(from: *const u16) -> Floats {
+    fn prefetch(_at: *const u8) {}
+}
+
+impl Along for Portable {
+    type Sixteen = Floats;
+
+    const SUMS: usize = 4;
+
+    unsafe fn zero() -> Floats {
+        [0.0; 16]
+    }
+
+    unsafe fn singles(from: *const f32) -> Floats {
+        // SAFETY: the caller has 16 floats to be read there.
+        unsafe { Self::load_floats(from) }
+    }
+
+    unsafe fn halves(from: *const u16) -> Floats {
+        // SAFETY: the caller has 16 halves to be read there.
+        unsafe { Self::load_halves(from) }
+    }
+
+    unsafe fn upper_halves(from: *const u16) -> Floats {
         // SAFETY: the caller has 16 numbers to be read there.
         unsafe { from.cast::<[u16; 16]>().read_unaligned() }.map(|upper| f32::from_bits(u32::from(upper) << 16))
+    }
+
+    unsafe fn add_product(a: Floats, b: Floats, c: Floats) -> Floats {
+        // SAFETY: plain Rust.
+        unsafe { Self::fma(a, b, c) }
     }
 
     unsafe fn sum(floats: Floats) -> f32 {
@@ -146,6 +177,4 @@ impl Lanes for Portable {
         let four: [f32; 4] = from_fn(|i| eight[i] + eight[i + 4]);
         (four[0] + four[2]) + (four[1] + four[3])
     }
-
-    fn prefetch(_at: *const u8) {}
 }

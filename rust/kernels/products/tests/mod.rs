@@ -2,6 +2,7 @@
 
 mod activations;
 mod invariance;
+mod micro;
 mod preconditions;
 mod products;
 mod reference;

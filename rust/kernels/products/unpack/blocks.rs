@@ -1,6 +1,6 @@
 //! Blocks of 32 weights.
 
-use super::super::form::{Bytes32, Form, PANEL, Small32, Small32WithMin};
+use super::super::form::{Bytes32, Form, Small32, Small32WithMin};
 use super::super::lanes::Lanes;
 use super::{Unpack, column};
 
@@ -22,7 +22,7 @@ pub(super) const fn raised(mut table: [i8; 16], offset: i8) -> [i8; 16] {
 /// Sixteen bytes of each row as their lower four bits, then their upper four.
 #[inline(always)]
 unsafe fn nibbles<L: Lanes>(at: *const u8, stride: usize) -> [L::Ints; 8] {
-    // SAFETY: the caller has the instruction set, and sixteen rows of 16 bytes.
+    // SAFETY: the caller has the instruction set, and a panel's rows of 16 bytes.
     unsafe {
         let four = L::splat(0x0f0f_0f0f);
         let [a, b, c, d] = L::transpose_16_bytes(at, stride);
@@ -35,10 +35,10 @@ unsafe fn nibbles<L: Lanes>(at: *const u8, stride: usize) -> [L::Ints; 8] {
 /// The same with a fifth bit, of which each row has 32.
 #[inline(always)]
 unsafe fn five_bits<L: Lanes>(low: *const u8, high: *const u8, stride: usize) -> [L::Ints; 8] {
-    // SAFETY: the caller has the instruction set, and sixteen rows of 16 and of 4 bytes.
+    // SAFETY: the caller has the instruction set, and a panel's rows of 16 and of 4 bytes.
     unsafe {
         let mut words = nibbles::<L>(low, stride);
-        let bits = L::load(column::<u32>(high, stride).as_ptr().cast());
+        let bits = L::load(column::<L, u32>(high, stride).as_ptr().cast());
         for (j, word) in (0..).zip(&mut words) {
             *word = L::or(*word, L::spread(bits, j));
         }
@@ -61,15 +61,15 @@ unsafe fn looked_up<L: Lanes>(table: &[i8; 16], mut words: [L::Ints; 8]) -> [L::
 unsafe fn store<L: Lanes>(words: [L::Ints; 8], to: *mut u8) {
     for (j, word) in words.into_iter().enumerate() {
         // SAFETY: the caller has the instruction set, and room for a unit.
-        unsafe { L::store(word, to.add(4 * PANEL * j)) };
+        unsafe { L::store(word, to.add(L::VECTOR * j)) };
     }
 }
 
 /// Writes a float of half precision that each row has.
 #[inline(always)]
 unsafe fn store_halves<L: Lanes>(at: *const u8, stride: usize, to: *mut u8) {
-    // SAFETY: the caller has the instruction set, sixteen rows of 2 bytes, and room for sixteen floats.
-    unsafe { L::store_floats(L::load_halves(column::<u16>(at, stride).as_ptr()), to.cast()) };
+    // SAFETY: the caller has the instruction set, a panel's rows of 2 bytes, and room for a vector.
+    unsafe { L::store_floats(L::load_halves(column::<L, u16>(at, stride).as_ptr()), to.cast()) };
 }
 
 macro_rules! unpack {
@@ -88,11 +88,11 @@ macro_rules! unpack {
 
             #[inline(always)]
             unsafe fn unit<L: Lanes>($at: *const u8, $stride: usize, to: *mut u8) {
-                // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit of the form.
+                // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit of the form.
                 unsafe {
                     store::<L>($words, to);
-                    store_halves::<L>($at, $stride, to.add($form::SCALES_AT));
-                    $(store_halves::<L>($at.add($min_at), $stride, to.add($form::MINS_AT));)?
+                    store_halves::<L>($at, $stride, to.add(L::VECTOR * $form::SCALES_AT));
+                    $(store_halves::<L>($at.add($min_at), $stride, to.add(L::VECTOR * $form::MINS_AT));)?
                 }
             }
         }
@@ -139,15 +139,15 @@ impl Unpack for Mxfp4 {
 
     #[inline(always)]
     unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit of the form.
+        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit of the form.
         unsafe {
             store::<L>(looked_up::<L>(const { &raised(MXFP4_VALUES, 12) }, nibbles::<L>(block.add(1), stride)), to);
             // The values are doubled, so the scale is half of two to the power of the byte less 127. The two least are subnormal.
-            let scales = column::<u8>(block, stride).map(|exponent| match u32::from(exponent) {
+            let scales = column::<L, u8>(block, stride).map(|exponent| match u32::from(exponent) {
                 subnormal @ 0..2 => 0x0020_0000 << subnormal,
                 normal => (normal - 1) << 23,
             });
-            L::store_floats(L::as_floats(L::load(scales.as_ptr().cast())), to.add(Small32::SCALES_AT).cast());
+            L::store_floats(L::as_floats(L::load(scales.as_ptr().cast())), to.add(L::VECTOR * Small32::SCALES_AT).cast());
         }
     }
 }

@@ -1,12 +1,9 @@
 //! Super-blocks of 256 weights.
 
-use super::super::form::{Form, PANEL, Super16, Super16WithMins, Super32WithMins, SuperBytes32};
+use super::super::form::{Form, Super16, Super16WithMins, Super32WithMins, SuperBytes32};
 use super::super::lanes::Lanes;
 use super::blocks::{IQ4_VALUES, raised};
 use super::{Unpack, column};
-
-/// Bytes of a vector.
-const VECTOR: usize = 4 * PANEL;
 
 const LOW_2: i32 = 0x0303_0303;
 const LOW_4: i32 = 0x0f0f_0f0f;
@@ -33,7 +30,7 @@ unsafe fn store_scales<L: Lanes>(scale: L::Floats, bytes: L::Ints, offset: i32, 
         unsafe {
             let byte = L::and(L::shr(bytes, 8 * j), L::splat(0xff));
             let whole = L::to_floats(L::sub(byte, L::splat(offset)));
-            L::store_floats(L::mul(scale, whole), to.add(VECTOR * j as usize).cast());
+            L::store_floats(L::mul(scale, whole), to.add(L::VECTOR * j as usize).cast());
         }
     }
 }
@@ -45,7 +42,7 @@ unsafe fn store_pairs<L: Lanes>(bytes: L::Ints, to: *mut u8) {
     unsafe {
         for (j, two) in [bytes, L::shr(bytes, 16)].into_iter().enumerate() {
             let pair = L::or(L::and(two, L::splat(0xff)), L::and(L::shl(two, 8), L::splat(0x00ff_0000)));
-            L::store(pair, to.add(VECTOR * j));
+            L::store(pair, to.add(L::VECTOR * j));
         }
     }
 }
@@ -60,20 +57,20 @@ unsafe fn store_min_scale<L: Lanes>(scale: L::Floats, to: *mut u8) {
 /// Writes what `Q4_K` and `Q5_K` begin with: two halves, then eight scales and eight minima in twelve bytes.
 #[inline(always)]
 unsafe fn store_head<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-    // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+    // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
     unsafe {
         let [halves, a, b, c] = L::transpose_16_bytes(block, stride);
         let (low_4, low_6, upper) = (L::splat(LOW_4), L::splat(LOW_6), L::splat(BITS_4_5));
         let scale = L::low_halves(halves);
-        let scales_at = to.add(Super32WithMins::SCALES_AT);
+        let scales_at = to.add(L::VECTOR * Super32WithMins::SCALES_AT);
         store_scales::<L>(scale, L::and(a, low_6), 0, scales_at);
         let last = L::or(L::and(c, low_4), L::and(L::shr(a, 2), upper));
-        store_scales::<L>(scale, last, 0, scales_at.add(4 * VECTOR));
-        let mins_at = to.add(Super32WithMins::MINS_AT);
+        store_scales::<L>(scale, last, 0, scales_at.add(4 * L::VECTOR));
+        let mins_at = to.add(L::VECTOR * Super32WithMins::MINS_AT);
         store_pairs::<L>(L::and(b, low_6), mins_at);
         let last = L::or(L::and(L::shr(c, 4), low_4), L::and(L::shr(b, 2), upper));
-        store_pairs::<L>(last, mins_at.add(2 * VECTOR));
-        store_min_scale::<L>(L::low_halves(L::shr(halves, 16)), mins_at.add(4 * VECTOR));
+        store_pairs::<L>(last, mins_at.add(2 * L::VECTOR));
+        store_min_scale::<L>(L::low_halves(L::shr(halves, 16)), mins_at.add(4 * L::VECTOR));
     }
 }
 
@@ -90,15 +87,15 @@ impl Unpack for Q4K {
 
     #[inline(always)]
     unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             store_head::<L>(block, stride, to);
             let low_4 = L::splat(LOW_4);
             for i in 0..4 {
-                let to = to.add(16 * VECTOR * i);
+                let to = to.add(16 * L::VECTOR * i);
                 for (j, both) in L::transpose_32_bytes(block.add(16 + 32 * i), stride).into_iter().enumerate() {
-                    L::store(L::and(both, low_4), to.add(VECTOR * j));
-                    L::store(L::and(L::shr(both, 4), low_4), to.add(VECTOR * (j + 8)));
+                    L::store(L::and(both, low_4), to.add(L::VECTOR * j));
+                    L::store(L::and(L::shr(both, 4), low_4), to.add(L::VECTOR * (j + 8)));
                 }
             }
         }
@@ -118,20 +115,20 @@ impl Unpack for Q5K {
 
     #[inline(always)]
     unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             store_head::<L>(block, stride, to);
             let low_4 = L::splat(LOW_4);
             let fifth = L::transpose_32_bytes(block.add(16), stride);
             for i in 0..4 {
                 let words = L::transpose_32_bytes(block.add(48 + 32 * i), stride);
-                let to = to.add(16 * VECTOR * i);
+                let to = to.add(16 * L::VECTOR * i);
                 let first = 2 * i as u32;
                 for j in 0..8 {
                     let low = L::or(L::and(words[j], low_4), bit::<L>(fifth[j], first, 4, BIT_4));
                     let high = L::or(L::and(L::shr(words[j], 4), low_4), bit::<L>(fifth[j], first + 1, 4, BIT_4));
-                    L::store(low, to.add(VECTOR * j));
-                    L::store(high, to.add(VECTOR * (j + 8)));
+                    L::store(low, to.add(L::VECTOR * j));
+                    L::store(high, to.add(L::VECTOR * (j + 8)));
                 }
             }
         }
@@ -151,17 +148,17 @@ impl Unpack for Q6K {
 
     #[inline(always)]
     unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             let (low_4, upper) = (L::splat(LOW_4), L::splat(BITS_4_5));
             for half in 0..2 {
                 let a = L::transpose_32_bytes(block.add(64 * half), stride);
                 let b = L::transpose_32_bytes(block.add(64 * half + 32), stride);
                 let two = L::transpose_32_bytes(block.add(128 + 32 * half), stride);
-                let to = to.add(32 * VECTOR * half);
+                let to = to.add(32 * L::VECTOR * half);
                 for j in 0..8 {
                     let store = |i: usize, low, high| {
-                        L::store(L::or(L::and(low, low_4), L::and(high, upper)), to.add(VECTOR * (8 * i + j)))
+                        L::store(L::or(L::and(low, low_4), L::and(high, upper)), to.add(L::VECTOR * (8 * i + j)))
                     };
                     store(0, a[j], L::shl(two[j], 4));
                     store(1, b[j], L::shl(two[j], 2));
@@ -169,11 +166,11 @@ impl Unpack for Q6K {
                     store(3, L::shr(b[j], 4), L::shr(two[j], 2));
                 }
             }
-            let scale = L::load_halves(column::<u16>(block.add(208), stride).as_ptr());
+            let scale = L::load_halves(column::<L, u16>(block.add(208), stride).as_ptr());
             for (i, four) in L::transpose_16_bytes(block.add(192), stride).into_iter().enumerate() {
                 for j in 0..4 {
                     let byte = L::shr_signed(L::shl(four, 24 - 8 * j), 24);
-                    let to = to.add(Super16::SCALES_AT + VECTOR * (4 * i + j as usize));
+                    let to = to.add(L::VECTOR * (Super16::SCALES_AT + (4 * i + j as usize)));
                     L::store_floats(L::mul(scale, L::to_floats(byte)), to.cast());
                 }
             }
@@ -194,7 +191,7 @@ impl Unpack for Q3K {
 
     #[inline(always)]
     unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             let low_2 = L::splat(LOW_2);
             let third = L::transpose_32_bytes(block, stride);
@@ -204,7 +201,7 @@ impl Unpack for Q3K {
                     for j in 0..8 {
                         let low = L::and(L::shr(words[j], 2 * i), low_2);
                         let word = L::or(low, bit::<L>(third[j], 4 * half as u32 + i, 2, BIT_2));
-                        L::store(word, to.add(VECTOR * (32 * half + 8 * i as usize + j)));
+                        L::store(word, to.add(L::VECTOR * (32 * half + 8 * i as usize + j)));
                     }
                 }
             }
@@ -214,11 +211,11 @@ impl Unpack for Q3K {
             let (a, b, c, scale) = (next(a, b), next(b, c), next(c, d), L::low_halves(L::shr(d, 16)));
             let low_4 = L::splat(LOW_4);
             let scales = |low, high| L::or(L::and(low, low_4), L::shl(L::and(high, low_2), 4));
-            let to = to.add(Super16::SCALES_AT);
+            let to = to.add(L::VECTOR * Super16::SCALES_AT);
             store_scales::<L>(scale, scales(a, c), 32, to);
-            store_scales::<L>(scale, scales(b, L::shr(c, 2)), 32, to.add(4 * VECTOR));
-            store_scales::<L>(scale, scales(L::shr(a, 4), L::shr(c, 4)), 32, to.add(8 * VECTOR));
-            store_scales::<L>(scale, scales(L::shr(b, 4), L::shr(c, 6)), 32, to.add(12 * VECTOR));
+            store_scales::<L>(scale, scales(b, L::shr(c, 2)), 32, to.add(4 * L::VECTOR));
+            store_scales::<L>(scale, scales(L::shr(a, 4), L::shr(c, 4)), 32, to.add(8 * L::VECTOR));
+            store_scales::<L>(scale, scales(L::shr(b, 4), L::shr(c, 6)), 32, to.add(12 * L::VECTOR));
         }
     }
 }
@@ -236,25 +233,25 @@ impl Unpack for Q2K {
 
     #[inline(always)]
     unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             let (low_2, low_4) = (L::splat(LOW_2), L::splat(LOW_4));
             for half in 0..2 {
                 let words = L::transpose_32_bytes(block.add(16 + 32 * half), stride);
                 for i in 0..4 {
                     for (j, &word) in words.iter().enumerate() {
-                        L::store(L::and(L::shr(word, 2 * i), low_2), to.add(VECTOR * (32 * half + 8 * i as usize + j)));
+                        L::store(L::and(L::shr(word, 2 * i), low_2), to.add(L::VECTOR * (32 * half + 8 * i as usize + j)));
                     }
                 }
             }
-            let halves = L::load(column::<u32>(block.add(80), stride).as_ptr().cast());
+            let halves = L::load(column::<L, u32>(block.add(80), stride).as_ptr().cast());
             let scale = L::low_halves(halves);
-            let mins_at = to.add(Super16WithMins::MINS_AT);
+            let mins_at = to.add(L::VECTOR * Super16WithMins::MINS_AT);
             for (i, both) in L::transpose_16_bytes(block, stride).into_iter().enumerate() {
-                store_scales::<L>(scale, L::and(both, low_4), 0, to.add(Super16WithMins::SCALES_AT + 4 * VECTOR * i));
-                store_pairs::<L>(L::and(L::shr(both, 4), low_4), mins_at.add(2 * VECTOR * i));
+                store_scales::<L>(scale, L::and(both, low_4), 0, to.add(L::VECTOR * (Super16WithMins::SCALES_AT + 4 * i)));
+                store_pairs::<L>(L::and(L::shr(both, 4), low_4), mins_at.add(2 * L::VECTOR * i));
             }
-            store_min_scale::<L>(L::low_halves(L::shr(halves, 16)), mins_at.add(8 * VECTOR));
+            store_min_scale::<L>(L::low_halves(L::shr(halves, 16)), mins_at.add(8 * L::VECTOR));
         }
     }
 }
@@ -272,15 +269,15 @@ impl Unpack for Iq4Xs {
 
     #[inline(always)]
     unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
-        // SAFETY: the caller has the instruction set, sixteen blocks, and room for a unit.
+        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             let table = if L::SIGNED { const { &IQ4_VALUES } } else { const { &raised(IQ4_VALUES, -128) } };
             let low_4 = L::splat(LOW_4);
             for i in 0..8 {
                 for (j, both) in L::transpose_16_bytes(block.add(8 + 16 * i), stride).into_iter().enumerate() {
-                    let to = to.add(VECTOR * (8 * i + j));
+                    let to = to.add(L::VECTOR * (8 * i + j));
                     L::store(L::look_up(table, L::and(both, low_4)), to);
-                    L::store(L::look_up(table, L::and(L::shr(both, 4), low_4)), to.add(4 * VECTOR));
+                    L::store(L::look_up(table, L::and(L::shr(both, 4), low_4)), to.add(4 * L::VECTOR));
                 }
             }
             let [head, low, ..] = L::transpose_16_bytes(block, stride);
@@ -289,7 +286,7 @@ impl Unpack for Iq4Xs {
                 let low = L::and(L::shr(low, 4 * i), L::splat(0xf));
                 let high = L::and(L::shl(L::shr(head, 16 + 2 * i), 4), L::splat(0x30));
                 let whole = L::to_floats(L::sub(L::or(low, high), L::splat(32)));
-                L::store_floats(L::mul(scale, whole), to.add(SuperBytes32::SCALES_AT + VECTOR * i as usize).cast());
+                L::store_floats(L::mul(scale, whole), to.add(L::VECTOR * (SuperBytes32::SCALES_AT + i as usize)).cast());
             }
         }
     }

@@ -1,0 +1,105 @@
+//! How a model's weights lie in memory, which is settled when it is loaded.
+//!
+//! llama.cpp rearranges some formats at load, for AMX or so that eight rows of weights are read at once, and computes products with
+//! those several times faster than with the file's own layout. The price is that these weights are no longer mapped: they are
+//! copied, and processes that serve one file do not share them. Our products read the file's layout. Milliseconds per step of a
+//! model of 0.5B on two cores with AVX-512, llama.cpp with repacked weights and ours without:
+//!
+//! | weights | rows | llama.cpp's | ours |
+//! | --- | --- | --- | --- |
+//! | `Q4_K` | 1 | TODO-FIGURE | TODO-FIGURE |
+//! | `Q4_K` | 8 | TODO-FIGURE | TODO-FIGURE |
+//! | `Q4_K` | 32 | TODO-FIGURE | TODO-FIGURE |
+//!
+//! AMX multiplies tiles, which none of our instruction sets does, so that there llama.cpp's products stay.
+
+use crate::config::{Kernels, ModelConfig};
+
+/// How the weights lie that the CPU computes with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weights {
+    /// As in the file, which stays mapped where it was asked to be.
+    AsInFile,
+    /// Those of some formats as llama.cpp's own products want them.
+    Repacked,
+    /// Those of most formats as llama.cpp's products with AMX want them.
+    Amx,
+}
+
+/// What [`ModelConfig::weights`] needs to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadFacts {
+    /// Whether our products are usable here and compute most of the weights, by their bytes.
+    pub own_products: bool,
+    /// Whether llama.cpp computes with AMX here.
+    pub has_amx: bool,
+    /// Whether the CPU computes layers.
+    pub has_cpu_layers: bool,
+}
+
+impl ModelConfig {
+    /// Chooses how the weights lie: as a user says, else by a rule. They stay as they are in the file where ours compute them, and
+    /// are rearranged where llama.cpp does.
+    #[must_use]
+    pub fn weights(&self, facts: &LoadFacts) -> Weights {
+        let ours_compute = facts.own_products && facts.has_cpu_layers;
+        let is_rearranged = self.repack.unwrap_or(match self.kernels {
+            Kernels::Auto => !ours_compute || facts.has_amx,
+            Kernels::Weft => !ours_compute,
+            Kernels::LlamaCpp => true,
+        });
+        match (is_rearranged, facts.has_amx) {
+            (false, _) => Weights::AsInFile,
+            (true, false) => Weights::Repacked,
+            (true, true) => Weights::Amx,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A CPU for which our products were written.
+    const FACTS: LoadFacts = LoadFacts { own_products: true, has_amx: false, has_cpu_layers: true };
+    const AMX: LoadFacts = LoadFacts { has_amx: true, ..FACTS };
+
+    fn weights(kernels: Kernels, repack: Option<bool>, facts: LoadFacts) -> Weights {
+        ModelConfig { kernels, repack, ..ModelConfig::at("model.gguf".into()) }.weights(&facts)
+    }
+
+    #[test]
+    fn what_ours_compute_stays_as_it_is_in_the_file() {
+        assert_eq!(weights(Kernels::Auto, None, FACTS), Weights::AsInFile);
+        assert_eq!(weights(Kernels::Weft, None, FACTS), Weights::AsInFile);
+    }
+
+    #[test]
+    fn what_llama_cpp_computes_is_rearranged_as_it_likes() {
+        assert_eq!(weights(Kernels::LlamaCpp, None, FACTS), Weights::Repacked);
+        assert_eq!(weights(Kernels::LlamaCpp, None, AMX), Weights::Amx);
+        for kernels in [Kernels::Auto, Kernels::Weft] {
+            assert_eq!(weights(kernels, None, LoadFacts { own_products: false, ..FACTS }), Weights::Repacked);
+            assert_eq!(weights(kernels, None, LoadFacts { has_cpu_layers: false, ..FACTS }), Weights::Repacked);
+            assert_eq!(weights(kernels, None, LoadFacts { own_products: false, ..AMX }), Weights::Amx);
+        }
+    }
+
+    #[test]
+    fn amx_stays_llama_cpps_unless_ours_are_asked_for() {
+        assert_eq!(weights(Kernels::Auto, None, AMX), Weights::Amx);
+        assert_eq!(weights(Kernels::Weft, None, AMX), Weights::AsInFile);
+    }
+
+    #[test]
+    fn a_user_wins_over_the_rule() {
+        for kernels in [Kernels::Auto, Kernels::Weft, Kernels::LlamaCpp] {
+            for own_products in [false, true] {
+                assert_eq!(weights(kernels, Some(true), LoadFacts { own_products, ..FACTS }), Weights::Repacked);
+                assert_eq!(weights(kernels, Some(true), LoadFacts { own_products, ..AMX }), Weights::Amx);
+                assert_eq!(weights(kernels, Some(false), LoadFacts { own_products, ..FACTS }), Weights::AsInFile);
+                assert_eq!(weights(kernels, Some(false), LoadFacts { own_products, ..AMX }), Weights::AsInFile);
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! AVX2 with FMA and F16C: eight lanes, sixteen registers.
+
+use std::arch::x86_64::{
+    __m128i, __m256, __m256i, _CMP_NLE_UQ, _mm_cvtph_ps, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_set1_epi16,
+    _mm256_add_epi32, _mm256_add_ps, _mm256_and_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_ps, _mm256_castps_si256,
+    _mm256_castsi128_si256, _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpeq_epi16, _mm256_cmpeq_epi32, _mm256_cvtepi8_epi32,
+    _mm256_cvtepi32_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_div_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_loadu_si256, _mm256_max_ps, _mm256_movemask_epi8, _mm256_mul_ps, _mm256_or_ps, _mm256_packs_epi16,
+    _mm256_permute2x128_si256, _mm256_permute4x64_epi64, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
+    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_srai_epi32, _mm256_storeu_ps, _mm256_sub_ps, _mm256_unpackhi_epi32,
+    _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
+};
+
+use super::Format;
+use super::kernels::{Scores, Weigh, kernels};
+use super::simd::{self, Ahead, MAX_LANES, Simd, Softening, Tally};
+
+const LANES: usize = 8;
+
+/// Vectors of 256 bits.
+#[derive(Clone, Copy)]
+pub(super) struct Avx2;
+
+kernels!(
+    Avx2, [target_feature(enable = "avx2,fma,f16c")],
+    rows: 6 [1 2 3 4 5 6],
+    four: 2 [1 2],
+    eight: 1 [1]
+);
+
+#[target_feature(enable = "avx2")]
+unsafe fn look(mask: *const u16) -> (u64, u64) {
+    let hidden = _mm256_set1_epi16(super::Mask::HIDDEN.cast_signed());
+    let magnitude = _mm256_set1_epi16(0x7fff);
+    let (mut seen, mut zero) = (0, 0);
+    for half in 0..2 {
+        // SAFETY: the caller vouches for 64 numbers.
+        let (low, high) = unsafe {
+            let first = mask.add(32 * half);
+            (_mm256_loadu_si256(first.cast()), _mm256_loadu_si256(first.add(16).cast()))
+        };
+        let bits = |low, high| {
+            let bytes = _mm256_permute4x64_epi64::<0xd8>(_mm256_packs_epi16(low, high));
+            u64::from(_mm256_movemask_epi8(bytes).cast_unsigned()) << (32 * half)
+        };
+        seen |= !bits(_mm256_cmpeq_epi16(low, hidden), _mm256_cmpeq_epi16(high, hidden)) & 0xffff_ffff << (32 * half);
+        let none = _mm256_setzero_si256();
+        let is_zero = |x| _mm256_cmpeq_epi16(_mm256_and_si256(x, magnitude), none);
+        zero |= bits(is_zero(low), is_zero(high));
+    }
+    (seen, zero)
+}
+
+/// One number in half precision.
+#[inline(always)]
+unsafe fn half(from: *const u8) -> f32 {
+    // SAFETY: the caller vouches for the instruction set and for the number.
+    unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned()))) }
+}
+
+/// Transposes eight vectors of eight.
+#[inline(always)]
+unsafe fn transpose_8(r: [__m256i; 8]) -> [__m256i; 8] {
+    // SAFETY: the caller vouches for the instruction set; no memory is touched.
+    unsafe {
+        let zero = _mm256_setzero_si256();
+        let (mut a, mut b) = ([zero; 8], [zero; 8]);
+        for i in 0..4 {
+            a[2 * i] = _mm256_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+            a[2 * i + 1] = _mm256_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+        }
+        // b[4 i + j] holds elements j and j + 4 of the vectors 4 i to 4 i + 3.
+        for i in 0..2 {
+            for j in 0..2 {
+                b[4 * i + 2 * j] = _mm256_unpacklo_epi64(a[4 * i + j], a[4 * i + 2 + j]);
+                b[4 * i + 2 * j + 1] = _mm256_unpackhi_epi64(a[4 * i + j], a[4 * i + 2 + j]);
+            }
+        }
+        for j in 0..4 {
+            a[j] = _mm256_permute2x128_si256::<0x20>(b[j], b[4 + j]);
+            a[j + 4] = _mm256_permute2x128_si256::<0x31>(b[j], b[4 + j]);
+        }
+        a
+    }
+}
+
+/// Eight numbers in half precision that lie in the upper halves of lanes whose lower halves are zero.
+#[inline(always)]
+unsafe fn spread_half(upper: __m256i) -> __m256 {
+    // SAFETY: the caller vouches for the instruction set; no memory is touched.
+    unsafe {
+        // The sign stays, the exponent and the fraction move by three; a factor mends the exponent's bias.
+        let moved = _mm256_and_si256(_mm256_srai_epi32::<3>(upper), _mm256_set1_epi32(0x8fff_e000_u32.cast_signed()));
+        _mm256_mul_ps(_mm256_castsi256_ps(moved), _mm256_set1_ps(f32::from_bits((127 + 112) << 23)))
+    }
+}
+
+/// Writes one vector of transposed units of 32 bits, each of which holds one, two or four numbers of a cell.
+#[inline(always)]
+unsafe fn store_units(format: Format, unit: __m256i, factors: __m256, to: *mut f32, stride: usize) {
+    // SAFETY: the caller vouches for the instruction set, and for the rows of the unit.
+    unsafe {
+        let upper = || _mm256_and_si256(unit, _mm256_set1_epi32(0xffff_0000_u32.cast_signed()));
+        match format {
+            Format::F32 => _mm256_storeu_ps(to, _mm256_castsi256_ps(unit)),
+            Format::F16 => {
+                _mm256_storeu_ps(to, spread_half(_mm256_slli_epi32::<16>(unit)));
+                _mm256_storeu_ps(to.add(stride), spread_half(upper()));
+            }
+            Format::Bf16 => {
+                _mm256_storeu_ps(to, _mm256_castsi256_ps(_mm256_slli_epi32::<16>(unit)));
+                _mm256_storeu_ps(to.add(stride), _mm256_castsi256_ps(upper()));
+            }
+            Format::Q8_0 => {
+                let bytes = [
+                    _mm256_srai_epi32::<24>(_mm256_slli_epi32::<24>(unit)),
+                    _mm256_srai_epi32::<24>(_mm256_slli_epi32::<16>(unit)),
+                    _mm256_srai_epi32::<24>(_mm256_slli_epi32::<8>(unit)),
+                    _mm256_srai_epi32::<24>(unit),
+                ];
+                for (i, byte) in bytes.into_iter().enumerate() {
+                    _mm256_storeu_ps(to.add(i * stride), _mm256_mul_ps(_mm256_cvtepi32_ps(byte), factors));
+                }
+            }
+        }
+    }
+}
+
+impl Simd for Avx2 {
+    type V = __m256;
+    const LANES: usize = LANES;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> __m256 {
+        // SAFETY: the caller vouches for the instruction set, here and below.
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m256 {
+        // SAFETY: as above, and for the lanes.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: __m256) {
+        // SAFETY: as above, and for the lanes.
+        unsafe { _mm256_storeu_ps(to, v) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_max_ps(a, b) }
+    }
+
+    #[inline(always)]
+    unsafe fn abs(v: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_andnot_ps(_mm256_set1_ps(-0.0), v) }
+    }
+
+    #[inline(always)]
+    unsafe fn with_sign(v: __m256, sign: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_or_ps(v, _mm256_and_ps(_mm256_set1_ps(-0.0), sign)) }
+    }
+
+    #[inline(always)]
+    unsafe fn scale_by_power(v: __m256, shifted: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            let power = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted));
+            _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(v), power))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn where_above(x: __m256, limit: __m256, v: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_and_ps(_mm256_cmp_ps::<_CMP_NLE_UQ>(x, limit), v) }
+    }
+
+    #[inline(always)]
+    unsafe fn hide(v: __m256, visible: u32) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            let bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            let is_seen = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(visible.cast_signed()), bits), bits);
+            _mm256_blendv_ps(_mm256_set1_ps(f32::NEG_INFINITY), v, _mm256_castsi256_ps(is_seen))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn greatest(v: __m256) -> f32 {
+        let mut lanes = [0.0_f32; LANES];
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), v) };
+        lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: __m256) -> f32 {
+        let mut lanes = [0.0_f32; LANES];
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), v) };
+        let half: [f32; 4] = std::array::from_fn(|lane| lanes[lane] + lanes[lane + 4]);
+        (half[0] + half[2]) + (half[1] + half[3])
+    }
+
+    #[inline(always)]
+    unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> __m256 {
+        // SAFETY: as above, and for the lanes.
+        unsafe {
+            match format {
+                Format::F32 => _mm256_loadu_ps(cell.cast::<f32>().add(at)),
+                Format::F16 => _mm256_cvtph_ps(_mm_loadu_si128(cell.add(2 * at).cast::<__m128i>())),
+                Format::Bf16 => {
+                    let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(cell.add(2 * at).cast::<__m128i>()));
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+                }
+                Format::Q8_0 => {
+                    let block = cell.add(at / 32 * 34);
+                    let bytes = _mm_loadl_epi64(block.add(2 + at % 32).cast::<__m128i>());
+                    _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), _mm256_set1_ps(half(block)))
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
+        // How many numbers a unit of 32 bits holds.
+        let per_unit = match format {
+            Format::F32 => 1,
+            Format::F16 | Format::Bf16 => 2,
+            Format::Q8_0 => 4,
+        };
+        // SAFETY: as above; where fewer than eight units are left there are four, and no more are read.
+        unsafe {
+            for first in (0..size).step_by(8 * per_unit) {
+                let n_units = ((size - first) / per_unit).min(8);
+                let mut units = [_mm256_setzero_si256(); 8];
+                let mut factors = [0.0_f32; LANES];
+                for (lane, &cell) in cells[..LANES].iter().enumerate() {
+                    let from = if format == Format::Q8_0 {
+                        let block = cell.add(first / 32 * 34);
+                        factors[lane] = half(block);
+                        block.add(2)
+                    } else {
+                        cell.add(first * (4 / per_unit))
+                    };
+                    units[lane] = if n_units == 8 {
+                        _mm256_loadu_si256(from.cast::<__m256i>())
+                    } else {
+                        _mm256_castsi128_si256(_mm_loadu_si128(from.cast::<__m128i>()))
+                    };
+                }
+                let factors = _mm256_loadu_ps(factors.as_ptr());
+                for (at, unit) in transpose_8(units).into_iter().enumerate() {
+                    if at < n_units {
+                        store_units(format, unit, factors, to.add((first + at * per_unit) * stride), stride);
+                    }
+                }
+            }
+        }
+    }
+}
