@@ -53,7 +53,6 @@ const HELP: Help = Help {
     flash_attention: "of the engine, in place of what it chooses",
     own: "  --table grid|prefill|overhead    only that table
   --sequences N                    only rows of the grid with so many sequences
-  --kernels weft|llama.cpp         with llama.cpp's own, ours are not measured, and the engine runs without them too
   --started-threads                the bare loop starts its threads for each decode, as llama.cpp does by itself;
                                    otherwise it keeps them, as the engine does
   --write-model                    write the synthetic models, print their paths, and stop
@@ -64,14 +63,12 @@ const HELP: Help = Help {
 struct Own {
     table: String,
     n_sequences: Option<usize>,
-    kernels: Kernels,
     origin: Origin,
     only_write: bool,
 }
 
 fn main() -> ExitCode {
-    let mut own =
-        Own { table: String::new(), n_sequences: None, kernels: Kernels::Weft, origin: Origin::Kept, only_write: false };
+    let mut own = Own { table: String::new(), n_sequences: None, origin: Origin::Kept, only_write: false };
     let options = options::parse(&HELP, env::args().skip(1), |flag, value| {
         match flag {
             "--table" => {
@@ -83,13 +80,6 @@ fn main() -> ExitCode {
             "--sequences" => {
                 let given = value()?;
                 own.n_sequences = Some(given.parse().map_err(|_| format!("--sequences is {given:?}; it must be a number"))?);
-            }
-            "--kernels" => {
-                own.kernels = match value()?.as_str() {
-                    "weft" => Kernels::Weft,
-                    "llama.cpp" => Kernels::LlamaCpp,
-                    other => return Err(format!("--kernels is {other:?}; it must be weft or llama.cpp")),
-                };
             }
             "--started-threads" => own.origin = Origin::Started,
             "--write-model" => own.only_write = true,
@@ -109,7 +99,7 @@ fn bench(options: &Options, own: &Own) -> Result<(), String> {
         return Ok(());
     }
     let candidates = models::every(&options.name)?;
-    let (usable, kernels) = match own.kernels {
+    let (usable, kernels) = match options.kernels {
         Kernels::LlamaCpp => (Used::NONE, "not asked for".to_owned()),
         Kernels::Auto | Kernels::Weft => kernels::install(),
     };

@@ -159,7 +159,7 @@ impl<'a> Sides<'a> {
             bare: BareModel::load(&candidate.path, Weights::Repacked)?,
             // llama-server's pools are its own too.
             threads: Threads { n, origin: Origin::Kept },
-            model: models::load(&candidate.path)?,
+            model: models::load(&candidate.path, options.kernels)?,
             path: &candidate.path,
             options,
             has_http,

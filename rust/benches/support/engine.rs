@@ -140,7 +140,7 @@ impl EngineSide {
 
     /// Which of our kernels it uses.
     pub(crate) fn used(&self) -> Used {
-        self.config.used
+        self.settled.choice.used
     }
 
     fn start(&self) -> Result<Engine, String> {
