@@ -36,11 +36,11 @@ use std::env;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use support::bare::{Origin, Threads};
 use support::models::{self, Candidate};
 use support::options::{self, Help, Options};
 use support::pair::Pair;
 use support::peaks::Machine;
+use support::setup::{Origin, Threads};
 use support::shape::Shape;
 use support::{kernels, machine, synthetic};
 use tables::aims::{self, Kind};

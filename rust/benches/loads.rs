@@ -26,10 +26,10 @@ use std::time::{Duration, Instant};
 
 use server::load::{Arrival, Figure, Load, Trace};
 use server::slots::{self, ALL_FLAGS};
-use support::bare::{Origin, Threads};
 use support::bare_model::{BareModel, Weights};
 use support::models::{self, Candidate};
 use support::options::{self, Help, Options};
+use support::setup::{Origin, Threads};
 use support::spread::Spread;
 use support::{kernels, machine, synthetic};
 use weft::llama::Model;

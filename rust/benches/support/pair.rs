@@ -8,13 +8,14 @@ use std::sync::Arc;
 use weft::config::{CacheRam, EngineConfig, FlashAttention, Kernels, Used};
 use weft::llama::{Model, Settled};
 
-use super::bare::{BareContext, Cells, DEFAULT_ROWS, Flash, Setup, Threads};
+use super::bare::BareContext;
 use super::bare_model::{self, BareModel, Weights};
 use super::engine::{self, EngineSide};
 use super::models;
 use super::options::Options;
 use super::peaks::Machine;
 use super::roofline::Work;
+use super::setup::{Cells, DEFAULT_ROWS, Flash, Setup, Threads};
 use super::shape::{Prompts, Shape};
 use super::sides::{Bare, Side};
 use super::stretch::Stretch;
