@@ -139,6 +139,7 @@ fn bench_model(
     println!("\n{}: {n_params:.1} million parameters, vocabulary {n_vocab}", candidate.name);
     let wants = |table: &str| own.table.is_empty() || own.table == table;
     let is_for_products = is_for_products(candidate);
+    let kind = Kind::of(&candidate.name);
     let (steps, prompts, beyond) = match (options.is_quick, is_for_products) {
         (true, _) => (&grid::QUICK, &prefill::QUICK, &overhead::QUICK),
         (false, true) => (&grid::PRODUCTS, &prefill::PRODUCTS, &overhead::QUICK),
@@ -154,9 +155,10 @@ fn bench_model(
         figures.extend(prefill::measure(&pair, &sides, prompts)?);
     }
     if !figures.is_empty() {
-        aims::print(Kind::of(&candidate.name), &figures);
+        aims::print(kind, &figures);
     }
-    if wants("overhead") && !is_for_products {
+    // What surrounds a decode does not depend on how weights are stored.
+    if wants("overhead") && kind != Kind::Q4KM {
         overhead::measure(&pair, beyond)?;
     }
     Ok(())

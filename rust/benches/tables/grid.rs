@@ -43,7 +43,7 @@ pub(crate) const FULL: Extent = Extent {
     shared_tokens: &[16, 250, 1_000, 4_000],
     own_tokens: &[16, 250, 1_000, 4_000],
     n_idle: &[16_000, 32_000],
-    effort: Effort { time: Duration::from_millis(2_500), max_rounds: 5 },
+    effort: Effort { time: Duration::from_millis(1_500), max_rounds: 5 },
 };
 
 /// Of a model that is there for the format of its weights.
@@ -55,7 +55,7 @@ pub(crate) const QUICK: Extent = Extent {
     shared_tokens: &[1_000],
     own_tokens: &[16, 250],
     n_idle: &[],
-    effort: Effort { time: Duration::from_millis(1_200), max_rounds: 3 },
+    effort: Effort { time: Duration::from_millis(1_000), max_rounds: 3 },
 };
 
 /// The streams that idle cells are beside.
