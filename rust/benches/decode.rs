@@ -28,8 +28,10 @@ mod tables {
     pub(crate) mod aims;
     pub(crate) mod columns;
     pub(crate) mod grid;
+    pub(crate) mod idle;
     pub(crate) mod overhead;
     pub(crate) mod prefill;
+    pub(crate) mod runner;
 }
 
 use std::env;
@@ -44,7 +46,7 @@ use support::setup::{Origin, Threads};
 use support::shape::Shape;
 use support::{kernels, machine, synthetic};
 use tables::aims::{self, Kind};
-use tables::{grid, overhead, prefill};
+use tables::{grid, idle, overhead, prefill};
 use weft::config::{Kernels, Used};
 
 const HELP: Help = Help {
@@ -156,6 +158,9 @@ fn bench_model(
     }
     if !figures.is_empty() {
         aims::print(kind, &figures);
+    }
+    if wants("grid") && !steps.n_idle.is_empty() {
+        idle::measure(&pair, &sides, steps.n_idle, &steps.effort)?;
     }
     // What surrounds a decode does not depend on how weights are stored.
     if wants("overhead") && kind != Kind::Q4KM {
