@@ -55,6 +55,7 @@ const HELP: Help = Help {
     flash_attention: "of the engine, in place of what it chooses",
     own: "  --table grid|prefill|overhead    only that table
   --sequences N                    only rows of the grid with so many sequences
+  --tokens N                       only rows of the grid with so many tokens before the first step
   --started-threads                the bare loop starts its threads for each decode, as llama.cpp does by itself;
                                    otherwise it keeps them, as the engine does
   --write-model                    write the synthetic models, print their paths, and stop
@@ -65,12 +66,13 @@ const HELP: Help = Help {
 struct Own {
     table: String,
     n_sequences: Option<usize>,
+    n_tokens: Option<usize>,
     origin: Origin,
     only_write: bool,
 }
 
 fn main() -> ExitCode {
-    let mut own = Own { table: String::new(), n_sequences: None, origin: Origin::Kept, only_write: false };
+    let mut own = Own { table: String::new(), n_sequences: None, n_tokens: None, origin: Origin::Kept, only_write: false };
     let options = options::parse(&HELP, env::args().skip(1), |flag, value| {
         match flag {
             "--table" => {
@@ -79,10 +81,8 @@ fn main() -> ExitCode {
                     return Err(format!("--table is {:?}; it must be grid, prefill or overhead", own.table));
                 }
             }
-            "--sequences" => {
-                let given = value()?;
-                own.n_sequences = Some(given.parse().map_err(|_| format!("--sequences is {given:?}; it must be a number"))?);
-            }
+            "--sequences" => own.n_sequences = Some(number(flag, &value()?)?),
+            "--tokens" => own.n_tokens = Some(number(flag, &value()?)?),
             "--started-threads" => own.origin = Origin::Started,
             "--write-model" => own.only_write = true,
             _ => return Ok(false),
@@ -90,6 +90,10 @@ fn main() -> ExitCode {
         Ok(true)
     });
     options::run(&HELP, options, |options| bench(options, &own))
+}
+
+fn number(flag: &str, given: &str) -> Result<usize, String> {
+    given.parse().map_err(|_| format!("{flag} is {given:?}; it must be a number"))
 }
 
 fn bench(options: &Options, own: &Own) -> Result<(), String> {
@@ -148,10 +152,11 @@ fn bench_model(
         (false, false) => (&grid::FULL, &prefill::FULL, &overhead::FULL),
     };
     let sides = pair.sides(usable);
+    let is_one = |wanted: Option<usize>, n: usize| wanted.is_none_or(|wanted| wanted == n);
+    let is_wanted = |shape: &Shape| is_one(own.n_sequences, shape.n_sequences) && is_one(own.n_tokens, shape.n_tokens);
     let mut figures = Vec::new();
     if wants("grid") {
-        let is_wanted = |shape: &Shape| own.n_sequences.is_none_or(|n| n == shape.n_sequences);
-        figures.extend(grid::measure(&pair, &sides, steps, is_wanted)?);
+        figures.extend(grid::measure(&pair, &sides, steps, &is_wanted)?);
     }
     if wants("prefill") {
         figures.extend(prefill::measure(&pair, &sides, prompts)?);
@@ -159,7 +164,7 @@ fn bench_model(
     if !figures.is_empty() {
         aims::print(kind, &figures);
     }
-    if wants("grid") && !steps.n_idle.is_empty() {
+    if wants("grid") && is_wanted(&idle::STREAMS) && !steps.n_idle.is_empty() {
         idle::measure(&pair, &sides, steps.n_idle, &steps.effort)?;
     }
     // What surrounds a decode does not depend on how weights are stored.

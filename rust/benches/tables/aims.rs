@@ -97,14 +97,14 @@ pub(crate) fn print(kind: Kind, all: &[Figures]) {
         let rows = all.iter().filter(|row| is_about(&row.cell)).filter_map(|row| Some((row.ours.get(place)?.1, row.cell)));
         rows.min_by(|(a, _), (b, _)| a.total_cmp(b))
     };
-    println!("\n  {:<34} {:>6}   the worst figure of those rows", "against the best of llama.cpp", "aim");
+    println!("\n  {:<38} {:>6}   the worst figure of those rows", "against the best of llama.cpp", "aim");
     let line = |what: &str, least: f64, is_about: &dyn Fn(&Cell) -> bool| {
         let Some(first) = all.iter().find(|row| is_about(&row.cell)) else { return };
         let figures = first.ours.iter().enumerate().filter_map(|(place, (title, ..))| {
             let (ratio, cell) = worst(is_about, place)?;
             Some(format!("{title:<6} {ratio:>5.2} {:<6} {:<36}", verdict(ratio, least), format!("({cell})")))
         });
-        println!("  {what:<34} {least:>6.2}   {}", figures.collect::<Vec<_>>().join(" "));
+        println!("  {what:<38} {least:>6.2}   {}", figures.collect::<Vec<_>>().join(" "));
     };
     line("every row", NOTHING_SLOWER, &|_| true);
     for aim in AIMS.iter().filter(|aim| aim.kind == kind) {

@@ -46,7 +46,7 @@ pub(crate) const QUICK: Extent = Extent {
     shared_tokens: &[1_000],
     own_tokens: &[16, 250],
     n_idle: &[],
-    effort: Effort { time: Duration::from_millis(1_000), max_rounds: 3 },
+    effort: Effort { time: Duration::from_secs(1), max_rounds: 3 },
 };
 
 /// Prints the rows that are wanted, and returns their figures.

@@ -31,7 +31,7 @@ pub(crate) fn measure(pair: &Pair<'_>, sides: &[Side], n_idle: &[usize], effort:
             let ratio = Spread::of(&both.map(|(alone, beside)| alone / beside).collect::<Vec<_>>());
             let (title, verdict) = (side.title(), aims::verdict(ratio.median, aims::BESIDE_IDLE));
             println!(
-                "  {:<34} {:>6.2}   {title:<6} {} {verdict}",
+                "  {:<38} {:>6.2}   {title:<6} {} {verdict}",
                 format!("{STREAMS} beside {n_idle} idle ÷ alone"),
                 aims::BESIDE_IDLE,
                 ratio.show(2)
