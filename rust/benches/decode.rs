@@ -156,7 +156,7 @@ fn bench_model(
     let is_wanted = |shape: &Shape| is_one(own.n_sequences, shape.n_sequences) && is_one(own.n_tokens, shape.n_tokens);
     let mut figures = Vec::new();
     if wants("grid") {
-        figures.extend(grid::measure(&pair, &sides, steps, &is_wanted)?);
+        figures.extend(grid::measure(&pair, &sides, steps, is_wanted)?);
     }
     if wants("prefill") {
         figures.extend(prefill::measure(&pair, &sides, prompts)?);
