@@ -40,7 +40,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-all wheel lint types test-rust test-python fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-all wheel lint types test-rust test-python fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -51,13 +51,16 @@ run: extension ## Serve the demo model on http://127.0.0.1:8080 (ARGS="-m model.
 
 test: lint types test-rust test-python ## Everything that must hold before a change lands
 
-bench: ## A step's speed against a bare llama.cpp loop and the machine's limits, in under ten minutes (ARGS="--help")
+bench: ## A step's speed against llama.cpp's best and the machine's limits, in under fifteen minutes (ARGS="--help")
 	cargo bench --locked --bench decode -- $(ARGS)
 
-bench-quick: ## The same in a minute
+bench-quick: ## The same in a minute and a half
 	@$(MAKE) bench ARGS="--quick $(ARGS)"
 
-bench-all: extension bench ## The same, then what sharing is worth, what saving costs, and HTTP's speed against the engine's
+bench-loads: extension ## What clients see, over HTTP too, against loops that do what llama-server does (ARGS="--quick")
+	cargo bench --locked --bench loads -- $(ARGS)
+
+bench-all: extension bench bench-loads ## All of these, then what sharing is worth, what saving costs, and HTTP's speed against the engine's
 	$(call step,sharing against nothing shared)
 	cargo bench --locked --bench sharing -- $(ARGS)
 	$(call step,saving and restoring)

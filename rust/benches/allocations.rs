@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use support::options::{self, Help, Options};
 use support::{machine, models};
-use weft::config::{EngineConfig, FlashAttention};
+use weft::config::EngineConfig;
 use weft::engine::{Bell, MAX_RECENT_STEPS, RecentStep, StepTimes};
 use weft::llama::{self, Model};
 use weft::request::{Prompt, Request, SamplingParams};
@@ -163,13 +163,13 @@ fn bench(options: &Options) -> Result<(), String> {
     machine::describe(options.n_threads);
     let mut n_allocated = 0;
     for candidate in chosen {
-        let model = models::load(&candidate.path)?;
+        let model = models::load(&candidate.path, options.kernels)?;
         println!("\n{}: vocabulary {}", candidate.name, model.n_vocab());
         println!(
             "  branches  shared │ allocated   grown   freed   bytes, per token │ step µs   decode   share of each other part"
         );
         for &n in if options.is_quick { &BRANCHES[..1] } else { &BRANCHES[..] } {
-            n_allocated += measure(&model, n, options.n_threads, options.flash_attention)?;
+            n_allocated += measure(&model, n, options)?;
         }
     }
     match n_allocated {
@@ -179,16 +179,17 @@ fn bench(options: &Options) -> Result<(), String> {
 }
 
 /// Prints the line of `n` branches, and returns how many blocks were allocated.
-fn measure(model: &Arc<Model>, n: u32, n_threads: Option<u32>, flash_attention: FlashAttention) -> Result<u64, String> {
+fn measure(model: &Arc<Model>, n: u32, options: &Options) -> Result<u64, String> {
     let n_tokens = u32::try_from(N_WARM + N_STEPS + 1).expect("the bench takes few steps");
     let n_cells = u32::try_from(N_PROMPT).expect("the prompt is short") + n * (n_tokens + 64);
     let config = EngineConfig {
         n_slots: Some(n),
         n_ctx: Some(n_cells.next_multiple_of(256)),
         kv_unified: Some(true),
-        n_threads,
-        n_threads_batch: n_threads,
-        flash_attention,
+        n_threads: options.n_threads,
+        n_threads_batch: options.n_threads,
+        flash_attention: options.flash_attention,
+        kernels: options.kernels,
         ..EngineConfig::default()
     };
     let engine = llama::start(model, &config).map_err(|error| error.to_string())?;

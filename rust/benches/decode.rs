@@ -28,23 +28,25 @@ mod tables {
     pub(crate) mod aims;
     pub(crate) mod columns;
     pub(crate) mod grid;
+    pub(crate) mod idle;
     pub(crate) mod overhead;
     pub(crate) mod prefill;
+    pub(crate) mod runner;
 }
 
 use std::env;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use support::bare::{Origin, Threads};
 use support::models::{self, Candidate};
 use support::options::{self, Help, Options};
 use support::pair::Pair;
 use support::peaks::Machine;
+use support::setup::{Origin, Threads};
 use support::shape::Shape;
 use support::{kernels, machine, synthetic};
 use tables::aims::{self, Kind};
-use tables::{grid, overhead, prefill};
+use tables::{grid, idle, overhead, prefill};
 use weft::config::{Kernels, Used};
 
 const HELP: Help = Help {
@@ -53,7 +55,7 @@ const HELP: Help = Help {
     flash_attention: "of the engine, in place of what it chooses",
     own: "  --table grid|prefill|overhead    only that table
   --sequences N                    only rows of the grid with so many sequences
-  --kernels weft|llama.cpp         with llama.cpp's own, ours are not measured, and the engine runs without them too
+  --tokens N                       only rows of the grid with so many tokens before the first step
   --started-threads                the bare loop starts its threads for each decode, as llama.cpp does by itself;
                                    otherwise it keeps them, as the engine does
   --write-model                    write the synthetic models, print their paths, and stop
@@ -64,14 +66,13 @@ const HELP: Help = Help {
 struct Own {
     table: String,
     n_sequences: Option<usize>,
-    kernels: Kernels,
+    n_tokens: Option<usize>,
     origin: Origin,
     only_write: bool,
 }
 
 fn main() -> ExitCode {
-    let mut own =
-        Own { table: String::new(), n_sequences: None, kernels: Kernels::Weft, origin: Origin::Kept, only_write: false };
+    let mut own = Own { table: String::new(), n_sequences: None, n_tokens: None, origin: Origin::Kept, only_write: false };
     let options = options::parse(&HELP, env::args().skip(1), |flag, value| {
         match flag {
             "--table" => {
@@ -80,17 +81,8 @@ fn main() -> ExitCode {
                     return Err(format!("--table is {:?}; it must be grid, prefill or overhead", own.table));
                 }
             }
-            "--sequences" => {
-                let given = value()?;
-                own.n_sequences = Some(given.parse().map_err(|_| format!("--sequences is {given:?}; it must be a number"))?);
-            }
-            "--kernels" => {
-                own.kernels = match value()?.as_str() {
-                    "weft" => Kernels::Weft,
-                    "llama.cpp" => Kernels::LlamaCpp,
-                    other => return Err(format!("--kernels is {other:?}; it must be weft or llama.cpp")),
-                };
-            }
+            "--sequences" => own.n_sequences = Some(number(flag, &value()?)?),
+            "--tokens" => own.n_tokens = Some(number(flag, &value()?)?),
             "--started-threads" => own.origin = Origin::Started,
             "--write-model" => own.only_write = true,
             _ => return Ok(false),
@@ -98,6 +90,10 @@ fn main() -> ExitCode {
         Ok(true)
     });
     options::run(&HELP, options, |options| bench(options, &own))
+}
+
+fn number(flag: &str, given: &str) -> Result<usize, String> {
+    given.parse().map_err(|_| format!("{flag} is {given:?}; it must be a number"))
 }
 
 fn bench(options: &Options, own: &Own) -> Result<(), String> {
@@ -109,7 +105,7 @@ fn bench(options: &Options, own: &Own) -> Result<(), String> {
         return Ok(());
     }
     let candidates = models::every(&options.name)?;
-    let (usable, kernels) = match own.kernels {
+    let (usable, kernels) = match options.kernels {
         Kernels::LlamaCpp => (Used::NONE, "not asked for".to_owned()),
         Kernels::Auto | Kernels::Weft => kernels::install(),
     };
@@ -149,24 +145,30 @@ fn bench_model(
     println!("\n{}: {n_params:.1} million parameters, vocabulary {n_vocab}", candidate.name);
     let wants = |table: &str| own.table.is_empty() || own.table == table;
     let is_for_products = is_for_products(candidate);
+    let kind = Kind::of(&candidate.name);
     let (steps, prompts, beyond) = match (options.is_quick, is_for_products) {
         (true, _) => (&grid::QUICK, &prefill::QUICK, &overhead::QUICK),
         (false, true) => (&grid::PRODUCTS, &prefill::PRODUCTS, &overhead::QUICK),
         (false, false) => (&grid::FULL, &prefill::FULL, &overhead::FULL),
     };
     let sides = pair.sides(usable);
+    let is_one = |wanted: Option<usize>, n: usize| wanted.is_none_or(|wanted| wanted == n);
+    let is_wanted = |shape: &Shape| is_one(own.n_sequences, shape.n_sequences) && is_one(own.n_tokens, shape.n_tokens);
     let mut figures = Vec::new();
     if wants("grid") {
-        let is_wanted = |shape: &Shape| own.n_sequences.is_none_or(|n| n == shape.n_sequences);
         figures.extend(grid::measure(&pair, &sides, steps, is_wanted)?);
     }
     if wants("prefill") {
         figures.extend(prefill::measure(&pair, &sides, prompts)?);
     }
     if !figures.is_empty() {
-        aims::print(Kind::of(&candidate.name), &figures);
+        aims::print(kind, &figures);
     }
-    if wants("overhead") && !is_for_products {
+    if wants("grid") && is_wanted(&idle::STREAMS) && !steps.n_idle.is_empty() {
+        idle::measure(&pair, &sides, steps.n_idle, &steps.effort)?;
+    }
+    // What surrounds a decode does not depend on how weights are stored.
+    if wants("overhead") && kind != Kind::Q4KM {
         overhead::measure(&pair, beyond)?;
     }
     Ok(())

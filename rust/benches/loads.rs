@@ -22,14 +22,15 @@ use std::env;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use server::load::{Arrival, Figure, Load, Trace};
 use server::slots::{self, ALL_FLAGS};
-use support::bare::{Origin, Threads};
 use support::bare_model::{BareModel, Weights};
 use support::models::{self, Candidate};
 use support::options::{self, Help, Options};
+use support::setup::{Origin, Threads};
+use support::spread::Spread;
 use support::{kernels, machine, synthetic};
 use weft::llama::Model;
 
@@ -75,7 +76,7 @@ fn bench(options: &Options, only: Option<usize>, wants_http: bool) -> Result<(),
         println!("\n{}", candidate.name);
         println!("  {:<76} │ llama-server's loop               │ Weft", "");
         println!("  {:<76} │  default      best  with          │    engine ÷ def. ÷ best │ over HTTP ÷ def. ÷ best", "load");
-        let mut sides = Sides::load(&candidate, options, has_http)?;
+        let sides = Sides::load(&candidate, options, has_http)?;
         for load in loads(is_large, options.is_quick) {
             number += 1;
             if only.is_none_or(|only| only == number) {
@@ -137,6 +138,10 @@ fn prompt(place: usize, n_shared: usize, n_own: usize) -> Vec<i32> {
     (0..n_shared).map(token).chain((0..n_own).map(|at| token(n_shared + at + (place + 1) * 97))).collect()
 }
 
+/// A load begins no further round after this long, and none after so many.
+const ROUNDS: Duration = Duration::from_secs(10);
+const MAX_ROUNDS: usize = 3;
+
 /// Who runs the loads.
 struct Sides<'a> {
     bare: BareModel,
@@ -154,7 +159,7 @@ impl<'a> Sides<'a> {
             bare: BareModel::load(&candidate.path, Weights::Repacked)?,
             // llama-server's pools are its own too.
             threads: Threads { n, origin: Origin::Kept },
-            model: models::load(&candidate.path)?,
+            model: models::load(&candidate.path, options.kernels)?,
             path: &candidate.path,
             options,
             has_http,
@@ -176,17 +181,29 @@ impl<'a> Sides<'a> {
         Ok([ended.swap_remove(0), best])
     }
 
-    /// Prints a line for each figure of the load.
-    fn measure(&mut self, number: usize, load: &Load) -> Result<(), String> {
-        let engine = server::engine::run(&self.model, self.options, load)?;
-        let http = self.has_http.then(|| server::http::run(self.path, self.options, load)).transpose()?;
-        let [(default, _), (best, flags)] = self.run_llama_server(load)?;
-        for figure in load.figures {
-            let [default, best, engine] = [&default, &best, &engine].map(|traces| figure.of(load, traces));
+    /// Prints a line for each figure of the load: medians of rounds, of which a long load has one.
+    fn measure(&self, number: usize, load: &Load) -> Result<(), String> {
+        let of_figures = |traces: &[Trace]| -> Vec<f64> { load.figures.iter().map(|figure| figure.of(load, traces)).collect() };
+        let mut rounds: [Vec<Vec<f64>>; 4] = Default::default();
+        let mut best_flags = "";
+        let started = Instant::now();
+        while rounds[0].is_empty() || rounds[0].len() < MAX_ROUNDS && started.elapsed() < ROUNDS {
+            let [default, best] = self.run_llama_server(load)?;
+            best_flags = best.1;
+            let engine = server::engine::run(&self.model, self.options, load)?;
+            let http = self.has_http.then(|| server::http::run(self.path, self.options, load)).transpose()?;
+            let all = [Some(default.0), Some(best.0), Some(engine), http];
+            for (side, traces) in rounds.iter_mut().zip(all) {
+                side.extend(traces.map(|traces| of_figures(&traces)));
+            }
+        }
+        for (place, figure) in load.figures.iter().enumerate() {
+            let median = |side: &Vec<Vec<f64>>| Spread::of(&side.iter().map(|round| round[place]).collect::<Vec<_>>()).median;
+            let [default, best, engine] = [0, 1, 2].map(|side| median(&rounds[side]));
             let show = |ours: f64| format!("{ours:>10.2} {:>6.2} {:>6.2}", ours / default, ours / best);
-            let http = http.as_ref().map_or_else(String::new, |traces| show(figure.of(load, traces)));
+            let http = if rounds[3].is_empty() { String::new() } else { show(median(&rounds[3])) };
             let title = format!("{number}. {}: {}", load.title, figure.title());
-            println!("  {title:<76} │{default:>9.2} {best:>9.2}  {flags:<13} │{} │{http}", show(engine));
+            println!("  {title:<76} │{default:>9.2} {best:>9.2}  {best_flags:<13} │{} │{http}", show(engine));
         }
         Ok(())
     }

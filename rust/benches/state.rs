@@ -76,7 +76,7 @@ fn bench(options: &Options) -> Result<(), String> {
     println!("saving and restoring one of {N_BRANCHES} branches, {n_tokens} tokens long, in f16");
     machine::describe(options.n_threads);
     for candidate in candidates {
-        let model = models::load(&candidate.path)?;
+        let model = models::load(&candidate.path, options.kernels)?;
         println!("\n{}", candidate.name);
         println!(
             "  flash      cells          piece │      save             peak │   restore             peak │ one more run costs"

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weft::config::{CacheRam, EngineConfig, FlashAttention};
+use weft::config::{CacheRam, EngineConfig, FlashAttention, Kernels};
 use weft::engine::Engine;
 use weft::llama::{self, Model};
 use weft::request::{Prompt, Request, SamplingParams, Token};
@@ -57,6 +57,7 @@ pub(crate) struct Lab {
     model: Arc<Model>,
     n_threads: Option<u32>,
     flash_attention: FlashAttention,
+    kernels: Kernels,
     pub(crate) effort: Effort,
     pub(crate) sizes: Sizes,
     n_drawn: Cell<u32>,
@@ -68,14 +69,14 @@ impl Lab {
     /// # Errors
     /// A message, when llama.cpp refuses the file.
     pub(crate) fn new(path: &Path, options: &Options, effort: Effort, sizes: Sizes) -> Result<Self, String> {
-        let model = models::load(path)?;
-        let &Options { n_threads, flash_attention, .. } = options;
+        let model = models::load(path, options.kernels)?;
+        let &Options { n_threads, flash_attention, kernels, .. } = options;
         let defaults = EngineConfig::default();
         let n_ctx = model.facts(defaults.type_k, defaults.type_v).n_ctx_train as usize;
         let longest = n_ctx / 8 * 7;
         let [n_shared, n_long] = [sizes.n_shared, sizes.n_long].map(|n| n.min(longest));
         let sizes = Sizes { n_shared, n_long, ..sizes };
-        Ok(Self { model, n_threads, flash_attention, effort, sizes, n_drawn: Cell::new(0) })
+        Ok(Self { model, n_threads, flash_attention, kernels, effort, sizes, n_drawn: Cell::new(0) })
     }
 
     /// A new engine with nothing cached, so that no measurement sees what an earlier one has left.
@@ -90,6 +91,7 @@ impl Lab {
             n_threads: self.n_threads,
             n_threads_batch: self.n_threads,
             flash_attention: self.flash_attention,
+            kernels: self.kernels,
             cache_ram,
             ..EngineConfig::default()
         };

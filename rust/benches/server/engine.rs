@@ -24,6 +24,7 @@ pub(crate) fn run(model: &Arc<Model>, options: &Options, load: &Load) -> Result<
         n_threads: options.n_threads,
         n_threads_batch: options.n_threads,
         flash_attention: options.flash_attention,
+        kernels: options.kernels,
         ..EngineConfig::default()
     };
     let engine: Engine = llama::start(model, &config).map_err(|error| error.to_string())?;

@@ -7,8 +7,9 @@
 use std::time::Instant;
 
 use super::load::{Load, Trace};
-use crate::support::bare::{BareContext, Cells, DEFAULT_ROWS, Flash, Row, Setup, Threads};
+use crate::support::bare::{BareContext, Row};
 use crate::support::bare_model::BareModel;
+use crate::support::setup::{Cells, DEFAULT_ROWS, Flash, Setup, Threads};
 
 /// llama-server's `--batch-size`.
 const N_BATCH: usize = 2_048;

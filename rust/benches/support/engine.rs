@@ -9,7 +9,7 @@ use weft::engine::{Completions, Engine, Ready};
 use weft::llama::{Model, Settled};
 use weft::request::{Event, FinishReason, Finished, Prompt, Request, SamplingParams, SavedPrefix, Task, Token};
 
-use super::bare::Flash;
+use super::setup::Flash;
 use super::shape::{Prompts, Shape};
 use super::stretch::Stretch;
 
@@ -19,6 +19,10 @@ pub(crate) const HEAD_START: usize = 96;
 
 /// Tokens of the prompt that an engine computes before one that is timed.
 pub(crate) const N_KNOWN: usize = 512;
+
+/// Tokens of the shortest prompt: but for the last one, which is always computed, they are just enough to be looked for in the
+/// cache. A prompt that is computed takes steps in which other sequences run ahead.
+const SHORTEST: usize = 17;
 
 /// Prompts from this number on are nobody's.
 const FIRST_IDLE: usize = 1_000;
@@ -140,7 +144,7 @@ impl EngineSide {
 
     /// Which of our kernels it uses.
     pub(crate) fn used(&self) -> Used {
-        self.config.used
+        self.settled.choice.used
     }
 
     fn start(&self) -> Result<Engine, String> {
@@ -151,7 +155,8 @@ impl EngineSide {
     fn load_prompts(&self, engine: &Engine) -> Result<Vec<Vec<Token>>, String> {
         let Shape { n_tokens, n_idle, .. } = self.shape;
         self.load_idle(engine)?;
-        let prompts: Vec<Vec<Token>> = (0..self.shape.n_prompts()).map(|place| self.prompt(place, n_tokens)).collect();
+        let prompts: Vec<Vec<Token>> =
+            (0..self.shape.n_prompts()).map(|place| self.prompt(place, n_tokens.max(SHORTEST))).collect();
         prompts.iter().try_for_each(|prompt| self.load(engine, prompt))?;
         let (n_cells, n_expected) = (engine.stats().n_cells_idle, self.shape.n_cells() + n_idle);
         if n_cells < n_expected { Err(format!("of {n_expected} tokens {n_cells} are in the pool")) } else { Ok(prompts) }

@@ -11,6 +11,7 @@ pub(crate) mod options;
 pub(crate) mod pair;
 pub(crate) mod peaks;
 pub(crate) mod roofline;
+pub(crate) mod setup;
 pub(crate) mod shape;
 pub(crate) mod sides;
 pub(crate) mod spread;

@@ -4,7 +4,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use weft::config::ModelConfig;
+use weft::config::{Kernels, ModelConfig};
 use weft::llama::Model;
 
 use super::synthetic::{self, Synthetic};
@@ -57,11 +57,11 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Loads a model as the engine does, all of it on the CPU.
+/// Loads a model as an engine does that is told of kernels so, all of it on the CPU.
 ///
 /// # Errors
 /// A message, when llama.cpp refuses the file.
-pub(crate) fn load(path: &Path) -> Result<Arc<Model>, String> {
-    let config = ModelConfig { n_gpu_layers: Some(0), ..ModelConfig::at(path.to_owned()) };
+pub(crate) fn load(path: &Path, kernels: Kernels) -> Result<Arc<Model>, String> {
+    let config = ModelConfig { n_gpu_layers: Some(0), kernels, ..ModelConfig::at(path.to_owned()) };
     Model::load(&config, |_| {}).map(Arc::new).map_err(|error| error.to_string())
 }

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use weft::config::{EngineConfig, FlashAttention};
+use weft::config::{EngineConfig, FlashAttention, Kernels};
 
 /// What was asked for.
 pub(crate) struct Options {
@@ -12,6 +12,8 @@ pub(crate) struct Options {
     pub(crate) is_quick: bool,
     /// Of the engine.
     pub(crate) flash_attention: FlashAttention,
+    /// Of the engine, and whether ours are measured at all.
+    pub(crate) kernels: Kernels,
     /// Of every decode; `None` leaves the choice to the engine.
     pub(crate) n_threads: Option<u32>,
 }
@@ -35,6 +37,7 @@ impl Help {
         println!("  NAME                             only models whose file name holds NAME");
         println!("  --quick                          {quick}");
         println!("  --flash-attention auto|on|off    {flash_attention}");
+        println!("  --kernels auto|weft|llama.cpp    of the engine; with llama.cpp's own, ours are not measured");
         println!("  --threads N                      threads of a decode; the physical cores if not given");
         print!("{own}");
         println!("\nWEFT_BENCH_MODEL names a GGUF file to measure in place of the demo model.");
@@ -55,7 +58,8 @@ pub(crate) fn parse(
     mut own: impl FnMut(&str, &mut Value<'_>) -> Result<bool, String>,
 ) -> Result<Option<Options>, String> {
     let flash_attention = EngineConfig::default().flash_attention;
-    let mut options = Options { name: String::new(), is_quick: false, flash_attention, n_threads: None };
+    let kernels = Kernels::Auto;
+    let mut options = Options { name: String::new(), is_quick: false, flash_attention, kernels, n_threads: None };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
         match arg.as_str() {
@@ -74,6 +78,14 @@ pub(crate) fn parse(
                     "on" => FlashAttention::On,
                     "off" => FlashAttention::Off,
                     other => return Err(format!("--flash-attention is {other:?}; it must be auto, on or off")),
+                }
+            }
+            "--kernels" => {
+                options.kernels = match value()?.as_str() {
+                    "auto" => Kernels::Auto,
+                    "weft" => Kernels::Weft,
+                    "llama.cpp" => Kernels::LlamaCpp,
+                    other => return Err(format!("--kernels is {other:?}; it must be auto, weft or llama.cpp")),
                 }
             }
             "--help" | "-h" => {

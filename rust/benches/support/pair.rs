@@ -5,16 +5,17 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use weft::config::{CacheRam, EngineConfig, FlashAttention, Used};
+use weft::config::{CacheRam, EngineConfig, FlashAttention, Kernels, Used};
 use weft::llama::{Model, Settled};
 
-use super::bare::{BareContext, Cells, DEFAULT_ROWS, Flash, Setup, Threads};
+use super::bare::BareContext;
 use super::bare_model::{self, BareModel, Weights};
 use super::engine::{self, EngineSide};
 use super::models;
 use super::options::Options;
 use super::peaks::Machine;
 use super::roofline::Work;
+use super::setup::{Cells, DEFAULT_ROWS, Flash, Setup, Threads};
 use super::shape::{Prompts, Shape};
 use super::sides::{Bare, Side};
 use super::stretch::Stretch;
@@ -42,6 +43,7 @@ pub(crate) struct Pair<'a> {
     /// What the engine is told of threads and of flash attention.
     n_threads: Option<u32>,
     flash_attention: FlashAttention,
+    kernels: Kernels,
     n_ctx_train: usize,
     cell_bytes: u64,
     /// The same ones in every run; none of them is special.
@@ -55,7 +57,7 @@ impl<'a> Pair<'a> {
     /// # Errors
     /// A message, when llama.cpp refuses the file.
     pub(crate) fn load(path: &Path, options: &Options, threads: Threads, machine: &'a Machine) -> Result<Self, String> {
-        let model = models::load(path)?;
+        let model = models::load(path, options.kernels)?;
         let bare = BareModel::load(path, Weights::AsStored)?;
         let repacked = bare_model::is_repacked(path)?.then(|| BareModel::load(path, Weights::Repacked)).transpose()?;
         let defaults = EngineConfig::default();
@@ -77,6 +79,7 @@ impl<'a> Pair<'a> {
             threads,
             n_threads: options.n_threads,
             flash_attention: options.flash_attention,
+            kernels: options.kernels,
             n_ctx_train: facts.n_ctx_train as usize,
             cell_bytes: facts.kv_bytes_per_token,
             tokens: (0..N_TOKENS).map(token).collect(),
@@ -138,6 +141,7 @@ impl<'a> Pair<'a> {
         let config = EngineConfig {
             n_threads: self.n_threads,
             flash_attention: self.flash_attention,
+            kernels: self.kernels,
             cache_ram,
             ..engine::config(N_SLOTS, n_cells)
         };
@@ -160,13 +164,16 @@ impl<'a> Pair<'a> {
         };
         let n_rows = u32::try_from(n_rows).unwrap_or(DEFAULT_ROWS).min(DEFAULT_ROWS);
         let setup = Setup { cells, used, n_rows, n_batch: n_rows, ..Setup::unified(flash, n_sequences, n_cells) };
-        let model = match weights {
-            Weights::AsStored => &self.bare,
-            Weights::Repacked => self.repacked.as_ref().unwrap_or(&self.bare),
-        };
-        let mut context = BareContext::new(model, &setup, self.threads)?;
+        let mut context = BareContext::new(self.laid_out(weights), &setup, self.threads)?;
         context.fill(shape, &*self.stretch(flash)?)?;
         Ok(context)
+    }
+
+    fn laid_out(&self, weights: Weights) -> &BareModel {
+        match weights {
+            Weights::AsStored => &self.bare,
+            Weights::Repacked => self.repacked.as_ref().unwrap_or(&self.bare),
+        }
     }
 
     /// A bare loop that computes as this engine does, with the same cells.
@@ -176,7 +183,9 @@ impl<'a> Pair<'a> {
     pub(crate) fn as_the_engine(&self, engine: &EngineSide) -> Result<BareContext<'_>, String> {
         let flash = engine::flash(&engine.settled);
         let setup = Setup::of(&engine.settled.limits, flash, engine.used());
-        let mut context = BareContext::new(&self.bare, &setup, self.threads)?;
+        // Weights lie as they are stored for our products, and else as llama.cpp wants them.
+        let weights = if engine.used().products { Weights::AsStored } else { Weights::Repacked };
+        let mut context = BareContext::new(self.laid_out(weights), &setup, self.threads)?;
         context.fill(engine.shape, &*self.stretch(flash)?)?;
         Ok(context)
     }

@@ -19,11 +19,11 @@ const MAX_READ: usize = 1 << 30;
 /// Sums that are added to at once: more than an instruction's latency times those begun per cycle, and no more than registers.
 const N_SUMS: usize = 12;
 
-/// Additions to each sum in one pass: some milliseconds.
-const N_TURNS: usize = 2_000_000;
+/// Additions to each sum in one pass: less than a millisecond, so that some passes have the cores to themselves on a busy machine.
+const N_TURNS: usize = 500_000;
 
 /// Passes of each measurement; the best counts.
-const N_PASSES: usize = 8;
+const N_PASSES: usize = 32;
 
 /// What the machine can do, with so many threads.
 pub(crate) struct Machine {

@@ -2,8 +2,8 @@
 
 use weft::config::Used;
 
-use super::bare::{Cells, Flash};
 use super::bare_model::Weights;
+use super::setup::{Cells, Flash};
 
 /// A way to run the bare loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,8 +11,9 @@ use std::sync::Arc;
 
 use weft::request::SavedPiece;
 
-use super::bare::{BareContext, Flash, Setup, Threads};
+use super::bare::BareContext;
 use super::bare_model::BareModel;
+use super::setup::{Flash, Setup, Threads};
 
 /// Bytes before the cells: a magic number, a sequence id, the number of streams and the number of cells.
 const HEAD: usize = 16;

@@ -6,7 +6,7 @@ use super::sides::Side;
 use super::spread::Spread;
 
 /// A side of llama.cpp's that takes so many times as long as the best of them is not timed again.
-pub(crate) const FAR_BEHIND: f64 = 1.5;
+const FAR_BEHIND: f64 = 1.5;
 
 /// How long sides take turns.
 #[derive(Debug, Clone, Copy)]

@@ -1,28 +1,19 @@
 //! The grid: what a step takes, by how many sequences there are, and what they hold.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::aims::{Cell, Figures};
-use super::columns;
-use crate::support::bare::BareContext;
-use crate::support::engine::{EngineSide, HEAD_START, Sampling};
+use super::runner::{MAX_STEPS, Runner, SIDE};
+use super::{columns, idle};
+use crate::support::engine::HEAD_START;
 use crate::support::machine;
 use crate::support::pair::Pair;
 use crate::support::shape::{Prompts, Shape};
 use crate::support::sides::Side;
 use crate::support::turns::{Effort, Times};
 
-/// Most steps of one measurement; cells are set aside for them.
-const MAX_STEPS: usize = 32;
-
 /// Fewest steps of one measurement, however slow.
 const MIN_STEPS: usize = 2;
-
-/// A first step that takes so long counts as measured: what is cold about it does not show.
-const LONG_STEP: Duration = Duration::from_millis(700);
-
-/// Aimed-at time of one side's steps in one round.
-const SIDE: Duration = Duration::from_millis(120);
 
 /// The part of the free memory that the cells of all sides may take.
 const MEMORY_SHARE: u64 = 2;
@@ -43,7 +34,7 @@ pub(crate) const FULL: Extent = Extent {
     shared_tokens: &[16, 250, 1_000, 4_000],
     own_tokens: &[16, 250, 1_000, 4_000],
     n_idle: &[16_000, 32_000],
-    effort: Effort { time: Duration::from_millis(2_500), max_rounds: 5 },
+    effort: Effort { time: Duration::from_millis(1_500), max_rounds: 5 },
 };
 
 /// Of a model that is there for the format of its weights.
@@ -55,19 +46,8 @@ pub(crate) const QUICK: Extent = Extent {
     shared_tokens: &[1_000],
     own_tokens: &[16, 250],
     n_idle: &[],
-    effort: Effort { time: Duration::from_millis(1_200), max_rounds: 3 },
+    effort: Effort { time: Duration::from_secs(1), max_rounds: 3 },
 };
-
-/// The streams that idle cells are beside.
-const BESIDE_IDLE: Shape = Shape { n_sequences: 8, n_tokens: 250, prompts: Prompts::Own, n_idle: 0 };
-
-/// One side of a row, ready to be timed.
-enum Runner<'a> {
-    Bare(BareContext<'a>),
-    Engine(EngineSide),
-    /// Far behind: its memory is free for others.
-    GivenUp,
-}
 
 /// Prints the rows that are wanted, and returns their figures.
 ///
@@ -104,64 +84,35 @@ fn shapes(pair: &Pair<'_>, extent: &Extent) -> Vec<Shape> {
             shapes.extend(pair.lengths(tokens).into_iter().map(|n_tokens| Shape::new(n_sequences, n_tokens, prompts)));
         }
     }
-    if !extent.n_idle.is_empty() && !shapes.contains(&BESIDE_IDLE) {
-        shapes.push(BESIDE_IDLE);
+    if !extent.n_idle.is_empty() && !shapes.contains(&idle::STREAMS) {
+        shapes.push(idle::STREAMS);
     }
-    shapes.extend(extent.n_idle.iter().map(|&n_idle| Shape { n_idle, ..BESIDE_IDLE }));
+    shapes.extend(extent.n_idle.iter().map(|&n_idle| Shape { n_idle, ..idle::STREAMS }));
     shapes
 }
 
-/// What each side took for a step, and how many steps were timed at once.
+/// What each side took for a step, and how many steps were taken at once.
 fn time_row(pair: &Pair<'_>, sides: &[Side], shape: Shape, effort: &Effort) -> Result<(Times, usize), String> {
-    let mut times = Times::new(sides);
-    let mut trials = Times::new(sides);
+    let (mut times, mut trials) = (Times::new(sides), Times::new(sides));
     let mut runners = Vec::new();
     for (place, side) in sides.iter().enumerate() {
-        let Side::Bare(bare) = *side else {
-            runners.push(Runner::Engine(pair.engine_side(shape, MAX_STEPS)?));
-            continue;
-        };
-        let mut context = pair.bare_side(bare, shape, MAX_STEPS + 1, shape.n_sequences)?;
-        let step = first_steps(pair, &mut context, shape)?.as_secs_f64();
-        trials.seconds[place].push(step);
-        let is_out = trials.is_far_behind(place, step);
-        if is_out {
-            times.seconds[place].push(step);
+        let mut runner = Runner::new(pair, *side, shape)?;
+        let mut is_out = false;
+        if side.is_llama_cpp() {
+            let step = runner.estimate()?;
+            trials.seconds[place].push(step);
+            is_out = trials.is_far_behind(place, step);
+            if is_out {
+                times.seconds[place].push(step);
+            }
         }
-        runners.push(if is_out { Runner::GivenUp } else { Runner::Bare(context) });
+        // The memory of one that is out is free for others.
+        runners.push((!is_out).then_some(runner));
     }
     let fastest = trials.best().map_or(SIDE.as_secs_f64(), |best| trials.median(best));
     let n_fit = pair.longest() + pair.longest() / 8 - shape.n_tokens - HEAD_START - 2;
     let n_steps = ((SIDE.as_secs_f64() / fastest) as usize).clamp(MIN_STEPS, MAX_STEPS.min(n_fit));
-    let are_in: Vec<bool> = runners.iter().map(|runner| !matches!(runner, Runner::GivenUp)).collect();
-    times.take(effort, &are_in, |side| {
-        let (mut took, mut n_timed, started) = (Duration::ZERO, 0, Instant::now());
-        // Where steps are short, as many as there is room for are few.
-        while n_timed == 0 || started.elapsed() < SIDE {
-            took += match &mut runners[side] {
-                Runner::Bare(context) => context.time_steps(&pair.tokens, shape, n_steps)?,
-                Runner::Engine(engine) => engine.time_steps(n_steps, Sampling::Default)?,
-                Runner::GivenUp => return Err("a side was timed that had been given up".to_owned()),
-            };
-            n_timed += n_steps;
-        }
-        Ok(took.as_secs_f64() / n_timed as f64)
-    })?;
+    let are_in: Vec<bool> = runners.iter().map(Option::is_some).collect();
+    times.take(effort, &are_in, |side| runners[side].as_mut().ok_or("a side was timed that is out")?.time(n_steps))?;
     Ok((times, n_steps))
-}
-
-/// About how long a step takes: the first one, which also warms the caches up and makes the graph, where it is a long one, else the
-/// shortest of some that follow.
-fn first_steps(pair: &Pair<'_>, context: &mut BareContext<'_>, shape: Shape) -> Result<Duration, String> {
-    const TRIAL: Duration = Duration::from_millis(30);
-    let first = context.time_steps(&pair.tokens, shape, 1)?;
-    if first > LONG_STEP {
-        return Ok(first);
-    }
-    let started = Instant::now();
-    let mut shortest = context.time_steps(&pair.tokens, shape, 1)?;
-    while started.elapsed() < TRIAL {
-        shortest = shortest.min(context.time_steps(&pair.tokens, shape, 1)?);
-    }
-    Ok(shortest)
 }

@@ -30,8 +30,8 @@ pub(crate) struct Effort {
 pub(crate) const FULL: Effort = Effort {
     n_sequences: &[1, 8, 32],
     n_tokens: &[16, 1_000],
-    side: Duration::from_millis(300),
-    row: Duration::from_secs(4),
+    side: Duration::from_millis(200),
+    row: Duration::from_millis(2_500),
     min_rounds: 3,
     max_rounds: 15,
 };

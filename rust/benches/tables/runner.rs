@@ -1,0 +1,85 @@
+//! A side with its cells, ready to take steps.
+
+use std::time::{Duration, Instant};
+
+use crate::support::bare::BareContext;
+use crate::support::engine::{EngineSide, Sampling};
+use crate::support::pair::Pair;
+use crate::support::shape::Shape;
+use crate::support::sides::Side;
+
+/// Most steps that are taken at once; cells are set aside for them.
+pub(crate) const MAX_STEPS: usize = 32;
+
+/// Aimed-at time of one side's steps in one round.
+pub(crate) const SIDE: Duration = Duration::from_millis(120);
+
+/// A first step that takes so long counts as measured: what is cold about it does not show.
+const LONG_STEP: Duration = Duration::from_millis(700);
+
+/// How long a step's time is estimated.
+const TRIAL: Duration = Duration::from_millis(30);
+
+/// A side of one row.
+pub(crate) struct Runner<'a> {
+    pair: &'a Pair<'a>,
+    shape: Shape,
+    steps: Steps<'a>,
+}
+
+/// Who takes the steps.
+enum Steps<'a> {
+    Bare(BareContext<'a>),
+    Engine(EngineSide),
+}
+
+impl<'a> Runner<'a> {
+    /// Gives each sequence its cells.
+    ///
+    /// # Errors
+    /// A message, when the side refuses.
+    pub(crate) fn new(pair: &'a Pair<'a>, side: Side, shape: Shape) -> Result<Self, String> {
+        let steps = match side {
+            Side::Bare(bare) => Steps::Bare(pair.bare_side(bare, shape, MAX_STEPS + 1, shape.n_sequences)?),
+            Side::Engine => Steps::Engine(pair.engine_side(shape, MAX_STEPS)?),
+        };
+        Ok(Self { pair, shape, steps })
+    }
+
+    /// Seconds of a step, by rounds of `n_steps` until there is enough: where steps are short, as many as there is room for are few.
+    ///
+    /// # Errors
+    /// A message, when the side fails.
+    pub(crate) fn time(&mut self, n_steps: usize) -> Result<f64, String> {
+        let (mut took, mut n_timed, started) = (Duration::ZERO, 0, Instant::now());
+        while n_timed == 0 || started.elapsed() < SIDE {
+            took += self.take(n_steps)?;
+            n_timed += n_steps;
+        }
+        Ok(took.as_secs_f64() / n_timed as f64)
+    }
+
+    /// About how long a step takes, in seconds: the first one, which also warms the caches up and makes the graph, where it is a long
+    /// one, else the shortest of some that follow.
+    ///
+    /// # Errors
+    /// A message, when the side fails.
+    pub(crate) fn estimate(&mut self) -> Result<f64, String> {
+        let mut shortest = self.take(1)?;
+        if shortest < LONG_STEP {
+            let started = Instant::now();
+            shortest = self.take(1)?;
+            while started.elapsed() < TRIAL {
+                shortest = shortest.min(self.take(1)?);
+            }
+        }
+        Ok(shortest.as_secs_f64())
+    }
+
+    fn take(&mut self, n_steps: usize) -> Result<Duration, String> {
+        match &mut self.steps {
+            Steps::Bare(context) => context.time_steps(&self.pair.tokens, self.shape, n_steps),
+            Steps::Engine(engine) => engine.time_steps(n_steps, Sampling::Default),
+        }
+    }
+}
