@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::kernels::attention::{self, Attention, Cells, Format, Mask, Order, Output, Plan, Queries, Shape};
 use crate::kernels::Team;
+use crate::kernels::attention::{self, Attention, Cells, Format, Mask, Order, Output, Plan, Queries, Shape};
 use crate::llama::kernels::tensor::{self, HEADER, f32_param, scratch, size_of, stride};
 use crate::llama::kernels::{ComputeParams, DECIDED, GgmlTeam, Known, level};
 
@@ -144,9 +144,8 @@ fn shape(op: &sys::ggml_tensor) -> Option<Shape> {
         let is_large = size_of(mask, 0) == shape.n_cells && size_of(mask, 1) >= shape.n_rows && size_of(mask, 2) == 1;
         mask.type_ == sys::GGML_TYPE_F16 && is_packed(mask, 2) && stride(mask, 1).is_multiple_of(2) && is_large
     };
-    let are_sinks = |sinks: &sys::ggml_tensor| {
-        sinks.type_ == sys::GGML_TYPE_F32 && is_packed(sinks, 4) && size_of(sinks, 0) == shape.n_heads
-    };
+    let are_sinks =
+        |sinks: &sys::ggml_tensor| sinks.type_ == sys::GGML_TYPE_F32 && is_packed(sinks, 4) && size_of(sinks, 0) == shape.n_heads;
     let is_ours = is_one_stream
         && [q, op].into_iter().all(|tensor| tensor.type_ == sys::GGML_TYPE_F32 && is_packed(tensor, 4))
         && [1, 2].into_iter().all(|i| stride(q, i).is_multiple_of(4))

@@ -143,9 +143,8 @@ fn products_by_expert_are_those_of_llama_cpp() {
         let rows = graph.tensor(sys::GGML_TYPE_F32, [n_in, n_rows, n_tokens, 1]);
         let chosen = graph.tensor(sys::GGML_TYPE_I32, [n_used, n_tokens, 1, 1]);
         // SAFETY: the tensors belong to the graph, and their sizes fit.
-        let result = graph.operation(|context| unsafe {
-            sys::ggml_mul_mat_id(context, weights.as_ptr(), rows.as_ptr(), chosen.as_ptr())
-        });
+        let result =
+            graph.operation(|context| unsafe { sys::ggml_mul_mat_id(context, weights.as_ptr(), rows.as_ptr(), chosen.as_ptr()) });
         graph.allocate();
         graph.fill(weights, &noise.numbers(n_in * n_out * N_EXPERTS));
         graph.fill(rows, &noise.numbers(n_in * n_rows * n_tokens));
@@ -217,7 +216,8 @@ fn every_kind_of_memory_computes_with_ours_what_it_computes_with_llama_cpps() {
     let models = [demo(), tiny(Kind::Window), tiny(Kind::Hybrid), tiny(Kind::Recurrent)];
     for model in models {
         let logits = |used| {
-            let config = EngineConfig { used, flash_attention: FlashAttention::On, n_threads: Some(2), ..EngineConfig::default() };
+            let config =
+                EngineConfig { used, flash_attention: FlashAttention::On, n_threads: Some(2), ..EngineConfig::default() };
             let facts = model.facts(config.type_k, config.type_v);
             let limits = config.settle(&facts, 1 << 30, 1 << 30).expect("the configuration is valid");
             let mut runner = LlamaRunner::new(Arc::clone(&model), &config, &limits).expect("the model runs");
