@@ -66,7 +66,8 @@ impl Graph {
     }
 
     /// Writes `values`, one for each element, in the tensor's format.
-    pub(in crate::llama) fn fill(&self, tensor: Tensor, values: &[f32]) {
+    pub(in crate::llama) fn fill(&mut self, tensor: Tensor, values: &[f32]) {
+        assert!(!self.buffer.is_null(), "memory was given");
         assert_eq!(values.len(), tensor.n_elements(), "every element has a value");
         // SAFETY: the tensor is alive, and `allocate` gave it memory for its elements.
         unsafe {
@@ -78,7 +79,8 @@ impl Graph {
 
     /// Writes whole numbers into a tensor of `GGML_TYPE_I32`.
     #[cfg(test)]
-    pub(in crate::llama) fn fill_integers(&self, tensor: Tensor, values: &[i32]) {
+    pub(in crate::llama) fn fill_integers(&mut self, tensor: Tensor, values: &[i32]) {
+        assert!(!self.buffer.is_null(), "memory was given");
         assert_eq!(values.len(), tensor.n_elements(), "every element has a value");
         // SAFETY: as for `fill`; the tensor has four bytes for each element.
         unsafe {

@@ -40,7 +40,9 @@ fn try_out(compute: impl Fn(Used) -> Vec<f32>) -> Result<(), &'static str> {
 fn noise(n: usize, seed: u32) -> Vec<f32> {
     let step = |state: &mut u32| {
         *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        Some((*state >> 8) as f32 / 8_388_608.0 - 1.0)
+        #[expect(clippy::cast_precision_loss, reason = "24 bits are exact")]
+        let number = (*state >> 8) as f32 / 8_388_608.0 - 1.0;
+        Some(number)
     };
     std::iter::repeat_n((), n).scan(seed, |state, ()| step(state)).collect()
 }
@@ -60,8 +62,8 @@ fn attend(used: Used) -> Vec<f32> {
         sys::ggml_flash_attn_ext(context, q.as_ptr(), k.as_ptr(), v.as_ptr(), mask.as_ptr(), 0.125, 0.0, 0.0)
     });
     graph.allocate();
-    for (seed, (tensor, n)) in [(q, N_ROWS * 4), (k, N_CELLS * 2), (v, N_CELLS * 2)].into_iter().enumerate() {
-        graph.fill(tensor, &noise(n * HEAD, seed as u32));
+    for (seed, tensor, n) in [(0, q, N_ROWS * 4), (1, k, N_CELLS * 2), (2, v, N_CELLS * 2)] {
+        graph.fill(tensor, &noise(n * HEAD, seed));
     }
     let sees = |row: usize, cell: usize| cell < 32 || (cell % N_ROWS == row && cell < 80);
     let hidden = |i: usize| if sees(i / N_CELLS, i % N_CELLS) { 0.0 } else { f32::NEG_INFINITY };

@@ -1,4 +1,5 @@
 //! Our kernels under llama.cpp, against its own.
+#![expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "numbers are small")]
 
 use std::env;
 use std::path::{Path, PathBuf};

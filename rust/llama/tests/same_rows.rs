@@ -1,4 +1,5 @@
 //! What a row computes depends on its own text alone: bit by bit, whoever else is in the batch and wherever its cells are.
+#![expect(clippy::cast_possible_truncation, reason = "numbers are small")]
 
 use std::sync::{Arc, OnceLock};
 
