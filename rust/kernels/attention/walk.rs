@@ -124,7 +124,9 @@ impl Walk<'_> {
         }
         // SAFETY: all of them were written above.
         let all = unsafe { std::slice::from_raw_parts_mut(to, task.n_queries * shape.key_size) };
-        all.iter_mut().for_each(|value| *value *= factor);
+        for value in all {
+            *value *= factor;
+        }
     }
 
     /// Computes the weights of one block, and the values summed by them.
