@@ -64,8 +64,11 @@ impl Team for Spinning<'_> {
     }
 }
 
+/// What each thread of a team does in a round.
+type Work<'a> = dyn Fn(usize, &dyn Team) + Sync + 'a;
+
 /// The shortest of several times of each of some works that take turns, in seconds. Every thread does its share each time.
-fn shortest<const N: usize>(n_threads: usize, budget: Duration, works: [&(dyn Fn(usize, &dyn Team) + Sync); N]) -> [f64; N] {
+fn shortest<const N: usize>(n_threads: usize, budget: Duration, works: [&Work; N]) -> [f64; N] {
     let best = std::sync::Mutex::new([f64::INFINITY; N]);
     let is_over = AtomicBool::new(false);
     Spinning::run(n_threads, |team| {

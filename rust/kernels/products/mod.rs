@@ -10,6 +10,9 @@
 //!    after it is asked for from memory. What was unpacked meets one tile after another: each dword of activations is broadcast
 //!    and multiplied with one of each row.
 //!
+//! On the way in memory is the limit for one row, unpacking for a few, and the products of bytes for many. What comes next is asked
+//! for in small portions all the time: a burst of requests stalls the processor, and costs half the speed of one row.
+//!
 //! A product of integers is exact, and the floats' sums grow along a row of weights in one order, whatever the number of rows,
 //! threads, or the instruction set: results are equal bit by bit. A format is an unpacker ([`unpack`]), an instruction set a set
 //! of primitives ([`lanes`]).

@@ -253,9 +253,9 @@ impl<'a> Product<'a> {
         own: *mut u8,
     ) {
         let n_units = self.size.n_in / quantised.unit_len;
-        // One tile takes so little time that spans are short: memory does not wait.
+        // One tile or two take so little time that spans are short, so that memory does not wait.
         let n_tiles = chunk.tiles.1 - chunk.tiles.0;
-        let units = (if n_tiles == 1 { SPAN / 2 } else { SPAN }) / quantised.unit_len;
+        let units = (if n_tiles <= 2 { SPAN / 2 } else { SPAN }) / quantised.unit_len;
         let (stride, lanes) = (self.weights.row_stride, quantised.rows);
         let first_column = tiles.start(chunk.tiles.0);
         let sums_of =
