@@ -399,8 +399,9 @@ class Engine:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether a seeded request gives the same text whoever else is served, and wherever its prompt is cached. It does where Weft's
-        own kernels compute all of the model, on the CPU, and every layer sees the whole text.
+        """Whether a seeded request gives the same text whoever else is served, and wherever its prompt is cached.
+
+        It does where Weft's own kernels compute all of the model, on the CPU, and every layer sees the whole text.
         """
         return self._running().is_repeatable
 
