@@ -14,8 +14,9 @@ VENV := $(ROOT)/.venv
 # rustup puts cargo where only a login shell looks for it.
 export PATH := $(VENV)/bin:$(PATH):$(HOME)/.cargo/bin
 export CARGO_TARGET_DIR ?= $(ROOT)/target
-# For the CPU at hand: llama.cpp follows this flag. Wheels that are to travel are built elsewhere.
-export RUSTFLAGS := -C target-cpu=native
+# For the CPU at hand, or for another: llama.cpp follows this flag. Wheels that are to travel are built elsewhere.
+TARGET_CPU ?= native
+export RUSTFLAGS := -C target-cpu=$(TARGET_CPU)
 export VIRTUAL_ENV := $(VENV)
 export PYO3_PYTHON := $(VENV)/bin/python
 # maturin would set both for itself alone, and pyo3 would be compiled again each time clippy and maturin take turns.

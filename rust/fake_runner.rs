@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
+use crate::engine::runner::{DecodeError, Forks, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
 use crate::request::Token;
 use crate::sampling::{Lexicon, Vocabulary};
 
@@ -158,7 +158,7 @@ const PIECE_TOKEN: usize = 20;
 /// The memory of a fake runner: as attention on a CPU.
 pub const MEMORY: MemoryKind = MemoryKind {
     forks: Forks::Anywhere,
-    idle_cells_cost: true,
+    idle_cost: IdleCost::Scores,
     can_be_saved: true,
     bytes_per_token: PIECE_TOKEN as u64,
     bytes_per_state: 0,

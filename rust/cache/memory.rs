@@ -11,13 +11,24 @@ pub enum Forks {
     AtEnd,
 }
 
+/// What a decode pays for cells that none of its rows sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdleCost {
+    /// As good as nothing: on a GPU.
+    Nothing,
+    /// That llama.cpp asks of each row and cell whether one sees the other: on a CPU with our attention.
+    Mask,
+    /// All that it pays for those that are seen: on a CPU with llama.cpp's attention.
+    Scores,
+}
+
 /// What a model's memory can do, and what it costs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryKind {
     /// Where it can be shared.
     pub forks: Forks,
-    /// Whether every used cell slows every decode: attention on a CPU.
-    pub idle_cells_cost: bool,
+    /// What cells cost that nothing that runs sees.
+    pub idle_cost: IdleCost,
     /// Whether what leaves the pool can be saved; if not, there is no store.
     pub can_be_saved: bool,
     /// Bytes of one token's cells in a saved piece, about.

@@ -28,7 +28,7 @@ use cells::{CellId, Cells};
 pub use departure::{Departure, Saved, Why};
 pub use find::{Match, Restore, Wanted};
 pub use listing::{CachedNode, Tier};
-pub use memory::{Forks, MemoryKind};
+pub use memory::{Forks, IdleCost, MemoryKind};
 pub use pins::Reservation;
 pub use prefix_tree::Variant;
 pub(crate) use prefix_tree::common_prefix;

@@ -11,7 +11,7 @@ fn memory(forks: Forks) -> MemoryKind {
     let n_window = if forks == Forks::InWindow { 16 } else { 0 };
     MemoryKind {
         forks,
-        idle_cells_cost: true,
+        idle_cost: IdleCost::Scores,
         can_be_saved: true,
         bytes_per_token: 4,
         bytes_per_state: 0,

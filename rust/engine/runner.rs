@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-pub use crate::cache::{Forks, MemoryKind, SequenceId};
+pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId};
 use crate::request::Token;
 use crate::sampling::Lexicon;
 

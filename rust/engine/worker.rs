@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::cache::{CacheOp, KvCache, Reservation, Variant};
 use crate::config::Limits;
 use crate::engine::job::{Job, Waiting};
-use crate::engine::movement::{MAX_PATIENCE, Movement};
+use crate::engine::movement::{Movement, N_REMEMBERED};
 use crate::engine::publishing::Published;
 use crate::engine::questions::Question;
 use crate::engine::runner::{Plan, Row, Runner};
@@ -147,7 +147,7 @@ impl<R: Runner> Worker<R> {
             running: Vec::new(),
             preempted: Vec::new(),
             left: (0..limits.n_slots).map(|_| Left::default()).collect(),
-            decoded_at: VecDeque::with_capacity(MAX_PATIENCE),
+            decoded_at: VecDeque::with_capacity(N_REMEMBERED),
             newest_start: 0,
             stats: Stats { n_cells: limits.n_ctx as usize, n_ids: limits.n_seq_max as usize, ..Stats::default() },
         };
@@ -360,7 +360,7 @@ impl<R: Runner> Worker<R> {
         if self.plan.rows.is_empty() {
             return false;
         }
-        if self.decoded_at.len() == MAX_PATIENCE {
+        if self.decoded_at.len() == N_REMEMBERED {
             self.decoded_at.pop_front();
         }
         self.decoded_at.push_back(self.cache.now());

@@ -14,13 +14,11 @@ pub enum Level {
     AvxVnni,
     /// AVX-512 F, BW, DQ, VL and VNNI: 16 lanes, four products of bytes in one instruction.
     Avx512,
-    /// NEON with dot products: 4 lanes.
-    Neon,
 }
 
 impl Level {
     /// Every level, the slowest first.
-    pub const ALL: [Self; 5] = [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Neon];
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512];
 
     /// The best level of the processor at hand.
     #[must_use]
@@ -46,8 +44,7 @@ impl Level {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon => std::arch::is_aarch64_feature_detected!("neon") && std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
     }
@@ -60,7 +57,6 @@ impl Level {
             Self::Avx2 => "avx2",
             Self::AvxVnni => "avx-vnni",
             Self::Avx512 => "avx512",
-            Self::Neon => "neon",
         }
     }
 }

@@ -163,9 +163,23 @@ fn part_path(first: &Path, part: u32, n_parts: u32) -> PathBuf {
     }
 }
 
+/// The other parts of the split model whose first part has this name.
+pub(super) fn other_parts(first: &Path) -> Vec<PathBuf> {
+    let name = first.file_name().unwrap_or_default().to_string_lossy();
+    let n_parts = name.strip_suffix(".gguf").and_then(|stem| stem.rsplit_once("-00001-of-")?.1.parse().ok());
+    (1..n_parts.unwrap_or(1)).map(|part| part_path(first, part, n_parts.unwrap_or(1))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_split_models_other_parts_are_known_by_the_name_of_its_first() {
+        let [first, second] = [1, 2].map(|part| PathBuf::from(format!("/models/big-0000{part}-of-00002.gguf")));
+        assert_eq!(other_parts(&first), [second]);
+        assert!(other_parts(Path::new("/models/one.gguf")).is_empty());
+    }
 
     #[test]
     fn parts_are_named_as_llama_cpp_names_them() {

@@ -7,10 +7,30 @@ use std::sync::OnceLock;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{ModelConfig, Numa, Placement, Split, Weights};
-use crate::llama::logging;
+use crate::config::{LoadFacts, ModelConfig, Numa, Placement, Split, Weights};
+use crate::llama::gguf::Metadata;
+use crate::llama::identity::other_parts;
+use crate::llama::kernels::{self, coverage};
+use crate::llama::{logging, machine, memory};
 
-/// Loads the file that `config` names, its weights laid out as `weights` says; `progress` hears the fraction that is loaded, on this thread, and must not panic.
+/// What decides on how the weights lie of the model whose first file is `file`. The backend must have been started.
+pub(super) fn facts(config: &ModelConfig, file: &Metadata) -> LoadFacts {
+    // A part that is missing or damaged is reported when it is loaded.
+    let others: Vec<Metadata> = other_parts(&config.path).iter().filter_map(|path| Metadata::open(path).ok()).collect();
+    let (mut n_covered, mut n_bytes) = (0, 0);
+    for (format, bytes) in [file].into_iter().chain(&others).flat_map(Metadata::tensors) {
+        n_bytes += bytes;
+        n_covered += if coverage::covers_weights(format) { bytes } else { 0 };
+    }
+    LoadFacts {
+        own_products: kernels::install().usable.products && 2 * n_covered > n_bytes,
+        has_amx: machine::has_amx(),
+        has_cpu_layers: !memory::has_gpus(&config.placement) || config.n_gpu_layers.is_some(),
+    }
+}
+
+/// Loads the file that `config` names, its weights laid out as `weights` says; `progress` hears the fraction that is loaded, on this
+/// thread, and must not panic.
 ///
 /// # Errors
 /// What is wrong with the file or its placement, for [`crate::error::Error::ModelLoad`].

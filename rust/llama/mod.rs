@@ -34,8 +34,8 @@ mod vocabulary;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::config::{EngineConfig, Limits};
-use crate::engine::runner::{DecodeError, Forks, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
+use crate::config::{EngineConfig, Limits, Weights};
+use crate::engine::runner::{DecodeError, Forks, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
 use crate::error::{Error, Result};
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
@@ -76,7 +76,7 @@ impl LlamaRunner {
         let n_seq_max = limits.n_seq_max + u32::from(!keeps_states);
         let spare = SequenceId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
         let mut context = Context::new(Arc::clone(&model), config, limits, n_seq_max)?;
-        let Trial { can_cut, layout, n_state_bytes, is_ours } = try_out(&mut context, spare, &model)?;
+        let Trial { can_cut, layout, n_state_bytes, counted } = try_out(&mut context, spare, &model)?;
         let (forks, n_window) = match model.n_swa() {
             _ if keeps_states || !can_cut => (Forks::AtEnd, 0),
             0 => (Forks::Anywhere, 0),
@@ -84,7 +84,11 @@ impl LlamaRunner {
         };
         let memory = MemoryKind {
             forks,
-            idle_cells_cost: !memory::is_offloaded(&model),
+            idle_cost: match memory::is_offloaded(&model) {
+                true => IdleCost::Nothing,
+                false if config.used.attention => IdleCost::Mask,
+                false => IdleCost::Scores,
+            },
             can_be_saved: layout.is_some(),
             bytes_per_token: match &layout {
                 Some(layout) => layout.bytes_per_token(),
@@ -97,8 +101,17 @@ impl LlamaRunner {
         tracing::debug!("the memory: {memory:?}");
         let n_threads = config.n_threads.unwrap_or_else(threads::n_cores);
         let lexicon = lexicon::lexicon(&model);
-        // With a window or a state llama.cpp computes what a sequence remembers, and positions are not known.
-        let is_repeatable = is_ours && forks == Forks::Anywhere && context.knows_positions() && !memory::is_offloaded(&model);
+        if config.used.attention && counted.n_attentions_left > 0 {
+            let all = counted.n_attentions + counted.n_attentions_left;
+            tracing::warn!("{} of {all} attentions are left to llama.cpp, which computes them", counted.n_attentions_left);
+        }
+        // With a window or a state llama.cpp computes what a sequence remembers, and positions are not known. What it has
+        // rearranged, and what it sends to a GPU where there is one, our kernels are not even asked for.
+        let is_repeatable = counted.are_all_ours()
+            && forks == Forks::Anywhere
+            && context.knows_positions()
+            && model.weights() == Weights::AsInFile
+            && !memory::has_gpus(model.placement());
         Ok(Self { context, model, n_threads, memory, spare, lexicon, layout, is_repeatable })
     }
 
@@ -114,15 +127,15 @@ struct Trial {
     layout: Option<Layout>,
     /// Of the saved state, without what its cells take.
     n_state_bytes: u64,
-    /// Whether every attention and every product was computed by our kernels.
-    is_ours: bool,
+    /// What our kernels computed.
+    counted: kernels::Counted,
 }
 
 /// Decodes two tokens, saves them, and forgets the second. It also warms up the model.
 fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Trial> {
     let token = model.bos_token().unwrap_or(0);
     let plan = rows_of(spare, 0, &[token, token]);
-    let (decoded, is_ours) = kernels::are_all_ours(|| context.decode(&plan));
+    let (decoded, counted) = kernels::counting(|| context.decode(&plan));
     decoded.map_err(|DecodeError { reason }| Error::Decode { reason })?;
     let ends_in_state = model.is_recurrent() || model.is_hybrid();
     let mut n_bytes = 0;
@@ -144,7 +157,7 @@ fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Tr
     let can_cut = context.truncate(spare, 1);
     context.clear();
     let n_cell_bytes = layout.as_ref().map_or(0, Layout::bytes_per_token) * plan.rows.len() as u64;
-    Ok(Trial { can_cut, layout, n_state_bytes: n_bytes.saturating_sub(n_cell_bytes), is_ours })
+    Ok(Trial { can_cut, layout, n_state_bytes: n_bytes.saturating_sub(n_cell_bytes), counted })
 }
 
 impl Runner for LlamaRunner {

@@ -9,16 +9,16 @@ use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{KvType, LoadFacts, ModelConfig, ModelFacts, Placement, Weights};
+use crate::config::{KvType, ModelConfig, ModelFacts, Placement, Weights};
 use crate::error::{Error, Result};
 use crate::llama::backend::backend;
 use crate::llama::gguf::Metadata;
 use crate::llama::grammar::Grammars;
 use crate::llama::identity::{Identity, ModelFiles};
-use crate::llama::kernels::{self, coverage};
+use crate::llama::kernels::coverage;
 use crate::llama::kv_size::KvShape;
 use crate::llama::vocabulary::Vocabulary;
-use crate::llama::{kinds, load, machine, memory};
+use crate::llama::{kinds, load};
 use crate::request::{SharedConstraint, Token};
 
 /// A loaded model. Every method may be called from any thread.
@@ -47,7 +47,7 @@ impl Model {
         backend();
         let file = Metadata::open(&config.path).map_err(refuse)?;
         kinds::check_file(&file).map_err(refuse)?;
-        let weights = config.weights(&load_facts(config, &file));
+        let weights = config.weights(&load::facts(config, &file));
         let inner = load::load(config, weights, progress).map_err(refuse)?;
         Self::read(config.clone(), weights, inner, &file).map_err(refuse)
     }
@@ -353,20 +353,6 @@ impl Model {
 impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Model").field("config", &self.config).field("architecture", &self.architecture).finish_non_exhaustive()
-    }
-}
-
-/// What decides on how the weights of `file` lie. The backend must have been started.
-fn load_facts(config: &ModelConfig, file: &Metadata) -> LoadFacts {
-    let (mut n_covered, mut n_bytes) = (0, 0);
-    for (format, bytes) in file.tensors() {
-        n_bytes += bytes;
-        n_covered += if coverage::covers_weights(format) { bytes } else { 0 };
-    }
-    LoadFacts {
-        own_products: kernels::install().usable.products && 2 * n_covered > n_bytes,
-        has_amx: machine::has_amx(),
-        has_cpu_layers: !memory::has_gpus(&config.placement) || config.n_gpu_layers.is_some(),
     }
 }
 

@@ -42,10 +42,14 @@ fn parse_cpus(list: &str) -> Option<Vec<u32>> {
 
 /// Threads that are kept between decodes. llama.cpp starts new ones for every graph where it is given none.
 pub(super) struct ThreadPool {
-    raw: NonNull<sys::ggml_threadpool>,
     /// Which kernels its graphs are computed with.
+    // Dropped first: once the pool is freed, another one may have its address.
     _registered: kernels::Pool,
+    raw: RawPool,
 }
+
+/// A pool of ggml's, freed with this.
+struct RawPool(NonNull<sys::ggml_threadpool>);
 
 impl ThreadPool {
     /// Starts `n_threads - 1` threads; the thread that decodes is one too. `poll` is how long they wait for work at full speed
@@ -58,19 +62,19 @@ impl ThreadPool {
         params.poll = poll;
         // SAFETY: the parameters are complete, and their CPU mask, all zero, means any CPU.
         let pool = unsafe { sys::ggml_threadpool_new(&raw mut params) };
-        let raw = NonNull::new(pool).expect("llama.cpp ends the process if it cannot start threads");
-        Self { raw, _registered: kernels::Pool::register(pool, used) }
+        let raw = RawPool(NonNull::new(pool).expect("llama.cpp ends the process if it cannot start threads"));
+        Self { _registered: kernels::Pool::register(pool, used), raw }
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::ggml_threadpool {
-        self.raw.as_ptr()
+        self.raw.0.as_ptr()
     }
 }
 
-impl Drop for ThreadPool {
+impl Drop for RawPool {
     fn drop(&mut self) {
         // SAFETY: made by `ggml_threadpool_new` and freed only here; the context that used it has been freed before.
-        unsafe { sys::ggml_threadpool_free(self.raw.as_ptr()) }
+        unsafe { sys::ggml_threadpool_free(self.0.as_ptr()) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cache::Tier;
+use crate::engine::runner::IdleCost;
 
 #[test]
 fn when_nothing_runs_the_pool_is_empty_and_nothing_is_lost() {
@@ -414,6 +415,23 @@ fn idle_prefixes_leave_the_pool_beside_running_streams() {
 }
 
 #[test]
+fn where_idle_prefixes_only_make_the_mask_longer_they_leave_late() {
+    let limits = Limits { max_store_bytes: STORE, ..limits(2, 2048) };
+    let (engine, control) = start_with(limits, |runner| runner.with_memory(MemoryKind { idle_cost: IdleCost::Mask, ..MEMORY }));
+    control.allow(Some(0));
+    let stream = engine.submit(greedy(&prompt(1, 50), 500), None).unwrap();
+    let other = engine.submit(greedy(&prompt(2, 1000), 2), None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_cells_idle > 900);
+    let n_decodes = engine.stats().n_decodes;
+    step_until(&engine, &control, |stats| stats.n_cells_idle == 0);
+    let n_more = engine.stats().n_decodes - n_decodes;
+    assert!((200..320).contains(&n_more), "after {n_more}");
+    control.allow(None);
+    collect(other).unwrap();
+    assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(1, 50), 500));
+}
+
+#[test]
 fn idle_prefixes_leave_also_where_every_decode_takes_longer_than_the_gap() {
     // It may be they that make decodes slow: where their way out waited for time, they would stay.
     let limits = Limits { max_store_bytes: STORE, max_token_gap: TokenGap::AtMost(Duration::ZERO), ..limits(2, 2048) };
@@ -468,7 +486,8 @@ fn cells_that_are_lost_on_their_way_end_their_request_with_an_error_and_no_other
 #[test]
 fn where_idle_cells_cost_nothing_they_stay() {
     let limits = Limits { max_store_bytes: STORE, ..limits(2, 1024) };
-    let (engine, control) = start_with(limits, |runner| runner.with_memory(MemoryKind { idle_cells_cost: false, ..MEMORY }));
+    let (engine, control) =
+        start_with(limits, |runner| runner.with_memory(MemoryKind { idle_cost: IdleCost::Nothing, ..MEMORY }));
     run(&engine, greedy(&prompt(1, 200), 1));
     run(&engine, greedy(&prompt(2, 200), 1));
     assert_eq!((control.n_cells_used(), control.n_saves()), (400, 0));

@@ -57,6 +57,7 @@ pub(super) struct Kernels {
 
 impl Kernels {
     /// Those for a level, if there are any.
+    #[cfg_attr(target_arch = "x86_64", expect(clippy::unnecessary_wraps, reason = "other processors lack most levels"))]
     pub(super) fn of(level: Level) -> Option<&'static Self> {
         match level {
             Level::Portable => Some(&super::portable::KERNELS),
@@ -64,6 +65,7 @@ impl Kernels {
             Level::Avx2 | Level::AvxVnni => Some(&super::avx2::KERNELS),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => Some(&super::avx512::KERNELS),
+            #[cfg(not(target_arch = "x86_64"))]
             _ => None,
         }
     }

@@ -86,7 +86,7 @@ pub(super) unsafe fn tanh<S: Simd>(x: S::V) -> S::V {
 }
 
 /// How a block's slots lie in a row of scores: a little more than a power of two, so that rows do not compete for the same lines.
-pub(super) const SCORES_STRIDE: usize = SLOTS + MAX_LANES;
+pub(super) const SCORES_STRIDE: usize = SLOTS + 2 * MAX_LANES;
 
 /// `scores[m][lane] = sum over d of queries[d][m] * keys[d][lane]`, for `M` rows and `N` vectors of cells. Each sum is one chain
 /// along `d`, so it does not depend on `M` and `N`.

@@ -41,6 +41,7 @@ pub(super) struct Quantised {
 
 impl Kernels {
     /// The kernels for a format, if there are any for the level.
+    #[cfg_attr(target_arch = "x86_64", expect(clippy::unnecessary_wraps, reason = "other processors lack most levels"))]
     pub(super) fn of(level: Level, format: Format) -> Option<Self> {
         match level {
             Level::Portable => Some(portable::of(format)),
@@ -50,6 +51,7 @@ impl Kernels {
             Level::AvxVnni => Some(avx_vnni::of(format)),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => Some(avx512::of(format)),
+            #[cfg(not(target_arch = "x86_64"))]
             _ => None,
         }
     }

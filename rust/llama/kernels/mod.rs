@@ -69,7 +69,7 @@ pub fn install() -> &'static Installed {
         if level == Level::Portable {
             return nothing("the processor has none of the instruction sets that they are written for");
         }
-        // SAFETY: the answers live for ever, and no thread computes yet: models are loaded after this.
+        // SAFETY: the answers live for ever, and no thread of ours computes yet: the backend is started before any model is loaded.
         if !unsafe { weft_kernels_install(&raw const ANSWERS) } {
             return nothing("this build of llama.cpp has no place for them");
         }
@@ -77,10 +77,19 @@ pub fn install() -> &'static Installed {
     })
 }
 
-/// The instruction set of our kernels.
+/// The instruction set of our kernels: the best that the processor has, or that of the environment variable `WEFT_INSTRUCTIONS` where
+/// the processor has that one.
 fn level() -> Level {
     static LEVEL: OnceLock<Level> = OnceLock::new();
-    *LEVEL.get_or_init(Level::detect)
+    *LEVEL.get_or_init(|| {
+        let Ok(name) = std::env::var("WEFT_INSTRUCTIONS") else { return Level::detect() };
+        match name.parse::<Level>() {
+            Ok(level) if level.is_available() => return level,
+            Ok(level) => tracing::warn!("WEFT_INSTRUCTIONS is {level}, which the processor lacks"),
+            Err(why) => tracing::warn!("WEFT_INSTRUCTIONS: {why}"),
+        }
+        Level::detect()
+    })
 }
 
 /// How often our kernels computed.
@@ -107,8 +116,8 @@ static POOLS_VERSION: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// What the decode uses that this thread is about to make, and what is known of its rows.
     static DECIDED: Cell<Option<(Used, Option<Known>)>> = const { Cell::new(None) };
-    /// Operations that ours computed on this thread, and those that they might have and did not.
-    static TAKEN: Cell<[u64; 2]> = const { Cell::new([0; 2]) };
+    /// What came of the operations that this thread led since it began to count.
+    static COUNTED: Cell<Counted> = const { Cell::new(Counted::NOTHING) };
     /// The pool that this thread computed in last, the version of `POOLS` that it was looked up in, and what was found.
     static LAST_POOL: Cell<(usize, u64, Option<Used>)> = const { Cell::new((0, u64::MAX, None)) };
 }
@@ -118,9 +127,13 @@ thread_local! {
 pub(super) struct Pool(usize);
 
 impl Pool {
+    /// To be dropped before the pool is freed.
     pub(super) fn register(pool: *const sys::ggml_threadpool, used: Used) -> Self {
         let address = pool.addr();
-        change_pools(|pools| pools.push((address, used)));
+        change_pools(|pools| {
+            assert!(pools.iter().all(|(known, _)| *known != address), "a pool is registered once");
+            pools.push((address, used));
+        });
         Self(address)
     }
 }
@@ -169,12 +182,41 @@ pub(super) fn deciding<T>(used: Used, known: Option<Known>, decode: impl FnOnce(
     done
 }
 
-/// Runs `decode`, and says beside its result whether ours computed every attention and product in it, and at least one.
-pub(super) fn are_all_ours<T>(decode: impl FnOnce() -> T) -> (T, bool) {
-    TAKEN.set([0; 2]);
-    let done = decode();
-    let [n_taken, n_left] = TAKEN.get();
-    (done, n_taken > 0 && n_left == 0)
+/// How many operations our kernels computed, and how many they were asked for and left to llama.cpp's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) n_attentions: u64,
+    pub(super) n_attentions_left: u64,
+    pub(super) n_products: u64,
+    pub(super) n_products_left: u64,
+}
+
+impl Counted {
+    const NOTHING: Self = Self { n_attentions: 0, n_attentions_left: 0, n_products: 0, n_products_left: 0 };
+
+    /// Whether ours computed all that they were asked for, and something.
+    pub(super) fn are_all_ours(self) -> bool {
+        self.n_attentions + self.n_products > 0 && self.n_attentions_left + self.n_products_left == 0
+    }
+
+    fn add(&mut self, op: &sys::ggml_tensor, is_done: bool) {
+        let count = match (op.op == sys::GGML_OP_FLASH_ATTN_EXT, is_done) {
+            (true, true) => &mut self.n_attentions,
+            (true, false) => &mut self.n_attentions_left,
+            (false, true) => &mut self.n_products,
+            // Rotations are each row's own.
+            (false, false) if products::is_rotation(op) => return,
+            (false, false) => &mut self.n_products_left,
+        };
+        *count += 1;
+    }
+}
+
+/// Runs `compute`, and says beside its result what came of the operations in the graphs that this thread led.
+pub(super) fn counting<T>(compute: impl FnOnce() -> T) -> (T, Counted) {
+    COUNTED.set(Counted::NOTHING);
+    let done = compute();
+    (done, COUNTED.get())
 }
 
 /// What the graph uses that this thread is about to compute.
@@ -288,13 +330,10 @@ unsafe extern "C" fn compute(params: *mut ComputeParams, op: *mut sys::ggml_tens
         (used.products && products::compute(op, params, &team), &N_PRODUCTS)
     };
     if index == 0 {
-        let [n_taken, n_left] = TAKEN.get();
-        if is_done {
-            counter.fetch_add(1, Ordering::Relaxed);
-            TAKEN.set([n_taken + 1, n_left]);
-        } else if !products::is_rotation(op) {
-            TAKEN.set([n_taken, n_left + 1]);
-        }
+        counter.fetch_add(u64::from(is_done), Ordering::Relaxed);
+        let mut counted = COUNTED.get();
+        counted.add(op, is_done);
+        COUNTED.set(counted);
     }
     is_done
 }

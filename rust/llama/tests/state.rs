@@ -2,7 +2,7 @@
 
 use super::runner::{prompt, try_start};
 use crate::config::{FlashAttention, KvType};
-use crate::engine::runner::{Forks, MemoryKind, Plan, RelocateError, Row, Runner, SequenceId};
+use crate::engine::runner::{Forks, IdleCost, MemoryKind, Plan, RelocateError, Row, Runner, SequenceId};
 use crate::llama::LlamaRunner;
 use crate::llama::batch::rows_of;
 use crate::request::Token;
@@ -73,7 +73,7 @@ fn what_the_memory_costs_is_known() {
     for (setting, (n_bytes, n_tokens)) in SETTINGS.into_iter().zip(n_bytes.into_iter().zip(n_tokens)) {
         let memory = MemoryKind {
             forks: Forks::Anywhere,
-            idle_cells_cost: true,
+            idle_cost: IdleCost::Scores,
             can_be_saved: true,
             bytes_per_token: n_bytes,
             bytes_per_state: 0,

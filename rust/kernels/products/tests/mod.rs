@@ -46,7 +46,7 @@ impl Random {
 
 /// Levels that this machine has, the portable one first.
 fn levels() -> Vec<Level> {
-    Level::ALL.into_iter().filter(|&level| level != Level::Neon && level.is_available()).collect()
+    Level::ALL.into_iter().filter(|level| level.is_available()).collect()
 }
 
 /// A matrix of valid blocks.

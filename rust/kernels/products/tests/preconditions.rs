@@ -41,13 +41,6 @@ fn half_a_block_is_refused() {
 }
 
 #[test]
-#[should_panic(expected = "no product of Q8_0")]
-fn a_level_that_is_not_there_is_refused() {
-    let missing = Level::ALL.into_iter().find(|level| !level.is_available()).expect("no processor has all levels");
-    try_with(Format::Q8_0, missing, 64, enough());
-}
-
-#[test]
 #[should_panic(expected = "token 1 asks for expert 2 of 2")]
 fn an_expert_that_is_not_there_is_refused() {
     let bytes = vec![0; 2 * 68 * 20];
@@ -66,7 +59,6 @@ fn coverage_is_of_whole_blocks_on_levels_that_are_there() {
         assert!(covers(Level::Portable, format, format.block_len(), 1));
         assert!(!covers(Level::Portable, format, 0, 1));
         assert!(!covers(Level::Portable, format, format.block_len(), 0));
-        assert!(!covers(Level::Neon, format, format.block_len(), 1));
         assert!(format.block_len() == 1 || !covers(Level::Portable, format, format.block_len() + 1, 1));
     }
 }
