@@ -2,17 +2,17 @@
 //!
 //! The rule for attention on a CPU: ours wherever it applies. Where it does not (formats of the cache or sizes of heads that it
 //! lacks, `--kernels llama.cpp`), llama.cpp's without flash attention, unless V is quantised or the memory is short. Milliseconds
-//! per step of a model of 0.5B (896 × 24 layers, 14 heads of which 2 keep K and V), llama.cpp's with flash attention on and off on
-//! two cores of a Xeon with AMX, and ours on two cores with AVX-512:
+//! per step of a model of 0.5B (896 × 24 layers, 14 heads of which 2 keep K and V, 8 bits) on two cores with AVX-512, in one run:
+//! llama.cpp with flash attention on and off, and an engine with our kernels:
 //!
 //! | sequences × tokens | on | off | ours |
 //! | --- | --- | --- | --- |
-//! | 32 × 1,000 of one prompt | 600 | 117 to 158 | TODO-FIGURE |
-//! | 8 × 1,000 of one prompt | 195 | 57 to 60 | TODO-FIGURE |
-//! | 8 × 4,000 of one prompt | 553 | 96 | TODO-FIGURE |
-//! | 8 × 1,000 of their own | 199 to 226 | 137 to 153 | TODO-FIGURE |
-//! | 1 × 1,000 | 48 | 32 | TODO-FIGURE |
-//! | 32 × 250 of their own | 288 | 526 | TODO-FIGURE |
+//! | 32 × 1,000 of one prompt | 313 | 223 | 70 |
+//! | 8 × 1,000 of one prompt | 116 | 100 | 25 |
+//! | 8 × 4,000 of one prompt | 205 | 142 | 49 |
+//! | 8 × 1,000 of their own | 142 | 146 | 36 |
+//! | 1 × 1,000 | 26 | 22 | 16 |
+//! | 32 × 250 of their own | 218 | 440 | 49 |
 //!
 //! llama.cpp's fused kernel looks at each row, head and cell alone; without it the scores are one dense product, which is best where
 //! rows share their cells, and loses where many rows share none. Its price is a buffer for all scores of a decode: heads × cells ×
