@@ -5,6 +5,7 @@
 //! `--quick` measures fewer cases, `--level NAME` another instruction set, and any other word only cases whose name has it.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints what it measured")]
+#![allow(unsafe_code, reason = "threads that compute together vouch for how they do")]
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -84,7 +85,8 @@ struct Spinning<'a> {
     arrived: &'a AtomicUsize,
 }
 
-impl Team for Spinning<'_> {
+// SAFETY: each thread is given an index of its own, and all go on together.
+unsafe impl Team for Spinning<'_> {
     fn index(&self) -> usize {
         self.index
     }

@@ -2,8 +2,13 @@
 
 use std::sync::Barrier;
 
-/// One of the threads that compute an operation together; each of them calls the same function with its own.
-pub trait Team {
+/// One of the threads that compute an operation together; each of them calls the same function with its own, once, and with equal
+/// arguments; and no two operations share results or scratch at a time.
+///
+/// # Safety
+/// What threads write is cut by their indices: each index of `0..size` is that of one thread, `size` is the same for all, and `wait`
+/// does not return before all of them have called it.
+pub unsafe trait Team {
     /// Which of the threads this is: `0..self.size()`.
     fn index(&self) -> usize;
 
@@ -18,7 +23,8 @@ pub trait Team {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Solo;
 
-impl Team for Solo {
+// SAFETY: there is one thread.
+unsafe impl Team for Solo {
     fn index(&self) -> usize {
         0
     }
@@ -52,7 +58,8 @@ impl Crew<'_> {
     }
 }
 
-impl Team for Crew<'_> {
+// SAFETY: `run` gives each of its threads an index of its own, and a barrier of their number.
+unsafe impl Team for Crew<'_> {
     fn index(&self) -> usize {
         self.index
     }

@@ -259,7 +259,8 @@ struct GgmlTeam {
     pool: *mut c_void,
 }
 
-impl Team for GgmlTeam {
+// SAFETY: ggml numbers the threads of a graph so, and its barrier is for all of them.
+unsafe impl Team for GgmlTeam {
     fn index(&self) -> usize {
         self.index
     }
