@@ -4,6 +4,7 @@
 //! many columns the tile has. A span is unpacked once and meets many tiles, or it goes through registers to a single narrow one.
 
 use std::array::from_fn;
+use std::cell::Cell;
 use std::marker::PhantomData;
 
 use super::ahead::Ahead;
@@ -70,7 +71,7 @@ pub(super) unsafe fn packed<L: Lanes, U: Unpack, const N: usize>(packed: &Packed
         for _ in 0..packed.n {
             U::scales::<L>(block, packed.stride, room);
             let inner = begin::<L, U::Form, N>(room, tile, &sums);
-            let mut met = Met::<L, U::Form, N> { panel: room, tile, inner, ahead, form: PhantomData };
+            let mut met = Met::<L, U::Form, N> { panel: room, tile, words: [L::splat(0); 8], inner, ahead, form: PhantomData };
             U::words::<L, _>(block, packed.stride, &mut met);
             end::<L, U::Form, N>(room, tile, &met.inner, &mut sums);
             ahead = met.ahead;
@@ -86,17 +87,41 @@ struct Met<L: Lanes, F: Form, const N: usize> {
     /// The unit's scales and minima.
     panel: *const u8,
     tile: *const u8,
+    /// The block that is being put.
+    words: [L::Ints; 8],
     inner: [L::Floats; N],
     ahead: Ahead,
     form: PhantomData<F>,
 }
 
+impl<L: Lanes, F: Form, const N: usize> Met<L, F, N> {
+    /// Between the products, not before them, since memory is the limit: it is asked for a line or two at a time.
+    #[inline(always)]
+    unsafe fn add(&mut self, b: usize, words: impl Fn(usize) -> L::Ints) {
+        let ahead = Cell::new(self.ahead);
+        let asked = |j| {
+            let mut now = ahead.get();
+            now.ask::<L>(F::LEN / 4);
+            ahead.set(now);
+            words(j)
+        };
+        // SAFETY: the caller vouches for the instruction set and the unit.
+        unsafe { add::<L, F, N>(self.panel, self.tile, b, asked, &mut self.inner) };
+        self.ahead = ahead.get();
+    }
+}
+
 impl<L: Lanes, F: Form, const N: usize> Sink<L> for Met<L, F, N> {
     #[inline(always)]
-    unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) {
-        self.ahead.ask::<L>(F::LEN / 32);
+    unsafe fn put(&mut self, _b: usize, j: usize, word: L::Ints) {
+        self.words[j] = word;
+    }
+
+    #[inline(always)]
+    unsafe fn complete(&mut self, b: usize) {
+        let words = self.words;
         // SAFETY: the caller vouches for the instruction set and the unit.
-        unsafe { add::<L, F, N>(self.panel, self.tile, b, |j| words[j], &mut self.inner) };
+        unsafe { self.add(b, |j| words[j]) };
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) struct Quantised {
     /// For one column, for two, and so on.
     pub(super) tiles: [unsafe fn(&Meeting); MAX_COLUMNS],
     /// For one column and for two that are all there is: unpacks on the way.
-    pub(super) packed: [unsafe fn(&Packed, *mut u8, &Meeting); MAX_PACKED_COLUMNS],
+    pub(super) packed: Option<[unsafe fn(&Packed, *mut u8, &Meeting); MAX_PACKED_COLUMNS]>,
 }
 
 impl Kernels {
@@ -134,7 +134,7 @@ macro_rules! level {
                         tile::<U::Form, { compiled(7) }>,
                         tile::<U::Form, { compiled(8) }>,
                     ],
-                    packed: [packed::<U, 1>, packed::<U, 2>],
+                    packed: U::IN_REGISTERS.then_some([packed::<U, 1>, packed::<U, 2>]),
                 })
             }
 

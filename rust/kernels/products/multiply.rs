@@ -257,7 +257,7 @@ impl<'a> Product<'a> {
         let n_tiles = chunk.tiles.1 - chunk.tiles.0;
         let usual_units = (if n_tiles <= 2 { SPAN / 2 } else { SPAN }) / quantised.unit_len;
         let n_columns = tiles.start(chunk.tiles.1) - tiles.start(chunk.tiles.0);
-        let packed_kernel = if n_tiles == 1 { quantised.packed.get(n_columns - 1) } else { None };
+        let packed_kernel = quantised.packed.as_ref().filter(|_| n_tiles == 1).and_then(|packed| packed.get(n_columns - 1));
         let (stride, lanes) = (self.weights.row_stride, quantised.rows);
         let first_column = tiles.start(chunk.tiles.0);
         let sums_of =

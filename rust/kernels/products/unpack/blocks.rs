@@ -72,6 +72,7 @@ macro_rules! unpack {
         impl Unpack for $name {
             type Form = $form;
             const BLOCK: usize = $block;
+            const IN_REGISTERS: bool = true;
 
             fn offset<L: Lanes>() -> i32 {
                 $offset
@@ -128,6 +129,7 @@ pub(in super::super) struct Mxfp4;
 impl Unpack for Mxfp4 {
     type Form = Small32;
     const BLOCK: usize = 17;
+    const IN_REGISTERS: bool = true;
 
     fn offset<L: Lanes>() -> i32 {
         12

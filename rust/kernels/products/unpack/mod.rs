@@ -16,6 +16,9 @@ pub(super) trait Unpack {
     type Form: Form;
     /// Bytes of a block, which becomes a unit.
     const BLOCK: usize;
+    /// Whether one column or two are met as weights are unpacked, which needs registers, and blocks that come one after another. It is
+    /// so where it was measured to be faster.
+    const IN_REGISTERS: bool;
 
     /// How much greater than the weights the bytes are.
     fn offset<L: Lanes>() -> i32;
@@ -34,13 +37,28 @@ pub(super) trait Unpack {
     unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S);
 }
 
-/// Where unpacked weights go.
+/// Where unpacked weights go. Those of a unit are blocks of 32 of each row: eight vectors of four.
+///
+/// # Safety
+/// Every function: the processor has what `L` needs, and what the sink points to is good for block `b` of a unit.
 pub(super) trait Sink<L: Lanes> {
-    /// Takes four weights of each row in each of eight vectors, the unit's weights from `32 * b` on.
-    ///
-    /// # Safety
-    /// The processor has what `L` needs, and what the sink points to is good for block `b` of a unit.
-    unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]);
+    /// Takes vector `j` of block `b`.
+    unsafe fn put(&mut self, b: usize, j: usize, word: L::Ints);
+
+    /// Block `b` was put as a whole. Blocks are completed in order.
+    unsafe fn complete(&mut self, b: usize);
+
+    /// Takes block `b` as a whole.
+    #[inline(always)]
+    unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) {
+        // SAFETY: the caller vouches for all of it.
+        unsafe {
+            for (j, word) in words.into_iter().enumerate() {
+                self.put(b, j, word);
+            }
+            self.complete(b);
+        }
+    }
 }
 
 /// Writes a unit's bytes.
@@ -53,15 +71,16 @@ struct Written {
 
 impl<L: Lanes> Sink<L> for Written {
     #[inline(always)]
-    unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) {
-        for (j, word) in words.into_iter().enumerate() {
-            if j % 2 == 0 {
-                self.ahead.ask::<L>(self.portions);
-            }
-            // SAFETY: the caller has the instruction set, and room for a unit.
-            unsafe { L::store(word, self.to.add(L::VECTOR * (8 * b + j))) };
+    unsafe fn put(&mut self, b: usize, j: usize, word: L::Ints) {
+        if j % 2 == 0 {
+            self.ahead.ask::<L>(self.portions);
         }
+        // SAFETY: the caller has the instruction set, and room for a unit.
+        unsafe { L::store(word, self.to.add(L::VECTOR * (8 * b + j))) };
     }
+
+    #[inline(always)]
+    unsafe fn complete(&mut self, _b: usize) {}
 }
 
 /// The blocks of a panel to be unpacked.

@@ -82,6 +82,7 @@ pub(in super::super) struct Q4K;
 impl Unpack for Q4K {
     type Form = Super32WithMins;
     const BLOCK: usize = 144;
+    const IN_REGISTERS: bool = false;
 
     fn offset<L: Lanes>() -> i32 {
         0
@@ -115,6 +116,7 @@ pub(in super::super) struct Q5K;
 impl Unpack for Q5K {
     type Form = Super32WithMins;
     const BLOCK: usize = 176;
+    const IN_REGISTERS: bool = true;
 
     fn offset<L: Lanes>() -> i32 {
         0
@@ -150,6 +152,7 @@ pub(in super::super) struct Q6K;
 impl Unpack for Q6K {
     type Form = Super16;
     const BLOCK: usize = 210;
+    const IN_REGISTERS: bool = false;
 
     fn offset<L: Lanes>() -> i32 {
         32
@@ -165,10 +168,15 @@ impl Unpack for Q6K {
                 let a = L::transpose_32_bytes(block.add(64 * half), stride);
                 let b = L::transpose_32_bytes(block.add(64 * half + 32), stride);
                 let two = L::transpose_32_bytes(block.add(128 + 32 * half), stride);
-                sink.take(4 * half, from_fn(|j| joined(a[j], L::shl(two[j], 4))));
-                sink.take(4 * half + 1, from_fn(|j| joined(b[j], L::shl(two[j], 2))));
-                sink.take(4 * half + 2, from_fn(|j| joined(L::shr(a[j], 4), two[j])));
-                sink.take(4 * half + 3, from_fn(|j| joined(L::shr(b[j], 4), L::shr(two[j], 2))));
+                for j in 0..8 {
+                    sink.put(4 * half, j, joined(a[j], L::shl(two[j], 4)));
+                    sink.put(4 * half + 1, j, joined(b[j], L::shl(two[j], 2)));
+                    sink.put(4 * half + 2, j, joined(L::shr(a[j], 4), two[j]));
+                    sink.put(4 * half + 3, j, joined(L::shr(b[j], 4), L::shr(two[j], 2)));
+                }
+                for i in 0..4 {
+                    sink.complete(4 * half + i);
+                }
             }
         }
     }
@@ -195,6 +203,7 @@ pub(in super::super) struct Q3K;
 impl Unpack for Q3K {
     type Form = Super16;
     const BLOCK: usize = 110;
+    const IN_REGISTERS: bool = false;
 
     fn offset<L: Lanes>() -> i32 {
         4
@@ -242,6 +251,7 @@ pub(in super::super) struct Q2K;
 impl Unpack for Q2K {
     type Form = Super16WithMins;
     const BLOCK: usize = 84;
+    const IN_REGISTERS: bool = false;
 
     fn offset<L: Lanes>() -> i32 {
         0
@@ -284,6 +294,7 @@ pub(in super::super) struct Iq4Xs;
 impl Unpack for Iq4Xs {
     type Form = SuperBytes32;
     const BLOCK: usize = 136;
+    const IN_REGISTERS: bool = false;
 
     fn offset<L: Lanes>() -> i32 {
         if L::SIGNED { 0 } else { 128 }
