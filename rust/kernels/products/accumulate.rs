@@ -95,14 +95,18 @@ struct Met<L: Lanes, F: Form, const N: usize> {
 }
 
 impl<L: Lanes, F: Form, const N: usize> Met<L, F, N> {
-    /// Between the products, not before them, since memory is the limit: it is asked for a line or two at a time.
+    /// Between the products, not before them, since memory is the limit and takes few requests at once.
     #[inline(always)]
     unsafe fn add(&mut self, b: usize, words: impl Fn(usize) -> L::Ints) {
         let ahead = Cell::new(self.ahead);
-        let asked = |j| {
-            let mut now = ahead.get();
-            now.ask::<L>(F::LEN / 4);
-            ahead.set(now);
+        let asked = |j: usize| {
+            // Small blocks of few bits are soon over, so that it is asked for a few lines at a time.
+            let every = if F::LEN == 256 || F::BITS == 8 { 1 } else { 4 };
+            if j.is_multiple_of(every) {
+                let mut now = ahead.get();
+                now.ask::<L>(F::LEN / 4 / every);
+                ahead.set(now);
+            }
             words(j)
         };
         // SAFETY: the caller vouches for the instruction set and the unit.

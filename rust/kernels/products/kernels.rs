@@ -16,6 +16,9 @@ pub(super) enum Kernels {
     Plain { tiles: [unsafe fn(&PlainMeeting); MAX_COLUMNS], rows: usize, columns: usize },
 }
 
+/// Multiplies blocks as it unpacks them.
+pub(super) type PackedKernel = unsafe fn(&Packed, *mut u8, &Meeting);
+
 /// Of weights that are bytes and scales.
 #[derive(Clone, Copy)]
 pub(super) struct Quantised {
@@ -38,7 +41,7 @@ pub(super) struct Quantised {
     /// For one column, for two, and so on.
     pub(super) tiles: [unsafe fn(&Meeting); MAX_COLUMNS],
     /// For one column and for two that are all there is: unpacks on the way.
-    pub(super) packed: Option<[unsafe fn(&Packed, *mut u8, &Meeting); MAX_PACKED_COLUMNS]>,
+    pub(super) packed: Option<[PackedKernel; MAX_PACKED_COLUMNS]>,
 }
 
 impl Kernels {

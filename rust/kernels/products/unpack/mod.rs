@@ -72,7 +72,7 @@ struct Written {
 impl<L: Lanes> Sink<L> for Written {
     #[inline(always)]
     unsafe fn put(&mut self, b: usize, j: usize, word: L::Ints) {
-        if j % 2 == 0 {
+        if j.is_multiple_of(2) {
             self.ahead.ask::<L>(self.portions);
         }
         // SAFETY: the caller has the instruction set, and room for a unit.
