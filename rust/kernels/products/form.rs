@@ -11,6 +11,9 @@ pub(super) const MAX_ROWS: usize = 32;
 /// The most rows of activations that a tile has.
 pub(super) const MAX_COLUMNS: usize = 8;
 
+/// The most columns that weights meet as they are unpacked, if nothing else meets them.
+pub(super) const MAX_PACKED_COLUMNS: usize = 2;
+
 /// How many weights per row are unpacked at a time: what a panel makes of them stays in the first cache beside a tile.
 pub(super) const SPAN: usize = 512;
 

@@ -1,7 +1,7 @@
 //! The text of the algorithms, compiled for each instruction set.
 
 use super::accumulate::{self, Meeting};
-use super::form::{Form, MAX_COLUMNS};
+use super::form::{Form, MAX_COLUMNS, MAX_PACKED_COLUMNS};
 use super::format::Format;
 use super::lanes::Lanes;
 use super::plain::{self, Plain, PlainMeeting};
@@ -15,6 +15,9 @@ pub(super) enum Kernels {
     Quantised(Quantised),
     Plain { tiles: [unsafe fn(&PlainMeeting); MAX_COLUMNS], rows: usize, columns: usize },
 }
+
+/// Multiplies blocks as it unpacks them.
+pub(super) type PackedKernel = unsafe fn(&Packed, *mut u8, &Meeting);
 
 /// Of weights that are bytes and scales.
 #[derive(Clone, Copy)]
@@ -37,6 +40,8 @@ pub(super) struct Quantised {
     pub(super) unpack: unsafe fn(&Packed, *mut u8),
     /// For one column, for two, and so on.
     pub(super) tiles: [unsafe fn(&Meeting); MAX_COLUMNS],
+    /// For one column and for two that are all there is: unpacks on the way.
+    pub(super) packed: Option<[PackedKernel; MAX_PACKED_COLUMNS]>,
 }
 
 impl Kernels {
@@ -97,6 +102,12 @@ macro_rules! level {
             }
 
             $(#[target_feature(enable = $feature)])?
+            unsafe fn packed<U: Unpack, const N: usize>(packed: &Packed, room: *mut u8, meeting: &Meeting) {
+                // SAFETY: the caller vouches for what meets and the room, and the processor has the instruction set.
+                unsafe { accumulate::packed::<$lanes, U, N>(packed, room, meeting) }
+            }
+
+            $(#[target_feature(enable = $feature)])?
             unsafe fn plain<P: Plain, const N: usize>(meeting: &PlainMeeting) {
                 // SAFETY: the caller vouches for what meets, and the processor has the instruction set.
                 unsafe { plain::multiply::<$lanes, P, N>(meeting) }
@@ -128,6 +139,7 @@ macro_rules! level {
                         tile::<U::Form, { compiled(7) }>,
                         tile::<U::Form, { compiled(8) }>,
                     ],
+                    packed: U::IN_REGISTERS.then_some([packed::<U, 1>, packed::<U, 2>]),
                 })
             }
 

@@ -255,7 +255,9 @@ impl<'a> Product<'a> {
         let n_units = self.size.n_in / quantised.unit_len;
         // One tile or two take so little time that spans are short, so that memory does not wait.
         let n_tiles = chunk.tiles.1 - chunk.tiles.0;
-        let units = (if n_tiles <= 2 { SPAN / 2 } else { SPAN }) / quantised.unit_len;
+        let usual_units = (if n_tiles <= 2 { SPAN / 2 } else { SPAN }) / quantised.unit_len;
+        let n_columns = tiles.start(chunk.tiles.1) - tiles.start(chunk.tiles.0);
+        let packed_kernel = quantised.packed.as_ref().filter(|_| n_tiles == 1).and_then(|packed| packed.get(n_columns - 1));
         let (stride, lanes) = (self.weights.row_stride, quantised.rows);
         let first_column = tiles.start(chunk.tiles.0);
         let sums_of =
@@ -266,27 +268,29 @@ impl<'a> Product<'a> {
             let n_rows = lanes.min(self.size.n_out - lanes * panel);
             // Sums of a whole panel go straight to where they belong, if rows of results lie one after another.
             let is_direct = n_rows == lanes && order.is_none();
+            // What is not kept unpacked goes through in one piece.
+            let units = if packed_kernel.is_some() && n_rows == lanes { n_units } else { usual_units };
             for unit in (0..n_units).step_by(units) {
                 let n = units.min(n_units - unit);
                 let first = weights.wrapping_add(unit * quantised.block_bytes);
-                // What comes next is asked for during the unpacking, and if its first tile is wide, half of it during that.
+                // Half of what comes next is asked for during the unpacking, and half during its first tile.
                 let per_unit = quantised.block_bytes * lanes;
                 let next = ahead.wrapping_add(unit * per_unit);
-                let share = if ahead.is_null() {
-                    0
-                } else if tiles.start(chunk.tiles.0 + 1) - first_column > 2 {
-                    per_unit / 2
-                } else {
-                    per_unit
+                let share = match (ahead.is_null(), packed_kernel) {
+                    (true, _) => 0,
+                    (false, None) => per_unit / 2,
+                    (false, Some(_)) => per_unit,
                 };
                 let mut packed = Packed { first, stride, n, ahead: Ahead::new(next, share) };
                 let mut rest = Ahead::new(next.wrapping_add(n * share), if ahead.is_null() { 0 } else { per_unit - share });
                 if n_rows < lanes {
                     self.fill(&mut packed, n_rows, n * quantised.block_bytes, own.wrapping_add(self.layout.filled));
                 }
-                // SAFETY: the level is available; the panel's rows are within the weights, or were filled up; a thread's own memory
-                // has room for a span.
-                unsafe { (quantised.unpack)(&packed, own) };
+                if packed_kernel.is_none() {
+                    // SAFETY: the level is available; the panel's rows are within the weights, or were filled up; a thread's own
+                    // memory has room for a span.
+                    unsafe { (quantised.unpack)(&packed, own) };
+                }
                 for tile in chunk.tiles.0..chunk.tiles.1 {
                     let (column, end) = (tiles.start(tile), tiles.start(tile + 1));
                     let n_columns = end - column;
@@ -301,9 +305,14 @@ impl<'a> Product<'a> {
                         after: if is_last { out } else { sums_of(column) },
                         after_stride: if is_last { self.out_stride } else { lanes },
                     };
-                    // SAFETY: the level is available; the span was just unpacked; the tile was written before the team waited;
-                    // results are within the output, whose size was checked, and no other thread has these.
-                    unsafe { (quantised.tiles[n_columns - 1])(&meeting) };
+                    // SAFETY: the level is available; the span was just unpacked, or may be read as above; the tile was written before
+                    // the team waited; results are within the output, whose size was checked, and no other thread has these.
+                    unsafe {
+                        match packed_kernel {
+                            Some(kernel) => kernel(&packed, own, &meeting),
+                            None => (quantised.tiles[n_columns - 1])(&meeting),
+                        }
+                    }
                 }
             }
             if !is_direct {

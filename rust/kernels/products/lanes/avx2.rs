@@ -186,14 +186,18 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn dot<const N: usize>(sums: &mut [Two<__m256i>; N], weights: *const u8, activations: *const u8, bits: u32) {
-        // SAFETY: the caller has AVX2, AVX-VNNI where this type says so, four vectors of weights, and 16 bytes of each column.
+    unsafe fn dot<const N: usize>(
+        sums: &mut [Two<__m256i>; N],
+        words: impl Fn(usize) -> Two<__m256i>,
+        activations: *const u8,
+        bits: u32,
+    ) {
+        // SAFETY: the caller has AVX2, AVX-VNNI where this type says so, and 16 bytes of each column.
         unsafe {
-            let weight = |j: usize| Self::load(weights.add(Self::VECTOR * j));
             let four = |c: usize, j: usize| _mm256_set1_epi32(activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned());
             if VNNI {
                 for j in 0..4 {
-                    let weight = weight(j);
+                    let weight = words(j);
                     for (c, sum) in sums.iter_mut().enumerate() {
                         let four = four(c, j);
                         *sum =
@@ -203,7 +207,7 @@ impl<const VNNI: bool> Lanes for Avx2<VNNI> {
                 return;
             }
             // Each register by itself, since four of weights and their absolute values are as many as there is room for.
-            let w = [weight(0), weight(1), weight(2), weight(3)];
+            let w = [words(0), words(1), words(2), words(3)];
             for (c, sum) in sums.iter_mut().enumerate() {
                 sum.0 = dot_8(sum.0, [w[0].0, w[1].0, w[2].0, w[3].0], [four(c, 0), four(c, 1), four(c, 2), four(c, 3)], bits);
             }

@@ -176,11 +176,16 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn dot<const N: usize>(sums: &mut [Two<__m512i>; N], weights: *const u8, activations: *const u8, _bits: u32) {
+    unsafe fn dot<const N: usize>(
+        sums: &mut [Two<__m512i>; N],
+        words: impl Fn(usize) -> Two<__m512i>,
+        activations: *const u8,
+        _bits: u32,
+    ) {
         for j in 0..4 {
-            // SAFETY: the caller has AVX-512 with VNNI, four vectors of weights, and 16 bytes of each column.
+            // SAFETY: the caller has AVX-512 with VNNI, and 16 bytes of each column.
             unsafe {
-                let weight = Self::load(weights.add(Self::VECTOR * j));
+                let weight = words(j);
                 for (c, sum) in sums.iter_mut().enumerate() {
                     let four = _mm512_set1_epi32(activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned());
                     *sum = Two(_mm512_dpbusd_epi32(sum.0, weight.0, four), _mm512_dpbusd_epi32(sum.1, weight.1, four));

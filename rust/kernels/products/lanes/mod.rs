@@ -54,10 +54,15 @@ pub(super) trait Lanes {
     unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Self::Ints; 4];
     /// Dword `j` of each row of 32 bytes, as vector `j`.
     unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [Self::Ints; 8];
-    /// Adds to each lane of column `c` the lane's bytes in four vectors times 16 bytes of activations: 16 products per lane. The
-    /// activations of columns are 32 bytes apart. `bits` is how many bits the weights' bytes have: they are unsigned, but for 8 bits
+    /// Adds to each lane of column `c` the lane's bytes in the four vectors of `words` times 16 bytes of activations: 16 products per
+    /// lane. The activations of columns are 32 bytes apart. `bits` is how many bits the weights' bytes have: they are unsigned, but for 8 bits
     /// where [`Self::SIGNED`] says so.
-    unsafe fn dot<const N: usize>(sums: &mut [Self::Ints; N], weights: *const u8, activations: *const u8, bits: u32);
+    unsafe fn dot<const N: usize>(
+        sums: &mut [Self::Ints; N],
+        words: impl Fn(usize) -> Self::Ints,
+        activations: *const u8,
+        bits: u32,
+    );
     /// Adds to each lane the products of its two halves of 16 bits and those of `pair`.
     unsafe fn dot_pairs(sums: Self::Ints, halves: Self::Ints, pair: i32) -> Self::Ints;
 

@@ -79,9 +79,8 @@ impl Lanes for Portable {
         from_fn(|j| from_fn(|row| i32::from_le_bytes(unsafe { from.add(row * stride + 4 * j).cast::<[u8; 4]>().read() })))
     }
 
-    unsafe fn dot<const N: usize>(sums: &mut [Ints; N], weights: *const u8, activations: *const u8, _bits: u32) {
-        // SAFETY: the caller has four vectors of weights.
-        let weights = unsafe { weights.cast::<[[[u8; 4]; 16]; 4]>().read() };
+    unsafe fn dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, _bits: u32) {
+        let weights: [[[u8; 4]; 16]; 4] = from_fn(|j| words(j).map(i32::to_ne_bytes));
         for (c, sums) in sums.iter_mut().enumerate() {
             // SAFETY: the caller has 16 bytes of each column.
             let activations = unsafe { activations.add(32 * c).cast::<[[i8; 4]; 4]>().read() };

@@ -1,9 +1,8 @@
 //! Blocks of 32 weights.
 
-use super::super::ahead::Ahead;
 use super::super::form::{Bytes32, Form, Small32, Small32WithMin};
 use super::super::lanes::Lanes;
-use super::{Unpack, column};
+use super::{Sink, Unpack, column};
 
 /// `IQ4_NL` and `IQ4_XS`: the sixteen values.
 pub(super) const IQ4_VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -22,7 +21,7 @@ pub(super) const fn raised(mut table: [i8; 16], offset: i8) -> [i8; 16] {
 
 /// Sixteen bytes of each row as their lower four bits, then their upper four.
 #[inline(always)]
-unsafe fn nibbles<L: Lanes>(at: *const u8, stride: usize) -> [L::Ints; 8] {
+pub(super) unsafe fn nibbles<L: Lanes>(at: *const u8, stride: usize) -> [L::Ints; 8] {
     // SAFETY: the caller has the instruction set, and a panel's rows of 16 bytes.
     unsafe {
         let four = L::splat(0x0f0f_0f0f);
@@ -49,21 +48,12 @@ unsafe fn five_bits<L: Lanes>(low: *const u8, high: *const u8, stride: usize) ->
 
 /// Replaces indices by what the table has.
 #[inline(always)]
-unsafe fn looked_up<L: Lanes>(table: &[i8; 16], mut words: [L::Ints; 8]) -> [L::Ints; 8] {
+pub(super) unsafe fn looked_up<L: Lanes>(table: &[i8; 16], mut words: [L::Ints; 8]) -> [L::Ints; 8] {
     for word in &mut words {
         // SAFETY: the caller has the instruction set, and indices below 16.
         *word = unsafe { L::look_up(table, *word) };
     }
     words
-}
-
-/// Writes the bytes of a unit.
-#[inline(always)]
-unsafe fn store<L: Lanes>(words: [L::Ints; 8], to: *mut u8) {
-    for (j, word) in words.into_iter().enumerate() {
-        // SAFETY: the caller has the instruction set, and room for a unit.
-        unsafe { L::store(word, to.add(L::VECTOR * j)) };
-    }
 }
 
 /// Writes a float of half precision that each row has.
@@ -82,21 +72,25 @@ macro_rules! unpack {
         impl Unpack for $name {
             type Form = $form;
             const BLOCK: usize = $block;
+            const IN_REGISTERS: bool = true;
 
             fn offset<L: Lanes>() -> i32 {
                 $offset
             }
 
             #[inline(always)]
-            unsafe fn unit<L: Lanes>($at: *const u8, $stride: usize, to: *mut u8, ahead: &mut Ahead) {
+            unsafe fn scales<L: Lanes>($at: *const u8, $stride: usize, to: *mut u8) {
                 // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit of the form.
                 unsafe {
-                    ahead.ask::<L>(2);
-                    store::<L>($words, to);
-                    ahead.ask::<L>(2);
                     store_halves::<L>($at, $stride, to.add(L::VECTOR * $form::SCALES_AT));
                     $(store_halves::<L>($at.add($min_at), $stride, to.add(L::VECTOR * $form::MINS_AT));)?
                 }
+            }
+
+            #[inline(always)]
+            unsafe fn words<L: Lanes, S: Sink<L>>($at: *const u8, $stride: usize, sink: &mut S) {
+                // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
+                unsafe { sink.take(0, $words) };
             }
         }
     )*};
@@ -135,17 +129,22 @@ pub(in super::super) struct Mxfp4;
 impl Unpack for Mxfp4 {
     type Form = Small32;
     const BLOCK: usize = 17;
+    const IN_REGISTERS: bool = true;
 
     fn offset<L: Lanes>() -> i32 {
         12
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
+    unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
+        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
+        unsafe { sink.take(0, looked_up::<L>(const { &raised(MXFP4_VALUES, 12) }, nibbles::<L>(block.add(1), stride))) };
+    }
+
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
         // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit of the form.
         unsafe {
-            ahead.ask::<L>(1);
-            store::<L>(looked_up::<L>(const { &raised(MXFP4_VALUES, 12) }, nibbles::<L>(block.add(1), stride)), to);
             // The values are doubled, so the scale is half of two to the power of the byte less 127. The two least are subnormal.
             let scales = column::<L, u8>(block, stride).map(|exponent| match u32::from(exponent) {
                 subnormal @ 0..2 => 0x0020_0000 << subnormal,

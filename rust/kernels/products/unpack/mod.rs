@@ -16,15 +16,71 @@ pub(super) trait Unpack {
     type Form: Form;
     /// Bytes of a block, which becomes a unit.
     const BLOCK: usize;
+    /// Whether one column or two are met as weights are unpacked, which needs registers, and blocks that come one after another. It is
+    /// so where it was measured to be faster.
+    const IN_REGISTERS: bool;
 
     /// How much greater than the weights the bytes are.
     fn offset<L: Lanes>() -> i32;
 
-    /// Unpacks the block at `block` of a panel's rows that are `stride` bytes apart.
+    /// Writes the scales and minima of the block at `block` of a panel's rows that are `stride` bytes apart, to their places in the
+    /// unit at `to`.
     ///
     /// # Safety
     /// The processor has what `L` needs. The blocks may be read, `to` has room for a unit.
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead);
+    unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8);
+
+    /// Hands the bytes of the weights to a sink, 32 of each row at a time, in order.
+    ///
+    /// # Safety
+    /// The processor has what `L` needs. The blocks may be read, and the sink takes as many as there are.
+    unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S);
+}
+
+/// Where unpacked weights go. Those of a unit are blocks of 32 of each row: eight vectors of four.
+///
+/// # Safety
+/// Every function: the processor has what `L` needs, and what the sink points to is good for block `b` of a unit.
+pub(super) trait Sink<L: Lanes> {
+    /// Takes vector `j` of block `b`.
+    unsafe fn put(&mut self, b: usize, j: usize, word: L::Ints);
+
+    /// Block `b` was put as a whole. Blocks are completed in order.
+    unsafe fn complete(&mut self, b: usize);
+
+    /// Takes block `b` as a whole.
+    #[inline(always)]
+    unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) {
+        // SAFETY: the caller vouches for all of it.
+        unsafe {
+            for (j, word) in words.into_iter().enumerate() {
+                self.put(b, j, word);
+            }
+            self.complete(b);
+        }
+    }
+}
+
+/// Writes a unit's bytes.
+struct Written {
+    to: *mut u8,
+    /// In how many portions more is asked for during a unit.
+    portions: usize,
+    ahead: Ahead,
+}
+
+impl<L: Lanes> Sink<L> for Written {
+    #[inline(always)]
+    unsafe fn put(&mut self, b: usize, j: usize, word: L::Ints) {
+        if j.is_multiple_of(2) {
+            self.ahead.ask::<L>(self.portions);
+        }
+        // SAFETY: the caller has the instruction set, and room for a unit.
+        unsafe { L::store(word, self.to.add(L::VECTOR * (8 * b + j))) };
+    }
+
+    #[inline(always)]
+    unsafe fn complete(&mut self, _b: usize) {}
 }
 
 /// The blocks of a panel to be unpacked.
@@ -46,11 +102,14 @@ pub(super) struct Packed {
 /// The processor has what `L` needs. The blocks may be read, `to` has room for their units.
 #[inline(always)]
 pub(super) unsafe fn span<L: Lanes, U: Unpack>(packed: &Packed, to: *mut u8) {
-    let mut ahead = packed.ahead;
+    let mut sink = Written { to, portions: U::Form::LEN / 8, ahead: packed.ahead };
     for i in 0..packed.n {
         // SAFETY: block `i` is one of those that may be read, and unit `i` one of those that there is room for.
         unsafe {
-            U::unit::<L>(packed.first.add(i * U::BLOCK), packed.stride, to.add(i * U::Form::VECTORS * L::VECTOR), &mut ahead);
+            let block = packed.first.add(i * U::BLOCK);
+            U::scales::<L>(block, packed.stride, sink.to);
+            U::words::<L, Written>(block, packed.stride, &mut sink);
+            sink.to = sink.to.add(U::Form::VECTORS * L::VECTOR);
         };
     }
 }

@@ -1,10 +1,11 @@
 //! Super-blocks of 256 weights.
 
-use super::super::ahead::Ahead;
+use std::array::from_fn;
+
 use super::super::form::{Form, Super16, Super16WithMins, Super32WithMins, SuperBytes32};
 use super::super::lanes::Lanes;
-use super::blocks::{IQ4_VALUES, raised};
-use super::{Unpack, column};
+use super::blocks::{IQ4_VALUES, looked_up, nibbles, raised};
+use super::{Sink, Unpack, column};
 
 const LOW_2: i32 = 0x0303_0303;
 const LOW_4: i32 = 0x0f0f_0f0f;
@@ -81,24 +82,29 @@ pub(in super::super) struct Q4K;
 impl Unpack for Q4K {
     type Form = Super32WithMins;
     const BLOCK: usize = 144;
+    const IN_REGISTERS: bool = false;
 
     fn offset<L: Lanes>() -> i32 {
         0
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
+    unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
         // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             store_head::<L>(block, stride, to);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
+        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
+        unsafe {
             let low_4 = L::splat(LOW_4);
             for i in 0..4 {
-                let to = to.add(16 * L::VECTOR * i);
-                for (j, both) in L::transpose_32_bytes(block.add(16 + 32 * i), stride).into_iter().enumerate() {
-                    ahead.ask::<L>(32);
-                    L::store(L::and(both, low_4), to.add(L::VECTOR * j));
-                    L::store(L::and(L::shr(both, 4), low_4), to.add(L::VECTOR * (j + 8)));
-                }
+                let both = L::transpose_32_bytes(block.add(16 + 32 * i), stride);
+                sink.take(2 * i, both.map(|both| L::and(both, low_4)));
+                sink.take(2 * i + 1, both.map(|both| L::and(L::shr(both, 4), low_4)));
             }
         }
     }
@@ -110,28 +116,31 @@ pub(in super::super) struct Q5K;
 impl Unpack for Q5K {
     type Form = Super32WithMins;
     const BLOCK: usize = 176;
+    const IN_REGISTERS: bool = true;
 
     fn offset<L: Lanes>() -> i32 {
         0
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
+    unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
         // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
         unsafe {
             store_head::<L>(block, stride, to);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
+        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
+        unsafe {
             let low_4 = L::splat(LOW_4);
             let fifth = L::transpose_32_bytes(block.add(16), stride);
             for (i, first) in (0..4).zip((0..8).step_by(2)) {
-                let words = L::transpose_32_bytes(block.add(48 + 32 * i), stride);
-                let to = to.add(16 * L::VECTOR * i);
-                for j in 0..8 {
-                    ahead.ask::<L>(32);
-                    let low = L::or(L::and(words[j], low_4), bit::<L>(fifth[j], first, 4, BIT_4));
-                    let high = L::or(L::and(L::shr(words[j], 4), low_4), bit::<L>(fifth[j], first + 1, 4, BIT_4));
-                    L::store(low, to.add(L::VECTOR * j));
-                    L::store(high, to.add(L::VECTOR * (j + 8)));
-                }
+                let both = L::transpose_32_bytes(block.add(48 + 32 * i), stride);
+                sink.take(2 * i, from_fn(|j| L::or(L::and(both[j], low_4), bit::<L>(fifth[j], first, 4, BIT_4))));
+                let high = |j| L::or(L::and(L::shr(both[j], 4), low_4), bit::<L>(fifth[j], first + 1, 4, BIT_4));
+                sink.take(2 * i + 1, from_fn(high));
             }
         }
     }
@@ -143,32 +152,39 @@ pub(in super::super) struct Q6K;
 impl Unpack for Q6K {
     type Form = Super16;
     const BLOCK: usize = 210;
+    const IN_REGISTERS: bool = false;
 
     fn offset<L: Lanes>() -> i32 {
         32
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+    unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
+        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
         unsafe {
             let (low_4, upper) = (L::splat(LOW_4), L::splat(BITS_4_5));
+            let joined = |low, high| L::or(L::and(low, low_4), L::and(high, upper));
             for half in 0..2 {
                 let a = L::transpose_32_bytes(block.add(64 * half), stride);
                 let b = L::transpose_32_bytes(block.add(64 * half + 32), stride);
                 let two = L::transpose_32_bytes(block.add(128 + 32 * half), stride);
-                let to = to.add(32 * L::VECTOR * half);
                 for j in 0..8 {
-                    ahead.ask::<L>(16);
-                    let store = |i: usize, low, high| {
-                        L::store(L::or(L::and(low, low_4), L::and(high, upper)), to.add(L::VECTOR * (8 * i + j)));
-                    };
-                    store(0, a[j], L::shl(two[j], 4));
-                    store(1, b[j], L::shl(two[j], 2));
-                    store(2, L::shr(a[j], 4), two[j]);
-                    store(3, L::shr(b[j], 4), L::shr(two[j], 2));
+                    sink.put(4 * half, j, joined(a[j], L::shl(two[j], 4)));
+                    sink.put(4 * half + 1, j, joined(b[j], L::shl(two[j], 2)));
+                    sink.put(4 * half + 2, j, joined(L::shr(a[j], 4), two[j]));
+                    sink.put(4 * half + 3, j, joined(L::shr(b[j], 4), L::shr(two[j], 2)));
+                }
+                for i in 0..4 {
+                    sink.complete(4 * half + i);
                 }
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+        unsafe {
             let scale = L::load_halves(column::<L, u16>(block.add(208), stride).as_ptr());
             for (i, four) in L::transpose_16_bytes(block.add(192), stride).into_iter().enumerate() {
                 for j in 0..4 {
@@ -187,28 +203,33 @@ pub(in super::super) struct Q3K;
 impl Unpack for Q3K {
     type Form = Super16;
     const BLOCK: usize = 110;
+    const IN_REGISTERS: bool = false;
 
     fn offset<L: Lanes>() -> i32 {
         4
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+    unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
+        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
         unsafe {
             let low_2 = L::splat(LOW_2);
             let third = L::transpose_32_bytes(block, stride);
             for (half, first) in [(0, 0), (1, 4)] {
                 let words = L::transpose_32_bytes(block.add(32 + 32 * half), stride);
                 for i in 0..4 {
-                    ahead.ask::<L>(8);
-                    for j in 0..8 {
-                        let low = L::and(L::shr(words[j], 2 * i), low_2);
-                        let word = L::or(low, bit::<L>(third[j], first + i, 2, BIT_2));
-                        L::store(word, to.add(L::VECTOR * (32 * half + 8 * i as usize + j)));
-                    }
+                    let word = |j| L::or(L::and(L::shr(words[j], 2 * i), low_2), bit::<L>(third[j], first + i, 2, BIT_2));
+                    sink.take(4 * half + i as usize, from_fn(word));
                 }
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+        unsafe {
+            let low_2 = L::splat(LOW_2);
             // The last 16 bytes of the block begin two bytes before the scales.
             let [a, b, c, d] = L::transpose_16_bytes(block.add(94), stride);
             let next = |low, high| L::or(L::shr(low, 16), L::shl(high, 16));
@@ -230,25 +251,31 @@ pub(in super::super) struct Q2K;
 impl Unpack for Q2K {
     type Form = Super16WithMins;
     const BLOCK: usize = 84;
+    const IN_REGISTERS: bool = false;
 
     fn offset<L: Lanes>() -> i32 {
         0
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+    unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
+        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
         unsafe {
-            let (low_2, low_4) = (L::splat(LOW_2), L::splat(LOW_4));
+            let low_2 = L::splat(LOW_2);
             for half in 0..2 {
                 let words = L::transpose_32_bytes(block.add(16 + 32 * half), stride);
                 for i in 0..4 {
-                    ahead.ask::<L>(8);
-                    for (j, &word) in words.iter().enumerate() {
-                        L::store(L::and(L::shr(word, 2 * i), low_2), to.add(L::VECTOR * (32 * half + 8 * i as usize + j)));
-                    }
+                    sink.take(4 * half + i as usize, words.map(|word| L::and(L::shr(word, 2 * i), low_2)));
                 }
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+        unsafe {
+            let low_4 = L::splat(LOW_4);
             let halves = L::load(column::<L, u32>(block.add(80), stride).as_ptr().cast());
             let scale = L::low_halves(halves);
             let mins_at = to.add(L::VECTOR * Super16WithMins::MINS_AT);
@@ -267,25 +294,27 @@ pub(in super::super) struct Iq4Xs;
 impl Unpack for Iq4Xs {
     type Form = SuperBytes32;
     const BLOCK: usize = 136;
+    const IN_REGISTERS: bool = false;
 
     fn offset<L: Lanes>() -> i32 {
         if L::SIGNED { 0 } else { 128 }
     }
 
     #[inline(always)]
-    unsafe fn unit<L: Lanes>(block: *const u8, stride: usize, to: *mut u8, ahead: &mut Ahead) {
-        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+    unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
+        // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
         unsafe {
             let table = if L::SIGNED { const { &IQ4_VALUES } } else { const { &raised(IQ4_VALUES, -128) } };
-            let low_4 = L::splat(LOW_4);
             for i in 0..8 {
-                ahead.ask::<L>(8);
-                for (j, both) in L::transpose_16_bytes(block.add(8 + 16 * i), stride).into_iter().enumerate() {
-                    let to = to.add(L::VECTOR * (8 * i + j));
-                    L::store(L::look_up(table, L::and(both, low_4)), to);
-                    L::store(L::look_up(table, L::and(L::shr(both, 4), low_4)), to.add(4 * L::VECTOR));
-                }
+                sink.take(i, looked_up::<L>(table, nibbles::<L>(block.add(8 + 16 * i), stride)));
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(block: *const u8, stride: usize, to: *mut u8) {
+        // SAFETY: the caller has the instruction set, a panel's blocks, and room for a unit.
+        unsafe {
             let [head, low, ..] = L::transpose_16_bytes(block, stride);
             let scale = L::low_halves(head);
             for i in 0..8 {
