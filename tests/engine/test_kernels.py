@@ -86,3 +86,12 @@ async def test_all_products_are_the_same(four_bits: Path, kernels: Kernels, repa
     found = await distribution(four_bits, kernels, repack=repack)
     # Measured: 1e-6.
     assert found == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize("repack", [False, True])
+def test_equal_texts_are_promised_where_weft_computes_every_product(four_bits: Path, repack: bool) -> None:
+    model = weft.Model.load(four_bits, kernels="weft", repack=repack)
+    engine = _native.Engine(model, n_ctx=512, n_threads=1, kernels="weft")
+    computes = engine.choice.attention == engine.choice.products == "weft"
+    assert engine.is_repeatable == (computes and not repack)
+    engine.stop()
