@@ -271,7 +271,7 @@ unsafe impl Team for GgmlTeam {
 
     fn wait(&self) {
         // SAFETY: the pool computes this operation, and all of its threads come here equally often.
-        unsafe { ggml_barrier(self.pool) }
+        unsafe { weft_kernels_barrier(self.pool) }
     }
 }
 
@@ -288,7 +288,7 @@ static ANSWERS: Answers = Answers { work_size, compute, takes };
 unsafe extern "C" {
     fn weft_kernels_install(answers: *const Answers) -> bool;
     fn weft_kernels_positions(memory: *const c_void, n: *mut usize) -> *const sys::llama_pos;
-    fn ggml_barrier(pool: *mut c_void);
+    fn weft_kernels_barrier(pool: *mut c_void);
 }
 
 /// Whether an operation may be ours, at the price of one comparison: it is asked for every operation in every thread.

@@ -41,11 +41,12 @@ struct extra final : weft::mirror::extra_buffer_type {
 // Weak: a build whose ggml-cpu is a library that is loaded later links without it.
 std::vector<weft::mirror::buffer_type *> & ggml_backend_cpu_get_extra_buffer_types() __attribute__((weak));
 extern "C" weft::mirror::buffer_type * ggml_backend_cpu_buffer_type() __attribute__((weak));
+extern "C" void ggml_barrier(ggml_threadpool * pool) __attribute__((weak));
 
 // Appends our entry, for the life of the process. To be called once, before any model is loaded: ggml's threads read the list
 // without a lock. False where this build of llama.cpp has no such list.
 extern "C" bool weft_kernels_install(const answers * functions) {
-    if (!ggml_backend_cpu_get_extra_buffer_types || !ggml_backend_cpu_buffer_type) {
+    if (!ggml_backend_cpu_get_extra_buffer_types || !ggml_backend_cpu_buffer_type || !ggml_barrier) {
         return false;
     }
     static extra               entry;
@@ -55,6 +56,11 @@ extern "C" bool weft_kernels_install(const answers * functions) {
     type.context = &entry;
     ggml_backend_cpu_get_extra_buffer_types().push_back(&type);
     return true;
+}
+
+// Waits until every thread of the pool has come here. Only where `weft_kernels_install` was true.
+extern "C" void weft_kernels_barrier(ggml_threadpool * pool) {
+    ggml_barrier(pool);
 }
 
 // The position in its text of each of the `*n` cells of a context's memory, -1 for an empty one; null where the memory is not one
