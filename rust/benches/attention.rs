@@ -5,13 +5,17 @@
 //! `--quick` measures fewer cases, `--level NAME` another instruction set, and any other word only cases whose name has it.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints what it measured")]
-#![allow(unsafe_code, reason = "threads that compute together vouch for how they do")]
 
-use std::hint::{black_box, spin_loop};
+#[allow(dead_code, reason = "the bench of products, which shares it, uses all of it")]
+#[path = "support/spinning.rs"]
+mod spinning;
+
+use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use spinning::Spinning;
 use weft::kernels::attention::{Attention, Cells, Format, Mask, Order, Output, Plan, Queries, Shape, attend, scratch_bytes};
 use weft::kernels::{Level, Shared, Team};
 
@@ -75,34 +79,6 @@ impl Sight {
 
     fn sequence(self, row: usize) -> u32 {
         if matches!(self, Self::Chunk(..)) { 0 } else { u32::try_from(row).expect("few rows") }
-    }
-}
-
-/// Threads that spin while they wait, as ggml's do.
-struct Spinning<'a> {
-    index: usize,
-    size: usize,
-    arrived: &'a AtomicUsize,
-}
-
-// SAFETY: each thread is given an index of its own, and all go on together.
-unsafe impl Team for Spinning<'_> {
-    fn index(&self) -> usize {
-        self.index
-    }
-
-    fn size(&self) -> usize {
-        self.size
-    }
-
-    fn wait(&self) {
-        let goal = (self.arrived.fetch_add(1, Ordering::AcqRel) / self.size + 1) * self.size;
-        let mut n_spins = 0;
-        while self.arrived.load(Ordering::Acquire) < goal {
-            n_spins += 1;
-            // On a busy machine the other thread may need this one's processor.
-            if n_spins % 4096 == 0 { thread::yield_now() } else { spin_loop() }
-        }
     }
 }
 
@@ -181,7 +157,7 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
     let base = Instant::now();
     let now = || u64::try_from(base.elapsed().as_nanos()).expect("some seconds");
     let work = |index: usize| {
-        let team = Spinning { index, size: n_threads, arrived: &arrived };
+        let team = Spinning::new(index, n_threads, &arrived);
         let start = Instant::now();
         let mut best = vec![f64::MAX; n_layers];
         loop {

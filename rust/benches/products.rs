@@ -10,60 +10,16 @@
 #![allow(clippy::print_stdout, reason = "it is a report")]
 #![allow(clippy::cast_precision_loss, reason = "counts are small enough, and rates are rounded anyway")]
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+#[allow(dead_code, reason = "the bench of attention, which shares it, uses all of it")]
+#[path = "support/spinning.rs"]
+mod spinning;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use spinning::Spinning;
 use weft::kernels::products::{Format, Output, Rows, Weights, multiply, scratch_bytes};
 use weft::kernels::{Level, Shared, Team};
-
-/// A thread of a team that waits without sleeping, as llama.cpp's do.
-struct Spinning<'a> {
-    index: usize,
-    size: usize,
-    arrived: &'a AtomicUsize,
-    round: &'a AtomicUsize,
-}
-
-impl Spinning<'_> {
-    fn run(size: usize, work: impl Fn(&dyn Team) + Sync) {
-        let (arrived, round) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        std::thread::scope(|scope| {
-            for index in 1..size {
-                let (arrived, round, work) = (&arrived, &round, &work);
-                scope.spawn(move || work(&Spinning { index, size, arrived, round }));
-            }
-            work(&Spinning { index: 0, size, arrived: &arrived, round: &round });
-        });
-    }
-}
-
-// SAFETY: each thread is given an index of its own, and all go on together.
-unsafe impl Team for Spinning<'_> {
-    fn index(&self) -> usize {
-        self.index
-    }
-
-    fn size(&self) -> usize {
-        self.size
-    }
-
-    fn wait(&self) {
-        let round = self.round.load(Ordering::Acquire);
-        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.size {
-            self.arrived.store(0, Ordering::Relaxed);
-            self.round.store(round + 1, Ordering::Release);
-            return;
-        }
-        let mut turns = 0_u32;
-        while self.round.load(Ordering::Acquire) == round {
-            std::hint::spin_loop();
-            turns += 1;
-            if turns.is_multiple_of(10_000) {
-                std::thread::yield_now();
-            }
-        }
-    }
-}
 
 /// What each thread of a team does in a round.
 type Work<'a> = dyn Fn(usize, &dyn Team) + Sync + 'a;
