@@ -4,10 +4,9 @@
 //! many columns the tile has. A span is unpacked once and meets many tiles, or it goes through registers to a single narrow one.
 
 use std::array::from_fn;
-use std::cell::Cell;
 use std::marker::PhantomData;
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, ask_for_block};
 use super::form::Form;
 use super::lanes::Lanes;
 use super::unpack::{Packed, Sink, Unpack};
@@ -47,7 +46,10 @@ pub(super) unsafe fn tile<L: Lanes, F: Form, const N: usize>(meeting: &Meeting) 
             for b in 0..F::LEN / 32 {
                 ahead.ask::<L>(F::LEN / 32);
                 let words = panel.add(8 * L::VECTOR * b);
-                add::<L, F, N>(panel, tile, b, |j| L::load(words.add(L::VECTOR * j)), &mut inner);
+                for i in 0..scales_of_block::<F>() {
+                    let whole = whole::<L, F, N>(tile, b, i, |j| L::load(words.add(L::VECTOR * j)));
+                    add::<L, F, N>(panel, tile, b, i, whole, &mut inner);
+                }
             }
             end::<L, F, N>(panel, tile, &inner, &mut sums);
             panel = panel.add(L::VECTOR * F::VECTORS);
@@ -67,65 +69,56 @@ pub(super) unsafe fn packed<L: Lanes, U: Unpack, const N: usize>(packed: &Packed
     // SAFETY: the caller vouches for the instruction set, the blocks, the units and the sums.
     unsafe {
         let mut sums = sums_before::<L, N>(meeting);
-        let (mut block, mut tile, mut ahead) = (packed.first, meeting.tile, packed.ahead);
+        let (mut block, mut tile, mut next) = (packed.first, meeting.tile, packed.next);
         for _ in 0..packed.n {
             U::scales::<L>(block, packed.stride, room);
             let inner = begin::<L, U::Form, N>(room, tile, &sums);
-            let mut met = Met::<L, U::Form, N> { panel: room, tile, words: [L::splat(0); 8], inner, ahead, form: PhantomData };
+            let mut met = Met::<L, U, N> { panel: room, tile, inner, next, format: PhantomData };
             U::words::<L, _>(block, packed.stride, &mut met);
             end::<L, U::Form, N>(room, tile, &met.inner, &mut sums);
-            ahead = met.ahead;
             block = block.add(U::BLOCK);
             tile = tile.add(N * U::Form::COLUMN_BYTES);
+            next = next.wrapping_add(U::BLOCK * L::ROWS);
         }
         store_sums::<L, N>(meeting, sums);
     }
 }
 
 /// Multiplies a unit's bytes at once.
-struct Met<L: Lanes, F: Form, const N: usize> {
+struct Met<L: Lanes, U: Unpack, const N: usize> {
     /// The unit's scales and minima.
     panel: *const u8,
     tile: *const u8,
-    /// The block that is being put.
-    words: [L::Ints; 8],
     inner: [L::Floats; N],
-    ahead: Ahead,
-    form: PhantomData<F>,
+    next: *const u8,
+    format: PhantomData<U>,
 }
 
-impl<L: Lanes, F: Form, const N: usize> Met<L, F, N> {
-    /// Between the products, not before them, since memory is the limit and takes few requests at once.
-    #[inline(always)]
-    unsafe fn add(&mut self, b: usize, words: impl Fn(usize) -> L::Ints) {
-        let ahead = Cell::new(self.ahead);
-        let asked = |j: usize| {
-            // Small blocks of few bits are soon over, so that it is asked for a few lines at a time.
-            let every = if F::LEN == 256 || F::BITS == 8 { 1 } else { 4 };
-            if j.is_multiple_of(every) {
-                let mut now = ahead.get();
-                now.ask::<L>(F::LEN / 4 / every);
-                ahead.set(now);
-            }
-            words(j)
-        };
-        // SAFETY: the caller vouches for the instruction set and the unit.
-        unsafe { add::<L, F, N>(self.panel, self.tile, b, asked, &mut self.inner) };
-        self.ahead = ahead.get();
-    }
-}
+impl<L: Lanes, U: Unpack, const N: usize> Sink<L> for Met<L, U, N> {
+    /// The sums of products for each scale of the block, of which there are at most two.
+    type Taken = [[L::Ints; N]; 2];
 
-impl<L: Lanes, F: Form, const N: usize> Sink<L> for Met<L, F, N> {
     #[inline(always)]
-    unsafe fn put(&mut self, _b: usize, j: usize, word: L::Ints) {
-        self.words[j] = word;
+    unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) -> Self::Taken {
+        let mut taken = [[words[0]; N]; 2];
+        for (i, sums) in taken[..scales_of_block::<U::Form>()].iter_mut().enumerate() {
+            // SAFETY: the caller vouches for the instruction set and the unit.
+            *sums = unsafe {
+                whole::<L, U::Form, N>(self.tile, b, i, |j| {
+                    ask_for_block::<L, U>(self.next, b, j);
+                    words[j]
+                })
+            };
+        }
+        taken
     }
 
     #[inline(always)]
-    unsafe fn complete(&mut self, b: usize) {
-        let words = self.words;
-        // SAFETY: the caller vouches for the instruction set and the unit.
-        unsafe { self.add(b, |j| words[j]) };
+    unsafe fn complete(&mut self, b: usize, taken: Self::Taken) {
+        for (i, &sums) in taken[..scales_of_block::<U::Form>()].iter().enumerate() {
+            // SAFETY: the caller vouches for the instruction set and the unit.
+            unsafe { add::<L, U::Form, N>(self.panel, self.tile, b, i, sums, &mut self.inner) };
+        }
     }
 }
 
@@ -170,33 +163,49 @@ unsafe fn begin<L: Lanes, F: Form, const N: usize>(panel: *const u8, tile: *cons
     }
 }
 
-/// Adds the products of 32 weights of each row, the `b`-th of a unit, whose eight vectors are `words`.
+/// How many scales 32 weights have.
+const fn scales_of_block<F: Form>() -> usize {
+    F::SCALES * 32 / F::LEN
+}
+
+/// The sums of products of the weights that share scale `i` of block `b`, which is 32 weights of each row in eight vectors.
+#[inline(always)]
+unsafe fn whole<L: Lanes, F: Form, const N: usize>(
+    tile: *const u8,
+    b: usize,
+    i: usize,
+    words: impl Fn(usize) -> L::Ints,
+) -> [L::Ints; N] {
+    // SAFETY: the caller vouches for the instruction set and the unit.
+    unsafe {
+        let starts = tile.add(F::LEN * N).cast::<i32>().add(N + scales_of_block::<F>() * b + i);
+        let bytes = tile.add(32 * N * b);
+        let each = 8 / scales_of_block::<F>();
+        let mut whole: [L::Ints; N] = from_fn(|c| L::splat(if F::HAS_OFFSET { starts.add(F::SCALES * c).read() } else { 0 }));
+        for first in (each * i..each * (i + 1)).step_by(4) {
+            L::dot(&mut whole, |j| words(first + j), bytes.add(4 * first), F::BITS);
+        }
+        whole
+    }
+}
+
+/// Adds sums of products, times scale `i` of block `b`.
 #[inline(always)]
 unsafe fn add<L: Lanes, F: Form, const N: usize>(
     panel: *const u8,
     tile: *const u8,
     b: usize,
-    words: impl Fn(usize) -> L::Ints,
+    i: usize,
+    whole: [L::Ints; N],
     inner: &mut [L::Floats; N],
 ) {
     // SAFETY: the caller vouches for the instruction set and the unit.
     unsafe {
         let scales = tile.add(F::LEN * N).cast::<f32>();
-        let starts = scales.add(N).cast::<i32>();
-        let bytes = tile.add(32 * N * b);
-        let each = 8 * F::LEN / 32 / F::SCALES;
-        for at in (0..8).step_by(each) {
-            let s = (8 * b + at) / each;
-            let mut whole: [L::Ints; N] =
-                from_fn(|c| if F::HAS_OFFSET { L::splat(starts.add(F::SCALES * c + s).read()) } else { L::splat(0) });
-            for first in (at..at + each).step_by(4) {
-                L::dot(&mut whole, |j| words(first + j), bytes.add(4 * first), F::BITS);
-            }
-            let scale = L::load_floats(panel.add(L::VECTOR * (F::SCALES_AT + s)).cast());
-            for c in 0..N {
-                let scale = if F::LEN == 32 { L::mul(scale, L::splat_float(scales.add(c).read())) } else { scale };
-                inner[c] = L::fma(L::to_floats(whole[c]), scale, inner[c]);
-            }
+        let scale = L::load_floats(panel.add(L::VECTOR * (F::SCALES_AT + scales_of_block::<F>() * b + i)).cast());
+        for c in 0..N {
+            let scale = if F::LEN == 32 { L::mul(scale, L::splat_float(scales.add(c).read())) } else { scale };
+            inner[c] = L::fma(L::to_floats(whole[c]), scale, inner[c]);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! What is read next, asked for from memory while other things are computed.
 
+use super::form::Form;
 use super::lanes::Lanes;
+use super::unpack::Unpack;
 
 const LINE: usize = 64;
 
@@ -34,5 +36,16 @@ impl Ahead {
             self.next = self.next.wrapping_add(LINE);
         }
         self.next = end;
+    }
+}
+
+/// Asks for what follows word `j` of block `b`, of the bytes from `next` on that are as many as a panel's unit: the same number of
+/// lines for each word, about, known when this is compiled, so that nothing is counted or compared.
+#[inline(always)]
+pub(super) fn ask_for_block<L: Lanes, U: Unpack>(next: *const u8, b: usize, j: usize) {
+    let n_blocks = U::Form::LEN / 32;
+    let n_lines = (U::BLOCK * L::ROWS).div_ceil(LINE * n_blocks);
+    for line in n_lines * j / 8..n_lines * (j + 1) / 8 {
+        L::prefetch(next.wrapping_add(LINE * (n_lines * b + line)));
     }
 }

@@ -281,7 +281,9 @@ impl<'a> Product<'a> {
                     (false, None) => per_unit / 2,
                     (false, Some(_)) => per_unit,
                 };
-                let mut packed = Packed { first, stride, n, ahead: Ahead::new(next, share) };
+                // Where nothing comes next, this is asked for once more, which costs nothing.
+                let again = if ahead.is_null() { first } else { next };
+                let mut packed = Packed { first, stride, n, ahead: Ahead::new(next, share), next: again };
                 let mut rest = Ahead::new(next.wrapping_add(n * share), if ahead.is_null() { 0 } else { per_unit - share });
                 if n_rows < lanes {
                     self.fill(&mut packed, n_rows, n * quantised.block_bytes, own.wrapping_add(self.layout.filled));

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::{opaque, sum_8};
+use super::avx2::{opaque, prefetch, sum_8};
 use super::{Along, Lanes, Two};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
@@ -201,8 +201,7 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     fn prefetch(at: *const u8) {
-        // SAFETY: a prefetch never faults.
-        unsafe { _mm_prefetch(at.cast(), _MM_HINT_T1) }
+        prefetch(at);
     }
 }
 

@@ -90,7 +90,7 @@ macro_rules! unpack {
             #[inline(always)]
             unsafe fn words<L: Lanes, S: Sink<L>>($at: *const u8, $stride: usize, sink: &mut S) {
                 // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
-                unsafe { sink.take(0, $words) };
+                unsafe { sink.put(0, $words) };
             }
         }
     )*};
@@ -138,7 +138,7 @@ impl Unpack for Mxfp4 {
     #[inline(always)]
     unsafe fn words<L: Lanes, S: Sink<L>>(block: *const u8, stride: usize, sink: &mut S) {
         // SAFETY: the caller has the instruction set, a panel's blocks, and a sink that takes them.
-        unsafe { sink.take(0, looked_up::<L>(const { &raised(MXFP4_VALUES, 12) }, nibbles::<L>(block.add(1), stride))) };
+        unsafe { sink.put(0, looked_up::<L>(const { &raised(MXFP4_VALUES, 12) }, nibbles::<L>(block.add(1), stride))) };
     }
 
     #[inline(always)]

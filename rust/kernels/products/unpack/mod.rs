@@ -42,21 +42,22 @@ pub(super) trait Unpack {
 /// # Safety
 /// Every function: the processor has what `L` needs, and what the sink points to is good for block `b` of a unit.
 pub(super) trait Sink<L: Lanes> {
-    /// Takes vector `j` of block `b`.
-    unsafe fn put(&mut self, b: usize, j: usize, word: L::Ints);
+    /// What taking a block leaves to be done.
+    type Taken;
 
-    /// Block `b` was put as a whole. Blocks are completed in order.
-    unsafe fn complete(&mut self, b: usize);
+    /// Takes block `b`.
+    unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) -> Self::Taken;
 
-    /// Takes block `b` as a whole.
+    /// Does the rest. Blocks are completed in order, whatever the order in which they are taken.
+    unsafe fn complete(&mut self, b: usize, taken: Self::Taken);
+
+    /// Takes block `b` and completes it.
     #[inline(always)]
-    unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) {
+    unsafe fn put(&mut self, b: usize, words: [L::Ints; 8]) {
         // SAFETY: the caller vouches for all of it.
         unsafe {
-            for (j, word) in words.into_iter().enumerate() {
-                self.put(b, j, word);
-            }
-            self.complete(b);
+            let taken = self.take(b, words);
+            self.complete(b, taken);
         }
     }
 }
@@ -70,17 +71,21 @@ struct Written {
 }
 
 impl<L: Lanes> Sink<L> for Written {
+    type Taken = ();
+
     #[inline(always)]
-    unsafe fn put(&mut self, b: usize, j: usize, word: L::Ints) {
-        if j.is_multiple_of(2) {
-            self.ahead.ask::<L>(self.portions);
+    unsafe fn take(&mut self, b: usize, words: [L::Ints; 8]) {
+        for (j, word) in words.into_iter().enumerate() {
+            if j.is_multiple_of(2) {
+                self.ahead.ask::<L>(self.portions);
+            }
+            // SAFETY: the caller has the instruction set, and room for a unit.
+            unsafe { L::store(word, self.to.add(L::VECTOR * (8 * b + j))) };
         }
-        // SAFETY: the caller has the instruction set, and room for a unit.
-        unsafe { L::store(word, self.to.add(L::VECTOR * (8 * b + j))) };
     }
 
     #[inline(always)]
-    unsafe fn complete(&mut self, _b: usize) {}
+    unsafe fn complete(&mut self, _b: usize, (): ()) {}
 }
 
 /// The blocks of a panel to be unpacked.
@@ -94,6 +99,8 @@ pub(super) struct Packed {
     pub(super) n: usize,
     /// What is read next.
     pub(super) ahead: Ahead,
+    /// The same for those that are multiplied as they are unpacked.
+    pub(super) next: *const u8,
 }
 
 /// Unpacks `packed.n` blocks of a panel's rows.

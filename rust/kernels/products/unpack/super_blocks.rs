@@ -82,7 +82,7 @@ pub(in super::super) struct Q4K;
 impl Unpack for Q4K {
     type Form = Super32WithMins;
     const BLOCK: usize = 144;
-    const IN_REGISTERS: bool = false;
+    const IN_REGISTERS: bool = true;
 
     fn offset<L: Lanes>() -> i32 {
         0
@@ -103,8 +103,8 @@ impl Unpack for Q4K {
             let low_4 = L::splat(LOW_4);
             for i in 0..4 {
                 let both = L::transpose_32_bytes(block.add(16 + 32 * i), stride);
-                sink.take(2 * i, both.map(|both| L::and(both, low_4)));
-                sink.take(2 * i + 1, both.map(|both| L::and(L::shr(both, 4), low_4)));
+                sink.put(2 * i, both.map(|both| L::and(both, low_4)));
+                sink.put(2 * i + 1, both.map(|both| L::and(L::shr(both, 4), low_4)));
             }
         }
     }
@@ -138,9 +138,9 @@ impl Unpack for Q5K {
             let fifth = L::transpose_32_bytes(block.add(16), stride);
             for (i, first) in (0..4).zip((0..8).step_by(2)) {
                 let both = L::transpose_32_bytes(block.add(48 + 32 * i), stride);
-                sink.take(2 * i, from_fn(|j| L::or(L::and(both[j], low_4), bit::<L>(fifth[j], first, 4, BIT_4))));
+                sink.put(2 * i, from_fn(|j| L::or(L::and(both[j], low_4), bit::<L>(fifth[j], first, 4, BIT_4))));
                 let high = |j| L::or(L::and(L::shr(both[j], 4), low_4), bit::<L>(fifth[j], first + 1, 4, BIT_4));
-                sink.take(2 * i + 1, from_fn(high));
+                sink.put(2 * i + 1, from_fn(high));
             }
         }
     }
@@ -152,7 +152,7 @@ pub(in super::super) struct Q6K;
 impl Unpack for Q6K {
     type Form = Super16;
     const BLOCK: usize = 210;
-    const IN_REGISTERS: bool = false;
+    const IN_REGISTERS: bool = true;
 
     fn offset<L: Lanes>() -> i32 {
         32
@@ -165,18 +165,15 @@ impl Unpack for Q6K {
             let (low_4, upper) = (L::splat(LOW_4), L::splat(BITS_4_5));
             let joined = |low, high| L::or(L::and(low, low_4), L::and(high, upper));
             for half in 0..2 {
-                let a = L::transpose_32_bytes(block.add(64 * half), stride);
-                let b = L::transpose_32_bytes(block.add(64 * half + 32), stride);
                 let two = L::transpose_32_bytes(block.add(128 + 32 * half), stride);
-                for j in 0..8 {
-                    sink.put(4 * half, j, joined(a[j], L::shl(two[j], 4)));
-                    sink.put(4 * half + 1, j, joined(b[j], L::shl(two[j], 2)));
-                    sink.put(4 * half + 2, j, joined(L::shr(a[j], 4), two[j]));
-                    sink.put(4 * half + 3, j, joined(L::shr(b[j], 4), L::shr(two[j], 2)));
-                }
-                for i in 0..4 {
-                    sink.complete(4 * half + i);
-                }
+                let b = L::transpose_32_bytes(block.add(64 * half + 32), stride);
+                let second = sink.take(4 * half + 1, from_fn(|j| joined(b[j], L::shl(two[j], 2))));
+                let fourth = sink.take(4 * half + 3, from_fn(|j| joined(L::shr(b[j], 4), L::shr(two[j], 2))));
+                let a = L::transpose_32_bytes(block.add(64 * half), stride);
+                sink.put(4 * half, from_fn(|j| joined(a[j], L::shl(two[j], 4))));
+                sink.complete(4 * half + 1, second);
+                sink.put(4 * half + 2, from_fn(|j| joined(L::shr(a[j], 4), two[j])));
+                sink.complete(4 * half + 3, fourth);
             }
         }
     }
@@ -219,7 +216,7 @@ impl Unpack for Q3K {
                 let words = L::transpose_32_bytes(block.add(32 + 32 * half), stride);
                 for i in 0..4 {
                     let word = |j| L::or(L::and(L::shr(words[j], 2 * i), low_2), bit::<L>(third[j], first + i, 2, BIT_2));
-                    sink.take(4 * half + i as usize, from_fn(word));
+                    sink.put(4 * half + i as usize, from_fn(word));
                 }
             }
         }
@@ -265,7 +262,7 @@ impl Unpack for Q2K {
             for half in 0..2 {
                 let words = L::transpose_32_bytes(block.add(16 + 32 * half), stride);
                 for i in 0..4 {
-                    sink.take(4 * half + i as usize, words.map(|word| L::and(L::shr(word, 2 * i), low_2)));
+                    sink.put(4 * half + i as usize, words.map(|word| L::and(L::shr(word, 2 * i), low_2)));
                 }
             }
         }
@@ -306,7 +303,7 @@ impl Unpack for Iq4Xs {
         unsafe {
             let table = if L::SIGNED { const { &IQ4_VALUES } } else { const { &raised(IQ4_VALUES, -128) } };
             for i in 0..8 {
-                sink.take(i, looked_up::<L>(table, nibbles::<L>(block.add(8 + 16 * i), stride)));
+                sink.put(i, looked_up::<L>(table, nibbles::<L>(block.add(8 + 16 * i), stride)));
             }
         }
     }
