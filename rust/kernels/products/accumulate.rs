@@ -6,7 +6,7 @@
 use std::array::from_fn;
 use std::marker::PhantomData;
 
-use super::ahead::{Ahead, ask_for_block};
+use super::ahead::{Ahead, ask_for_word};
 use super::form::Form;
 use super::lanes::Lanes;
 use super::unpack::{Packed, Sink, Unpack};
@@ -105,7 +105,7 @@ impl<L: Lanes, U: Unpack, const N: usize> Sink<L> for Met<L, U, N> {
             // SAFETY: the caller vouches for the instruction set and the unit.
             *sums = unsafe {
                 whole::<L, U::Form, N>(self.tile, b, i, |j| {
-                    ask_for_block::<L, U>(self.next, b, j);
+                    ask_for_word::<L, U>(self.next, b, j);
                     words[j]
                 })
             };

@@ -6,6 +6,12 @@ use super::unpack::Unpack;
 
 const LINE: usize = 64;
 
+/// So many lines later each is asked for once more: a processor forgets requests that it has no room for, and by then it has.
+const AGAIN: usize = 64;
+
+/// How many bytes are asked for before anything is computed.
+const FIRST: usize = 16 * 1024;
+
 /// Bytes to be asked for. A processor has room for some dozens of requests and waits when there are more, so they are spread over all
 /// that is computed meanwhile.
 #[derive(Debug, Clone, Copy)]
@@ -39,13 +45,21 @@ impl Ahead {
     }
 }
 
-/// Asks for what follows word `j` of block `b`, of the bytes from `next` on that are as many as a panel's unit: the same number of
-/// lines for each word, about, known when this is compiled, so that nothing is counted or compared.
+/// Asks for some of the bytes from `next` on, as many as a panel's unit has: those that fall to word `j` of block `b`. Which they are
+/// is known when this is compiled, so that nothing is counted or compared.
 #[inline(always)]
-pub(super) fn ask_for_block<L: Lanes, U: Unpack>(next: *const u8, b: usize, j: usize) {
-    let n_blocks = U::Form::LEN / 32;
-    let n_lines = (U::BLOCK * L::ROWS).div_ceil(LINE * n_blocks);
+pub(super) fn ask_for_word<L: Lanes, U: Unpack>(next: *const u8, b: usize, j: usize) {
+    let n_lines = (U::BLOCK * L::ROWS).div_ceil(LINE * U::Form::LEN / 32);
     for line in n_lines * j / 8..n_lines * (j + 1) / 8 {
-        L::prefetch(next.wrapping_add(LINE * (n_lines * b + line)));
+        let at = next.wrapping_add(LINE * (n_lines * b + line));
+        L::prefetch(at);
+        L::prefetch(at.wrapping_sub(LINE * AGAIN));
+    }
+}
+
+/// Asks for the beginning of what a thread reads first.
+pub(super) fn ask_for_first<L: Lanes>(from: *const u8, n_bytes: usize) {
+    for at in (0..n_bytes.min(FIRST)).step_by(LINE) {
+        L::prefetch(from.wrapping_add(at));
     }
 }

@@ -1,6 +1,7 @@
 //! The text of the algorithms, compiled for each instruction set.
 
 use super::accumulate::{self, Meeting};
+use super::ahead;
 use super::form::{Form, MAX_COLUMNS, MAX_PACKED_COLUMNS};
 use super::format::Format;
 use super::lanes::Lanes;
@@ -37,6 +38,8 @@ pub(super) struct Quantised {
     /// The most columns of a tile.
     pub(super) columns: usize,
     pub(super) quantise: unsafe fn(&Stretch),
+    /// Asks for the beginning of so many bytes.
+    pub(super) ask_for_first: fn(*const u8, usize),
     pub(super) unpack: unsafe fn(&Packed, *mut u8),
     /// For one column, for two, and so on.
     pub(super) tiles: [unsafe fn(&Meeting); MAX_COLUMNS],
@@ -128,6 +131,7 @@ macro_rules! level {
                     offset: U::offset::<$lanes>(),
                     columns: <$lanes>::COLUMNS,
                     quantise: quantise::<U::Form>,
+                    ask_for_first: ahead::ask_for_first::<$lanes>,
                     unpack: unpack::<U>,
                     tiles: [
                         tile::<U::Form, 1>,

@@ -177,11 +177,15 @@ impl<'a> Product<'a> {
             counter.store(team.size(), Ordering::Relaxed);
         }
         let mut plan = Plan::of(&self.kernels, &self.size, self.layout.max_columns, starts);
+        let mut chunk = plan.chunk(team.index());
         if let Kernels::Quantised(quantised) = &self.kernels {
+            // While activations become bytes and threads wait for each other, memory has nothing else to do.
+            if let Some(first) = chunk {
+                (quantised.ask_for_first)(self.panel(first.group, first.panels.0), self.weights.row_stride * quantised.rows);
+            }
             self.quantise(quantised, &plan, starts, &row, team);
         }
         team.wait();
-        let mut chunk = plan.chunk(team.index());
         while let Some(now) = chunk {
             // The next one is taken early, since its first panel is asked for during the last of this.
             chunk = plan.chunk(counter.fetch_add(1, Ordering::Relaxed));
