@@ -280,11 +280,7 @@ impl<'a> Product<'a> {
                 // Half of what comes next is asked for during the unpacking, and half during its first tile.
                 let per_unit = quantised.block_bytes * lanes;
                 let next = ahead.wrapping_add(unit * per_unit);
-                let share = match (ahead.is_null(), packed_kernel) {
-                    (true, _) => 0,
-                    (false, None) => per_unit / 2,
-                    (false, Some(_)) => per_unit,
-                };
+                let share = if ahead.is_null() { 0 } else { per_unit / 2 };
                 // Where nothing comes next, this is asked for once more, which costs nothing.
                 let again = if ahead.is_null() { first } else { next };
                 let mut packed = Packed { first, stride, n, ahead: Ahead::new(next, share), next: again };

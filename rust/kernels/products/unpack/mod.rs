@@ -97,9 +97,9 @@ pub(super) struct Packed {
     pub(super) stride: usize,
     /// How many blocks of each row are unpacked.
     pub(super) n: usize,
-    /// What is read next.
+    /// What is read next, to be asked for while these are written.
     pub(super) ahead: Ahead,
-    /// The same for those that are multiplied as they are unpacked.
+    /// What is read next, to be asked for while these are multiplied instead: as many bytes as they have.
     pub(super) next: *const u8,
 }
 

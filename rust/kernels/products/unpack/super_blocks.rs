@@ -164,6 +164,7 @@ impl Unpack for Q6K {
         unsafe {
             let (low_4, upper) = (L::splat(LOW_4), L::splat(BITS_4_5));
             let joined = |low, high| L::or(L::and(low, low_4), L::and(high, upper));
+            // Few sums wait for those before them, rather than many words for a register.
             for half in 0..2 {
                 let two = L::transpose_32_bytes(block.add(128 + 32 * half), stride);
                 let b = L::transpose_32_bytes(block.add(64 * half + 32), stride);
