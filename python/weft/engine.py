@@ -4,7 +4,6 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
@@ -13,15 +12,13 @@ import msgspec
 from weft import _native, tasks, tuning
 from weft._native import CachedNode, Choice, Completions, Limits, Model, Prefix, RecentStep, Slot, Stats
 from weft.completion import Completion
+from weft.demo import DEMO_MODEL
 from weft.errors import EngineStopped, InvalidConfig
 from weft.placement import Placement
 from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
 
-__all__ = ["DEMO_MODEL", "Engine", "Kernels", "KvType"]
-
-DEMO_MODEL = str(files("weft") / "models" / "storyteller-q8_0.gguf")
-"""The model that ships with the package: small enough to start at once, good for short stories."""
+__all__ = ["Engine", "Kernels", "KvType"]
 
 Kernels = Literal["auto", "weft", "llama.cpp"]
 """Whose kernels compute on the CPU."""
