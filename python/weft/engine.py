@@ -11,6 +11,7 @@ import msgspec
 
 from weft import _native, tasks, tuning
 from weft._native import CachedNode, Choice, Completions, Limits, Model, Prefix, RecentStep, Slot, Stats
+from weft.choices import Kernels, KvType
 from weft.completion import Completion
 from weft.demo import DEMO_MODEL
 from weft.errors import EngineStopped, InvalidConfig
@@ -18,13 +19,7 @@ from weft.placement import Placement
 from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
 
-__all__ = ["Engine", "Kernels", "KvType"]
-
-Kernels = Literal["auto", "weft", "llama.cpp"]
-"""Whose kernels compute on the CPU."""
-
-KvType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
-"""A number format of the cache."""
+__all__ = ["Engine"]
 
 _PARAMS = {
     "n_gpu_layers": "gpu_layers",
