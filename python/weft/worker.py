@@ -1,6 +1,7 @@
 """The worker process: the engine, and the application that serves it."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -92,6 +93,9 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
     loop = asyncio.get_event_loop()
     loading = loop.create_task(engine.start())
     loop.run_until_complete(asyncio.sleep(0))
+    # All that comes now stays. The collector is not to look at it again and again while it comes, nor ever afterwards, when it
+    # would hold every stream up for 15 ms.
+    gc.disable()
     from weft.server import create_app  # noqa: PLC0415
 
     # With its engine dead the process is of no use: it ends, and the supervisor starts another.
@@ -103,6 +107,8 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
         on_died=partial(os._exit, 1),
         beside=partial(_listen_also, places[1:], settings, config, line),
     )
+    gc.freeze()
+    gc.enable()
     threading.Thread(target=_stop_when_told, args=(line, app, loop), name="weft-line", daemon=True).start()
     return app
 
