@@ -133,18 +133,21 @@ _HOMES = {
     "weft.request": ("Request", "RequestOptions"),
 }
 """Which module each public name is of. It is imported when the name is first asked for: `python -m weft` comes by here in every
-process, and the one that only watches the server needs neither the compiled module nor asyncio."""
+process, and those that only print a version or watch the server do not need what the engine needs."""
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> object:
-    """A public name, when it is first asked for."""
-    if (home := _HOME_OF.get(name)) is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-    # From now on it is found without a call.
-    value = globals()[name] = getattr(import_module(home), name)
-    return value
+# A type checker reads the imports above: to it, a name that is not among them is an error.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """A public name, when it is first asked for."""
+        if (home := _HOME_OF.get(name)) is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        # From now on it is found without a call.
+        value = globals()[name] = getattr(import_module(home), name)
+        return value
 
 
 def __dir__() -> list[str]:
