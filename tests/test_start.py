@@ -46,11 +46,13 @@ def test_application_imports_no_library_of_schemas_that_it_does_not_use() -> Non
     assert modules & unused == set()
 
 
-def test_model_is_being_loaded_while_http_is_imported() -> None:
+def test_model_is_loaded_while_http_is_imported_and_ready_is_said_when_the_server_listens() -> None:
     code = """
-import asyncio, logging
+import asyncio, socket
 from multiprocessing import Pipe
 from weft import worker
+from weft.listening import Address
+from weft.place import Place
 from weft.settings import Settings
 
 class Engine(worker.Engine):
@@ -62,10 +64,17 @@ worker.Engine = Engine
 worker._stop_when_told = lambda *_: None
 asyncio.set_event_loop(loop := asyncio.new_event_loop())
 ours, theirs = Pipe()
-app = worker.application(Settings(), [], {}, theirs)
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+app = worker.application(Settings(), [Place(Address(*listener.getsockname()), None)], {}, theirs)
 
 async def serve():
     async with app.lifespan():
+        while not app.service.engine.is_running:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        print(repr(app.service.refusal()))
+        listener.listen()
         while app.service.refusal() is not None:
             await asyncio.sleep(0.01)
 
@@ -73,7 +82,7 @@ loop.run_until_complete(serve())
 print([ours.recv(), ours.recv()])
 """
     ran = subprocess.run([sys.executable, "-c", "import sys\n" + code], capture_output=True, text=True, check=True, timeout=25)
-    assert ran.stdout.splitlines() == ["loading without HTTP", "['loading', 'ready']"]
+    assert ran.stdout.splitlines() == ["loading without HTTP", "StillLoadingError('Loading model')", "['loading', 'ready']"]
 
 
 def test_empty_pool_takes_no_memory() -> None:

@@ -22,6 +22,7 @@ from weft.demo import DEMO_MODEL
 from weft.engine import Engine
 from weft.errors import EngineStopped
 from weft.line import KILL_AFTER_S, LOADING, READY, reason_of
+from weft.listening import is_listening
 from weft.place import Place
 from weft.progress import bar
 from weft.settings import Settings
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["application"]
 
 logger = logging.getLogger("weft")
+
+LISTENING_INTERVAL_S = 0.001
+LISTENING_LOOKS = 1_000
+"""How often, and how many times at most, it is looked whether Granian listens yet: milliseconds pass."""
 
 
 def application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
@@ -91,7 +96,7 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
     # Granian has made the worker's loop current, and runs it when it has the application. One turn of it begins to load the model
     # on another thread, which needs no interpreter, while this one imports all of HTTP.
     loop = asyncio.get_event_loop()
-    loading = loop.create_task(engine.start())
+    loading = loop.create_task(_start(engine, places))
     loop.run_until_complete(asyncio.sleep(0))
     # All that comes now stays. The collector is not to look at it again and again while it comes, nor ever afterwards, when it
     # would hold every stream up for 15 ms.
@@ -111,6 +116,19 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
     gc.enable()
     threading.Thread(target=_stop_when_told, args=(line, app, loop), name="weft-line", daemon=True).start()
     return app
+
+
+async def _start(engine: Engine, places: Sequence[Place]) -> None:
+    """Starts the engine; returns when it runs and the server listens.
+
+    A small model is there before Granian listens, which it does once the application has started, and tells nobody. Who reads in
+    the log that the server is ready must not find it closed.
+    """
+    await engine.start()
+    for _ in range(LISTENING_LOOKS):
+        if all(is_listening(place.address) for place in places):
+            return
+        await asyncio.sleep(LISTENING_INTERVAL_S)
 
 
 @asynccontextmanager
