@@ -41,7 +41,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-all wheel lint types test-rust test-python fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-all wheel lint types test-rust test-python fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -61,6 +61,9 @@ bench-quick: ## The same in a minute and a half
 bench-loads: extension ## What clients see, over HTTP too, against loops that do what llama-server does (ARGS="--quick")
 	cargo bench --locked --bench loads -- $(ARGS)
 
+bench-start: extension ## How long a start takes, and what an idle and a busy server hold in memory (ARGS="--quick")
+	python -m benches.start $(ARGS)
+
 bench-all: extension bench bench-loads ## All of these, then what sharing is worth, what saving costs, and HTTP's speed against the engine's
 	$(call step,sharing against nothing shared)
 	cargo bench --locked --bench sharing -- $(ARGS)
@@ -70,6 +73,8 @@ bench-all: extension bench bench-loads ## All of these, then what sharing is wor
 	cargo bench --locked --bench allocations -- $(ARGS)
 	$(call step,HTTP against the engine)
 	python benches/streaming.py $(filter --quick,$(ARGS))
+	$(call step,a start)
+	python -m benches.start $(filter --quick,$(ARGS))
 	$(call step,ten steps)
 	python -m benches.timeline
 
@@ -114,6 +119,7 @@ extension: .venv/synced $(PYO3_CONFIG_FILE) ## Build weft._native into python/we
 	$(call step,build)
 	@maturin develop --release --locked --uv $(if $(shell test .venv/installed -nt pyproject.toml && echo yes),--skip-install)
 	@touch .venv/installed
+	@python -m compileall -q python/weft
 
 env: ## Print the variables for cargo called by hand, as shell commands
 	@for name in PATH CC CXX LIBCLANG_PATH LLAMA_LIB_PROFILE RUSTFLAGS CARGO_TARGET_DIR PYO3_PYTHON PYO3_CONFIG_FILE PYO3_BUILD_EXTENSION_MODULE \
@@ -125,10 +131,11 @@ clean: ## Remove what was built, the environment too
 	rm -rf $(CARGO_TARGET_DIR) $(VENV) dist
 	rm -f python/weft/_native*.so
 
-# The locked packages, and uv of one version to install them. `--inexact` keeps uv itself and the built extension.
+# The locked packages, and uv of one version to install them. `--inexact` keeps uv itself and the built extension. Their bytecode is
+# compiled here, as pip does: a start that has to compile takes twice as long, every time where Python may not write it.
 .venv/synced: uv.lock pyproject.toml
 	@test -x .venv/bin/uv || { python3 -m venv $(VENV) && $(VENV)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION); }
-	uv sync --frozen --inexact --quiet
+	uv sync --frozen --inexact --quiet --compile-bytecode
 	@touch $@
 
 # What maturin would write: the stable ABI of Python 3.11, whichever Python is at hand.

@@ -248,8 +248,7 @@ def chunks(body: bytes) -> Iterator[bytes]:
 @contextlib.contextmanager
 def served(path: Path, slots: int, ctx_size: int, command: Sequence[str] = SERVER) -> Iterator[int]:
     """A server of the model in a process of its own; yields its port once it is ready, and ends it."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
+    port = free_port()
     flags = ["-m", str(path), "--port", str(port), "-np", str(slots), "-c", str(ctx_size)]
     with tempfile.TemporaryFile() as log, subprocess.Popen([*command, *flags], stdout=log, stderr=subprocess.STDOUT) as server:
         try:
@@ -266,6 +265,13 @@ def served(path: Path, slots: int, ctx_size: int, command: Sequence[str] = SERVE
                 server.wait(10)
             except subprocess.TimeoutExpired:
                 server.kill()
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def is_ready(port: int) -> bool:

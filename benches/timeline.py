@@ -27,8 +27,7 @@ from litestar.enums import ScopeType
 from litestar.types import Message, Receive, Scope, Send
 
 from benches.streaming import DEMO, SYNTHETIC, BenchError, Load, Reader, request_of, served
-from weft import cli
-from weft import serve as server
+from weft import cli, server
 from weft.server.app import Application
 
 ROUTE = "/timeline"

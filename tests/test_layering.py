@@ -34,7 +34,9 @@ RULES = {
     "limits name nobody": Rule("rust/config/*.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
     "errors name nobody": Rule("rust/error.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
     "only the server names litestar": Rule("python/weft", r"\blitestar\b", ("python/weft/server",)),
-    "only serve.py names granian": Rule("python/weft", r"\bgranian\b", ("python/weft/serve.py",)),
+    "only what serves names granian": Rule(
+        "python/weft", r"\bgranian\b", ("python/weft/serve.py", "python/weft/worker.py", "python/weft/place.py")
+    ),
     "llama.cpp's dialect names no other": Rule("python/weft/server/llamacpp", r"\bserver(\.| import .*\b)(openai|seeds)\b"),
     "openai's dialect names no other": Rule("python/weft/server/openai", r"\bserver(\.| import .*\b)(llamacpp|seeds)\b"),
     "the seeds' dialects name no other": Rule("python/weft/server/seeds", r"\bserver(\.| import .*\b)(llamacpp|openai)\b"),
@@ -75,7 +77,7 @@ def test_layer_names_only_what_it_may(rule: Rule) -> None:
         pytest.param("the engine names neither model", "rust/engine/mod.rs", "use crate::llama::Model;", id="rust"),
         pytest.param("kernels name nobody", "rust/kernels/x.rs", "use crate::config::Used;", id="kernels"),
         pytest.param("only llama and kernels are unsafe", "rust/cache/x.rs", "let x = unsafe { read(p) };", id="unsafe"),
-        pytest.param("only serve.py names granian", "python/weft/cli.py", "from granian import Granian", id="python"),
+        pytest.param("only what serves names granian", "python/weft/cli.py", "from granian import Granian", id="python"),
         pytest.param(
             "llama.cpp's dialect names no other",
             "python/weft/server/llamacpp/routes.py",

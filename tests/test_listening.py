@@ -10,7 +10,7 @@ import pytest
 from tests.certificates import CERTIFICATE, ENCRYPTED_KEY, KEY, OTHER_KEY
 from tests.server.matchers import Json
 from weft import InvalidConfig
-from weft.listening import Address, CannotListenError, claim, tls
+from weft.listening import Address, CannotListenError, claim, is_listening, tls
 from weft.settings import Settings
 
 
@@ -161,3 +161,18 @@ def test_files_that_do_not_belong_together_are_an_error(key: str, certificate: s
     with pytest.raises(InvalidConfig, match="cannot show ") as raised:
         tls(Settings(ssl_key_file=key, ssl_cert_file=certificate))
     assert raised.value.param == "ssl_cert_file"
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6, socket.AF_UNIX])
+def test_listening_is_seen_in_this_process_and_leaves_the_socket_open(family: socket.AddressFamily, tmp_path: Path) -> None:
+    path = tmp_path / "weft.sock"
+    with socket.socket(family) as held:
+        held.bind(str(path) if family == socket.AF_UNIX else ("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
+        address = Address(str(path), path=path) if family == socket.AF_UNIX else Address(*held.getsockname()[:2])
+        assert not is_listening(address)
+        held.listen()
+        assert is_listening(address)
+        assert not is_listening(Address("127.0.0.1", 1))
+        with socket.socket(family) as client:
+            client.connect(held.getsockname())
+    assert not is_listening(address)

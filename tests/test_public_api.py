@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import msgspec
+import pytest
 
 import weft
 from weft import Request, RequestOptions, _native, completion, engine, errors, prefix, request
@@ -20,8 +21,20 @@ def stub_classes() -> dict[str, ast.ClassDef]:
 
 
 def test_all_is_what_there_is() -> None:
-    public = {name for name, value in vars(weft).items() if not name.startswith("_") and not inspect.ismodule(value)}
-    assert sorted(weft.__all__) == sorted(public)
+    assert sorted(weft.__all__) == sorted(name for names in weft._HOMES.values() for name in names)
+    public = {name for name in dir(weft) if not name.startswith("_") and not inspect.ismodule(getattr(weft, name))}
+    assert sorted(public - {"TYPE_CHECKING", "import_module"}) == sorted(weft.__all__)
+
+
+def test_every_name_is_what_its_module_has() -> None:
+    for module, names in weft._HOMES.items():
+        for name in names:
+            assert getattr(weft, name) is getattr(sys.modules[module], name)
+
+
+def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'weft' has no attribute 'Engin'"):
+        _ = weft.Engin  # type: ignore[attr-defined]
 
 
 def test_every_public_module_exports_its_part() -> None:

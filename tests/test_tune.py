@@ -12,7 +12,7 @@ import weft
 from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
 from weft import _native, tuning
 from weft._native import Hardware, tune
-from weft.engine import Kernels
+from weft.choices import Kernels
 from weft.tune import table
 from weft.tuning import Conditions, Measured, Tuned
 

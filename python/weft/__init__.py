@@ -1,45 +1,50 @@
 """Weft: one prompt, many completions, over one shared KV cache."""
 
-from weft._native import (
-    CachedNode,
-    Choice,
-    Completions,
-    Finished,
-    Limits,
-    Logprob,
-    Logprobs,
-    Model,
-    Prefix,
-    Progress,
-    PromptLogprobs,
-    RecentStep,
-    SavedPrefix,
-    Slot,
-    Stats,
-    StepTimes,
-    StoreStats,
-    Token,
-    Usage,
-)
-from weft.completion import Branch, Completion, Event
-from weft.engine import DEMO_MODEL, Engine
-from weft.errors import (
-    ContextOverflow,
-    DecodeError,
-    EngineStopped,
-    ForkedProcess,
-    InvalidConfig,
-    InvalidRequest,
-    ModelLoadError,
-    PinsFull,
-    PrefixFileError,
-    PrefixSaveError,
-    QueueFull,
-    SlowReader,
-    WeftError,
-)
-from weft.prefix import PrefixFile
-from weft.request import Request, RequestOptions
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from weft._native import (
+        CachedNode,
+        Choice,
+        Completions,
+        Finished,
+        Limits,
+        Logprob,
+        Logprobs,
+        Model,
+        Prefix,
+        Progress,
+        PromptLogprobs,
+        RecentStep,
+        SavedPrefix,
+        Slot,
+        Stats,
+        StepTimes,
+        StoreStats,
+        Token,
+        Usage,
+    )
+    from weft.completion import Branch, Completion, Event
+    from weft.demo import DEMO_MODEL
+    from weft.engine import Engine
+    from weft.errors import (
+        ContextOverflow,
+        DecodeError,
+        EngineStopped,
+        ForkedProcess,
+        InvalidConfig,
+        InvalidRequest,
+        ModelLoadError,
+        PinsFull,
+        PrefixFileError,
+        PrefixSaveError,
+        QueueFull,
+        SlowReader,
+        WeftError,
+    )
+    from weft.prefix import PrefixFile
+    from weft.request import Request, RequestOptions
 
 __all__ = [
     "DEMO_MODEL",
@@ -83,3 +88,68 @@ __all__ = [
     "Usage",
     "WeftError",
 ]
+
+_HOMES = {
+    "weft._native": (
+        "CachedNode",
+        "Choice",
+        "Completions",
+        "Finished",
+        "Limits",
+        "Logprob",
+        "Logprobs",
+        "Model",
+        "Prefix",
+        "Progress",
+        "PromptLogprobs",
+        "RecentStep",
+        "SavedPrefix",
+        "Slot",
+        "Stats",
+        "StepTimes",
+        "StoreStats",
+        "Token",
+        "Usage",
+    ),
+    "weft.completion": ("Branch", "Completion", "Event"),
+    "weft.demo": ("DEMO_MODEL",),
+    "weft.engine": ("Engine",),
+    "weft.errors": (
+        "ContextOverflow",
+        "DecodeError",
+        "EngineStopped",
+        "ForkedProcess",
+        "InvalidConfig",
+        "InvalidRequest",
+        "ModelLoadError",
+        "PinsFull",
+        "PrefixFileError",
+        "PrefixSaveError",
+        "QueueFull",
+        "SlowReader",
+        "WeftError",
+    ),
+    "weft.prefix": ("PrefixFile",),
+    "weft.request": ("Request", "RequestOptions"),
+}
+"""Which module each public name is of. It is imported when the name is first asked for: `python -m weft` comes by here in every
+process, and those that only print a version or watch the server do not need what the engine needs."""
+
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+# A type checker reads the imports above: to it, a name that is not among them is an error.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """A public name, when it is first asked for."""
+        if (home := _HOME_OF.get(name)) is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        # From now on it is found without a call.
+        value = globals()[name] = getattr(import_module(home), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    """What there is, asked for or not."""
+    return sorted({*globals(), *__all__})

@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import NoReturn
 
 from weft.command_line import COMPLETION, VERSION, Asked, Parsed, read
@@ -70,6 +69,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SE
         return read(argv, environ, command.settings)
     except Asked as asked:
         if asked.what == VERSION:
+            from importlib.metadata import version  # noqa: PLC0415 (its own imports take longer than all of the rest)
+
             print(f"weft {version('weft')}")
         elif asked.what == COMPLETION:
             print(completion_script(), end="")

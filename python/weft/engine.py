@@ -4,7 +4,6 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from types import TracebackType
 from typing import Literal, Self, Unpack
 
@@ -12,22 +11,15 @@ import msgspec
 
 from weft import _native, tasks, tuning
 from weft._native import CachedNode, Choice, Completions, Limits, Model, Prefix, RecentStep, Slot, Stats
+from weft.choices import Kernels, KvType
 from weft.completion import Completion
+from weft.demo import DEMO_MODEL
 from weft.errors import EngineStopped, InvalidConfig
 from weft.placement import Placement
 from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
 
-__all__ = ["DEMO_MODEL", "Engine", "Kernels", "KvType"]
-
-DEMO_MODEL = str(files("weft") / "models" / "storyteller-q8_0.gguf")
-"""The model that ships with the package: small enough to start at once, good for short stories."""
-
-Kernels = Literal["auto", "weft", "llama.cpp"]
-"""Whose kernels compute on the CPU."""
-
-KvType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
-"""A number format of the cache."""
+__all__ = ["Engine"]
 
 _PARAMS = {
     "n_gpu_layers": "gpu_layers",

@@ -13,7 +13,7 @@ from pathlib import Path
 from weft.errors import InvalidConfig
 from weft.settings import Settings
 
-__all__ = ["Address", "CannotListenError", "claim", "tls"]
+__all__ = ["Address", "CannotListenError", "claim", "is_listening", "tls"]
 
 SOCKET_SUFFIX = ".sock"
 """A host that ends so is the path of a unix socket, as llama-server has it."""
@@ -121,6 +121,28 @@ def _claim_name(name: str, claims: ExitStack) -> None:
     # The zero makes it a name without a file (unix(7), abstract sockets), which goes with the process. Paths may be longer
     # than such a name.
     held.bind(f"\0weft-{sha256(name.encode()).hexdigest()}")
+
+
+def is_listening(address: Address) -> bool:
+    """Whether this process listens there, whoever in it made the socket."""
+    place = str(address.path) if address.path is not None else (address.host, address.port)
+    for number in os.listdir("/dev/fd"):  # noqa: PTH208 (names are all that is wanted)
+        try:
+            held = socket.socket(fileno=int(number))
+        except OSError:  # No socket, or closed since.
+            continue
+        try:
+            bound = held.getsockname()
+            if (
+                held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                and (bound[:2] if isinstance(bound, tuple) else bound) == place
+            ):
+                return True
+        except OSError:
+            continue
+        finally:
+            held.detach()  # It stays open: it is another's.
+    return False
 
 
 def tls(settings: Settings) -> tuple[Path, Path] | None:

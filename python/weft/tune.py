@@ -6,7 +6,7 @@ from pathlib import Path
 
 from weft import tuning
 from weft._native import Hardware, Model
-from weft.engine import DEMO_MODEL
+from weft.demo import DEMO_MODEL
 from weft.errors import WeftError
 from weft.progress import bar
 from weft.settings import Settings

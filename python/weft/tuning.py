@@ -5,12 +5,10 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
-import platformdirs
 
 from weft._native import Hardware, Model, Timing, tune
 
@@ -81,6 +79,11 @@ def tune_file(model: Model, conditions: Conditions) -> Path:
 
     Models of one shape and one quantisation share a file, since they compute equally fast.
     """
+    # The server loads its model while it imports the rest: what only this needs keeps `import weft` from nothing.
+    from importlib.metadata import version  # noqa: PLC0415
+
+    import platformdirs  # noqa: PLC0415
+
     hardware = Hardware.read()
     metadata = {key: value for key, value in model.metadata().items() if not key.startswith(("general.", "tokenizer."))}
     what = [

@@ -14,6 +14,7 @@ use crate::llama::kernels;
 use crate::llama::kv_size::ggml_type;
 use crate::llama::logging;
 use crate::llama::model::Model;
+use crate::llama::pages;
 use crate::llama::threads::{self, ThreadPool};
 
 /// How long the threads of a pool wait for the next graph at full speed, in the unit of [`ThreadPool::new`].
@@ -81,6 +82,8 @@ impl Context {
         // SAFETY: the context is alive.
         let n_ctx_of_one = unsafe { sys::llama_n_ctx_seq(raw.as_ptr()) };
         assert_eq!(n_ctx_of_one, limits.n_ctx, "one sequence may use the whole pool, so the pool is unified");
+        // SAFETY: the memory lives as long as the context, and is as llama.cpp has made it: zeros.
+        unsafe { pages::give_back(context.memory()) };
         for n in [n_threads_batch, n_threads] {
             context.use_threads(n);
         }

@@ -19,6 +19,7 @@ mod logging;
 pub mod machine;
 mod memory;
 mod model;
+mod pages;
 mod piece;
 mod prefix_file;
 #[cfg(test)]

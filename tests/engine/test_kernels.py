@@ -12,7 +12,7 @@ from tests.engine.tiny_models import N_VOCAB, write_tiny_model
 from tests.helpers import wait_until
 from weft import _native
 from weft._native import Hardware
-from weft.engine import Kernels
+from weft.choices import Kernels
 
 REARRANGED = re.compile(r"(CPU_REPACK|AMX) model buffer size")
 """What llama.cpp logs where it has laid weights out for its own products."""

@@ -14,8 +14,9 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from tests.server.serving import serving
 from weft import InvalidConfig
+from weft.keys import keys_of
 from weft.server import create_app
-from weft.server.auth import Keys, keys_of
+from weft.server.auth import Keys
 from weft.settings import Settings
 
 UNAUTHORIZED: Json = {"error": {"code": 401, "message": "Invalid API Key", "type": "authentication_error"}}

@@ -2,12 +2,8 @@
 
 import hmac
 from collections.abc import Iterable
-from pathlib import Path
 
-from weft import InvalidConfig
-from weft.settings import Settings
-
-__all__ = ["PUBLIC", "Keys", "keys_of"]
+__all__ = ["PUBLIC", "Keys"]
 
 PUBLIC = frozenset({"/health", "/v1/health", "/", "/index.html"})
 """Paths that need no key: whether the server lives, and the page, at which a person types the key."""
@@ -35,26 +31,3 @@ def _without_scheme(value: bytes) -> bytes:
     """A key without the word `Bearer` before it; llama-server takes it with and without, in either header."""
     scheme, _, key = value.strip().partition(b" ")
     return key.strip() if key and scheme.lower() == b"bearer" else value.strip()
-
-
-def keys_of(settings: Settings) -> tuple[str, ...]:
-    """The keys of the settings, those in the file of keys among them: one a line, lines that begin with `#` are comments.
-
-    Raises:
-        InvalidConfig: the file cannot be read, or holds no key.
-    """
-    path = settings.api_key_file
-    if path is None:
-        return settings.api_keys
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidConfig("api_key_file", f"cannot read {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidConfig("api_key_file", f"cannot read {path}: it is no text in UTF-8") from error
-    keys = [line.strip() for line in text.splitlines()]
-    keys = [key for key in keys if key and not key.startswith("#")]
-    if not keys:
-        # A server that was to be locked must not be open because a file came out empty.
-        raise InvalidConfig("api_key_file", f"{path} holds no key; write one on each line")
-    return (*settings.api_keys, *keys)

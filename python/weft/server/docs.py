@@ -5,10 +5,12 @@ Litestar's own pages load their scripts from other hosts; this one is plain HTML
 
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, Template
 from litestar import MediaType, Request, get
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 __all__ = ["docs"]
 
@@ -20,7 +22,9 @@ async def docs(request: Request[Any, Any, Any]) -> str:
 
 
 @cache
-def _template() -> Template:
+def _template() -> "Template":
+    from jinja2 import Environment  # noqa: PLC0415 (a server whose page nobody reads needs none)
+
     text = (files("weft.server") / "docs.html").read_text(encoding="utf-8")
     return Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
 

@@ -9,7 +9,8 @@ from litestar.exceptions import NotFoundException
 from litestar.response.base import ASGIResponse
 from litestar.types import HTTPScope, Message, Receive, Scope, Send
 
-from weft.server.auth import Keys, keys_of
+from weft.keys import keys_of
+from weft.server.auth import Keys
 from weft.server.cors import Cors, Headers
 from weft.server.errors import InvalidKeyError, error_response
 from weft.server.page import PATHS, page

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 from weakref import WeakSet
@@ -63,8 +63,10 @@ class Service:
         # Weak, because a generation that nobody holds is cancelled.
         self._generations: WeakSet[Generation] = WeakSet()
 
-    async def start(self) -> None:
+    async def start(self, loading: Awaitable[None] | None = None) -> None:
         """Loads the model; until this returns, requests are refused with [`StillLoadingError`].
+
+        `loading` is what `engine.start()` has made, where that was called before.
 
         Raises:
             ModelLoadError: the file is no model that can be run.
@@ -72,7 +74,7 @@ class Service:
             RuntimeError: the engine was started before.
         """
         try:
-            await self.engine.start()
+            await (loading or self.engine.start())
             self.chat.check_settings()
         except Exception as error:
             self._failure = error

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from weft.engine import Kernels
+from weft.choices import Kernels
 from weft.flags import Way, flag
 from weft.values import boolean, number, on_off_auto, one_of, unset_below, whole
 

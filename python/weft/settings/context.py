@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import get_args
 
-from weft.engine import KvType
+from weft.choices import KvType
 from weft.flags import Way, flag
 from weft.values import boolean, folder, one_of, unset_at, whole
 

@@ -54,6 +54,12 @@ struct kv_cells {
     std::vector<int32_t> pos;
 };
 
+// What `llama_kv_cache` keeps its cells in: two owning pointers, to a `ggml_context` and to a `ggml_backend_buffer`.
+struct tensors_and_buffer {
+    void * tensors;
+    void * buffer;
+};
+
 // The beginning of `llama_kv_cache` of llama-kv-cache.h, up to what is used.
 struct kv_cache {
     const void *                                    virtual_functions;
@@ -71,7 +77,7 @@ struct kv_cache {
     std::unordered_map<int64_t, std::vector<float>> attn_rot_hadamard;
     int                                             debug;
     int                                             swa_type;
-    std::vector<void *>                             ctxs_bufs;
+    std::vector<tensors_and_buffer>                 ctxs_bufs;
     std::vector<uint32_t>                           v_heads;
     const kv_cache *                                other;
     std::shared_ptr<void>                           v_cells_impl;

@@ -47,6 +47,12 @@ SAME(llama_kv_cells, mirror::kv_cells, pos);
 static_assert(std::is_same_v<decltype(llama_kv_cells::pos), decltype(mirror::kv_cells::pos)>);
 SAME(llama_kv_cache, mirror::kv_cache, n_stream);
 SAME(llama_kv_cache, mirror::kv_cache, other);
+SAME(llama_kv_cache, mirror::kv_cache, ctxs_bufs);
+using tensors_and_buffer = decltype(llama_kv_cache::ctxs_bufs)::value_type;
+static_assert(std::is_same_v<tensors_and_buffer, std::pair<ggml_context_ptr, ggml_backend_buffer_ptr>>);
+static_assert(sizeof(tensors_and_buffer) == sizeof(mirror::tensors_and_buffer));
+static_assert(sizeof(ggml_backend_buffer_ptr) == sizeof(ggml_backend_buffer_t));
+static_assert(offsetof(tensors_and_buffer, second) == offsetof(mirror::tensors_and_buffer, buffer));
 SAME(llama_kv_cache, mirror::kv_cache, v_cells_impl);
 // A reference has no offset; it lies between its neighbours.
 SAME(llama_kv_cache, mirror::kv_cache, seq_to_stream);

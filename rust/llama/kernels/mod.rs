@@ -174,6 +174,15 @@ impl Known {
     }
 }
 
+/// The buffers that `memory` keeps its cells in; none where it is not one plain pool of cells.
+///
+/// # Safety
+/// `memory` is alive as long as the iterator is used.
+pub(super) unsafe fn buffers(memory: sys::llama_memory_t) -> impl Iterator<Item = sys::ggml_backend_buffer_t> {
+    // SAFETY: the caller vouches for the memory.
+    (0..).map(move |i| unsafe { weft_kernels_buffer(memory.cast(), i) }).take_while(|buffer| !buffer.is_null())
+}
+
 /// Makes a decode in registered pools: `decode` runs on this thread and uses `used`.
 pub(super) fn deciding<T>(used: Used, known: Option<Known>, decode: impl FnOnce() -> T) -> T {
     let before = DECIDED.replace(Some((used, known)));
@@ -289,6 +298,7 @@ unsafe extern "C" {
     fn weft_kernels_install(answers: *const Answers) -> bool;
     fn weft_kernels_positions(memory: *const c_void, n: *mut usize) -> *const sys::llama_pos;
     fn weft_kernels_barrier(pool: *mut c_void);
+    fn weft_kernels_buffer(memory: *const c_void, i: usize) -> sys::ggml_backend_buffer_t;
 }
 
 /// Whether an operation may be ours, at the price of one comparison: it is asked for every operation in every thread.

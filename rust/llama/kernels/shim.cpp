@@ -36,6 +36,16 @@ struct extra final : weft::mirror::extra_buffer_type {
     }
 };
 
+// The memory as one plain pool of cells; null where it is not that.
+const weft::mirror::kv_cache * plain_pool(const void * memory) {
+    const char * name = memory ? typeid(*static_cast<const polymorphic *>(memory)).name() : "";
+    if (std::strcmp(name, "14llama_kv_cache") != 0) {
+        return nullptr;
+    }
+    const auto * cache = static_cast<const weft::mirror::kv_cache *>(memory);
+    return cache->n_stream != 1 || cache->other ? nullptr : cache;
+}
+
 }  // namespace
 
 // Weak: a build whose ggml-cpu is a library that is loaded later links without it.
@@ -66,15 +76,18 @@ extern "C" void weft_kernels_barrier(ggml_threadpool * pool) {
 // The position in its text of each of the `*n` cells of a context's memory, -1 for an empty one; null where the memory is not one
 // plain pool of cells. Valid until the context is freed; changed by whatever changes its memory.
 extern "C" const int32_t * weft_kernels_positions(const void * memory, size_t * n) {
-    const char * name = memory ? typeid(*static_cast<const polymorphic *>(memory)).name() : "";
-    if (std::strcmp(name, "14llama_kv_cache") != 0) {
+    const auto * pool = plain_pool(memory);
+    if (!pool) {
         return nullptr;
     }
-    const auto * cache = static_cast<const weft::mirror::kv_cache *>(memory);
-    if (cache->n_stream != 1 || cache->other) {
-        return nullptr;
-    }
-    const auto & positions = cache->v_cells->data()->pos;
+    const auto & positions = pool->v_cells->data()->pos;
     *n = positions.size();
     return positions.data();
+}
+
+// The buffer with number `i` that a context's memory keeps its cells in; null where there are fewer, and where the memory is not
+// one plain pool of cells. Valid until the context is freed.
+extern "C" void * weft_kernels_buffer(const void * memory, size_t i) {
+    const auto * pool = plain_pool(memory);
+    return pool && i < pool->ctxs_bufs.size() ? pool->ctxs_bufs[i].buffer : nullptr;
 }

@@ -1,0 +1,8 @@
+"""The model that ships with the package."""
+
+from pathlib import Path
+
+__all__ = ["DEMO_MODEL"]
+
+DEMO_MODEL = str(Path(__file__).parent / "models" / "storyteller-q8_0.gguf")
+"""The model that ships with the package: small enough to start at once, good for short stories."""
