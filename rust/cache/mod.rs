@@ -232,6 +232,12 @@ impl KvCache {
         }
     }
 
+    /// As [`KvCache::count_hit`], where a request was placed on what was found, at `id`.
+    pub fn count_hit_of(&mut self, id: SequenceId) {
+        let tip = self.path(id).tip;
+        self.tree.change_upwards(tip, |node| node.n_hits += 1);
+    }
+
     /// Appends `tokens` to the pinned path of each id, in the order in which the next decode computes them, a free cell for each.
     ///
     /// # Panics
