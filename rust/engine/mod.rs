@@ -1,4 +1,18 @@
 //! Who decides, and when: the engine's handle, and behind it the worker thread that owns the runner.
+//!
+//! The worker's loop is [`worker`]; what its steps change is one [`core::Core`] of parts that keep their own rules, and each step is a
+//! function on it. A file names only files that stand before it here:
+//!
+//! | files | what they are |
+//! | --- | --- |
+//! | `runner` `stats` `seniority` `stream` | the words that others use: a model, counters, who goes before whom, a reader's end |
+//! | `step_cost` `scheduler` `stopwatch` `movement` | rules on plain values: what a step costs and computes, where its time goes, what moves |
+//! | `job` `sequence` `running` | a request, one completion of it, and one that is in a slot |
+//! | `queue` `slots` `memory` `outbox` | the parts: who starts next, who runs, what is computed, what is told |
+//! | `core` | all of them |
+//! | `leaving` `drawing` `telling` `snapshots` `tasks` | what becomes of a sequence: how it ends or gives way, what it draws and tells, what is kept of it |
+//! | `restoring` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
+//! | `worker` | the loop |
 
 mod admission;
 mod computing;
