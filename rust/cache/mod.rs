@@ -166,6 +166,12 @@ impl KvCache {
         self.store.is_on()
     }
 
+    /// Tokens of texts that were compared with what is known, since the start.
+    #[must_use]
+    pub fn n_compared(&self) -> u64 {
+        self.tree.n_compared()
+    }
+
     /// What moved between the tiers so far.
     #[must_use]
     pub fn counts(&self) -> Counts {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::cache::{MIN_SHARED, Match, Wanted};
-use crate::engine::core::Core;
+use crate::engine::core::{Core, Refusal};
 use crate::engine::drawing::draw_first;
 use crate::engine::job::{Awaits, Job, Keeper};
 use crate::engine::leaving::{free_an_id, preempt, release_keeper};
@@ -23,12 +23,12 @@ const MARGIN: u32 = 64;
 const MAX_STARTS: u32 = 64;
 
 /// Tokens of prompts that one look at the queue compares with what is known; the prompt that passes it is the last.
-const MAX_COMPARED: u32 = 1 << 18;
+const MAX_COMPARED: u64 = 1 << 18;
 
 /// What one look at the queue may still cost.
 struct Budget {
     n_starts: u32,
-    n_compared: u32,
+    n_compared: u64,
 }
 
 impl Budget {
@@ -39,7 +39,7 @@ impl Budget {
     /// A start that compares so many tokens of a prompt.
     fn spend(&mut self, n_compared: u32) {
         self.n_starts -= 1;
-        self.n_compared = self.n_compared.saturating_sub(n_compared);
+        self.n_compared = self.n_compared.saturating_sub(n_compared.into());
     }
 }
 
@@ -56,13 +56,16 @@ enum Start {
 /// Fills the free slots: with the most senior preempted sequence, as long as there is one, then with new ones in the order that the
 /// queue says; a request of higher priority that is senior goes before both, and takes the slot of the most junior sequence of lower
 /// priority where none is free. One that waits for another to compute its prompt lets others go first; one that does not fit yet
-/// lets nobody. Returns whether any was looked at.
+/// lets nobody. Returns whether any could start or has to wait for another.
 pub(super) fn admit<R: Runner>(core: &mut Core<R>) -> bool {
+    keep_prompts(core);
     unpark(core);
+    let mut has_changed = false;
     let mut budget = Budget { n_starts: MAX_STARTS, n_compared: MAX_COMPARED };
     while !budget.is_spent() {
         let next = core.queue.next(|slot| core.slots.is_free(slot)).map(|request_id| core.queue.job(request_id));
-        let resumed = core.queue.preempted().first().filter(|preempted| !next.is_some_and(|next| goes_before(next, &preempted.sequence)));
+        let resumed =
+            core.queue.preempted().first().filter(|preempted| !next.is_some_and(|next| goes_before(next, &preempted.sequence)));
         let has_started = match (resumed, next) {
             (Some(_), _) => !core.slots.are_full() && resume(core, &mut budget),
             (None, Some(job)) => {
@@ -83,8 +86,9 @@ pub(super) fn admit<R: Runner>(core: &mut Core<R>) -> bool {
         if !has_started {
             break;
         }
+        has_changed = true;
     }
-    budget.n_starts < MAX_STARTS
+    has_changed
 }
 
 /// Whether a request of higher priority goes before a sequence that waits to resume.
@@ -94,9 +98,8 @@ fn goes_before(job: &Job, preempted: &Sequence) -> bool {
 
 /// The most junior running sequence leaves its slot for one of higher priority that is senior. `false` where there is none.
 fn give_way<R: Runner>(core: &mut Core<R>, priority: i32, seniority: Seniority) -> bool {
-    let gives_way = |running: &Running| {
-        running.sequence.request().priority < priority && seniority < running.sequence.seniority()
-    };
+    let gives_way =
+        |running: &Running| running.sequence.request().priority < priority && seniority < running.sequence.seniority();
     let does = core.slots.running.last().is_some_and(gives_way);
     if does {
         preempt(core, core.slots.running.len() - 1);
@@ -116,11 +119,14 @@ fn unpark<R: Runner>(core: &mut Core<R>) {
 /// Starts the next branch of a request. Where its prompt is computed, its first token is drawn at once.
 fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) -> Start {
     let now = Instant::now();
-    if !free_an_id(core) {
+    let job = core.queue.job(request_id);
+    let index = job.next_branch().expect("only what waits starts");
+    let (seniority, task) = (job.seniority(index), job.request.task.clone());
+    let Some(slot) = core.slots.free_slot(job, job.request.slot) else { return Start::NoRoom };
+    if is_refused(core, seniority) || !free_an_id(core) {
         return Start::NoRoom;
     }
     let job = core.queue.job(request_id);
-    let task = job.request.task.clone();
     let matched = match job.keeper.id() {
         Some(keeper) => {
             budget.spend(1);
@@ -133,16 +139,19 @@ fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) ->
         }
     };
     let job = core.queue.job(request_id);
-    if let Some(awaits) = worth_awaiting(core, job, matched.n_tokens()) {
+    let (awaits, n_compared) = worth_awaiting(core, job, matched.n_tokens());
+    core.stats.n_compared += n_compared;
+    budget.n_compared = budget.n_compared.saturating_sub(n_compared);
+    if let Some(awaits) = awaits {
         core.queue.park(request_id, awaits);
         return Start::Waits;
     }
     let is_cut = task == Task::Save { computes: false };
     let n_tokens = if is_cut { matched.n_tokens() } else { job.n_prompt() };
     if !fits(core, n_tokens, &matched, 0) {
+        core.refused = Some(Refusal { seniority, n_left: n_left(core) });
         return Start::NoRoom;
     }
-    let Some(slot) = core.slots.free_slot(job, job.request.slot) else { return Start::NoRoom };
     let mut matched = matched;
     if is_cut {
         let job = core.queue.job_mut(request_id);
@@ -152,7 +161,6 @@ fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) ->
         matched.take_from(saved, core.memory.kind().forks);
     }
     let job = core.queue.job(request_id);
-    let index = job.next_branch().expect("only what waits starts");
     let sequence = Sequence::new(job, index, core.limits.n_ctx_slot, &core.memory.model().lexicon(), now);
     let (n_pool, n_found) = (matched.n_pool, matched.n_tokens());
     let is_known = n_found == sequence.n_tokens() && matched.restores.is_empty();
@@ -180,10 +188,13 @@ fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) ->
 
 /// Gives the most senior preempted sequence a slot again. `false` where there is no room for it yet.
 fn resume<R: Runner>(core: &mut Core<R>, budget: &mut Budget) -> bool {
-    if !free_an_id(core) {
+    let Preempted { sequence, slot, .. } = &core.queue.preempted()[0];
+    let seniority = sequence.seniority();
+    let Some(slot) = core.slots.free_slot(core.queue.job(sequence.request_id), Some(*slot)) else { return false };
+    if is_refused(core, seniority) || !free_an_id(core) {
         return false;
     }
-    let Preempted { sequence, slot, .. } = &core.queue.preempted()[0];
+    let Preempted { sequence, .. } = &core.queue.preempted()[0];
     let job = core.queue.job(sequence.request_id);
     let tokens = sequence.tokens.first(sequence.n_tokens());
     budget.spend(sequence.n_tokens());
@@ -192,9 +203,9 @@ fn resume<R: Runner>(core: &mut Core<R>, budget: &mut Budget) -> bool {
     let wanted = Wanted { variant: &job.variant, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
     let matched = core.memory.find(&wanted);
     if !fits(core, sequence.n_tokens(), &matched, margin(sequence)) {
+        core.refused = Some(Refusal { seniority, n_left: n_left(core) });
         return false;
     }
-    let Some(slot) = core.slots.free_slot(job, Some(*slot)) else { return false };
     let Preempted { sequence, reservation, .. } = core.queue.resume();
     enter(core, slot, sequence, matched);
     core.memory.cache_mut().release(reservation);
@@ -213,11 +224,8 @@ fn enter<R: Runner>(core: &mut Core<R>, slot: u32, mut sequence: Sequence, match
         core.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
     }
     let Match { n_pool, restores, logits, .. } = matched;
-    let phase = if restores.is_empty() {
-        Phase::Prefilling
-    } else {
-        Phase::Restoring { pieces: VecDeque::from(restores), logits }
-    };
+    let phase =
+        if restores.is_empty() { Phase::Prefilling } else { Phase::Restoring { pieces: VecDeque::from(restores), logits } };
     core.slots.enter(Running { sequence, slot, id, n_held: n_pool, n_planned: 0, phase, end: None })
 }
 
@@ -267,16 +275,18 @@ pub(super) fn keep_prompts<R: Runner>(core: &mut Core<R>) {
     }
 }
 
-/// The running sequence that is computing more of a prompt than the `n_known` tokens that are known, if it is worth a wait.
-fn worth_awaiting<R: Runner>(core: &Core<R>, job: &Job, n_known: u32) -> Option<Awaits> {
+/// The running sequence that is computing more of a prompt than the `n_known` tokens that are known, if it is worth a wait; and how
+/// many tokens were compared to find it.
+fn worth_awaiting<R: Runner>(core: &Core<R>, job: &Job, n_known: u32) -> (Option<Awaits>, u64) {
     let is_known = job.prompt_logits.is_some() || matches!(job.request.task, Task::Save { computes: false } | Task::Load(_));
     if is_known || !job.uses_cache() {
-        return None;
+        return (None, 0);
     }
     let n = job.n_prompt();
-    let mut best: Option<Awaits> = None;
+    let (mut best, mut n_compared): (Option<Awaits>, u64) = (None, 0);
     for running in core.slots.running.iter().filter(|running| running.n_uncomputed() >= MIN_SHARED) {
         let n_common = running.sequence.tokens.common_prefix(&job.prompt);
+        n_compared += u64::from(n_common);
         let n_tokens = if core.memory.kind().is_a_state() {
             last_snapshot(core, running, n_common, n).unwrap_or(0)
         } else {
@@ -291,7 +301,7 @@ fn worth_awaiting<R: Runner>(core: &Core<R>, job: &Job, n_known: u32) -> Option<
             break;
         }
     }
-    best
+    (best, n_compared)
 }
 
 /// Where a sequence that is computing its prompt will keep the last snapshot of use to a prompt of `n` tokens of which it has the
@@ -329,11 +339,24 @@ fn fits<R: Runner>(core: &Core<R>, n_tokens: u32, matched: &Match, n_more: u32) 
     if core.slots.running.is_empty() {
         return true;
     }
-    let n_needed = (n_tokens - matched.n_pool) as usize;
-    let n_promised: u32 = core.slots.running.iter().map(|running| running.n_uncomputed() + margin(&running.sequence)).sum();
-    let cache = core.memory.cache();
-    let n_kept = cache.n_evictable_in(matched);
-    n_needed + (n_promised + n_more) as usize + n_kept <= cache.n_free() + cache.n_evictable()
+    let n_kept = core.memory.cache().n_evictable_in(matched);
+    let n_needed =
+        i64::from(n_tokens - matched.n_pool + n_more) + i64::try_from(n_kept).expect("a pool has fewer than 2³² cells");
+    n_needed <= n_left(core)
+}
+
+/// Whether a sequence has found no room, and no cells have become free since.
+fn is_refused<R: Runner>(core: &Core<R>, seniority: Seniority) -> bool {
+    let is_it = |refused: Refusal| refused.seniority == seniority && n_left(core) <= refused.n_left;
+    !core.slots.running.is_empty() && core.refused.is_some_and(is_it)
+}
+
+/// Cells that are free or can be evicted, but for those that running sequences will take.
+fn n_left<R: Runner>(core: &Core<R>) -> i64 {
+    let promised = |running: &Running| i64::from(running.n_uncomputed() + margin(&running.sequence));
+    let n_promised: i64 = core.slots.running.iter().map(promised).sum();
+    let n_there = core.memory.cache().n_free() + core.memory.cache().n_evictable();
+    i64::try_from(n_there).expect("a pool has fewer than 2³² cells") - n_promised
 }
 
 /// Cells that a sequence is expected to take beside those of its tokens.

@@ -1,10 +1,13 @@
 //! What a step works on.
 
+use std::time::Instant;
+
 use crate::config::Limits;
 use crate::engine::memory::{Copying, Memory};
 use crate::engine::outbox::Outbox;
 use crate::engine::queue::Queue;
 use crate::engine::runner::Runner;
+use crate::engine::seniority::Seniority;
 use crate::engine::slots::Slots;
 use crate::engine::stats::Stats;
 use crate::engine::stopwatch::{Part, Stopwatch};
@@ -22,6 +25,15 @@ pub(super) struct Core<R> {
     /// All but what is only known when they are published.
     pub(super) stats: Stats,
     pub(super) stopwatch: Stopwatch,
+    /// Who found no room last.
+    pub(super) refused: Option<Refusal>,
+}
+
+/// A sequence that found no room, and how many cells were left for it: until more are, it is not looked at again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) seniority: Seniority,
+    pub(super) n_left: i64,
 }
 
 impl<R: Runner> Core<R> {
@@ -43,11 +55,21 @@ impl<R: Runner> Core<R> {
         job.events.push(event);
     }
 
+    /// A step begins: what was copied before it was no part of one. Returns the moment.
+    pub(super) fn begin_step(&mut self) -> Instant {
+        self.count_copying();
+        self.stopwatch.begin()
+    }
+
     /// A part of the step ends; what was copied meanwhile counts on its own.
-    pub(super) fn lap(&mut self, part: Part) -> std::time::Instant {
+    pub(super) fn lap(&mut self, part: Part) -> Instant {
+        self.count_copying();
+        self.stopwatch.lap(part)
+    }
+
+    fn count_copying(&mut self) {
         let Copying { spill, restore } = self.memory.take_copying();
         self.stopwatch.count(|times| &mut times.spill, spill);
         self.stopwatch.count(|times| &mut times.restore, restore);
-        self.stopwatch.lap(part)
     }
 }

@@ -177,7 +177,8 @@ pub(super) fn lose<R: Runner>(core: &mut Core<R>, ids: &[SequenceId], reason: &s
     let mut lost: Vec<u64> = lost.map(|running| running.sequence.request_id).collect();
     lost.dedup();
     fail(core, &lost, &Error::Decode { reason: reason.to_owned() });
-    let kept: Vec<u64> = core.queue.open().filter(|job| job.keeper.id().is_some_and(|id| ids.contains(&id))).map(|job| job.request_id).collect();
+    let kept: Vec<u64> =
+        core.queue.open().filter(|job| job.keeper.id().is_some_and(|id| ids.contains(&id))).map(|job| job.request_id).collect();
     for request_id in kept {
         core.queue.job_mut(request_id).keeper = Keeper::Nobody;
     }

@@ -48,9 +48,9 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 
-pub use stats::{CachedNode, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats, Tier};
 pub use seniority::TURNS_PER_PRIORITY;
-pub use stream::{Bell, Completions, MAX_EVENTS_BEHIND, Ready};
+pub use stats::{CachedNode, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats, Tier};
+pub use stream::{Bell, Completions, MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND, Ready};
 
 use crate::config::Limits;
 use crate::error::{Error, Result};

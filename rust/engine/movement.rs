@@ -67,7 +67,14 @@ const NEWEST: f64 = 0.2;
 
 impl Movement {
     pub(super) fn new() -> Self {
-        Self { save_s: 0.0, deadline: Instant::now(), spent: Duration::ZERO, has_moved: false, decoded_at: VecDeque::with_capacity(N_REMEMBERED), refused_at: None }
+        Self {
+            save_s: 0.0,
+            deadline: Instant::now(),
+            spent: Duration::ZERO,
+            has_moved: false,
+            decoded_at: VecDeque::with_capacity(N_REMEMBERED),
+            refused_at: None,
+        }
     }
 
     /// A step begins that has `time` for moving.

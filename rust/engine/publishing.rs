@@ -70,6 +70,7 @@ fn publish_stats<R: Runner>(core: &Core<R>) {
     slots.resize(core.limits.n_slots as usize, SlotStats::default());
     *stats = Stats { slots, times: core.stopwatch.times(), ..core.stats.clone() };
     let cache = core.memory.cache();
+    stats.n_compared += cache.n_compared();
     stats.n_cells_used = cache.n_used();
     stats.n_cells_reached = cache.n_reached();
     stats.n_cells_idle = cache.n_evictable();

@@ -154,8 +154,11 @@ impl Queue {
         let mut next = self.awaiting.first().copied();
         while let Some((owner, ..)) = next {
             let n_computed = n_computed(owner).unwrap_or(u32::MAX);
-            let is_over: Vec<u64> =
-                self.awaiting.range((owner, 0, 0)..=(owner, n_computed, u64::MAX)).map(|&(_, _, request_id)| request_id).collect();
+            let is_over: Vec<u64> = self
+                .awaiting
+                .range((owner, 0, 0)..=(owner, n_computed, u64::MAX))
+                .map(|&(_, _, request_id)| request_id)
+                .collect();
             for request_id in is_over {
                 self.refile(request_id, |job| (file_of(job), ()));
             }

@@ -44,9 +44,8 @@ fn restore<R: Runner>(core: &mut Core<R>) {
     let mut nth = 0;
     while nth < core.slots.running.len() {
         let seniority = core.slots.running[nth].sequence.seniority();
-        let is_here = |core: &Core<R>| {
-            core.slots.running.get(nth).is_some_and(|running| running.sequence.seniority() == seniority)
-        };
+        let is_here =
+            |core: &Core<R>| core.slots.running.get(nth).is_some_and(|running| running.sequence.seniority() == seniority);
         while !core.memory.is_out_of_time() && is_here(core) && restore_next(core, nth) {}
         // It may have ended with an error, or with its first token.
         nth += usize::from(is_here(core));

@@ -54,10 +54,6 @@ impl Running {
         }
     }
 
-    pub(crate) fn is_restoring(&self) -> bool {
-        matches!(self.phase, Phase::Restoring { .. })
-    }
-
     /// The next piece that it is to be given back.
     pub(crate) fn next_restore(&self) -> Option<&Restore> {
         match &self.phase {

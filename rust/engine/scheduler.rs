@@ -336,7 +336,11 @@ mod tests {
         };
         assert!((25..=30).contains(&chunk(0, 50)), "{} rows of 1 ms beside 20 ms in 50 ms", chunk(0, 50));
         assert!((160..=180).contains(&chunk(0, 200)), "{} rows of 1 ms beside 20 ms in 200 ms", chunk(0, 200));
-        assert_eq!((chunk(1, 200), chunk(0, 5_000)), (chunk(1, 1_000), chunk(0, 500)), "the least gap counts, and a chunk's limit");
+        assert_eq!(
+            (chunk(1, 200), chunk(0, 5_000)),
+            (chunk(1, 1_000), chunk(0, 500)),
+            "the least gap counts, and a chunk's limit"
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub const MAX_EVENTS_BEHIND: usize = 10_000;
 
 /// Most bytes of a stream's events that may wait to be read, as [`Event::n_bytes`] counts them: where each token comes with
 /// hundreds of log-probabilities, so much is reached long before the bound on events.
-pub const MAX_BYTES_BEHIND: usize = 64 << 20;
+pub const MAX_BYTES_BEHIND: usize = 32 << 20;
 
 /// Called by the worker when a stream has something new.
 ///

@@ -62,6 +62,7 @@ impl<R: Runner> Worker<R> {
             samplers,
             stats,
             stopwatch: Stopwatch::new(),
+            refused: None,
             limits,
         };
         show(&mut core);
@@ -81,9 +82,10 @@ impl<R: Runner> Worker<R> {
     fn step(&mut self, started: Instant) -> Option<Duration> {
         let Self { core, planner, .. } = self;
         let before = core.stopwatch.times();
+        core.stats.n_steps += 1;
         core.lap(|times| &mut times.receive);
         planner.begin_moving(core);
-        let mut has_looked = admit(core);
+        let mut has_changed = admit(core);
         core.lap(|times| &mut times.place);
         move_pieces(core);
         keep_prompts(core);
@@ -96,9 +98,8 @@ impl<R: Runner> Worker<R> {
             keep_snapshots(core);
             tell_of_prompts(core);
             draw(core);
-            has_looked |= admit(core);
+            has_changed |= admit(core);
         }
-        keep_prompts(core);
         core.lap(|times| &mut times.place);
         let has_told = !core.outbox.told.is_empty() || !core.outbox.failed.is_empty();
         publish(core);
@@ -112,7 +113,7 @@ impl<R: Runner> Worker<R> {
             core.outbox.published.remember(RecentStep { started, took, n_rows, times });
             return None;
         }
-        (!has_looked && !has_told).then(|| core.slots.kept_for().unwrap_or(LONGEST_NAP).min(LONGEST_NAP))
+        (!has_changed && !has_told).then(|| core.slots.kept_for().unwrap_or(LONGEST_NAP).min(LONGEST_NAP))
     }
 
     /// Takes the commands that wait, and returns when it began to; where there is nothing to do, or for so long as nothing can be
@@ -125,7 +126,7 @@ impl<R: Runner> Worker<R> {
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
         }
-        let mut began = self.core.stopwatch.begin();
+        let mut began = self.core.begin_step();
         loop {
             let command = match self.commands.try_recv() {
                 Ok(command) => command,
@@ -143,7 +144,7 @@ impl<R: Runner> Worker<R> {
                     }
                     let command = self.commands.recv().ok()?;
                     self.drop_unread_pins();
-                    began = self.core.stopwatch.begin();
+                    began = self.core.begin_step();
                     command
                 }
             };
