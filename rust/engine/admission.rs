@@ -64,26 +64,17 @@ pub(super) fn admit<R: Runner>(core: &mut Core<R>) -> bool {
     let mut budget = Budget { n_starts: MAX_STARTS, n_compared: MAX_COMPARED };
     while !budget.is_spent() {
         let next = core.queue.next(|slot| core.slots.is_free(slot)).map(|request_id| core.queue.job(request_id));
-        let resumed =
-            core.queue.preempted().first().filter(|preempted| !next.is_some_and(|next| goes_before(next, &preempted.sequence)));
-        let has_started = match (resumed, next) {
+        let resumed = core.queue.preempted().first();
+        let is_next = |resumed: &&Preempted| !next.is_some_and(|next| goes_before(next, &resumed.sequence));
+        let can_go_on = match (resumed.filter(is_next), next) {
             (Some(_), _) => !core.slots.are_full() && resume(core, &mut budget),
             (None, Some(job)) => {
                 let request_id = job.request_id;
-                let (priority, seniority) = (job.request.priority, job.seniority(job.next_branch().unwrap_or(0)));
-                // Who gives way leaves both a slot and cells.
-                (!core.slots.are_full() || give_way(core, priority, seniority))
-                    && loop {
-                        match start(core, request_id, &mut budget) {
-                            Start::Done | Start::Waits => break true,
-                            Start::NoRoom if give_way(core, priority, seniority) => {}
-                            Start::NoRoom => break false,
-                        }
-                    }
+                start_in_any(core, request_id, &mut budget)
             }
             (None, None) => false,
         };
-        if !has_started {
+        if !can_go_on {
             break;
         }
         has_changed = true;
@@ -91,16 +82,28 @@ pub(super) fn admit<R: Runner>(core: &mut Core<R>) -> bool {
     has_changed
 }
 
-/// Whether a request of higher priority goes before a sequence that waits to resume.
-fn goes_before(job: &Job, preempted: &Sequence) -> bool {
-    job.request.priority > preempted.request().priority && job.seniority(0) < preempted.seniority()
+/// Starts the next branch of a request, if need be in the place of sequences of lower priority: who gives way leaves both a slot and
+/// cells. `false` where there is no room for it yet.
+fn start_in_any<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) -> bool {
+    loop {
+        let start = if core.slots.are_full() { Start::NoRoom } else { start(core, request_id, budget) };
+        match start {
+            Start::Done | Start::Waits => return true,
+            Start::NoRoom if give_way_to(core, request_id) => {}
+            Start::NoRoom => return false,
+        }
+    }
 }
 
-/// The most junior running sequence leaves its slot for one of higher priority that is senior. `false` where there is none.
-fn give_way<R: Runner>(core: &mut Core<R>, priority: i32, seniority: Seniority) -> bool {
-    let gives_way =
-        |running: &Running| running.sequence.request().priority < priority && seniority < running.sequence.seniority();
-    let does = core.slots.running.last().is_some_and(gives_way);
+/// Whether a request of higher priority goes before a sequence that has been in a slot.
+fn goes_before(job: &Job, sequence: &Sequence) -> bool {
+    job.request.priority > sequence.request().priority && job.seniority(0) < sequence.seniority()
+}
+
+/// The most junior running sequence leaves its slot for a request of higher priority that is senior. `false` where there is none.
+fn give_way_to<R: Runner>(core: &mut Core<R>, request_id: u64) -> bool {
+    let job = core.queue.job(request_id);
+    let does = core.slots.running.last().is_some_and(|running| goes_before(job, &running.sequence));
     if does {
         preempt(core, core.slots.running.len() - 1);
     }
@@ -116,74 +119,73 @@ fn unpark<R: Runner>(core: &mut Core<R>) {
     });
 }
 
-/// Starts the next branch of a request. Where its prompt is computed, its first token is drawn at once.
+/// Starts the next branch of a request, where there is a slot and room for it.
 fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) -> Start {
-    let now = Instant::now();
     let job = core.queue.job(request_id);
     let index = job.next_branch().expect("only what waits starts");
-    let (seniority, task) = (job.seniority(index), job.request.task.clone());
+    let seniority = job.seniority(index);
     let Some(slot) = core.slots.free_slot(job, job.request.slot) else { return Start::NoRoom };
     if is_refused(core, seniority) || !free_an_id(core) {
         return Start::NoRoom;
     }
-    let job = core.queue.job(request_id);
-    let matched = match job.keeper.id() {
-        Some(keeper) => {
-            budget.spend(1);
-            Match::in_pool(keeper, job.n_prompt())
-        }
-        None => {
-            budget.spend(job.n_prompt());
-            core.memory.cache_mut().touch(&job.variant, &job.prompt);
-            find(core, request_id)
-        }
-    };
-    let job = core.queue.job(request_id);
-    let (awaits, n_compared) = worth_awaiting(core, job, matched.n_tokens());
-    core.stats.n_compared += n_compared;
-    budget.n_compared = budget.n_compared.saturating_sub(n_compared);
-    if let Some(awaits) = awaits {
+    let matched = look_up(core, request_id, budget);
+    if let Some(awaits) = worth_awaiting(core, request_id, matched.n_tokens(), budget) {
         core.queue.park(request_id, awaits);
         return Start::Waits;
     }
-    let is_cut = task == Task::Save { computes: false };
+    let job = core.queue.job(request_id);
+    let is_cut = job.request.task == Task::Save { computes: false };
     let n_tokens = if is_cut { matched.n_tokens() } else { job.n_prompt() };
     if !fits(core, n_tokens, &matched, 0) {
         core.refused = Some(Refusal { seniority, n_left: n_left(core) });
         return Start::NoRoom;
     }
-    let mut matched = matched;
     if is_cut {
         let job = core.queue.job_mut(request_id);
         job.prompt = job.prompt[..n_tokens as usize].into();
     }
-    if let Task::Load(saved) = &task {
+    begin(core, request_id, index, slot, matched);
+    Start::Done
+}
+
+/// What is known of the prompt of a request that is about to start a branch.
+fn look_up<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) -> Match {
+    let job = core.queue.job(request_id);
+    if let Some(keeper) = job.keeper.id() {
+        budget.spend(1);
+        return Match::in_pool(keeper, job.n_prompt());
+    }
+    budget.spend(job.n_prompt());
+    core.memory.cache_mut().touch(&job.variant, &job.prompt);
+    find(core, request_id)
+}
+
+/// Puts branch `index` of a request into `slot`, over what `matched` found. Where its prompt is computed, its first token is drawn
+/// at once.
+fn begin<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slot: u32, mut matched: Match) {
+    let job = core.queue.job(request_id);
+    if let Task::Load(saved) = &job.request.task {
         matched.take_from(saved, core.memory.kind().forks);
     }
-    let job = core.queue.job(request_id);
-    let sequence = Sequence::new(job, index, core.limits.n_ctx_slot, &core.memory.model().lexicon(), now);
+    let sequence = Sequence::new(job, index, core.limits.n_ctx_slot, &core.memory.model().lexicon(), Instant::now());
+    let is_complete = job.request.task == Task::Complete;
     let (n_pool, n_found) = (matched.n_pool, matched.n_tokens());
-    let is_known = n_found == sequence.n_tokens() && matched.restores.is_empty();
+    let is_known = is_complete && n_pool == sequence.n_tokens();
     let logits = job.prompt_logits.clone().filter(|_| is_known);
     let nth = enter(core, slot, sequence, matched);
     tell_start(core, nth);
     count_found(core, request_id, nth, n_pool, n_found);
     core.outbox.admitted.extend(core.queue.start(request_id, index));
-    if task == Task::Complete
-        && let Some(logits) = logits
-    {
+    if let Some(logits) = logits {
         draw_first(core, nth, &logits);
     }
     let job = core.queue.job_mut(request_id);
-    if job.has_waiting() {
-        if job.prompt_logits.is_some() {
-            job.keeper.want();
-        }
-    } else {
+    if !job.has_waiting() {
         job.prompt_logits = None;
         release_keeper(core, request_id);
+    } else if job.prompt_logits.is_some() {
+        job.keeper.want();
     }
-    Start::Done
 }
 
 /// Gives the most senior preempted sequence a slot again. `false` where there is no room for it yet.
@@ -275,12 +277,12 @@ pub(super) fn keep_prompts<R: Runner>(core: &mut Core<R>) {
     }
 }
 
-/// The running sequence that is computing more of a prompt than the `n_known` tokens that are known, if it is worth a wait; and how
-/// many tokens were compared to find it.
-fn worth_awaiting<R: Runner>(core: &Core<R>, job: &Job, n_known: u32) -> (Option<Awaits>, u64) {
+/// The running sequence that is computing more of a prompt than the `n_known` tokens that are known, if it is worth a wait.
+fn worth_awaiting<R: Runner>(core: &mut Core<R>, request_id: u64, n_known: u32, budget: &mut Budget) -> Option<Awaits> {
+    let job = core.queue.job(request_id);
     let is_known = job.prompt_logits.is_some() || matches!(job.request.task, Task::Save { computes: false } | Task::Load(_));
     if is_known || !job.uses_cache() {
-        return (None, 0);
+        return None;
     }
     let n = job.n_prompt();
     let (mut best, mut n_compared): (Option<Awaits>, u64) = (None, 0);
@@ -301,7 +303,9 @@ fn worth_awaiting<R: Runner>(core: &Core<R>, job: &Job, n_known: u32) -> (Option
             break;
         }
     }
-    (best, n_compared)
+    core.stats.n_compared += n_compared;
+    budget.n_compared = budget.n_compared.saturating_sub(n_compared);
+    best
 }
 
 /// Where a sequence that is computing its prompt will keep the last snapshot of use to a prompt of `n` tokens of which it has the

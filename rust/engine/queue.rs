@@ -127,7 +127,7 @@ impl Queue {
             let several = fresh.several.first().filter(|_| has_room);
             fresh.single.first().into_iter().chain(several).map(|&(_, request_id)| request_id)
         });
-        let for_slot = self.for_slot.iter().filter(|&(&slot, _)| is_free(slot)).flat_map(|(_, waiting)| waiting.first());
+        let for_slot = self.for_slot.iter().filter(|&(&slot, _)| is_free(slot)).filter_map(|(_, waiting)| waiting.first());
         let open = self.open.iter().copied().filter(|&request_id| self.job(request_id).can_start());
         let mut best: BTreeMap<i32, (usize, u64, u64)> = BTreeMap::new();
         for request_id in fresh.chain(for_slot.map(|&(_, request_id)| request_id)).chain(open) {
