@@ -83,6 +83,7 @@ impl<R: Runner> Worker<R> {
         let Self { core, planner, .. } = self;
         let before = core.stopwatch.times();
         core.stats.n_steps += 1;
+        core.outbox.drop_unread_pins(core.memory.cache_mut());
         core.lap(|times| &mut times.receive);
         planner.begin_moving(core);
         let mut has_changed = admit(core);
@@ -131,19 +132,14 @@ impl<R: Runner> Worker<R> {
             let command = match self.commands.try_recv() {
                 Ok(command) => command,
                 Err(TryRecvError::Disconnected) => return None,
-                Err(TryRecvError::Empty) if !self.core.queue.is_empty() => {
-                    self.drop_unread_pins();
-                    return Some(began);
-                }
+                Err(TryRecvError::Empty) if !self.core.queue.is_empty() => return Some(began),
                 Err(TryRecvError::Empty) if use_idle_time(&mut self.core) => continue,
                 Err(TryRecvError::Empty) => {
-                    self.drop_unread_pins();
                     show(&mut self.core);
                     if cfg!(any(test, debug_assertions)) {
                         self.check_idle();
                     }
                     let command = self.commands.recv().ok()?;
-                    self.drop_unread_pins();
                     began = self.core.begin_step();
                     command
                 }
@@ -155,6 +151,7 @@ impl<R: Runner> Worker<R> {
     /// `false` when the engine stops.
     fn obey(&mut self, command: Command) -> bool {
         let core = &mut self.core;
+        core.outbox.drop_unread_pins(core.memory.cache_mut());
         match command {
             Command::Submit(job) => {
                 let (request_id, n_prompt, is_pin) = (job.request_id, job.n_prompt(), job.request.task == Task::Pin);
@@ -170,10 +167,6 @@ impl<R: Runner> Worker<R> {
             Command::Stop => return false,
         }
         true
-    }
-
-    fn drop_unread_pins(&mut self) {
-        self.core.outbox.drop_unread_pins(self.core.memory.cache_mut());
     }
 
     /// Nobody holds anything when there is nothing to do.
