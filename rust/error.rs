@@ -48,12 +48,14 @@ pub enum Error {
         n_waiting: usize,
     },
     /// The reader of a stream fell too far behind.
-    #[error("the stream was ended because its reader is {n_behind} events behind (the limit is {limit})")]
+    #[error("the stream was ended because its reader is {n_behind} {unit} behind (the limit is {limit})")]
     SlowReader {
-        /// Events that wait to be read.
+        /// How much waits to be read.
         n_behind: usize,
-        /// Most events that may wait.
+        /// How much may wait.
         limit: usize,
+        /// What both are counted in.
+        unit: Unit,
     },
     /// A file of a saved prefix does not belong to this model and cache, or is damaged. Nothing was loaded.
     #[error("cannot load the prefix in {}: {reason}", path.display())]
@@ -94,4 +96,22 @@ pub enum Error {
     /// The engine was stopped, or its worker died.
     #[error("the engine has stopped")]
     Stopped,
+}
+
+/// What a stream's bound is counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// Events, one for each token.
+    Events,
+    /// Bytes that they take.
+    Bytes,
+}
+
+impl std::fmt::Display for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Events => "events",
+            Self::Bytes => "bytes",
+        })
+    }
 }

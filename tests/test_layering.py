@@ -71,6 +71,43 @@ def test_layer_names_only_what_it_may(rule: Rule) -> None:
     assert list(violations(rule)) == []
 
 
+def engine_order(text: str) -> list[str]:
+    """The engine's files in the order of the table in its `mod.rs`: each names only those before it."""
+    rows = re.findall(r"^//! \| ((?:`\w+` ?)+)\|", text, flags=re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+def engine_violations(folder: Path) -> Iterator[str]:
+    """Lines of the engine's files that name a file which stands after their own."""
+    order = engine_order((folder / "mod.rs").read_text(encoding="utf-8"))
+    for path in sorted(folder.rglob("*.rs")):
+        inside = path.relative_to(folder)
+        own = inside.parts[0].removesuffix(".rs")
+        if own in {"mod", "tests"} or inside.parts[-1] in {"tests.rs", "simulation.rs"}:
+            continue
+        later = order[order.index(own) + 1 :]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            named = re.findall(r"\b(?:crate::engine|super)::(\w+)", line.split("//", 1)[0])
+            if set(named) & set(later):
+                yield f"{inside}:{number}: {line.strip()}"
+
+
+def test_engine_files_name_only_those_before_them() -> None:
+    folder = ROOT / "rust" / "engine"
+    order = engine_order((folder / "mod.rs").read_text(encoding="utf-8"))
+    files = {path.stem for path in folder.glob("*.rs")} | {path.name for path in folder.iterdir() if (path / "mod.rs").exists()}
+    assert sorted(order) == sorted(files - {"mod", "tests"}), "the table in mod.rs names every file once"
+    assert list(engine_violations(folder)) == []
+
+
+def test_engine_file_that_names_a_later_one_is_found(tmp_path: Path) -> None:
+    (tmp_path / "mod.rs").write_text("//! | `queue` | who starts |\n//! | `worker` | the loop |\n")
+    (tmp_path / "worker.rs").write_text("use crate::engine::queue::Queue;\n")
+    assert list(engine_violations(tmp_path)) == []
+    (tmp_path / "queue.rs").write_text("use crate::engine::worker::Worker;\n")
+    assert list(engine_violations(tmp_path)) == ["queue.rs:1: use crate::engine::worker::Worker;"]
+
+
 @pytest.mark.parametrize(
     ("rule", "file", "line"),
     [

@@ -6,6 +6,7 @@ The compiled engine raises these too. Look at the class and its attributes, neve
 # ruff: noqa: N818 - Most of these are no errors of the program: they say what happened, in the words of the engine.
 
 import os
+from typing import Literal
 
 __all__ = [
     "ContextOverflow",
@@ -91,15 +92,17 @@ class QueueFull(WeftError):
 class SlowReader(WeftError):
     """The stream was ended because its reader fell too far behind."""
 
-    def __init__(self, n_behind: int, limit: int) -> None:
+    def __init__(self, n_behind: int, limit: int, unit: Literal["events", "bytes"] = "events") -> None:
         self.n_behind = n_behind
-        """Events that waited to be read."""
+        """How much waited to be read, in `unit`."""
         self.limit = limit
-        """Most events that may wait."""
-        super().__init__(n_behind, limit)
+        """How much may wait, in `unit`."""
+        self.unit = unit
+        """What both are counted in: events, one for each token, or the bytes that they take."""
+        super().__init__(n_behind, limit, unit)
 
     def __str__(self) -> str:
-        return f"the stream was ended because its reader is {self.n_behind} events behind (the limit is {self.limit})"
+        return f"the stream was ended because its reader is {self.n_behind} {self.unit} behind (the limit is {self.limit})"
 
 
 class PrefixFileError(WeftError):

@@ -37,6 +37,12 @@ pub struct Match {
 }
 
 impl Match {
+    /// The first `n_tokens` tokens of what `source` holds.
+    #[must_use]
+    pub fn in_pool(source: SequenceId, n_tokens: u32) -> Self {
+        Self { source: Some(source), n_pool: n_tokens, ..Self::default() }
+    }
+
     /// Tokens of the prefix.
     #[must_use]
     pub fn n_tokens(&self) -> u32 {

@@ -42,6 +42,12 @@ pub struct MemoryKind {
 }
 
 impl MemoryKind {
+    /// Whether it is one state, which is saved and restored whole, and cannot be cut.
+    #[must_use]
+    pub fn is_a_state(self) -> bool {
+        self.forks == Forks::AtEnd
+    }
+
     /// Bytes of a saved prefix of `n_tokens`, about.
     #[must_use]
     pub fn bytes_of(self, n_tokens: u32) -> u64 {

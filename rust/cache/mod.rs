@@ -166,6 +166,12 @@ impl KvCache {
         self.store.is_on()
     }
 
+    /// Tokens of texts that were compared with what is known, since the start.
+    #[must_use]
+    pub fn n_compared(&self) -> u64 {
+        self.tree.n_compared()
+    }
+
     /// What moved between the tiers so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -230,6 +236,12 @@ impl KvCache {
         for node in walk.whole.into_iter().chain(part) {
             self.tree.node_mut(node).n_hits += 1;
         }
+    }
+
+    /// As [`KvCache::count_hit`], where a request was placed on what was found, at `id`.
+    pub fn count_hit_of(&mut self, id: SequenceId) {
+        let tip = self.path(id).tip;
+        self.tree.change_upwards(tip, |node| node.n_hits += 1);
     }
 
     /// Appends `tokens` to the pinned path of each id, in the order in which the next decode computes them, a free cell for each.

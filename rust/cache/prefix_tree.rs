@@ -1,5 +1,6 @@
 //! The radix tree over token ids: which prefixes are computed, who holds them, and when they were last used.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use crate::cache::SequenceId;
@@ -90,6 +91,8 @@ pub(super) struct PrefixTree {
     nodes: Vec<Option<Node>>,
     free: Vec<usize>,
     roots: BTreeMap<Variant, NodeId>,
+    /// Tokens that texts had in common with nodes, over all walks: what looking has cost.
+    n_compared: Cell<u64>,
 }
 
 impl PrefixTree {
@@ -99,6 +102,11 @@ impl PrefixTree {
 
     pub(super) fn node_mut(&mut self, id: NodeId) -> &mut Node {
         self.nodes[id.0].as_mut().expect("a name is given up with its node")
+    }
+
+    /// Tokens that texts were compared with, since the start.
+    pub(super) fn n_compared(&self) -> u64 {
+        self.n_compared.get()
     }
 
     /// Every node, parents not necessarily before their children.
@@ -164,6 +172,7 @@ impl PrefixTree {
         while let Some(child) = tokens.first().and_then(|first| self.node(at).children.get(first).copied()) {
             let node = self.node(child);
             let n = common_prefix(&node.tokens, tokens);
+            self.n_compared.set(self.n_compared.get() + u64::from(n));
             if (n as usize) < node.tokens.len() {
                 walk.part = Some((child, n));
                 break;

@@ -1,129 +1,170 @@
-//! A request inside the worker: what its branches share.
+//! A request inside the worker: what its branches share, and how far each of them is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use crate::cache::Variant;
 use crate::engine::runner::SequenceId;
+use crate::engine::seniority::Seniority;
 use crate::engine::stream::Sender;
-use crate::request::{ContextShift, Event, Request, SamplingParams, SharedConstraint, Task, Token};
+use crate::request::{Event, Request, Task, Token};
 
 /// A request, from its submission to the end of its last branch.
 pub(crate) struct Job {
-    pub(crate) prompt: Vec<Token>,
-    pub(crate) n: u32,
-    pub(crate) max_tokens: Option<u32>,
+    pub(crate) request_id: u64,
+    /// What was asked for, but for its prompt and its stop strings, which are below.
+    pub(crate) request: Arc<Request>,
+    /// Shared by all branches, as is what follows.
+    pub(crate) prompt: Arc<[Token]>,
     pub(crate) stops: Arc<[String]>,
-    pub(crate) seed: u32,
-    pub(crate) sampling: SamplingParams,
-    pub(crate) context_shift: Option<ContextShift>,
-    pub(crate) max_predict_time: Option<Duration>,
-    pub(crate) n_indent: u32,
-    uses_cache: bool,
-    pub(crate) prompt_logprobs: Option<u32>,
-    pub(crate) reports_progress: bool,
-    /// Where its prompt's state is kept, besides at its end.
-    pub(crate) snapshots_at: Vec<u32>,
-    pub(crate) constraint: Option<SharedConstraint>,
     /// How its prompt is computed.
     pub(crate) variant: Variant,
-    /// The slot that it would like.
-    pub(crate) slot: Option<u32>,
-    pub(crate) task: Task,
     pub(crate) sender: Sender,
+    /// How far each of the `n` completions is.
+    pub(crate) branches: Vec<Branch>,
     /// Until its last branch is in a slot.
     pub(crate) waiting: Option<Waiting>,
     /// What it waits for instead of computing it too.
     pub(crate) awaits: Option<Awaits>,
-    /// When it came or last got a slot, whichever is later, counted in such events.
+    /// The turn in which it came; see [`Queue::next_turn`](crate::engine::queue::Queue::next_turn).
+    pub(crate) arrived: u64,
+    /// The turn in which it came or last got a slot, whichever is later.
     pub(crate) last_served: u64,
-    /// Branches `[0, n_started)` have been in a slot.
-    pub(crate) n_started: u32,
-    pub(crate) n_running: u32,
-    pub(crate) n_finished: u32,
     /// The logits after the prompt, from the moment it is computed until the last branch has started.
     pub(crate) prompt_logits: Option<Arc<[f32]>>,
-    /// Keeps the prompt's cells in the meantime.
-    pub(crate) holder: Option<SequenceId>,
+    /// Who keeps the prompt's cells in the meantime.
+    pub(crate) keeper: Keeper,
     /// What the running step has made for the stream.
     pub(crate) events: Vec<Event>,
 }
 
+/// How far one completion of a request is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Branch {
+    /// It was never in a slot.
+    Waiting,
+    /// It is in a slot.
+    Running,
+    /// It was in a slot and waits to be placed again.
+    Preempted,
+    /// Its stream has heard of its end.
+    Finished,
+}
+
+/// Who keeps the cells of a prompt that is computed, while branches wait that will begin with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeper {
+    /// Nobody: there is nothing to keep, or its cells were needed.
+    Nobody,
+    /// Whoever gets the next free sequence id.
+    Wanted,
+    /// This sequence id.
+    Id(SequenceId),
+}
+
+impl Keeper {
+    /// The prompt's cells are to be kept, where they are not.
+    pub(crate) fn want(&mut self) {
+        if *self == Self::Nobody {
+            *self = Self::Wanted;
+        }
+    }
+
+    pub(crate) fn id(self) -> Option<SequenceId> {
+        match self {
+            Self::Id(id) => Some(id),
+            Self::Nobody | Self::Wanted => None,
+        }
+    }
+}
+
 impl Job {
-    pub(crate) fn new(request: Request, sender: Sender, waiting: Waiting) -> Self {
-        let Request { prompt, n, max_tokens, stop, seed, sampling, constraint, slot, task, .. } = request;
-        let Request { context_shift, max_predict_time, n_indent, uses_cache, prompt_logprobs, reports_progress, .. } = request;
+    /// Of a request that came in turn 0; the worker says when it really did.
+    pub(crate) fn new(request_id: u64, mut request: Request, sender: Sender, waiting: Waiting) -> Self {
+        let prompt = std::mem::take(&mut request.prompt).into_tokens().into();
+        let stops = std::mem::take(&mut request.stop).into();
+        let branches = vec![Branch::Waiting; request.n as usize];
         Self {
-            prompt: prompt.into_tokens(),
-            n,
-            max_tokens,
-            stops: stop.into(),
-            seed,
-            sampling,
-            context_shift,
-            max_predict_time,
-            n_indent,
-            uses_cache,
-            prompt_logprobs,
-            reports_progress,
-            snapshots_at: request.snapshots_at,
-            constraint,
+            request_id,
+            request: Arc::new(request),
+            prompt,
+            stops,
             variant: Variant::default(),
-            slot,
-            task,
             sender,
+            branches,
             waiting: Some(waiting),
             awaits: None,
+            arrived: 0,
             last_served: 0,
-            n_started: 0,
-            n_running: 0,
-            n_finished: 0,
             prompt_logits: None,
-            holder: None,
+            keeper: Keeper::Nobody,
             events: Vec::new(),
         }
     }
 
-    /// Whether a branch that was never in a slot could start: the first, or any once the prompt is computed.
-    pub(crate) fn can_start(&self) -> bool {
-        self.n_started == 0 || self.waits_with_prompt()
+    /// The next branch that was never in a slot.
+    pub(crate) fn next_branch(&self) -> Option<u32> {
+        let at = self.branches.iter().position(|&branch| branch == Branch::Waiting)?;
+        Some(u32::try_from(at).expect("a request has few branches"))
     }
 
-    /// Whether the prompt is computed and some branch was never in a slot.
-    pub(crate) fn waits_with_prompt(&self) -> bool {
-        self.n_started < self.n && self.prompt_logits.is_some()
+    /// Whether some branch was never in a slot.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.branches.contains(&Branch::Waiting)
+    }
+
+    /// Whether some branch was in a slot.
+    pub(crate) fn has_started(&self) -> bool {
+        self.branches.iter().any(|&branch| branch != Branch::Waiting)
+    }
+
+    pub(crate) fn n_running(&self) -> usize {
+        self.branches.iter().filter(|&&branch| branch == Branch::Running).count()
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.branches.iter().all(|&branch| branch == Branch::Finished)
+    }
+
+    pub(crate) fn set(&mut self, index: u32, branch: Branch) {
+        self.branches[index as usize] = branch;
+    }
+
+    /// Whether a branch that was never in a slot could start: the first, or any once the prompt is computed.
+    pub(crate) fn can_start(&self) -> bool {
+        self.has_waiting() && (self.prompt_logits.is_some() || !self.has_started())
     }
 
     /// The slot that it waits for: no other one will do.
     pub(crate) fn must_have(&self) -> Option<u32> {
-        self.slot.filter(|_| matches!(self.task, Task::Load(_)))
+        self.request.slot.filter(|_| matches!(self.request.task, Task::Load(_)))
     }
 
     /// Whether `slot` holds what its sequence leaves there: not where a task runs in whatever slot is free.
     pub(crate) fn fills(&self, slot: u32) -> bool {
-        self.task == Task::Complete || self.slot == Some(slot)
+        self.request.task == Task::Complete || self.request.slot == Some(slot)
     }
 
     /// Whether the next branch takes what others computed of its prompt. What a branch tells of the prompt it computes itself.
     pub(crate) fn uses_cache(&self) -> bool {
-        self.uses_cache && (self.prompt_logprobs.is_none() || self.n_started > 0)
+        self.request.uses_cache && (self.request.prompt_logprobs.is_none() || self.has_started())
     }
 
     pub(crate) fn n_prompt(&self) -> u32 {
         u32::try_from(self.prompt.len()).expect("a prompt that fits the context was queued")
     }
 
-    pub(crate) fn is_done(&self) -> bool {
-        self.n_finished == self.n
+    /// Where its branch `index` stands among all others.
+    pub(crate) fn seniority(&self, index: u32) -> Seniority {
+        Seniority::new(self.arrived, self.request.priority, self.request_id, index)
     }
 }
 
 /// A prefix that a running sequence is still computing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Awaits {
-    /// Which sequence, by its age.
-    pub(crate) owner: (u64, u32),
+    /// Which sequence.
+    pub(crate) owner: Seniority,
     /// `[0, n_tokens)` of the prompt.
     pub(crate) n_tokens: u32,
     /// As much was known when the wait began.

@@ -1,29 +1,46 @@
 //! Who decides, and when: the engine's handle, and behind it the worker thread that owns the runner.
+//!
+//! The worker's loop is [`worker`]; what its steps change is one [`core::Core`] of parts that keep their own rules, and each step is a
+//! function on it. A file names only files that stand before it here:
+//!
+//! | files | what they are |
+//! | --- | --- |
+//! | `runner` `stats` `seniority` `stream` | the words that others use: a model, counters, who goes before whom, a reader's end |
+//! | `step_cost` `scheduler` `stopwatch` `movement` | rules on plain values: what a step costs and computes, where its time goes, what moves |
+//! | `job` `sequence` `running` | a request, one completion of it, and one that is in a slot |
+//! | `queue` `slots` `memory` `outbox` | the parts: who starts next, who runs, what is computed, what is told |
+//! | `core` | all of them |
+//! | `leaving` `drawing` `telling` `snapshots` `tasks` | what becomes of a sequence: how it ends or gives way, what it draws and tells, what is kept of it |
+//! | `restoring` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
+//! | `worker` | the loop |
 
 mod admission;
-mod clock;
-mod context;
+mod computing;
+mod core;
 mod drawing;
-mod indentation;
 mod job;
+mod leaving;
+mod memory;
 mod movement;
-mod prompt_events;
+mod outbox;
+mod planning;
 mod publishing;
 mod questions;
-mod recovery;
+mod queue;
+mod restoring;
 pub mod runner;
 mod running;
 pub mod scheduler;
+mod seniority;
 mod sequence;
-mod shifting;
 mod slots;
 mod snapshots;
 mod stats;
 mod step_cost;
+mod stopwatch;
 mod stream;
 mod tasks;
-mod text;
-mod unread_pins;
+mod telling;
 mod worker;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,15 +48,16 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, ThreadId};
 
+pub use seniority::TURNS_PER_PRIORITY;
 pub use stats::{CachedNode, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats, Tier};
-pub use stream::{Bell, Completions, MAX_EVENTS_BEHIND, Ready};
+pub use stream::{Bell, Completions, MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND, Ready};
 
 use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::request::{PinnedPrefix, Request, Token};
 use crate::sampling::{Lexicon, Sampler};
 use job::{Job, Waiting};
-use publishing::Published;
+use outbox::Published;
 use questions::Question;
 use runner::{MemoryKind, Runner};
 use worker::{Command, Worker};
@@ -52,10 +70,7 @@ pub struct Engine {
 
 struct Inner {
     limits: Limits,
-    n_vocab: usize,
-    lexicon: Lexicon,
-    memory: MemoryKind,
-    is_repeatable: bool,
+    known: Known,
     n_submitted: AtomicU64,
     /// Unbounded, but holds no more than [`Limits::max_queue`] requests, because `n_waiting` counts them.
     commands: mpsc::Sender<Command>,
@@ -64,6 +79,28 @@ struct Inner {
     worker_id: ThreadId,
     /// A forked child has no worker thread that could be waited for.
     process_id: u32,
+}
+
+/// What callers ask of the runner, which lives on another thread.
+struct Known {
+    n_vocab: usize,
+    lexicon: Lexicon,
+    memory: MemoryKind,
+    is_repeatable: bool,
+    /// Tokens that are never drawn.
+    suppressed: Vec<Token>,
+}
+
+impl Known {
+    fn of(runner: &impl Runner) -> Self {
+        Self {
+            n_vocab: runner.n_vocab(),
+            lexicon: runner.lexicon(),
+            memory: runner.memory(),
+            is_repeatable: runner.is_repeatable(),
+            suppressed: runner.suppressed_tokens().to_vec(),
+        }
+    }
 }
 
 /// The worker runs as long as this lives, also if it panics.
@@ -101,7 +138,7 @@ impl Engine {
             let published = Arc::clone(&published);
             thread::Builder::new().name("weft-worker".into()).spawn(move || match build() {
                 Ok(runner) => {
-                    let known = (runner.n_vocab(), runner.memory(), runner.lexicon(), runner.is_repeatable());
+                    let known = Known::of(&runner);
                     let _alive = Alive::new(&published);
                     let worker = Worker::new(runner, limits, received, published);
                     if tell.send(Ok(known)).is_ok() {
@@ -113,23 +150,11 @@ impl Engine {
             })
         };
         let worker = worker.map_err(|_| Error::Stopped)?;
-        let (n_vocab, memory, lexicon, is_repeatable) = told.recv().map_err(|_| Error::Stopped)??;
+        let known = told.recv().map_err(|_| Error::Stopped)??;
         let (worker_id, worker) = (worker.thread().id(), Mutex::new(Some(worker)));
         let process_id = std::process::id();
         let n_submitted = AtomicU64::new(0);
-        let inner = Inner {
-            limits,
-            n_vocab,
-            lexicon,
-            memory,
-            is_repeatable,
-            n_submitted,
-            commands,
-            published,
-            worker,
-            worker_id,
-            process_id,
-        };
+        let inner = Inner { limits, known, n_submitted, commands, published, worker, worker_id, process_id };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -142,14 +167,14 @@ impl Engine {
     /// What the model's memory can do.
     #[must_use]
     pub fn memory(&self) -> MemoryKind {
-        self.inner.memory
+        self.inner.known.memory
     }
 
     /// Whether a seeded request draws the same tokens whoever else is served, however often it is asked; see
     /// [`Runner::is_repeatable`].
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
-        self.inner.is_repeatable
+        self.inner.known.is_repeatable
     }
 
     /// Queues `request` and returns its stream at once. `bell` is rung whenever the stream has something new.
@@ -157,8 +182,9 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidRequest`], [`Error::ContextOverflow`] for a prompt of `n_ctx_slot` tokens or more, [`Error::QueueFull`],
     /// [`Error::Stopped`].
-    pub fn submit(&self, request: Request, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
-        let Inner { limits, n_vocab, lexicon, n_submitted, commands, published, .. } = &*self.inner;
+    pub fn submit(&self, mut request: Request, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
+        let Inner { limits, known, n_submitted, commands, published, .. } = &*self.inner;
+        let Known { n_vocab, lexicon, suppressed, .. } = known;
         request.validate(*n_vocab)?;
         request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         let (n_prompt, n_ctx) = (request.prompt.n_tokens(), limits.n_ctx_slot as usize);
@@ -169,10 +195,14 @@ impl Engine {
             .map_err(|n_waiting| Error::QueueFull { n_waiting })?;
         // Here and not on the worker's thread, where the running streams would wait for it.
         Sampler::prepare(&request.sampling, lexicon);
+        request.sampling.logit_bias.extend(suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));
         let request_id = n_submitted.fetch_add(1, Ordering::Relaxed);
-        let (sender, completions) = stream::stream(request_id, request.n, bell);
-        let job = Box::new(Job::new(request, sender, waiting));
-        commands.send(Command::Submit { request_id, job }).map_err(|_| Error::Stopped)?;
+        let canceller = commands.clone();
+        // The worker may have gone; then there is nothing to cancel.
+        let cancel = move || canceller.send(Command::Cancel(request_id)).unwrap_or_default();
+        let (sender, completions) = stream::stream(request_id, request.n, bell, Box::new(cancel));
+        let job = Box::new(Job::new(request_id, request, sender, waiting));
+        commands.send(Command::Submit(job)).map_err(|_| Error::Stopped)?;
         Ok(completions)
     }
 

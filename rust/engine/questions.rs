@@ -3,8 +3,10 @@
 use std::sync::mpsc::SyncSender;
 
 use crate::cache::CachedNode;
+use crate::engine::core::Core;
+use crate::engine::publishing::show;
 use crate::engine::runner::Runner;
-use crate::engine::worker::Worker;
+use crate::engine::running::Running;
 use crate::request::{PinnedPrefix, Token};
 
 /// A question, with the channel for its answer.
@@ -16,27 +18,20 @@ pub(crate) enum Question {
     EraseSlot(u32, SyncSender<Option<u32>>),
 }
 
-impl<R: Runner> Worker<R> {
-    pub(super) fn answer(&mut self, question: Question) {
-        match question {
-            Question::Cached(answer) => {
-                let slot_of = |id| self.running.iter().find(|running| running.id == id).map(|running| running.slot);
-                tell(&answer, self.cache.listing(slot_of));
-            }
-            Question::Pinned(answer) => tell(&answer, self.cache.pinned()),
-            Question::Unpin(name, answer) => {
-                let is_unpinned = self.cache.unpin_prefix(name);
-                self.show();
-                tell(&answer, is_unpinned);
-            }
-            Question::SlotTokens(slot, answer) => {
-                tell(&answer, self.tokens_in(slot).to_vec());
-            }
-            Question::EraseSlot(slot, answer) => {
-                let n_tokens = self.erase_slot(slot);
-                self.show();
-                tell(&answer, n_tokens);
-            }
+pub(super) fn answer<R: Runner>(core: &mut Core<R>, question: Question) {
+    match question {
+        Question::Cached(answer) => tell(&answer, core.memory.cache().listing(|id| core.slots.slot_of(id))),
+        Question::Pinned(answer) => tell(&answer, core.memory.cache().pinned()),
+        Question::Unpin(name, answer) => {
+            let is_unpinned = core.memory.cache_mut().unpin_prefix(name);
+            show(core);
+            tell(&answer, is_unpinned);
+        }
+        Question::SlotTokens(slot, answer) => tell(&answer, tokens_in(core, slot)),
+        Question::EraseSlot(slot, answer) => {
+            let n_tokens = erase_slot(core, slot);
+            show(core);
+            tell(&answer, n_tokens);
         }
     }
 }
@@ -44,4 +39,22 @@ impl<R: Runner> Worker<R> {
 /// Whoever asked may have gone; then nobody needs the answer.
 fn tell<T>(asker: &SyncSender<T>, answer: T) {
     asker.send(answer).ok();
+}
+
+/// What `slot` holds: what the sequence that fills it has computed, else what the last one left.
+fn tokens_in<R: Runner>(core: &Core<R>, slot: u32) -> Vec<Token> {
+    let fills = |running: &&Running| core.queue.job(running.sequence.request_id).fills(slot);
+    let running = core.slots.running_in(slot).filter(fills);
+    running.map_or_else(|| core.slots.left_in(slot).to_vec(), Running::held)
+}
+
+/// Forgets what was left in `slot`, and says how many tokens that were; `None` where a sequence runs.
+fn erase_slot<R: Runner>(core: &mut Core<R>, slot: u32) -> Option<u32> {
+    if core.slots.running_in(slot).is_some() {
+        core.slots.keep_for_erasing(slot);
+        return None;
+    }
+    let (variant, tokens, n_kept) = core.slots.take_left(slot);
+    core.memory.cache_mut().erase(&variant, &tokens, n_kept);
+    Some(u32::try_from(tokens.len()).expect("a sequence fits its context"))
 }

@@ -1,4 +1,4 @@
-//! A sequence in a slot.
+//! A sequence in a slot, and what it is doing there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,6 +7,23 @@ use crate::cache::Restore;
 use crate::engine::runner::SequenceId;
 use crate::engine::sequence::Sequence;
 use crate::request::{FinishReason, SavedPrefix, Token};
+
+/// What a sequence in a slot is doing.
+pub(crate) enum Phase {
+    /// It is given back what is stored of it; nothing of it is computed meanwhile.
+    Restoring {
+        /// What is left of that, in order.
+        pieces: VecDeque<Restore>,
+        /// The logits after all of its tokens, where they come with the last piece.
+        logits: Option<Arc<[f32]>>,
+    },
+    /// Its prompt is being computed, or, of one that was preempted, what is not cached of it.
+    Prefilling,
+    /// The token drawn last is computed, and another one drawn.
+    Decoding,
+    /// All of it is computed and copied piece by piece.
+    Copying(SavedPrefix),
+}
 
 /// A sequence in a slot.
 pub(crate) struct Running {
@@ -18,12 +35,7 @@ pub(crate) struct Running {
     pub(crate) n_held: u32,
     /// How many more the next decode computes.
     pub(crate) n_planned: u32,
-    /// What is to be restored before anything is computed.
-    pub(crate) restores: VecDeque<Restore>,
-    /// The logits after all of its tokens, where they come with what is restored.
-    pub(crate) logits: Option<Arc<[f32]>>,
-    /// What was copied so far, where it is to be saved.
-    pub(crate) saved: SavedPrefix,
+    pub(crate) phase: Phase,
     /// Why it ends with this step.
     pub(crate) end: Option<FinishReason>,
 }
@@ -36,12 +48,37 @@ impl Running {
 
     /// Tokens that the next decode could compute.
     pub(crate) fn n_ready(&self) -> u32 {
-        if self.restores.is_empty() { self.n_uncomputed() } else { 0 }
+        match self.phase {
+            Phase::Restoring { .. } | Phase::Copying(_) => 0,
+            Phase::Prefilling | Phase::Decoding => self.n_uncomputed(),
+        }
     }
 
-    /// The tokens that the next decode computes.
-    pub(crate) fn planned(&self) -> &[Token] {
-        &self.sequence.tokens[self.n_held as usize..(self.n_held + self.n_planned) as usize]
+    /// The next piece that it is to be given back.
+    pub(crate) fn next_restore(&self) -> Option<&Restore> {
+        match &self.phase {
+            Phase::Restoring { pieces, .. } => pieces.front(),
+            Phase::Prefilling | Phase::Decoding | Phase::Copying(_) => None,
+        }
+    }
+
+    /// Its next piece was given back. Where that was the last one it is over with restoring, and what came with it is returned: the
+    /// logits after all of its tokens.
+    pub(crate) fn was_restored(&mut self) -> Option<Arc<[f32]>> {
+        let Phase::Restoring { pieces, logits } = &mut self.phase else { return None };
+        let done = pieces.pop_front().expect("something was restored");
+        self.n_held = done.kept.end;
+        if !pieces.is_empty() {
+            return None;
+        }
+        let logits = logits.take();
+        self.phase = Phase::Prefilling;
+        logits
+    }
+
+    /// The tokens that the next decode computes, in one piece or two.
+    pub(crate) fn planned(&self) -> [&[Token]; 2] {
+        self.sequence.tokens.slices(self.n_held..self.n_held + self.n_planned)
     }
 
     /// Whether the next decode computes its last token, so that another can be drawn.
@@ -49,13 +86,14 @@ impl Running {
         self.n_planned == self.n_uncomputed()
     }
 
-    /// Whether the next decode computes one token that was drawn, or the last one of a prompt.
-    pub(crate) fn is_decoding(&self) -> bool {
+    /// Whether the next decode computes one token of it, after which another can be drawn: in a step that costs as much as any
+    /// other token of a stream.
+    pub(crate) fn takes_one_row(&self) -> bool {
         self.n_planned == 1 && self.will_draw()
     }
 
-    /// The tokens that it holds.
-    pub(crate) fn held(&self) -> &[Token] {
-        &self.sequence.tokens[..self.n_held as usize]
+    /// A copy of the tokens that it holds.
+    pub(crate) fn held(&self) -> Vec<Token> {
+        self.sequence.tokens.first(self.n_held)
     }
 }

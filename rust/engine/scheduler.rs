@@ -24,6 +24,34 @@ const MAX_GROWTH: u32 = 4;
 /// Weight of the newest step in the mean time outside of decodes.
 const NEWEST: f64 = 0.1;
 
+/// What a running sequence could use of the next decode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Demand {
+    /// Tokens that wait to be computed; 0 where it cannot use rows now.
+    pub n_ready: u32,
+    /// Of two prompts, the one of higher priority is computed first.
+    pub priority: i32,
+}
+
+/// The sequences that get a token in every step, and how long they may wait for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Streams {
+    /// How many there are.
+    pub n_decoding: u32,
+    /// Of these, how many leave the gap to the engine's setting.
+    pub n_by_default: u32,
+    /// The least gap that one of the others asks for.
+    pub max_token_gap: Option<Duration>,
+}
+
+impl Streams {
+    /// So many, none of which asks for a gap of its own.
+    #[must_use]
+    pub const fn by_default(n_decoding: u32) -> Self {
+        Self { n_decoding, n_by_default: n_decoding, max_token_gap: None }
+    }
+}
+
 /// Decides how many rows of the next decode each running sequence gets, and learns from how long the last ones took.
 ///
 /// It keeps the 99th percentile of the gap between two tokens of a stream within the longest gap that is allowed. That gap is one
@@ -45,39 +73,44 @@ impl Scheduler {
         Self { n_ubatch, max_token_gap, decode: StepCost::new(), rest_s: 0.0, rest_spread_s: 0.0 }
     }
 
-    /// Rows for each running sequence, oldest first, in place of what `rows` holds; `n_uncomputed[i]` tokens of sequence `i` wait to
-    /// be computed, 0 where it cannot use rows now.
+    /// Rows for each running sequence, most senior first, in place of what `rows` holds.
     ///
-    /// A sequence that waits for one token gets it in every step. Prompts share the chunk: up to [`MIN_CHUNK`] each, oldest first, so
-    /// that a short one need not wait for a long one, and the rest to the oldest.
+    /// A sequence that waits for one token gets it in every step. Prompts share the chunk, those of the highest priority first; of
+    /// equal ones, up to [`MIN_CHUNK`] each, so that a short one need not wait for a long one, and the rest to the most senior.
     ///
     /// `n_cells` is how many cells each row looks through, without those that this step fills: the highest used cell of the pool.
     /// `spent` is what this step has spent on moving pieces of the cache; the chunk is smaller by as much time.
-    pub fn plan(&self, n_uncomputed: &[u32], n_cells: u32, spent: Duration, rows: &mut Vec<u32>) {
+    pub fn plan(&self, demands: &[Demand], streams: Streams, n_cells: u32, spent: Duration, rows: &mut Vec<u32>) {
         rows.clear();
-        rows.extend(n_uncomputed.iter().map(|&n| u32::from(n == 1)));
-        let n_wanted = n_uncomputed.iter().filter(|&&n| n > 1).fold(0, |sum: u32, &n| sum.saturating_add(n));
-        let mut chunk = self.chunk(rows.iter().sum(), n_wanted, n_cells, spent);
-        for most in [MIN_CHUNK, u32::MAX] {
-            for (rows, &n) in rows.iter_mut().zip(n_uncomputed).filter(|&(_, &n)| n > 1) {
-                let more = (n - *rows).min(most).min(chunk);
-                *rows += more;
-                chunk -= more;
+        rows.extend(demands.iter().map(|demand| u32::from(demand.n_ready == 1)));
+        let prompts = || demands.iter().filter(|demand| demand.n_ready > 1);
+        let n_wanted = prompts().fold(0, |sum: u32, demand| sum.saturating_add(demand.n_ready));
+        let mut chunk = self.chunk(Streams { n_decoding: rows.iter().sum(), ..streams }, n_wanted, n_cells, spent);
+        let mut next = prompts().map(|demand| demand.priority).max();
+        while let Some(priority) = next.filter(|_| chunk > 0) {
+            for most in [MIN_CHUNK, u32::MAX] {
+                let of_priority = |&(_, demand): &(&mut u32, &Demand)| demand.n_ready > 1 && demand.priority == priority;
+                for (rows, demand) in rows.iter_mut().zip(demands).filter(of_priority) {
+                    let more = (demand.n_ready - *rows).min(most).min(chunk);
+                    *rows += more;
+                    chunk -= more;
+                }
             }
+            next = prompts().map(|demand| demand.priority).filter(|&other| other < priority).max();
         }
     }
 
-    /// How long this step may spend on moving pieces of the cache, beside `n_decoding` sequences that decode and `n_prefilling`
-    /// whose prompts wait to be computed: with nobody decoding [`MAX_MOVE`], else half of what the gap leaves, or a quarter where a
+    /// How long this step may spend on moving pieces of the cache, beside `streams` that decode and `n_prefilling` sequences whose
+    /// prompts wait to be computed: with nobody decoding [`MAX_MOVE`], else half of what the gap leaves, or a quarter where a
     /// prompt wants time as well; but never less than a twentieth of the decode, since it is often the cells which are to leave that
     /// make it slow. `n_cells` as in [`Scheduler::plan`].
     #[must_use]
-    pub fn spare(&self, n_decoding: u32, n_prefilling: u32, n_cells: u32) -> Duration {
-        if n_decoding == 0 {
+    pub fn spare(&self, streams: Streams, n_prefilling: u32, n_cells: u32) -> Duration {
+        if streams.n_decoding == 0 {
             return MAX_MOVE;
         }
-        let shape = Shape { n_decoding, n_prefill: 0, n_cells };
-        let left_s = self.budget_s(n_decoding, n_cells, Duration::ZERO) - self.decode.high_s(shape);
+        let shape = Shape { n_decoding: streams.n_decoding, n_prefill: 0, n_cells };
+        let left_s = self.budget_s(streams, n_cells, Duration::ZERO) - self.decode.high_s(shape);
         let share = if n_prefilling == 0 { 0.5 } else { 0.25 };
         let least_s = (LEAST_MOVE * self.decode.mean_s(shape)).min(MAX_MOVE.as_secs_f64());
         Duration::from_secs_f64((left_s * share).max(least_s))
@@ -102,9 +135,10 @@ impl Scheduler {
         self.rest_spread_s += NEWEST * (off_s.abs() - self.rest_spread_s);
     }
 
-    /// Most prefill rows beside `n_decoding` sequences, where `n_wanted` wait: as many as stay within the budget in 99 of 100 steps.
-    fn chunk(&self, n_decoding: u32, n_wanted: u32, n_cells: u32, spent: Duration) -> u32 {
-        let budget_s = self.budget_s(n_decoding, n_cells, spent);
+    /// Most prefill rows beside `streams`, where `n_wanted` wait: as many as stay within the budget in 99 of 100 steps.
+    fn chunk(&self, streams: Streams, n_wanted: u32, n_cells: u32, spent: Duration) -> u32 {
+        let budget_s = self.budget_s(streams, n_cells, spent);
+        let n_decoding = streams.n_decoding;
         let fits = |n_prefill| self.decode.high_s(Shape { n_decoding, n_prefill, n_cells }) <= budget_s;
         let most = self.n_ubatch.saturating_sub(n_decoding).min(n_wanted);
         let least = if n_decoding > 0 { MIN_BESIDE } else { MIN_CHUNK };
@@ -122,20 +156,29 @@ impl Scheduler {
     }
 
     /// Seconds that a step's decode may take. Negative where the rest of the step alone takes more than is allowed.
-    fn budget_s(&self, n_decoding: u32, n_cells: u32, spent: Duration) -> f64 {
-        self.step_s(n_decoding, n_cells) - spent.as_secs_f64() - self.rest_s - 3.0 * self.rest_spread_s
+    fn budget_s(&self, streams: Streams, n_cells: u32, spent: Duration) -> f64 {
+        self.step_s(streams, n_cells) - spent.as_secs_f64() - self.rest_s - 3.0 * self.rest_spread_s
     }
 
     /// Seconds that a whole step may take.
-    fn step_s(&self, n_decoding: u32, n_cells: u32) -> f64 {
+    fn step_s(&self, streams: Streams, n_cells: u32) -> f64 {
         let chunk_s = MAX_CHUNK.as_secs_f64();
-        match self.max_token_gap {
-            _ if n_decoding == 0 => chunk_s,
-            TokenGap::AtMost(gap) => chunk_s.min(gap.as_secs_f64()),
+        if streams.n_decoding == 0 {
+            return chunk_s;
+        }
+        let by_default_s = match self.max_token_gap {
+            _ if streams.n_by_default == 0 => chunk_s,
+            TokenGap::AtMost(gap) => gap.as_secs_f64(),
             TokenGap::Auto => {
-                let alone_s = self.decode.mean_s(Shape { n_decoding, n_prefill: 0, n_cells });
+                let alone_s = self.decode.mean_s(Shape { n_decoding: streams.n_decoding, n_prefill: 0, n_cells });
                 TokenGap::USUAL.as_secs_f64().max(alone_s + alone_s.min(chunk_s))
             }
+        };
+        let own_s = streams.max_token_gap.map_or(f64::INFINITY, |gap| gap.as_secs_f64());
+        match self.max_token_gap {
+            // Slow streams may take longer than a chunk for their own tokens alone.
+            TokenGap::Auto if streams.n_by_default > 0 => by_default_s.min(own_s),
+            TokenGap::Auto | TokenGap::AtMost(_) => by_default_s.min(own_s).min(chunk_s),
         }
     }
 }
@@ -164,9 +207,17 @@ mod tests {
         scheduler
     }
 
+    fn streams(n_uncomputed: &[u32]) -> Streams {
+        Streams::by_default(u32::try_from(n_uncomputed.iter().filter(|&&n| n == 1).count()).unwrap())
+    }
+
+    pub(super) fn demands(n_uncomputed: &[u32]) -> Vec<Demand> {
+        n_uncomputed.iter().map(|&n_ready| Demand { n_ready, priority: 0 }).collect()
+    }
+
     fn plan_of(scheduler: &Scheduler, n_uncomputed: &[u32], n_cells: u32, spent: Duration) -> Vec<u32> {
         let mut rows = vec![7; 3];
-        scheduler.plan(n_uncomputed, n_cells, spent, &mut rows);
+        scheduler.plan(&demands(n_uncomputed), streams(n_uncomputed), n_cells, spent, &mut rows);
         rows
     }
 
@@ -262,6 +313,37 @@ mod tests {
     }
 
     #[test]
+    fn a_prompt_of_higher_priority_gets_the_chunk_before_others() {
+        let measured = measured();
+        let chunk = plan(&measured, &[1, 2_000])[1];
+        let demand = |n_ready, priority| Demand { n_ready, priority };
+        let mut rows = Vec::new();
+        let mut plan_with = |demands: &[Demand]| {
+            measured.plan(demands, Streams::by_default(1), N_CELLS, Duration::ZERO, &mut rows);
+            rows.clone()
+        };
+        assert_eq!(plan_with(&[demand(2_000, 0), demand(1, 0), demand(2_000, 3), demand(300, -1)]), [0, 1, chunk, 0]);
+        assert_eq!(plan_with(&[demand(2_000, 0), demand(1, 0), demand(30, 3), demand(300, -1)]), [chunk - 30, 1, 30, 0]);
+    }
+
+    #[test]
+    fn a_stream_may_ask_for_a_gap_of_its_own() {
+        let chunk = |n_by_default, gap_ms| {
+            let streams = Streams { n_decoding: 1, n_by_default, max_token_gap: Some(Duration::from_millis(gap_ms)) };
+            let mut rows = Vec::new();
+            measured().plan(&demands(&[1, 2_000]), streams, N_CELLS, Duration::ZERO, &mut rows);
+            rows[1]
+        };
+        assert!((25..=30).contains(&chunk(0, 50)), "{} rows of 1 ms beside 20 ms in 50 ms", chunk(0, 50));
+        assert!((160..=180).contains(&chunk(0, 200)), "{} rows of 1 ms beside 20 ms in 200 ms", chunk(0, 200));
+        assert_eq!(
+            (chunk(1, 200), chunk(0, 5_000)),
+            (chunk(1, 1_000), chunk(0, 500)),
+            "the least gap counts, and a chunk's limit"
+        );
+    }
+
+    #[test]
     fn a_sequence_that_waits_for_its_cells_gets_no_rows() {
         assert_eq!(plan(&measured(), &[0, 1, 0, 30]), [0, 1, 0, 30]);
     }
@@ -302,22 +384,22 @@ mod tests {
     #[test]
     fn moving_gets_half_of_what_the_gap_leaves_and_a_quarter_beside_a_prompt() {
         let measured = measured();
-        let [alone, beside] = [0, 1].map(|n_prefilling| measured.spare(1, n_prefilling, N_CELLS));
+        let [alone, beside] = [0, 1].map(|n_prefilling| measured.spare(Streams::by_default(1), n_prefilling, N_CELLS));
         assert!((Duration::from_millis(37)..Duration::from_millis(41)).contains(&alone), "{alone:?} is not half of 80 ms");
         assert!((alone / 2).abs_diff(beside) < Duration::from_micros(1), "{beside:?} is not half of {alone:?}");
-        assert_eq!(measured.spare(0, 1, N_CELLS), MAX_MOVE);
+        assert_eq!(measured.spare(Streams::by_default(0), 1, N_CELLS), MAX_MOVE);
     }
 
     #[test]
     fn moving_gets_a_twentieth_of_a_decode_that_takes_all_of_the_gap() {
         let mut slow = scheduler();
         slow.observe(1, 0, N_CELLS, Duration::from_secs(1));
-        let spare = slow.spare(1, 0, N_CELLS);
+        let spare = slow.spare(Streams::by_default(1), 0, N_CELLS);
         assert!(spare.abs_diff(Duration::from_millis(50)) < Duration::from_millis(5), "{spare:?} of 1 s");
         slow.observe(1, 0, N_CELLS, Duration::from_secs(3));
         slow.observe(1, 0, N_CELLS, Duration::from_secs(3));
         slow.observe(1, 0, N_CELLS, Duration::from_secs(3));
-        assert_eq!(slow.spare(1, 0, N_CELLS), MAX_MOVE);
+        assert_eq!(slow.spare(Streams::by_default(1), 0, N_CELLS), MAX_MOVE);
     }
 
     #[test]

@@ -1,25 +1,67 @@
-//! Slots: which one a sequence takes, and what it leaves there.
+//! The places where sequences run, and what the last one left in each.
 
 use std::time::{Duration, Instant};
 
-use crate::cache::common_prefix;
+use crate::cache::{Variant, common_prefix};
 use crate::engine::job::Job;
-use crate::engine::runner::Runner;
+use crate::engine::runner::SequenceId;
 use crate::engine::running::Running;
-use crate::engine::worker::Worker;
 use crate::request::Token;
 
 /// How long a slot that is free stays so for somebody who found it busy and wants it erased.
 const ERASE_WAIT: Duration = Duration::from_millis(200);
 
-impl<R: Runner> Worker<R> {
+/// What the last sequence left in a slot.
+#[derive(Debug, Default)]
+struct Left {
+    /// In which turn.
+    at: u64,
+    variant: Variant,
+    /// What it had computed.
+    tokens: Vec<Token>,
+    /// Until then nobody else gets the slot, since whoever wants it erased asks again when it is free.
+    erase_by: Option<Instant>,
+}
+
+/// The slots and the sequences that run in them.
+pub(super) struct Slots {
+    /// Most senior first.
+    pub(super) running: Vec<Running>,
+    left: Vec<Left>,
+}
+
+impl Slots {
+    pub(super) fn new(n_slots: u32) -> Self {
+        Self { running: Vec::new(), left: (0..n_slots).map(|_| Left::default()).collect() }
+    }
+
+    /// Puts a sequence among those that run; returns its place.
+    pub(super) fn enter(&mut self, running: Running) -> usize {
+        let seniority = running.sequence.seniority();
+        let nth = self.running.partition_point(|other| other.sequence.seniority() < seniority);
+        self.running.insert(nth, running);
+        nth
+    }
+
+    pub(super) fn are_full(&self) -> bool {
+        self.running.len() == self.left.len()
+    }
+
+    /// The slot of the sequence that runs on `id`.
+    pub(super) fn slot_of(&self, id: SequenceId) -> Option<u32> {
+        self.running.iter().find(|running| running.id == id).map(|running| running.slot)
+    }
+
     /// The slot that a branch of `job` takes: the one that it would like where that is free, else the one that was left the longest
     /// ago; what names the slot to load into gets no other. `None` where none of these is free, or each is about to be erased.
     pub(super) fn free_slot(&self, job: &Job, wanted: Option<u32>) -> Option<u32> {
-        let is_free = |slot: &u32| self.is_free(*slot);
-        let longest_idle = || (0..self.limits.n_slots).filter(is_free).min_by_key(|&slot| (self.left[slot as usize].at, slot));
-        let wanted = wanted.filter(is_free);
-        if job.must_have().is_some() { wanted } else { wanted.or_else(longest_idle) }
+        let wanted = wanted.filter(|&slot| self.is_free(slot));
+        if job.must_have().is_some() { wanted } else { wanted.or_else(|| self.longest_idle()) }
+    }
+
+    fn longest_idle(&self) -> Option<u32> {
+        let free = (0u32..).zip(&self.left).filter(|&(slot, _)| self.is_free(slot));
+        free.min_by_key(|&(slot, left)| (left.at, slot)).map(|(slot, _)| slot)
     }
 
     /// Whether nobody runs in `slot`, and nobody who found it busy is about to erase it.
@@ -28,47 +70,43 @@ impl<R: Runner> Worker<R> {
         !is_erased_next && self.running_in(slot).is_none()
     }
 
-    fn running_in(&self, slot: u32) -> Option<&Running> {
+    pub(super) fn running_in(&self, slot: u32) -> Option<&Running> {
         self.running.iter().find(|running| running.slot == slot)
     }
 
-    fn fills_its_slot(&self, running: &Running) -> bool {
-        self.jobs[&running.sequence.request_id].fills(running.slot)
+    /// How long until the first slot that is kept for somebody who wants it erased is free for others.
+    pub(super) fn kept_for(&self) -> Option<Duration> {
+        let now = Instant::now();
+        self.left.iter().filter_map(|left| left.erase_by?.checked_duration_since(now)).min()
     }
 
-    /// A slot keeps the tokens of the sequence that leaves it, until the next one comes that fills it.
-    pub(super) fn leave_slot(&mut self, running: &Running) {
-        if !self.fills_its_slot(running) {
-            return;
-        }
-        self.leave_slot_with(running, running.held().to_vec());
+    /// A sequence leaves `slot`, where `tokens` stay known until the next one comes that fills it.
+    pub(super) fn leave(&mut self, slot: u32, turn: u64, variant: &Variant, tokens: Vec<Token>) {
+        let left = &mut self.left[slot as usize];
+        (left.at, left.variant, left.tokens) = (turn, variant.clone(), tokens);
     }
 
-    /// As [`Worker::leave_slot`], where these are the tokens.
-    pub(super) fn leave_slot_with(&mut self, running: &Running, tokens: Vec<Token>) {
-        let at = self.next_turn();
-        let variant = self.jobs[&running.sequence.request_id].variant.clone();
-        let left = &mut self.left[running.slot as usize];
-        (left.at, left.variant, left.tokens) = (at, variant, tokens);
+    /// What was left in `slot`.
+    pub(super) fn left_in(&self, slot: u32) -> &[Token] {
+        &self.left[slot as usize].tokens
     }
 
-    /// What `slot` holds: what the sequence that fills it has computed, else what the last one left.
-    pub(super) fn tokens_in(&self, slot: u32) -> &[Token] {
-        let running = self.running_in(slot).filter(|running| self.fills_its_slot(running));
-        running.map_or(&self.left[slot as usize].tokens[..], Running::held)
+    /// What was left in `slot` is not known any more.
+    pub(super) fn forget(&mut self, slot: u32) {
+        self.left[slot as usize].tokens.clear();
     }
 
-    /// Forgets what was left in `slot`, and says how many tokens that were; `None` where a sequence runs.
-    pub(super) fn erase_slot(&mut self, slot: u32) -> Option<u32> {
-        if self.running_in(slot).is_some() {
-            self.left[slot as usize].erase_by = Some(Instant::now() + ERASE_WAIT);
-            return None;
-        }
-        let left = std::mem::take(&mut self.left[slot as usize]);
-        // What other slots hold stays.
-        let others = self.left.iter().filter(|other| other.variant == left.variant);
-        let n_kept = others.map(|other| common_prefix(&other.tokens, &left.tokens)).max().unwrap_or(0);
-        self.cache.erase(&left.variant, &left.tokens, n_kept);
-        Some(u32::try_from(left.tokens.len()).expect("a sequence fits its context"))
+    /// Whoever found `slot` busy will ask again when it is free.
+    pub(super) fn keep_for_erasing(&mut self, slot: u32) {
+        self.left[slot as usize].erase_by = Some(Instant::now() + ERASE_WAIT);
+    }
+
+    /// Takes out what was left in `slot`: its tokens, how they were computed, and how many of the first of them other slots hold
+    /// too.
+    pub(super) fn take_left(&mut self, slot: u32) -> (Variant, Vec<Token>, u32) {
+        let Left { variant, tokens, .. } = std::mem::take(&mut self.left[slot as usize]);
+        let others = self.left.iter().filter(|other| other.variant == variant);
+        let n_kept = others.map(|other| common_prefix(&other.tokens, &tokens)).max().unwrap_or(0);
+        (variant, tokens, n_kept)
     }
 }

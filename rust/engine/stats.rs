@@ -21,6 +21,10 @@ pub struct Stats {
     pub n_awaited: u64,
     /// Tokens drawn.
     pub n_predicted: u64,
+    /// Tokens of prompts that were compared with what is cached or being computed, to find what can be shared.
+    pub n_compared: u64,
+    /// Steps of the worker: looks at what there is to do, with a decode or without.
+    pub n_steps: u64,
     /// Decodes.
     pub n_decodes: u64,
     /// Sequences that were in slots, summed over all decodes.
@@ -76,7 +80,7 @@ pub struct RecentStep {
     pub took: Duration,
     /// Rows that it computed.
     pub n_rows: u32,
-    /// What it spent on each part. Sequences are placed before the decode and after it.
+    /// What it spent on each part, all of which add up to `took`. Sequences are placed before the decode and after it.
     pub times: StepTimes,
 }
 
@@ -104,6 +108,13 @@ pub struct StepTimes {
 }
 
 impl StepTimes {
+    /// All parts together.
+    #[must_use]
+    pub fn sum(&self) -> Duration {
+        let Self { receive, place, plan, decode, sample, text, emit, spill, restore } = *self;
+        [receive, place, plan, decode, sample, text, emit, spill, restore].into_iter().sum()
+    }
+
     /// What was spent since `before`.
     pub(super) fn since(&self, before: &Self) -> Self {
         let part = |of: fn(&Self) -> Duration| of(self).saturating_sub(of(before));

@@ -4,12 +4,16 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Unit};
 use crate::request::Event;
 
 /// Most events of one branch that may wait to be read. A branch makes one per token, so a reader is this many tokens behind
 /// before its stream is ended; the bound of a stream is this times its branches.
 pub const MAX_EVENTS_BEHIND: usize = 10_000;
+
+/// Most bytes of a stream's events that may wait to be read, as [`Event::n_bytes`] counts them: where each token comes with
+/// hundreds of log-probabilities, so much is reached long before the bound on events.
+pub const MAX_BYTES_BEHIND: usize = 32 << 20;
 
 /// Called by the worker when a stream has something new.
 ///
@@ -33,10 +37,25 @@ pub enum Ready {
 #[derive(Debug, Default)]
 struct Queue {
     events: VecDeque<Event>,
+    /// Of all of these.
+    n_bytes: usize,
     /// Set once: how the stream ends after the events that still wait.
     end: Option<Result<()>>,
     /// Whether the reader went before it had read everything.
     was_left: bool,
+}
+
+impl Queue {
+    fn push(&mut self, event: Event) {
+        self.n_bytes += event.n_bytes();
+        self.events.push_back(event);
+    }
+
+    fn pop(&mut self) -> Option<Event> {
+        let event = self.events.pop_front()?;
+        self.n_bytes -= event.n_bytes();
+        Some(event)
+    }
 }
 
 struct Shared {
@@ -57,6 +76,8 @@ impl Shared {
 pub struct Completions {
     shared: Arc<Shared>,
     request_id: u64,
+    /// Tells the worker that nobody reads on.
+    cancel: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Completions {
@@ -83,7 +104,7 @@ impl Completions {
             };
         }
         let n = queue.events.len().min(at_most.max(1));
-        Ok(Ready::Events(queue.events.drain(..n).collect()))
+        Ok(Ready::Events(std::iter::from_fn(|| queue.pop()).take(n).collect()))
     }
 
     /// Whether [`Completions::try_events`] would find anything but [`Ready::Pending`].
@@ -97,7 +118,7 @@ impl Completions {
     pub fn wait(&self) -> Option<Result<Event>> {
         let mut queue = self.shared.lock();
         loop {
-            if let Some(event) = queue.events.pop_front() {
+            if let Some(event) = queue.pop() {
                 return Some(Ok(event));
             }
             if let Some(end) = queue.end.take() {
@@ -112,11 +133,15 @@ impl Completions {
     pub fn close(&self) {
         // Under the lock, so that a worker that sees the flag finds the stream ended.
         let mut queue = self.shared.lock();
-        self.shared.is_cancelled.store(true, Ordering::Release);
+        let was_open = queue.end.is_none() && !self.shared.is_cancelled.swap(true, Ordering::AcqRel);
         queue.was_left |= !queue.events.is_empty();
         queue.events.clear();
+        queue.n_bytes = 0;
         queue.end = Some(Ok(()));
         self.shared.arrived.notify_all();
+        if was_open {
+            (self.cancel)();
+        }
     }
 }
 
@@ -151,13 +176,22 @@ impl Sender {
         self.bell.as_ref()
     }
 
-    /// Whether `n_events` more may wait to be read.
+    /// Whether `events` may wait to be read as well.
     ///
     /// # Errors
-    /// [`Error::SlowReader`] where they would be too many; the stream must be ended with it.
-    pub(crate) fn check_room(&self, n_events: usize) -> Result<()> {
-        let n_behind = self.shared.lock().events.len() + n_events;
-        if n_behind > self.max_events { Err(Error::SlowReader { n_behind, limit: self.max_events }) } else { Ok(()) }
+    /// [`Error::SlowReader`] where they would be too many, or too large; the stream must be ended with it.
+    pub(crate) fn check_room(&self, events: &[Event]) -> Result<()> {
+        let queue = self.shared.lock();
+        let n_events = queue.events.len() + events.len();
+        if n_events > self.max_events {
+            return Err(Error::SlowReader { n_behind: n_events, limit: self.max_events, unit: Unit::Events });
+        }
+        let n_bytes = queue.n_bytes + events.iter().map(Event::n_bytes).sum::<usize>();
+        // Whoever has read everything is not slow.
+        if n_bytes > MAX_BYTES_BEHIND && !queue.events.is_empty() {
+            return Err(Error::SlowReader { n_behind: n_bytes, limit: MAX_BYTES_BEHIND, unit: Unit::Bytes });
+        }
+        Ok(())
     }
 
     /// Publishes `events`, which are left empty.
@@ -167,7 +201,7 @@ impl Sender {
             queue.was_left |= !events.is_empty();
             events.clear();
         } else {
-            queue.events.extend(events.drain(..));
+            events.drain(..).for_each(|event| queue.push(event));
             self.shared.arrived.notify_all();
         }
     }
@@ -212,9 +246,14 @@ impl Receipt {
     }
 }
 
-/// Both ends of the stream of the request `request_id` for `n` completions.
-pub(crate) fn stream(request_id: u64, n: u32, bell: Option<Arc<dyn Bell>>) -> (Sender, Completions) {
+/// Both ends of the stream of the request `request_id` for `n` completions; `cancel` is called once if its reader goes before its end.
+pub(crate) fn stream(
+    request_id: u64,
+    n: u32,
+    bell: Option<Arc<dyn Bell>>,
+    cancel: Box<dyn Fn() + Send + Sync>,
+) -> (Sender, Completions) {
     let shared = Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), is_cancelled: AtomicBool::new(false) });
     let sender = Sender { shared: Arc::clone(&shared), bell, max_events: MAX_EVENTS_BEHIND * n as usize };
-    (sender, Completions { shared, request_id })
+    (sender, Completions { shared, request_id, cancel })
 }

@@ -2,103 +2,83 @@
 
 use std::time::Instant;
 
-use crate::engine::runner::{Forks, Runner, StateError};
-use crate::engine::running::Running;
-use crate::engine::worker::Worker;
+use crate::engine::core::Core;
+use crate::engine::leaving::{end_with, finish, finish_idle, leave_slot};
+use crate::engine::runner::{Runner, StateError};
+use crate::engine::running::Phase;
 use crate::error::{Error, Result};
 use crate::request::{FinishReason, Made, SavedPiece, SavedPrefix, Task};
 
-impl<R: Runner> Worker<R> {
-    /// Ends the requests whose prompt was all that they wanted, once it is computed or restored.
-    pub(super) fn finish_tasks(&mut self) {
-        let mut place = 0;
-        while place < self.running.len() {
-            let running = &self.running[place];
-            let task = &self.jobs[&running.sequence.request_id].task;
-            if *task == Task::Complete || running.n_uncomputed() > 0 {
-                place += 1;
-                continue;
-            }
-            let is_save = matches!(task, Task::Save { .. });
-            match if is_save { self.save_more(place) } else { Ok(true) } {
-                Ok(true) => self.finish_task(place),
-                Ok(false) => place += 1,
-                Err(error) => self.end_with(place, error),
-            }
+/// Ends the requests whose prompt was all that they wanted, once it is computed or restored.
+pub(super) fn finish_tasks<R: Runner>(core: &mut Core<R>) {
+    let mut nth = 0;
+    while nth < core.slots.running.len() {
+        if core.is_complete(nth) || core.slots.running[nth].n_uncomputed() > 0 {
+            nth += 1;
+            continue;
+        }
+        let is_save = matches!(core.task(nth), Task::Save { .. });
+        match if is_save { save_more(core, nth) } else { Ok(true) } {
+            Ok(true) => finish_task(core, nth),
+            Ok(false) => nth += 1,
+            Err(error) => end_with(core, nth, error),
         }
     }
+}
 
-    /// Copies the next pieces of what is to be saved. `true` when all of it is copied.
-    fn save_more(&mut self, place: usize) -> Result<bool> {
-        self.carry_out();
-        let is_state = self.runner.memory().forks == Forks::AtEnd;
-        let n_held = self.running[place].n_held;
-        loop {
-            let running = &self.running[place];
-            let start = running.saved.pieces.last().map_or(0, |piece| piece.range.end);
-            if start == n_held {
-                return Ok(true);
+/// Copies the next pieces of what is to be saved. `true` when all of it is copied.
+fn save_more<R: Runner>(core: &mut Core<R>, nth: usize) -> Result<bool> {
+    let Core { slots, memory, .. } = core;
+    let running = &mut slots.running[nth];
+    if !matches!(running.phase, Phase::Copying(_)) {
+        running.phase = Phase::Copying(SavedPrefix::default());
+    }
+    let Phase::Copying(saved) = &mut running.phase else { return Ok(true) };
+    loop {
+        let start = saved.pieces.last().map_or(0, |piece| piece.range.end);
+        if start == running.n_held {
+            return Ok(true);
+        }
+        if memory.is_out_of_time() {
+            return Ok(false);
+        }
+        let (range, n_units) = memory.next_to_save(running.id, start, running.n_held);
+        let bytes = memory.save(running.id, range.clone(), Some(n_units));
+        let bytes = bytes.map_err(|StateError { reason }| Error::Save { reason })?;
+        saved.pieces.push(SavedPiece { range, bytes: bytes.into() });
+    }
+}
+
+fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
+    let mut running = core.slots.running.remove(nth);
+    let request_id = running.sequence.request_id;
+    let reason = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
+    match running.sequence.request().task.clone() {
+        Task::Complete => finish(core, running, reason, None),
+        Task::Load(saved) => {
+            // A state cannot be computed back to its last token: the logits after it come with it.
+            if let (Some(logits), [piece]) = (&saved.logits, &saved.pieces[..])
+                && core.memory.kind().is_a_state()
+            {
+                let bytes = piece.bytes.to_vec().into_boxed_slice();
+                core.memory.cache_mut().add_snapshot(running.id, running.n_held, bytes, Some(logits[..].into()));
             }
-            if self.movement.is_over() {
-                return Ok(false);
-            }
-            let (n_tokens, n_units) = if is_state {
-                (n_held, u64::from(n_held))
-            } else {
-                self.cache.affordable_from(running.id, start, self.movement.affordable())
-            };
-            let range = start..n_held.min(start + n_tokens);
-            let started = Instant::now();
-            let saved = self.runner.save(running.id, range.clone());
-            let took = started.elapsed();
-            self.stats.times.spill += took;
-            self.movement.count(took);
-            self.movement.learn_save(n_units, took);
-            match saved {
-                Ok(bytes) => self.running[place].saved.pieces.push(SavedPiece { range, bytes: bytes.into() }),
-                Err(StateError { reason }) => return Err(Error::Save { reason }),
+            finish(core, running, reason, None);
+        }
+        Task::Save { .. } => {
+            let tokens = running.held();
+            let variant = &core.queue.job(request_id).variant;
+            let logits = core.memory.cache().snapshot(variant, &tokens).flatten().map(|logits| logits.to_vec());
+            let Phase::Copying(saved) = &mut running.phase else { unreachable!("what is saved was copied") };
+            let saved = SavedPrefix { tokens, logits, ..std::mem::take(saved) };
+            finish(core, running, reason, Some(Made::Saved(saved)));
+        }
+        Task::Pin => {
+            leave_slot(core, &running);
+            match core.memory.cache_mut().pin(running.id) {
+                Ok(pinned) => finish_idle(core, running, reason, Some(Made::Pinned(pinned))),
+                Err(error) => core.outbox.failed.push((request_id, error)),
             }
         }
-    }
-
-    fn finish_task(&mut self, place: usize) {
-        let mut running = self.running.remove(place);
-        let request_id = running.sequence.request_id;
-        let end = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
-        match self.jobs[&request_id].task.clone() {
-            Task::Complete => self.finish(&running, end, None),
-            Task::Load(saved) => {
-                // A state cannot be computed back to its last token: the logits after it come with it.
-                if let (Some(logits), [piece]) = (&saved.logits, &saved.pieces[..])
-                    && self.runner.memory().forks == Forks::AtEnd
-                {
-                    let bytes = piece.bytes.to_vec().into_boxed_slice();
-                    self.cache.add_snapshot(running.id, running.n_held, bytes, Some(logits[..].into()));
-                }
-                self.finish(&running, end, None);
-            }
-            Task::Save { .. } => {
-                let tokens = running.held().to_vec();
-                let variant = &self.jobs[&request_id].variant;
-                let logits = self.cache.snapshot(variant, &tokens).flatten().map(|logits| logits.to_vec());
-                let saved = SavedPrefix { tokens, logits, ..std::mem::take(&mut running.saved) };
-                self.finish(&running, end, Some(Made::Saved(saved)));
-            }
-            Task::Pin => {
-                self.leave_slot(&running);
-                match self.cache.pin(running.id) {
-                    Ok(pinned) => self.finish_idle(&running, end, Some(Made::Pinned(pinned))),
-                    Err(error) => self.failed.push((request_id, error)),
-                }
-            }
-        }
-    }
-
-    /// The request of the sequence at `place` ends with an error, and what it held is forgotten.
-    pub(super) fn end_with(&mut self, place: usize, error: Error) {
-        let running = Running { n_held: 0, ..self.running.remove(place) };
-        self.leave_slot(&running);
-        self.cache.forget(running.id);
-        self.failed.push((running.sequence.request_id, error));
     }
 }

@@ -27,7 +27,7 @@ impl From<Error> for PyErr {
             Error::InvalidRequest { param, message } => InvalidRequest::new_err((param, message)),
             Error::ContextOverflow { n_prompt, n_ctx } => ContextOverflow::new_err((n_prompt, n_ctx)),
             Error::QueueFull { n_waiting } => QueueFull::new_err((n_waiting,)),
-            Error::SlowReader { n_behind, limit } => SlowReader::new_err((n_behind, limit)),
+            Error::SlowReader { n_behind, limit, unit } => SlowReader::new_err((n_behind, limit, unit.to_string())),
             Error::PrefixFile { path, reason } => PrefixFileError::new_err((path, reason)),
             // Whoever loads a file knows its path.
             Error::PrefixRefused { reason } => PrefixFileError::new_err((String::new(), reason)),

@@ -19,6 +19,23 @@ pub enum Event {
     PromptLogprobs(PromptLogprobs),
 }
 
+impl Event {
+    /// Bytes that it takes while it waits to be read, about.
+    #[must_use]
+    pub fn n_bytes(&self) -> usize {
+        // Each of the tokens lists its bytes in an allocation of its own.
+        let of_logprobs = |logprobs: &Logprobs| (1 + logprobs.top.len()) * (size_of::<Logprob>() + 32);
+        size_of::<Self>()
+            + match self {
+                Self::Token(token) => token.text.len() + token.logprobs.as_deref().map_or(0, of_logprobs),
+                Self::PromptLogprobs(prompt) => prompt.logprobs.iter().flatten().map(of_logprobs).sum(),
+                // What a task makes is all that its stream holds.
+                Self::Finished(finished) => finished.text.len(),
+                Self::Progress(_) => 0,
+            }
+    }
+}
+
 /// How far a prompt is computed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
@@ -92,6 +109,8 @@ pub struct Finished {
     pub slot: u32,
     /// Why it ended.
     pub reason: FinishReason,
+    /// The end of its text, where that was held back in case a stop string followed and no token came to show it; else empty.
+    pub text: SmolStr,
     /// What it cost.
     pub usage: Usage,
     /// Whether its context was full: tokens were dropped from its beginning to go on, or there was no room for another one.

@@ -32,6 +32,12 @@ pub const MAX_STOP_BYTES: usize = 65_536;
 /// them.
 pub const MAX_PROMPT_PROBS: usize = 1 << 21;
 
+/// The highest [`Request::priority`]; the lowest is as far below 0.
+pub const MAX_PRIORITY: i32 = 100;
+
+/// The longest [`Request::max_token_gap`].
+pub const LONGEST_GAP: Duration = Duration::from_secs(60);
+
 /// Most places of [`Request::snapshots_at`]: each is a whole state to save.
 pub const MAX_SNAPSHOTS: usize = 16;
 
@@ -164,6 +170,13 @@ pub struct Request {
     pub constraint: Option<SharedConstraint>,
     /// Whether a full context is shifted; otherwise it ends the completion.
     pub context_shift: Option<ContextShift>,
+    /// Of requests that wait, and of prompts that are computed, those of the highest priority go first; −[`MAX_PRIORITY`] to
+    /// [`MAX_PRIORITY`]. A priority counts as much as having come
+    /// [`TURNS_PER_PRIORITY`](crate::engine::TURNS_PER_PRIORITY) turns earlier, so that nobody waits for ever.
+    pub priority: i32,
+    /// The longest time between two tokens of its completions that others' prompts may cause, 1 ms to [`LONGEST_GAP`]; `None` leaves
+    /// it to [`Limits::max_token_gap`](crate::config::Limits::max_token_gap).
+    pub max_token_gap: Option<Duration>,
     /// Ends a completion with the first new line that it shows later than so long after its first token.
     pub max_predict_time: Option<Duration>,
     /// Ends a completion at a line that is indented by fewer white-space characters than this, after its first; 0 is off.
@@ -197,6 +210,8 @@ impl Request {
             sampling: SamplingParams::default(),
             constraint: None,
             context_shift: None,
+            priority: 0,
+            max_token_gap: None,
             max_predict_time: None,
             n_indent: 0,
             uses_cache: true,
@@ -249,6 +264,14 @@ impl Request {
         if n_told > MAX_PROMPT_PROBS {
             let limit = format!("a prompt has at most {MAX_PROMPT_PROBS} of them; ask for fewer or shorten the prompt");
             return refuse("prompt_logprobs", format!("prompt_logprobs asks for {n_told} log-probabilities; {limit}"));
+        }
+        if self.priority.checked_abs().is_none_or(|priority| priority > MAX_PRIORITY) {
+            let limits = format!("it must be {} to {MAX_PRIORITY}", -MAX_PRIORITY);
+            return refuse("priority", format!("priority is {}; {limits}", self.priority));
+        }
+        if let Some(gap) = self.max_token_gap.filter(|gap| !(Duration::from_millis(1)..=LONGEST_GAP).contains(gap)) {
+            let limits = format!("it must be 1 to {}", LONGEST_GAP.as_millis());
+            return refuse("max_token_gap_ms", format!("max_token_gap_ms is {}; {limits}", gap.as_secs_f64() * 1e3));
         }
         self.validate_snapshots()?;
         self.sampling.validate(n_vocab)

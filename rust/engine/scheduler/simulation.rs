@@ -8,7 +8,8 @@
 
 use std::time::Duration;
 
-use super::{MAX_CHUNK, MIN_BESIDE, Scheduler};
+use super::tests::demands;
+use super::{MAX_CHUNK, MIN_BESIDE, Scheduler, Streams};
 use crate::config::{MIN_CHUNK, TokenGap};
 use crate::sampling::rng::Mt19937;
 
@@ -127,7 +128,8 @@ impl Simulation {
 
     fn step(&mut self) {
         let mut rows = Vec::new();
-        self.scheduler.plan(&self.n_uncomputed, self.n_cells, Duration::ZERO, &mut rows);
+        let streams = Streams::by_default(u32::try_from(self.n_uncomputed.iter().filter(|&&n| n == 1).count()).unwrap());
+        self.scheduler.plan(&demands(&self.n_uncomputed), streams, self.n_cells, Duration::ZERO, &mut rows);
         let n_decoding = self.n_uncomputed.iter().filter(|&&n| n == 1).count() as u32;
         let n_rows: u32 = rows.iter().sum();
         let n_prefill = n_rows - n_decoding;
@@ -321,13 +323,13 @@ fn random_use_breaks_no_promise() {
             0 => scheduler.observe_rest(took),
             1 => scheduler.observe(below(random, 33), below(random, 2_000), n_cells, took),
             2 => {
-                let spare = scheduler.spare(below(random, 33), below(random, 3), n_cells);
+                let spare = scheduler.spare(Streams::by_default(below(random, 33)), below(random, 3), n_cells);
                 assert!(spare <= MAX_CHUNK / 2, "{spare:?} is more than half of any gap");
             }
             _ => {
                 let n_uncomputed: Vec<u32> = (0..below(random, 33)).map(|_| any_size(random, 16)).collect();
                 let mut rows = Vec::new();
-                scheduler.plan(&n_uncomputed, n_cells, took / 1_000, &mut rows);
+                scheduler.plan(&demands(&n_uncomputed), Streams::by_default(1), n_cells, took / 1_000, &mut rows);
                 check_plan(&scheduler, &n_uncomputed, &rows);
             }
         }

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::engine::{Bell, Ready};
+use crate::error::Unit;
 
 #[test]
 fn a_dropped_stream_frees_its_slots_before_the_next_decode() {
@@ -125,7 +126,7 @@ fn a_reader_too_far_behind_is_told_so() {
     let stream = engine.submit(greedy(&prompt(1, 20), 12_000), None).unwrap();
     wait_until(&engine, is_idle);
     let last = stream.last().unwrap();
-    assert_eq!(last, Err(Error::SlowReader { n_behind: 10_001, limit: 10_000 }));
+    assert_eq!(last, Err(Error::SlowReader { n_behind: 10_001, limit: 10_000, unit: Unit::Events }));
     run(&engine, greedy(&prompt(2, 20), 5));
 }
 

@@ -122,10 +122,13 @@ fn where_no_token_ends_a_text_the_branch_ends_without_one() {
     // Token 0 ends nothing here, and is what a sampler takes where nothing is possible.
     let mut request = greedy(&prompt(1, 20), 50);
     request.sampling.logit_bias = vec![(END, f32::NEG_INFINITY)];
+    // Its end is held back until it is clear that it is no stop string.
+    request.stop = vec!["one by one".into()];
     let n_masked = Arc::default();
     let stuck = Stuck(Script { tokens: script.clone(), n_masked });
     request.constraint = Some(SharedConstraint(Arc::new(stuck)));
     let branches = run(&engine, request);
+    assert_eq!((&branches[0].text[..], &branches[0].finished.text[..]), ("done", "one"));
     assert_eq!((branches[0].tokens.clone(), branches[0].finished.reason.clone()), (script, FinishReason::End));
     assert_eq!(engine.stats().n_predicted, 4);
     // One that may not even begin has computed its prompt all the same.

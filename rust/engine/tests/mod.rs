@@ -4,10 +4,12 @@ mod cancelling;
 mod constraints;
 mod context_shift;
 mod failing;
+mod growth;
 mod limits;
 mod many_completions;
 mod pins;
 mod pressure;
+mod priorities;
 mod prompt_events;
 mod random_fields;
 mod sharing;
@@ -119,7 +121,10 @@ fn collect(completions: Completions) -> Result<Vec<Branch>, Error> {
                 tokens.push(token);
                 assert_eq!(n_predicted as usize, tokens.len());
             }
-            Event::Finished(finished) => *end = Some(finished),
+            Event::Finished(finished) => {
+                text.push_str(&finished.text);
+                *end = Some(finished);
+            }
             Event::Progress(_) | Event::PromptLogprobs(_) => unreachable!("they are of no branch"),
         }
     }

@@ -1,23 +1,24 @@
-//! The context of one sequence: how many tokens it holds, and which of them are dropped where it is full.
+//! The part of the context that one sequence may use: how many tokens it holds, and which of them are dropped where it is full.
 
 use std::ops::Range;
 
-use crate::request::{ContextShift, Token};
+use crate::engine::sequence::tokens::Tokens;
+use crate::request::ContextShift;
 
 /// A shift keeps at most all but so many tokens of a context, whatever is asked for, as llama-server does: so there is always
 /// something to drop.
 const LEAST_LEFT: u32 = 4;
 
-/// The context of one sequence.
+/// How many tokens one sequence may hold.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct ContextWindow {
     /// Most tokens.
     n_ctx: u32,
     shift: Option<ContextShift>,
     is_shifted: bool,
 }
 
-impl Context {
+impl ContextWindow {
     pub(crate) fn new(n_ctx: u32, shift: Option<ContextShift>) -> Self {
         Self { n_ctx, shift, is_shifted: false }
     }
@@ -43,12 +44,12 @@ impl Context {
     }
 
     /// Drops a part of `tokens` and returns how many before it stay where they are. `None` where nothing may be dropped.
-    pub(crate) fn shift(&mut self, n_prompt: u32, tokens: &mut Vec<Token>) -> Option<u32> {
-        let n_tokens = u32::try_from(tokens.len()).expect("a sequence fits its context");
-        let dropped = self.dropped(n_prompt, n_tokens)?;
-        tokens.drain(dropped.start as usize..dropped.end as usize);
+    pub(crate) fn shift(&mut self, n_prompt: u32, tokens: &mut Tokens) -> Option<u32> {
+        let dropped = self.dropped(n_prompt, tokens.len())?;
+        let n_kept = dropped.start;
+        tokens.remove(dropped);
         self.is_shifted = true;
-        Some(dropped.start)
+        Some(n_kept)
     }
 
     /// What llama-server drops of `n_tokens`, the last of which was just drawn.
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     fn dropped(n_keep: Option<u32>, n_discard: u32) -> Option<Range<u32>> {
-        Context::new(100, Some(ContextShift { n_keep, n_discard })).dropped(20, 100)
+        ContextWindow::new(100, Some(ContextShift { n_keep, n_discard })).dropped(20, 100)
     }
 
     #[test]
@@ -87,24 +88,24 @@ mod tests {
 
     #[test]
     fn the_last_token_stays_and_what_is_kept_stays_in_place() {
-        let mut context = Context::new(10, Some(ContextShift { n_keep: Some(2), n_discard: 0 }));
-        let mut tokens: Vec<Token> = (0..10).collect();
+        let mut context = ContextWindow::new(10, Some(ContextShift { n_keep: Some(2), n_discard: 0 }));
+        let mut tokens = Tokens::new((0..10).collect());
         assert!(context.is_full(10) && !context.is_truncated(10));
         assert_eq!(context.shift(4, &mut tokens), Some(2));
-        assert_eq!(tokens, [0, 1, 5, 6, 7, 8, 9]);
+        assert_eq!(tokens.first(7), [0, 1, 5, 6, 7, 8, 9]);
         assert!(context.is_truncated(7));
     }
 
     #[test]
     fn a_context_that_nothing_can_be_dropped_from_is_final() {
-        let no_shift = Context::new(10, None);
+        let no_shift = ContextWindow::new(10, None);
         assert!(no_shift.is_final(4, 10) && no_shift.is_truncated(10) && !no_shift.is_final(4, 9) && !no_shift.is_truncated(9));
-        assert_eq!((no_shift.n_more(7), Context::new(10, Some(ContextShift::default())).n_more(7)), (Some(3), None));
+        assert_eq!((no_shift.n_more(7), ContextWindow::new(10, Some(ContextShift::default())).n_more(7)), (Some(3), None));
         // Whatever is asked for, a context of three or more can be shifted.
         for n_ctx in 1..40 {
             for n_keep in [None, Some(0), Some(3), Some(u32::MAX)] {
                 for n_discard in [0, 1, 7, u32::MAX] {
-                    let context = Context::new(n_ctx, Some(ContextShift { n_keep, n_discard }));
+                    let context = ContextWindow::new(n_ctx, Some(ContextShift { n_keep, n_discard }));
                     assert_eq!(context.is_final(n_ctx - 1, n_ctx), n_ctx < 3, "{context:?}");
                 }
             }

@@ -1,35 +1,43 @@
 //! One completion being written.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+mod clock;
+mod context_window;
+mod indentation;
+mod text;
+mod tokens;
+mod untold;
 
-use crate::engine::clock::Clock;
-use crate::engine::context::Context;
+use std::sync::Arc;
+use std::time::Instant;
+
 use crate::engine::job::Job;
-use crate::engine::prompt_events::Untold;
 use crate::engine::runner::Runner;
-use crate::engine::text::{Shown, Text};
-use crate::request::{Constraint, FinishReason, Logprob, Logprobs, Token, TokenEvent, Usage};
+use crate::engine::seniority::Seniority;
+use crate::request::{Constraint, FinishReason, Logprob, Logprobs, Request, Token, TokenEvent, Usage};
 use crate::sampling::{self, Lexicon, Sampler};
+use clock::Clock;
+use context_window::ContextWindow;
+use smol_str::SmolStr;
+use text::{Shown, Text};
+pub(crate) use tokens::Tokens;
+pub(crate) use untold::{Untold, UntoldLogprobs};
 
 /// One completion of a request, from its first start in a slot to its end: what survives a preemption.
 ///
-/// Where it runs is [`Running`](crate::engine::running::Running)'s business. It is prefilling while several of its tokens wait to be computed, and decoding while
-/// the last one does.
+/// Where it runs, and what it is doing there, is [`Running`](crate::engine::running::Running)'s business.
 pub(crate) struct Sequence {
-    /// Which request; the younger, the larger.
+    /// Which request.
     pub(crate) request_id: u64,
     /// Which of its branches.
     pub(crate) index: u32,
+    request: Arc<Request>,
+    seniority: Seniority,
     /// Prompt and prediction, but for what context shifts have dropped.
-    pub(crate) tokens: Vec<Token>,
+    pub(crate) tokens: Tokens,
     /// The prompt's length, whatever is left of it.
     pub(crate) n_prompt: u32,
     n_predicted: u32,
-    /// Most tokens that it may draw.
-    max_tokens: Option<u32>,
-    max_predict_time: Option<Duration>,
-    context: Context,
+    window: ContextWindow,
     sampler: Sampler,
     /// What its tokens are held to.
     constraint: Option<Box<dyn Constraint>>,
@@ -38,9 +46,6 @@ pub(crate) struct Sequence {
     /// Whether that is so, and there is no end token.
     is_stuck: bool,
     text: Text,
-    n_probs: usize,
-    /// Whether they are those of what the samplers left.
-    reports_drawn: bool,
     /// What was chosen and not shown yet.
     chosen: Option<Chosen>,
     clock: Clock,
@@ -51,39 +56,43 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// The next branch of `job` that was never in a slot; of its context it may use `n_ctx_slot` tokens.
-    pub(crate) fn new(request_id: u64, job: &Job, n_ctx_slot: u32, lexicon: &Lexicon, now: Instant) -> Self {
-        let prompt = &job.prompt;
-        let n_prompt = u32::try_from(prompt.len()).expect("a prompt that fits the context was admitted");
-        let index = job.n_started;
-        let seed = job.seed.wrapping_add(index);
-        let mut sampler = Sampler::new(&job.sampling, seed, lexicon, n_ctx_slot);
-        sampler.accept_prompt(prompt);
+    /// Branch `index` of `job`, which was never in a slot; of its context it may use `n_ctx_slot` tokens.
+    pub(crate) fn new(job: &Job, index: u32, n_ctx_slot: u32, lexicon: &Lexicon, now: Instant) -> Self {
+        let request = Arc::clone(&job.request);
+        let mut sampler = Sampler::new(&request.sampling, request.seed.wrapping_add(index), lexicon, n_ctx_slot);
+        sampler.accept_prompt(&job.prompt);
         Self {
-            request_id,
+            request_id: job.request_id,
             index,
-            tokens: prompt.clone(),
-            n_prompt,
+            seniority: job.seniority(index),
+            tokens: Tokens::new(Arc::clone(&job.prompt)),
+            n_prompt: job.n_prompt(),
             n_predicted: 0,
-            max_tokens: job.max_tokens,
-            max_predict_time: job.max_predict_time,
-            context: Context::new(n_ctx_slot, job.context_shift),
+            window: ContextWindow::new(n_ctx_slot, request.context_shift),
             sampler,
-            constraint: job.constraint.as_ref().map(|constraint| constraint.0.start()),
+            constraint: request.constraint.as_ref().map(|constraint| constraint.0.start()),
             end_token: lexicon.end_tokens().first().copied(),
             is_stuck: false,
-            text: Text::new(Arc::clone(&job.stops), job.n_indent),
-            n_probs: job.sampling.n_probs as usize,
-            reports_drawn: job.sampling.post_sampling_probs,
+            text: Text::new(Arc::clone(&job.stops), request.n_indent),
             chosen: None,
             clock: Clock::new(now),
             n_cached: None,
-            untold: Untold::new(job),
+            untold: Untold::new(&request, job.has_started()),
+            request,
         }
     }
 
+    /// What was asked for.
+    pub(crate) fn request(&self) -> &Request {
+        &self.request
+    }
+
+    pub(crate) fn seniority(&self) -> Seniority {
+        self.seniority
+    }
+
     pub(crate) fn n_tokens(&self) -> u32 {
-        u32::try_from(self.tokens.len()).expect("a sequence fits its context")
+        self.tokens.len()
     }
 
     pub(crate) fn n_predicted(&self) -> u32 {
@@ -92,19 +101,19 @@ impl Sequence {
 
     /// Tokens that it may still draw; `None` is no limit.
     pub(crate) fn n_remaining(&self) -> Option<u32> {
-        let left = self.max_tokens.map(|n| n - self.n_predicted);
-        let room = self.context.n_more(self.n_tokens());
+        let left = self.request.max_tokens.map(|n| n - self.n_predicted);
+        let room = self.window.n_more(self.n_tokens());
         left.into_iter().chain(room).min()
     }
 
     /// Drops a part of its context, where that may be done; returns how many of its first tokens stay where they are.
     pub(crate) fn shift(&mut self) -> Option<u32> {
-        self.context.shift(self.n_prompt, &mut self.tokens)
+        self.window.shift(self.n_prompt, &mut self.tokens)
     }
 
     /// Whether its context must be shifted before it can go on.
     pub(crate) fn is_full(&self) -> bool {
-        self.context.is_full(self.n_tokens())
+        self.window.is_full(self.n_tokens())
     }
 
     /// It starts in a slot, with `n_cached` of its tokens found computed. `true` where it is the first time.
@@ -135,12 +144,10 @@ impl Sequence {
             self.is_stuck = true;
             return;
         };
-        let logprobs = (self.n_probs > 0).then(|| {
-            if self.reports_drawn {
-                self.sampler.logprobs(token, self.n_probs)
-            } else {
-                sampling::logprobs(logits, token, self.n_probs)
-            }
+        let params = &self.request.sampling;
+        let logprobs = (params.n_probs > 0).then(|| {
+            let n = params.n_probs as usize;
+            if params.post_sampling_probs { self.sampler.logprobs(token, n) } else { sampling::logprobs(logits, token, n) }
         });
         self.tokens.push(token);
         self.n_predicted += 1;
@@ -164,12 +171,12 @@ impl Sequence {
                 runner.append_piece(token, bytes);
             }
         });
-        let is_late = || self.max_predict_time.is_some_and(|limit| text.contains('\n') && self.clock.predicted() > limit);
+        let is_late = || self.request.max_predict_time.is_some_and(|limit| text.contains('\n') && self.clock.predicted() > limit);
         let finished = match end {
             Some(end) => Some(end),
             None if is_end => Some(FinishReason::End),
-            None if self.max_tokens == Some(self.n_predicted) || is_late() => Some(FinishReason::Length),
-            None if self.context.is_final(self.n_prompt, self.n_tokens()) => Some(FinishReason::ContextFull),
+            None if self.request.max_tokens == Some(self.n_predicted) || is_late() => Some(FinishReason::Length),
+            None if self.window.is_final(self.n_prompt, self.n_tokens()) => Some(FinishReason::ContextFull),
             None => None,
         };
         if finished.is_some() {
@@ -185,7 +192,7 @@ impl Sequence {
 
     /// Why it ends at `now` without a token, where it may draw none: its prompt is computed.
     pub(crate) fn end_without_token(&mut self, now: Instant) -> Option<FinishReason> {
-        if self.max_tokens != Some(0) {
+        if self.request.max_tokens != Some(0) {
             return None;
         }
         self.clock.end(now);
@@ -213,16 +220,17 @@ impl Sequence {
     /// Whether its context was full, in a way that the caller may want to know: what was drawn last saw less than all before it, or
     /// nothing more could be drawn.
     pub(crate) fn is_truncated(&self) -> bool {
-        self.context.is_truncated(self.n_tokens())
+        self.window.is_truncated(self.n_tokens())
     }
 
     pub(crate) fn n_cached(&self) -> u32 {
         self.n_cached.unwrap_or(0)
     }
 
-    /// Sequences by age: of two, the one whose request came first is older, then the one with the lower index.
-    pub(crate) fn age(&self) -> (u64, u32) {
-        (self.request_id, self.index)
+    /// Text that was held back in case a stop string followed, and that nothing follows now. Where a token ended the text, that has
+    /// shown it, and this is empty.
+    pub(crate) fn rest_of_text(&mut self) -> SmolStr {
+        self.text.finish()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smol_str::{SmolStr, SmolStrBuilder};
 
-use crate::engine::indentation::Indentation;
+use crate::engine::sequence::indentation::Indentation;
 use crate::request::FinishReason;
 
 /// The text of one branch as it grows.

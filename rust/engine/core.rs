@@ -1,0 +1,75 @@
+//! What a step works on.
+
+use std::time::Instant;
+
+use crate::config::Limits;
+use crate::engine::memory::{Copying, Memory};
+use crate::engine::outbox::Outbox;
+use crate::engine::queue::Queue;
+use crate::engine::runner::Runner;
+use crate::engine::seniority::Seniority;
+use crate::engine::slots::Slots;
+use crate::engine::stats::Stats;
+use crate::engine::stopwatch::{Part, Stopwatch};
+use crate::request::{Event, Task};
+use crate::sampling::Threads;
+
+/// All that the worker's steps change: each part of it keeps its own rules, and the functions of the step tie them together.
+pub(super) struct Core<R> {
+    pub(super) limits: Limits,
+    pub(super) memory: Memory<R>,
+    pub(super) queue: Queue,
+    pub(super) slots: Slots,
+    pub(super) outbox: Outbox,
+    pub(super) samplers: Threads,
+    /// All but what is only known when they are published.
+    pub(super) stats: Stats,
+    pub(super) stopwatch: Stopwatch,
+    /// Who found no room last.
+    pub(super) refused: Option<Refusal>,
+}
+
+/// A sequence that found no room, and how many cells were left for it: until more are, it is not looked at again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) seniority: Seniority,
+    pub(super) n_left: i64,
+}
+
+impl<R: Runner> Core<R> {
+    /// What the request of the sequence at `nth` wants with its prompt.
+    pub(super) fn task(&self, nth: usize) -> &Task {
+        &self.slots.running[nth].sequence.request().task
+    }
+
+    pub(super) fn is_complete(&self, nth: usize) -> bool {
+        *self.task(nth) == Task::Complete
+    }
+
+    /// Something for the reader of a request, who is told when the step ends.
+    pub(super) fn tell(&mut self, request_id: u64, event: Event) {
+        let job = self.queue.job_mut(request_id);
+        if job.events.is_empty() {
+            self.outbox.told.push(request_id);
+        }
+        job.events.push(event);
+    }
+
+    /// A step begins: what was copied before it was no part of one. Returns the moment.
+    pub(super) fn begin_step(&mut self) -> Instant {
+        self.count_copying();
+        self.stopwatch.begin()
+    }
+
+    /// A part of the step ends; what was copied meanwhile counts on its own.
+    pub(super) fn lap(&mut self, part: Part) -> Instant {
+        self.count_copying();
+        self.stopwatch.lap(part)
+    }
+
+    fn count_copying(&mut self) {
+        let Copying { spill, restore } = self.memory.take_copying();
+        self.stopwatch.count(|times| &mut times.spill, spill);
+        self.stopwatch.count(|times| &mut times.restore, restore);
+    }
+}

@@ -1,0 +1,186 @@
+//! How a sequence leaves its slot, and a request the engine.
+
+use crate::engine::core::Core;
+use crate::engine::job::{Branch, Job, Keeper};
+use crate::engine::queue::Preempted;
+use crate::engine::runner::{Runner, SequenceId};
+use crate::engine::running::Running;
+use crate::error::Error;
+use crate::request::{Event, FinishReason, Finished, Made, Task, Token};
+
+/// A branch has ended: its slot is free, and what it computed stays cached.
+pub(super) fn finish<R: Runner>(core: &mut Core<R>, running: Running, reason: FinishReason, made: Option<Made>) {
+    leave_slot(core, &running);
+    core.memory.cache_mut().unpin(running.id);
+    finish_idle(core, running, reason, made);
+}
+
+/// As [`finish`], where slot and path were left already.
+pub(super) fn finish_idle<R: Runner>(core: &mut Core<R>, running: Running, reason: FinishReason, made: Option<Made>) {
+    let Running { mut sequence, slot, n_held, .. } = running;
+    let is_truncated = sequence.is_truncated() || reason == FinishReason::ContextFull;
+    let (index, usage, made) = (sequence.index, sequence.usage(n_held), made.map(Box::new));
+    let text = sequence.rest_of_text();
+    core.queue.job_mut(sequence.request_id).set(index, Branch::Finished);
+    core.tell(sequence.request_id, Event::Finished(Finished { index, slot, reason, text, usage, is_truncated, made }));
+}
+
+/// The request of the sequence at `nth` ends with an error, and what it held is forgotten.
+pub(super) fn end_with<R: Runner>(core: &mut Core<R>, nth: usize, error: Error) {
+    let running = core.slots.running.remove(nth);
+    leave_slot_with(core, &running, Vec::new());
+    core.memory.cache_mut().forget(running.id);
+    core.outbox.failed.push((running.sequence.request_id, error));
+}
+
+/// These requests end with `error`, and what their running sequences held is forgotten.
+pub(super) fn fail<R: Runner>(core: &mut Core<R>, request_ids: &[u64], error: &Error) {
+    for &request_id in request_ids {
+        let ended: Vec<Running> =
+            core.slots.running.extract_if(.., |running| running.sequence.request_id == request_id).collect();
+        for running in ended {
+            leave_slot_with(core, &running, Vec::new());
+            core.memory.cache_mut().forget(running.id);
+        }
+        core.outbox.failed.push((request_id, error.clone()));
+    }
+}
+
+/// Takes a request out, with everything that it holds.
+pub(super) fn remove<R: Runner>(core: &mut Core<R>, request_id: u64) -> Option<Job> {
+    core.queue.get(request_id)?;
+    let ended: Vec<Running> = core.slots.running.extract_if(.., |running| running.sequence.request_id == request_id).collect();
+    for running in ended {
+        leave_slot(core, &running);
+        core.memory.cache_mut().unpin(running.id);
+    }
+    for preempted in core.queue.remove_preempted(request_id) {
+        core.memory.cache_mut().release(preempted.reservation);
+    }
+    release_keeper(core, request_id);
+    core.queue.remove(request_id)
+}
+
+/// Takes the sequence at `nth` off its slot. Its text and its generator stay; its cells can be evicted, after others. What is being
+/// loaded has neither: it goes back to its place in the queue, and to the copy that it is loaded from.
+pub(super) fn preempt<R: Runner>(core: &mut Core<R>, nth: usize) {
+    let running = core.slots.running.remove(nth);
+    leave_slot(core, &running);
+    core.stats.n_preempted += 1;
+    if matches!(running.sequence.request().task, Task::Load(_)) {
+        core.memory.cache_mut().unpin(running.id);
+        core.queue.put_back(running.sequence.request_id);
+        return;
+    }
+    let reservation = core.memory.cache_mut().reserve(running.id);
+    core.queue.wait_to_resume(Preempted { sequence: running.sequence, reservation, slot: running.slot });
+}
+
+/// Shifts the contexts that are full.
+pub(super) fn shift_full<R: Runner>(core: &mut Core<R>) {
+    for nth in (0..core.slots.running.len()).rev() {
+        if core.slots.running[nth].sequence.is_full() {
+            shift(core, nth);
+        }
+    }
+}
+
+/// Shifts the context of the sequence at `nth`. `false` where nothing can be dropped. What it has computed stays cached, as that of
+/// every branch that ends.
+///
+/// Moving the cells to their new positions instead, as llama-server does, would move those that others share, turn the whole pool
+/// at the next decode, and lose precision where the cache is quantised. So the sequence waits to be placed anew, as one that was
+/// preempted: over the tokens that it kept, or over what a snapshot has of them; the rest is an ordinary prompt.
+pub(super) fn shift<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
+    let held = core.slots.running[nth].held();
+    let Some(n_kept) = core.slots.running[nth].sequence.shift() else { return false };
+    let running = core.slots.running.remove(nth);
+    leave_slot_with(core, &running, held);
+    let reservation = core.memory.cache_mut().reserve_first(running.id, running.n_held.min(n_kept));
+    core.queue.wait_to_resume(Preempted { sequence: running.sequence, reservation, slot: running.slot });
+    true
+}
+
+/// A slot keeps the tokens of the sequence that leaves it, until the next one comes that fills it.
+pub(super) fn leave_slot<R: Runner>(core: &mut Core<R>, running: &Running) {
+    if core.queue.job(running.sequence.request_id).fills(running.slot) {
+        leave_slot_with(core, running, running.held());
+    }
+}
+
+fn leave_slot_with<R: Runner>(core: &mut Core<R>, running: &Running, tokens: Vec<Token>) {
+    let turn = core.queue.next_turn();
+    let job = core.queue.job(running.sequence.request_id);
+    if job.fills(running.slot) {
+        core.slots.leave(running.slot, turn, &job.variant, tokens);
+    }
+}
+
+/// Frees `n_wanted` cells for the running sequence at `nth` if that can be done without taking from more senior ones; returns how
+/// many of them are free. Idle paths go first, then kept prompts, then the most junior sequences. Where it is not `urgent`, no
+/// longer is spent on it than this step has time for.
+pub(super) fn make_room<R: Runner>(core: &mut Core<R>, nth: usize, n_wanted: u32, urgency: Urgency) -> u32 {
+    while core.memory.n_free() < n_wanted {
+        if urgency == Urgency::WhenThereIsTime && core.memory.is_out_of_time() {
+            break;
+        }
+        let has_more = core.memory.evict() || release_junior_keeper(core) || {
+            let is_junior = core.slots.running.len() > nth + 1;
+            if is_junior {
+                preempt(core, core.slots.running.len() - 1);
+            }
+            is_junior
+        };
+        if !has_more {
+            break;
+        }
+    }
+    n_wanted.min(core.memory.n_free())
+}
+
+/// Whether room is made however long it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// In this step.
+    Now,
+    /// In this step's time for moving.
+    WhenThereIsTime,
+}
+
+/// Makes sure that some sequence id is free; `false` where none can be had yet, or this step has no more time to save what holds
+/// one.
+pub(super) fn free_an_id<R: Runner>(core: &mut Core<R>) -> bool {
+    while !core.memory.cache().has_free_id() {
+        if core.memory.is_out_of_time() || !(core.memory.evict() || release_junior_keeper(core)) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Gives up the kept prompt of the most junior request that has one; `false` where there is none.
+fn release_junior_keeper<R: Runner>(core: &mut Core<R>) -> bool {
+    let kept = core.queue.open().filter(|job| job.keeper.id().is_some());
+    let junior = kept.max_by_key(|job| job.seniority(0)).map(|job| job.request_id);
+    junior.is_some_and(|request_id| release_keeper(core, request_id))
+}
+
+pub(super) fn release_keeper<R: Runner>(core: &mut Core<R>, request_id: u64) -> bool {
+    let keeper = std::mem::replace(&mut core.queue.job_mut(request_id).keeper, Keeper::Nobody);
+    keeper.id().map(|id| core.memory.cache_mut().unpin(id)).is_some()
+}
+
+/// What these ids held is of no use any more: the requests that run on them end with an error, and the prompts that they kept are
+/// computed again.
+pub(super) fn lose<R: Runner>(core: &mut Core<R>, ids: &[SequenceId], reason: &str) {
+    let lost = core.slots.running.iter().filter(|running| ids.contains(&running.id));
+    let mut lost: Vec<u64> = lost.map(|running| running.sequence.request_id).collect();
+    lost.dedup();
+    fail(core, &lost, &Error::Decode { reason: reason.to_owned() });
+    let kept: Vec<u64> =
+        core.queue.open().filter(|job| job.keeper.id().is_some_and(|id| ids.contains(&id))).map(|job| job.request_id).collect();
+    for request_id in kept {
+        core.queue.job_mut(request_id).keeper = Keeper::Nobody;
+    }
+    core.memory.cache_mut().lose(ids);
+}

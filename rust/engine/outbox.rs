@@ -1,0 +1,113 @@
+//! What the worker lets others see, and who is to hear of a step.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::cache::KvCache;
+use crate::engine::job::{Job, Waiting};
+use crate::engine::stats::{MAX_RECENT_STEPS, RecentStep, Stats};
+use crate::engine::stream::{Bell, Receipt};
+use crate::error::Error;
+use crate::request::{Event, Made};
+
+/// Most pins whose names nobody has read that are looked at per step.
+const MAX_RECEIPTS: usize = 16;
+
+/// What the worker lets others see, beside the streams.
+#[derive(Default)]
+pub(crate) struct Published {
+    stats: Mutex<Stats>,
+    recent: Mutex<VecDeque<RecentStep>>,
+    /// Requests that were submitted and have not been in a slot.
+    pub(super) n_waiting: Arc<AtomicUsize>,
+    pub(super) is_running: AtomicBool,
+}
+
+impl Published {
+    /// All but the number of requests that wait, as of the last step.
+    pub(super) fn stats(&self) -> MutexGuard<'_, Stats> {
+        self.stats.lock().expect("no code that holds the stats can panic")
+    }
+
+    /// The last steps, oldest first.
+    pub(super) fn recent_steps(&self) -> MutexGuard<'_, VecDeque<RecentStep>> {
+        self.recent.lock().expect("no code that holds the last steps can panic")
+    }
+
+    /// Takes the newest step in, and forgets the oldest where there are enough.
+    pub(super) fn remember(&self, step: RecentStep) {
+        let mut recent = self.recent_steps();
+        if recent.len() == MAX_RECENT_STEPS {
+            recent.pop_front();
+        }
+        recent.push_back(step);
+    }
+}
+
+/// What a step has to tell, until it ends.
+pub(super) struct Outbox {
+    pub(super) published: Arc<Published>,
+    /// Requests that this step gave their last slot: they wait until the snapshot shows them there, so that it never loses one.
+    pub(super) admitted: Vec<Waiting>,
+    /// Requests that this step has events for.
+    pub(super) told: Vec<u64>,
+    /// Requests that this step ends with an error.
+    pub(super) failed: Vec<(u64, Error)>,
+    /// Who is told of this step's events.
+    pub(super) bells: Vec<Arc<dyn Bell>>,
+    unread_pins: VecDeque<UnreadPin>,
+}
+
+impl Outbox {
+    pub(super) fn new(published: Arc<Published>) -> Self {
+        Self {
+            published,
+            admitted: Vec::new(),
+            told: Vec::new(),
+            failed: Vec::new(),
+            bells: Vec::new(),
+            unread_pins: VecDeque::new(),
+        }
+    }
+
+    /// Remembers the prefix that `job` is about to tell it has pinned.
+    pub(super) fn watch_pin(&mut self, job: &Job) {
+        self.unread_pins.extend(UnreadPin::of(job));
+    }
+
+    /// Unpins what was pinned for a reader who went before it had read the name: nobody could ever do it.
+    pub(super) fn drop_unread_pins(&mut self, cache: &mut KvCache) {
+        for _ in 0..self.unread_pins.len().min(MAX_RECEIPTS) {
+            let Some(pin) = self.unread_pins.pop_front() else { return };
+            match pin.receipt.was_read() {
+                None => self.unread_pins.push_back(pin),
+                Some(true) => {}
+                Some(false) => drop(cache.unpin_prefix(pin.name)),
+            }
+        }
+    }
+}
+
+/// A pinned prefix, from the moment it is told until it is known whether its name was read.
+struct UnreadPin {
+    name: u64,
+    receipt: Receipt,
+}
+
+impl UnreadPin {
+    fn of(job: &Job) -> Option<Self> {
+        let made = |event: &Event| match event {
+            Event::Finished(finished) => finished.made.as_deref().and_then(name_of),
+            Event::Token(_) | Event::Progress(_) | Event::PromptLogprobs(_) => None,
+        };
+        Some(Self { name: job.events.iter().find_map(made)?, receipt: job.sender.receipt() })
+    }
+}
+
+fn name_of(made: &Made) -> Option<u64> {
+    match made {
+        Made::Pinned(pinned) => Some(pinned.id),
+        Made::Saved(_) => None,
+    }
+}

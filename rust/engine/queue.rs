@@ -1,0 +1,282 @@
+//! Who starts next. Pure: requests in, the next one out; no clock, no cache, no model.
+//!
+//! What a look costs depends on how many requests are open, which are about as many as there are slots, and on how many priorities
+//! there are, but not on how many requests wait: each of those is filed where it is found when its turn comes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
+
+use crate::cache::Reservation;
+use crate::engine::job::{Awaits, Branch, Job, Waiting};
+use crate::engine::seniority::{Seniority, rank};
+use crate::engine::sequence::Sequence;
+
+/// A sequence that gave up its slot and waits to resume.
+pub(super) struct Preempted {
+    pub(super) sequence: Sequence,
+    /// What it computed, in either tier.
+    pub(super) reservation: Reservation,
+    /// Where it ran.
+    pub(super) slot: u32,
+}
+
+/// Where a request is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum File {
+    /// No branch of it was in a slot, and one could start.
+    Fresh,
+    /// It waits until a running sequence has computed what it needs.
+    Awaiting(Awaits),
+    /// It waits for this slot.
+    ForSlot(u32),
+    /// Some branch was in a slot and some was not.
+    Open,
+    /// Every branch was in a slot.
+    Started,
+}
+
+/// Requests of one priority of which no branch was in a slot, those that were served last at the end.
+#[derive(Debug, Default)]
+struct Fresh {
+    /// For one completion.
+    single: BTreeSet<(u64, u64)>,
+    /// For several: while too many requests are open, none of these starts.
+    several: BTreeSet<(u64, u64)>,
+}
+
+/// Every request that has not ended, and every sequence that waits to resume.
+#[derive(Default)]
+pub(super) struct Queue {
+    /// By request id, which counts up: in order of submission.
+    jobs: BTreeMap<u64, (Job, File)>,
+    fresh: BTreeMap<i32, Fresh>,
+    /// By whom they await and how much of it.
+    awaiting: BTreeSet<(Seniority, u32, u64)>,
+    for_slot: BTreeMap<u32, BTreeSet<(u64, u64)>>,
+    open: BTreeSet<u64>,
+    /// Most senior first.
+    preempted: Vec<Preempted>,
+    n_turns: u64,
+    /// Requests for several completions may be open up to this number: each keeps its prompt's cells and a row of logits.
+    max_open: usize,
+}
+
+impl Queue {
+    /// Requests for several completions start while fewer than `max_open` of them wait for further slots.
+    pub(super) fn new(max_open: u32) -> Self {
+        Self { max_open: max_open as usize, ..Self::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Counts arrivals and starts, so that requests can take turns.
+    pub(super) fn next_turn(&mut self) -> u64 {
+        self.n_turns += 1;
+        self.n_turns
+    }
+
+    /// A request arrives.
+    pub(super) fn push(&mut self, mut job: Job) {
+        job.arrived = self.next_turn();
+        job.last_served = job.arrived;
+        let request_id = job.request_id;
+        let file = file_of(&job);
+        self.enter(&job, file);
+        self.jobs.insert(request_id, (job, file));
+    }
+
+    pub(super) fn get(&self, request_id: u64) -> Option<&Job> {
+        self.jobs.get(&request_id).map(|(job, _)| job)
+    }
+
+    /// # Panics
+    /// If the request has ended: a job outlives its sequences.
+    pub(super) fn job(&self, request_id: u64) -> &Job {
+        self.get(request_id).expect("a job outlives its sequences")
+    }
+
+    /// To change what does not say when it starts.
+    ///
+    /// # Panics
+    /// As [`Queue::job`].
+    pub(super) fn job_mut(&mut self, request_id: u64) -> &mut Job {
+        &mut self.jobs.get_mut(&request_id).expect("a job outlives its sequences").0
+    }
+
+    /// Changes a request and files it where `change` says.
+    fn refile<T>(&mut self, request_id: u64, change: impl FnOnce(&mut Job) -> (File, T)) -> T {
+        let (mut job, old) = self.jobs.remove(&request_id).expect("a job outlives its sequences");
+        self.leave(&job, old);
+        let (file, changed) = change(&mut job);
+        self.enter(&job, file);
+        self.jobs.insert(request_id, (job, file));
+        changed
+    }
+
+    /// The request that starts a branch next; `is_free` says of a slot that a request must have whether it can get it.
+    ///
+    /// Of equal priority, the one that has the fewest branches running, of these the one that has waited for its turn the longest.
+    /// So a request for many completions takes the slots that are free, one for a single completion gets the next, and where both
+    /// wait they take turns. Of different priorities, the one that is senior; see
+    /// [`TURNS_PER_PRIORITY`](crate::engine::seniority::TURNS_PER_PRIORITY).
+    pub(super) fn next(&self, is_free: impl Fn(u32) -> bool) -> Option<u64> {
+        let has_room = self.open.len() < self.max_open;
+        let fresh = self.fresh.values().flat_map(|fresh| {
+            let several = fresh.several.first().filter(|_| has_room);
+            fresh.single.first().into_iter().chain(several).map(|&(_, request_id)| request_id)
+        });
+        let for_slot = self.for_slot.iter().filter(|&(&slot, _)| is_free(slot)).filter_map(|(_, waiting)| waiting.first());
+        let open = self.open.iter().copied().filter(|&request_id| self.job(request_id).can_start());
+        let mut best: BTreeMap<i32, (usize, u64, u64)> = BTreeMap::new();
+        for request_id in fresh.chain(for_slot.map(|&(_, request_id)| request_id)).chain(open) {
+            let job = self.job(request_id);
+            let key = (job.n_running(), job.last_served, request_id);
+            let of_priority = best.entry(job.request.priority).or_insert(key);
+            *of_priority = key.min(*of_priority);
+        }
+        let senior = best.iter().min_by_key(|&(&priority, &(_, last_served, _))| (rank(last_served, priority), -priority));
+        senior.map(|(_, &(_, _, request_id))| request_id)
+    }
+
+    /// A request of which no branch has started waits until a running sequence has computed what it needs.
+    pub(super) fn park(&mut self, request_id: u64, awaits: Awaits) {
+        self.refile(request_id, |job| {
+            job.awaits = Some(awaits);
+            (File::Awaiting(awaits), ())
+        });
+    }
+
+    /// What waited for a running sequence may start where that has computed enough or is gone. `n_computed` says of a sequence
+    /// how many of its tokens are computed; `None` where it does not run.
+    pub(super) fn unpark(&mut self, n_computed: impl Fn(Seniority) -> Option<u32>) {
+        let mut next = self.awaiting.first().copied();
+        while let Some((owner, ..)) = next {
+            let n_computed = n_computed(owner).unwrap_or(u32::MAX);
+            let is_over: Vec<u64> = self
+                .awaiting
+                .range((owner, 0, 0)..=(owner, n_computed, u64::MAX))
+                .map(|&(_, _, request_id)| request_id)
+                .collect();
+            for request_id in is_over {
+                self.refile(request_id, |job| (file_of(job), ()));
+            }
+            next = self.awaiting.range((Excluded((owner, u32::MAX, u64::MAX)), Unbounded)).next().copied();
+        }
+    }
+
+    /// Branch `index` of a request is in a slot for the first time; returns the request's place in the queue where it was the last
+    /// one that waited.
+    pub(super) fn start(&mut self, request_id: u64, index: u32) -> Option<Waiting> {
+        let turn = self.next_turn();
+        self.refile(request_id, |job| {
+            job.set(index, Branch::Running);
+            job.last_served = turn;
+            job.awaits = None;
+            let place = if job.has_waiting() { None } else { job.waiting.take() };
+            (file_of(job), place)
+        })
+    }
+
+    /// A request that was in a slot begins anew, as if it never had been.
+    pub(super) fn put_back(&mut self, request_id: u64) {
+        self.refile(request_id, |job| {
+            job.branches.fill(Branch::Waiting);
+            (file_of(job), ())
+        });
+    }
+
+    /// Nothing of a request starts any more: it ends with an error.
+    pub(super) fn give_up(&mut self, request_id: u64) {
+        self.refile(request_id, |_| (File::Started, ()));
+    }
+
+    /// Takes a request out.
+    pub(super) fn remove(&mut self, request_id: u64) -> Option<Job> {
+        let (job, file) = self.jobs.remove(&request_id)?;
+        self.leave(&job, file);
+        Some(job)
+    }
+
+    /// Requests that hold their prompt's cells, or would, for branches that wait; in order of submission.
+    pub(super) fn open(&self) -> impl DoubleEndedIterator<Item = &Job> {
+        self.open.iter().map(|&request_id| self.job(request_id))
+    }
+
+    /// Sequences that wait to resume, most senior first.
+    pub(super) fn preempted(&self) -> &[Preempted] {
+        &self.preempted
+    }
+
+    pub(super) fn wait_to_resume(&mut self, preempted: Preempted) {
+        let job = self.job_mut(preempted.sequence.request_id);
+        job.set(preempted.sequence.index, Branch::Preempted);
+        let seniority = preempted.sequence.seniority();
+        let at = self.preempted.partition_point(|other| other.sequence.seniority() < seniority);
+        self.preempted.insert(at, preempted);
+    }
+
+    /// Takes the most senior sequence that waits to resume.
+    pub(super) fn resume(&mut self) -> Preempted {
+        let preempted = self.preempted.remove(0);
+        self.job_mut(preempted.sequence.request_id).set(preempted.sequence.index, Branch::Running);
+        preempted
+    }
+
+    /// Takes out the sequences of a request that wait to resume.
+    pub(super) fn remove_preempted(&mut self, request_id: u64) -> Vec<Preempted> {
+        self.preempted.extract_if(.., |preempted| preempted.sequence.request_id == request_id).collect()
+    }
+
+    fn enter(&mut self, job: &Job, file: File) {
+        let key = (job.last_served, job.request_id);
+        match file {
+            File::Fresh => self.enter_fresh(job.request.priority, job.request.n, key),
+            File::Awaiting(awaits) => drop(self.awaiting.insert((awaits.owner, awaits.n_tokens, job.request_id))),
+            File::ForSlot(slot) => drop(self.for_slot.entry(slot).or_default().insert(key)),
+            File::Open => drop(self.open.insert(job.request_id)),
+            File::Started => {}
+        }
+    }
+
+    fn leave(&mut self, job: &Job, file: File) {
+        let key = (job.last_served, job.request_id);
+        match file {
+            File::Fresh => self.leave_fresh(job.request.priority, job.request.n, key),
+            File::Awaiting(awaits) => drop(self.awaiting.remove(&(awaits.owner, awaits.n_tokens, job.request_id))),
+            File::ForSlot(slot) => {
+                let waiting = self.for_slot.get_mut(&slot).expect("it was filed there");
+                waiting.remove(&key);
+                if waiting.is_empty() {
+                    self.for_slot.remove(&slot);
+                }
+            }
+            File::Open => drop(self.open.remove(&job.request_id)),
+            File::Started => {}
+        }
+    }
+
+    fn enter_fresh(&mut self, priority: i32, n: u32, key: (u64, u64)) {
+        let fresh = self.fresh.entry(priority).or_default();
+        if n == 1 { &mut fresh.single } else { &mut fresh.several }.insert(key);
+    }
+
+    fn leave_fresh(&mut self, priority: i32, n: u32, key: (u64, u64)) {
+        let fresh = self.fresh.get_mut(&priority).expect("it was filed there");
+        if n == 1 { &mut fresh.single } else { &mut fresh.several }.remove(&key);
+        if fresh.single.is_empty() && fresh.several.is_empty() {
+            self.fresh.remove(&priority);
+        }
+    }
+}
+
+/// Where a request is found that awaits nobody.
+fn file_of(job: &Job) -> File {
+    match (job.has_started(), job.must_have()) {
+        (false, None) => File::Fresh,
+        (false, Some(slot)) => File::ForSlot(slot),
+        (true, _) if job.has_waiting() => File::Open,
+        (true, _) => File::Started,
+    }
+}

@@ -1,0 +1,46 @@
+//! Who goes before whom: in the queue, in a step, and where cells are short.
+
+/// A request of one priority more goes before others as if it had come so many turns earlier. A turn is the arrival of a request
+/// or the start of a branch.
+///
+/// So a higher priority is felt at once, and nobody waits for ever: of two requests, the one of lower priority goes first when the
+/// other came later by more than this for each priority between them.
+pub const TURNS_PER_PRIORITY: i64 = 1_000;
+
+/// A branch's place among all others, the most senior being the least: by priority and arrival, then by its place in its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Seniority {
+    rank: i64,
+    request_id: u64,
+    index: u32,
+}
+
+impl Seniority {
+    /// Of branch `index` of a request that came in the turn `arrived`.
+    pub(crate) fn new(arrived: u64, priority: i32, request_id: u64, index: u32) -> Self {
+        Self { rank: rank(arrived, priority), request_id, index }
+    }
+}
+
+/// The turn from which on a request of `priority` waits, as it were; of two, the one with the lower number goes first.
+pub(crate) fn rank(turn: u64, priority: i32) -> i64 {
+    let turn = i64::try_from(turn).expect("no engine sees so many requests");
+    turn - i64::from(priority) * TURNS_PER_PRIORITY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_equal_priorities_the_first_to_come_is_senior_and_of_one_request_the_first_branch() {
+        assert!(Seniority::new(1, 0, 7, 3) < Seniority::new(2, 0, 8, 0));
+        assert!(Seniority::new(1, 0, 7, 0) < Seniority::new(1, 0, 7, 1));
+    }
+
+    #[test]
+    fn a_higher_priority_is_senior_until_the_other_has_waited_long_enough() {
+        assert!(rank(900, 1) < rank(1, 0) && rank(1_002, 1) > rank(1, 0));
+        assert!(rank(1_900, 0) < rank(1, -2) && rank(2_002, 0) > rank(1, -2));
+    }
+}

@@ -1,0 +1,109 @@
+//! The tokens of one sequence: a prompt that it shares with its siblings, and what it has drawn.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::request::Token;
+
+/// The tokens of one sequence. Those of its prompt are the request's own, so that a branch that starts copies none of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Tokens {
+    shared: Arc<[Token]>,
+    own: Vec<Token>,
+}
+
+impl Tokens {
+    /// A prompt.
+    pub(crate) fn new(prompt: Arc<[Token]>) -> Self {
+        Self { shared: prompt, own: Vec::new() }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        u32::try_from(self.shared.len() + self.own.len()).expect("a sequence fits its context")
+    }
+
+    /// The token at `position`.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) fn at(&self, position: u32) -> Token {
+        let position = position as usize;
+        self.shared.get(position).copied().unwrap_or_else(|| self.own[position - self.shared.len()])
+    }
+
+    pub(crate) fn push(&mut self, token: Token) {
+        self.own.push(token);
+    }
+
+    /// The tokens of `range`: of the prompt, and those after it.
+    pub(crate) fn slices(&self, range: Range<u32>) -> [&[Token]; 2] {
+        let (start, end, n_shared) = (range.start as usize, range.end as usize, self.shared.len());
+        let shared = &self.shared[start.min(n_shared)..end.min(n_shared)];
+        let own = &self.own[start.max(n_shared) - n_shared..end.max(n_shared) - n_shared];
+        [shared, own]
+    }
+
+    /// A copy of the first `n`.
+    pub(crate) fn first(&self, n: u32) -> Vec<Token> {
+        self.slices(0..n).concat()
+    }
+
+    /// How many tokens it and `other` begin with in common.
+    pub(crate) fn common_prefix(&self, other: &Arc<[Token]>) -> u32 {
+        if Arc::ptr_eq(&self.shared, other) {
+            return u32::try_from(other.len()).expect("a prompt fits its context");
+        }
+        let n_common = |a: &[Token], b: &[Token]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        let mut n = n_common(&self.shared, other);
+        if n == self.shared.len() {
+            n += n_common(&self.own, &other[n..]);
+        }
+        u32::try_from(n).expect("a prompt fits its context")
+    }
+
+    /// Takes out the tokens of `range`. From then on all of them are its own.
+    pub(crate) fn remove(&mut self, range: Range<u32>) {
+        let mut tokens = self.first(self.len());
+        tokens.drain(range.start as usize..range.end as usize);
+        (self.shared, self.own) = (Arc::from([]), tokens);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tokens() -> Tokens {
+        let mut tokens = Tokens::new([1, 2, 3].into());
+        tokens.push(4);
+        tokens.push(5);
+        tokens
+    }
+
+    #[test]
+    fn a_prompt_and_what_follows_it_are_one_text() {
+        let tokens = tokens();
+        assert_eq!((0..5).map(|at| tokens.at(at)).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        for (start, end) in (0..=5).flat_map(|end| (0..=end).map(move |start| (start, end))) {
+            let whole: Vec<Token> = (1..=5).collect();
+            assert_eq!(tokens.slices(start..end).concat(), whole[start as usize..end as usize]);
+        }
+        assert_eq!((tokens.len(), tokens.first(4)), (5, vec![1, 2, 3, 4]));
+    }
+
+    #[test]
+    fn a_common_prefix_may_go_beyond_the_prompt() {
+        for (other, n) in [(&[1, 2, 3, 4, 5, 6][..], 5), (&[1, 2, 3, 4, 9], 4), (&[1, 2], 2), (&[1, 9, 3], 1), (&[], 0)] {
+            assert_eq!(tokens().common_prefix(&other.into()), n, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_taken_out_is_gone_from_this_sequence_alone() {
+        let prompt: Arc<[Token]> = [1, 2, 3].into();
+        let mut tokens = Tokens::new(Arc::clone(&prompt));
+        tokens.push(4);
+        tokens.remove(1..3);
+        assert_eq!((tokens.first(2), &prompt[..]), (vec![1, 4], &[1, 2, 3][..]));
+    }
+}
