@@ -24,7 +24,8 @@ fn models() -> &'static [Arc<Model>; 3] {
 
 /// The first `n` tokens of a text in the vocabulary of `model`.
 fn text(model: &Model, n: usize) -> Vec<Token> {
-    prompt(n).into_iter().map(|token| token % model.n_vocab() as Token).collect()
+    let n_vocab = Token::try_from(model.n_vocab()).expect("it is small");
+    prompt(n).into_iter().map(|token| token % n_vocab).collect()
 }
 
 /// A runner whose attention and products are ours.
