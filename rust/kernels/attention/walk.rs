@@ -6,11 +6,11 @@ use super::ahead::{Ahead, Coming, cell_of};
 use super::groups::{Block, Segment};
 use super::kernels::{Kernels, Scores, Weigh};
 use super::plan::SLOTS;
-use super::portable::half;
 use super::simd::{MAX_LANES, SCORES_STRIDE, Softening, Tally};
 use super::task::{Task, tiles};
 use super::units::{Area, Joint, PANEL_CELLS, Sizes};
 use super::{Attention, Format, Output, Plan, Shared};
+use crate::kernels::half::to_single;
 
 /// A thread at work on one attention.
 pub(super) struct Walk<'a> {
@@ -242,7 +242,7 @@ impl Walk<'_> {
                 for (slot, &cell) in (segment.first_slot..).zip(&self.plan.groups.cells[segment.cells.clone()]) {
                     let value = values[cell as usize];
                     // Hidden ones are hidden by the sight; here they must not make a number that is none.
-                    let value = if value == super::Mask::HIDDEN { 0.0 } else { half(value) };
+                    let value = if value == super::Mask::HIDDEN { 0.0 } else { to_single(value) };
                     // SAFETY: `area` has room for a block of biases for each row.
                     unsafe { self.memory.add(self.area.biases + row * SLOTS + slot).write(value) };
                 }

@@ -31,7 +31,6 @@ mod accumulate;
 mod ahead;
 mod form;
 mod format;
-mod half;
 mod kernels;
 mod lanes;
 mod multiply;
