@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::groups::Groups;
-use super::kernels::Kernels;
+use super::kernels::AttentionTable;
 use super::streams::Streams;
 use super::units::{Sizes, Units};
 use super::{Level, Mask, Order, Shape};
@@ -64,7 +64,7 @@ impl Plan {
     pub fn make(&mut self, level: Level, n_threads: usize, shape: &Shape, mask: Option<&Mask>, order: Option<&Order>) {
         let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
         assert!(level.is_available(), "the processor lacks {level}");
-        let kernels = Kernels::of(level).expect("a level with kernels");
+        let kernels = AttentionTable::of(level).expect("a level with kernels");
         assert!(n_threads >= 1, "nobody computes");
         assert!(n_rows >= 1 && n_cells >= 1, "there is nothing to compute");
         assert!(n_kv_heads >= 1 && n_heads.is_multiple_of(n_kv_heads) && n_heads >= 1, "{n_heads} heads over {n_kv_heads}");

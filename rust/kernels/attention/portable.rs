@@ -1,7 +1,7 @@
 //! Plain Rust: the reference for every other instruction set, and what runs under Miri.
 
 use super::Format;
-use super::ahead::Ahead;
+use super::ahead::CellsAhead;
 use super::kernels::{Scores, Weigh, kernels};
 use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
 use crate::kernels::half::to_single;

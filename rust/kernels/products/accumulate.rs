@@ -7,7 +7,7 @@ use std::array::from_fn;
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use super::ahead::Ahead;
+use super::ahead::BytesAhead;
 use super::form::Form;
 use super::lanes::Lanes;
 use super::unpack::{Packed, Sink, Unpack};
@@ -26,7 +26,7 @@ pub(super) struct Meeting {
     /// Where the sums go: one for each row and column.
     pub(super) after: *mut f32,
     /// What is read next.
-    pub(super) ahead: Ahead,
+    pub(super) ahead: BytesAhead,
     /// How many floats lie between two columns there.
     pub(super) after_stride: usize,
 }
@@ -90,7 +90,7 @@ struct Met<L: Lanes, F: Form, const N: usize> {
     /// The block that is being put.
     words: [L::Ints; 8],
     inner: [L::Floats; N],
-    ahead: Ahead,
+    ahead: BytesAhead,
     form: PhantomData<F>,
 }
 

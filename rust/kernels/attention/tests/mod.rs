@@ -158,7 +158,13 @@ fn sizes_that_do_not_fit_are_refused() {
         let (values, scratch) = (Shared::from(&mut values[..]), Shared::from(&mut scratch[..]));
         let mut attention = case.attention();
         change(&mut attention);
-        attend(&attention, &plan, &Output { values: &values, row_stride, head_stride: 64 }, &scratch, &crate::kernels::Solo);
+        attend(
+            &attention,
+            &plan,
+            &AttentionOutput { values: &values, row_stride, head_stride: 64 },
+            &scratch,
+            &crate::kernels::Solo,
+        );
     };
     let attend_with = std::panic::AssertUnwindSafe(attend_with);
     attend_with(|_| (), 2 * size, enough, size);

@@ -6,7 +6,7 @@ mod super_blocks;
 pub(super) use blocks::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 pub(super) use super_blocks::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 
-use super::ahead::Ahead;
+use super::ahead::BytesAhead;
 use super::form::{Form, MAX_ROWS};
 use super::lanes::Lanes;
 
@@ -66,7 +66,7 @@ struct Written {
     to: *mut u8,
     /// In how many portions more is asked for during a unit.
     portions: usize,
-    ahead: Ahead,
+    ahead: BytesAhead,
 }
 
 impl<L: Lanes> Sink<L> for Written {
@@ -93,7 +93,7 @@ pub(super) struct Packed {
     /// How many blocks of each row are unpacked.
     pub(super) n: usize,
     /// What is read next.
-    pub(super) ahead: Ahead,
+    pub(super) ahead: BytesAhead,
 }
 
 /// Unpacks `packed.n` blocks of a panel's rows.
