@@ -56,18 +56,19 @@ pub(super) struct AttentionTable {
 }
 
 impl AttentionTable {
-    /// Those for a level, if there are any.
-    #[cfg_attr(target_arch = "x86_64", expect(clippy::unnecessary_wraps, reason = "other processors lack most levels"))]
-    pub(super) fn of(level: Level) -> Option<&'static Self> {
-        match level {
-            Level::Portable => Some(&super::portable::KERNELS),
+    /// Those for a level and for heads of values of this size, if there are any. A head fills whole vectors: where it does not fill
+    /// those of sixteen lanes, those of eight compute it, which every processor with sixteen has too.
+    pub(super) fn of(level: Level, value_size: usize) -> Option<&'static Self> {
+        let tables: &[&Self] = match level {
+            Level::Portable => &[&super::portable::KERNELS],
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::AvxVnni => Some(&super::avx2::KERNELS),
+            Level::Avx2 | Level::AvxVnni => &[&super::avx2::KERNELS],
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => Some(&super::avx512::KERNELS),
+            Level::Avx512 => &[&super::avx512::KERNELS, &super::avx2::KERNELS],
             #[cfg(not(target_arch = "x86_64"))]
-            _ => None,
-        }
+            _ => &[],
+        };
+        tables.iter().copied().find(|table| value_size.is_multiple_of(table.lanes))
     }
 }
 

@@ -53,14 +53,14 @@ const ALIGN: usize = 64;
 #[must_use]
 pub fn covers(level: Level, keys: Format, values: Format, shape: &Shape) -> bool {
     let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
-    let Some(kernels) = AttentionTable::of(level) else { return false };
     let are_some = [n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size].into_iter().all(|n| n > 0);
     let are_counted = u32::try_from(n_rows).is_ok() && u32::try_from(n_cells).is_ok();
     are_some
         && are_counted
+        && AttentionTable::of(level, value_size).is_some()
         && n_heads.is_multiple_of(n_kv_heads)
         && key_size.is_multiple_of(keys.unit())
-        && value_size.is_multiple_of(values.unit().max(kernels.lanes))
+        && value_size.is_multiple_of(values.unit())
 }
 
 /// How much memory [`attend`] works in at most, whatever the mask is. It need not be set to anything.
@@ -85,7 +85,7 @@ pub fn attend(attention: &Attention, plan: &Plan, out: &AttentionOutput, scratch
     assert_eq!(plan.n_threads(), team.size(), "the plan was made for another team");
     assert!(team.index() < team.size(), "thread {} of {}", team.index(), team.size());
     assert!(scratch.len() >= scratch_bytes(shape, team.size()), "there is too little scratch memory");
-    let kernels = AttentionTable::of(plan.level()).expect("a level that is covered");
+    let kernels = AttentionTable::of(plan.level(), shape.value_size).expect("a level that is covered");
     let sizes = Sizes::new(shape, team.size());
     // SAFETY: an empty part overlaps none.
     let first = unsafe { scratch.part(0..0) }.as_ptr().align_offset(ALIGN);

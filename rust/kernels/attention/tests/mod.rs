@@ -75,7 +75,7 @@ fn every_format_head_size_and_number_of_heads_agrees_with_double_precision() {
             assert_near(&Case::new(setting, Sight::Causal, rows.clone(), cells.clone()), 1);
         }
     }
-    for (key_size, value_size) in [(8, 16), (48, 80), (80, 48), (192, 128), (576, 512)] {
+    for (key_size, value_size) in [(8, 16), (48, 80), (80, 48), (192, 128), (576, 512), (64, 8), (120, 120)] {
         assert_near(
             &Case::new(Setting { key_size, value_size, ..Setting::PLAIN }, Sight::Causal, rows.clone(), cells.clone()),
             1,
@@ -196,6 +196,7 @@ fn what_is_not_covered_is_said() {
         assert!(covers(level, Format::F16, Format::Q8_0, &shape));
         assert!(!covers(level, Format::Q8_0, Format::F16, &Shape { key_size: 48, ..shape }));
         assert!(!covers(level, Format::F16, Format::F16, &Shape { key_size: 20, ..shape }));
+        assert!(covers(level, Format::F16, Format::Bf16, &Shape { value_size: 120, ..shape }));
         assert!(!covers(level, Format::F16, Format::F16, &Shape { value_size: 20, ..shape }));
         assert!(!covers(level, Format::F16, Format::F16, &Shape { n_heads: 3, ..shape }));
         assert!(!covers(level, Format::F16, Format::F16, &Shape { n_rows: 0, ..shape }));

@@ -375,7 +375,7 @@ fn decode(format: Format, bytes: &[u8]) -> Vec<f64> {
 pub fn levels() -> Vec<Level> {
     // AVX-VNNI has nothing for attention beyond AVX2.
     let is_covered =
-        |level: &Level| *level != Level::AvxVnni && crate::kernels::attention::kernels::AttentionTable::of(*level).is_some();
+        |level: &Level| *level != Level::AvxVnni && crate::kernels::attention::kernels::AttentionTable::of(*level, 64).is_some();
     Level::ALL.into_iter().filter(|level| level.is_available()).filter(is_covered).collect()
 }
 
