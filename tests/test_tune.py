@@ -14,7 +14,7 @@ from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
 from weft import _native, tuning
 from weft._native import Hardware, tune
 from weft.engine import Kernels
-from weft.tune import table
+from weft.tune import NOISE, table
 from weft.tuning import Conditions, Measured, Tuned
 
 SLOW = Tuned(True, 1, 1, "a model", "a processor", ())
@@ -257,7 +257,7 @@ def test_where_the_layout_of_weights_is_open_both_are_timed_and_kept(tmp_path: P
     assert other is not None
     assert {timing.repacked for timing in other.measured} == {not model.is_repacked}
     assert table(by_rule.measured + other.measured) in answer.stdout
-    fastest = other if other.seconds < by_rule.seconds else by_rule
+    fastest = other if other.seconds < NOISE * by_rule.seconds else by_rule
     lie = "repacked by llama.cpp" if fastest.measured[0].repacked else "as they lie in the file"
     assert f"{fastest.threads_batch} for prompts, weights {lie}\n" in answer.stdout
     flag = "--no-repack" if model.is_repacked else "--repack"

@@ -129,7 +129,7 @@ class Model:
 
     @property
     def is_layout_open(self) -> bool:
-        """Whether the weights could lie the other way too: nobody has said how, both ways work here, and there is memory for a copy.
+        """Whether the weights could lie the other way too: nobody has said how, both ways work, and there is memory for a copy.
 
         Which is faster, `python -m weft tune` measures.
         """

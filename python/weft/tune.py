@@ -18,6 +18,9 @@ __all__ = ["tune"]
 BUDGET_S = 55.0
 """Seconds for the timings: with what one measurement may take longer than expected, about a minute in all."""
 
+NOISE = 0.95
+"""Weights that lie otherwise than a start lays them out must take less than this part of the time, or it is taken for noise."""
+
 _ATTENTION = {None: "weft", True: "flash on", False: "flash off"}
 """What computed attention: Weft's own, or llama.cpp's with flash attention and without."""
 
@@ -47,7 +50,8 @@ def tune(settings: Settings) -> int:
     except KeyboardInterrupt:
         print("\ntune: interrupted; nothing is kept", file=sys.stderr)
         return 130
-    by_rule, best = layouts[0].tuned, min(layouts, key=lambda layout: layout.tuned.seconds)
+    by_rule = layouts[0].tuned
+    best = layouts[-1] if layouts[-1].tuned.seconds < NOISE * by_rule.seconds else layouts[0]
     hardware = Hardware.read()
     print(f"{Path(path).name}: {by_rule.model}, K in {settings.cache_type_k}, V in {settings.cache_type_v}")
     print(f"{hardware.cpu}, {hardware.n_cores} cores, {hardware.instructions}\n")

@@ -28,6 +28,7 @@ pub enum Weights {
 
 /// What [`ModelConfig::weights`] needs to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct LoadFacts {
     /// Whether our products are usable here and compute most of the weights, by their bytes.
     pub own_products: bool,
