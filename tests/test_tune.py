@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gguf
 import msgspec
 import pytest
 
@@ -13,7 +14,7 @@ from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
 from weft import _native, tuning
 from weft._native import Hardware, tune
 from weft.choices import Kernels
-from weft.tune import table
+from weft.tune import NOISE, table
 from weft.tuning import Conditions, Measured, Tuned
 
 SLOW = Tuned(True, 1, 1, "a model", "a processor", ())
@@ -236,6 +237,47 @@ def test_the_command_prints_a_table_and_keeps_the_choice(model: weft.Model, kern
     assert f"\nfastest: {flash}{kept.threads} threads, " in answer.stdout
 
 
+def test_where_the_layout_of_weights_is_open_both_are_timed_and_kept(tmp_path: Path, has_ours: bool) -> None:
+    path = tmp_path / "four-bits.gguf"
+    write_tiny_model("attention", path, matrices=gguf.GGMLQuantizationType.Q4_0)
+    model = weft.Model.load(path)
+    assert model.is_layout_open == has_ours
+    script = "import weft.tune; weft.tune.BUDGET_S = 1.0; from weft.cli import main; main()"
+    command = [sys.executable, "-c", script, "tune", "-m", str(path)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    by_rule = tuning.read(file_of(model))
+    assert by_rule is not None
+    assert {timing.repacked for timing in by_rule.measured} == {model.is_repacked}
+    other = tuning.read(file_of(model, repack=not model.is_repacked))
+    if not has_ours:
+        assert other is None
+        assert "weights" not in answer.stdout
+        return
+    assert other is not None
+    assert {timing.repacked for timing in other.measured} == {not model.is_repacked}
+    assert table(by_rule.measured + other.measured) in answer.stdout
+    fastest = other if other.seconds < NOISE * by_rule.seconds else by_rule
+    lie = "repacked by llama.cpp" if fastest.measured[0].repacked else "as they lie in the file"
+    assert f"{fastest.threads_batch} for prompts, weights {lie}\n" in answer.stdout
+    flag = "--no-repack" if model.is_repacked else "--repack"
+    assert (f"\nstart with {flag}: " in answer.stdout) == (fastest is other)
+
+
+@pytest.mark.parametrize("flag", ["--repack", "--no-repack"])
+def test_a_layout_that_is_asked_for_is_the_only_one_timed(tmp_path: Path, flag: str) -> None:
+    path = tmp_path / "four-bits.gguf"
+    write_tiny_model("attention", path, matrices=gguf.GGMLQuantizationType.Q4_0)
+    script = "import weft.tune; weft.tune.BUDGET_S = 0.2; from weft.cli import main; main()"
+    command = [sys.executable, "-c", script, "tune", "-m", str(path), flag]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert answer.returncode == 0, answer.stderr
+    assert "weights" not in answer.stdout
+    kept = tuning.read(file_of(weft.Model.load(path), repack=flag == "--repack"))
+    assert kept is not None
+    assert all(timing.repacked == (flag == "--repack") for timing in kept.measured)
+
+
 @pytest.mark.parametrize(
     ("argv", "code", "words"),
     [
@@ -265,3 +307,23 @@ def test_the_table_names_what_there_was_no_time_for() -> None:
         "8 branches of it, 128 tokens each  weft             2     3.00            1.00",
         "                                   weft             1  no time",
     ]
+
+
+def test_the_table_says_how_weights_lay_where_that_differs() -> None:
+    measured = (Measured("prompt", None, 2, 4.0), Measured("prompt", None, 2, 2.0, repacked=True))
+    assert table(measured).splitlines() == [
+        "                                   weights   attention  threads  seconds  times the best",
+        "a prompt of 1,000 tokens           in file   weft             2     4.00            2.00",
+        "                                   repacked  weft             2     2.00            1.00",
+    ]
+
+
+def test_what_a_layout_takes_is_the_sum_of_what_was_chosen() -> None:
+    measured = (
+        Measured("prompt", False, 2, 4.0),
+        Measured("prompt", True, 2, 2.0),
+        Measured("prompt", True, 1, 8.0),
+        Measured("branches", True, 2, 3.0),
+        Measured("branches", True, 1, 16.0),
+    )
+    assert Tuned(True, 1, 2, "a model", "a processor", measured).seconds == 18.0

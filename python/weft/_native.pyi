@@ -124,6 +124,17 @@ class Model:
         """Bytes of all tensors."""
 
     @property
+    def is_repacked(self) -> bool:
+        """Whether llama.cpp was let rearrange weights as its own products want them."""
+
+    @property
+    def is_layout_open(self) -> bool:
+        """Whether the weights could lie the other way too: nobody has said how, both ways work, and there is memory for a copy.
+
+        Which is faster, `python -m weft tune` measures.
+        """
+
+    @property
     def vocab_type(self) -> int:
         """llama.cpp's number of the kind of tokenizer: 1 is SentencePiece BPE, 2 byte-level BPE."""
 

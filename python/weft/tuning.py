@@ -37,6 +37,8 @@ class Measured(msgspec.Struct, frozen=True):
     threads: int
     seconds: float | None
     """None where there was no time to measure it."""
+    repacked: bool = False
+    """Whether the weights lay as llama.cpp's own products want them."""
 
 
 class Tuned(msgspec.Struct, frozen=True):
@@ -55,6 +57,13 @@ class Tuned(msgspec.Struct, frozen=True):
         """As the compiled engine takes it."""
         return self.flash_attention, self.threads, self.threads_batch
 
+    @property
+    def seconds(self) -> float:
+        """What the prompt and its branches take together, as they were chosen to be computed."""
+        chosen = {("prompt", self.threads_batch), ("branches", self.threads)}
+        of_these = (timing for timing in self.measured if (timing.work, timing.threads) in chosen)
+        return sum(timing.seconds or 0.0 for timing in of_these if timing.flash_attention == self.flash_attention)
+
     @classmethod
     def measure(cls, model: Model, conditions: Conditions, *, budget_s: float, on_progress: Progress = None) -> "Tuned":
         """Times the candidates, for about `budget_s` seconds at most. Blocks.
@@ -66,12 +75,12 @@ class Tuned(msgspec.Struct, frozen=True):
         _, type_k, type_v, kernels, _ = conditions
         tuning = tune(model, type_k=type_k, type_v=type_v, kernels=kernels, budget_s=budget_s, on_progress=on_progress)
         flash_attention, threads, threads_batch = tuning.best
-        measured = tuple(_measured(timing) for timing in tuning.timings)
+        measured = tuple(_measured(timing, model) for timing in tuning.timings)
         return cls(flash_attention, threads, threads_batch, model.description, Hardware.read().cpu, measured)
 
 
-def _measured(timing: Timing) -> Measured:
-    return Measured(timing.work, timing.flash_attention, timing.n_threads, timing.seconds)
+def _measured(timing: Timing, model: Model) -> Measured:
+    return Measured(timing.work, timing.flash_attention, timing.n_threads, timing.seconds, model.is_repacked)
 
 
 def tune_file(model: Model, conditions: Conditions) -> Path:

@@ -16,7 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use spinning::Spinning;
-use weft::kernels::attention::{Attention, Cells, Format, Mask, Order, Output, Plan, Queries, Shape, attend, scratch_bytes};
+use weft::kernels::attention::{
+    Attention, AttentionOutput, Cells, Format, Mask, Order, Plan, Queries, Shape, attend, scratch_bytes,
+};
 use weft::kernels::{Level, Shared, Team};
 
 /// Keys and values of all layers together, at least.
@@ -149,7 +151,7 @@ fn measure(case: &Case, level: Level, n_threads: usize, duration: Duration) -> (
     let mut results = vec![0.0; n_rows * n_heads * size];
     let mut scratch = vec![0; scratch_bytes(&shape, n_threads)];
     let (results, scratch) = (Shared::from(&mut results[..]), Shared::from(&mut scratch[..]));
-    let out = Output { values: &results, row_stride: n_heads * size, head_stride: size };
+    let out = AttentionOutput { values: &results, row_stride: n_heads * size, head_stride: size };
     let arrived = AtomicUsize::new(0);
     let is_over = AtomicUsize::new(0);
     // When the first thread of a call began, in nanoseconds.

@@ -29,6 +29,7 @@ mod tables {
     pub(crate) mod columns;
     pub(crate) mod grid;
     pub(crate) mod idle;
+    pub(crate) mod leaving;
     pub(crate) mod overhead;
     pub(crate) mod prefill;
     pub(crate) mod runner;

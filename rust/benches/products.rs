@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use spinning::Spinning;
-use weft::kernels::products::{Format, Output, Rows, Weights, multiply, scratch_bytes};
+use weft::kernels::products::{Format, ProductOutput, Rows, Weights, multiply, scratch_bytes};
 use weft::kernels::{Level, Shared, Team};
 
 /// What each thread of a team does in a round.
@@ -201,7 +201,7 @@ fn measure(options: &Options, format: Format, shape: &Shape, bytes: &[u8], n_row
     let mut scratch = vec![0; scratch_bytes(options.level, format, n_in, n_out, n_rows, options.n_threads)];
     let mut out = vec![0.0; n_rows * n_out];
     let (scratch, out) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
-    let output = Output { values: &out, row_stride: n_out };
+    let output = ProductOutput { values: &out, row_stride: n_out };
     let budget = Duration::from_millis(if options.is_quick { 20 } else { 120 });
     // What is read for comparison is another matrix, so that neither finds its own in a cache.
     let matrix_of = |round: usize, half: usize| &bytes[(2 * round + half) % n_matrices * matrix..][..matrix];

@@ -28,6 +28,7 @@ pub enum Weights {
 
 /// What [`ModelConfig::weights`] needs to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct LoadFacts {
     /// Whether our products are usable here and compute most of the weights, by their bytes.
     pub own_products: bool,
@@ -35,6 +36,8 @@ pub struct LoadFacts {
     pub has_amx: bool,
     /// Whether the CPU computes layers.
     pub has_cpu_layers: bool,
+    /// Whether llama.cpp would rearrange any of the weights.
+    pub can_be_rearranged: bool,
 }
 
 impl ModelConfig {
@@ -54,6 +57,14 @@ impl ModelConfig {
             (true, true) => Weights::Amx,
         }
     }
+
+    /// Whether the weights could lie otherwise than the rule of [`ModelConfig::weights`] says, and nobody says that they must not:
+    /// which is faster, only a timing tells.
+    #[must_use]
+    pub fn is_layout_open(&self, facts: &LoadFacts) -> bool {
+        let computes_with_ours = facts.own_products && facts.has_cpu_layers && self.kernels != Kernels::LlamaCpp;
+        self.repack.is_none() && computes_with_ours && facts.can_be_rearranged
+    }
 }
 
 #[cfg(test)]
@@ -61,7 +72,7 @@ mod tests {
     use super::*;
 
     /// A CPU for which our products were written.
-    const FACTS: LoadFacts = LoadFacts { own_products: true, has_amx: false, has_cpu_layers: true };
+    const FACTS: LoadFacts = LoadFacts { own_products: true, has_amx: false, has_cpu_layers: true, can_be_rearranged: true };
     const AMX: LoadFacts = LoadFacts { has_amx: true, ..FACTS };
 
     fn weights(kernels: Kernels, repack: Option<bool>, facts: LoadFacts) -> Weights {
@@ -89,6 +100,23 @@ mod tests {
     fn amx_stays_llama_cpps_unless_ours_are_asked_for() {
         assert_eq!(weights(Kernels::Auto, None, AMX), Weights::Amx);
         assert_eq!(weights(Kernels::Weft, None, AMX), Weights::AsInFile);
+    }
+
+    #[test]
+    fn the_layout_is_open_where_both_are_possible_and_nobody_has_chosen() {
+        let is_open = |kernels, repack, facts: LoadFacts| {
+            ModelConfig { kernels, repack, ..ModelConfig::at("model.gguf".into()) }.is_layout_open(&facts)
+        };
+        for kernels in [Kernels::Auto, Kernels::Weft] {
+            assert!(is_open(kernels, None, FACTS) && is_open(kernels, None, AMX));
+            for repack in [false, true] {
+                assert!(!is_open(kernels, Some(repack), FACTS));
+            }
+            assert!(!is_open(kernels, None, LoadFacts { own_products: false, ..FACTS }));
+            assert!(!is_open(kernels, None, LoadFacts { has_cpu_layers: false, ..FACTS }));
+            assert!(!is_open(kernels, None, LoadFacts { can_be_rearranged: false, ..FACTS }));
+        }
+        assert!(!is_open(Kernels::LlamaCpp, None, FACTS));
     }
 
     #[test]

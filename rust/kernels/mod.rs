@@ -16,6 +16,7 @@
 //! weights' row. So a row computed alone and the same row among hundreds are equal bit by bit.
 
 pub mod attention;
+mod half;
 mod level;
 pub mod products;
 mod shared;

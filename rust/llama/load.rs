@@ -13,19 +13,27 @@ use crate::llama::identity::other_parts;
 use crate::llama::kernels::{self, coverage};
 use crate::llama::{logging, machine, memory};
 
+/// Formats that llama.cpp rearranges on processors that our products are written for, if it is to: its list
+/// (`ggml_repack_get_optimal_repack_type` in repack.cpp). With AMX it rearranges all that it multiplies.
+const REARRANGED: [sys::ggml_type; 5] =
+    [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_IQ4_NL, sys::GGML_TYPE_MXFP4, sys::GGML_TYPE_Q2_K];
+
 /// What decides on how the weights lie of the model whose first file is `file`. The backend must have been started.
 pub(super) fn facts(config: &ModelConfig, file: &Metadata) -> LoadFacts {
     // A part that is missing or damaged is reported when it is loaded.
     let others: Vec<Metadata> = other_parts(&config.path).iter().filter_map(|path| Metadata::open(path).ok()).collect();
-    let (mut n_covered, mut n_bytes) = (0, 0);
+    let has_amx = machine::has_amx();
+    let (mut n_covered, mut n_bytes, mut can_be_rearranged) = (0, 0, has_amx);
     for (format, bytes) in [file].into_iter().chain(&others).flat_map(Metadata::tensors) {
         n_bytes += bytes;
         n_covered += if coverage::covers_weights(format) { bytes } else { 0 };
+        can_be_rearranged |= REARRANGED.contains(&format);
     }
     LoadFacts {
         own_products: kernels::install().usable.products && 2 * n_covered > n_bytes,
-        has_amx: machine::has_amx(),
+        has_amx,
         has_cpu_layers: !memory::has_gpus(&config.placement) || config.n_gpu_layers.is_some(),
+        can_be_rearranged,
     }
 }
 

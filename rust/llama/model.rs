@@ -18,7 +18,7 @@ use crate::llama::identity::{Identity, ModelFiles};
 use crate::llama::kernels::coverage;
 use crate::llama::kv_size::KvShape;
 use crate::llama::vocabulary::Vocabulary;
-use crate::llama::{kinds, load};
+use crate::llama::{kinds, load, memory};
 use crate::request::{SharedConstraint, Token};
 
 /// A loaded model. Every method may be called from any thread.
@@ -289,6 +289,13 @@ impl Model {
     #[must_use]
     pub fn weights(&self) -> Weights {
         self.weights
+    }
+
+    /// Whether the weights could lie otherwise too, see [`ModelConfig::is_layout_open`], and there is memory for a copy of them.
+    #[must_use]
+    pub fn is_layout_open(&self) -> bool {
+        let is_open = |file: Metadata| self.config.is_layout_open(&load::facts(&self.config, &file));
+        Metadata::open(self.path()).is_ok_and(is_open) && self.size_bytes() <= memory::free_bytes(self)
     }
 
     /// Whether our attention covers the model's heads with a cache of these formats.

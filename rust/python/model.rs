@@ -11,7 +11,7 @@ use super::convert;
 use super::errors::InvalidRequest;
 use super::fork::ThisProcess;
 use super::logging;
-use crate::config::{ModelConfig, Placement};
+use crate::config::{ModelConfig, Placement, Weights};
 use crate::llama::Model;
 use crate::request::Token;
 
@@ -126,6 +126,16 @@ impl PyModel {
     #[getter]
     fn size_bytes(&self) -> PyResult<u64> {
         Ok(self.loaded()?.size_bytes())
+    }
+
+    #[getter]
+    fn is_repacked(&self) -> PyResult<bool> {
+        Ok(self.loaded()?.weights() != Weights::AsInFile)
+    }
+
+    #[getter]
+    fn is_layout_open(&self) -> PyResult<bool> {
+        Ok(self.loaded()?.is_layout_open())
     }
 
     #[getter]

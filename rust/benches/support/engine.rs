@@ -40,7 +40,7 @@ pub(crate) enum Sampling {
 /// steps dearer.
 pub(crate) struct EngineSide {
     pub(crate) model: Arc<Model>,
-    /// With no store, so that a prompt that was loaded stays in the pool, and nothing moves while steps are timed.
+    /// Mostly with no store, so that a prompt that was loaded stays in the pool, and nothing moves while steps are timed.
     pub(crate) config: EngineConfig,
     /// What the engine makes of it.
     pub(crate) settled: Settled,
@@ -147,7 +147,11 @@ impl EngineSide {
         self.settled.choice.used
     }
 
-    fn start(&self) -> Result<Engine, String> {
+    /// An engine as it is configured.
+    ///
+    /// # Errors
+    /// A message, when the engine refuses.
+    pub(crate) fn start(&self) -> Result<Engine, String> {
         self.settled.start(&self.model, &self.config).map_err(|error| error.to_string())
     }
 
@@ -163,7 +167,10 @@ impl EngineSide {
     }
 
     /// Puts cells into the pool that nobody will ask for, in prompts as long as they may be.
-    fn load_idle(&self, engine: &Engine) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// A message, when the engine refuses them.
+    pub(crate) fn load_idle(&self, engine: &Engine) -> Result<(), String> {
         let longest = self.longest.min(self.tokens.len());
         let starts = (0..self.shape.n_idle).step_by(longest);
         starts.enumerate().try_for_each(|(place, start)| {
@@ -178,7 +185,7 @@ impl EngineSide {
     }
 
     /// Prompt number `place`, which has nothing in common with those before it.
-    fn prompt(&self, place: usize, n_tokens: usize) -> Vec<Token> {
+    pub(crate) fn prompt(&self, place: usize, n_tokens: usize) -> Vec<Token> {
         let mut prompt = self.tokens[..n_tokens].to_vec();
         prompt[0] = self.tokens[place];
         prompt

@@ -31,6 +31,9 @@ pub(crate) enum TensorType {
     Q8_0,
     /// Blocks of 256 weights of four bits, in groups of 32 with a scale and a minimum of six bits each.
     Q4K,
+    /// The same of five bits.
+    #[allow(dead_code, reason = "the library's tests, which share this file, write models of it")]
+    Q5K,
     /// Blocks of 256 weights of six bits, in groups of 16 with a scale of eight bits each.
     Q6K,
 }
@@ -43,6 +46,7 @@ impl TensorType {
             Self::Q5_0 => 6,
             Self::Q8_0 => 8,
             Self::Q4K => 12,
+            Self::Q5K => 13,
             Self::Q6K => 14,
         }
     }
@@ -55,6 +59,7 @@ impl TensorType {
             Self::Q5_0 => (32, 22),
             Self::Q8_0 => (32, 34),
             Self::Q4K => (256, 144),
+            Self::Q5K => (256, 176),
             Self::Q6K => (256, 210),
         }
     }

@@ -125,6 +125,16 @@ impl<'a> Pair<'a> {
         self.empty_engine_side(shape, n_cells, CacheRam::Bytes(0))
     }
 
+    /// The engine's side with its store, and room for streams that run as long as they may beside `n_idle` cells, whether or not
+    /// these are there.
+    ///
+    /// # Errors
+    /// As for [`Pair::engine_side`].
+    pub(crate) fn storing_engine_side(&self, shape: Shape, n_idle: usize) -> Result<EngineSide, String> {
+        let n_cells = n_idle + shape.n_sequences * (self.n_ctx_train + SPARE_CELLS);
+        self.empty_engine_side(shape, n_cells, CacheRam::Default)
+    }
+
     /// The engine's side for prompts of these lengths, which it computes one after another: with its store, so that one leaves
     /// before the next one comes, but where others' cells are to stay.
     ///

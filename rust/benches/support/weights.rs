@@ -8,13 +8,13 @@ use std::io::{self, Write};
 
 use super::gguf::{Tensor, TensorType};
 
-/// Scale, and for [`TensorType::Q4K`] minimum, of each group of a block: the scale of the whole block then stays a normal 16-bit
+/// Scale, and for [`TensorType::Q4K`] and [`TensorType::Q5K`] minimum, of each group of a block: the scale of the whole block then stays a normal 16-bit
 /// float, however wide a matrix is.
 const GROUP: u8 = 8;
 
 /// Twelve bytes that hold eight scales and eight minimums of six bits, all of them [`GROUP`]: the first four of each as they are
 /// (with two bits of the last four above them), then the lower four bits of the last four.
-const GROUPS_OF_Q4K: [u8; 12] = {
+const GROUPS_WITH_MINIMUMS: [u8; 12] = {
     let whole = GROUP | (GROUP >> 4) << 6;
     let low = (GROUP & 15) | (GROUP & 15) << 4;
     [whole, whole, whole, whole, whole, whole, whole, whole, low, low, low, low]
@@ -58,12 +58,13 @@ fn finish(block: &mut [u8], kind: TensorType, deviation: f32) {
                 *weight = weight.cast_signed().max(-127).cast_unsigned();
             }
         }
-        TensorType::Q4K => {
-            let scale = deviation / uniform(16.0) / group;
+        TensorType::Q4K | TensorType::Q5K => {
+            let n_values = if kind == TensorType::Q4K { 16.0 } else { 32.0 };
+            let scale = deviation / uniform(n_values) / group;
             block[..2].copy_from_slice(&f16(scale));
-            // The mean of a weight, 0 to 15, is 7.5; the minimum takes it away.
-            block[2..4].copy_from_slice(&f16(7.5 * scale));
-            block[4..16].copy_from_slice(&GROUPS_OF_Q4K);
+            // Weights begin at 0; the minimum takes away their mean.
+            block[2..4].copy_from_slice(&f16((n_values - 1.0) / 2.0 * scale));
+            block[4..16].copy_from_slice(&GROUPS_WITH_MINIMUMS);
         }
         TensorType::Q6K => {
             block[192..208].fill(GROUP);

@@ -9,13 +9,13 @@ use super::plan::SLOTS;
 
 /// Cells that will be read soon. A product asks for one in each of its steps, so that memory works while it computes.
 #[derive(Clone, Copy)]
-pub(super) struct Ahead<'a> {
+pub(super) struct CellsAhead<'a> {
     pub(super) cells: &'a [*const u8],
     /// Bytes of a cell's head.
     pub(super) n_bytes: usize,
 }
 
-impl Ahead<'_> {
+impl CellsAhead<'_> {
     /// Nothing.
     pub(super) const NONE: Self = Self { cells: &[], n_bytes: 0 };
 
@@ -63,14 +63,14 @@ impl Coming<'_> {
 
     /// A part of the next `n` cells, with all heads: there is one part for each head at hand, of which this is number `kv`. `head`
     /// is the first of them.
-    pub(super) fn part<'a>(&self, (head, kv): (usize, usize), n: usize, pointers: &'a mut [*const u8; SLOTS]) -> Ahead<'a> {
+    pub(super) fn part<'a>(&self, (head, kv): (usize, usize), n: usize, pointers: &'a mut [*const u8; SLOTS]) -> CellsAhead<'a> {
         let (from, cells, head) = if self.here.is_empty() { self.then } else { (self.from, self.here, head) };
         let n = n.min(cells.len());
         let part = &cells[n * kv / self.n_heads..n * (kv + 1) / self.n_heads];
         for (pointer, &cell) in pointers.iter_mut().zip(part) {
             *pointer = cell_of(from, head, cell);
         }
-        Ahead { cells: &pointers[..part.len()], n_bytes: bytes_of(from, self.n_heads) }
+        CellsAhead { cells: &pointers[..part.len()], n_bytes: bytes_of(from, self.n_heads) }
     }
 }
 

@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 };
 
 use super::Format;
-use super::ahead::Ahead;
+use super::ahead::CellsAhead;
 use super::kernels::{Scores, Weigh, kernels};
 use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
 

@@ -1,20 +1,19 @@
 //! AVX-512: sixteen lanes, thirty-two registers.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512, __m512i, _CMP_NLE_UQ, _mm_loadu_si128, _mm256_loadu_si256, _mm256_maskz_loadu_epi32, _mm512_abs_ps,
-    _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_castps_si512, _mm512_castsi256_si512, _mm512_castsi512_ps,
-    _mm512_cmp_ps_mask, _mm512_cmpneq_epi16_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu16_epi32,
-    _mm512_cvtph_ps, _mm512_div_ps, _mm512_fmadd_ps, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_mask_blend_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_or_si512,
-    _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32,
-    _mm512_srai_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_testn_epi16_mask, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m128i, __m256i, __m512, __m512i, _CMP_NLE_UQ, _mm_cvtph_ps, _mm_cvtss_f32, _mm_loadu_si128, _mm_set1_epi16,
+    _mm256_loadu_si256, _mm256_maskz_loadu_epi32, _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512,
+    _mm512_castps_si512, _mm512_castsi256_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cmpneq_epi16_mask,
+    _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_div_ps, _mm512_fmadd_ps,
+    _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mask_blend_ps, _mm512_maskz_loadu_epi32, _mm512_maskz_mov_ps,
+    _mm512_max_ps, _mm512_mul_ps, _mm512_or_si512, _mm512_set1_epi16, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_si512,
+    _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_srai_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_testn_epi16_mask,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use super::Format;
-use super::ahead::Ahead;
+use super::ahead::CellsAhead;
 use super::kernels::{Scores, Weigh, kernels};
-use super::portable::half;
 use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
 
 const LANES: usize = 16;
@@ -40,6 +39,13 @@ unsafe fn look(mask: *const u16) -> (u64, u64) {
     let seen = join(_mm512_cmpneq_epi16_mask(low, hidden), _mm512_cmpneq_epi16_mask(high, hidden));
     let zero = join(_mm512_testn_epi16_mask(low, magnitude), _mm512_testn_epi16_mask(high, magnitude));
     (seen, zero)
+}
+
+/// A number in half precision, that may lie anywhere.
+#[inline(always)]
+unsafe fn half(from: *const u8) -> f32 {
+    // SAFETY: the caller vouches for the instruction set and for the number.
+    unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_set1_epi16(from.cast::<i16>().read_unaligned()))) }
 }
 
 /// Transposes sixteen vectors of sixteen.
@@ -250,7 +256,7 @@ impl Simd for Avx512 {
                 Format::Q8_0 => {
                     let block = cell.add(at / 32 * 34);
                     let bytes = _mm_loadu_si128(block.add(2 + at % 32).cast::<__m128i>());
-                    let factor = half(block.cast::<u16>().read_unaligned());
+                    let factor = half(block);
                     _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(factor))
                 }
             }
@@ -272,19 +278,19 @@ impl Simd for Avx512 {
                 let mut units = [_mm512_setzero_si512(); 16];
                 let mut factors = [_mm512_set1_ps(0.0); 2];
                 if format == Format::Q8_0 {
-                    let mut lanes = [[0.0_f32; 16]; 2];
+                    let mut scales = [[0_u16; 16]; 2];
                     for (lane, &cell) in cells.iter().enumerate() {
                         let block = cell.add(first / 32 * 34);
                         let low = _mm256_loadu_si256(block.add(2).cast::<__m256i>());
-                        lanes[0][lane] = half(block.cast::<u16>().read_unaligned());
+                        scales[0][lane] = block.cast::<u16>().read_unaligned();
                         units[lane] = _mm512_castsi256_si512(low);
                         if n_units == 16 {
-                            lanes[1][lane] = half(block.add(34).cast::<u16>().read_unaligned());
+                            scales[1][lane] = block.add(34).cast::<u16>().read_unaligned();
                             let high = _mm256_maskz_loadu_epi32(0xff, block.add(36).cast::<i32>());
                             units[lane] = _mm512_inserti64x4::<1>(units[lane], high);
                         }
                     }
-                    factors = [_mm512_loadu_ps(lanes[0].as_ptr()), _mm512_loadu_ps(lanes[1].as_ptr())];
+                    factors = scales.map(|scales| _mm512_cvtph_ps(_mm256_loadu_si256(scales.as_ptr().cast::<__m256i>())));
                 } else {
                     let bytes = first * (4 / per_unit);
                     let wanted = u16::MAX >> (16 - n_units);

@@ -1,6 +1,6 @@
 //! The functions that the walk calls, compiled once per instruction set.
 
-use super::ahead::Ahead;
+use super::ahead::CellsAhead;
 use super::simd::{MAX_LANES, Softening, Tally};
 use super::streams::Look;
 use super::{Format, Level};
@@ -8,7 +8,7 @@ use super::{Format, Level};
 /// A register block of rows that meet some cells.
 #[derive(Clone, Copy)]
 pub(super) struct Scores<'a> {
-    /// Rows of the block: at most `Kernels::max_rows`.
+    /// Rows of the block: at most `AttentionTable::max_rows`.
     pub(super) rows: usize,
     /// The first row's queries, transposed, and from an element to the next.
     pub(super) queries: (*const f32, usize),
@@ -16,7 +16,7 @@ pub(super) struct Scores<'a> {
     pub(super) keys: (*const f32, usize),
     pub(super) n_cells: usize,
     pub(super) size: usize,
-    pub(super) ahead: Ahead<'a>,
+    pub(super) ahead: CellsAhead<'a>,
     /// The first row's scores, as whole vectors.
     pub(super) out: *mut f32,
 }
@@ -24,7 +24,7 @@ pub(super) struct Scores<'a> {
 /// A register block of rows that sum the values of some cells.
 #[derive(Clone, Copy)]
 pub(super) struct Weigh<'a> {
-    /// Rows of the block: at most `Kernels::max_rows`.
+    /// Rows of the block: at most `AttentionTable::max_rows`.
     pub(super) rows: usize,
     /// The first row's weight of the first cell.
     pub(super) weights: *const f32,
@@ -32,14 +32,14 @@ pub(super) struct Weigh<'a> {
     pub(super) format: Format,
     pub(super) cells: &'a [*const u8],
     pub(super) size: usize,
-    pub(super) ahead: Ahead<'a>,
+    pub(super) ahead: CellsAhead<'a>,
     /// The first row's sums, which are added to.
     pub(super) out: *mut f32,
 }
 
 /// The functions of an instruction set. They may be called only where the processor has it, with pointers to what is said at
 /// their arguments.
-pub(super) struct Kernels {
+pub(super) struct AttentionTable {
     /// Lanes of a vector.
     pub(super) lanes: usize,
     /// Most rows of a register block.
@@ -55,19 +55,20 @@ pub(super) struct Kernels {
     pub(super) finish: unsafe fn((Tally, *const f32), Option<f32>, *mut f32, usize),
 }
 
-impl Kernels {
-    /// Those for a level, if there are any.
-    #[cfg_attr(target_arch = "x86_64", expect(clippy::unnecessary_wraps, reason = "other processors lack most levels"))]
-    pub(super) fn of(level: Level) -> Option<&'static Self> {
-        match level {
-            Level::Portable => Some(&super::portable::KERNELS),
+impl AttentionTable {
+    /// Those for a level and for heads of values of this size, if there are any. A head fills whole vectors: where it does not fill
+    /// those of sixteen lanes, those of eight compute it, which every processor with sixteen has too.
+    pub(super) fn of(level: Level, value_size: usize) -> Option<&'static Self> {
+        let tables: &[&Self] = match level {
+            Level::Portable => &[&super::portable::KERNELS],
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::AvxVnni => Some(&super::avx2::KERNELS),
+            Level::Avx2 | Level::AvxVnni => &[&super::avx2::KERNELS],
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => Some(&super::avx512::KERNELS),
+            Level::Avx512 => &[&super::avx512::KERNELS, &super::avx2::KERNELS],
             #[cfg(not(target_arch = "x86_64"))]
-            _ => None,
-        }
+            _ => &[],
+        };
+        tables.iter().copied().find(|table| value_size.is_multiple_of(table.lanes))
     }
 }
 
@@ -77,7 +78,7 @@ macro_rules! kernels {
     ($simd:ty, [$($attribute:meta)?], rows: $max:literal [$($rows:literal)*], four: $max_four:literal [$($four:literal)*],
      eight: $max_eight:literal [$($eight:literal)*]) => {
         /// The kernels of this instruction set.
-        pub(super) static KERNELS: $crate::kernels::attention::kernels::Kernels = $crate::kernels::attention::kernels::Kernels {
+        pub(super) static KERNELS: $crate::kernels::attention::kernels::AttentionTable = $crate::kernels::attention::kernels::AttentionTable {
             lanes: <$simd>::LANES,
             max_rows: $max,
             look,
@@ -152,7 +153,7 @@ macro_rules! kernels {
                         _ => unreachable!("a block of {} rows", a.rows),
                     }
                 };
-                a.ahead = Ahead::NONE;
+                a.ahead = CellsAhead::NONE;
                 at += done * <$simd>::LANES;
             }
         }
@@ -179,7 +180,7 @@ macro_rules! kernels {
                         _ => unreachable!("a block of {} rows", a.rows),
                     }
                 };
-                a.ahead = Ahead::NONE;
+                a.ahead = CellsAhead::NONE;
                 at += done * <$simd>::LANES;
             }
         }

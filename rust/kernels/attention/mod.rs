@@ -39,10 +39,10 @@ mod units;
 mod walk;
 
 pub use plan::Plan;
-pub use problem::{Attention, Cells, Format, Mask, Order, Output, Queries, Shape};
+pub use problem::{Attention, AttentionOutput, Cells, Format, Mask, Order, Queries, Shape};
 
 use super::{Level, Shared, Team};
-use kernels::Kernels;
+use kernels::AttentionTable;
 use units::Sizes;
 use walk::Walk;
 
@@ -53,14 +53,14 @@ const ALIGN: usize = 64;
 #[must_use]
 pub fn covers(level: Level, keys: Format, values: Format, shape: &Shape) -> bool {
     let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
-    let Some(kernels) = Kernels::of(level) else { return false };
     let are_some = [n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size].into_iter().all(|n| n > 0);
     let are_counted = u32::try_from(n_rows).is_ok() && u32::try_from(n_cells).is_ok();
     are_some
         && are_counted
+        && AttentionTable::of(level, value_size).is_some()
         && n_heads.is_multiple_of(n_kv_heads)
         && key_size.is_multiple_of(keys.unit())
-        && value_size.is_multiple_of(values.unit().max(kernels.lanes))
+        && value_size.is_multiple_of(values.unit())
 }
 
 /// How much memory [`attend`] works in at most, whatever the mask is. It need not be set to anything.
@@ -78,14 +78,14 @@ fn thread_bytes(sizes: &Sizes) -> usize {
 /// but its own `team`; it returns when this thread has nothing left to do, and the results are there when all have returned.
 ///
 /// Between two calls with one plan the team meets. Panics, with words, if a size does not fit another.
-pub fn attend(attention: &Attention, plan: &Plan, out: &Output, scratch: &Shared<u8>, team: &dyn Team) {
+pub fn attend(attention: &Attention, plan: &Plan, out: &AttentionOutput, scratch: &Shared<u8>, team: &dyn Team) {
     attention.check(plan, out);
     let shape = &attention.shape;
     assert!(covers(plan.level(), attention.keys.format, attention.values.format, shape), "there is no kernel for {shape:?}");
     assert_eq!(plan.n_threads(), team.size(), "the plan was made for another team");
     assert!(team.index() < team.size(), "thread {} of {}", team.index(), team.size());
     assert!(scratch.len() >= scratch_bytes(shape, team.size()), "there is too little scratch memory");
-    let kernels = Kernels::of(plan.level()).expect("a level that is covered");
+    let kernels = AttentionTable::of(plan.level(), shape.value_size).expect("a level that is covered");
     let sizes = Sizes::new(shape, team.size());
     // SAFETY: an empty part overlaps none.
     let first = unsafe { scratch.part(0..0) }.as_ptr().align_offset(ALIGN);

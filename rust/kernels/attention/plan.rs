@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::groups::Groups;
-use super::kernels::Kernels;
+use super::kernels::AttentionTable;
 use super::streams::Streams;
 use super::units::{Sizes, Units};
 use super::{Level, Mask, Order, Shape};
@@ -64,12 +64,12 @@ impl Plan {
     pub fn make(&mut self, level: Level, n_threads: usize, shape: &Shape, mask: Option<&Mask>, order: Option<&Order>) {
         let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = *shape;
         assert!(level.is_available(), "the processor lacks {level}");
-        let kernels = Kernels::of(level).expect("a level with kernels");
         assert!(n_threads >= 1, "nobody computes");
         assert!(n_rows >= 1 && n_cells >= 1, "there is nothing to compute");
         assert!(n_kv_heads >= 1 && n_heads.is_multiple_of(n_kv_heads) && n_heads >= 1, "{n_heads} heads over {n_kv_heads}");
         assert!(key_size.is_multiple_of(8) && key_size >= 8, "keys of {key_size}");
-        assert!(value_size.is_multiple_of(kernels.lanes) && value_size >= 8, "values of {value_size}");
+        assert!(value_size >= 8, "values of {value_size}");
+        let kernels = AttentionTable::of(level, value_size).expect("a level with kernels for values of this size");
         assert!(u32::try_from(n_rows).is_ok() && u32::try_from(n_cells).is_ok(), "rows and cells are counted in 32 bits");
         assert!(mask.is_none_or(|mask| mask.holds(n_rows, n_cells)), "the mask ends before its last row");
         if let Some(order) = order {

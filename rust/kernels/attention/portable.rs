@@ -1,9 +1,10 @@
 //! Plain Rust: the reference for every other instruction set, and what runs under Miri.
 
 use super::Format;
-use super::ahead::Ahead;
+use super::ahead::CellsAhead;
 use super::kernels::{Scores, Weigh, kernels};
 use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
+use crate::kernels::half::to_single;
 
 const LANES: usize = 8;
 
@@ -12,18 +13,6 @@ const LANES: usize = 8;
 pub(super) struct Portable;
 
 kernels!(Portable, [], rows: 4 [1 2 3 4], four: 1 [1], eight: 0 []);
-
-/// A number in half precision.
-pub(super) fn half(bits: u16) -> f32 {
-    let sign = u32::from(bits & 0x8000) << 16;
-    let magnitude = u32::from(bits & 0x7fff) << 13;
-    if magnitude >= 0x7c00 << 13 {
-        return f32::from_bits(sign | magnitude | 0xff << 23);
-    }
-    // The exponent's bias differs by 112, and multiplying by a power of two is exact for small numbers too.
-    let scaled = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
-    f32::from_bits(sign | scaled.to_bits())
-}
 
 unsafe fn look(mask: *const u16) -> (u64, u64) {
     let (mut seen, mut zero) = (0, 0);
@@ -45,11 +34,11 @@ unsafe fn element(format: Format, cell: *const u8, at: usize) -> f32 {
     unsafe {
         match format {
             Format::F32 => cell.cast::<f32>().add(at).read_unaligned(),
-            Format::F16 => half(cell.cast::<u16>().add(at).read_unaligned()),
+            Format::F16 => to_single(cell.cast::<u16>().add(at).read_unaligned()),
             Format::Bf16 => f32::from_bits(u32::from(cell.cast::<u16>().add(at).read_unaligned()) << 16),
             Format::Q8_0 => {
                 let block = cell.add(at / 32 * 34);
-                half(block.cast::<u16>().read_unaligned()) * f32::from(block.add(2 + at % 32).cast::<i8>().read())
+                to_single(block.cast::<u16>().read_unaligned()) * f32::from(block.add(2 + at % 32).cast::<i8>().read())
             }
         }
     }

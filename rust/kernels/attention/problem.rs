@@ -155,7 +155,7 @@ pub struct Attention<'a> {
 
 impl Attention<'_> {
     /// Panics, with words, if a size does not fit another.
-    pub(super) fn check(&self, plan: &Plan, out: &Output) {
+    pub(super) fn check(&self, plan: &Plan, out: &AttentionOutput) {
         let Shape { n_rows, n_heads, n_kv_heads, n_cells, key_size, value_size } = self.shape;
         assert_eq!(&self.shape, plan.shape(), "the plan was made for another shape");
         assert_eq!(self.keys.head_size, key_size, "keys are of another size");
@@ -190,7 +190,7 @@ impl Attention<'_> {
 
 /// Where results go: for each row and head `value_size` numbers.
 #[derive(Debug, Clone, Copy)]
-pub struct Output<'a> {
+pub struct AttentionOutput<'a> {
     /// All of them, from row 0 on.
     pub values: &'a Shared<'a, f32>,
     /// From a row to the next, in numbers.

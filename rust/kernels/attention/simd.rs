@@ -3,7 +3,7 @@
 #![allow(clippy::needless_range_loop, reason = "sums that stay in registers are counted, not iterated over")]
 
 use super::Format;
-use super::ahead::Ahead;
+use super::ahead::CellsAhead;
 use super::plan::SLOTS;
 
 /// Most lanes that a vector of any instruction set has.
@@ -95,7 +95,7 @@ pub(super) unsafe fn scores<S: Simd, const M: usize, const N: usize>(
     (mut queries, n_queries): (*const f32, usize),
     (mut keys, keys_stride): (*const f32, usize),
     size: usize,
-    ahead: Ahead,
+    ahead: CellsAhead,
     out: *mut f32,
 ) {
     // SAFETY: the caller vouches for `size` rows of `M` queries and `N` vectors of keys, and for the rows of scores.
@@ -130,7 +130,7 @@ pub(super) unsafe fn weigh<S: Simd, const M: usize, const N: usize>(
     weights: *const f32,
     (format, cells): (Format, &[*const u8]),
     at: usize,
-    ahead: Ahead,
+    ahead: CellsAhead,
     (out, out_stride): (*mut f32, usize),
 ) {
     // SAFETY: the caller vouches for the cells, and for `M` rows of weights and of results.

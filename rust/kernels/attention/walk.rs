@@ -2,22 +2,22 @@
 
 use std::ops::Range;
 
-use super::ahead::{Ahead, Coming, cell_of};
+use super::ahead::{CellsAhead, Coming, cell_of};
 use super::groups::{Block, Segment};
-use super::kernels::{Kernels, Scores, Weigh};
+use super::kernels::{AttentionTable, Scores, Weigh};
 use super::plan::SLOTS;
-use super::portable::half;
 use super::simd::{MAX_LANES, SCORES_STRIDE, Softening, Tally};
 use super::task::{Task, tiles};
 use super::units::{Area, Joint, PANEL_CELLS, Sizes};
-use super::{Attention, Format, Output, Plan, Shared};
+use super::{Attention, AttentionOutput, Format, Plan, Shared};
+use crate::kernels::half::to_single;
 
 /// A thread at work on one attention.
 pub(super) struct Walk<'a> {
-    pub(super) kernels: &'static Kernels,
+    pub(super) kernels: &'static AttentionTable,
     pub(super) attention: &'a Attention<'a>,
     pub(super) plan: &'a Plan,
-    pub(super) out: &'a Output<'a>,
+    pub(super) out: &'a AttentionOutput<'a>,
     pub(super) sizes: Sizes,
     pub(super) area: Area,
     /// This thread's working memory, as long as `area` says.
@@ -202,7 +202,7 @@ impl Walk<'_> {
                             out: self.scores(task).add(rows.start * SCORES_STRIDE + slot),
                         });
                     }
-                    ahead = Ahead::NONE;
+                    ahead = CellsAhead::NONE;
                 }
             }
         }
@@ -242,7 +242,7 @@ impl Walk<'_> {
                 for (slot, &cell) in (segment.first_slot..).zip(&self.plan.groups.cells[segment.cells.clone()]) {
                     let value = values[cell as usize];
                     // Hidden ones are hidden by the sight; here they must not make a number that is none.
-                    let value = if value == super::Mask::HIDDEN { 0.0 } else { half(value) };
+                    let value = if value == super::Mask::HIDDEN { 0.0 } else { to_single(value) };
                     // SAFETY: `area` has room for a block of biases for each row.
                     unsafe { self.memory.add(self.area.biases + row * SLOTS + slot).write(value) };
                 }
@@ -290,7 +290,7 @@ impl Walk<'_> {
                             out: self.block_sums(task).add(rows.start * size),
                         });
                     }
-                    ahead = Ahead::NONE;
+                    ahead = CellsAhead::NONE;
                 }
             }
         }

@@ -6,7 +6,7 @@
 use std::array::from_fn;
 use std::marker::PhantomData;
 
-use super::ahead::{Ahead, ask_for_word};
+use super::ahead::{BytesAhead, ask_for_word};
 use super::form::Form;
 use super::lanes::Lanes;
 use super::unpack::{Packed, Sink, Unpack};
@@ -25,7 +25,7 @@ pub(super) struct Meeting {
     /// Where the sums go: one for each row and column.
     pub(super) after: *mut f32,
     /// What is read next.
-    pub(super) ahead: Ahead,
+    pub(super) ahead: BytesAhead,
     /// How many floats lie between two columns there.
     pub(super) after_stride: usize,
 }

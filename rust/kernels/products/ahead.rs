@@ -15,14 +15,14 @@ const FIRST: usize = 16 * 1024;
 /// Bytes to be asked for. A processor has room for some dozens of requests and waits when there are more, so they are spread over all
 /// that is computed meanwhile.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ahead {
+pub(super) struct BytesAhead {
     /// The first of them; it may lie anywhere.
     next: *const u8,
     /// How many are asked for during a unit.
     per_unit: usize,
 }
 
-impl Ahead {
+impl BytesAhead {
     /// `per_unit` bytes from `next` on during each unit.
     pub(super) fn new(next: *const u8, per_unit: usize) -> Self {
         Self { next, per_unit }

@@ -12,7 +12,7 @@ use crate::kernels::Level;
 
 /// What computes one format on one level. Its functions may be called where the level is available.
 #[derive(Clone, Copy)]
-pub(super) enum Kernels {
+pub(super) enum ProductTable {
     Quantised(Quantised),
     Plain { tiles: [unsafe fn(&PlainMeeting); MAX_COLUMNS], rows: usize, columns: usize },
 }
@@ -47,7 +47,7 @@ pub(super) struct Quantised {
     pub(super) packed: Option<[PackedKernel; MAX_PACKED_COLUMNS]>,
 }
 
-impl Kernels {
+impl ProductTable {
     /// The kernels for a format, if there are any for the level.
     #[cfg_attr(target_arch = "x86_64", expect(clippy::unnecessary_wraps, reason = "other processors lack most levels"))]
     pub(super) fn of(level: Level, format: Format) -> Option<Self> {
@@ -121,8 +121,8 @@ macro_rules! level {
                 if n <= <$lanes>::COLUMNS { n } else { 1 }
             }
 
-            fn quantised<U: Unpack>() -> Kernels {
-                Kernels::Quantised(Quantised {
+            fn quantised<U: Unpack>() -> ProductTable {
+                ProductTable::Quantised(Quantised {
                     block_bytes: U::BLOCK,
                     unit_len: U::Form::LEN,
                     rows: <$lanes>::ROWS,
@@ -147,8 +147,8 @@ macro_rules! level {
                 })
             }
 
-            fn floats<P: Plain>() -> Kernels {
-                Kernels::Plain {
+            fn floats<P: Plain>() -> ProductTable {
+                ProductTable::Plain {
                     tiles: [
                         plain::<P, 1>,
                         plain::<P, { compiled(2) }>,
@@ -164,7 +164,7 @@ macro_rules! level {
                 }
             }
 
-            pub(super) fn of(format: Format) -> Kernels {
+            pub(super) fn of(format: Format) -> ProductTable {
                 match format {
                     Format::Q8_0 => quantised::<unpack::Q8_0>(),
                     Format::Q4_0 => quantised::<unpack::Q4_0>(),

@@ -31,7 +31,6 @@ mod accumulate;
 mod ahead;
 mod form;
 mod format;
-mod half;
 mod kernels;
 mod lanes;
 mod multiply;
@@ -45,4 +44,4 @@ mod unpack;
 
 pub use format::Format;
 pub use multiply::{covers, multiply, multiply_by_expert, scratch_bytes, scratch_bytes_by_expert};
-pub use operands::{Choices, Experts, Output, Rows, Weights};
+pub use operands::{Choices, Experts, ProductOutput, Rows, Weights};

@@ -4,11 +4,11 @@ use std::ptr::null;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::accumulate::Meeting;
-use super::ahead::Ahead;
+use super::ahead::BytesAhead;
 use super::form::{MAX_COLUMNS, SPAN};
 use super::format::Format;
-use super::kernels::{Kernels, Quantised};
-use super::operands::{Choices, Experts, Output, Rows, Weights};
+use super::kernels::{ProductTable, Quantised};
+use super::operands::{Choices, Experts, ProductOutput, Rows, Weights};
 use super::plain::PlainMeeting;
 use super::plan::{Chunk, Layout, Plan, Size, Tiles};
 use super::quantise::Stretch;
@@ -18,7 +18,7 @@ use crate::kernels::{Level, Shared, Team};
 /// Whether there is a kernel for weights of this format and size.
 #[must_use]
 pub fn covers(level: Level, format: Format, n_in: usize, n_out: usize) -> bool {
-    Kernels::of(level, format).is_some()
+    ProductTable::of(level, format).is_some()
         && level.is_available()
         && n_in > 0
         && n_in.is_multiple_of(format.block_len())
@@ -29,14 +29,14 @@ pub fn covers(level: Level, format: Format, n_in: usize, n_out: usize) -> bool {
 #[must_use]
 pub fn scratch_bytes(level: Level, format: Format, n_in: usize, n_out: usize, n_rows: usize, n_threads: usize) -> usize {
     let size = Size { n_in, n_out, n_columns: n_rows, n_groups: 1, n_threads };
-    Kernels::of(level, format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))
+    ProductTable::of(level, format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))
 }
 
 /// The same for [`multiply_by_expert`], where `n_pairs` is the tokens times the experts that each of them meets.
 #[must_use]
 pub fn scratch_bytes_by_expert(level: Level, weights: &Experts, n_pairs: usize, n_threads: usize) -> usize {
     let size = size_by_expert(weights, n_pairs, n_threads);
-    Kernels::of(level, weights.weights.format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))
+    ProductTable::of(level, weights.weights.format).map_or(0, |kernels| Layout::of(&kernels, &size).bytes(n_threads))
 }
 
 fn size_by_expert(weights: &Experts, n_pairs: usize, n_threads: usize) -> Size {
@@ -50,7 +50,7 @@ fn size_by_expert(weights: &Experts, n_pairs: usize, n_threads: usize) -> Size {
 ///
 /// # Panics
 /// If [`covers`] says no, if operands are shorter than what they say, or if there is less scratch memory than [`scratch_bytes`].
-pub fn multiply(level: Level, weights: &Weights, rows: &Rows, out: &Output, scratch: &Shared<u8>, team: &dyn Team) {
+pub fn multiply(level: Level, weights: &Weights, rows: &Rows, out: &ProductOutput, scratch: &Shared<u8>, team: &dyn Team) {
     let n_columns = u32::try_from(rows.n_rows).expect("rows are counted in 32 bits");
     weights.check();
     let size = Size { n_in: weights.n_in, n_out: weights.n_out, n_columns: rows.n_rows, n_groups: 1, n_threads: team.size() };
@@ -70,7 +70,7 @@ pub fn multiply_by_expert(
     weights: &Experts,
     choices: &Choices,
     rows: &Rows,
-    out: &Output,
+    out: &ProductOutput,
     scratch: &Shared<u8>,
     team: &dyn Team,
 ) {
@@ -119,7 +119,7 @@ fn sort_by_expert(choices: &Choices, starts: &mut [u32], order: &mut [u32]) {
 
 /// A product whose operands were checked.
 struct Product<'a> {
-    kernels: Kernels,
+    kernels: ProductTable,
     size: Size,
     layout: Layout,
     weights: Weights<'a>,
@@ -136,14 +136,14 @@ impl<'a> Product<'a> {
         level: Level,
         weights: &Weights<'a>,
         rows: &Rows<'a>,
-        out: &Output,
+        out: &ProductOutput,
         scratch: &Shared<u8>,
         size: &Size,
         team: &dyn Team,
     ) -> Option<Self> {
         let covered = covers(level, weights.format, weights.n_in, weights.n_out);
         assert!(covered, "no product of {:?} with {} weights in a row on {level}", weights.format, weights.n_in);
-        let kernels = Kernels::of(level, weights.format).expect("it is covered");
+        let kernels = ProductTable::of(level, weights.format).expect("it is covered");
         rows.check(weights.n_in);
         out.check(size.n_columns, weights.n_out);
         let layout = Layout::of(&kernels, size);
@@ -178,7 +178,7 @@ impl<'a> Product<'a> {
         }
         let mut plan = Plan::of(&self.kernels, &self.size, self.layout.max_columns, starts);
         let mut chunk = plan.chunk(team.index());
-        if let Kernels::Quantised(quantised) = &self.kernels {
+        if let ProductTable::Quantised(quantised) = &self.kernels {
             // While activations become bytes and threads wait for each other, memory has nothing else to do.
             if let Some(first) = chunk {
                 (quantised.ask_for_first)(self.panel(first.group, first.panels.0), self.weights.row_stride * quantised.rows);
@@ -193,8 +193,8 @@ impl<'a> Product<'a> {
             let (start, _) = plan.columns(now.group);
             let tiles = plan.tiles(now.group);
             match &self.kernels {
-                Kernels::Quantised(quantised) => self.chunk(quantised, &now, start, tiles, order, next, self.own(team)),
-                Kernels::Plain { tiles: kernels, .. } => self.plain_chunk(kernels, &now, start, tiles, order, &row),
+                ProductTable::Quantised(quantised) => self.chunk(quantised, &now, start, tiles, order, next, self.own(team)),
+                ProductTable::Plain { tiles: kernels, .. } => self.plain_chunk(kernels, &now, start, tiles, order, &row),
             }
         }
     }
@@ -283,8 +283,8 @@ impl<'a> Product<'a> {
                 let share = if ahead.is_null() { 0 } else { per_unit / 2 };
                 // Where nothing comes next, this is asked for once more, which costs nothing.
                 let again = if ahead.is_null() { first } else { next };
-                let mut packed = Packed { first, stride, n, ahead: Ahead::new(next, share), next: again };
-                let mut rest = Ahead::new(next.wrapping_add(n * share), if ahead.is_null() { 0 } else { per_unit - share });
+                let mut packed = Packed { first, stride, n, ahead: BytesAhead::new(next, share), next: again };
+                let mut rest = BytesAhead::new(next.wrapping_add(n * share), if ahead.is_null() { 0 } else { per_unit - share });
                 if n_rows < lanes {
                     self.fill(&mut packed, n_rows, n * quantised.block_bytes, own.wrapping_add(self.layout.filled));
                 }
@@ -301,7 +301,7 @@ impl<'a> Product<'a> {
                     let meeting = Meeting {
                         panel: own,
                         tile: self.tile(quantised, start + column).wrapping_add(n_columns * unit * quantised.column_bytes),
-                        ahead: std::mem::replace(&mut rest, Ahead::nothing()),
+                        ahead: std::mem::replace(&mut rest, BytesAhead::nothing()),
                         n,
                         before: if unit == 0 { null() } else { sums_of(column) },
                         after: if is_last { out } else { sums_of(column) },

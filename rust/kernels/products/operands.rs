@@ -55,7 +55,7 @@ pub struct Rows<'a> {
 
 /// Where the products go: a row of `n_out` for each row of activations.
 #[derive(Debug, Clone, Copy)]
-pub struct Output<'a> {
+pub struct ProductOutput<'a> {
     /// The rows, one after another.
     pub values: &'a Shared<'a, f32>,
     /// Values from row to row.
@@ -133,7 +133,7 @@ impl Rows<'_> {
     }
 }
 
-impl Output<'_> {
+impl ProductOutput<'_> {
     pub(super) fn check(&self, n_rows: usize, n_out: usize) {
         assert!(
             n_rows < 2 || n_out <= self.row_stride,

@@ -1,7 +1,7 @@
 //! How a product is cut into chunks, and what its scratch memory is used for.
 
 use super::form::{MAX_COLUMNS, SPAN};
-use super::kernels::Kernels;
+use super::kernels::ProductTable;
 
 /// Activations of this many bytes stay in a core's second cache beside the panels that pass through it.
 const CACHED_BYTES: usize = 512 * 1024;
@@ -70,10 +70,10 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn of(kernels: &Kernels, size: &Size) -> Self {
+    pub(super) fn of(kernels: &ProductTable, size: &Size) -> Self {
         let lines = |bytes: usize| bytes.next_multiple_of(LINE);
         let order_bytes = if size.n_groups > 1 { lines(4 * (size.n_groups + 1 + size.n_columns)) } else { 0 };
-        let Kernels::Quantised(quantised) = kernels else {
+        let ProductTable::Quantised(quantised) = kernels else {
             let max_columns = cached_columns(4 * size.n_in, kernels.columns());
             return Self { activations: LINE, own: LINE, own_bytes: order_bytes, sums: 0, filled: 0, order: 0, max_columns };
         };
@@ -134,7 +134,7 @@ pub(super) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    pub(super) fn of(kernels: &Kernels, size: &Size, max_columns: usize, starts: &'a [u32]) -> Self {
+    pub(super) fn of(kernels: &ProductTable, size: &Size, max_columns: usize, starts: &'a [u32]) -> Self {
         let n_panels = size.n_out.div_ceil(kernels.rows());
         let widest = kernels.columns();
         let n_met = starts.windows(2).filter(|pair| pair[0] < pair[1]).count();

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use llama_cpp_sys_2 as sys;
 
 use crate::kernels::Team;
-use crate::kernels::attention::{self, Attention, Cells, Format, Mask, Order, Output, Plan, Queries, Shape};
+use crate::kernels::attention::{self, Attention, AttentionOutput, Cells, Format, Mask, Order, Plan, Queries, Shape};
 use crate::llama::kernels::tensor::{self, HEADER, f32_param, scratch, size_of, stride};
 use crate::llama::kernels::{ComputeParams, DECIDED, GgmlTeam, Known, level};
 
@@ -74,7 +74,7 @@ pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &Ggml
     let plan = unsafe { &*header.cast::<*const Plan>().read_unaligned() };
     // SAFETY: ggml gives an operation's result memory of its own, and it is contiguous.
     let values = unsafe { tensor::result(op) };
-    let out = Output { values: &values, row_stride: shape.n_heads * shape.value_size, head_stride: shape.value_size };
+    let out = AttentionOutput { values: &values, row_stride: shape.n_heads * shape.value_size, head_stride: shape.value_size };
     attention::attend(&attention, plan, &out, &scratch, team);
     true
 }

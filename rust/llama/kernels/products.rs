@@ -2,7 +2,7 @@
 
 use llama_cpp_sys_2 as sys;
 
-use crate::kernels::products::{self, Choices, Experts, Format, Output, Rows, Weights};
+use crate::kernels::products::{self, Choices, Experts, Format, ProductOutput, Rows, Weights};
 use crate::llama::kernels::tensor::{self, scratch, size_of, stride};
 use crate::llama::kernels::{ComputeParams, GgmlTeam, level};
 
@@ -33,7 +33,7 @@ pub(super) fn compute(op: &sys::ggml_tensor, params: &ComputeParams, team: &Ggml
     let (_, scratch) = scratch(params);
     // SAFETY: ggml gives an operation's result memory of its own, and it is contiguous.
     let values = unsafe { tensor::result(op) };
-    let out = Output { values: &values, row_stride: size_of(op, 0) };
+    let out = ProductOutput { values: &values, row_stride: size_of(op, 0) };
     match product {
         Product::Plain(weights, rows) => products::multiply(level(), &weights, &rows, &out, &scratch, team),
         Product::ByExpert(experts, choices, rows) => {

@@ -11,6 +11,7 @@ mod memories;
 mod model;
 mod piece;
 mod prefix_file;
+mod quantised;
 mod runner;
 mod same_rows;
 mod start;

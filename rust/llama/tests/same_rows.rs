@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::demo_path;
+use super::quantised::{Layers, quantised};
 use super::runner::prompt;
 use super::tiny::{Kind, tiny};
 use crate::config::{EngineConfig, FlashAttention, Kernels, KvType, ModelConfig, Used};
@@ -11,15 +12,24 @@ use crate::engine::runner::{Plan, Row, Runner, SequenceId};
 use crate::llama::{LlamaRunner, Model, kernels, start};
 use crate::request::{Event, Prompt, Request, Token};
 
-/// The demo model, its weights as they lie in the file whatever the processor, so that ours compute all of it.
-fn model() -> Arc<Model> {
-    static MODEL: OnceLock<Arc<Model>> = OnceLock::new();
-    let load = || Model::load(&ModelConfig { kernels: Kernels::Weft, ..ModelConfig::at(demo_path()) }, |_| ());
-    Arc::clone(MODEL.get_or_init(|| Arc::new(load().expect("the demo model loads"))))
+/// The demo model and two of the formats of blocks of 256, one with experts: their weights lie as in the file whatever the processor,
+/// so that ours compute all of them.
+fn models() -> &'static [Arc<Model>; 3] {
+    static MODELS: OnceLock<[Arc<Model>; 3]> = OnceLock::new();
+    MODELS.get_or_init(|| {
+        let demo = Model::load(&ModelConfig { kernels: Kernels::Weft, ..ModelConfig::at(demo_path()) }, |_| ());
+        [Arc::new(demo.expect("the demo model loads")), quantised(Layers::Dense), quantised(Layers::Experts)]
+    })
+}
+
+/// The first `n` tokens of a text in the vocabulary of `model`.
+fn text(model: &Model, n: usize) -> Vec<Token> {
+    let n_vocab = Token::try_from(model.n_vocab()).expect("it is small");
+    prompt(n).into_iter().map(|token| token % n_vocab).collect()
 }
 
 /// A runner whose attention and products are ours.
-fn ours(change: impl FnOnce(&mut EngineConfig)) -> LlamaRunner {
+fn ours(model: &Arc<Model>, change: impl FnOnce(&mut EngineConfig)) -> LlamaRunner {
     let mut config = EngineConfig {
         used: Used::ALL,
         flash_attention: FlashAttention::On,
@@ -29,10 +39,10 @@ fn ours(change: impl FnOnce(&mut EngineConfig)) -> LlamaRunner {
         ..EngineConfig::default()
     };
     change(&mut config);
-    let facts = model().facts(config.type_k, config.type_v);
+    let facts = model.facts(config.type_k, config.type_v);
     let limits = config.settle(&facts, 1 << 30, 1 << 30).expect("the configuration is valid");
-    let runner = LlamaRunner::new(model(), &config, &limits).expect("the demo model runs");
-    assert_eq!(runner.is_repeatable(), kernels::install().usable == Used::ALL);
+    let runner = LlamaRunner::new(Arc::clone(model), &config, &limits).expect("the model runs");
+    assert_eq!(runner.is_repeatable(), kernels::install().usable == Used::ALL, "{}", model.path().display());
     runner
 }
 
@@ -53,68 +63,76 @@ fn compute(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token], n
 
 #[test]
 fn a_prompt_computed_in_pieces_of_any_size_gives_the_same_logits() {
-    for type_kv in [KvType::F16, KvType::Q8_0] {
-        let mut runner = ours(|config| (config.type_k, config.type_v) = (type_kv, type_kv));
-        let tokens = prompt(600);
+    for (model, type_kv) in models().iter().flat_map(|model| [(model, KvType::F16), (model, KvType::Q8_0)]) {
+        let mut runner = ours(model, |config| (config.type_k, config.type_v) = (type_kv, type_kv));
+        let tokens = text(model, 600);
         let whole = compute(&mut runner, 0, 0, &tokens, 512);
         for (id, n) in [(1, 300), (2, 97), (3, 16), (4, 1)] {
-            assert_eq!(compute(&mut runner, id, 0, &tokens, n), whole, "{n} rows in a decode, {type_kv:?}");
+            let what = format!("{n} rows in a decode, {type_kv:?}, {}", model.path().display());
+            assert_eq!(compute(&mut runner, id, 0, &tokens, n), whole, "{what}");
         }
     }
 }
 
 #[test]
 fn a_row_among_strangers_gives_the_same_logits_as_alone() {
-    let tokens = prompt(300);
-    for n_threads in [1, 2] {
-        let mut alone = ours(|config| config.n_threads = Some(n_threads));
+    for (model, n_threads) in models().iter().flat_map(|model| [(model, 1), (model, 2)]) {
+        let tokens = text(model, 300);
+        let mut alone = ours(model, |config| config.n_threads = Some(n_threads));
         let expected = compute(&mut alone, 0, 0, &tokens, 64);
-        // Its cells lie between those of three others, of which two share its beginning.
-        let mut runner = ours(|config| config.n_threads = Some(3 - n_threads));
-        compute(&mut runner, 0, 0, &tokens[..100], 100);
-        runner.fork(SequenceId(0), SequenceId(1), 100);
-        runner.fork(SequenceId(0), SequenceId(2), 60);
-        compute(&mut runner, 3, 0, &tokens[50..90], 7);
-        let mut place: [usize; 4] = [100, 100, 60, 0];
-        let mut logits = Vec::new();
-        while place[0] < tokens.len() {
-            let mut rows = Vec::new();
-            for (id, at) in place.iter_mut().enumerate() {
-                let n = if id == 0 { 1 + *at % 3 } else { 1 };
-                for _ in 0..n.min(tokens.len() - *at) {
-                    // The others draw other tokens.
-                    let token = if id == 0 { tokens[*at] } else { tokens[(*at * 7 + id) % tokens.len()] };
-                    let position = *at as u32 + if id == 3 { 40 } else { 0 };
-                    rows.push(Row { sequence: SequenceId(id as u16), token, position, wants_logits: false });
-                    *at += 1;
-                }
-            }
-            let last = rows.iter().rposition(|row| row.sequence == SequenceId(0)).expect("it is in every decode");
-            rows[last].wants_logits = true;
-            runner.decode(&Plan { rows }).expect("the plan is valid");
-            logits = bits(runner.logits(last));
-        }
-        assert_eq!(logits, expected, "{n_threads} threads alone");
+        let mut runner = ours(model, |config| config.n_threads = Some(3 - n_threads));
+        let logits = compute_among_strangers(&mut runner, &tokens);
+        assert_eq!(logits, expected, "{n_threads} threads alone, {}", model.path().display());
     }
+}
+
+/// Computes `tokens` for sequence 0, whose cells lie between those of three others, of which two share its beginning.
+fn compute_among_strangers(runner: &mut LlamaRunner, tokens: &[Token]) -> Vec<u32> {
+    compute(runner, 0, 0, &tokens[..100], 100);
+    runner.fork(SequenceId(0), SequenceId(1), 100);
+    runner.fork(SequenceId(0), SequenceId(2), 60);
+    compute(runner, 3, 0, &tokens[50..90], 7);
+    let mut place: [usize; 4] = [100, 100, 60, 0];
+    let mut logits = Vec::new();
+    while place[0] < tokens.len() {
+        let mut rows = Vec::new();
+        for (id, at) in place.iter_mut().enumerate() {
+            let n = if id == 0 { 1 + *at % 3 } else { 1 };
+            for _ in 0..n.min(tokens.len() - *at) {
+                // The others draw other tokens.
+                let token = if id == 0 { tokens[*at] } else { tokens[(*at * 7 + id) % tokens.len()] };
+                let position = *at as u32 + if id == 3 { 40 } else { 0 };
+                rows.push(Row { sequence: SequenceId(id as u16), token, position, wants_logits: false });
+                *at += 1;
+            }
+        }
+        let last = rows.iter().rposition(|row| row.sequence == SequenceId(0)).expect("it is in every decode");
+        rows[last].wants_logits = true;
+        runner.decode(&Plan { rows }).expect("the plan is valid");
+        logits = bits(runner.logits(last));
+    }
+    logits
 }
 
 #[test]
 fn saved_and_restored_cells_give_the_same_logits() {
-    let mut runner = ours(|_| ());
-    let tokens = prompt(400);
-    let expected = compute(&mut runner, 0, 0, &tokens, 400);
-    compute(&mut runner, 1, 0, &tokens[..350], 350);
-    let pieces = [0..120, 120..350].map(|range| runner.save(SequenceId(1), range).expect("cells can be saved"));
-    // The place that they come back to is full of holes.
-    runner.drop_sequence(SequenceId(0));
-    runner.drop_sequence(SequenceId(1));
-    for i in 0..40 {
-        compute(&mut runner, 2 + i % 2, u32::from(i / 2), &tokens[usize::from(i)..][..1], 1);
+    for model in models() {
+        let mut runner = ours(model, |_| ());
+        let tokens = text(model, 400);
+        let expected = compute(&mut runner, 0, 0, &tokens, 400);
+        compute(&mut runner, 1, 0, &tokens[..350], 350);
+        let pieces = [0..120, 120..350].map(|range| runner.save(SequenceId(1), range).expect("cells can be saved"));
+        // The place that they come back to is full of holes.
+        runner.drop_sequence(SequenceId(0));
+        runner.drop_sequence(SequenceId(1));
+        for i in 0..40 {
+            compute(&mut runner, 2 + i % 2, u32::from(i / 2), &tokens[usize::from(i)..][..1], 1);
+        }
+        runner.drop_sequence(SequenceId(2));
+        runner.restore(SequenceId(4), &pieces[0], 0..120).expect("cells can be restored");
+        runner.restore(SequenceId(4), &pieces[1], 120..350).expect("cells can be restored");
+        assert_eq!(compute(&mut runner, 4, 350, &tokens[350..], 50), expected, "{}", model.path().display());
     }
-    runner.drop_sequence(SequenceId(2));
-    runner.restore(SequenceId(4), &pieces[0], 0..120).expect("cells can be restored");
-    runner.restore(SequenceId(4), &pieces[1], 120..350).expect("cells can be restored");
-    assert_eq!(compute(&mut runner, 4, 350, &tokens[350..], 50), expected);
 }
 
 #[test]
@@ -123,7 +141,7 @@ fn where_a_layer_does_not_see_the_whole_text_nothing_is_promised() {
         let engine = start(&tiny(kind), &EngineConfig { kernels: Kernels::Weft, ..EngineConfig::default() });
         assert!(!engine.expect("the toy model runs").is_repeatable(), "{kind:?}");
     }
-    let theirs = start(&model(), &EngineConfig { kernels: Kernels::LlamaCpp, ..EngineConfig::default() });
+    let theirs = start(&models()[0], &EngineConfig { kernels: Kernels::LlamaCpp, ..EngineConfig::default() });
     assert!(!theirs.expect("the demo model runs").is_repeatable());
 }
 
@@ -140,9 +158,9 @@ fn drawn(engine: &crate::engine::Engine, request: Request) -> Vec<(Token, Vec<u3
     drawn
 }
 
-/// Request `i`: one of five beginnings, an end of its own, its own seed.
-fn request(i: u32) -> Request {
-    let story = prompt(600);
+/// Request `i` to `model`: one of five beginnings, an end of its own, its own seed.
+fn request(model: &Model, i: u32) -> Request {
+    let story = text(model, 600);
     let start = 100 * (i as usize % 5);
     let n = 20 + (i as usize * 37) % 180;
     let mut tokens = story[start..start + n].to_vec();
@@ -155,29 +173,30 @@ fn request(i: u32) -> Request {
 
 #[test]
 fn a_seeded_request_gives_the_same_text_alone_and_under_load() {
-    const N_REQUESTS: u32 = 200;
     if kernels::install().usable != Used::ALL {
         return;
     }
-    let config = |n_threads| EngineConfig { n_threads: Some(n_threads), kernels: Kernels::Weft, ..EngineConfig::default() };
-    let alone = start(&model(), &EngineConfig { n_slots: Some(1), ..config(1) }).expect("the demo model runs");
-    assert!(alone.is_repeatable());
-    let expected: Vec<_> = (0..N_REQUESTS).map(|i| drawn(&alone, request(i))).collect();
-    // A pool that holds few of them at once, so that branches are preempted, spilled, restored and moved.
-    let crowded = EngineConfig { n_slots: Some(6), n_ctx: Some(1024), ..config(2) };
-    let engine = Arc::new(start(&model(), &crowded).expect("the demo model runs"));
-    let next = std::sync::atomic::AtomicU32::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..9 {
-            scope.spawn(|| {
-                loop {
-                    let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    // In another order than alone.
-                    let i = (i < N_REQUESTS).then(|| (i * 77 + 5) % N_REQUESTS);
-                    let Some(i) = i else { return };
-                    assert_eq!(drawn(&engine, request(i)), expected[i as usize], "request {i}");
-                }
-            });
-        }
-    });
+    for (model, n_requests) in models().iter().zip([200, 60, 60]) {
+        let config = |n_threads| EngineConfig { n_threads: Some(n_threads), kernels: Kernels::Weft, ..EngineConfig::default() };
+        let alone = start(model, &EngineConfig { n_slots: Some(1), ..config(1) }).expect("the model runs");
+        assert!(alone.is_repeatable());
+        let expected: Vec<_> = (0..n_requests).map(|i| drawn(&alone, request(model, i))).collect();
+        // A pool that holds few of them at once, so that branches are preempted, spilled, restored and moved.
+        let crowded = EngineConfig { n_slots: Some(6), n_ctx: Some(1024), ..config(2) };
+        let engine = Arc::new(start(model, &crowded).expect("the model runs"));
+        let next = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..9 {
+                scope.spawn(|| {
+                    loop {
+                        let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        // In another order than alone.
+                        let i = (i < n_requests).then(|| (i * 77 + 5) % n_requests);
+                        let Some(i) = i else { return };
+                        assert_eq!(drawn(&engine, request(model, i)), expected[i as usize], "request {i}");
+                    }
+                });
+            }
+        });
+    }
 }

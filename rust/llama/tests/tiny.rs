@@ -14,7 +14,8 @@ use crate::llama::Model;
 const N_EMBD: usize = 64;
 const N_FF: usize = 128;
 const N_LAYER: usize = 2;
-const N_VOCAB: usize = 3 + 256;
+/// Tokens of every toy model: three that are none of a text, and the bytes.
+pub(super) const N_VOCAB: usize = 3 + 256;
 
 /// What a toy model keeps of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +101,8 @@ fn add_metadata(header: &mut Header, kind: Kind) {
     }
 }
 
-fn add_vocabulary(header: &mut Header, tokenizer: &str) {
+/// The vocabulary of every toy model.
+pub(super) fn add_vocabulary(header: &mut Header, tokenizer: &str) {
     let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
     let texts: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).into_iter().chain(bytes).collect();
     header.string("tokenizer.ggml.model", tokenizer);
@@ -158,24 +160,34 @@ fn layer_tensors(kind: Kind, layer: usize) -> Vec<(&'static str, Vec<usize>)> {
 /// Writes the file with weights between −0.5 and 0.5, norms of 1, and Mamba's rates of decay (`ssm_a`) so small that a state remembers.
 fn write(header: &Header, name: &str) -> PathBuf {
     let mut bytes = header.to_bytes();
-    // Knuth's linear congruential generator.
-    let mut state = 1_u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        f32::from(i16::from_le_bytes([state.to_le_bytes()[6], state.to_le_bytes()[7]])) / 32_768.0
-    };
+    let mut chance = Chance(1);
     for tensor in header.tensors() {
         for _ in 0..tensor.n_bytes() / 4 {
             let weight = match tensor.name.as_str() {
-                name if name.ends_with("ssm_a") => -0.01 * next().abs(),
+                name if name.ends_with("ssm_a") => -0.01 * chance.next().abs(),
                 name if name.ends_with("norm.weight") => 1.0,
-                _ => 0.5 * next(),
+                _ => 0.5 * chance.next(),
             };
             bytes.extend(weight.to_le_bytes());
         }
         bytes.extend(padding(tensor.n_bytes()));
     }
+    write_file(&bytes, name)
+}
+
+/// Writes a file that no other thread or process writes.
+pub(super) fn write_file(bytes: &[u8], name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("weft-{}-{:?}-{name}.gguf", process::id(), std::thread::current().id()));
     fs::write(&path, bytes).expect("the temporary folder is writable");
     path
+}
+
+/// Numbers between −1 and 1 by chance: Knuth's linear congruential generator.
+pub(super) struct Chance(pub(super) u64);
+
+impl Chance {
+    pub(super) fn next(&mut self) -> f32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        f32::from(i16::from_le_bytes([self.0.to_le_bytes()[6], self.0.to_le_bytes()[7]])) / 32_768.0
+    }
 }

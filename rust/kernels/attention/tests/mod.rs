@@ -75,7 +75,7 @@ fn every_format_head_size_and_number_of_heads_agrees_with_double_precision() {
             assert_near(&Case::new(setting, Sight::Causal, rows.clone(), cells.clone()), 1);
         }
     }
-    for (key_size, value_size) in [(8, 16), (48, 80), (80, 48), (192, 128), (576, 512)] {
+    for (key_size, value_size) in [(8, 16), (48, 80), (80, 48), (192, 128), (576, 512), (64, 8), (120, 120)] {
         assert_near(
             &Case::new(Setting { key_size, value_size, ..Setting::PLAIN }, Sight::Causal, rows.clone(), cells.clone()),
             1,
@@ -158,7 +158,13 @@ fn sizes_that_do_not_fit_are_refused() {
         let (values, scratch) = (Shared::from(&mut values[..]), Shared::from(&mut scratch[..]));
         let mut attention = case.attention();
         change(&mut attention);
-        attend(&attention, &plan, &Output { values: &values, row_stride, head_stride: 64 }, &scratch, &crate::kernels::Solo);
+        attend(
+            &attention,
+            &plan,
+            &AttentionOutput { values: &values, row_stride, head_stride: 64 },
+            &scratch,
+            &crate::kernels::Solo,
+        );
     };
     let attend_with = std::panic::AssertUnwindSafe(attend_with);
     attend_with(|_| (), 2 * size, enough, size);
@@ -190,6 +196,7 @@ fn what_is_not_covered_is_said() {
         assert!(covers(level, Format::F16, Format::Q8_0, &shape));
         assert!(!covers(level, Format::Q8_0, Format::F16, &Shape { key_size: 48, ..shape }));
         assert!(!covers(level, Format::F16, Format::F16, &Shape { key_size: 20, ..shape }));
+        assert!(covers(level, Format::F16, Format::Bf16, &Shape { value_size: 120, ..shape }));
         assert!(!covers(level, Format::F16, Format::F16, &Shape { value_size: 20, ..shape }));
         assert!(!covers(level, Format::F16, Format::F16, &Shape { n_heads: 3, ..shape }));
         assert!(!covers(level, Format::F16, Format::F16, &Shape { n_rows: 0, ..shape }));

@@ -1,6 +1,8 @@
 //! Pools of cells with rows that see some of them, and attention in double precision to compare with.
 
-use crate::kernels::attention::{Attention, Cells, Format, Mask, Order, Output, Plan, Queries, Shape, attend, scratch_bytes};
+use crate::kernels::attention::{
+    Attention, AttentionOutput, Cells, Format, Mask, Order, Plan, Queries, Shape, attend, scratch_bytes,
+};
 use crate::kernels::{Crew, Level, Shared};
 
 /// splitmix64.
@@ -230,7 +232,7 @@ impl Case {
         let mut scratch = vec![0xff; scratch_bytes(&self.shape, n_threads)];
         {
             let (values, scratch) = (Shared::from(&mut values[..]), Shared::from(&mut scratch[..]));
-            let out = Output { values: &values, row_stride: size, head_stride: self.shape.value_size };
+            let out = AttentionOutput { values: &values, row_stride: size, head_stride: self.shape.value_size };
             Crew::run(n_threads, |team| attend(&self.attention(), plan, &out, &scratch, team));
         }
         values
@@ -373,7 +375,7 @@ fn decode(format: Format, bytes: &[u8]) -> Vec<f64> {
 pub fn levels() -> Vec<Level> {
     // AVX-VNNI has nothing for attention beyond AVX2.
     let is_covered =
-        |level: &Level| *level != Level::AvxVnni && crate::kernels::attention::kernels::Kernels::of(*level).is_some();
+        |level: &Level| *level != Level::AvxVnni && crate::kernels::attention::kernels::AttentionTable::of(*level, 64).is_some();
     Level::ALL.into_iter().filter(|level| level.is_available()).filter(is_covered).collect()
 }
 

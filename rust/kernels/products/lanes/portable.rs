@@ -3,7 +3,7 @@
 use std::array::from_fn;
 
 use super::{Along, Lanes};
-use crate::kernels::products::half::to_single;
+use crate::kernels::half::to_single;
 
 /// Arrays.
 pub(in crate::kernels::products) struct Portable;

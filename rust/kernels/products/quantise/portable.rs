@@ -1,7 +1,7 @@
 //! Activations made into bytes by plain Rust, with the oddities of the processor's instructions where numbers are none.
 
 use super::{Block, Quantise, SuperBlock};
-use crate::kernels::products::half::{from_single, to_single};
+use crate::kernels::half::{from_single, to_single};
 
 /// Plain Rust.
 pub(in crate::kernels::products) struct Portable;

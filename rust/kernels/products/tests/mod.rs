@@ -7,7 +7,7 @@ mod products;
 mod reference;
 
 use super::{
-    Choices, Experts, Format, Output, Rows, Weights, multiply, multiply_by_expert, scratch_bytes, scratch_bytes_by_expert,
+    Choices, Experts, Format, ProductOutput, Rows, Weights, multiply, multiply_by_expert, scratch_bytes, scratch_bytes_by_expert,
 };
 use crate::kernels::{Crew, Level, Shared};
 
@@ -80,7 +80,7 @@ impl Matrix {
         let mut scratch = vec![0xa5; scratch_bytes(level, self.format, self.n_in, self.n_out, n_rows, n_threads)];
         let mut out = vec![f32::NAN; n_rows * self.n_out];
         let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
-        let output = Output { values: &shared, row_stride: self.n_out };
+        let output = ProductOutput { values: &shared, row_stride: self.n_out };
         Crew::run(n_threads, |team| multiply(level, &self.weights(), &rows, &output, &scratch, team));
         out
     }

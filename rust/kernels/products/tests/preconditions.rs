@@ -12,7 +12,7 @@ fn try_with(format: Format, level: Level, n_in: usize, lengths: [usize; 4]) {
     let weights = Weights { bytes: &bytes, format, n_in, n_out: 20, row_stride: 68 };
     let rows = Rows { values: &values, n_rows: 3, row_stride: 64 };
     let (out, scratch) = (Shared::from(&mut out[..]), Shared::from(&mut scratch[..]));
-    multiply(level, &weights, &rows, &Output { values: &out, row_stride: 20 }, &scratch, &Solo);
+    multiply(level, &weights, &rows, &ProductOutput { values: &out, row_stride: 20 }, &scratch, &Solo);
 }
 
 fn enough() -> [usize; 4] {
@@ -50,7 +50,15 @@ fn an_expert_that_is_not_there_is_refused() {
     let rows = Rows { values: &[0.0; 128], n_rows: 2, row_stride: 64 };
     let (mut out, mut scratch) = (vec![0.0; 40], vec![0; scratch_bytes_by_expert(Level::Portable, &weights, 2, 1)]);
     let (out, scratch) = (Shared::from(&mut out[..]), Shared::from(&mut scratch[..]));
-    multiply_by_expert(Level::Portable, &weights, &choices, &rows, &Output { values: &out, row_stride: 20 }, &scratch, &Solo);
+    multiply_by_expert(
+        Level::Portable,
+        &weights,
+        &choices,
+        &rows,
+        &ProductOutput { values: &out, row_stride: 20 },
+        &scratch,
+        &Solo,
+    );
 }
 
 #[test]

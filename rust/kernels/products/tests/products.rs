@@ -70,7 +70,7 @@ fn rows_may_lie_apart() {
             let mut scratch = vec![0; scratch_bytes(level, format, n_in, n_out, n_rows, 2)];
             let mut out = vec![7.0; n_rows * (n_out + 5)];
             let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
-            let output = Output { values: &shared, row_stride: n_out + 5 };
+            let output = ProductOutput { values: &shared, row_stride: n_out + 5 };
             Crew::run(2, |team| multiply(level, &weights, &rows, &output, &scratch, team));
 
             let found: Vec<f32> = out.chunks_exact(n_out + 5).flat_map(|row| row[..n_out].to_vec()).collect();
@@ -107,7 +107,7 @@ fn each_row_meets_its_experts() {
                     let mut scratch = vec![0xa5; scratch_bytes_by_expert(level, &weights, n_tokens * n_used, n_threads)];
                     let mut out = vec![f32::NAN; n_tokens * n_used * n_out];
                     let (scratch, shared) = (Shared::from(&mut scratch[..]), Shared::from(&mut out[..]));
-                    let output = Output { values: &shared, row_stride: n_out };
+                    let output = ProductOutput { values: &shared, row_stride: n_out };
                     Crew::run(n_threads, |team| multiply_by_expert(level, &weights, &choices, &rows, &output, &scratch, team));
                     for (pair, found) in out.chunks_exact(n_out).enumerate() {
                         let row = if n_rows == n_tokens { pair / n_used } else { pair };

@@ -2,8 +2,8 @@
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "numbers that were made to fit")]
 
 use super::Random;
+use crate::kernels::half::{from_single, to_single};
 use crate::kernels::products::format::{Format, Meets};
-use crate::kernels::products::half::{from_single, to_single};
 
 const IQ4: [i32; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 const FP4: [i32; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];

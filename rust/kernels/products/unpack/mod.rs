@@ -6,7 +6,7 @@ mod super_blocks;
 pub(super) use blocks::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 pub(super) use super_blocks::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K};
 
-use super::ahead::Ahead;
+use super::ahead::BytesAhead;
 use super::form::{Form, MAX_ROWS};
 use super::lanes::Lanes;
 
@@ -67,7 +67,7 @@ struct Written {
     to: *mut u8,
     /// In how many portions more is asked for during a unit.
     portions: usize,
-    ahead: Ahead,
+    ahead: BytesAhead,
 }
 
 impl<L: Lanes> Sink<L> for Written {
@@ -98,7 +98,7 @@ pub(super) struct Packed {
     /// How many blocks of each row are unpacked.
     pub(super) n: usize,
     /// What is read next, to be asked for while these are written.
-    pub(super) ahead: Ahead,
+    pub(super) ahead: BytesAhead,
     /// What is read next, to be asked for while these are multiplied instead: as many bytes as they have.
     pub(super) next: *const u8,
 }

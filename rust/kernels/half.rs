@@ -1,20 +1,18 @@
-//! Floats of half precision, where the processor has no instruction for them.
+//! Floats of half precision, as the processor's instructions convert them.
 
 /// The value of a half.
 pub(super) fn to_single(half: u16) -> f32 {
+    const INFINITE: u32 = 0x7c00 << 13;
     let sign = u32::from(half & 0x8000) << 16;
-    let magnitude = u32::from(half & 0x7fff);
-    let bits = match magnitude >> 10 {
-        // Subnormal: the mantissa counts units of 2^-24.
-        #[expect(clippy::cast_precision_loss, reason = "ten bits fit")]
-        0 => (magnitude as f32 * 2.0_f32.powi(-24)).to_bits(),
-        // A signalling NaN becomes a quiet one, as the instruction makes it.
-        31 if magnitude > 0x7c00 => 0x7fc0_0000 | (magnitude << 13),
-        31 => 0x7f80_0000,
-        // Exponents are counted from 15 in a half and from 127 in a single.
-        _ => (magnitude << 13) + ((127 - 15) << 23),
-    };
-    f32::from_bits(sign | bits)
+    let magnitude = u32::from(half & 0x7fff) << 13;
+    if magnitude >= INFINITE {
+        // A signalling NaN becomes a quiet one.
+        let quiet = u32::from(magnitude > INFINITE) << 22;
+        return f32::from_bits(sign | 0x7f80_0000 | magnitude | quiet);
+    }
+    // The exponent's bias differs by 112, and multiplying by a power of two is exact for small numbers too.
+    let scaled = f32::from_bits(magnitude) * f32::from_bits((127 + 112) << 23);
+    f32::from_bits(sign | scaled.to_bits())
 }
 
 /// The half nearest to a value, the even one of two.
