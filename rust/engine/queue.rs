@@ -280,3 +280,116 @@ fn file_of(job: &Job) -> File {
         (true, _) => File::Started,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::engine::seniority::TURNS_PER_PRIORITY;
+    use crate::engine::stream;
+    use crate::request::{Prompt, Request};
+
+    fn job(request_id: u64, n: u32, priority: i32) -> Job {
+        let waiting = Waiting::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+        let (sender, _) = stream::stream(request_id, n, None, Box::new(|| {}));
+        let request = Request { n, priority, ..Request::new(Prompt::from_tokens(vec![1; 20]), 0) };
+        Job::new(request_id, request, sender, waiting)
+    }
+
+    /// Requests of so many completions and such priorities, numbered from 0.
+    fn queue(max_open: u32, requests: &[(u32, i32)]) -> Queue {
+        let mut queue = Queue::new(max_open);
+        for (request_id, &(n, priority)) in (0..).zip(requests) {
+            queue.push(job(request_id, n, priority));
+        }
+        queue
+    }
+
+    /// The next request, whose prompt is computed as soon as its first branch has started.
+    fn start(queue: &mut Queue) -> Option<u64> {
+        let request_id = queue.next(|_| true)?;
+        let index = queue.job(request_id).next_branch().expect("what is next waits");
+        queue.start(request_id, index);
+        queue.job_mut(request_id).prompt_logits = Some([0.0].into());
+        Some(request_id)
+    }
+
+    fn starts(queue: &mut Queue, n: usize) -> Vec<u64> {
+        (0..n).map_while(|_| start(queue)).collect()
+    }
+
+    #[test]
+    fn the_request_with_the_fewest_branches_running_starts_next_and_of_these_the_one_that_waited_longest() {
+        let mut queue = queue(9, &[(3, 0), (1, 0), (2, 0)]);
+        assert_eq!(starts(&mut queue, 9), [0, 1, 2, 0, 2, 0]);
+    }
+
+    #[test]
+    fn requests_for_several_completions_wait_while_enough_are_open_and_others_pass_them() {
+        let mut queue = queue(1, &[(2, 0), (3, 0), (1, 0)]);
+        assert_eq!(starts(&mut queue, 9), [0, 2, 0, 1, 1, 1]);
+    }
+
+    #[test]
+    fn a_higher_priority_goes_first_with_all_of_its_branches() {
+        let mut queue = queue(9, &[(1, 0), (2, 1), (1, -1), (1, 0)]);
+        assert_eq!(starts(&mut queue, 9), [1, 1, 0, 3, 2]);
+    }
+
+    #[test]
+    fn a_low_priority_goes_first_in_the_end_however_many_of_a_higher_one_come() {
+        let mut queue = queue(9, &[(1, 0)]);
+        let mut n_before = 0;
+        for request_id in 1.. {
+            queue.push(job(request_id, 1, 1));
+            if start(&mut queue) == Some(0) {
+                break;
+            }
+            n_before += 1;
+        }
+        // Each is a turn when it comes, and another one when it starts.
+        assert!((TURNS_PER_PRIORITY / 2 - 2..=TURNS_PER_PRIORITY / 2).contains(&n_before), "{n_before} went before it");
+    }
+
+    #[test]
+    fn what_awaits_another_is_not_next_until_that_has_computed_enough_or_is_gone() {
+        let owner = |request_id| Seniority::new(0, 0, request_id, 0);
+        let awaits = |request_id, n_tokens| Awaits { owner: owner(request_id), n_tokens, n_known: 0 };
+        let mut queue = queue(9, &[(1, 0), (1, 0), (1, 0), (1, 0)]);
+        queue.park(0, awaits(77, 50));
+        queue.park(1, awaits(77, 20));
+        queue.park(2, awaits(88, 50));
+        let n_computed = |of: Seniority| if of == owner(77) { Some(20) } else { Some(49) };
+        queue.unpark(n_computed);
+        assert_eq!(starts(&mut queue, 9), [1, 3]);
+        queue.unpark(|of| n_computed(of).filter(|_| of == owner(77)));
+        assert_eq!(starts(&mut queue, 9), [2]);
+        queue.unpark(|_| Some(50));
+        assert_eq!(starts(&mut queue, 9), [0]);
+    }
+
+    #[test]
+    fn what_is_taken_out_is_nowhere_left() {
+        let mut queue = queue(9, &[(1, 0), (2, 3), (2, 0), (1, 0)]);
+        start(&mut queue);
+        queue.park(3, Awaits { owner: Seniority::new(0, 0, 9, 0), n_tokens: 20, n_known: 0 });
+        for request_id in 0..4 {
+            assert_eq!(queue.remove(request_id).map(|job| job.request_id), Some(request_id));
+        }
+        assert!(queue.is_empty() && queue.remove(0).is_none() && queue.next(|_| true).is_none());
+        assert!(queue.fresh.is_empty() && queue.awaiting.is_empty() && queue.open.is_empty() && queue.for_slot.is_empty());
+    }
+
+    #[test]
+    fn a_load_waits_for_its_slot_and_lets_others_pass() {
+        let mut queue = Queue::new(9);
+        let mut load = job(0, 1, 0);
+        load.request =
+            Arc::new(Request { slot: Some(2), task: crate::request::Task::Load(Arc::default()), ..(*load.request).clone() });
+        queue.push(load);
+        queue.push(job(1, 1, 0));
+        assert_eq!((queue.next(|slot| slot != 2), queue.next(|_| true)), (Some(1), Some(0)));
+    }
+}
