@@ -187,7 +187,9 @@ async def test_what_runs_is_shown_and_cannot_be_evicted(live: LiveServer) -> Non
         # So many that some run still when the second question comes, however fast they are.
         body = {"prompt": prompt_of(40, "shown"), "n": 64, "ignore_eos": True, "stream": True}
         async with client.stream("POST", "/completion", json=body) as answer:
-            await anext(answer.aiter_lines())
+            # Held: a reader that nobody holds closes the connection, and nothing runs any more.
+            lines = answer.aiter_lines()
+            await anext(lines)
             report = (await client.get("/cache")).json()
     running = [node for node in report["nodes"] if node["slots"]]
     assert sum(node["n_tokens"] for node in running) >= 40
