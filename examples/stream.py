@@ -12,8 +12,8 @@ async def main() -> None:
             match event:
                 case weft.Token(text=text):
                     print(text, end="", flush=True)
-                case weft.Finished(reason=reason, usage=usage):
-                    print(f"\n({reason} after {usage.n_predicted} tokens in {usage.predicted_ms:.0f} ms)")
+                case weft.Finished(text=rest, reason=reason, usage=usage):
+                    print(f"{rest}\n({reason} after {usage.n_predicted} tokens in {usage.predicted_ms:.0f} ms)")
 
 
 asyncio.run(main())

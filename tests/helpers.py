@@ -37,7 +37,7 @@ async def branches(
     return [
         Branch(
             index=index,
-            text="".join(token.text for token in tokens[index]),
+            text="".join(token.text for token in tokens[index]) + end.text,
             tokens=tuple(token.token for token in tokens[index]),
             reason=end.reason,
             stop=end.stop,

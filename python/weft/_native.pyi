@@ -588,7 +588,7 @@ class Completions:
         Raises:
             StopAsyncIteration: Every branch has finished, or the stream was closed.
             DecodeError: The model could not compute a step. This and the next two are raised once, then the stream has ended.
-            SlowReader: The reader fell too far behind.
+            SlowReader: The reader fell too far behind: 10,000 events for each branch, or 64 MiB of them.
             EngineStopped: The engine was stopped.
             RuntimeError: No asyncio event loop runs on this thread.
         """
@@ -598,7 +598,7 @@ class Completions:
 
         Raises:
             DecodeError: The model could not compute a step. This and the next two are raised once, then the stream has ended.
-            SlowReader: The reader fell too far behind.
+            SlowReader: The reader fell too far behind: 10,000 events for each branch, or 64 MiB of them.
             EngineStopped: The engine was stopped.
             RuntimeError: No asyncio event loop runs on this thread.
         """
@@ -627,8 +627,8 @@ class Token:
     def text(self) -> str:
         """Text that became safe to show with this token.
 
-        Empty while bytes are held back, because they are no whole character or might begin a stop string. The texts of a branch
-        join to its whole answer.
+        Empty while bytes are held back, because they are no whole character or might begin a stop string. The texts of a branch,
+        with that of its `Finished` at the end, join to its whole answer.
         """
 
     @property
@@ -745,6 +745,14 @@ class Finished:
     @property
     def stop(self) -> str | None:
         """The stop string, which is not part of the text, where the reason is "stop"."""
+
+    @property
+    def text(self) -> str:
+        """The end of the text, where it was held back in case a stop string followed and no token came to show it; else empty.
+
+        That happens where a grammar allows nothing more and the model has no end token, and where the context was full before its
+        time, since pinned prefixes take the rest of it.
+        """
 
     @property
     def usage(self) -> Usage:

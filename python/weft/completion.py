@@ -98,7 +98,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 def _branch(tokens: Sequence[Token], finished: Finished) -> Branch:
     return Branch(
         index=finished.index,
-        text="".join(token.text for token in tokens),
+        text="".join(token.text for token in tokens) + finished.text,
         tokens=tuple(token.token for token in tokens),
         reason=finished.reason,
         stop=finished.stop,

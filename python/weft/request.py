@@ -109,6 +109,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     never the last four of a context; None keeps the whole prompt."""
     n_discard: int = 0
     """Tokens that a shift drops after these; 0 is half of them."""
+    priority: int = 0
+    """Of requests that wait, and of prompts that are computed, those of the highest priority go first: -100 to 100. Where no slot
+    is free, the branch of lower priority that came last gives its own up for a while, and then goes on. One priority more counts
+    as much as having come 1,000 turns earlier (a turn is the arrival of a request or the start of a branch), so that nobody waits
+    for ever."""
+    max_token_gap_ms: float | None = None
+    """The longest time, in milliseconds, between two tokens of its completions that others' prompts may cause, 1 to 60,000; None
+    leaves it to the engine's `max_token_gap_ms`."""
     max_predict_ms: float | None = None
     """Ends a completion with the first new line that it shows later than so many milliseconds after its first token."""
     n_indent: int = 0
@@ -174,6 +182,8 @@ class RequestOptions(TypedDict, total=False):
     context_shift: bool
     n_keep: int | None
     n_discard: int
+    priority: int
+    max_token_gap_ms: float | None
     max_predict_ms: float | None
     n_indent: int
     use_cache: bool

@@ -59,6 +59,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
     let context_shift: bool = field!("context_shift", "True or False");
     let n_keep: Option<u32> = field!("n_keep", "an integer from 0 to 2³² − 1 or None");
     let max_predict_ms: Option<f64> = field!("max_predict_ms", "a number or None");
+    let max_token_gap_ms: Option<f64> = field!("max_token_gap_ms", "a number from 1 to 60000 or None");
     let request = Request {
         prompt: Prompt::default(),
         n: field!("n", "a positive integer"),
@@ -105,7 +106,9 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         constraint: None,
         context_shift: context_shift
             .then_some(ContextShift { n_keep, n_discard: field!("n_discard", "an integer from 0 to 2³² − 1") }),
-        max_predict_time: max_predict_ms.map(milliseconds).transpose()?,
+        priority: field!("priority", "an integer from −100 to 100"),
+        max_token_gap: max_token_gap_ms.map(|ms| milliseconds("max_token_gap_ms", ms, "1 to 60000")).transpose()?,
+        max_predict_time: max_predict_ms.map(|ms| milliseconds("max_predict_ms", ms, "0 or more")).transpose()?,
         n_indent: field!("n_indent", "an integer from 0 to 2³² − 1"),
         uses_cache: field!("use_cache", "True or False"),
         prompt_logprobs: field!("prompt_logprobs", "an integer from 0 to 1000 or None"),
@@ -161,8 +164,8 @@ fn mirostat(value: &Bound<'_, PyAny>) -> PyResult<Mirostat> {
 
 /// # Errors
 /// `InvalidRequest` for a number of milliseconds that is no duration.
-fn milliseconds(ms: f64) -> PyResult<Duration> {
-    let refuse = |_| InvalidRequest::new_err(("max_predict_ms", format!("max_predict_ms is {ms}; it must be 0 or more")));
+fn milliseconds(name: &'static str, ms: f64, limits: &str) -> PyResult<Duration> {
+    let refuse = |_| InvalidRequest::new_err((name, format!("{name} is {ms}; it must be {limits}")));
     Duration::try_from_secs_f64(ms / 1000.0).map_err(refuse)
 }
 

@@ -173,6 +173,7 @@ pub(super) struct PyFinished {
     slot: u32,
     reason: Py<PyString>,
     stop: Option<String>,
+    text: Py<PyString>,
     usage: Py<PyUsage>,
     truncated: bool,
     made: Option<Py<PyAny>>,
@@ -188,8 +189,9 @@ impl PyFinished {
         };
         let usage = Py::new(py, PyUsage(finished.usage))?;
         let made = finished.made.map(|made| prefix::to_python(py, *made)).transpose()?;
+        let text = PyString::new(py, &finished.text).unbind();
         let Finished { index, slot, is_truncated: truncated, .. } = finished;
-        Ok(Self { index, slot, reason: reason.clone().unbind(), stop, usage, truncated, made })
+        Ok(Self { index, slot, reason: reason.clone().unbind(), stop, text, usage, truncated, made })
     }
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import weft
-from tests.helpers import prompt_of
+from tests.helpers import is_idle, prompt_of, wait_until
 
 
 @pytest.fixture
@@ -47,6 +47,17 @@ INVALID: list[tuple[str, object]] = [
     ("logit_bias", {1: 1.0}),
     ("ignore_eos", 1),
     ("n_probs", 1001),
+    ("priority", 101),
+    ("priority", -101),
+    ("priority", -(2**31)),
+    ("priority", 2**40),
+    ("priority", 0.5),
+    ("max_token_gap_ms", 0.5),
+    ("max_token_gap_ms", 60_001),
+    ("max_token_gap_ms", -1),
+    ("max_token_gap_ms", 1e300),
+    ("max_token_gap_ms", math.nan),
+    ("max_token_gap_ms", "soon"),
     ("slot", -1),
     ("slot", 4),
     ("slot", 2**32),
@@ -98,6 +109,24 @@ async def test_a_full_queue_refuses_and_recovers(small: weft.Engine) -> None:
     assert raised.value.n_waiting == 1
     running.close()
     assert len([event async for event in waiting]) == 2
+
+
+async def read_into(events: list[object], stream: weft.Completions) -> None:
+    while batch := await stream.next_batch():
+        events += batch
+
+
+async def test_a_reader_that_falls_too_far_behind_is_told_by_how_many_bytes(engine: weft.Engine) -> None:
+    # Each token comes with about 64 kB.
+    stream = engine.generate("A fox", n=4, max_tokens=500, ignore_eos=True, n_probs=1000)
+    await wait_until(lambda: is_idle(engine))
+    read: list[object] = []
+    with pytest.raises(weft.SlowReader) as raised:
+        await read_into(read, stream)
+    assert (raised.value.limit, raised.value.unit) == (64 << 20, "bytes")
+    assert raised.value.n_behind > raised.value.limit
+    assert str(raised.value).endswith(f"{raised.value.n_behind} bytes behind (the limit is {64 << 20})")
+    assert 500 < len(read) < 4 * 500, "what was sent before can be read"
 
 
 async def test_open_streams_end_with_engine_stopped() -> None:
@@ -255,6 +284,7 @@ async def test_an_engine_closed_while_it_loads_does_not_start() -> None:
         weft.PrefixSaveError("its state is not known"),
         weft.PinsFull(3, 2, 4),
         weft.SlowReader(10_001, 10_000),
+        weft.SlowReader(2**26 + 1, 2**26, "bytes"),
         weft.DecodeError("out of memory"),
         weft.EngineStopped(),
         weft.ForkedProcess(1, 2),

@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 import weft
-from tests.helpers import How, branches
+from tests.engine.tiny_models import N_CONTROL, write_tiny_model
+from tests.helpers import How, branches, collect
 
 PROMPT = "Once upon a time there was a"
 
@@ -35,6 +37,18 @@ async def test_what_ignores_the_end_ends_where_nothing_more_is_allowed(engine: w
     options: weft.RequestOptions = {"grammar": 'root ::= "The end"', "ignore_eos": True, "stop": ["The end."]}
     (branch,) = await branches(engine, how, PROMPT, **options)
     assert (branch.text, branch.reason) == ("The end", "end")
+
+
+async def test_what_was_held_back_is_told_where_nothing_is_allowed_and_no_token_ends_a_text(how: How, tmp_path: Path) -> None:
+    path = tmp_path / "endless.gguf"
+    write_tiny_model("attention", path, has_end=False)
+    async with weft.Engine(path, slots=1, ctx_size=256, threads=1) as engine:
+        assert engine.model.eos_token is None
+        ban = (N_CONTROL + ord("!"), float("-inf"))
+        request = weft.Request(prompt="A", grammar='root ::= "once" "!"', stop=["cent"], logit_bias=[ban])
+        (branch,) = await branches(engine, how, request)
+        assert (branch.text, branch.reason, branch.usage.n_predicted) == ("once", "end", 4)
+        assert [event.text for event in await collect(engine.generate(request))] == ["o", "n", "", "", "ce"]
 
 
 async def test_text_of_several_bytes_is_written_whole(engine: weft.Engine, how: How) -> None:

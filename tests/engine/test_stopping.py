@@ -1,9 +1,12 @@
 """Where an answer ends. A large bias makes the model say what a test needs."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 import weft
-from tests.helpers import How, branches, prompt_of
+from tests.helpers import How, branches, collect, prompt_of
+from weft import Token
 
 CERTAIN = 1e3
 """A bias that leaves no other token a chance."""
@@ -31,6 +34,30 @@ async def test_the_stop_string_that_begins_first_ends_the_text(engine: weft.Engi
 async def test_what_only_began_like_a_stop_string_is_told_at_the_end(engine: weft.Engine, how: How, cat: int) -> None:
     (branch,) = await branches(engine, how, "A", max_tokens=3, stop=["cat cat dog"], logit_bias=[(cat, CERTAIN)])
     assert (branch.text, branch.reason) == (" cat cat cat", "length")
+
+
+@pytest.fixture
+async def crowded() -> AsyncIterator[weft.Engine]:
+    """A context of 256 tokens, 100 of which are pinned: what does not fit in the rest is ended."""
+    async with weft.Engine(slots=1, ctx_size=256, threads=1, cache_ram=0) as engine:
+        await engine.pin(prompt_of(100, "pinned"))
+        yield engine
+
+
+async def test_what_no_token_could_show_is_told_at_the_end(crowded: weft.Engine, how: How, cat: int) -> None:
+    request = weft.Request(prompt="A", stop=["cat " * 300 + "dog"], logit_bias=[(cat, CERTAIN)])
+    (branch,) = await branches(crowded, how, request)
+    assert branch.reason == "context_full"
+    assert 100 < branch.usage.n_predicted < 156
+    assert branch.text == " cat" * branch.usage.n_predicted
+    *tokens, end = await collect(crowded.generate(request))
+    assert "".join(token.text for token in tokens if isinstance(token, Token)) == " "
+    assert end.text == branch.text[1:]
+
+
+async def test_an_end_brings_no_text_where_the_last_token_shows_what_was_held_back(engine: weft.Engine, cat: int) -> None:
+    events = await collect(engine.generate("A", max_tokens=3, stop=["cat cat dog"], logit_bias=[(cat, CERTAIN)]))
+    assert [event.text for event in events] == [" ", "", "cat cat cat", ""]
 
 
 async def test_an_end_token_ends_the_text_and_is_counted(engine: weft.Engine, how: How) -> None:

@@ -48,11 +48,16 @@ _HEAD = 32
 _ARCHITECTURES = {"attention": "llama", "window": "gemma3", "recurrent": "mamba", "hybrid": "lfm2", "positions": "gpt2"}
 
 
-def write_tiny_model(kind: Kind, path: Path, *, seed: int = 0, matrices: gguf.GGMLQuantizationType | None = None) -> None:
-    """Writes the model of this kind, the same for the same seed, the matrices of its layers in this format, else in f32."""
+def write_tiny_model(
+    kind: Kind, path: Path, *, seed: int = 0, matrices: gguf.GGMLQuantizationType | None = None, has_end: bool = True
+) -> None:
+    """Writes the model of this kind, the same for the same seed, the matrices of its layers in this format, else in f32.
+
+    Without `has_end` no token ends a text.
+    """
     writer = gguf.GGUFWriter(str(path), _ARCHITECTURES[kind])
     _add_shape(writer, kind)
-    _add_vocabulary(writer)
+    _add_vocabulary(writer, has_end=has_end)
     draw = np.random.default_rng(seed)
     for name, shape in _tensors(kind):
         weights = _weights(draw, name, shape)
@@ -94,7 +99,13 @@ def _add_shape(writer: gguf.GGUFWriter, kind: Kind) -> None:
         writer.add_sliding_window_pattern([True, False])
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
+def _add_vocabulary(writer: gguf.GGUFWriter, *, has_end: bool) -> None:
+    if not has_end:
+        # Of llama.cpp's kinds of vocabularies, RWKV's has no special token unless it is told of one.
+        writer.add_tokenizer_model("rwkv")
+        writer.add_token_list(["<0>", "<1>", "<2>", *(f"\\x{byte:02x}" for byte in range(256))])
+        writer.add_token_types([*[gguf.TokenType.CONTROL] * N_CONTROL, *[gguf.TokenType.NORMAL] * 256])
+        return
     types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL, *[gguf.TokenType.BYTE] * 256]
     writer.add_tokenizer_model("llama")
     writer.add_token_list(["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))])

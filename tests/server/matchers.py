@@ -83,6 +83,8 @@ SETTINGS: Json = {
     "n_discard": 0,
     "n_indent": 0,
     "t_max_predict_ms": -1,
+    "priority": 0,
+    "max_token_gap_ms": -1,
     "ignore_eos": False,
     "stream": False,
     "logit_bias": [],

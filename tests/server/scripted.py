@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import msgspec
 from litestar.types import ASGIApp
@@ -17,6 +18,14 @@ Step = Sequence[Any] | Exception
 
 def token(index: int, text: str, n_predicted: int = 1) -> Json:
     return SimpleNamespace(index=index, token=7, text=text, slot=index, n_predicted=n_predicted, logprobs=None)
+
+
+def finished(index: int, text: str = "", reason: str = "end", n_predicted: int = 2) -> Json:
+    usage = SimpleNamespace(
+        n_prompt=3, n_computed=1, n_cached=2, n_predicted=n_predicted, n_held=4, prompt_ms=1.0, predicted_ms=1.0
+    )
+    about = {"slot": index, "reason": reason, "stop": None, "truncated": False, "made": None}
+    return Mock(spec=weft.Finished, index=index, text=text, usage=usage, **about)
 
 
 def idle_slot(id_slot: int) -> Json:

@@ -184,9 +184,12 @@ async def test_of_a_long_pinned_text_both_ends_are_shown(small: httpx.AsyncClien
 
 async def test_what_runs_is_shown_and_cannot_be_evicted(live: LiveServer) -> None:
     async with httpx.AsyncClient(base_url=live.url) as client:
-        body = {"prompt": prompt_of(40, "shown"), "n": 4, "ignore_eos": True, "stream": True}
+        # So many that some run still when the second question comes, however fast they are.
+        body = {"prompt": prompt_of(40, "shown"), "n": 64, "ignore_eos": True, "stream": True}
         async with client.stream("POST", "/completion", json=body) as answer:
-            await anext(answer.aiter_lines())
+            # Held: a reader that nobody holds closes the connection, and nothing runs any more.
+            lines = answer.aiter_lines()
+            await anext(lines)
             report = (await client.get("/cache")).json()
     running = [node for node in report["nodes"] if node["slots"]]
     assert sum(node["n_tokens"] for node in running) >= 40

@@ -57,6 +57,9 @@ ERRORS: dict[Exception, dict[str, object]] = {
     SlowReader(11, 10): error_of(
         500, "the stream was ended because its reader is 11 events behind (the limit is 10)", "server_error"
     ),
+    SlowReader(21, 20, "bytes"): error_of(
+        500, "the stream was ended because its reader is 21 bytes behind (the limit is 20)", "server_error"
+    ),
 }
 
 

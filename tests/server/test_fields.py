@@ -96,6 +96,7 @@ async def full() -> AsyncIterator[Full]:
                 "n_discard": 6,
                 "n_indent": 7,
                 "post_sampling_probs": True,
+                "priority": -7,
                 "grammar": 'root ::= "a"',
             }.items()
         ],
@@ -105,6 +106,9 @@ async def full() -> AsyncIterator[Full]:
         ({"t_max_predict_ms": 500}, {"max_predict_ms": 500.0}),
         ({"t_max_predict_ms": 0}, {"max_predict_ms": None}),
         ({"t_max_predict_ms": -1}, {"max_predict_ms": None}),
+        ({"max_token_gap_ms": 50}, {"max_token_gap_ms": 50.0}),
+        ({"max_token_gap_ms": 0}, {"max_token_gap_ms": None}),
+        ({"max_token_gap_ms": -1}, {"max_token_gap_ms": None}),
         ({"penalty_prompt": "ab"}, {"penalty_prompt": [97, 98]}),
         ({"penalty_prompt": [1, 2]}, {"penalty_prompt": [1, 2]}),
         ({"penalty_prompt": ["a", 2, "b"]}, {"penalty_prompt": [97, 2, 98]}),
@@ -256,6 +260,15 @@ async def test_what_a_request_leaves_unsaid_comes_from_the_settings(setting: str
     assert [getattr(request, name) for request in engine.requests] == [value, value]
 
 
+async def test_the_servers_own_bound_on_pauses_is_no_requests_default(path: str) -> None:
+    engine = ScriptedEngine(QueueFull(1))
+    engine.loaded.set()
+    # It may be one that no request may ask for.
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(max_token_gap_ms=90_000))) as client:
+        await client.post(path, json={"prompt": "ab"})
+    assert [request.max_token_gap_ms for request in engine.requests] == [None]
+
+
 async def test_what_a_request_says_counts_before_the_settings(path: str) -> None:
     settings = Settings(
         temperature=0.5, stop=("x",), samplers=("top_k",), logit_bias=((65, 1.0),), grammar='root ::= "a"', cache_prompt=False
@@ -283,6 +296,7 @@ NEUTRAL: dict[str, list[Json]] = {
     "json_schema": [None],
     "logit_bias": [[], {}],
     "lora": [[], {}, "", [{"id": 0, "scale": 0}]],
+    "max_token_gap_ms": [0, -1],
     "min_keep": [0],
     "mirostat": [0],
     "n_cache_reuse": [0],
@@ -290,6 +304,7 @@ NEUTRAL: dict[str, list[Json]] = {
     "penalty_prompt": ["", []],
     "post_sampling_probs": [False],
     "preserved_tokens": [[]],
+    "priority": [0],
     "response_fields": [[], ""],
     "response_format": [{}, {"type": "text"}, {"type": None}],
     "return_progress": [False],
@@ -424,6 +439,13 @@ async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, p
         ({"prompt": "a", "n_discard": -1}, "n_discard"),
         ({"prompt": "a", "n_indent": -1}, "n_indent"),
         ({"prompt": "a", "t_max_predict_ms": "soon"}, "t_max_predict_ms"),
+        ({"prompt": "a", "priority": 101}, "priority"),
+        ({"prompt": "a", "priority": -101}, "priority"),
+        ({"prompt": "a", "priority": 2**40}, "priority"),
+        ({"prompt": "a", "priority": 0.5}, "priority"),
+        ({"prompt": "a", "max_token_gap_ms": 0.5}, "max_token_gap_ms"),
+        ({"prompt": "a", "max_token_gap_ms": 60_001}, "max_token_gap_ms"),
+        ({"prompt": "a", "max_token_gap_ms": "soon"}, "max_token_gap_ms"),
         ({"prompt": "a", "grammar": 5}, "grammar"),
         ({"prompt": "a", "grammar": {"root": "a"}}, "grammar"),
         ({"prompt": "a", "grammar": "root ::= 1", "json_schema": {}}, "json_schema"),

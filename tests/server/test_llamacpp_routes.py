@@ -1,6 +1,7 @@
 import asyncio
 
 import httpx
+import msgspec
 import pytest
 from litestar.testing import AsyncTestClient
 
@@ -11,6 +12,7 @@ from tests.server.matchers import BOOLEAN, COUNT, SETTINGS, SOME_TEXT, Json, mat
 from tests.server.scripted import ScriptedEngine, busy_slot, idle_slot, token
 from weft import DEMO_MODEL, QueueFull, Request
 from weft.server import create_app
+from weft.server.body import CompletionFields
 from weft.server.service import LONG_TEXT
 from weft.server.submission import Submission
 from weft.settings import Settings
@@ -391,6 +393,14 @@ async def test_a_wrong_field_is_named(client: httpx.AsyncClient, route: str, bod
     answer = await client.post(route, json=body)
     assert answer.status_code == 400
     assert answer.json() == {"error": {"code": 400, "message": SOME_TEXT, "type": "invalid_request_error", "param": param}}
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions", "/v1/chat/completions"])
+async def test_the_openapi_document_tells_every_field_of_a_completion(client: httpx.AsyncClient, path: str) -> None:
+    document = (await client.get("/openapi.json")).json()
+    body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    told = document["components"]["schemas"][body["$ref"].removeprefix("#/components/schemas/")]["properties"]
+    assert {field.encode_name for field in msgspec.structs.fields(CompletionFields)} - set(told) == set()
 
 
 async def test_the_openapi_document_tells_every_route(client: httpx.AsyncClient) -> None:

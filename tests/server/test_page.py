@@ -113,7 +113,9 @@ def test_events_are_read_however_the_stream_is_cut(size: int) -> None:
 def test_the_cost_of_a_run_is_what_its_branches_computed() -> None:
     assert run_script("""
         const tally = new Tally(2);
-        for (const [n, now] of [[1, 1000], [1, 1000], [2, 1500], [2, 1500], [3, 2000]]) tally.token({ tokens_predicted: n }, now);
+        const token = (n, now) => tally.token({ tokens: [7], tokens_predicted: n }, now);
+        for (const [n, now] of [[1, 1000], [1, 1000], [2, 1500], [2, 1500], [3, 2000]]) token(n, now);
+        tally.token({ tokens: [], tokens_predicted: 3 }, 2500);
         tally.end({ tokens_evaluated: 100, timings: { prompt_n: 0 } });
         const left = tally.left;
         tally.end({ tokens_evaluated: 100, timings: { prompt_n: 30 } });

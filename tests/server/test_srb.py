@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -14,18 +13,14 @@ import weft
 from tests.server.conftest import PROMPT, answers
 from tests.server.live import events_of
 from tests.server.matchers import Json
-from tests.server.scripted import ScriptedEngine, token
+from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
-from weft import EngineStopped, Finished
+from weft import EngineStopped
 from weft.server import create_app
 from weft.server.seeds import translate
 from weft.settings import Settings
 
 SRB = {"event_format": "srb"}
-
-
-def finished(index: int, reason: str) -> Json:
-    return Mock(spec=Finished, index=index, reason=reason)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +52,7 @@ def test_the_events_are_those_of_the_server_that_had_them_first() -> None:
     generation: Json = SimpleNamespace(requests=[SimpleNamespace(n=2)])
     form = translate.Stream(generation)
     written = form.frames(0, [token(0, " there"), token(1, " I")]) + form.frames(0, [token(0, ' "was"'), token(1, "")])
-    written += form.frames(0, [finished(1, "stop"), token(0, " é\n"), finished(0, "length")]) + form.end()
+    written += form.frames(0, [finished(1, reason="stop"), token(0, " é\n"), finished(0, "!", "length")]) + form.end()
     assert written.decode() == (
         'data: {"event": "start", "count": 2}\n\n'
         'data: {"event": "stream", "index": 0, "text": " there"}\n\n'
@@ -65,7 +60,8 @@ def test_the_events_are_those_of_the_server_that_had_them_first() -> None:
         'data: {"event": "stream", "index": 0, "text": " \\"was\\""}\n\n'
         'data: {"event": "stop", "index": 1, "length": 0, "stop": 1}\n\n'
         'data: {"event": "stream", "index": 0, "text": " é\\n"}\n\n'
-        'data: {"event": "stop", "index": 0, "length": 2, "stop": 0}\n\n'
+        'data: {"event": "stream", "index": 0, "text": "!"}\n\n'
+        'data: {"event": "stop", "index": 0, "length": 3, "stop": 0}\n\n'
         'data: {"event": "done", "count": 2}\n\n'
     )
 
@@ -73,7 +69,7 @@ def test_the_events_are_those_of_the_server_that_had_them_first() -> None:
 @pytest.mark.parametrize(("reason", "stop"), [("end", 1), ("stop", 1), ("length", 0), ("context_full", 0)])
 def test_stop_tells_an_end_from_a_limit(reason: str, stop: int) -> None:
     generation: Json = SimpleNamespace(requests=[SimpleNamespace(n=1)])
-    [_, event] = events_of(translate.Stream(generation).frames(0, [finished(0, reason)]).decode())
+    [_, event] = events_of(translate.Stream(generation).frames(0, [finished(0, reason=reason)]).decode())
     assert event == f'{{"event": "stop", "index": 0, "length": -1, "stop": {stop}}}'
 
 

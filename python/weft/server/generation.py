@@ -55,7 +55,7 @@ class Generation:
 
     def _watch(self, prompt: int, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, Finished | Progress | PromptLogprobs):
+            if isinstance(event, Progress | PromptLogprobs):
                 continue
             if "\n" in event.text:
                 self._with_new_line.add((prompt, event.index))

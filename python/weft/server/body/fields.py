@@ -36,6 +36,10 @@ class CompletionFields(msgspec.Struct, kw_only=True):
     stop: str | list[str] | None = None
     seed: int | None = None
     """-1 and 2³² − 1 are any."""
+    priority: int | None = None
+    """-100 to 100: of requests that wait, the highest go first. (vLLM has the field too, but there the lowest go first.)"""
+    max_token_gap_ms: float | None = None
+    """The longest pause of the stream that others' prompts may cause, in milliseconds, 1 to 60,000; 0 or less is the server's."""
     t_max_predict_ms: float | None = None
     """A limit of time from the first token on, which ends a completion at its next line; 0 or less is none."""
     n_indent: int | None = None

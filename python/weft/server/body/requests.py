@@ -58,6 +58,7 @@ _AS_THEY_ARE = (
     "n_discard",
     "n_indent",
     "post_sampling_probs",
+    "priority",
 )
 """Fields that a body and a request have by the same name, with the same meaning of every value."""
 
@@ -124,6 +125,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0) ->
         json_schema=_default(settings, "json_schema") if asked is None else asked.json_schema,
         context_shift=_default(settings, "context_shift"),
         n_keep=_n_keep(body, settings),
+        max_token_gap_ms=_max_token_gap_ms(body),
         max_predict_ms=_max_predict_ms(body),
         use_cache=settings.cache_prompt if body.cache_prompt is None else body.cache_prompt,
         # A whole answer has no place for it.
@@ -180,6 +182,11 @@ def _n_keep(body: CompletionFields, settings: Settings) -> int | None:
         return _default(settings, "n_keep")  # type: ignore[no-any-return]
     _at_least(-1, "n_keep", body.n_keep)
     return None if body.n_keep == -1 else min(body.n_keep, MAX_LIMIT)
+
+
+def _max_token_gap_ms(body: CompletionFields) -> float | None:
+    """The body's own; the server's holds where it has none, and so is no default here."""
+    return None if body.max_token_gap_ms is None or body.max_token_gap_ms <= 0 else body.max_token_gap_ms
 
 
 def _max_predict_ms(body: CompletionFields) -> float | None:

@@ -14,6 +14,7 @@ from weft.server.report import (
     CompletionResult,
     PromptProgress,
     Running,
+    Timings,
     completion_probability,
     paths,
     projected,
@@ -45,7 +46,10 @@ class _Form:
 
 
 class Stream(_Form):
-    """One event per token, and one with `"stop": true` at the end of each branch; before them the prompt's progress."""
+    """One event per token, and one with `"stop": true` at the end of each branch; before them the prompt's progress.
+
+    Text that was held back until a branch's end, and that no token shows, has an event of its own before that end.
+    """
 
     def __init__(self, data: CompletionBody, generation: Generation, engine: Engine, model: str) -> None:
         super().__init__(data, generation, engine, model)
@@ -54,18 +58,18 @@ class Stream(_Form):
 
     def frames(self, prompt: int, events: Sequence[Event]) -> bytes:
         """The frames of events of one prompt, in order."""
-        return b"".join([sse.frame(told) for event in events if (told := self._event(prompt, event)) is not None])
+        return b"".join([sse.frame(told) for event in events for told in self._told(prompt, event)])
 
-    def _event(self, prompt: int, event: Event) -> object:
+    def _told(self, prompt: int, event: Event) -> Sequence[object]:
         match event:
             case Finished():
-                return projected(self._branches.result(prompt, event), self._paths)
+                return [*self._rest(prompt, event), projected(self._branches.result(prompt, event), self._paths)]
             case Progress():
                 return self._progress(prompt, event)
             case PromptLogprobs():
-                return None
+                return []
             case _:
-                return self._token(prompt, event)
+                return [self._token(prompt, event)]
 
     def _token(self, prompt: int, event: Token) -> CompletionEvent:
         probability = self._probability(event)
@@ -78,15 +82,34 @@ class Stream(_Form):
             tokens_predicted=event.n_predicted,
             tokens_evaluated=self._branches.n_prompt[prompt],
             completion_probabilities=msgspec.UNSET if probability is None else [probability],
-            timings=msgspec.UNSET if self._running is None else self._running.timings(prompt, event),
+            timings=self._timings(prompt, event.index, event.n_predicted),
         )
 
-    def _progress(self, prompt: int, progress: Progress) -> CompletionEvent | None:
+    def _rest(self, prompt: int, finished: Finished) -> list[CompletionEvent]:
+        if not finished.text:
+            return []
+        n_predicted = finished.usage.n_predicted
+        rest = CompletionEvent(
+            index=self._branches.index(prompt, finished),
+            content=finished.text,
+            tokens=[],
+            stop=False,
+            id_slot=finished.slot,
+            tokens_predicted=n_predicted,
+            tokens_evaluated=self._branches.n_prompt[prompt],
+            timings=self._timings(prompt, finished.index, n_predicted),
+        )
+        return [rest]
+
+    def _timings(self, prompt: int, index: int, n_predicted: int) -> Timings | msgspec.UnsetType:
+        return msgspec.UNSET if self._running is None else self._running.timings(prompt, index, n_predicted)
+
+    def _progress(self, prompt: int, progress: Progress) -> list[CompletionEvent]:
         if self._running is not None:
             self._running.watch(prompt, progress)
         if not self._with_progress:
-            return None
-        return CompletionEvent(
+            return []
+        told = CompletionEvent(
             index=prompt * self._branches.n,
             content="",
             tokens=[],
@@ -96,6 +119,7 @@ class Stream(_Form):
             tokens_evaluated=self._branches.n_prompt[prompt],
             prompt_progress=PromptProgress.of(progress),
         )
+        return [told]
 
     def end(self) -> bytes:
         """Nothing: the last branch's own end is the stream's."""
@@ -136,7 +160,7 @@ class Results(_Form):
         return self._branches.result(
             prompt,
             finished,
-            content="".join(self._texts.pop(index, [])),
+            content="".join([*self._texts.pop(index, []), finished.text]),
             tokens=self._tokens.pop(index, []),
             probabilities=self._probabilities.pop(index, msgspec.UNSET),
         )

@@ -74,9 +74,9 @@ class Answered:
         tell = token_probs if self._post_sampling else token_logprobs
         return TokenProbability(**msgspec.structs.asdict(tell(drawn, with_top=self.with_top)))
 
-    def timings(self, prompt: int, token: Token) -> Timings | msgspec.UnsetType:
-        """The timings up to a token that has just come, where they are wanted with each."""
-        return msgspec.UNSET if self._running is None else self._running.timings(prompt, token)
+    def timings(self, prompt: int, index: int, n_predicted: int) -> Timings | msgspec.UnsetType:
+        """The timings of a branch of which so many tokens have come, where they are wanted with each event."""
+        return msgspec.UNSET if self._running is None else self._running.timings(prompt, index, n_predicted)
 
     def progress(self, prompt: int, progress: Progress) -> PromptProgress | None:
         """How far a prompt is, where that is wanted."""

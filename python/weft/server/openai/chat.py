@@ -78,7 +78,10 @@ class _Form:
 
 
 class Stream(_Form):
-    """A chunk with the role before a branch's first text, one per token, one at its end, and `[DONE]` at the very end."""
+    """A chunk with the role before a branch's first text, one per token, one at its end, and `[DONE]` at the very end.
+
+    Text that was held back until a branch's end, and that no token shows, has a chunk of its own before it.
+    """
 
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
         super().__init__(data, generation, service)
@@ -96,7 +99,7 @@ class Stream(_Form):
             case PromptLogprobs():
                 return []
             case Finished():
-                return [*self._opening(prompt, event), self._ending(prompt, event)]
+                return [*self._opening(prompt, event), *self._rest(prompt, event), self._ending(prompt, event)]
             case _:
                 return [*self._opening(prompt, event), *self._token(prompt, event)]
 
@@ -123,7 +126,14 @@ class Stream(_Form):
             return []
         logprobs = None if token.logprobs is None else ChatLogprobs([self._about.token(token.logprobs)])
         chunk = self._chunk([ChunkChoice(self._about.index(prompt, token), Delta(content=token.text), logprobs, None)])
-        chunk.timings = self._about.timings(prompt, token)
+        chunk.timings = self._about.timings(prompt, token.index, token.n_predicted)
+        return [chunk]
+
+    def _rest(self, prompt: int, finished: Finished) -> list[ChatChunk]:
+        if not finished.text:
+            return []
+        chunk = self._chunk([ChunkChoice(self._about.index(prompt, finished), Delta(content=finished.text), None, None)])
+        chunk.timings = self._about.timings(prompt, finished.index, finished.usage.n_predicted)
         return [chunk]
 
     def _ending(self, prompt: int, finished: Finished) -> ChatChunk:
@@ -191,7 +201,7 @@ class Whole(_Form):
     def _finish(self, prompt: int, finished: Finished) -> None:
         self._about.finish(prompt, finished)
         index = self._about.index(prompt, finished)
-        text, tokens = "".join(self._texts.pop(index, [])), self._tokens.pop(index, [])
+        text, tokens = "".join([*self._texts.pop(index, []), finished.text]), self._tokens.pop(index, [])
         told = self._told.pop(index, [])
         message = Message("assistant", text)
         logprobs = ChatLogprobs(told) if told else None

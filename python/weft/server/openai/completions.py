@@ -73,7 +73,8 @@ class _Form:
 class Stream(_Form):
     """One chunk per token that brings text or probabilities, one at the end of each branch, `[DONE]` at the very end.
 
-    Where the prompt is to be shown, it is the first chunk of each branch.
+    Text that was held back until a branch's end, and that no token shows, has a chunk of its own before it. Where the prompt is
+    to be shown, it is the first chunk of each branch.
     """
 
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
@@ -93,7 +94,7 @@ class Stream(_Form):
                 self._learn(prompt, event)
                 return []
             case Finished():
-                return [*self._opening(prompt, event), self._ending(prompt, event)]
+                return [*self._opening(prompt, event), *self._rest(prompt, event), self._ending(prompt, event)]
             case _:
                 return [*self._opening(prompt, event), *self._token(prompt, event)]
 
@@ -119,7 +120,14 @@ class Stream(_Form):
         index = self._about.index(prompt, token)
         logprobs = None if token.logprobs is None else self._drawn(prompt, index, [token.logprobs])
         chunk = self._chunk([Choice(token.text, index, logprobs, None)])
-        chunk.timings = self._about.timings(prompt, token)
+        chunk.timings = self._about.timings(prompt, token.index, token.n_predicted)
+        return [chunk]
+
+    def _rest(self, prompt: int, finished: Finished) -> list[CompletionChunk]:
+        if not finished.text:
+            return []
+        chunk = self._chunk([Choice(finished.text, self._about.index(prompt, finished), None, None)])
+        chunk.timings = self._about.timings(prompt, finished.index, finished.usage.n_predicted)
         return [chunk]
 
     def _ending(self, prompt: int, finished: Finished) -> CompletionChunk:
@@ -190,7 +198,7 @@ class Whole(_Form):
         self._about.finish(prompt, finished)
         index = self._about.index(prompt, finished)
         text, logprobs = self._echoed(prompt)
-        written, tokens = "".join(self._texts.pop(index, [])), self._tokens.pop(index, [])
+        written, tokens = "".join([*self._texts.pop(index, []), finished.text]), self._tokens.pop(index, [])
         if drawn := self._logprobs.pop(index, []):
             logprobs = _joined([*([] if logprobs is None else [logprobs]), *drawn])
         self._choices.append(Choice(text + written, index, logprobs, FINISH_REASONS[finished.reason]))

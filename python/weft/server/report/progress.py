@@ -4,7 +4,7 @@ import time
 
 import msgspec
 
-from weft import Progress, Token
+from weft import Progress
 from weft.server.generation import Generation
 from weft.server.report.timings import Timings
 
@@ -41,17 +41,17 @@ class Running:
         """Takes how far a prompt is."""
         self._prompts[prompt] = progress
 
-    def timings(self, prompt: int, token: Token) -> Timings:
-        """The timings of a branch up to a token that has just come."""
+    def timings(self, prompt: int, index: int, n_predicted: int) -> Timings:
+        """The timings of a branch of which so many tokens have come, the last of them now."""
         now = time.monotonic()
-        first = self._first_token.setdefault((prompt, token.index), now)
+        first = self._first_token.setdefault((prompt, index), now)
         n_prompt, progress = self._n_prompt[prompt], self._prompts.get(prompt)
-        n_cached = n_prompt if token.index else 0 if progress is None else progress.n_cached
+        n_cached = n_prompt if index else 0 if progress is None else progress.n_cached
         return Timings.of(
             cache_n=n_cached,
             prompt_n=n_prompt - n_cached,
-            prompt_ms=0.0 if token.index or progress is None else progress.ms,
-            predicted_n=token.n_predicted,
+            prompt_ms=0.0 if index or progress is None else progress.ms,
+            predicted_n=n_predicted,
             predicted_ms=1000.0 * (now - first),
-            n_steps=max(token.n_predicted - 1, 0),
+            n_steps=max(n_predicted - 1, 0),
         )

@@ -44,6 +44,8 @@ class GenerationSettings(msgspec.Struct, kw_only=True):
     n_discard: int
     n_indent: int
     t_max_predict_ms: float
+    priority: int
+    max_token_gap_ms: float
     ignore_eos: bool
     stream: bool
     logit_bias: list[dict[str, Any]]
@@ -80,6 +82,7 @@ _TRANSLATED = {
     "grammar",
     "json_schema",
     "logit_bias",
+    "max_token_gap_ms",
     "max_tokens",
     "n_keep",
     "repeat_last_n",
@@ -112,6 +115,7 @@ def generation_settings(
         n_predict=limit,
         n_keep=-1 if request.n_keep is None else request.n_keep,
         t_max_predict_ms=-1 if request.max_predict_ms is None else request.max_predict_ms,
+        max_token_gap_ms=-1 if request.max_token_gap_ms is None else request.max_token_gap_ms,
         stream=stream,
         # JSON has no infinity: a banned token is `false`, as it is in a request.
         logit_bias=[{"token": token, "bias": bias if bias > float("-inf") else False} for token, bias in request.logit_bias],

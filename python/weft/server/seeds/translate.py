@@ -50,7 +50,7 @@ class Stream:
     """One event for each token that brings text, in order of time; completions are numbered over all prompts.
 
     A token whose text is held back (half a character, what may be the beginning of a stop string) has no event of its own:
-    its text comes with the token that completes it.
+    its text comes with the token that completes it, or, where none does, in an event of its own before the branch's end.
     """
 
     def __init__(self, generation: Generation) -> None:
@@ -69,12 +69,13 @@ class Stream:
         if isinstance(event, Progress | PromptLogprobs):  # No request for these events asks for them.
             return b""
         index = prompt * self._n + event.index
-        if isinstance(event, Finished):
-            return sse.spaced_frame(BranchStopped(index, self._n_events[index] - 1, int(event.reason in STOPPED)))
-        if not event.text:
-            return b""
-        self._n_events[index] += 1
-        return sse.spaced_frame(BranchText(index, event.text))
+        text = b""
+        if event.text:
+            self._n_events[index] += 1
+            text = sse.spaced_frame(BranchText(index, event.text))
+        if not isinstance(event, Finished):
+            return text
+        return text + sse.spaced_frame(BranchStopped(index, self._n_events[index] - 1, int(event.reason in STOPPED)))
 
     def end(self) -> bytes:
         """The last event."""
