@@ -588,7 +588,7 @@ class Completions:
         Raises:
             StopAsyncIteration: Every branch has finished, or the stream was closed.
             DecodeError: The model could not compute a step. This and the next two are raised once, then the stream has ended.
-            SlowReader: The reader fell too far behind: 10,000 events for each branch, or 64 MiB of them.
+            SlowReader: The reader fell too far behind: 10,000 events for each branch, or 32 MiB of them.
             EngineStopped: The engine was stopped.
             RuntimeError: No asyncio event loop runs on this thread.
         """
@@ -598,7 +598,7 @@ class Completions:
 
         Raises:
             DecodeError: The model could not compute a step. This and the next two are raised once, then the stream has ended.
-            SlowReader: The reader fell too far behind: 10,000 events for each branch, or 64 MiB of them.
+            SlowReader: The reader fell too far behind: 10,000 events for each branch, or 32 MiB of them.
             EngineStopped: The engine was stopped.
             RuntimeError: No asyncio event loop runs on this thread.
         """

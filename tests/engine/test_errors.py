@@ -123,9 +123,9 @@ async def test_a_reader_that_falls_too_far_behind_is_told_by_how_many_bytes(engi
     read: list[object] = []
     with pytest.raises(weft.SlowReader) as raised:
         await read_into(read, stream)
-    assert (raised.value.limit, raised.value.unit) == (64 << 20, "bytes")
+    assert (raised.value.limit, raised.value.unit) == (32 << 20, "bytes")
     assert raised.value.n_behind > raised.value.limit
-    assert str(raised.value).endswith(f"{raised.value.n_behind} bytes behind (the limit is {64 << 20})")
+    assert str(raised.value).endswith(f"{raised.value.n_behind} bytes behind (the limit is {32 << 20})")
     assert 500 < len(read) < 4 * 500, "what was sent before can be read"
 
 
