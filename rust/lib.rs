@@ -7,14 +7,16 @@
 //!
 //! ```text
 //! Engine::submit(Request) ──► worker thread ──────────────────────────────► Completions (Event, Event, …)
-//!                              receive → admit → move → plan → decode → draw → publish
+//!                              receive → admit → move → plan → compute → draw → publish
 //!                                 │        │       │      │       │        └ sampling, text
-//!                                 │        │       │      │       └ Runner (llama.cpp, or FakeRunner)
+//!                                 │        │       │      │       └ Memory: Runner (llama.cpp, or FakeRunner) and KvCache
 //!                                 │        │       │      └ Scheduler: how many rows each sequence gets
-//!                                 │        │       └ movement: what goes to the store, and what comes back
-//!                                 │        └ KvCache: longest known prefix, in the pool or in the store; forks
-//!                                 └ slots, queue, cancelled streams, questions
+//!                                 │        │       └ what goes to the store, and what comes back
+//!                                 │        └ Queue: who starts next; KvCache: longest known prefix, in the pool or in the store
+//!                                 └ arrivals, cancelled streams, questions
 //! ```
+//!
+//! [`engine`] says which file holds what, and who may name whom.
 //!
 //! | word | means |
 //! | --- | --- |
@@ -35,7 +37,10 @@
 //! | await | wait for a prefix that another sequence is computing, instead of computing it too |
 //! | constraint | what holds the tokens of a branch to a grammar; asked before a token is accepted |
 //! | pin | keep a prefix computed, in either tier, until it is unpinned |
-//! | job, holder | a request inside the worker; the id that keeps its prompt's cells until its last branch has started |
+//! | job, keeper | a request inside the worker; the id that keeps its prompt's cells until its last branch has started |
+//! | turn | the arrival of a request or the start of a branch: what waiting is counted in |
+//! | seniority | who goes before whom: by priority and arrival, a priority being worth so many turns |
+//! | phase | what a sequence in a slot is doing: restoring, prefilling, decoding, copying |
 //! | shift | drop the middle of a full context, and compute what follows again |
 //! | snapshot | a whole saved state of a memory that cannot be cut, at a place of a prompt |
 //! | [`Event`](request::Event) | what a stream yields: tokens, exactly one end per branch, and what is asked about the prompt |
@@ -53,6 +58,7 @@
 //! - What is idle is in the tree, in one tier or both; the store never holds more than its bytes. What is moved beside running
 //!   streams takes no longer than a step has time for.
 //! - All queues are bounded. A slow reader ends only itself.
+//! - What a step costs does not grow with what only waits: not with the requests in the queue, nor with their prompts.
 
 pub mod request;
 
