@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::cache::SequenceId;
 use crate::cache::store::PieceId;
+use crate::cache::{SequenceId, work};
 use crate::request::Token;
 
 /// What beside its tokens decides how a prefix is computed: the adapters that are on, with their scales. Prefixes of different
@@ -35,6 +35,8 @@ pub(super) struct Node {
     pub(super) parent: Option<NodeId>,
     /// By their first token.
     pub(super) children: BTreeMap<Token, NodeId>,
+    /// Those of them that are in the pool, in no order: as many as there are ids at most, whatever is stored beside them.
+    pub(super) pooled: Vec<NodeId>,
     pub(super) tokens: Vec<Token>,
     /// Tokens before it.
     pub(super) start: u32,
@@ -97,13 +99,18 @@ impl PrefixTree {
         self.nodes[id.0].as_ref().expect("a name is given up with its node")
     }
 
+    /// Whether the name was not given up.
+    pub(super) fn contains(&self, id: NodeId) -> bool {
+        self.nodes[id.0].is_some()
+    }
+
     pub(super) fn node_mut(&mut self, id: NodeId) -> &mut Node {
         self.nodes[id.0].as_mut().expect("a name is given up with its node")
     }
 
     /// Every node, parents not necessarily before their children.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
-        self.nodes.iter().enumerate().filter_map(|(place, node)| Some((NodeId(place), node.as_ref()?)))
+        self.nodes.iter().enumerate().filter_map(|(index, node)| Some((NodeId(index), node.as_ref()?)))
     }
 
     pub(super) fn roots(&self) -> impl Iterator<Item = NodeId> {
@@ -124,6 +131,7 @@ impl PrefixTree {
         let node = Node {
             parent,
             children: BTreeMap::new(),
+            pooled: Vec::new(),
             tokens,
             start,
             tips: Vec::new(),
@@ -137,12 +145,12 @@ impl PrefixTree {
             last_used: 0,
             drop_key: None,
         };
-        let place = self.free.pop().unwrap_or_else(|| {
+        let index = self.free.pop().unwrap_or_else(|| {
             self.nodes.push(None);
             self.nodes.len() - 1
         });
-        self.nodes[place] = Some(node);
-        NodeId(place)
+        self.nodes[index] = Some(node);
+        NodeId(index)
     }
 
     /// A new last stretch after `parent`, which has no child that begins as `tokens` do.
@@ -180,8 +188,7 @@ impl PrefixTree {
     pub(super) fn split(&mut self, id: NodeId, n: u32) -> NodeId {
         let node = self.node_mut(id);
         debug_assert!(n > 0 && (n as usize) < node.tokens.len(), "both parts hold something");
-        let lower = node.tokens.split_off(n as usize);
-        let tokens = std::mem::replace(&mut node.tokens, lower);
+        let tokens: Vec<Token> = node.tokens.drain(..n as usize).collect();
         let (parent, start) = (node.parent.expect("a root has no tokens to cut"), node.start);
         node.start += n;
         let first_of_lower = node.tokens[0];
@@ -192,8 +199,10 @@ impl PrefixTree {
         let upper = self.add(Some(parent), tokens, start);
         self.node_mut(id).parent = Some(upper);
         self.node_mut(parent).children.insert(first, upper);
+        self.replace_pooled(parent, id, upper);
         let node = self.node_mut(upper);
         node.children.insert(first_of_lower, id);
+        node.pooled.extend((n_holders > 0).then_some(id));
         (node.n_holders, node.n_running) = (n_holders, n_running);
         (node.n_pins, node.n_reserved) = (n_pins, n_reserved);
         (node.n_hits, node.last_used) = (n_hits, last_used);
@@ -224,17 +233,98 @@ impl PrefixTree {
         lower.start = node.start;
         lower.parent = Some(parent);
         self.node_mut(parent).children.insert(first, child);
+        self.replace_pooled(parent, id, child);
+    }
+
+    fn replace_pooled(&mut self, parent: NodeId, old: NodeId, new: NodeId) {
+        if let Some(child) = self.node_mut(parent).pooled.iter_mut().find(|child| **child == old) {
+            *child = new;
+        }
+    }
+
+    /// One more path, on which a sequence runs, goes through `id` and what is above it, up to `above`, through which it goes
+    /// already. What did not run is used now. Returns the first node upwards that ran before.
+    pub(super) fn enter(&mut self, id: NodeId, above: Option<NodeId>, now: u64) -> Option<NodeId> {
+        let mut ran = None;
+        let mut next = Some(id);
+        while let Some(at) = next.filter(|&at| Some(at) != above) {
+            work::looked_at(1);
+            let node = self.node_mut(at);
+            node.n_holders += 1;
+            node.n_running += 1;
+            if node.n_running == 1 {
+                node.last_used = now;
+            } else {
+                ran = ran.or(Some(at));
+            }
+            next = node.parent;
+            if let (1, Some(parent)) = (node.n_holders, next) {
+                self.node_mut(parent).pooled.push(at);
+            }
+        }
+        ran.or(above)
+    }
+
+    /// An idle path goes no more through `id` and what is above it, up to `above`, through which it still goes. Returns the first
+    /// node upwards that is in the pool.
+    pub(super) fn leave(&mut self, id: NodeId, above: Option<NodeId>) -> Option<NodeId> {
+        let mut pooled = None;
+        let mut next = Some(id);
+        while let Some(at) = next.filter(|&at| Some(at) != above) {
+            work::looked_at(1);
+            let node = self.node_mut(at);
+            node.n_holders -= 1;
+            next = node.parent;
+            if node.n_holders > 0 {
+                pooled = pooled.or(Some(at));
+            } else if let Some(parent) = next {
+                self.node_mut(parent).pooled.retain(|&child| child != at);
+            }
+        }
+        pooled.or(above)
+    }
+
+    /// A sequence runs on a path that ends at `id`, and was idle.
+    pub(super) fn start_running(&mut self, id: NodeId) {
+        self.change_upwards(id, |node| node.n_running += 1);
+    }
+
+    /// The sequence on a path that ends at `id` runs no more. What no other one runs on was used until now. Returns the first node
+    /// upwards that still runs.
+    pub(super) fn stop_running(&mut self, id: NodeId, now: u64) -> Option<NodeId> {
+        let mut runs = None;
+        let mut next = Some(id);
+        while let Some(at) = next {
+            work::looked_at(1);
+            let node = self.node_mut(at);
+            node.n_running -= 1;
+            if node.n_running == 0 {
+                node.last_used = now;
+            } else {
+                runs = runs.or(Some(at));
+            }
+            next = node.parent;
+        }
+        runs
     }
 
     /// `id` and everything above it, upwards.
     pub(super) fn upwards(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
-        std::iter::successors(Some(id), |&id| self.node(id).parent)
+        std::iter::successors(Some(id), |&id| self.node(id).parent).inspect(|_| work::looked_at(1))
+    }
+
+    /// Whether `below` is `above`, or somewhere below it.
+    pub(super) fn is_within(&self, below: NodeId, above: NodeId) -> bool {
+        let start = self.node(above).start;
+        // A root and its children both begin at 0.
+        self.upwards(below).take_while(|&at| self.node(at).start >= start).any(|at| at == above)
     }
 
     /// Changes `id` and everything above it.
     pub(super) fn change_upwards(&mut self, id: NodeId, mut change: impl FnMut(&mut Node)) {
         let mut at = Some(id);
         while let Some(id) = at {
+            work::looked_at(1);
             let node = self.node_mut(id);
             change(node);
             at = node.parent;
@@ -248,15 +338,38 @@ impl PrefixTree {
         parts.into_iter().flat_map(|id| self.node(id).tokens.iter().copied()).collect()
     }
 
-    /// The ids whose paths go through `id`, nearest first.
-    pub(super) fn holders(&self, id: NodeId) -> impl Iterator<Item = SequenceId> {
+    /// The ids whose paths go through `id`, but not through its child `beside`; nearest first.
+    pub(super) fn holders_beside(&self, id: NodeId, beside: Option<NodeId>) -> impl Iterator<Item = SequenceId> {
         let mut waiting = vec![id];
+        let mut tips: &[SequenceId] = &[];
+        let mut last = None;
         std::iter::from_fn(move || {
-            let node = self.node(waiting.pop()?);
-            waiting.extend(node.children.values().copied().filter(|&child| self.node(child).is_in_pool()));
-            Some(node.tips.iter().copied())
+            loop {
+                if let Some((&tip, rest)) = tips.split_first() {
+                    tips = rest;
+                    return Some(tip);
+                }
+                // What is below a node is looked at only where its own tips are not enough.
+                let below = last.take().into_iter().flat_map(|at: NodeId| &self.node(at).pooled);
+                waiting.extend(below.copied().filter(|&child| Some(child) != beside));
+                let at = waiting.pop()?;
+                work::looked_at(1 + self.node(at).pooled.len());
+                (tips, last) = (&self.node(at).tips, Some(at));
+            }
         })
-        .flatten()
+    }
+
+    /// An id whose path goes through `id`, which is in the pool.
+    pub(super) fn any_holder(&self, id: NodeId) -> Option<SequenceId> {
+        let mut at = id;
+        loop {
+            work::looked_at(1);
+            let node = self.node(at);
+            if let Some(&tip) = node.tips.first() {
+                return Some(tip);
+            }
+            at = *node.pooled.first()?;
+        }
     }
 
     /// Nodes, parents before their children.
@@ -291,6 +404,11 @@ impl PrefixTree {
                 assert_eq!((child.parent, child.start, child.tokens[0]), (Some(id), node.end(), *first), "a child's links");
             }
             assert_eq!((node.n_holders, node.n_running, node.n_pins), sums, "counts of {id:?}");
+            let mut pooled: Vec<NodeId> = node.pooled.clone();
+            pooled.sort_unstable();
+            let mut in_pool: Vec<NodeId> = node.children.values().copied().filter(|&id| self.node(id).is_in_pool()).collect();
+            in_pool.sort_unstable();
+            assert_eq!(pooled, in_pool, "children of {id:?} in the pool");
             assert_eq!(node.tokens.is_empty(), node.parent.is_none(), "only a root is empty");
             let is_empty = node.children.is_empty() && node.tips.is_empty() && node.stored.is_none();
             assert!(!is_empty || node.parent.is_none() || node.n_pins + node.n_reserved > 0, "{id:?} holds nothing");

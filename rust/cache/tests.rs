@@ -31,7 +31,7 @@ struct Shadow {
 
 impl Shadow {
     fn follow(&mut self, cache: &mut KvCache) {
-        let memory = cache.memory;
+        let memory = cache.kind;
         for op in cache.take_ops() {
             match op {
                 CacheOp::Fork { from, to, n_tokens } => {
@@ -110,7 +110,7 @@ impl Bench {
         let wanted = Wanted { variant: &self.variant, tokens, at_least, at_most: n, takes_logits: false };
         let can_fork = |id, n_held, n| match self.forks {
             Forks::Anywhere => n <= n_held,
-            Forks::InWindow => n <= n_held && self.cache.memory.holds_window(self.shadow.whole_from(id), n),
+            Forks::InWindow => n <= n_held && self.cache.kind.holds_window(self.shadow.whole_from(id), n),
             Forks::AtEnd => n == n_held,
         };
         self.cache.find(&wanted, can_fork).unwrap_or_default()
@@ -156,7 +156,7 @@ impl Bench {
         }
         assert_eq!(self.shadow.sequences[&id], &tokens[..matched.n_tokens() as usize], "what is restored is of the text");
         let whole_from = self.shadow.whole_from(id);
-        assert!(self.cache.memory.holds_window(whole_from, matched.n_tokens()), "its window is whole from {whole_from} on");
+        assert!(self.cache.kind.holds_window(whole_from, matched.n_tokens()), "its window is whole from {whole_from} on");
         let rest = &tokens[matched.n_tokens() as usize..];
         let has_room = self.make_room(rest.len());
         let n = if has_room { rest.len() } else { rest.len().min(self.cache.n_free()) };
@@ -186,9 +186,9 @@ impl Bench {
 
     fn check(&self) {
         self.cache.check_integrity();
-        for (id, path) in self.cache.held() {
+        for (id, _) in self.cache.paths() {
             assert_eq!(self.cache.tokens_of(id), self.shadow.sequences[&id], "the memory holds what the cache says of {id:?}");
-            assert_eq!(path.cells.len(), self.shadow.sequences[&id].len());
+            assert_eq!(self.cache.n_held(id) as usize, self.shadow.sequences[&id].len());
         }
     }
 }
@@ -456,7 +456,7 @@ fn a_saved_piece_is_no_use_where_its_window_reaches_into_what_another_path_lost(
     }
     // The short branch is saved while the end of the trunk is there, the trunk when it no longer is.
     assert!(bench.evict(u64::MAX));
-    for (id, _) in bench.cache.held() {
+    for (id, _) in bench.cache.paths() {
         bench.shadow.move_on(id);
     }
     while bench.evict(u64::MAX) {}

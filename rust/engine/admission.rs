@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::cache::{MIN_SHARED, Match, Wanted, common_prefix};
 use crate::engine::job::{Awaits, Job};
-use crate::engine::runner::{Forks, Runner, SequenceId};
+use crate::engine::runner::{Runner, SequenceId};
 use crate::engine::running::Running;
 use crate::engine::sequence::Sequence;
 use crate::engine::worker::{Preempted, Reserved, Worker};
@@ -188,16 +188,13 @@ impl<R: Runner> Worker<R> {
         if is_known || !job.uses_cache() {
             return None;
         }
-        let forks = self.runner.memory().forks;
+        let is_a_state = self.runner.memory().is_a_state();
         let n = job.n_prompt();
         let ahead = self.running.iter().filter(|running| running.n_uncomputed() >= MIN_SHARED).filter_map(|running| {
             let owner = &self.jobs[&running.sequence.request_id];
             let tokens = &running.sequence.tokens;
             let n_common = common_prefix(tokens, &job.prompt);
-            let n_tokens = match forks {
-                Forks::Anywhere | Forks::InWindow => n_common.min(n - 1),
-                Forks::AtEnd => self.last_snapshot(running, n_common, n)?,
-            };
+            let n_tokens = if is_a_state { self.last_snapshot(running, n_common, n)? } else { n_common.min(n - 1) };
             let is_more = n_tokens >= n_known + MIN_SHARED && n_tokens > running.n_held && owner.variant == job.variant;
             is_more.then(|| Awaits { owner: running.sequence.age(), n_tokens, n_known })
         });

@@ -1,6 +1,7 @@
 //! The one seam between the engine and a model.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId};
 use crate::request::Token;
@@ -97,7 +98,7 @@ pub trait Runner {
     ///
     /// # Errors
     /// [`StateError`] if the memory refused.
-    fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Box<[u8]>, StateError>;
+    fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Arc<[u8]>, StateError>;
 
     /// From which position of `range` on a piece that is saved now holds what a sliding window sees; `range.end` where it lacks the
     /// end, `range.start` for every other memory.

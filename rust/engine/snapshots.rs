@@ -4,14 +4,14 @@ use std::time::Instant;
 
 use crate::cache::MIN_SHARED;
 use crate::engine::movement::warn_unsaved;
-use crate::engine::runner::{Forks, Runner, StateError};
+use crate::engine::runner::{Runner, StateError};
 use crate::engine::running::Running;
 use crate::engine::worker::Worker;
 
 impl<R: Runner> Worker<R> {
     /// Whether a state is worth keeping: only a memory that cannot be cut has any use for it.
     fn keeps_states(&self) -> bool {
-        self.runner.memory().forks == Forks::AtEnd && self.cache.has_store()
+        self.runner.memory().is_a_state() && self.cache.has_store()
     }
 
     /// How many tokens the sequence at `place` may compute until its state is to be kept.

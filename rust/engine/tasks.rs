@@ -1,8 +1,9 @@
 //! Requests whose prompt is all that they want: pins, saves and loads.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use crate::engine::runner::{Forks, Runner, StateError};
+use crate::engine::runner::{Runner, StateError};
 use crate::engine::running::Running;
 use crate::engine::worker::Worker;
 use crate::error::{Error, Result};
@@ -31,7 +32,7 @@ impl<R: Runner> Worker<R> {
     /// Copies the next pieces of what is to be saved. `true` when all of it is copied.
     fn save_more(&mut self, place: usize) -> Result<bool> {
         self.carry_out();
-        let is_state = self.runner.memory().forks == Forks::AtEnd;
+        let is_state = self.runner.memory().is_a_state();
         let n_held = self.running[place].n_held;
         loop {
             let running = &self.running[place];
@@ -55,7 +56,7 @@ impl<R: Runner> Worker<R> {
             self.movement.count(took);
             self.movement.learn_save(n_units, took);
             match saved {
-                Ok(bytes) => self.running[place].saved.pieces.push(SavedPiece { range, bytes: bytes.into() }),
+                Ok(bytes) => self.running[place].saved.pieces.push(SavedPiece { range, bytes }),
                 Err(StateError { reason }) => return Err(Error::Save { reason }),
             }
         }
@@ -70,9 +71,9 @@ impl<R: Runner> Worker<R> {
             Task::Load(saved) => {
                 // A state cannot be computed back to its last token: the logits after it come with it.
                 if let (Some(logits), [piece]) = (&saved.logits, &saved.pieces[..])
-                    && self.runner.memory().forks == Forks::AtEnd
+                    && self.runner.memory().is_a_state()
                 {
-                    let bytes = piece.bytes.to_vec().into_boxed_slice();
+                    let bytes = Arc::clone(&piece.bytes);
                     self.cache.add_snapshot(running.id, running.n_held, bytes, Some(logits[..].into()));
                 }
                 self.finish(&running, end, None);
