@@ -129,7 +129,14 @@ impl KvCache {
     }
 
     /// Keeps a saved piece for `node`.
-    pub(super) fn keep(&mut self, node: NodeId, range: Range<u32>, bytes: Arc<[u8]>, logits: Option<Arc<[f32]>>, whole_from: u32) {
+    pub(super) fn keep(
+        &mut self,
+        node: NodeId,
+        range: Range<u32>,
+        bytes: Arc<[u8]>,
+        logits: Option<Arc<[f32]>>,
+        whole_from: u32,
+    ) {
         self.counts.n_saved += u64::from(range.end - range.start);
         let piece = self.store.add(range, bytes, logits);
         if let Some(lacking) = self.tree.node_mut(node).stored.replace(piece) {

@@ -197,17 +197,14 @@ impl KvCache {
         let id = self.free_ids.pop_first()?;
         self.now += 1;
         let source = matched.and_then(|matched| Some((matched.source?, matched.n_pool)));
-        let tip = match source {
-            Some((from, n_tokens)) => {
-                let tip = self.cut_at(from, n_tokens);
-                self.strands.share(from, id, n_tokens);
-                self.ops.push(CacheOp::Fork { from, to: id, n_tokens });
-                tip
-            }
-            None => {
-                self.strands.pin(id);
-                self.tree.root(variant)
-            }
+        let tip = if let Some((from, n_tokens)) = source {
+            let tip = self.cut_at(from, n_tokens);
+            self.strands.share(from, id, n_tokens);
+            self.ops.push(CacheOp::Fork { from, to: id, n_tokens });
+            tip
+        } else {
+            self.strands.pin(id);
+            self.tree.root(variant)
         };
         self.paths[usize::from(id.0)] = Some(Path { tip, tail: Vec::new() });
         self.begin_at(tip, None, id);

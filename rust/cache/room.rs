@@ -8,10 +8,11 @@ use crate::cache::prefix_tree::{DropKey, NodeId};
 use crate::cache::store::PieceId;
 use crate::cache::{KvCache, work};
 
-/// What is to be saved, and everything above it.
+/// What is to be saved, and where it lies among what is stored.
 #[derive(Debug)]
 pub(super) struct Leaving {
     node: NodeId,
+    /// It, and everything above it.
     above: BTreeSet<NodeId>,
 }
 
@@ -24,14 +25,14 @@ impl Leaving {
         self.node
     }
 
-    /// Whether it is `least`, or somewhere below it.
-    pub(super) fn follows(&self, _: &KvCache, least: NodeId) -> bool {
-        self.above.contains(&least)
+    /// Whether it is `other`, or somewhere below it.
+    pub(super) fn is_within(&self, other: NodeId) -> bool {
+        self.above.contains(&other)
     }
 
-    /// Whether `least` is it, or somewhere below it.
-    pub(super) fn is_before(&self, cache: &KvCache, least: NodeId) -> bool {
-        cache.tree.is_within(least, self.node)
+    /// Whether `other` is it, or somewhere below it.
+    pub(super) fn contains(&self, cache: &KvCache, other: NodeId) -> bool {
+        cache.tree.is_within(other, self.node)
     }
 }
 
@@ -77,7 +78,9 @@ impl<'a> Dropping<'a> {
             self.n_bytes += self.cache.store.bytes_of(piece);
         }
         let Some(parent) = node.parent else { return };
-        if !node.is_in_pool() && let Some(n) = self.n_only_stored.get_mut(&parent) {
+        if !node.is_in_pool()
+            && let Some(n) = self.n_only_stored.get_mut(&parent)
+        {
             *n -= 1;
         }
         self.follow_up(id);
@@ -178,7 +181,7 @@ impl KvCache {
     /// Whether the stored piece of `least` is dropped for what is leaving.
     fn gives_way(&self, (class, last_used): DropKey, least: NodeId, leaving: &Leaving, why: Why) -> bool {
         // Without what is before it, it would be of no use.
-        if why == Why::Pressed && class == 1 && self.rules().needs_what_is_before() && leaving.is_before(self, least) {
+        if why == Why::Pressed && class == 1 && self.rules().needs_what_is_before() && leaving.contains(self, least) {
             return true;
         }
         let node = self.tree.node(leaving.node());

@@ -87,7 +87,7 @@ impl Rules for InWindow {
 
     /// All of a text is restored, or nothing. But a pin gives way to nothing.
     fn is_saved_together(&self, cache: &KvCache, least: NodeId, leaving: &Leaving) -> bool {
-        cache.tree.node(leaving.node()).n_pins == 0 && (leaving.follows(cache, least) || leaving.is_before(cache, least))
+        cache.tree.node(leaving.node()).n_pins == 0 && (leaving.is_within(least) || leaving.contains(cache, least))
     }
 
     /// What is saved together with what is before it never gives way to it.

@@ -168,6 +168,10 @@ impl Strands {
         assert_eq!(n_tips, self.holders.iter().filter(|holder| holder.end.is_some()).count(), "every id ends once");
         assert_eq!(n_pinned, self.n_pinned, "pinned cells");
         assert_eq!(self.strands.iter().filter(|strand| strand.is_none()).count(), self.free.len(), "free names");
-        assert_eq!(self.cells.n_free() + self.n_evictable() + self.n_pinned, self.cells.n_total(), "free + evictable + pinned = all");
+        assert_eq!(
+            self.cells.n_free() + self.n_evictable() + self.n_pinned,
+            self.cells.n_total(),
+            "free + evictable + pinned = all"
+        );
     }
 }

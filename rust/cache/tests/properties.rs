@@ -116,7 +116,7 @@ impl Run {
                 // Beyond its window a sequence cannot be cut.
                 if cache.kind.holds_window(self.bench.shadow.whole_from(id), n_kept) {
                     cache.truncate(id, n_kept);
-                    self.bench.shadow.sequences.get_mut(&id).expect("it runs").truncate(n_kept as usize);
+                    self.bench.shadow.truncate(id, n_kept);
                 }
             }
             (5, Some(at)) if self.reserved.len() < 3 => {
@@ -175,6 +175,7 @@ impl Run {
                 self.lose_pins();
             } else {
                 self.bench.cache.relocated(&relocation);
+                self.bench.shadow.relocate(&relocation);
             }
             self.n_relocations += 1;
         }
