@@ -190,7 +190,7 @@ impl PrefixTree {
     pub(super) fn split(&mut self, id: NodeId, n: u32) -> NodeId {
         let node = self.node_mut(id);
         debug_assert!(n > 0 && (n as usize) < node.tokens.len(), "both parts hold something");
-        let tokens: Vec<Token> = node.tokens.drain(..n as usize).collect();
+        let tokens = cut_front(&mut node.tokens, n as usize);
         let (parent, start) = (node.parent.expect("a root has no tokens to cut"), node.start);
         node.start += n;
         let first_of_lower = node.tokens[0];
@@ -317,6 +317,16 @@ impl PrefixTree {
             counted.insert(id, sums);
         }
     }
+}
+
+/// Takes the first `n` of `all`. The shorter part is copied: neither a short beginning nor a short end of a long stretch costs as
+/// much as that is long, or goes on taking its memory.
+fn cut_front(all: &mut Vec<Token>, n: usize) -> Vec<Token> {
+    if n < all.len() / 2 {
+        return all.drain(..n).collect();
+    }
+    let rest = all.split_off(n);
+    std::mem::replace(all, rest)
 }
 
 /// How many tokens `a` and `b` begin with in common.
