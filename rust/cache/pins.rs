@@ -60,7 +60,7 @@ impl KvCache {
             let limit = self.store.max_bytes().map_or(u64::MAX, |max| max / 2);
             (limit, n_bytes + n_pinned_bytes <= limit)
         } else {
-            (self.bytes_of_half_the_pool(), self.can_hold(n_tokens))
+            (self.bytes_of_half_the_pool(), self.can_keep(n_tokens))
         };
         if can_be_kept { Ok(()) } else { Err(Error::PinsFull { n_bytes, n_pinned_bytes, limit }) }
     }
@@ -72,7 +72,7 @@ impl KvCache {
     }
 
     /// Whether half of the cells and of the sequence ids stay for others if one more path of `n_tokens` is in the pool for good.
-    fn can_hold(&self, n_tokens: u32) -> bool {
+    fn can_keep(&self, n_tokens: u32) -> bool {
         let keepers = || self.pins.values().filter_map(|pin| pin.keeper);
         let n_cells = n_tokens as usize + keepers().map(|id| self.n_held(id) as usize).sum::<usize>();
         2 * n_cells <= self.strands.cells().n_total() && 2 * (keepers().count() + 1) <= self.paths.len()
@@ -86,7 +86,7 @@ impl KvCache {
     /// A pinned prefix that contains `node` could not be saved: what the idle path of `id` holds of it stays in the pool, as it
     /// would without a store. `false` where that leaves too little to others, or another path keeps it.
     pub(super) fn keep_in_pool(&mut self, id: SequenceId, node: NodeId) -> bool {
-        if !self.can_hold(self.n_held(id)) {
+        if !self.can_keep(self.n_held(id)) {
             return false;
         }
         let tree = &self.tree;

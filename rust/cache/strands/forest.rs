@@ -102,7 +102,7 @@ impl Strands {
     fn rename_cells(&mut self, id: StrandId, which: Range<usize>) {
         let strand = self.strands[id.index()].as_ref().expect("a name is given up with its strand");
         for cell in &strand.cells[which.start..which.end.min(strand.cells.len())] {
-            self.places[cell.index()].strand = id;
+            self.owners[cell.index()].strand = id;
         }
     }
 
@@ -150,8 +150,8 @@ impl Strands {
         let mut n_pinned = 0;
         for (id, strand) in all() {
             for (&cell, position) in strand.cells.iter().zip(strand.start..) {
-                let place = self.places[cell.index()];
-                assert_eq!((place.strand, place.position), (id, position), "where {cell:?} is");
+                let owner = self.owners[cell.index()];
+                assert_eq!((owner.strand, owner.position), (id, position), "what {cell:?} belongs to");
             }
             let above = strand.parent.map(|parent| self.strand(parent));
             assert!(above.is_none_or(|above| above.children.contains(&id)), "{id:?} is known above");

@@ -45,9 +45,9 @@ impl Strand {
     }
 }
 
-/// Where a used cell is.
+/// What a used cell belongs to.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct Owner {
     strand: StrandId,
     /// Of its token in the text.
     position: u32,
@@ -69,7 +69,7 @@ pub(super) struct Strands {
     free: Vec<u32>,
     cells: Cells,
     /// By cell; means nothing for a free one.
-    places: Vec<Place>,
+    owners: Vec<Owner>,
     /// By id.
     holders: Vec<Holder>,
     /// Cells that some pinned id holds.
@@ -83,7 +83,7 @@ impl Strands {
             strands: Vec::new(),
             free: Vec::new(),
             cells: Cells::new(n_cells),
-            places: vec![Place { strand: StrandId(0), position: 0 }; n_cells as usize],
+            owners: vec![Owner { strand: StrandId(0), position: 0 }; n_cells as usize],
             holders: vec![Holder::default(); n_ids as usize],
             n_pinned: 0,
         }
@@ -188,7 +188,7 @@ impl Strands {
         let end = self.own_end(id);
         let position = self.strand(end).end();
         for (position, cell) in (position..).zip(taken) {
-            self.places[cell.index()] = Place { strand: end, position };
+            self.owners[cell.index()] = Owner { strand: end, position };
         }
         self.strand_mut(end).cells.extend_from_slice(taken);
         self.n_pinned += taken.len();
@@ -286,7 +286,7 @@ impl Strands {
 
     /// The highest used cell: the position of its token, and it and the cells before it that the same ids hold, last first.
     pub(super) fn top(&self) -> Option<(u32, impl Iterator<Item = CellId>)> {
-        let Place { strand, position } = self.places[self.cells.n_reached().checked_sub(1)?];
+        let Owner { strand, position } = self.owners[self.cells.n_reached().checked_sub(1)?];
         let strand = self.strand(strand);
         let cells = &strand.cells[..=(position - strand.start) as usize];
         Some((position, cells.iter().rev().copied().inspect(|_| work::looked_at(1))))
@@ -295,7 +295,7 @@ impl Strands {
     /// All who hold the highest used cell, in order.
     pub(super) fn holders_of_top(&self) -> Vec<SequenceId> {
         let Some(top) = self.cells.n_reached().checked_sub(1) else { return Vec::new() };
-        let mut waiting = vec![self.places[top].strand];
+        let mut waiting = vec![self.owners[top].strand];
         let mut holders = Vec::new();
         while let Some(at) = waiting.pop() {
             let strand = self.strand(at);
@@ -318,7 +318,7 @@ impl Strands {
         }
         for (cell, position) in moved.iter_mut().zip(range.clone()) {
             *cell = self.cells.take();
-            self.places[cell.index()] = Place { strand: at, position };
+            self.owners[cell.index()] = Owner { strand: at, position };
         }
     }
 }
