@@ -94,7 +94,7 @@ pub trait Runner {
     fn memory(&self) -> MemoryKind;
 
     /// A copy of what `id` holds of the tokens of `range`, on its own; of a memory that forks [`Forks::AtEnd`] the whole state,
-    /// and `range` is all that `id` holds. Nothing changes.
+    /// and `range` is all that `id` holds. Nothing changes. The bytes are where they stay: whoever keeps them copies them no more.
     ///
     /// # Errors
     /// [`StateError`] if the memory refused.

@@ -133,8 +133,8 @@ fn what_is_found_does_not_depend_on_what_is_stored_beside_it() {
 }
 
 /// A text that leaves in `n_pieces` and comes back; returns what all restores together look at.
-fn restored_in_pieces(n_pieces: u32) -> u64 {
-    let kind = MemoryKind { bytes_per_token: 1, ..memory(Forks::Anywhere) };
+fn restored_in_pieces(forks: Forks, n_pieces: u32) -> u64 {
+    let kind = MemoryKind { bytes_per_token: 1, ..memory(forks) };
     let n_tokens = 16 * n_pieces;
     let mut large = Large { cache: KvCache::new(n_tokens, 8, kind, None), variant: Variant::default() };
     let tokens = words(8, n_tokens as usize);
@@ -157,9 +157,11 @@ fn restored_in_pieces(n_pieces: u32) -> u64 {
 
 #[test]
 fn restoring_twice_as_many_pieces_costs_twice_as_much() {
-    let (few, many) = (restored_in_pieces(500), restored_in_pieces(1000));
-    assert!(many < 3 * few, "{few} looks for 500 pieces, {many} for 1000");
-    assert!(many < 20 * 1000, "{many} looks for 1000 pieces");
+    for forks in [Forks::Anywhere, Forks::InWindow] {
+        let (few, many) = (restored_in_pieces(forks, 500), restored_in_pieces(forks, 1000));
+        assert!(many < 3 * few, "{few} looks for 500 pieces, {many} for 1000: {forks:?}");
+        assert!(many < 20 * 1000, "{many} looks for 1000 pieces: {forks:?}");
+    }
 }
 
 #[test]
