@@ -374,7 +374,7 @@ impl Runner for FakeRunner {
         true
     }
 
-    fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Box<[u8]>, StateError> {
+    fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Arc<[u8]>, StateError> {
         self.check_states()?;
         let held = &self.sequences[usize::from(id.0)];
         let is_state = self.memory.forks == Forks::AtEnd;

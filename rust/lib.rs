@@ -26,6 +26,7 @@
 //! | [`SequenceId`](engine::runner::SequenceId) | llama.cpp's number that owns cells of the KV cache |
 //! | path | the tokens that a sequence id holds, and their cells |
 //! | prefix tree | the radix tree over token ids that says who holds which prefix, and when it was last used |
+//! | strand | a stretch of cells that the same ids hold; a fork shares strands, however long they are |
 //! | pool, store | the cells inside llama.cpp's context; the bounded host memory beside it that holds saved pieces |
 //! | piece | the saved cells of a stretch of tokens, or a whole saved state |
 //! | spill, restore | move an idle part of the tree from the pool to the store; bring it back without computing |

@@ -23,6 +23,7 @@ RULES = {
     "only rust/python names pyo3": Rule("rust", r"\bpyo3\b", ("rust/python",)),
     "the engine names neither model": Rule("rust/engine", r"\bllama::|\bfake_runner\b", ("rust/engine/tests",)),
     "the cache names no engine but its words": Rule("rust/cache", r"\bengine::(?!runner::SequenceId\b)|\bllama::|\bpython::"),
+    "only its kinds tell kinds of memory apart": Rule("rust/cache", r"\bForks::", ("rust/cache/kinds", "rust/cache/tests")),
     "sampling names no engine": Rule("rust/sampling", r"\bengine::|\bcache::|\bllama::|\bpython::"),
     "grammars name only requests": Rule("rust/grammar", r"\bcrate::(?!grammar\b|request\b)"),
     "llama names of the engine only its seam": Rule(

@@ -181,7 +181,7 @@ fn measure_save(runner: &mut LlamaRunner, id: SequenceId, range: &Range<u32>, n_
     })
 }
 
-fn save(runner: &mut LlamaRunner, id: SequenceId, range: &Range<u32>) -> Result<Box<[u8]>, String> {
+fn save(runner: &mut LlamaRunner, id: SequenceId, range: &Range<u32>) -> Result<Arc<[u8]>, String> {
     runner.save(id, range.clone()).map_err(|error| error.to_string())
 }
 

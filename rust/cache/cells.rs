@@ -1,4 +1,6 @@
-//! The cells of the pool: who owns which, counted here, so that a decode never finds the pool full.
+//! The cells of the pool: which are free, counted here, so that a decode never finds the pool full.
+
+use crate::cache::work;
 
 /// A cell of the pool, by its place in it.
 ///
@@ -7,44 +9,48 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CellId(pub(super) u32);
 
-/// How many paths hold a cell, and how many of these are pinned.
-#[derive(Debug, Clone, Copy, Default)]
-struct Owners {
-    n_paths: u16,
-    n_pinned: u16,
+impl CellId {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
 }
 
-/// Every cell of the pool: free, evictable (held by idle paths alone) or pinned (held by a running sequence).
+/// Every cell of the pool: free or used. 64 of them are looked at in one step.
 #[derive(Debug)]
 pub(super) struct Cells {
-    owners: Vec<Owners>,
+    /// A bit for each cell, which is 1 where it is used, and for those that would follow the last one.
+    used: Vec<u64>,
+    n_total: usize,
     n_used: usize,
-    n_pinned: usize,
-    /// No cell below is free.
+    /// No cell of a word below is free.
     head: usize,
     /// The highest used cell, plus one.
     n_reached: usize,
 }
 
+/// Cells in a word of bits.
+const WORD: usize = u64::BITS as usize;
+
 impl Cells {
     pub(super) fn new(n_cells: u32) -> Self {
-        Self { owners: vec![Owners::default(); n_cells as usize], n_used: 0, n_pinned: 0, head: 0, n_reached: 0 }
+        let n_total = n_cells as usize;
+        let mut used = vec![0; n_total.div_ceil(WORD)];
+        if let Some(last) = used.last_mut().filter(|_| !n_total.is_multiple_of(WORD)) {
+            *last = u64::MAX << (n_total % WORD);
+        }
+        Self { used, n_total, n_used: 0, head: 0, n_reached: 0 }
     }
 
     pub(super) fn n_total(&self) -> usize {
-        self.owners.len()
+        self.n_total
     }
 
     pub(super) fn n_free(&self) -> usize {
-        self.n_total() - self.n_used
+        self.n_total - self.n_used
     }
 
     pub(super) fn n_used(&self) -> usize {
         self.n_used
-    }
-
-    pub(super) fn n_evictable(&self) -> usize {
-        self.n_used - self.n_pinned
     }
 
     /// The highest used cell, plus one.
@@ -52,28 +58,27 @@ impl Cells {
         self.n_reached
     }
 
-    pub(super) fn is_pinned(&self, cell: CellId) -> bool {
-        self.owners[cell.0 as usize].n_pinned > 0
+    fn is_used(&self, index: usize) -> bool {
+        self.used[index / WORD] >> (index % WORD) & 1 == 1
     }
 
-    /// Takes the lowest free cell for a pinned path, as llama.cpp does for each row of a decode in turn and for each token of a
-    /// restored piece (`find_slot` in `llama-kv-cache.cpp`: its head never passes a free cell, since whatever frees one below moves
-    /// it back).
+    /// Takes the lowest free cell, as llama.cpp does for each row of a decode in turn and for each token of a restored piece
+    /// (`find_slot` in `llama-kv-cache.cpp`: its head never passes a free cell, since whatever frees one below moves it back).
     ///
     /// # Panics
     /// If none is free.
     pub(super) fn take(&mut self) -> CellId {
-        assert!(self.n_free() > 0, "room for each token was made, but none of {} cells is free", self.n_total());
-        while self.owners[self.head].n_paths > 0 {
+        assert!(self.n_free() > 0, "room for each token was made, but none of {} cells is free", self.n_total);
+        while self.used[self.head] == u64::MAX {
             self.head += 1;
+            work::looked_at(1);
         }
-        self.owners[self.head] = Owners { n_paths: 1, n_pinned: 1 };
-        let taken = cell_at(self.head);
-        self.head += 1;
-        self.n_reached = self.n_reached.max(self.head);
+        let bit = self.used[self.head].trailing_ones() as usize;
+        self.used[self.head] |= 1 << bit;
+        let index = self.head * WORD + bit;
         self.n_used += 1;
-        self.n_pinned += 1;
-        taken
+        self.n_reached = self.n_reached.max(index + 1);
+        cell_at(index)
     }
 
     /// Takes `n` cells as [`Cells::take`] does, in order.
@@ -84,117 +89,94 @@ impl Cells {
         (0..n).map(|_| self.take()).collect()
     }
 
-    /// The highest cell that `freed` would be moved to.
-    pub(super) fn highest_after_moving(&self, freed: &[CellId]) -> Option<CellId> {
-        let lowest = freed.iter().min()?.0 as usize;
-        let is_free = |&at: &usize| self.owners[at].n_paths == 0 || freed.contains(&cell_at(at));
-        (self.head.min(lowest)..self.n_total()).filter(is_free).nth(freed.len() - 1).map(cell_at)
-    }
-
-    /// Gives `cell`, which some path holds, to one more pinned path.
-    pub(super) fn share(&mut self, cell: CellId) {
-        self.owners[cell.0 as usize].n_paths += 1;
-        self.pin(cell);
-    }
-
-    /// One more of the paths that hold `cell` is pinned.
-    pub(super) fn pin(&mut self, cell: CellId) {
-        let owners = &mut self.owners[cell.0 as usize];
-        self.n_pinned += usize::from(owners.n_pinned == 0);
-        owners.n_pinned += 1;
-    }
-
-    /// One of the pinned paths that hold `cell` is idle now.
-    pub(super) fn unpin(&mut self, cell: CellId) {
-        let owners = &mut self.owners[cell.0 as usize];
-        owners.n_pinned -= 1;
-        self.n_pinned -= usize::from(owners.n_pinned == 0);
-    }
-
-    /// An idle path gives up `cell`; the last one frees it.
+    /// Frees a used cell.
     pub(super) fn release(&mut self, cell: CellId) {
-        let place = cell.0 as usize;
-        let owners = &mut self.owners[place];
-        owners.n_paths -= 1;
-        if owners.n_paths == 0 {
-            self.n_used -= 1;
-            self.head = self.head.min(place);
-            while self.n_reached > 0 && self.owners[self.n_reached - 1].n_paths == 0 {
-                self.n_reached -= 1;
-            }
+        let index = cell.index();
+        debug_assert!(self.is_used(index), "cell {index} is freed once");
+        self.used[index / WORD] &= !(1 << (index % WORD));
+        self.n_used -= 1;
+        self.head = self.head.min(index / WORD);
+        if index + 1 == self.n_reached {
+            self.n_reached = self.highest_used_below(index);
         }
     }
 
-    /// Compares every count with one made anew from `paths`: the cells of each path, and whether it is pinned.
+    /// The highest used cell before `end`, plus one. Each word that it passes was passed upwards once, cell by cell.
+    fn highest_used_below(&self, end: usize) -> usize {
+        let mut word = end / WORD;
+        let mut bits = self.used[word] & !(u64::MAX << (end % WORD));
+        while bits == 0 {
+            if word == 0 {
+                return 0;
+            }
+            word -= 1;
+            bits = self.used[word];
+            work::looked_at(1);
+        }
+        (word + 1) * WORD - bits.leading_zeros() as usize
+    }
+
+    /// Compares every count with one made anew from all used cells.
     ///
     /// # Panics
     /// Where one differs.
-    pub(super) fn check_integrity<'a>(&self, paths: impl Iterator<Item = (&'a [CellId], bool)>) {
-        let mut counted = vec![Owners::default(); self.n_total()];
-        for (cells, is_pinned) in paths {
-            for cell in cells {
-                counted[cell.0 as usize].n_paths += 1;
-                counted[cell.0 as usize].n_pinned += u16::from(is_pinned);
-            }
+    pub(super) fn check_integrity(&self, used: impl Iterator<Item = CellId>) {
+        let mut counted = vec![false; self.n_total];
+        for cell in used {
+            assert!(!counted[cell.index()], "{cell:?} is used once");
+            counted[cell.index()] = true;
         }
-        for (cell, (counted, kept)) in counted.iter().zip(&self.owners).enumerate() {
-            assert_eq!((counted.n_paths, counted.n_pinned), (kept.n_paths, kept.n_pinned), "owners of cell {cell}");
+        for (index, &is_used) in counted.iter().enumerate() {
+            assert_eq!(is_used, self.is_used(index), "cell {index} is used");
         }
-        assert_eq!(counted.iter().filter(|owners| owners.n_paths > 0).count(), self.n_used, "used cells");
-        assert_eq!(counted.iter().filter(|owners| owners.n_pinned > 0).count(), self.n_pinned, "pinned cells");
-        assert_eq!(counted.iter().rposition(|owners| owners.n_paths > 0).map_or(0, |at| at + 1), self.n_reached, "highest cell");
-        assert!(counted[..self.head].iter().all(|owners| owners.n_paths > 0), "no cell below the head is free");
-        assert_eq!(self.n_free() + self.n_evictable() + self.n_pinned, self.n_total(), "free + evictable + pinned = all");
+        assert_eq!(counted.iter().filter(|&&is_used| is_used).count(), self.n_used, "used cells");
+        assert_eq!(counted.iter().rposition(|&is_used| is_used).map_or(0, |at| at + 1), self.n_reached, "highest cell");
+        assert!(self.used[..self.head].iter().all(|&word| word == u64::MAX), "no cell below the head is free");
     }
 }
 
-fn cell_at(place: usize) -> CellId {
-    CellId(u32::try_from(place).expect("a pool has fewer than 2³² cells"))
+fn cell_at(index: usize) -> CellId {
+    CellId(u32::try_from(index).expect("a pool has fewer than 2³² cells"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn places(cells: &[CellId]) -> Vec<u32> {
+    fn numbers(cells: &[CellId]) -> Vec<u32> {
         cells.iter().map(|cell| cell.0).collect()
-    }
-
-    fn free(cells: &mut Cells, freed: &[CellId]) {
-        for &cell in freed {
-            cells.unpin(cell);
-            cells.release(cell);
-        }
     }
 
     #[test]
     fn the_lowest_free_cells_are_taken() {
-        let mut cells = Cells::new(16);
-        let first = cells.take_all(4);
-        assert_eq!(places(&cells.take_all(3)), [4, 5, 6]);
-        free(&mut cells, &first[1..3]);
-        assert_eq!(places(&cells.take_all(3)), [1, 2, 7]);
-        assert_eq!(cells.n_reached(), 8);
+        let mut cells = Cells::new(200);
+        let first = cells.take_all(100);
+        assert_eq!(numbers(&cells.take_all(3)), [100, 101, 102]);
+        for &cell in &first[62..66] {
+            cells.release(cell);
+        }
+        assert_eq!(numbers(&cells.take_all(6)), [62, 63, 64, 65, 103, 104]);
+        assert_eq!((cells.n_reached(), cells.n_free()), (105, 95));
+        cells.take_all(95);
+        assert_eq!((cells.n_reached(), cells.n_free()), (200, 0));
     }
 
     #[test]
     fn the_highest_cell_falls_when_it_is_freed() {
-        let mut cells = Cells::new(16);
-        let all = cells.take_all(8);
-        free(&mut cells, &all[6..]);
-        assert_eq!(cells.n_reached(), 6);
-        free(&mut cells, &all[2..6]);
+        let mut cells = Cells::new(300);
+        let all = cells.take_all(200);
+        for &cell in &all[150..] {
+            cells.release(cell);
+        }
+        assert_eq!(cells.n_reached(), 150);
+        for &cell in all[2..150].iter().rev() {
+            cells.release(cell);
+        }
         assert_eq!((cells.n_reached(), cells.n_used()), (2, 2));
-    }
-
-    #[test]
-    fn where_cells_would_move_to_is_known_before() {
-        let mut cells = Cells::new(32);
-        let low = cells.take_all(10);
-        let high = cells.take_all(2);
-        free(&mut cells, &low);
-        assert_eq!(cells.highest_after_moving(&high), Some(CellId(1)));
-        free(&mut cells, &high);
-        assert_eq!(places(&cells.take_all(2)), [0, 1]);
+        cells.release(all[0]);
+        assert_eq!(cells.n_reached(), 2);
+        cells.release(all[1]);
+        assert_eq!(cells.n_reached(), 0);
+        cells.check_integrity(std::iter::empty());
     }
 }

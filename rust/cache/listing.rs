@@ -10,7 +10,7 @@ use crate::request::Token;
 /// A part of the prefix tree: a stretch of tokens after those of its parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CachedNode {
-    /// Its place in the listing of its parent; `None` for a first stretch.
+    /// The index in the listing of its parent; `None` for a first stretch.
     pub parent: Option<usize>,
     /// Its tokens.
     pub tokens: Vec<Token>,
@@ -59,15 +59,15 @@ impl KvCache {
             }
         }
         let order: Vec<NodeId> = self.tree.in_order().into_iter().filter(|&id| self.tree.node(id).parent.is_some()).collect();
-        let places: BTreeMap<NodeId, usize> = order.iter().enumerate().map(|(place, &id)| (id, place)).collect();
-        let place_of = |id: NodeId| places.get(&id).copied();
+        let indices: BTreeMap<NodeId, usize> = order.iter().enumerate().map(|(index, &id)| (id, index)).collect();
+        let index_of = |id: NodeId| indices.get(&id).copied();
         let mut listing: Vec<CachedNode> = order
             .iter()
             .map(|&id| {
                 let node = self.tree.node(id);
                 let piece = node.stored.filter(|piece| last[piece].1 == id);
                 CachedNode {
-                    parent: node.parent.and_then(place_of),
+                    parent: node.parent.and_then(index_of),
                     tokens: node.tokens.clone(),
                     start: node.start,
                     tier: match (node.is_in_pool(), node.stored.is_some()) {
@@ -84,14 +84,14 @@ impl KvCache {
                 }
             })
             .collect();
-        for (id, path) in self.held() {
+        for (id, path) in self.paths() {
             let Some(slot) = slot_of(id) else { continue };
-            for place in self.tree.upwards(path.tip).filter_map(place_of) {
-                listing[place].slots.push(slot);
+            for index in self.tree.upwards(path.tip).filter_map(index_of) {
+                listing[index].slots.push(slot);
             }
             if !path.tail.is_empty() {
                 listing.push(CachedNode {
-                    parent: place_of(path.tip),
+                    parent: index_of(path.tip),
                     tokens: path.tail.clone(),
                     start: self.tree.node(path.tip).end(),
                     tier: Tier::Computing,

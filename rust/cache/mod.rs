@@ -5,36 +5,43 @@
 //!
 //! A *path* is what one sequence id holds: its tokens and a cell for each. While a sequence runs on it, the path is pinned, and
 //! what it computes is its own *tail*; when it ends, or when another one shares a part, that part enters the tree. A node of the
-//! tree is in the pool where some path goes through it, and stored where a saved piece contains it.
+//! tree is in the pool where some path goes through it, and stored where a saved piece contains it. The cells of paths are in
+//! *strands*: stretches that the same ids hold.
+//!
+//! What depends on the kind of memory is asked of `kinds`, where each has a file of its own. No call costs more the more waits in
+//! the store: they walk the nodes of a path, the ids, and the cells that they move, as `tests/costs.rs` counts.
 
 mod cells;
 mod departure;
 mod find;
+mod kinds;
 mod listing;
-mod memory;
 mod paths;
 mod pins;
 mod prefix_tree;
 mod relocation;
+mod room;
 mod store;
+mod strands;
 #[cfg(test)]
 mod tests;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::request::Token;
-use cells::{CellId, Cells};
 pub use departure::{Departure, Saved, Why};
 pub use find::{Match, Restore, Wanted};
+pub use kinds::{Forks, IdleCost, MemoryKind};
 pub use listing::{CachedNode, Tier};
-pub use memory::{Forks, IdleCost, MemoryKind};
 pub use pins::Reservation;
 pub use prefix_tree::Variant;
 pub(crate) use prefix_tree::common_prefix;
 use prefix_tree::{DropKey, NodeId, PrefixTree, length};
 pub use relocation::Relocation;
-use store::{PieceId, Store};
+use store::Store;
+use strands::Strands;
 
 /// llama.cpp's number that owns cells, `0 ≤ id < n_seq_max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,19 +75,18 @@ struct Path {
     tip: NodeId,
     /// The rest, which nobody shares.
     tail: Vec<Token>,
-    /// One for each token.
-    cells: Vec<CellId>,
-    is_pinned: bool,
 }
 
 /// The pool's bookkeeping and the store. See the module.
 #[derive(Debug)]
 pub struct KvCache {
-    memory: MemoryKind,
+    kind: MemoryKind,
     tree: PrefixTree,
     /// By sequence id; an id without a path is free.
     paths: Vec<Option<Path>>,
-    cells: Cells,
+    free_ids: BTreeSet<SequenceId>,
+    /// The cells of the paths.
+    strands: Strands,
     store: Store,
     /// Nodes whose saved pieces can be dropped, first those to drop first.
     droppable: BTreeSet<(DropKey, NodeId)>,
@@ -108,13 +114,14 @@ impl KvCache {
     /// A pool of `n_cells` cells and `n_ids` sequence ids, all free, for a memory of this kind, and an empty store of at most
     /// `max_store_bytes` (`None` is no limit); of nothing where the memory cannot be saved.
     #[must_use]
-    pub fn new(n_cells: u32, n_ids: u32, memory: MemoryKind, max_store_bytes: Option<u64>) -> Self {
+    pub fn new(n_cells: u32, n_ids: u32, kind: MemoryKind, max_store_bytes: Option<u64>) -> Self {
         Self {
-            memory,
+            kind,
             tree: PrefixTree::default(),
             paths: (0..n_ids).map(|_| None).collect(),
-            cells: Cells::new(n_cells),
-            store: Store::new(if memory.can_be_saved { max_store_bytes } else { Some(0) }),
+            free_ids: (0..n_ids).map(|id| SequenceId(u16::try_from(id).expect("llama.cpp tells 256 apart"))).collect(),
+            strands: Strands::new(n_cells, n_ids),
+            store: Store::new(if kind.can_be_saved { max_store_bytes } else { Some(0) }),
             droppable: BTreeSet::new(),
             pins: BTreeMap::new(),
             n_pinned_ever: 0,
@@ -127,31 +134,31 @@ impl KvCache {
     /// Cells that nobody holds.
     #[must_use]
     pub fn n_free(&self) -> usize {
-        self.cells.n_free()
+        self.strands.cells().n_free()
     }
 
     /// Cells that only idle paths hold.
     #[must_use]
     pub fn n_evictable(&self) -> usize {
-        self.cells.n_evictable()
+        self.strands.n_evictable()
     }
 
     /// Cells that are not free.
     #[must_use]
     pub fn n_used(&self) -> usize {
-        self.cells.n_used()
+        self.strands.cells().n_used()
     }
 
     /// The highest used cell, plus one: what a decode looks through.
     #[must_use]
     pub fn n_reached(&self) -> usize {
-        self.cells.n_reached()
+        self.strands.cells().n_reached()
     }
 
     /// Sequence ids that hold something.
     #[must_use]
     pub fn n_ids_used(&self) -> usize {
-        self.paths.iter().flatten().count()
+        self.paths.len() - self.free_ids.len()
     }
 
     /// Bytes of the store, the most that it may take, and its pieces.
@@ -182,35 +189,31 @@ impl KvCache {
     #[must_use]
     pub fn n_evictable_in(&self, matched: &Match) -> usize {
         let Some(source) = matched.source else { return 0 };
-        self.path(source).cells[..matched.n_pool as usize].iter().filter(|&&cell| !self.cells.is_pinned(cell)).count()
+        self.strands.n_evictable_of(source, matched.n_pool)
     }
 
     /// Whether a path could be placed: some id holds nothing.
     #[must_use]
     pub fn has_free_id(&self) -> bool {
-        self.paths.iter().any(Option::is_none)
+        !self.free_ids.is_empty()
     }
 
     /// A pinned path that starts with what `matched` found in the pool, on the lowest free id. `None` where no id is free.
     pub fn place(&mut self, variant: &Variant, matched: Option<&Match>) -> Option<SequenceId> {
-        let id = self.free_id()?;
+        let id = self.free_ids.pop_first()?;
         self.now += 1;
         let source = matched.and_then(|matched| Some((matched.source?, matched.n_pool)));
-        let (tip, cells) = match source {
-            Some((source, n_pool)) => {
-                let tip = self.cut_at(source, n_pool);
-                (tip, self.path(source).cells[..n_pool as usize].to_vec())
-            }
-            None => (self.tree.root(variant), Vec::new()),
-        };
-        for &cell in &cells {
-            self.cells.share(cell);
-        }
-        if let Some((from, n_tokens)) = source {
+        let tip = if let Some((from, n_tokens)) = source {
+            let tip = self.cut_at(from, n_tokens);
+            self.strands.share(from, id, n_tokens);
             self.ops.push(CacheOp::Fork { from, to: id, n_tokens });
-        }
-        self.paths[usize::from(id.0)] = Some(Path { tip, tail: Vec::new(), cells, is_pinned: true });
-        self.add_tip(tip, id);
+            tip
+        } else {
+            self.strands.pin(id);
+            self.tree.root(variant)
+        };
+        self.paths[usize::from(id.0)] = Some(Path { tip, tail: Vec::new() });
+        self.begin_at(tip, None, id);
         self.give_back_ids(tip, id);
         Some(id)
     }
@@ -230,7 +233,7 @@ impl KvCache {
     pub fn count_hit(&mut self, variant: &Variant, tokens: &[Token]) {
         let walk = self.tree.walk(variant, tokens);
         let part = match walk.part {
-            Some((node, n)) if self.memory.forks == Forks::Anywhere => Some(self.split(node, n)),
+            Some((node, n)) if self.kind.forks.can_be_cut() => Some(self.split(node, n)),
             _ => None,
         };
         for node in walk.whole.into_iter().chain(part) {
@@ -251,9 +254,8 @@ impl KvCache {
     pub fn extend<'a>(&mut self, rows: impl IntoIterator<Item = (SequenceId, &'a [Token])>) {
         for (id, tokens) in rows {
             let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id grows");
-            debug_assert!(path.is_pinned, "only a running path grows");
             path.tail.extend_from_slice(tokens);
-            path.cells.extend(tokens.iter().map(|_| self.cells.take()));
+            self.strands.grow(id, tokens.len());
         }
     }
 
@@ -266,31 +268,16 @@ impl KvCache {
         assert!(n_kept >= in_tree, "{n_kept} tokens of {id:?} are kept, but {in_tree} are shared");
         let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is taken back");
         path.tail.truncate((n_kept - in_tree) as usize);
-        for cell in path.cells.drain(n_kept as usize..) {
-            self.cells.unpin(cell);
-            self.cells.release(cell);
-        }
+        self.strands.shorten(id, n_kept);
     }
 
     /// The saved `piece` of these tokens was restored to `id`, which then holds `tokens` more; what is outside of them was given
     /// up again.
     pub fn restored(&mut self, id: SequenceId, tokens: &[Token], piece: &Range<u32>) {
-        let start = length_of(self.path(id).cells.len());
-        let kept = start..start + length(tokens);
-        let mut cells = Vec::with_capacity(tokens.len());
-        for (position, cell) in piece.clone().zip(self.cells.take_all(piece.len())) {
-            if kept.contains(&position) {
-                cells.push(cell);
-            } else {
-                self.cells.unpin(cell);
-                self.cells.release(cell);
-            }
-        }
-        assert_eq!(cells.len(), tokens.len(), "the piece holds what is kept of it");
+        let start = self.n_held(id);
+        self.strands.grow_by_piece(id, piece, &(start..start + length(tokens)));
         self.counts.n_restored += tokens.len() as u64;
-        let path = self.path_mut(id);
-        path.cells.append(&mut cells);
-        path.tail.extend_from_slice(tokens);
+        self.path_mut(id).tail.extend_from_slice(tokens);
         self.commit(id);
     }
 
@@ -299,26 +286,8 @@ impl KvCache {
     pub fn unpin(&mut self, id: SequenceId) {
         self.now += 1;
         self.commit(id);
-        let path = self.paths[usize::from(id.0)].as_mut().expect("only a placed id is released");
-        debug_assert!(path.is_pinned, "a path is unpinned once");
-        path.is_pinned = false;
-        let tip = path.tip;
-        for &cell in &path.cells {
-            self.cells.unpin(cell);
-        }
-        let now = self.now;
-        self.tree.change_upwards(tip, |node| {
-            node.n_running -= 1;
-            node.last_used = now;
-        });
-        self.refresh_upwards(tip);
-        let node = self.tree.node(tip);
-        let is_contained = match self.memory.forks {
-            Forks::Anywhere => node.n_holders > 1,
-            // A shorter state is not part of a longer one; a window moves on.
-            Forks::InWindow | Forks::AtEnd => node.tips.iter().any(|&other| other != id && !self.path(other).is_pinned),
-        };
-        if is_contained || node.parent.is_none() {
+        let tip = self.stop_running(id);
+        if self.rules().is_contained(self, id) || self.tree.node(tip).parent.is_none() {
             self.drop_path(id);
         }
     }
@@ -326,19 +295,20 @@ impl KvCache {
     /// The pinned path of `id` is forgotten, since what its sequence computed is unknown. A pinned prefix that nobody else holds was
     /// there before, and stays.
     pub fn forget(&mut self, id: SequenceId) {
-        let path = self.path_mut(id);
-        debug_assert!(path.is_pinned, "what nobody runs on is not forgotten");
-        path.is_pinned = false;
-        let tip = path.tip;
-        let path = self.paths[usize::from(id.0)].as_ref().expect("it was found above");
-        for &cell in &path.cells {
-            self.cells.unpin(cell);
-        }
-        self.tree.change_upwards(tip, |node| node.n_running -= 1);
-        match self.end_of_pin(tip) {
+        let tip = self.stop_running(id);
+        match self.rules().end_of_pin(self, tip) {
             Some(node) => self.keep_up_to(id, node),
             None => self.drop_path(id),
         }
+    }
+
+    /// No sequence runs on the path of `id` any more; returns where the part of it that is in the tree ends.
+    fn stop_running(&mut self, id: SequenceId) -> NodeId {
+        let tip = self.path(id).tip;
+        self.strands.unpin(id);
+        let last = self.tree.stop_running(tip, self.now);
+        self.refresh_upwards(tip, last);
+        tip
     }
 
     /// What the model's memory must do since the last call, in order.
@@ -349,17 +319,22 @@ impl KvCache {
     /// Whether every cell is free or can be evicted, but for pinned prefixes: nobody runs.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let held: Vec<SequenceId> = self.pins.values().filter_map(|pin| pin.holder).collect();
-        self.held().all(|(id, path)| !path.is_pinned || held.contains(&id))
+        let keepers: Vec<SequenceId> = self.pins.values().filter_map(|pin| pin.keeper).collect();
+        self.paths().all(|(id, _)| !self.is_pinned(id) || keepers.contains(&id))
     }
 
     /// How many tokens `id` holds.
     #[must_use]
     pub fn n_held(&self, id: SequenceId) -> u32 {
-        length_of(self.path(id).cells.len())
+        self.strands.n_held(id)
     }
 
-    fn held(&self) -> impl Iterator<Item = (SequenceId, &Path)> {
+    /// Whether a sequence runs on the path of `id`, or it is kept for a pinned prefix.
+    fn is_pinned(&self, id: SequenceId) -> bool {
+        self.strands.is_pinned(id)
+    }
+
+    fn paths(&self) -> impl Iterator<Item = (SequenceId, &Path)> {
         (0u16..).map(SequenceId).zip(&self.paths).filter_map(|(id, path)| Some((id, path.as_ref()?)))
     }
 
@@ -371,32 +346,33 @@ impl KvCache {
         self.paths[usize::from(id.0)].as_mut().expect("only ids that hold something are named")
     }
 
-    fn free_id(&self) -> Option<SequenceId> {
-        (0u16..).map(SequenceId).zip(&self.paths).find_map(|(id, path)| path.is_none().then_some(id))
-    }
-
     /// Compares every count with one made anew.
     ///
     /// # Panics
     /// Where one differs.
     pub fn check_integrity(&self) {
-        self.cells.check_integrity(self.held().map(|(_, path)| (&path.cells[..], path.is_pinned)));
-        for (id, path) in self.held() {
+        self.strands.check_integrity();
+        for (id, path) in self.paths() {
             let n_tokens = self.tree.node(path.tip).end() as usize + path.tail.len();
-            assert_eq!(n_tokens, path.cells.len(), "a cell for each token of {id:?}");
-            assert!(path.is_pinned || path.tail.is_empty(), "what is idle is in the tree: {id:?}");
+            assert_eq!(n_tokens, self.n_held(id) as usize, "a cell for each token of {id:?}");
+            assert!(self.is_pinned(id) || path.tail.is_empty(), "what is idle is in the tree: {id:?}");
             assert!(self.tree.node(path.tip).tips.contains(&id), "{id:?} is known where it ends");
         }
+        for &id in &self.free_ids {
+            assert!(self.paths[usize::from(id.0)].is_none(), "{id:?} is free");
+            assert_eq!((self.n_held(id), self.is_pinned(id)), (0, false), "{id:?} holds nothing");
+        }
+        assert_eq!(self.n_ids_used(), self.paths().count(), "ids that hold something");
         let n_tips: usize = self.tree.nodes().map(|(_, node)| node.tips.len()).sum();
         assert_eq!(n_tips, self.n_ids_used(), "every path ends once");
         let pins: Vec<NodeId> = self.pins.values().map(|pin| pin.node).collect();
-        self.tree.check_integrity(&pins, |id| self.path(id).is_pinned);
+        self.tree.check_integrity(&pins, |id| self.is_pinned(id));
         self.store.check_integrity(self.tree.nodes().filter_map(|(_, node)| node.stored));
         for (id, node) in self.tree.nodes() {
             if let Some(piece) = node.stored {
                 let range = &self.store.piece(piece).range;
                 let is_inside = range.start <= node.start && node.end() <= range.end;
-                assert!(is_inside || self.memory.forks == Forks::AtEnd, "{range:?} holds {id:?}");
+                assert!(is_inside || self.kind.is_a_state(), "{range:?} holds {id:?}");
             }
             assert_eq!(node.drop_key, self.drop_key(id), "entry of {id:?}");
         }
@@ -409,10 +385,4 @@ impl KvCache {
 /// Lengths are 32-bit numbers, as positions are.
 fn length_of(n: usize) -> u32 {
     u32::try_from(n).expect("a context is shorter than 2³² tokens")
-}
-
-/// A piece of the store, and which of its tokens a node needs.
-fn part_of(piece: PieceId, store: &Store, kept: Range<u32>) -> Restore {
-    let piece = store.piece(piece);
-    Restore { bytes: std::sync::Arc::clone(&piece.bytes), piece: piece.range.clone(), kept }
 }

@@ -1,7 +1,8 @@
 //! How paths enter the tree, move in it and leave it, and how its nodes follow.
 
+use crate::cache::kinds::NeededBy;
 use crate::cache::prefix_tree::{DropKey, Node, NodeId, common_prefix};
-use crate::cache::{CacheOp, Forks, KvCache, SequenceId};
+use crate::cache::{CacheOp, KvCache, SequenceId, work};
 use crate::request::Token;
 
 impl KvCache {
@@ -17,26 +18,27 @@ impl KvCache {
             return;
         }
         let path = self.path_mut(id);
-        let mut tokens: Vec<Token> = path.tail.drain(..n).collect();
+        let tokens: Vec<Token> = path.tail.drain(..n).collect();
         let old = path.tip;
-        let mut passed = vec![old];
-        let mut at = old;
-        while !tokens.is_empty() {
-            let Some(&child) = self.tree.node(at).children.get(&tokens[0]) else {
-                at = self.tree.add_child(at, std::mem::take(&mut tokens));
+        let (mut at, mut passed, mut rest) = (old, vec![old], &tokens[..]);
+        while let Some(first) = rest.first() {
+            work::looked_at(1);
+            let Some(&child) = self.tree.node(at).children.get(first) else {
+                at = self.tree.add_child(at, rest.to_vec());
                 break;
             };
-            let n = common_prefix(&self.tree.node(child).tokens, &tokens);
+            let n = common_prefix(&self.tree.node(child).tokens, rest);
             at = if (n as usize) < self.tree.node(child).tokens.len() { self.split(child, n) } else { child };
-            tokens.drain(..n as usize);
+            rest = &rest[n as usize..];
             passed.push(at);
         }
-        self.add_tip(at, id);
-        self.path_mut(id).tip = at;
+        // What is above has this path already: a long one that is restored piece by piece is not walked for each of them.
+        self.begin_at(at, Some(old), id);
         for node in passed {
             self.give_back_ids(node, id);
         }
-        self.remove_tip(old, id);
+        self.tree.node_mut(old).tips.retain(|&tip| tip != id);
+        self.prune(old);
     }
 
     /// The node that ends after `n` tokens of the path of `id`; what has to be is cut or enters the tree.
@@ -60,7 +62,7 @@ impl KvCache {
         let upper = self.tree.split(node, n);
         let Node { stored, whole_from, .. } = *self.tree.node(node);
         if let Some(piece) = stored
-            && self.memory.forks != Forks::AtEnd
+            && !self.kind.is_a_state()
         {
             self.store.share(piece);
             let upper = self.tree.node_mut(upper);
@@ -71,36 +73,33 @@ impl KvCache {
         upper
     }
 
-    pub(super) fn add_tip(&mut self, node: NodeId, id: SequenceId) {
-        let is_running = u32::from(self.path(id).is_pinned);
-        let now = self.now;
+    /// The path of `id`, on which a sequence runs, ends at `node` from now on; it goes through `above` already.
+    pub(super) fn begin_at(&mut self, node: NodeId, above: Option<NodeId>, id: SequenceId) {
         self.tree.node_mut(node).tips.push(id);
-        self.tree.change_upwards(node, |node| {
-            node.n_holders += 1;
-            node.n_running += is_running;
-            node.last_used = now;
-        });
-        self.refresh_upwards(node);
+        self.path_mut(id).tip = node;
+        let last = self.tree.enter(node, above, self.now);
+        self.refresh_upwards(node, last);
     }
 
-    pub(super) fn remove_tip(&mut self, node: NodeId, id: SequenceId) {
-        let is_running = u32::from(self.path(id).is_pinned);
+    /// The idle path of `id` ends above `node` from now on, at `above`, or nowhere.
+    fn end_above(&mut self, node: NodeId, above: Option<NodeId>, id: SequenceId) {
+        if let Some(above) = above {
+            self.tree.node_mut(above).tips.push(id);
+            self.path_mut(id).tip = above;
+        }
         self.tree.node_mut(node).tips.retain(|&tip| tip != id);
-        self.tree.change_upwards(node, |node| {
-            node.n_holders -= 1;
-            node.n_running -= is_running;
-        });
-        self.refresh_upwards(node);
+        let last = self.tree.leave(node, above);
+        self.refresh_upwards(node, last);
         self.prune(node);
     }
 
     /// Idle paths that end at `node`, where the path of `by` goes on or ends, hold nothing of their own.
     pub(super) fn give_back_ids(&mut self, node: NodeId, by: SequenceId) {
-        if self.memory.forks != Forks::Anywhere {
+        if !self.rules().gives_back_ids() {
             return;
         }
         let idle: Vec<SequenceId> =
-            self.tree.node(node).tips.iter().copied().filter(|&tip| tip != by && !self.path(tip).is_pinned).collect();
+            self.tree.node(node).tips.iter().copied().filter(|&tip| tip != by && !self.is_pinned(tip)).collect();
         for id in idle {
             self.drop_path(id);
         }
@@ -108,13 +107,12 @@ impl KvCache {
 
     /// An idle path is forgotten, with the cells that no other one holds.
     pub(super) fn drop_path(&mut self, id: SequenceId) {
+        debug_assert!(!self.is_pinned(id), "a pinned path is never dropped");
         let tip = self.path(id).tip;
-        debug_assert!(!self.path(id).is_pinned, "a pinned path is never dropped");
-        self.remove_tip(tip, id);
-        let path = self.paths[usize::from(id.0)].take().expect("it was found above");
-        for cell in path.cells {
-            self.cells.release(cell);
-        }
+        self.end_above(tip, None, id);
+        self.strands.drop_all(id);
+        self.paths[usize::from(id.0)] = None;
+        self.free_ids.insert(id);
         self.ops.push(CacheOp::Drop(id));
     }
 
@@ -123,14 +121,22 @@ impl KvCache {
         let (tip, end) = (self.path(id).tip, self.tree.node(node).end());
         self.path_mut(id).tail.clear();
         if node != tip {
-            self.add_tip(node, id);
-            self.path_mut(id).tip = node;
-            self.remove_tip(tip, id);
+            self.end_above(tip, Some(node), id);
         }
-        for cell in self.path_mut(id).cells.split_off(end as usize) {
-            self.cells.release(cell);
-        }
+        self.strands.shorten(id, end);
         self.ops.push(CacheOp::Truncate(id, end));
+    }
+
+    /// The idle path of `id` gives up its last node; where others hold the rest, it gives back its id.
+    pub(super) fn move_up(&mut self, id: SequenceId) {
+        let node = self.tree.node(self.path(id).tip);
+        let parent = node.parent.expect("a path that ends at a root holds nothing and is free");
+        let is_held = self.tree.node(parent).n_holders > node.n_holders;
+        if is_held || node.start == 0 {
+            self.drop_path(id);
+        } else {
+            self.keep_up_to(id, parent);
+        }
     }
 
     /// Takes out `node` and what is above it, as far as they hold nothing, and joins what was cut for no more reason.
@@ -148,7 +154,7 @@ impl KvCache {
                     let below = self.tree.node(child);
                     // Both in no piece, or both cut from the same one.
                     let is_one_piece = match node.stored {
-                        Some(piece) => below.stored == Some(piece) && self.memory.forks != Forks::AtEnd,
+                        Some(piece) => below.stored == Some(piece) && !self.kind.is_a_state(),
                         None => below.stored.is_none(),
                     };
                     if is_one_piece && (below.n_pins, below.n_reserved) == (node.n_pins, node.n_reserved) {
@@ -169,11 +175,13 @@ impl KvCache {
         }
     }
 
-    pub(super) fn refresh_upwards(&mut self, node: NodeId) {
-        let mut at = Some(node);
-        while let Some(node) = at {
-            self.refresh(node);
-            at = self.tree.node(node).parent;
+    /// Updates the entries of `node` and of what is above it, up to `last`, or all of it.
+    pub(super) fn refresh_upwards(&mut self, node: NodeId, last: Option<NodeId>) {
+        let mut next = Some(node);
+        while let Some(at) = next {
+            work::looked_at(1);
+            self.refresh(at);
+            next = self.tree.node(at).parent.filter(|_| Some(at) != last);
         }
     }
 
@@ -210,20 +218,24 @@ impl KvCache {
         if node.stored.is_none() || node.n_pins > 0 {
             return None;
         }
-        // A part is restored over what is before it; a state is whole.
-        let is_needed_below = match self.memory.forks {
-            Forks::Anywhere | Forks::InWindow if !node.is_in_pool() => !node.children.is_empty(),
-            Forks::Anywhere | Forks::AtEnd => false,
-            // The window of what is in the pool may have moved on.
-            Forks::InWindow => node.children.values().map(|&child| self.tree.node(child)).any(Node::is_only_stored),
+        let children = || node.children.values().inspect(|_| work::looked_at(1)).map(|&child| self.tree.node(child));
+        let is_needed = match self.rules().needed_by(node.is_in_pool()) {
+            NeededBy::Nobody => false,
+            NeededBy::Children => !node.children.is_empty(),
+            NeededBy::StoredChildren => children().any(Node::is_only_stored),
         };
-        let class = if node.is_in_pool() {
+        (!is_needed).then_some((self.drop_class(id), node.last_used))
+    }
+
+    /// How dear it is: a copy of what is in the pool, what nobody waits for, what a preempted sequence left.
+    pub(super) fn drop_class(&self, id: NodeId) -> u8 {
+        let node = self.tree.node(id);
+        if node.is_in_pool() {
             0
         } else if node.n_reserved == 0 {
             1
         } else {
             2
-        };
-        (!is_needed_below).then_some((class, node.last_used))
+        }
     }
 }

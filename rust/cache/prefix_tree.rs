@@ -1,10 +1,12 @@
 //! The radix tree over token ids: which prefixes are computed, who holds them, and when they were last used.
 
+mod holders;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use crate::cache::SequenceId;
 use crate::cache::store::PieceId;
+use crate::cache::{SequenceId, work};
 use crate::request::Token;
 
 /// What beside its tokens decides how a prefix is computed: the adapters that are on, with their scales. Prefixes of different
@@ -36,6 +38,8 @@ pub(super) struct Node {
     pub(super) parent: Option<NodeId>,
     /// By their first token.
     pub(super) children: BTreeMap<Token, NodeId>,
+    /// Those of them that are in the pool, in no order: as many as there are ids at most, whatever is stored beside them.
+    pub(super) pooled: Vec<NodeId>,
     pub(super) tokens: Vec<Token>,
     /// Tokens before it.
     pub(super) start: u32,
@@ -100,6 +104,11 @@ impl PrefixTree {
         self.nodes[id.0].as_ref().expect("a name is given up with its node")
     }
 
+    /// Whether the name was not given up.
+    pub(super) fn contains(&self, id: NodeId) -> bool {
+        self.nodes[id.0].is_some()
+    }
+
     pub(super) fn node_mut(&mut self, id: NodeId) -> &mut Node {
         self.nodes[id.0].as_mut().expect("a name is given up with its node")
     }
@@ -111,7 +120,7 @@ impl PrefixTree {
 
     /// Every node, parents not necessarily before their children.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (NodeId, &Node)> {
-        self.nodes.iter().enumerate().filter_map(|(place, node)| Some((NodeId(place), node.as_ref()?)))
+        self.nodes.iter().enumerate().filter_map(|(index, node)| Some((NodeId(index), node.as_ref()?)))
     }
 
     pub(super) fn roots(&self) -> impl Iterator<Item = NodeId> {
@@ -132,6 +141,7 @@ impl PrefixTree {
         let node = Node {
             parent,
             children: BTreeMap::new(),
+            pooled: Vec::new(),
             tokens,
             start,
             tips: Vec::new(),
@@ -145,12 +155,12 @@ impl PrefixTree {
             last_used: 0,
             drop_key: None,
         };
-        let place = self.free.pop().unwrap_or_else(|| {
+        let index = self.free.pop().unwrap_or_else(|| {
             self.nodes.push(None);
             self.nodes.len() - 1
         });
-        self.nodes[place] = Some(node);
-        NodeId(place)
+        self.nodes[index] = Some(node);
+        NodeId(index)
     }
 
     /// A new last stretch after `parent`, which has no child that begins as `tokens` do.
@@ -189,8 +199,7 @@ impl PrefixTree {
     pub(super) fn split(&mut self, id: NodeId, n: u32) -> NodeId {
         let node = self.node_mut(id);
         debug_assert!(n > 0 && (n as usize) < node.tokens.len(), "both parts hold something");
-        let lower = node.tokens.split_off(n as usize);
-        let tokens = std::mem::replace(&mut node.tokens, lower);
+        let tokens = cut_front(&mut node.tokens, n as usize);
         let (parent, start) = (node.parent.expect("a root has no tokens to cut"), node.start);
         node.start += n;
         let first_of_lower = node.tokens[0];
@@ -201,8 +210,10 @@ impl PrefixTree {
         let upper = self.add(Some(parent), tokens, start);
         self.node_mut(id).parent = Some(upper);
         self.node_mut(parent).children.insert(first, upper);
+        self.replace_pooled(parent, id, upper);
         let node = self.node_mut(upper);
         node.children.insert(first_of_lower, id);
+        node.pooled.extend((n_holders > 0).then_some(id));
         (node.n_holders, node.n_running) = (n_holders, n_running);
         (node.n_pins, node.n_reserved) = (n_pins, n_reserved);
         (node.n_hits, node.last_used) = (n_hits, last_used);
@@ -233,17 +244,32 @@ impl PrefixTree {
         lower.start = node.start;
         lower.parent = Some(parent);
         self.node_mut(parent).children.insert(first, child);
+        self.replace_pooled(parent, id, child);
+    }
+
+    fn replace_pooled(&mut self, parent: NodeId, old: NodeId, new: NodeId) {
+        if let Some(child) = self.node_mut(parent).pooled.iter_mut().find(|child| **child == old) {
+            *child = new;
+        }
     }
 
     /// `id` and everything above it, upwards.
     pub(super) fn upwards(&self, id: NodeId) -> impl Iterator<Item = NodeId> {
-        std::iter::successors(Some(id), |&id| self.node(id).parent)
+        std::iter::successors(Some(id), |&id| self.node(id).parent).inspect(|_| work::looked_at(1))
+    }
+
+    /// Whether `below` is `above`, or somewhere below it.
+    pub(super) fn is_within(&self, below: NodeId, above: NodeId) -> bool {
+        let start = self.node(above).start;
+        // A root and its children both begin at 0.
+        self.upwards(below).take_while(|&at| self.node(at).start >= start).any(|at| at == above)
     }
 
     /// Changes `id` and everything above it.
     pub(super) fn change_upwards(&mut self, id: NodeId, mut change: impl FnMut(&mut Node)) {
         let mut at = Some(id);
         while let Some(id) = at {
+            work::looked_at(1);
             let node = self.node_mut(id);
             change(node);
             at = node.parent;
@@ -255,17 +281,6 @@ impl PrefixTree {
         let mut parts: Vec<NodeId> = self.upwards(id).collect();
         parts.reverse();
         parts.into_iter().flat_map(|id| self.node(id).tokens.iter().copied()).collect()
-    }
-
-    /// The ids whose paths go through `id`, nearest first.
-    pub(super) fn holders(&self, id: NodeId) -> impl Iterator<Item = SequenceId> {
-        let mut waiting = vec![id];
-        std::iter::from_fn(move || {
-            let node = self.node(waiting.pop()?);
-            waiting.extend(node.children.values().copied().filter(|&child| self.node(child).is_in_pool()));
-            Some(node.tips.iter().copied())
-        })
-        .flatten()
     }
 
     /// Nodes, parents before their children.
@@ -300,12 +315,27 @@ impl PrefixTree {
                 assert_eq!((child.parent, child.start, child.tokens[0]), (Some(id), node.end(), *first), "a child's links");
             }
             assert_eq!((node.n_holders, node.n_running, node.n_pins), sums, "counts of {id:?}");
+            let mut pooled: Vec<NodeId> = node.pooled.clone();
+            pooled.sort_unstable();
+            let mut in_pool: Vec<NodeId> = node.children.values().copied().filter(|&id| self.node(id).is_in_pool()).collect();
+            in_pool.sort_unstable();
+            assert_eq!(pooled, in_pool, "children of {id:?} in the pool");
             assert_eq!(node.tokens.is_empty(), node.parent.is_none(), "only a root is empty");
             let is_empty = node.children.is_empty() && node.tips.is_empty() && node.stored.is_none();
             assert!(!is_empty || node.parent.is_none() || node.n_pins + node.n_reserved > 0, "{id:?} holds nothing");
             counted.insert(id, sums);
         }
     }
+}
+
+/// Takes the first `n` of `all`. The shorter part is copied: neither a short beginning nor a short end of a long stretch costs as
+/// much as that is long, or goes on taking its memory.
+fn cut_front(all: &mut Vec<Token>, n: usize) -> Vec<Token> {
+    if n < all.len() / 2 {
+        return all.drain(..n).collect();
+    }
+    let rest = all.split_off(n);
+    std::mem::replace(all, rest)
 }
 
 /// How many tokens `a` and `b` begin with in common.

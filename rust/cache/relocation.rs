@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use crate::cache::Forks;
-use crate::cache::cells::CellId;
 use crate::cache::{KvCache, SequenceId};
 
 /// llama.cpp looks through the cells in steps of this many.
@@ -24,36 +22,24 @@ impl KvCache {
     #[must_use]
     pub fn next_relocation(&self, max_units: u64) -> Option<Relocation> {
         let (n_reached, n_used) = (self.n_reached(), self.n_used());
-        if self.memory.forks != Forks::Anywhere || n_reached.div_ceil(STEP) <= (2 * n_used).div_ceil(STEP) {
+        if !self.kind.forks.can_be_cut() || n_reached.div_ceil(STEP) <= (2 * n_used).div_ceil(STEP) {
             return None;
         }
-        let top = CellId(super::length_of(n_reached - 1));
-        let holders: Vec<SequenceId> = self.held().filter(|(_, path)| path.cells.contains(&top)).map(|(id, _)| id).collect();
-        let cells = &self.path(*holders.first()?).cells;
-        let at = cells.iter().position(|&cell| cell == top)?;
-        // What these hold in common around it and nobody else holds, and what is high up.
-        let holds = |id: SequenceId, place: usize| self.path(id).cells.get(place) == Some(&cells[place]);
-        let is_common = |place: usize| {
-            cells[place].0 as usize >= n_used && self.held().all(|(id, _)| holds(id, place) == holders.contains(&id))
-        };
-        let mut start = at;
-        while start > 0 && is_common(start - 1) {
-            start -= 1;
-        }
-        let end = at + 1;
-        let (n_tokens, _) = self.affordable(holders[0], super::length_of(start)..super::length_of(end), max_units);
-        let range = end - n_tokens as usize..end;
-        let highest = self.cells.highest_after_moving(&cells[range.clone()])?;
-        (highest < top).then(|| Relocation { ids: holders, range: super::length_of(range.start)..super::length_of(range.end) })
+        // A free cell lies below the highest used one. So among those that are free once these are given up, enough lie below it
+        // for all of them, and it is the lowest that are taken.
+        let (position, cells) = self.strands.top()?;
+        let high = cells.take_while(|cell| cell.index() >= n_used);
+        let (n_tokens, _) = self.count_affordable(high, max_units);
+        Some(Relocation { ids: self.strands.holders_of_top(), range: position + 1 - n_tokens..position + 1 })
     }
 
     /// What `ids` hold is of no use any more. A pinned prefix among it is computed anew when it is asked for.
     pub fn lose(&mut self, ids: &[SequenceId]) {
         for &id in ids {
-            for pin in self.pins.values_mut().filter(|pin| pin.holder == Some(id)) {
-                pin.holder = None;
+            for pin in self.pins.values_mut().filter(|pin| pin.keeper == Some(id)) {
+                pin.keeper = None;
             }
-            if self.paths[usize::from(id.0)].as_ref().is_some_and(|path| path.is_pinned) {
+            if self.is_pinned(id) {
                 self.forget(id);
             }
             if self.paths[usize::from(id.0)].is_some() {
@@ -65,29 +51,7 @@ impl KvCache {
     /// Carries out `relocation`: the cells were given up by all and taken anew, in the order of their positions.
     pub fn relocated(&mut self, relocation: &Relocation) {
         let Relocation { ids, range } = relocation;
-        let places = range.start as usize..range.end as usize;
-        let are_pinned: Vec<bool> = ids.iter().map(|&id| self.path(id).is_pinned).collect();
-        for (&id, &is_pinned) in ids.iter().zip(&are_pinned) {
-            for place in places.clone() {
-                let cell = self.path(id).cells[place];
-                if is_pinned {
-                    self.cells.unpin(cell);
-                }
-                self.cells.release(cell);
-            }
-        }
-        let taken = self.cells.take_all(places.len());
-        for (nth, (&id, &is_pinned)) in ids.iter().zip(&are_pinned).enumerate() {
-            for (place, &cell) in places.clone().zip(&taken) {
-                if nth > 0 {
-                    self.cells.share(cell);
-                }
-                if !is_pinned {
-                    self.cells.unpin(cell);
-                }
-                self.path_mut(id).cells[place] = cell;
-            }
-        }
-        self.counts.n_relocated += places.len() as u64;
+        self.strands.retake(*ids.first().expect("somebody holds what is moved"), range);
+        self.counts.n_relocated += u64::from(range.end - range.start);
     }
 }

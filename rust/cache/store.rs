@@ -23,6 +23,11 @@ pub(super) struct Piece {
 }
 
 impl Piece {
+    /// How many nodes of the tree are restored from it.
+    pub(super) fn n_nodes(&self) -> u32 {
+        self.n_nodes
+    }
+
     fn n_bytes(&self) -> u64 {
         let n_logits = self.logits.as_ref().map_or(0, |logits| logits.len());
         (self.bytes.len() + n_logits * size_of::<f32>()) as u64 + OVERHEAD
@@ -66,21 +71,21 @@ impl Store {
         self.max_bytes.is_none_or(|max| n_bytes + OVERHEAD <= max)
     }
 
-    /// Whether a piece of `n_bytes` fits now.
-    pub(super) fn has_room(&self, n_bytes: u64) -> bool {
-        self.max_bytes.is_none_or(|max| self.n_bytes + n_bytes + OVERHEAD <= max)
+    /// Bytes that must be freed before a piece of `n_bytes` fits.
+    pub(super) fn n_lacking(&self, n_bytes: u64) -> u64 {
+        self.max_bytes.map_or(0, |max| (self.n_bytes + n_bytes + OVERHEAD).saturating_sub(max))
     }
 
     /// Keeps a piece for one node.
-    pub(super) fn add(&mut self, range: Range<u32>, bytes: Box<[u8]>, logits: Option<Arc<[f32]>>) -> PieceId {
-        let piece = Piece { range, bytes: bytes.into(), logits, n_nodes: 1 };
+    pub(super) fn add(&mut self, range: Range<u32>, bytes: Arc<[u8]>, logits: Option<Arc<[f32]>>) -> PieceId {
+        let piece = Piece { range, bytes, logits, n_nodes: 1 };
         self.n_bytes += piece.n_bytes();
-        let place = self.free.pop().unwrap_or_else(|| {
+        let index = self.free.pop().unwrap_or_else(|| {
             self.pieces.push(None);
             self.pieces.len() - 1
         });
-        self.pieces[place] = Some(piece);
-        PieceId(place)
+        self.pieces[index] = Some(piece);
+        PieceId(index)
     }
 
     pub(super) fn piece(&self, id: PieceId) -> &Piece {
@@ -114,11 +119,11 @@ impl Store {
     /// Where one differs.
     pub(super) fn check_integrity(&self, nodes: impl Iterator<Item = PieceId>) {
         let mut counted = vec![0_u32; self.pieces.len()];
-        for PieceId(place) in nodes {
-            counted[place] += 1;
+        for PieceId(index) in nodes {
+            counted[index] += 1;
         }
-        for (place, (piece, counted)) in self.pieces.iter().zip(counted).enumerate() {
-            assert_eq!(piece.as_ref().map_or(0, |piece| piece.n_nodes), counted, "nodes of piece {place}");
+        for (index, (piece, counted)) in self.pieces.iter().zip(counted).enumerate() {
+            assert_eq!(piece.as_ref().map_or(0, |piece| piece.n_nodes), counted, "nodes of piece {index}");
         }
         assert_eq!(self.pieces.iter().flatten().map(Piece::n_bytes).sum::<u64>(), self.n_bytes, "bytes of the store");
         assert_eq!(self.pieces.iter().filter(|piece| piece.is_none()).count(), self.free.len(), "free places");
@@ -135,7 +140,8 @@ mod tests {
         let mut store = Store::new(Some(2000));
         let piece = store.add(0..4, vec![7; 1000].into(), None);
         assert_eq!((store.n_bytes(), store.n_pieces()), (1000 + OVERHEAD, 1));
-        assert!(!store.has_room(1000) && store.can_ever_hold(1000) && !store.can_ever_hold(2000));
+        assert_eq!(store.n_lacking(1000), 2 * (1000 + OVERHEAD) - 2000);
+        assert!(store.can_ever_hold(1000) && !store.can_ever_hold(2000));
         store.share(piece);
         store.release(piece);
         assert_eq!(store.piece(piece).bytes.len(), 1000);
@@ -146,7 +152,7 @@ mod tests {
 
     #[test]
     fn no_limit_and_no_store() {
-        assert!(Store::new(None).has_room(u64::MAX / 2));
-        assert!(!Store::new(Some(0)).is_on() && !Store::new(Some(0)).has_room(0));
+        assert_eq!(Store::new(None).n_lacking(u64::MAX / 2), 0);
+        assert!(!Store::new(Some(0)).is_on() && Store::new(Some(0)).n_lacking(0) > 0);
     }
 }

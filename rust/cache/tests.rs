@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+mod costs;
 mod pins;
 mod properties;
+mod room;
 
 use super::*;
 
@@ -24,6 +26,8 @@ fn memory(forks: Forks) -> MemoryKind {
 #[derive(Default)]
 struct Shadow {
     sequences: BTreeMap<SequenceId, Vec<Token>>,
+    /// Where their tokens are: the lowest cells that were free.
+    cells: BTreeMap<SequenceId, Vec<u32>>,
     /// From which token on each of them has what a sliding window sees; all, where it is not named.
     whole_from: BTreeMap<SequenceId, u32>,
     n_window: u32,
@@ -31,7 +35,7 @@ struct Shadow {
 
 impl Shadow {
     fn follow(&mut self, cache: &mut KvCache) {
-        let memory = cache.memory;
+        let memory = cache.kind;
         for op in cache.take_ops() {
             match op {
                 CacheOp::Fork { from, to, n_tokens } => {
@@ -39,11 +43,13 @@ impl Shadow {
                     assert!(self.sequences.get(&to).is_none_or(Vec::is_empty), "{to:?} holds nothing before");
                     assert!(memory.holds_window(self.whole_from(from), n_tokens), "its window is there");
                     self.sequences.insert(to, shared);
+                    self.cells.insert(to, self.cells[&from][..n_tokens as usize].to_vec());
                     self.whole_from.insert(to, self.whole_from(from));
                 }
-                CacheOp::Truncate(id, n_kept) => self.sequences.get_mut(&id).expect("it holds tokens").truncate(n_kept as usize),
+                CacheOp::Truncate(id, n_kept) => self.truncate(id, n_kept),
                 CacheOp::Drop(id) => {
                     self.sequences.insert(id, Vec::new());
+                    self.cells.remove(&id);
                     self.whole_from.remove(&id);
                 }
             }
@@ -52,6 +58,39 @@ impl Shadow {
 
     fn whole_from(&self, id: SequenceId) -> u32 {
         self.whole_from.get(&id).copied().unwrap_or(0)
+    }
+
+    fn truncate(&mut self, id: SequenceId, n_kept: u32) {
+        self.sequences.get_mut(&id).expect("it holds tokens").truncate(n_kept as usize);
+        self.cells.entry(id).or_default().truncate(n_kept as usize);
+    }
+
+    fn lowest_free(&self, n: u32) -> Vec<u32> {
+        let used: BTreeSet<u32> = self.cells.values().flatten().copied().collect();
+        (0..).filter(|cell| !used.contains(cell)).take(n as usize).collect()
+    }
+
+    fn append(&mut self, id: SequenceId, tokens: &[Token]) {
+        self.sequences.get_mut(&id).expect("it was placed").extend(tokens);
+        let cells = self.lowest_free(length(tokens));
+        self.cells.entry(id).or_default().extend(cells);
+    }
+
+    fn relocate(&mut self, Relocation { ids, range }: &Relocation) {
+        let which = range.start as usize..range.end as usize;
+        let moved: BTreeSet<u32> = self.cells[&ids[0]][which.clone()].iter().copied().collect();
+        for (id, cells) in &self.cells {
+            let n_moved = cells.iter().filter(|cell| moved.contains(cell)).count();
+            assert_eq!(n_moved, if ids.contains(id) { moved.len() } else { 0 }, "all of them move with {ids:?}, and no others");
+        }
+        // Nobody has them while they are taken anew.
+        for id in ids {
+            self.cells.get_mut(id).expect("it holds cells")[which.clone()].fill(u32::MAX);
+        }
+        let taken = self.lowest_free(length_of(moved.len()));
+        for id in ids {
+            self.cells.get_mut(id).expect("it holds cells")[which.clone()].copy_from_slice(&taken);
+        }
     }
 
     /// The cells of a window are used again that its end no longer sees.
@@ -75,6 +114,9 @@ impl Shadow {
         let held = self.sequences.get_mut(&id).expect("it was placed");
         assert_eq!(text[..held.len()], held[..], "a piece is restored after the text that it was saved of");
         held.extend(&text[restore.kept.start as usize..restore.kept.end as usize]);
+        let taken = restore.piece.clone().zip(self.lowest_free(length_of(restore.piece.len())));
+        let kept: Vec<u32> = taken.filter(|(position, _)| restore.kept.contains(position)).map(|(_, cell)| cell).collect();
+        self.cells.entry(id).or_default().extend(kept);
         if whole_from > restore.kept.start {
             self.whole_from.insert(id, whole_from.min(restore.kept.end));
         }
@@ -110,7 +152,7 @@ impl Bench {
         let wanted = Wanted { variant: &self.variant, tokens, at_least, at_most: n, takes_logits: false };
         let can_fork = |id, n_held, n| match self.forks {
             Forks::Anywhere => n <= n_held,
-            Forks::InWindow => n <= n_held && self.cache.memory.holds_window(self.shadow.whole_from(id), n),
+            Forks::InWindow => n <= n_held && self.cache.kind.holds_window(self.shadow.whole_from(id), n),
             Forks::AtEnd => n == n_held,
         };
         self.cache.find(&wanted, can_fork).unwrap_or_default()
@@ -156,7 +198,7 @@ impl Bench {
         }
         assert_eq!(self.shadow.sequences[&id], &tokens[..matched.n_tokens() as usize], "what is restored is of the text");
         let whole_from = self.shadow.whole_from(id);
-        assert!(self.cache.memory.holds_window(whole_from, matched.n_tokens()), "its window is whole from {whole_from} on");
+        assert!(self.cache.kind.holds_window(whole_from, matched.n_tokens()), "its window is whole from {whole_from} on");
         let rest = &tokens[matched.n_tokens() as usize..];
         let has_room = self.make_room(rest.len());
         let n = if has_room { rest.len() } else { rest.len().min(self.cache.n_free()) };
@@ -176,7 +218,7 @@ impl Bench {
     fn grow(&mut self, id: SequenceId, tokens: &[Token]) {
         self.cache.extend([(id, tokens)]);
         self.shadow.follow(&mut self.cache);
-        self.shadow.sequences.get_mut(&id).expect("it was placed").extend(tokens);
+        self.shadow.append(id, tokens);
     }
 
     fn end(&mut self, id: SequenceId) {
@@ -186,9 +228,12 @@ impl Bench {
 
     fn check(&self) {
         self.cache.check_integrity();
-        for (id, path) in self.cache.held() {
+        for (id, _) in self.cache.paths() {
             assert_eq!(self.cache.tokens_of(id), self.shadow.sequences[&id], "the memory holds what the cache says of {id:?}");
-            assert_eq!(path.cells.len(), self.shadow.sequences[&id].len());
+            let cells: Vec<u32> = self.cache.strands.cells_from(id, 0).map(|cell| cell.0).collect();
+            assert_eq!(&cells, self.shadow.cells.get(&id).unwrap_or(&Vec::new()), "the cells of {id:?}");
+            let backwards = self.cache.strands.cells_back(id, 0..self.cache.n_held(id)).map(|cell| cell.0);
+            assert!(backwards.eq(cells.iter().rev().copied()), "the same the other way round");
         }
     }
 }
@@ -435,6 +480,7 @@ fn cells_that_lie_high_are_moved_down_for_all_who_share_them() {
     while let Some(relocation) = bench.cache.next_relocation(24) {
         assert!(relocation.range.len() <= 24 && !relocation.ids.is_empty());
         bench.cache.relocated(&relocation);
+        bench.shadow.relocate(&relocation);
         bench.check();
         n_moves += 1;
     }
@@ -456,7 +502,7 @@ fn a_saved_piece_is_no_use_where_its_window_reaches_into_what_another_path_lost(
     }
     // The short branch is saved while the end of the trunk is there, the trunk when it no longer is.
     assert!(bench.evict(u64::MAX));
-    for (id, _) in bench.cache.held() {
+    for (id, _) in bench.cache.paths() {
         bench.shadow.move_on(id);
     }
     while bench.evict(u64::MAX) {}

@@ -165,7 +165,7 @@ impl<R: Runner> Memory<R> {
     ///
     /// # Errors
     /// As [`Runner::save`].
-    pub(super) fn save(&mut self, id: SequenceId, range: Range<u32>, n_units: Option<u64>) -> Result<Box<[u8]>, StateError> {
+    pub(super) fn save(&mut self, id: SequenceId, range: Range<u32>, n_units: Option<u64>) -> Result<Arc<[u8]>, StateError> {
         self.flush();
         let started = Instant::now();
         let saved = self.runner.save(id, range);

@@ -1,6 +1,7 @@
 //! The one seam between the engine and a model.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId};
 use crate::request::Token;
@@ -93,11 +94,11 @@ pub trait Runner {
     fn memory(&self) -> MemoryKind;
 
     /// A copy of what `id` holds of the tokens of `range`, on its own; of a memory that forks [`Forks::AtEnd`] the whole state,
-    /// and `range` is all that `id` holds. Nothing changes.
+    /// and `range` is all that `id` holds. Nothing changes. The bytes are where they stay: whoever keeps them copies them no more.
     ///
     /// # Errors
     /// [`StateError`] if the memory refused.
-    fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Box<[u8]>, StateError>;
+    fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Arc<[u8]>, StateError>;
 
     /// From which position of `range` on a piece that is saved now holds what a sliding window sees; `range.end` where it lacks the
     /// end, `range.start` for every other memory.

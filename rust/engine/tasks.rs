@@ -1,5 +1,6 @@
 //! Requests whose prompt is all that they want: pins, saves and loads.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::engine::core::Core;
@@ -45,7 +46,7 @@ fn save_more<R: Runner>(core: &mut Core<R>, nth: usize) -> Result<bool> {
         let (range, n_units) = memory.next_to_save(running.id, start, running.n_held);
         let bytes = memory.save(running.id, range.clone(), Some(n_units));
         let bytes = bytes.map_err(|StateError { reason }| Error::Save { reason })?;
-        saved.pieces.push(SavedPiece { range, bytes: bytes.into() });
+        saved.pieces.push(SavedPiece { range, bytes });
     }
 }
 
@@ -60,7 +61,7 @@ fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
             if let (Some(logits), [piece]) = (&saved.logits, &saved.pieces[..])
                 && core.memory.kind().is_a_state()
             {
-                let bytes = piece.bytes.to_vec().into_boxed_slice();
+                let bytes = Arc::clone(&piece.bytes);
                 core.memory.cache_mut().add_snapshot(running.id, running.n_held, bytes, Some(logits[..].into()));
             }
             finish(core, running, reason, None);

@@ -276,19 +276,21 @@ impl Context {
     ///
     /// # Errors
     /// llama.cpp's reason.
-    pub(super) fn read_state(&mut self, id: SequenceId) -> std::result::Result<Vec<u8>, StateError> {
+    pub(super) fn read_state(&mut self, id: SequenceId) -> std::result::Result<Arc<[u8]>, StateError> {
         let id = self.checked(id);
         // SAFETY: the context is alive and the id in range.
         let (n_bytes, errors) = logging::errors_during(|| unsafe { sys::llama_state_seq_get_size(self.raw.as_ptr(), id) });
-        let mut bytes = vec![0; n_bytes];
+        // Where they stay as long as they are kept, so that they are copied once.
+        let mut bytes = Arc::<[u8]>::new_uninit_slice(n_bytes);
+        let place = Arc::get_mut(&mut bytes).expect("nobody else knows it yet").as_mut_ptr().cast();
         // SAFETY: as above, and llama.cpp writes at most the given number of bytes.
-        let (n_written, more_errors) = logging::errors_during(|| unsafe {
-            sys::llama_state_seq_get_data(self.raw.as_ptr(), bytes.as_mut_ptr(), bytes.len(), id)
-        });
+        let (n_written, more_errors) =
+            logging::errors_during(|| unsafe { sys::llama_state_seq_get_data(self.raw.as_ptr(), place, n_bytes, id) });
         if n_bytes == 0 || n_written != n_bytes {
             return Err(state_error("llama.cpp could not copy the cells", &[errors, more_errors].concat()));
         }
-        Ok(bytes)
+        // SAFETY: llama.cpp says that it has written all of them, one after the other from the first on.
+        Ok(unsafe { bytes.assume_init() })
     }
 
     /// Gives `id` all that `bytes` hold, in place of what it holds; nothing is counted.

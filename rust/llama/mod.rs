@@ -210,7 +210,7 @@ impl Runner for LlamaRunner {
         self.memory
     }
 
-    fn save(&mut self, id: SequenceId, range: Range<u32>) -> std::result::Result<Box<[u8]>, StateError> {
+    fn save(&mut self, id: SequenceId, range: Range<u32>) -> std::result::Result<Arc<[u8]>, StateError> {
         self.save_piece(id, &range)
     }
 

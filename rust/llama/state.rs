@@ -4,6 +4,7 @@
 //! else. A state is written and read under its own id.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::engine::runner::{Forks, MemoryKind, RelocateError, SequenceId, StateError};
 use crate::llama::LlamaRunner;
@@ -11,7 +12,7 @@ use crate::llama::piece::{Checked, Layout};
 
 impl LlamaRunner {
     /// See [`crate::engine::runner::Runner::save`].
-    pub(super) fn save_piece(&mut self, id: SequenceId, range: &Range<u32>) -> Result<Box<[u8]>, StateError> {
+    pub(super) fn save_piece(&mut self, id: SequenceId, range: &Range<u32>) -> Result<Arc<[u8]>, StateError> {
         let n_held = self.context.n_held(id);
         if range.is_empty() || range.end > n_held {
             return refuse(format!("tokens {range:?} of sequence {} were to be saved, which holds {n_held}", id.0));

@@ -208,7 +208,7 @@ struct Bench {
     context: Context,
     token: Token,
     /// Cells of a stretch, as llama.cpp writes them; `None` where a memory holds states, which do not grow.
-    stretch: Option<Vec<u8>>,
+    stretch: Option<Arc<[u8]>>,
     /// Tokens of the timed chunk.
     n_chunk: u32,
     /// Tokens that the prompt's sequence counts; the cells beyond have the positions of these.

@@ -56,7 +56,7 @@ impl Run {
     }
 
     fn any_held(&mut self) -> Option<SequenceId> {
-        let held: Vec<SequenceId> = self.bench.cache.held().map(|(id, _)| id).collect();
+        let held: Vec<SequenceId> = self.bench.cache.paths().map(|(id, _)| id).collect();
         (!held.is_empty()).then(|| held[self.below(held.len())])
     }
 
@@ -114,9 +114,9 @@ impl Run {
                 let n_own = u64::from(cache.n_held(id) - shared);
                 let n_kept = shared + u32::try_from(self.random.below(n_own + 1)).expect("small");
                 // Beyond its window a sequence cannot be cut.
-                if cache.memory.holds_window(self.bench.shadow.whole_from(id), n_kept) {
+                if cache.kind.holds_window(self.bench.shadow.whole_from(id), n_kept) {
                     cache.truncate(id, n_kept);
-                    self.bench.shadow.sequences.get_mut(&id).expect("it runs").truncate(n_kept as usize);
+                    self.bench.shadow.truncate(id, n_kept);
                 }
             }
             (5, Some(at)) if self.reserved.len() < 3 => {
@@ -175,6 +175,7 @@ impl Run {
                 self.lose_pins();
             } else {
                 self.bench.cache.relocated(&relocation);
+                self.bench.shadow.relocate(&relocation);
             }
             self.n_relocations += 1;
         }

@@ -11,6 +11,7 @@ mod write;
 
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use parts::{Cells, Part, Reader, Tensor, View, read_cells, read_parts, read_state};
 
@@ -80,13 +81,13 @@ impl Layout {
     ///
     /// # Errors
     /// Why the piece is not one of this memory.
-    pub(super) fn sort(&self, piece: Vec<u8>) -> Result<Box<[u8]>, String> {
+    pub(super) fn sort(&self, piece: Arc<[u8]>) -> Result<Arc<[u8]>, String> {
         let views = self.view(&piece)?;
         let is_sorted = |view: &View| !matches!(view, View::Cells(cells) if !cells.positions.is_sorted());
         if views.iter().all(is_sorted) {
-            return Ok(piece.into_boxed_slice());
+            return Ok(piece);
         }
-        Ok(self.write(&views)?.into_boxed_slice())
+        Ok(self.write(&views)?.into())
     }
 
     /// Checks everything that llama.cpp relies on, and turns V as this cache has it.

@@ -109,7 +109,7 @@ fn cells_are_sorted_and_v_is_turned() {
         for (own, other) in [(rows, columns), (columns, rows)] {
             let layout = layout_of(&[own]);
             let ordered = piece(&[(own, &[4, 5, 6])]);
-            assert_eq!(*layout.sort(piece(&[(own, &[6, 4, 5])])).expect("it is a piece"), ordered);
+            assert_eq!(*layout.sort(piece(&[(own, &[6, 4, 5])]).into()).expect("it is a piece"), ordered);
             let turned = piece(&[(other, &[4, 5, 6])]);
             assert_eq!(*layout.check(&turned).expect("it can be turned").bytes, ordered);
         }

@@ -98,7 +98,7 @@ fn a_prefix_goes_on_from_its_file_in_an_engine_of_the_other_attention() {
         let mut runner = runner_with(flash_attention);
         runner.decode(&rows_of(SequenceId(0), 0, &tokens[..100])).expect("the plan is valid");
         let pieces = [0..70, 70..100]
-            .map(|range| SavedPiece { bytes: runner.save(SequenceId(0), range.clone()).expect("it is held").into(), range });
+            .map(|range| SavedPiece { bytes: runner.save(SequenceId(0), range.clone()).expect("it is held"), range });
         let prefix = SavedPrefix { tokens: tokens[..100].to_vec(), pieces: pieces.into(), logits: None };
         files().write(&folder.at(name), &prefix).expect("the folder is writable");
         runner.decode(&rows_of(SequenceId(0), 100, &tokens[100..])).expect("the plan is valid");

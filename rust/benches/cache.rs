@@ -1,0 +1,243 @@
+//! What one call of the cache costs where everything is large: 10,000 nodes in the tree, 1,000,000 tokens in the store, and a text
+//! of 131,072 tokens that 254 ids share.
+//!
+//! `cargo bench --no-default-features --bench cache`, a few seconds. Nothing is computed or copied: only the bookkeeping is timed.
+//! Of each row, the median and the largest of its calls; a step may make hundreds of them between two decodes.
+#![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
+#![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
+
+use std::time::Instant;
+
+use weft::cache::{Departure, Forks, IdleCost, KvCache, Match, MemoryKind, Saved, SequenceId, Variant, Wanted, Why};
+use weft::request::Token;
+
+/// Tokens of the text that all share.
+const N_SHARED: usize = 131_072;
+
+/// Ids that share it.
+const N_IDS: usize = 254;
+
+/// Texts that are in the store alone, and the tokens of each; half of them go on after the shared text.
+const N_STORED: usize = 10_000;
+const N_STORED_TOKENS: usize = 100;
+
+/// Cells of the pool: so many that the shared text can lie far above low ones that are free.
+const N_CELLS: u32 = 420_000;
+
+/// Bytes of a token in the store. The bytes of a piece are not looked at here, so they are as few as can be told apart.
+const BYTES_PER_TOKEN: u64 = 1;
+
+/// What is moved, or leaves, in one call.
+const MAX_UNITS: u64 = 64;
+
+fn kind() -> MemoryKind {
+    MemoryKind {
+        forks: Forks::Anywhere,
+        idle_cost: IdleCost::Scores,
+        can_be_saved: true,
+        bytes_per_token: BYTES_PER_TOKEN,
+        bytes_per_state: 0,
+        tokens_per_run: 2,
+        n_window: 0,
+    }
+}
+
+/// A text that has no first token in common with one of another seed.
+fn text(seed: usize, n: usize) -> Vec<Token> {
+    (0..n).map(|at| Token::try_from(seed * 7 + at % 5).expect("a small number")).collect()
+}
+
+/// The calls of one row, in microseconds.
+#[derive(Default)]
+struct Calls(Vec<f64>);
+
+impl Calls {
+    fn time<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        let started = Instant::now();
+        let result = call();
+        self.0.push(started.elapsed().as_secs_f64() * 1e6);
+        result
+    }
+
+    fn print(&mut self, name: &str) {
+        self.0.sort_by(f64::total_cmp);
+        let n = self.0.len();
+        let total_ms = self.0.iter().sum::<f64>() / 1e3;
+        let Some(&longest) = self.0.last() else { return println!("{name:<44} nothing was called") };
+        println!("{name:<44} {n:>6} {:>12.2} {longest:>12.2} {total_ms:>12.2}", self.0[n / 2]);
+    }
+}
+
+/// A cache, and how what it is asked about is computed.
+struct Bench {
+    cache: KvCache,
+    variant: Variant,
+}
+
+impl Bench {
+    fn find(&self, tokens: &[Token]) -> Match {
+        let at_most = u32::try_from(tokens.len()).expect("a text fits a context");
+        let wanted = Wanted { variant: &self.variant, tokens, at_least: 1, at_most, takes_logits: false };
+        self.cache.find(&wanted, |_, n_held, n| n <= n_held).unwrap_or_default()
+    }
+
+    fn place(&mut self, matched: &Match) -> SequenceId {
+        let id = self.cache.place(&self.variant, Some(matched)).expect("an id is free");
+        self.follow();
+        id
+    }
+
+    /// As the worker does it: what was asked of the model's memory is carried out.
+    fn follow(&mut self) {
+        assert!(self.cache.take_ops().count() < 10_000, "a call asks for little");
+    }
+
+    fn write(&mut self, tokens: &[Token]) -> SequenceId {
+        let matched = self.find(tokens);
+        assert!(matched.restores.is_empty(), "what is written here is not stored");
+        let id = self.place(&matched);
+        self.cache.extend([(id, &tokens[matched.n_pool as usize..])]);
+        id
+    }
+
+    fn depart(&mut self, departure: &Departure, why: Why) {
+        let n_bytes = departure.saves.as_ref().map_or(0, |range| range.len() * usize::try_from(BYTES_PER_TOKEN).expect("few"));
+        let whole_from = departure.saves.as_ref().map_or(0, |range| range.start);
+        let saved = departure.saves.is_some().then(|| Saved { bytes: vec![0; n_bytes].into(), whole_from });
+        self.cache.depart(departure, saved, why);
+        self.follow();
+    }
+
+    fn evict(&mut self) -> bool {
+        let Some(departure) = self.cache.next_departure(u64::MAX, Why::Pressed) else { return false };
+        self.depart(&departure, Why::Pressed);
+        true
+    }
+}
+
+/// A store of [`N_STORED`] texts, half of them after `shared`, which runs on the id that is returned, far above free cells.
+fn fill(shared: &[Token]) -> (Bench, SequenceId) {
+    let cache = KvCache::new(N_CELLS, 256, kind(), None);
+    let mut bench = Bench { cache, variant: Variant::default() };
+    let low = bench.write(&text(1, N_SHARED + 4 * N_IDS + 8192));
+    let first = bench.write(shared);
+    bench.cache.unpin(low);
+    assert!(bench.evict(), "the low cells are idle");
+    for seed in 0..N_STORED {
+        let tokens = text(10 + seed, N_STORED_TOKENS);
+        // Half of them go on from the shared text.
+        let id = if seed % 2 == 0 { bench.write(&tokens) } else { bench.write(&[shared, &tokens].concat()) };
+        bench.cache.unpin(id);
+        assert!(bench.evict(), "what is idle can leave");
+    }
+    let (_, _, n_pieces) = bench.cache.store_size();
+    assert!(n_pieces > N_STORED, "{n_pieces} pieces are stored");
+    (bench, first)
+}
+
+/// 254 ids share a text; each writes a token of its own and ends.
+fn shared_by_all() {
+    let shared = text(0, N_SHARED);
+    let (mut bench, first) = fill(&shared);
+    let (mut finds, mut places, mut unpins, mut ids) = <(Calls, Calls, Calls, Calls)>::default();
+    let mut branches = Vec::new();
+    for branch in 0..N_IDS - 1 {
+        let matched = finds.time(|| bench.find(&shared));
+        assert_eq!(matched.n_pool as usize, N_SHARED);
+        let id = places.time(|| bench.place(&matched));
+        let own = text(20_000 + branch, 1);
+        bench.cache.extend([(id, &own[..])]);
+        ids.time(|| std::hint::black_box((bench.cache.has_free_id(), bench.cache.n_ids_used())));
+        branches.push(id);
+    }
+    finds.print("find, the text that all share");
+    places.print("place, on all of it");
+    ids.print("has_free_id and n_ids_used");
+    let mut next_departures = Calls::default();
+    for id in branches.drain(..) {
+        unpins.time(|| bench.cache.unpin(id));
+        bench.follow();
+        next_departures.time(|| bench.cache.next_departure(MAX_UNITS, Why::Pressed).expect("one is idle"));
+    }
+    unpins.print("unpin, one token of its own");
+    next_departures.print("next_departure, up to 253 idle");
+    relocate(&mut bench);
+    let mut departs = Calls::default();
+    while let Some(departure) = bench.cache.next_departure(MAX_UNITS, Why::Pressed) {
+        departs.time(|| bench.depart(&departure, Why::Pressed));
+        if departs.0.len() == 200 {
+            break;
+        }
+    }
+    departs.print("depart, one token");
+    let mut full = Calls::default();
+    for _ in 0..5 {
+        full.time(|| bench.find(&[&shared[..], &text(11, N_STORED_TOKENS)].concat()));
+    }
+    full.print("find, with a stored rest");
+    bench.cache.unpin(first);
+}
+
+/// The high cells of a text that all share are moved down.
+fn relocate(bench: &mut Bench) {
+    let (mut looks, mut moves) = <(Calls, Calls)>::default();
+    for _ in 0..5 {
+        let look = looks.time(|| bench.cache.next_relocation(MAX_UNITS));
+        let relocation = look.expect("low cells are free");
+        assert!(!relocation.range.is_empty() && relocation.range.len() <= 64, "{:?}", relocation.range);
+        moves.time(|| bench.cache.relocated(&relocation));
+    }
+    looks.print("next_relocation, 64 units");
+    moves.print("relocated");
+}
+
+/// A long text leaves the pool in pieces and comes back.
+fn in_pieces() {
+    let tokens = text(0, N_SHARED);
+    let mut bench = Bench { cache: KvCache::new(N_CELLS, 256, kind(), None), variant: Variant::default() };
+    let id = bench.write(&tokens);
+    bench.cache.unpin(id);
+    let (mut looks, mut departs, mut restores) = <(Calls, Calls, Calls)>::default();
+    while let Some(departure) = looks.time(|| bench.cache.next_departure(MAX_UNITS, Why::Pressed)) {
+        departs.time(|| bench.depart(&departure, Why::Pressed));
+    }
+    looks.print("next_departure, a text in 2,115 pieces");
+    departs.print("depart, piece by piece");
+    let mut finds = Calls::default();
+    let matched = (0..5).map(|_| finds.time(|| bench.find(&tokens))).last().expect("it was looked for");
+    finds.print("find, 2,115 stored pieces");
+    assert_eq!(matched.n_tokens() as usize, N_SHARED);
+    let id = bench.place(&Match::default());
+    for restore in &matched.restores {
+        let kept = restore.kept.start as usize..restore.kept.end as usize;
+        restores.time(|| bench.cache.restored(id, &tokens[kept], &restore.piece));
+    }
+    restores.print("restored, piece by piece");
+    bench.cache.check_integrity();
+}
+
+/// A full store: what leaves pushes out what was used longest ago.
+fn full_store() {
+    let cache = KvCache::new(N_CELLS, 256, kind(), Some(N_STORED as u64 * (N_STORED_TOKENS as u64 + 512)));
+    let mut bench = Bench { cache, variant: Variant::default() };
+    let (mut looks, mut departs) = <(Calls, Calls)>::default();
+    for seed in 0..N_STORED + 2000 {
+        let id = bench.write(&text(10 + seed, N_STORED_TOKENS));
+        bench.cache.unpin(id);
+        if seed < N_STORED {
+            assert!(bench.evict(), "what is idle can leave");
+            continue;
+        }
+        let departure = looks.time(|| bench.cache.next_departure(u64::MAX, Why::Pressed)).expect("one is idle");
+        departs.time(|| bench.depart(&departure, Why::Pressed));
+    }
+    looks.print("next_departure, into a full store");
+    departs.print("depart, into a full store");
+}
+
+fn main() {
+    println!("{:<44} {:>6} {:>12} {:>12} {:>12}", "call", "calls", "median µs", "longest µs", "total ms");
+    shared_by_all();
+    in_pieces();
+    full_store();
+}

@@ -1,0 +1,169 @@
+//! Memories with a sliding window: a sequence can begin only where the window before it is still there. Cells that the window has
+//! passed are used again, so each path has its own window, and what is saved of a path has the window of its end alone. A path
+//! therefore leaves whole, when all of it is saved, and what ends inside of a longer path is kept for its own window.
+
+use std::ops::Range;
+
+use crate::cache::find::{CanFork, Match, Restore, Wanted, add_part};
+use crate::cache::kinds::{NeededBy, Part, Rules};
+use crate::cache::prefix_tree::{NodeId, Walk};
+use crate::cache::room::Leaving;
+use crate::cache::{KvCache, SequenceId};
+
+#[derive(Debug)]
+pub(super) struct InWindow;
+
+impl Rules for InWindow {
+    fn find(&self, cache: &KvCache, wanted: &Wanted<'_>, walk: &Walk, can_fork: CanFork<'_>) -> Option<Match> {
+        let reached: Vec<(NodeId, Range<u32>)> = cache.reached(walk, wanted.at_most).collect();
+        let n_in_pool = reached.iter().take_while(|(id, _)| cache.tree.node(*id).is_in_pool()).count();
+        let (in_pool, below) = reached.split_at(n_in_pool);
+        let in_tails = cache
+            .in_tails(wanted, walk)
+            .map(|(id, n)| (id, n.min(wanted.at_most)))
+            .filter(|&(id, n)| can_fork(id, cache.n_held(id), n))
+            .max_by_key(|&(id, n)| (n, id));
+        let deepest = deepest_fork(cache, in_pool, can_fork);
+        let pool = in_tails.into_iter().chain(deepest).max_by_key(|&(_, n)| n);
+        let mut matched = Match { source: pool.map(|(id, _)| id), n_pool: pool.map_or(0, |(_, n)| n), ..Match::default() };
+        let trunk_end = in_pool.last().map_or(0, |(_, reached)| reached.end);
+        if matched.n_pool == trunk_end {
+            matched.restores = stored_after(cache, below, trunk_end);
+        }
+        // The cells of a trunk may have lost what its saved pieces still have.
+        let from_start = Match { restores: stored_after(cache, &reached, 0), ..Match::default() };
+        Some(if from_start.n_tokens() > matched.n_tokens() { from_start } else { matched })
+    }
+
+    /// A window moves on, so that a longer path has not what a shorter one sees at its end.
+    fn is_contained(&self, cache: &KvCache, id: SequenceId) -> bool {
+        cache.tree.node(cache.path(id).tip).tips.iter().any(|&other| other != id && !cache.is_pinned(other))
+    }
+
+    fn gives_back_ids(&self) -> bool {
+        false
+    }
+
+    /// What ends inside of a longer path is kept for its own window, and leaves with it.
+    fn can_leave(&self, _: &KvCache, _: NodeId) -> bool {
+        true
+    }
+
+    /// The cells leave together, when all of them are saved: what is left of a window cannot be cut.
+    fn next_part(&self, cache: &KvCache, id: SequenceId, max_units: u64) -> Part {
+        let tip = cache.path(id).tip;
+        let (node, range, is_stored) = match unsaved(cache, tip) {
+            Some((node, range)) => (node, range, false),
+            None => (tip, cache.tree.node(tip).start..cache.tree.node(tip).end(), true),
+        };
+        let (n_tokens, n_units) = cache.affordable(id, range.clone(), max_units);
+        Part { node, range, is_stored, n_tokens, n_units }
+    }
+
+    fn stays_until_all_is_saved(&self) -> bool {
+        true
+    }
+
+    /// The path leaves whole; what was stored of it was stored part by part.
+    fn leave(&self, cache: &mut KvCache, id: SequenceId, _: NodeId) {
+        let is_lost = |node: &NodeId| {
+            let node = cache.tree.node(*node);
+            node.n_holders == 1 && node.stored.is_none()
+        };
+        let lost = cache.tree.upwards(cache.path(id).tip).filter(is_lost);
+        let n_lost: usize = lost.map(|node| cache.tree.node(node).tokens.len()).sum();
+        cache.counts.n_forgotten += n_lost as u64;
+        cache.drop_path(id);
+    }
+
+    fn erase_end(&self, cache: &mut KvCache, id: SequenceId) {
+        cache.drop_path(id);
+    }
+
+    /// A part is restored over what is before it, and the window of what is in the pool may have moved on.
+    fn needed_by(&self, is_in_pool: bool) -> NeededBy {
+        if is_in_pool { NeededBy::StoredChildren } else { NeededBy::Children }
+    }
+
+    /// All of a text is restored, or nothing. But a pin gives way to nothing.
+    fn is_saved_together(&self, cache: &KvCache, least: NodeId, leaving: &Leaving) -> bool {
+        cache.tree.node(leaving.node()).n_pins == 0 && (leaving.is_within(least) || leaving.contains(cache, least))
+    }
+
+    /// What is saved together with what is before it never gives way to it.
+    fn needs_what_is_before(&self) -> bool {
+        false
+    }
+
+    /// What is saved of a longer path is not what a shorter one sees at its end.
+    fn is_needed_by_pin(&self, cache: &KvCache, id: SequenceId, _: NodeId) -> bool {
+        cache.is_end_of_pin(cache.path(id).tip)
+    }
+
+    /// What others keep of a longer path is not what they see at its end.
+    fn end_of_pin(&self, _: &KvCache, _: NodeId) -> Option<NodeId> {
+        None
+    }
+
+    /// The window of what is in the pool may move on, and leave others only the piece.
+    fn gives_up_longer_piece(&self, cache: &KvCache, node: NodeId) -> bool {
+        let node = cache.tree.node(node);
+        node.n_pins + node.n_reserved == 0
+    }
+}
+
+/// The fork that leaves least to compute of what is in the pool. Who has not the window at one place has it at no earlier one, so
+/// each id is asked once.
+fn deepest_fork(cache: &KvCache, in_pool: &[(NodeId, Range<u32>)], can_fork: CanFork<'_>) -> Option<(SequenceId, u32)> {
+    let mut asked = None;
+    in_pool.iter().rev().find_map(|(id, reached)| {
+        let mut holders = cache.tree.holders_beside(*id, asked.replace(*id));
+        let holder = holders.find(|&holder| can_fork(holder, cache.n_held(holder), reached.end))?;
+        Some((holder, reached.end))
+    })
+}
+
+/// What can be put after a fork at `start` of what is stored of these nodes, up to the last place of those that the text reaches
+/// where a window then finds all that it sees.
+fn stored_after(cache: &KvCache, nodes: &[(NodeId, Range<u32>)], start: u32) -> Vec<Restore> {
+    let mut whole_from = cache.kind.window_from(start);
+    let mut restores = Vec::new();
+    // How many restores lead to the last such place, and where it is.
+    let mut found = (0, start);
+    for (id, reached) in nodes {
+        let node = cache.tree.node(*id);
+        let Some(piece) = node.stored else { break };
+        // A piece without a hole goes on from what is before it.
+        if node.whole_from > reached.start {
+            whole_from = node.whole_from.min(reached.end);
+        }
+        add_part(&mut restores, cache.part_of(piece, reached.clone()));
+        if cache.kind.holds_window(whole_from, reached.end) {
+            found = (restores.len(), reached.end);
+        }
+    }
+    restores.truncate(found.0);
+    if let Some(last) = restores.last_mut() {
+        last.kept.end = found.1;
+    }
+    restores
+}
+
+/// The first part of what ends at `tip` that must be saved before a path leaves: what nobody else holds, or all of it where a pin
+/// or a preempted sequence ends, since the others' windows move on. That is what no piece has yet, and what the window at the tip
+/// sees but the piece lacks, because it was saved of a longer path.
+fn unsaved(cache: &KvCache, tip: NodeId) -> Option<(NodeId, Range<u32>)> {
+    let window_from = cache.kind.window_from(cache.tree.node(tip).end());
+    let is_firm = cache.tree.node(tip).n_reserved > 0 || cache.is_end_of_pin(tip);
+    let own = cache.tree.upwards(tip).take_while(|&at| {
+        let node = cache.tree.node(at);
+        node.parent.is_some() && (is_firm || node.n_holders == 1)
+    });
+    let unsaved = own.filter_map(|at| {
+        let node = cache.tree.node(at);
+        let start = if node.stored.is_some() { node.start.max(window_from) } else { node.start };
+        let is_unsaved = node.stored.is_none() || (start < node.end() && start < node.whole_from);
+        is_unsaved.then(|| (at, start..node.end()))
+    });
+    unsaved.last()
+}
