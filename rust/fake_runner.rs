@@ -366,7 +366,7 @@ impl Runner for FakeRunner {
         self.release(&removed);
     }
 
-    fn memory(&self) -> MemoryKind {
+    fn memory_kind(&self) -> MemoryKind {
         self.memory
     }
 

@@ -129,7 +129,7 @@ fn bench_attention(model: &Arc<Model>, flash_attention: FlashAttention, effort: 
     let n_tokens = f64::from(n_tokens);
     let cost = |Cost { ms, peak_kb }: &Cost| format!("{ms:>10.2} {:>9.2} {peak_kb:>7}", ms * 1e3 / n_tokens);
     let of_a_run = (scattered.ms - adjacent.ms) / (n_tokens - 1.0) / (adjacent.ms / n_tokens);
-    let estimate = runner.memory().tokens_per_run;
+    let estimate = runner.memory_kind().tokens_per_run;
     let kb = piece.len() / 1024;
     let empty = " ".repeat(28);
     println!("  {flash_attention:<10} scattered {kb:>9} │{} │{empty} │ {of_a_run:.1} (estimate {estimate})", cost(&scattered));

@@ -43,7 +43,7 @@ pub(super) enum Relocated {
 
 impl<R: Runner> Memory<R> {
     pub(super) fn new(runner: R, limits: &Limits) -> Self {
-        let cache = KvCache::new(limits.n_ctx, limits.n_seq_max, runner.memory(), limits.max_store_bytes);
+        let cache = KvCache::new(limits.n_ctx, limits.n_seq_max, runner.memory_kind(), limits.max_store_bytes);
         Self { runner, cache, movement: Movement::new(), newest_start: 0, copying: Copying::default() }
     }
 
@@ -53,7 +53,7 @@ impl<R: Runner> Memory<R> {
     }
 
     pub(super) fn kind(&self) -> MemoryKind {
-        self.runner.memory()
+        self.runner.memory_kind()
     }
 
     pub(super) fn cache(&self) -> &KvCache {

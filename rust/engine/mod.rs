@@ -96,7 +96,7 @@ impl Known {
         Self {
             n_vocab: runner.n_vocab(),
             lexicon: runner.lexicon(),
-            memory: runner.memory(),
+            memory: runner.memory_kind(),
             is_repeatable: runner.is_repeatable(),
             suppressed: runner.suppressed_tokens().to_vec(),
         }
@@ -166,7 +166,7 @@ impl Engine {
 
     /// What the model's memory can do.
     #[must_use]
-    pub fn memory(&self) -> MemoryKind {
+    pub fn memory_kind(&self) -> MemoryKind {
         self.inner.known.memory
     }
 

@@ -91,7 +91,7 @@ pub trait Runner {
     fn drop_sequence(&mut self, id: SequenceId);
 
     /// What the memory can do.
-    fn memory(&self) -> MemoryKind;
+    fn memory_kind(&self) -> MemoryKind;
 
     /// A copy of what `id` holds of the tokens of `range`, on its own; of a memory that forks [`Forks::AtEnd`] the whole state,
     /// and `range` is all that `id` holds. Nothing changes. The bytes are where they stay: whoever keeps them copies them no more.

@@ -206,7 +206,7 @@ impl Runner for LlamaRunner {
         assert!(is_done, "every memory can forget a whole sequence");
     }
 
-    fn memory(&self) -> MemoryKind {
+    fn memory_kind(&self) -> MemoryKind {
         self.memory
     }
 

@@ -141,7 +141,7 @@ impl PyEngine {
     #[getter]
     fn limits(&self) -> PyResult<PyLimits> {
         let engine = self.handle()?;
-        Ok(PyLimits(*engine.limits(), engine.memory()))
+        Ok(PyLimits(*engine.limits(), engine.memory_kind()))
     }
 
     #[getter]

@@ -124,7 +124,7 @@ fn a_window_forks_where_its_cells_are_still_there() {
 #[test]
 fn a_window_whose_cells_are_gone_is_not_forked() {
     let (runner, _) = start(&tiny(Kind::Window));
-    let memory = runner.memory();
+    let memory = runner.memory_kind();
     assert_eq!(memory.n_window, N_SWA);
     // The next token, at position 40, sees itself and the 15 before it.
     assert!(memory.holds_window(0, 40) && memory.holds_window(25, 40) && !memory.holds_window(26, 40));
@@ -187,7 +187,7 @@ fn a_restored_window_is_forked_at_its_end_only() {
     for (saved, restored) in [(FlashAttention::On, FlashAttention::On), (FlashAttention::Off, FlashAttention::On)] {
         let model = tiny(Kind::Window);
         let (mut runner, _) = start_with(&model, saved);
-        assert_eq!(runner.memory().forks, Forks::InWindow);
+        assert_eq!(runner.memory_kind().forks, Forks::InWindow);
         let tokens = tokens(100);
         compute(&mut runner, A, 0, &tokens[..90]);
         let [trunk, branch, short] = [0..50, 50..90, 50..60].map(|range| runner.save(A, range).expect("one cache has all of it"));
@@ -222,7 +222,7 @@ fn a_restored_window_is_forked_at_its_end_only() {
 fn states_are_saved_whole(kind: Kind, saved: FlashAttention, restored: FlashAttention) {
     let model = tiny(kind);
     let (mut runner, _) = start_with(&model, saved);
-    assert_eq!(runner.memory().forks, Forks::AtEnd);
+    assert_eq!(runner.memory_kind().forks, Forks::AtEnd);
     let tokens = tokens(60);
     compute(&mut runner, A, 0, &tokens[..40]);
     runner.fork(A, B, 40);

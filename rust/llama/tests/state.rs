@@ -80,7 +80,7 @@ fn what_the_memory_costs_is_known() {
             tokens_per_run: n_tokens,
             n_window: 0,
         };
-        assert_eq!(start(setting).memory(), memory, "{setting:?}");
+        assert_eq!(start(setting).memory_kind(), memory, "{setting:?}");
     }
 }
 
