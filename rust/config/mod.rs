@@ -237,6 +237,8 @@ pub struct Limits {
     pub n_ubatch: u32,
     /// Sequence ids that the engine may use, `0 ≤ id < n_seq_max`; more than `n_slots`, at most 256.
     pub n_seq_max: u32,
+    /// Most rows of one decode after which logits are kept; at least one for each slot.
+    pub n_outputs: u32,
     /// Most bytes of saved pieces in host memory; `None` is no limit, 0 keeps none.
     pub max_store_bytes: Option<u64>,
     /// Requests that may wait for a slot.
@@ -251,7 +253,7 @@ impl Limits {
     /// # Errors
     /// [`Error::InvalidConfig`] names the first number that is out of range.
     pub fn validate(&self) -> Result<()> {
-        let Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, max_queue, .. } = *self;
+        let Self { n_slots, n_ctx, n_ctx_slot, n_ubatch, n_seq_max, n_outputs, max_queue, .. } = *self;
         let rules = [
             ("n_slots", n_slots > 0, format!("there are {n_slots} slots; at least one is needed")),
             ("n_ctx", (2..=n_ctx).contains(&n_ctx_slot), format!("a slot of {n_ctx_slot} tokens needs 2 to n_ctx = {n_ctx}")),
@@ -261,6 +263,7 @@ impl Limits {
                 format!("a decode of {n_ubatch} tokens needs one for each of {n_slots} slots and more"),
             ),
             ("n_slots", (n_slots + 1..=256).contains(&n_seq_max), format!("{n_seq_max} sequence ids need {n_slots} + 1 to 256")),
+            ("n_slots", n_outputs >= n_slots, format!("logits after {n_outputs} rows are too few for {n_slots} slots")),
             ("max_queue", max_queue > 0, "max_queue is 0; at least one request must be able to wait".to_owned()),
         ];
         match rules.into_iter().find(|(_, holds, _)| !holds) {
@@ -310,6 +313,7 @@ impl EngineConfig {
             n_ctx_slot: n_ctx_slot.min(facts.n_ctx_train.max(1)),
             n_ubatch: self.n_ubatch.unwrap_or(choice::DEFAULT_UBATCH).min(self.n_batch).max(n_rows_min).min(n_ctx),
             n_seq_max: n_ids.min(n_ids_max),
+            n_outputs: n_ids.min(n_ids_max),
             max_store_bytes: match self.cache_ram {
                 CacheRam::Default => Some(DEFAULT_STORE.min(machine_bytes / 4)),
                 CacheRam::Unlimited => None,

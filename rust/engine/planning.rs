@@ -69,10 +69,10 @@ impl Planner {
     /// Counts the tokens of each running sequence that the next decode could compute.
     fn count_demands<R: Runner>(&mut self, core: &Core<R>) {
         let running = &core.slots.running;
-        // At most `n_seq_max` rows may want logits: everybody keeps one, for the next token, and those that tell of their prompts
+        // At most `n_outputs` rows may want logits: everybody keeps one, for the next token, and those that tell of their prompts
         // share the rest.
         let n_telling = count(running.iter().filter(|running| running.sequence.tells_of_prompt()));
-        let n_more = (core.limits.n_seq_max - count(running.iter())) / n_telling.max(1);
+        let n_more = (core.limits.n_outputs - count(running.iter())) / n_telling.max(1);
         self.demands.clear();
         self.demands.extend(running.iter().map(|running| {
             let most = if running.sequence.tells_of_prompt() { 1 + n_more } else { u32::MAX };

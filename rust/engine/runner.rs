@@ -23,7 +23,7 @@ pub struct Row {
 /// Which tokens of which sequences go into the next decode: any number of rows per sequence, in order of position.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The rows; at most `n_ubatch`, and at most `n_seq_max` of them want logits.
+    /// The rows; at most `n_ubatch`, and at most `n_outputs` of them want logits.
     pub rows: Vec<Row>,
 }
 

@@ -68,7 +68,7 @@ impl Context {
             n_vocab: model.n_vocab(),
             n_seq_max: n_seq_max as usize,
             n_rows: limits.n_ubatch as usize,
-            n_outputs: n_seq_max as usize,
+            n_outputs: limits.n_outputs as usize,
             is_by_id: model.is_recurrent(),
         };
         let (n_held, whole_from) = (vec![0; n_seq_max as usize], vec![0; n_seq_max as usize]);
@@ -353,7 +353,8 @@ fn params(config: &EngineConfig, limits: &Limits, n_seq_max: u32) -> sys::llama_
     params.n_batch = limits.n_ubatch.max(n_seq_max);
     params.n_ubatch = limits.n_ubatch;
     params.n_seq_max = n_seq_max;
-    params.n_outputs_max = n_seq_max;
+    // llama.cpp keeps a row for each sequence in any case.
+    params.n_outputs_max = limits.n_outputs.max(n_seq_max);
     params.flash_attn_type = match config.flash_attention {
         FlashAttention::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
         FlashAttention::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,

@@ -230,6 +230,7 @@ impl Bench {
             n_ctx_slot: 2_048,
             n_ubatch: CHUNKS[CHUNKS.len() - 1],
             n_seq_max,
+            n_outputs: n_seq_max,
             max_store_bytes: Some(0),
             max_queue: 1,
             max_token_gap: config.max_token_gap,

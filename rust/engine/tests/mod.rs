@@ -46,6 +46,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         n_ctx_slot: n_ctx,
         n_ubatch: 512,
         n_seq_max: n_slots + 64,
+        n_outputs: n_slots + 64,
         max_store_bytes: Some(0),
         max_queue: 256,
         max_token_gap: TokenGap::Auto,

@@ -84,7 +84,7 @@ fn beside_running_streams_no_decode_has_more_rows_of_logits_than_there_are_ids()
 #[test]
 fn a_short_prompt_that_is_told_of_need_not_wait_for_a_long_one() {
     for n_more in [64, 2, 1] {
-        let (engine, control) = start(Limits { n_seq_max: 2 + n_more, ..limits(2, 4096) });
+        let (engine, control) = start(Limits { n_outputs: 2 + n_more, ..limits(2, 4096) });
         control.allow(Some(0));
         let texts = [prompt(1, 2_000), prompt(2, 20)];
         let [long, short] = texts.each_ref().map(|text| engine.submit(asking(text, 1, 1), None).unwrap());
