@@ -59,6 +59,8 @@ fn start(limits: Limits) -> (Engine, FakeControl) {
 
 fn start_with(limits: Limits, prepare: impl FnOnce(FakeRunner) -> FakeRunner + Send + 'static) -> (Engine, FakeControl) {
     let (runner, control) = FakeRunner::new(limits.n_ctx, limits.n_seq_max);
+    // The fake model keeps a row of logits for each id.
+    let limits = Limits { n_outputs: limits.n_outputs.min(limits.n_seq_max), ..limits };
     let engine = Engine::start(limits, move || Ok(prepare(runner))).expect("a fake runner always starts");
     (engine, control)
 }
