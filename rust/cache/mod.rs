@@ -37,7 +37,6 @@ pub use kinds::{Forks, IdleCost, MemoryKind};
 pub use listing::{CachedNode, Tier};
 pub use pins::Reservation;
 pub use prefix_tree::Variant;
-pub(crate) use prefix_tree::common_prefix;
 use prefix_tree::{DropKey, NodeId, PrefixTree, length};
 pub use relocation::Relocation;
 use store::Store;
@@ -190,6 +189,12 @@ impl KvCache {
     pub fn n_evictable_in(&self, matched: &Match) -> usize {
         let Some(source) = matched.source else { return 0 };
         self.strands.n_evictable_of(source, matched.n_pool)
+    }
+
+    /// How many cells can be evicted once each of `ids`, which are placed, is idle, one after the other.
+    #[must_use]
+    pub fn freed_by(&self, ids: impl Iterator<Item = SequenceId>) -> Vec<usize> {
+        self.strands.freed_by(ids)
     }
 
     /// Whether a path could be placed: some id holds nothing.

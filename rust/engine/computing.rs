@@ -19,18 +19,18 @@ pub(super) fn compute<R: Runner>(core: &mut Core<R>, planner: &mut Planner) -> O
         return recover(core, planner, &error).then(|| started.elapsed());
     }
     let took = started.elapsed();
-    let running = &core.slots.running;
+    let running = core.slots.running();
     let n_rows = count(planner.plan.rows.iter());
     let n_single = count(running.iter().filter(|running| running.takes_one_row()));
     planner.scheduler.observe(n_single, n_rows - n_single, planner.n_cells, took);
     count_decode(core);
-    core.stats.n_computed += u64::from(n_rows - n_drawn_before(&core.slots.running));
+    core.stats.n_computed += u64::from(n_rows - n_drawn_before(core.slots.running()));
     Some(took)
 }
 
 fn count_decode<R: Runner>(core: &mut Core<R>) {
     core.stats.n_decodes += 1;
-    core.stats.n_busy += core.slots.running.len() as u64;
+    core.stats.n_busy += core.slots.running().len() as u64;
 }
 
 /// Rows of the plan that compute a token drawn in the step before.
@@ -44,17 +44,17 @@ fn recover<R: Runner>(core: &mut Core<R>, planner: &mut Planner, error: &DecodeE
     let planned = |running: &&Running| running.n_planned > 0;
     let (decoding, prefilling): (Vec<u64>, Vec<u64>) = {
         let (decoding, prefilling): (Vec<&Running>, Vec<&Running>) =
-            core.slots.running.iter().filter(planned).partition(|running| running.takes_one_row());
+            core.slots.running().iter().filter(planned).partition(|running| running.takes_one_row());
         let ids = |of: Vec<&Running>| of.into_iter().map(|running| running.sequence.request_id).collect();
         (ids(decoding), ids(prefilling))
     };
     let is_whole = undo_rows(core, |_| true);
     if is_whole && !decoding.is_empty() && !prefilling.is_empty() {
         fail(core, &prefilling, &error);
-        let rows = core.slots.running.iter().filter(|running| running.takes_one_row());
+        let rows = core.slots.running().iter().filter(|running| running.takes_one_row());
         let rows = rows.flat_map(|running| running.planned().map(|tokens| (running.id, tokens)));
         core.memory.cache_mut().extend(rows);
-        planner.fill(&core.slots.running, Running::takes_one_row);
+        planner.fill(core.slots.running(), Running::takes_one_row);
         if core.memory.decode(&planner.plan).is_ok() {
             count_decode(core);
             return true;
@@ -69,7 +69,7 @@ fn recover<R: Runner>(core: &mut Core<R>, planner: &mut Planner, error: &DecodeE
 /// Forgets the planned rows of those that `filter` lets through; `false` where the model's memory cannot.
 fn undo_rows<R: Runner>(core: &mut Core<R>, filter: impl Fn(&Running) -> bool) -> bool {
     let mut is_whole = true;
-    for running in core.slots.running.iter().filter(|running| running.n_planned > 0 && filter(running)) {
+    for running in core.slots.running().iter().filter(|running| running.n_planned > 0 && filter(running)) {
         is_whole &= core.memory.truncate(running.id, running.n_held);
     }
     is_whole

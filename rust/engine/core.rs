@@ -25,6 +25,8 @@ pub(super) struct Core<R> {
     /// All but what is only known when they are published.
     pub(super) stats: Stats,
     pub(super) stopwatch: Stopwatch,
+    /// Whether this step has changed who runs, or who waits for whom: then the next one finds something to do.
+    pub(super) has_changed: bool,
     /// Who found no room last.
     pub(super) refused: Option<Refusal>,
 }
@@ -39,7 +41,7 @@ pub(super) struct Refusal {
 impl<R: Runner> Core<R> {
     /// What the request of the sequence at `nth` wants with its prompt.
     pub(super) fn task(&self, nth: usize) -> &Task {
-        &self.slots.running[nth].sequence.request().task
+        &self.slots.running()[nth].sequence.request().task
     }
 
     pub(super) fn is_complete(&self, nth: usize) -> bool {

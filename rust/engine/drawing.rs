@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::engine::core::Core;
 use crate::engine::leaving::{finish, shift_full};
 use crate::engine::runner::Runner;
-use crate::engine::running::{Phase, Running};
+use crate::engine::running::Phase;
 use crate::engine::sequence::{Drawn, Sequence};
 use crate::request::{Event, Task};
 
@@ -18,8 +18,7 @@ pub(super) fn draw<R: Runner>(core: &mut Core<R>) {
     choose(core);
     let chosen = core.lap(|times| &mut times.sample);
     show_chosen(core, chosen);
-    let ended: Vec<Running> = core.slots.running.extract_if(.., |running| running.end.is_some()).collect();
-    for mut running in ended {
+    for mut running in core.slots.take_all(|running| running.end.is_some()) {
         let reason = running.end.take().expect("it was taken out because it has one");
         finish(core, running, reason, None);
     }
@@ -34,7 +33,7 @@ fn choose<R: Runner>(core: &mut Core<R>) {
     let n_vocab = runner.n_vocab();
     let mut n_rows = 0;
     // The rows are looked up here and one after the other: a runner belongs to one thread.
-    let mut due = slots.running.iter_mut().filter_map(|running| {
+    let mut due = slots.running_mut().iter_mut().filter_map(|running| {
         let n_planned = std::mem::take(&mut running.n_planned);
         running.n_held += n_planned;
         n_rows += n_planned as usize;
@@ -68,8 +67,8 @@ fn choose<R: Runner>(core: &mut Core<R>) {
 
 /// Makes events of the tokens that were chosen before `now`.
 fn show_chosen<R: Runner>(core: &mut Core<R>, now: Instant) {
-    for nth in 0..core.slots.running.len() {
-        let running = &mut core.slots.running[nth];
+    for nth in 0..core.slots.running().len() {
+        let running = &mut core.slots.running_mut()[nth];
         let Some(Drawn { event, finished }) = running.sequence.show(core.memory.model(), running.slot, now) else { continue };
         running.end = finished;
         let request_id = running.sequence.request_id;
@@ -82,7 +81,7 @@ fn show_chosen<R: Runner>(core: &mut Core<R>, now: Instant) {
 
 /// The first token of the sequence at `nth`, all of whose prompt is computed, from the `logits` after it.
 pub(super) fn draw_first<R: Runner>(core: &mut Core<R>, nth: usize, logits: &Arc<[f32]>) {
-    let running = &mut core.slots.running[nth];
+    let running = &mut core.slots.running_mut()[nth];
     let job = core.queue.job_mut(running.sequence.request_id);
     if job.has_waiting() {
         job.prompt_logits.get_or_insert_with(|| Arc::clone(logits));
@@ -105,8 +104,8 @@ pub(super) fn draw_first<R: Runner>(core: &mut Core<R>, nth: usize, logits: &Arc
             core.tell(request_id, Event::Token(event));
         }
     }
-    if let Some(reason) = core.slots.running[nth].end.take() {
-        let running = core.slots.running.remove(nth);
+    if let Some(reason) = core.slots.running_mut()[nth].end.take() {
+        let running = core.slots.take(nth);
         finish(core, running, reason, None);
     } else {
         shift_full(core);

@@ -26,7 +26,7 @@ pub(crate) struct Job {
     pub(crate) waiting: Option<Waiting>,
     /// What it waits for instead of computing it too.
     pub(crate) awaits: Option<Awaits>,
-    /// The turn in which it came; see [`Queue::next_turn`](crate::engine::queue::Queue::next_turn).
+    /// The turn in which it came: how many branches had been started before, of whatever request.
     pub(crate) arrived: u64,
     /// The turn in which it came or last got a slot, whichever is later.
     pub(crate) last_served: u64,

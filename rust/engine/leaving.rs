@@ -5,8 +5,9 @@ use crate::engine::job::{Branch, Job, Keeper};
 use crate::engine::queue::Preempted;
 use crate::engine::runner::{Runner, SequenceId};
 use crate::engine::running::Running;
+use crate::engine::sequence::Tokens;
 use crate::error::Error;
-use crate::request::{Event, FinishReason, Finished, Made, Task, Token};
+use crate::request::{Event, FinishReason, Finished, Made, Task};
 
 /// A branch has ended: its slot is free, and what it computed stays cached.
 pub(super) fn finish<R: Runner>(core: &mut Core<R>, running: Running, reason: FinishReason, made: Option<Made>) {
@@ -27,30 +28,34 @@ pub(super) fn finish_idle<R: Runner>(core: &mut Core<R>, running: Running, reaso
 
 /// The request of the sequence at `nth` ends with an error, and what it held is forgotten.
 pub(super) fn end_with<R: Runner>(core: &mut Core<R>, nth: usize, error: Error) {
-    let running = core.slots.running.remove(nth);
-    leave_slot_with(core, &running, Vec::new());
+    let running = core.slots.take(nth);
+    leave_slot_empty(core, &running);
     core.memory.cache_mut().forget(running.id);
-    core.outbox.failed.push((running.sequence.request_id, error));
+    fail_request(core, running.sequence.request_id, error);
 }
 
 /// These requests end with `error`, and what their running sequences held is forgotten.
 pub(super) fn fail<R: Runner>(core: &mut Core<R>, request_ids: &[u64], error: &Error) {
     for &request_id in request_ids {
-        let ended: Vec<Running> =
-            core.slots.running.extract_if(.., |running| running.sequence.request_id == request_id).collect();
-        for running in ended {
-            leave_slot_with(core, &running, Vec::new());
+        for running in core.slots.take_all(|running| running.sequence.request_id == request_id) {
+            leave_slot_empty(core, &running);
             core.memory.cache_mut().forget(running.id);
         }
-        core.outbox.failed.push((request_id, error.clone()));
+        fail_request(core, request_id, error.clone());
     }
+}
+
+/// A request ends with an error when the step does: nothing of it starts any more.
+pub(super) fn fail_request<R: Runner>(core: &mut Core<R>, request_id: u64, error: Error) {
+    core.has_changed = true;
+    core.queue.give_up(request_id);
+    core.outbox.failed.push((request_id, error));
 }
 
 /// Takes a request out, with everything that it holds.
 pub(super) fn remove<R: Runner>(core: &mut Core<R>, request_id: u64) -> Option<Job> {
     core.queue.get(request_id)?;
-    let ended: Vec<Running> = core.slots.running.extract_if(.., |running| running.sequence.request_id == request_id).collect();
-    for running in ended {
+    for running in core.slots.take_all(|running| running.sequence.request_id == request_id) {
         leave_slot(core, &running);
         core.memory.cache_mut().unpin(running.id);
     }
@@ -64,7 +69,7 @@ pub(super) fn remove<R: Runner>(core: &mut Core<R>, request_id: u64) -> Option<J
 /// Takes the sequence at `nth` off its slot. Its text and its generator stay; its cells can be evicted, after others. What is being
 /// loaded has neither: it goes back to its place in the queue, and to the copy that it is loaded from.
 pub(super) fn preempt<R: Runner>(core: &mut Core<R>, nth: usize) {
-    let running = core.slots.running.remove(nth);
+    let running = core.slots.take(nth);
     leave_slot(core, &running);
     core.stats.n_preempted += 1;
     if matches!(running.sequence.request().task, Task::Load(_)) {
@@ -78,8 +83,8 @@ pub(super) fn preempt<R: Runner>(core: &mut Core<R>, nth: usize) {
 
 /// Shifts the contexts that are full.
 pub(super) fn shift_full<R: Runner>(core: &mut Core<R>) {
-    for nth in (0..core.slots.running.len()).rev() {
-        if core.slots.running[nth].sequence.is_full() {
+    for nth in (0..core.slots.running().len()).rev() {
+        if core.slots.running()[nth].sequence.is_full() {
             shift(core, nth);
         }
     }
@@ -92,27 +97,30 @@ pub(super) fn shift_full<R: Runner>(core: &mut Core<R>) {
 /// at the next decode, and lose precision where the cache is quantised. So the sequence waits to be placed anew, as one that was
 /// preempted: over the tokens that it kept, or over what a snapshot has of them; the rest is an ordinary prompt.
 pub(super) fn shift<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
-    let held = core.slots.running[nth].held();
-    let Some(n_kept) = core.slots.running[nth].sequence.shift() else { return false };
-    let running = core.slots.running.remove(nth);
-    leave_slot_with(core, &running, held);
+    let held = core.slots.running()[nth].sequence.tokens.clone();
+    let Some(n_kept) = core.slots.running_mut()[nth].sequence.shift() else { return false };
+    let running = core.slots.take(nth);
+    leave_slot_with(core, &running, held, running.n_held);
     let reservation = core.memory.cache_mut().reserve_first(running.id, running.n_held.min(n_kept));
     core.queue.wait_to_resume(Preempted { sequence: running.sequence, reservation, slot: running.slot });
     true
 }
 
-/// A slot keeps the tokens of the sequence that leaves it, until the next one comes that fills it.
+/// A slot keeps the tokens that the sequence which leaves it has computed, until the next one comes that fills it.
 pub(super) fn leave_slot<R: Runner>(core: &mut Core<R>, running: &Running) {
-    if core.queue.job(running.sequence.request_id).fills(running.slot) {
-        leave_slot_with(core, running, running.held());
-    }
+    leave_slot_with(core, running, running.sequence.tokens.clone(), running.n_held);
 }
 
-fn leave_slot_with<R: Runner>(core: &mut Core<R>, running: &Running, tokens: Vec<Token>) {
-    let turn = core.queue.next_turn();
+/// As [`leave_slot`], where what it had computed is of no use.
+fn leave_slot_empty<R: Runner>(core: &mut Core<R>, running: &Running) {
+    leave_slot_with(core, running, Tokens::default(), 0);
+}
+
+fn leave_slot_with<R: Runner>(core: &mut Core<R>, running: &Running, tokens: Tokens, n_held: u32) {
+    core.has_changed = true;
     let job = core.queue.job(running.sequence.request_id);
     if job.fills(running.slot) {
-        core.slots.leave(running.slot, turn, &job.variant, tokens);
+        core.slots.leave(running.slot, &job.variant, tokens, n_held);
     }
 }
 
@@ -125,9 +133,9 @@ pub(super) fn make_room<R: Runner>(core: &mut Core<R>, nth: usize, n_wanted: u32
             break;
         }
         let has_more = core.memory.evict() || release_junior_keeper(core) || {
-            let is_junior = core.slots.running.len() > nth + 1;
+            let is_junior = core.slots.running().len() > nth + 1;
             if is_junior {
-                preempt(core, core.slots.running.len() - 1);
+                preempt(core, core.slots.running().len() - 1);
             }
             is_junior
         };
@@ -173,7 +181,7 @@ pub(super) fn release_keeper<R: Runner>(core: &mut Core<R>, request_id: u64) -> 
 /// What these ids held is of no use any more: the requests that run on them end with an error, and the prompts that they kept are
 /// computed again.
 pub(super) fn lose<R: Runner>(core: &mut Core<R>, ids: &[SequenceId], reason: &str) {
-    let lost = core.slots.running.iter().filter(|running| ids.contains(&running.id));
+    let lost = core.slots.running().iter().filter(|running| ids.contains(&running.id));
     let mut lost: Vec<u64> = lost.map(|running| running.sequence.request_id).collect();
     lost.dedup();
     fail(core, &lost, &Error::Decode { reason: reason.to_owned() });

@@ -78,7 +78,7 @@ fn publish_stats<R: Runner>(core: &Core<R>) {
     let (n_bytes, max_bytes, n_pieces) = cache.store_size();
     let Counts { n_saved, n_restored, n_forgotten, n_relocated } = cache.counts();
     stats.store = StoreStats { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated };
-    for Running { sequence, slot, n_held, .. } in &core.slots.running {
+    for Running { sequence, slot, n_held, .. } in core.slots.running() {
         stats.slots[*slot as usize].running = Some(RunningStats {
             request_id: sequence.request_id,
             index: sequence.index,

@@ -45,7 +45,7 @@ fn tell<T>(asker: &SyncSender<T>, answer: T) {
 fn tokens_in<R: Runner>(core: &Core<R>, slot: u32) -> Vec<Token> {
     let fills = |running: &&Running| core.queue.job(running.sequence.request_id).fills(slot);
     let running = core.slots.running_in(slot).filter(fills);
-    running.map_or_else(|| core.slots.left_in(slot).to_vec(), Running::held)
+    running.map_or_else(|| core.slots.left_in(slot), Running::held)
 }
 
 /// Forgets what was left in `slot`, and says how many tokens that were; `None` where a sequence runs.

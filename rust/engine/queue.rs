@@ -11,6 +11,9 @@ use crate::engine::job::{Awaits, Branch, Job, Waiting};
 use crate::engine::seniority::{Seniority, rank};
 use crate::engine::sequence::Sequence;
 
+/// However many priorities there are, no more requests are open than this times as many as are of one.
+const MAX_OPEN_FACTOR: usize = 4;
+
 /// A sequence that gave up its slot and waits to resume.
 pub(super) struct Preempted {
     pub(super) sequence: Sequence,
@@ -52,11 +55,14 @@ pub(super) struct Queue {
     fresh: BTreeMap<i32, Fresh>,
     /// By whom they await and how much of it.
     awaiting: BTreeSet<(Seniority, u32, u64)>,
-    for_slot: BTreeMap<u32, BTreeSet<(u64, u64)>>,
-    open: BTreeSet<u64>,
+    /// By slot; of those that wait for one, the most senior first.
+    for_slot: BTreeMap<u32, BTreeSet<(i64, u64)>>,
+    /// By priority.
+    open: BTreeMap<i32, BTreeSet<u64>>,
     /// Most senior first.
     preempted: Vec<Preempted>,
-    n_turns: u64,
+    /// Branches that were started.
+    n_starts: u64,
     /// Requests for several completions may be open up to this number: each keeps its prompt's cells and a row of logits.
     max_open: usize,
 }
@@ -71,15 +77,9 @@ impl Queue {
         self.jobs.is_empty()
     }
 
-    /// Counts arrivals and starts, so that requests can take turns.
-    pub(super) fn next_turn(&mut self) -> u64 {
-        self.n_turns += 1;
-        self.n_turns
-    }
-
     /// A request arrives.
     pub(super) fn push(&mut self, mut job: Job) {
-        job.arrived = self.next_turn();
+        job.arrived = self.n_starts;
         job.last_served = job.arrived;
         let request_id = job.request_id;
         let file = file_of(&job);
@@ -122,13 +122,12 @@ impl Queue {
     /// wait they take turns. Of different priorities, the one that is senior; see
     /// [`TURNS_PER_PRIORITY`](crate::engine::seniority::TURNS_PER_PRIORITY).
     pub(super) fn next(&self, is_free: impl Fn(u32) -> bool) -> Option<u64> {
-        let has_room = self.open.len() < self.max_open;
-        let fresh = self.fresh.values().flat_map(|fresh| {
-            let several = fresh.several.first().filter(|_| has_room);
+        let fresh = self.fresh.iter().flat_map(|(&priority, fresh)| {
+            let several = fresh.several.first().filter(|_| self.has_room_for(priority));
             fresh.single.first().into_iter().chain(several).map(|&(_, request_id)| request_id)
         });
         let for_slot = self.for_slot.iter().filter(|&(&slot, _)| is_free(slot)).filter_map(|(_, waiting)| waiting.first());
-        let open = self.open.iter().copied().filter(|&request_id| self.job(request_id).can_start());
+        let open = self.open.values().flatten().copied().filter(|&request_id| self.job(request_id).can_start());
         let mut best: BTreeMap<i32, (usize, u64, u64)> = BTreeMap::new();
         for request_id in fresh.chain(for_slot.map(|&(_, request_id)| request_id)).chain(open) {
             let job = self.job(request_id);
@@ -138,6 +137,20 @@ impl Queue {
         }
         let senior = best.iter().min_by_key(|&(&priority, &(_, last_served, _))| (rank(last_served, priority), -priority));
         senior.map(|(_, &(_, _, request_id))| request_id)
+    }
+
+    /// Whether another request of `priority` may be open: those of lower priority keep nobody waiting, until they are many.
+    fn has_room_for(&self, priority: i32) -> bool {
+        let n_open = |of: std::ops::RangeFrom<i32>| self.open.range(of).map(|(_, open)| open.len()).sum::<usize>();
+        n_open(priority..) < self.max_open && n_open(i32::MIN..) < MAX_OPEN_FACTOR * self.max_open
+    }
+
+    /// The highest priority of those that wait for a slot; `None` where nobody does.
+    pub(super) fn highest_waiting(&self) -> Option<i32> {
+        let for_slot =
+            self.for_slot.values().flat_map(BTreeSet::first).map(|&(_, request_id)| self.job(request_id).request.priority);
+        let others = [self.fresh.keys().next_back(), self.open.keys().next_back()];
+        others.into_iter().flatten().copied().chain(for_slot).max()
     }
 
     /// A request of which no branch has started waits until a running sequence has computed what it needs.
@@ -169,7 +182,8 @@ impl Queue {
     /// Branch `index` of a request is in a slot for the first time; returns the request's place in the queue where it was the last
     /// one that waited.
     pub(super) fn start(&mut self, request_id: u64, index: u32) -> Option<Waiting> {
-        let turn = self.next_turn();
+        self.n_starts += 1;
+        let turn = self.n_starts;
         self.refile(request_id, |job| {
             job.set(index, Branch::Running);
             job.last_served = turn;
@@ -199,9 +213,9 @@ impl Queue {
         Some(job)
     }
 
-    /// Requests that hold their prompt's cells, or would, for branches that wait; in order of submission.
-    pub(super) fn open(&self) -> impl DoubleEndedIterator<Item = &Job> {
-        self.open.iter().map(|&request_id| self.job(request_id))
+    /// Requests that hold their prompt's cells, or would, for branches that wait.
+    pub(super) fn open(&self) -> impl Iterator<Item = &Job> {
+        self.open.values().flatten().map(|&request_id| self.job(request_id))
     }
 
     /// Sequences that wait to resume, most senior first.
@@ -234,8 +248,8 @@ impl Queue {
         match file {
             File::Fresh => self.enter_fresh(job.request.priority, job.request.n, key),
             File::Awaiting(awaits) => drop(self.awaiting.insert((awaits.owner, awaits.n_tokens, job.request_id))),
-            File::ForSlot(slot) => drop(self.for_slot.entry(slot).or_default().insert(key)),
-            File::Open => drop(self.open.insert(job.request_id)),
+            File::ForSlot(slot) => drop(self.for_slot.entry(slot).or_default().insert(seniority_of(job))),
+            File::Open => drop(self.open.entry(job.request.priority).or_default().insert(job.request_id)),
             File::Started => {}
         }
     }
@@ -247,12 +261,18 @@ impl Queue {
             File::Awaiting(awaits) => drop(self.awaiting.remove(&(awaits.owner, awaits.n_tokens, job.request_id))),
             File::ForSlot(slot) => {
                 let waiting = self.for_slot.get_mut(&slot).expect("it was filed there");
-                waiting.remove(&key);
+                waiting.remove(&seniority_of(job));
                 if waiting.is_empty() {
                     self.for_slot.remove(&slot);
                 }
             }
-            File::Open => drop(self.open.remove(&job.request_id)),
+            File::Open => {
+                let open = self.open.get_mut(&job.request.priority).expect("it was filed there");
+                open.remove(&job.request_id);
+                if open.is_empty() {
+                    self.open.remove(&job.request.priority);
+                }
+            }
             File::Started => {}
         }
     }
@@ -269,6 +289,11 @@ impl Queue {
             self.fresh.remove(&priority);
         }
     }
+}
+
+/// Its place among those that wait for the same slot.
+fn seniority_of(job: &Job) -> (i64, u64) {
+    (rank(job.last_served, job.request.priority), job.request_id)
 }
 
 /// Where a request is found that awaits nobody.
@@ -349,8 +374,7 @@ mod tests {
             }
             n_before += 1;
         }
-        // Each is a turn when it comes, and another one when it starts.
-        assert!((TURNS_PER_PRIORITY / 2 - 2..=TURNS_PER_PRIORITY / 2).contains(&n_before), "{n_before} went before it");
+        assert!((TURNS_PER_PRIORITY - 2..=TURNS_PER_PRIORITY + 2).contains(&n_before), "{n_before} went before it");
     }
 
     #[test]
@@ -391,5 +415,33 @@ mod tests {
         queue.push(load);
         queue.push(job(1, 1, 0));
         assert_eq!((queue.next(|slot| slot != 2), queue.next(|_| true)), (Some(1), Some(0)));
+    }
+
+    #[test]
+    fn a_batch_of_many_requests_does_not_pass_a_higher_priority_by_its_size_alone() {
+        // The bound on the queue is 1,024 by default.
+        let mut queue = queue(9, &[(1, 0); 1_010]);
+        queue.push(job(5_000, 1, 1));
+        assert_eq!(queue.next(|_| true), Some(5_000), "nobody was served, and nobody has waited");
+    }
+
+    #[test]
+    fn requests_of_low_priority_that_are_open_do_not_keep_one_of_high_priority_waiting() {
+        let mut queue = queue(1, &[(50, -1)]);
+        assert_eq!(start(&mut queue), Some(0));
+        queue.push(job(1, 2, 1));
+        assert_eq!(start(&mut queue), Some(1), "it would wait for 49 other branches");
+    }
+
+    #[test]
+    fn of_two_loads_into_one_slot_the_one_of_higher_priority_goes_first() {
+        let mut queue = Queue::new(9);
+        for (request_id, priority) in [(0, 0), (1, 1)] {
+            let mut load = job(request_id, 1, priority);
+            load.request =
+                Arc::new(Request { slot: Some(2), task: crate::request::Task::Load(Arc::default()), ..(*load.request).clone() });
+            queue.push(load);
+        }
+        assert_eq!(queue.next(|_| true), Some(1));
     }
 }

@@ -16,7 +16,7 @@ use crate::request::Task;
 pub(super) fn move_pieces<R: Runner>(core: &mut Core<R>) {
     restore(core);
     finish_tasks(core);
-    let nobody_runs = core.slots.running.is_empty();
+    let nobody_runs = core.slots.running().is_empty();
     while !core.memory.is_out_of_time() && core.memory.leave_early(nobody_runs) {}
     while !core.memory.is_out_of_time() && relocate(core) {}
 }
@@ -42,10 +42,10 @@ fn relocate<R: Runner>(core: &mut Core<R>) -> bool {
 /// Restores what running sequences wait for, most senior first.
 fn restore<R: Runner>(core: &mut Core<R>) {
     let mut nth = 0;
-    while nth < core.slots.running.len() {
-        let seniority = core.slots.running[nth].sequence.seniority();
+    while nth < core.slots.running().len() {
+        let seniority = core.slots.running()[nth].sequence.seniority();
         let is_here =
-            |core: &Core<R>| core.slots.running.get(nth).is_some_and(|running| running.sequence.seniority() == seniority);
+            |core: &Core<R>| core.slots.running().get(nth).is_some_and(|running| running.sequence.seniority() == seniority);
         while !core.memory.is_out_of_time() && is_here(core) && restore_next(core, nth) {}
         // It may have ended with an error, or with its first token.
         nth += usize::from(is_here(core));
@@ -54,7 +54,7 @@ fn restore<R: Runner>(core: &mut Core<R>) {
 
 /// Restores the next piece of the sequence at `nth`. `false` where there is none, or it must wait, or has ended.
 fn restore_next<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
-    let Some(next) = core.slots.running[nth].next_restore() else { return false };
+    let Some(next) = core.slots.running()[nth].next_restore() else { return false };
     let (n_piece, n_kept) = (length(&next.piece), length(&next.kept));
     let must_load = matches!(core.task(nth), Task::Load(_));
     // More junior ones give way for what it will hold, as they would where that is computed; for cells that a piece takes and gives
@@ -84,7 +84,7 @@ fn restore_next<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
 /// Restores the next piece of the sequence at `nth`. `false` where the memory refused it: then the rest is computed.
 fn restore_piece<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     let Core { slots, memory, .. } = core;
-    let running = &mut slots.running[nth];
+    let running = &mut slots.running_mut()[nth];
     let next = running.next_restore().expect("the caller has seen it");
     let tokens = running.sequence.tokens.slices(next.kept.clone()).concat();
     match memory.restore(running.id, next, &tokens) {
@@ -106,7 +106,7 @@ fn restore_piece<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
 
 /// What the sequence at `nth` was to be given back is computed; where it was to be loaded, its request ends with an error.
 fn give_up_restore<R: Runner>(core: &mut Core<R>, nth: usize, error: impl FnOnce(&Running) -> Error) {
-    let error = error(&core.slots.running[nth]);
+    let error = error(&core.slots.running()[nth]);
     if matches!(core.task(nth), Task::Load(_)) {
         end_with(core, nth, error);
     } else {
@@ -117,7 +117,7 @@ fn give_up_restore<R: Runner>(core: &mut Core<R>, nth: usize, error: impl FnOnce
 
 /// The sequence at `nth` computes what was to be restored.
 fn compute_instead<R: Runner>(core: &mut Core<R>, nth: usize) {
-    let running = &mut core.slots.running[nth];
+    let running = &mut core.slots.running_mut()[nth];
     running.phase = Phase::Prefilling;
     // What was restored before may end where nothing can go on.
     if running.n_held > 0 && !core.memory.can_go_on(running.id, running.n_held) {

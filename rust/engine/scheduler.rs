@@ -75,8 +75,9 @@ impl Scheduler {
 
     /// Rows for each running sequence, most senior first, in place of what `rows` holds.
     ///
-    /// A sequence that waits for one token gets it in every step. Prompts share the chunk, those of the highest priority first; of
-    /// equal ones, up to [`MIN_CHUNK`] each, so that a short one need not wait for a long one, and the rest to the most senior.
+    /// A sequence that waits for one token gets it in every step. Prompts share the chunk. One stands back for those that are more
+    /// senior and of higher priority; the others get up to [`MIN_CHUNK`] each, so that a short one need not wait for a long one, and
+    /// the rest goes to the most senior.
     ///
     /// `n_cells` is how many cells each row looks through, without those that this step fills: the highest used cell of the pool.
     /// `spent` is what this step has spent on moving pieces of the cache; the chunk is smaller by as much time.
@@ -86,16 +87,11 @@ impl Scheduler {
         let prompts = || demands.iter().filter(|demand| demand.n_ready > 1);
         let n_wanted = prompts().fold(0, |sum: u32, demand| sum.saturating_add(demand.n_ready));
         let mut chunk = self.chunk(Streams { n_decoding: rows.iter().sum(), ..streams }, n_wanted, n_cells, spent);
+        // Those that nobody more senior stands before, then the rest by their priorities.
+        share(demands, rows, &mut chunk, |demand, highest_before| demand.priority >= highest_before);
         let mut next = prompts().map(|demand| demand.priority).max();
         while let Some(priority) = next.filter(|_| chunk > 0) {
-            for most in [MIN_CHUNK, u32::MAX] {
-                let of_priority = |&(_, demand): &(&mut u32, &Demand)| demand.n_ready > 1 && demand.priority == priority;
-                for (rows, demand) in rows.iter_mut().zip(demands).filter(of_priority) {
-                    let more = (demand.n_ready - *rows).min(most).min(chunk);
-                    *rows += more;
-                    chunk -= more;
-                }
-            }
+            share(demands, rows, &mut chunk, |demand, _| demand.priority == priority);
             next = prompts().map(|demand| demand.priority).filter(|&other| other < priority).max();
         }
     }
@@ -179,6 +175,22 @@ impl Scheduler {
             // Slow streams may take longer than a chunk for their own tokens alone.
             TokenGap::Auto if streams.n_by_default > 0 => by_default_s.min(own_s),
             TokenGap::Auto | TokenGap::AtMost(_) => by_default_s.min(own_s).min(chunk_s),
+        }
+    }
+}
+
+/// Gives the prompts that `is_meant` their share of the `chunk`: [`MIN_CHUNK`] each, then what is left to the first. It is told the
+/// highest priority of those before each.
+fn share(demands: &[Demand], rows: &mut [u32], chunk: &mut u32, is_meant: impl Fn(&Demand, i32) -> bool) {
+    for most in [MIN_CHUNK, u32::MAX] {
+        let mut highest_before = i32::MIN;
+        for (rows, demand) in rows.iter_mut().zip(demands).filter(|(_, demand)| demand.n_ready > 1) {
+            if is_meant(demand, highest_before) {
+                let more = (demand.n_ready - *rows).min(most).min(*chunk);
+                *rows += more;
+                *chunk -= more;
+            }
+            highest_before = highest_before.max(demand.priority);
         }
     }
 }
@@ -322,8 +334,8 @@ mod tests {
             measured.plan(demands, Streams::by_default(1), N_CELLS, Duration::ZERO, &mut rows);
             rows.clone()
         };
-        assert_eq!(plan_with(&[demand(2_000, 0), demand(1, 0), demand(2_000, 3), demand(300, -1)]), [0, 1, chunk, 0]);
-        assert_eq!(plan_with(&[demand(2_000, 0), demand(1, 0), demand(30, 3), demand(300, -1)]), [chunk - 30, 1, 30, 0]);
+        assert_eq!(plan_with(&[demand(2_000, 3), demand(2_000, 0), demand(1, 0), demand(300, -1)]), [chunk, 0, 1, 0]);
+        assert_eq!(plan_with(&[demand(30, 3), demand(2_000, 0), demand(1, 0), demand(300, -1)]), [30, chunk - 30, 1, 0]);
     }
 
     #[test]
@@ -409,5 +421,14 @@ mod tests {
         assert!(rows.iter().sum::<u32>() <= 96);
         assert!(rows.iter().zip(&n_uncomputed).all(|(rows, n)| rows <= n));
         assert!(n_uncomputed.iter().zip(&rows).all(|(&n, &rows)| n > 1 || rows == 1), "nobody misses a token");
+    }
+
+    #[test]
+    fn a_senior_prompt_of_low_priority_is_computed_beside_any_number_of_a_higher_one() {
+        // The first has waited so long that it is senior to the others; as long as others come, it must get on.
+        let demands: Vec<Demand> = [0, 1, 1].map(|priority| Demand { n_ready: 2_000, priority }).into();
+        let mut rows = Vec::new();
+        scheduler().plan(&demands, Streams::default(), N_CELLS, Duration::ZERO, &mut rows);
+        assert!(rows[0] > 0, "{rows:?}");
     }
 }

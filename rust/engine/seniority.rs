@@ -1,10 +1,10 @@
 //! Who goes before whom: in the queue, in a step, and where cells are short.
 
-/// A request of one priority more goes before others as if it had come so many turns earlier. A turn is the arrival of a request
-/// or the start of a branch.
+/// A request of one priority more goes before others as if it had come so many turns earlier. A turn is the start of a branch, of
+/// whatever request.
 ///
-/// So a higher priority is felt at once, and nobody waits for ever: of two requests, the one of lower priority goes first when the
-/// other came later by more than this for each priority between them.
+/// So a higher priority is felt at once, and nobody waits for ever: of two requests, the one of lower priority goes first when more
+/// branches than this, for each priority between them, have started since it came until the other one did.
 pub const TURNS_PER_PRIORITY: i64 = 1_000;
 
 /// A branch's place among all others, the most senior being the least: by priority and arrival, then by its place in its request.

@@ -1,11 +1,13 @@
 //! The places where sequences run, and what the last one left in each.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cache::{Variant, common_prefix};
+use crate::cache::Variant;
 use crate::engine::job::Job;
 use crate::engine::runner::SequenceId;
 use crate::engine::running::Running;
+use crate::engine::sequence::Tokens;
 use crate::request::Token;
 
 /// How long a slot that is free stays so for somebody who found it busy and wants it erased.
@@ -14,11 +16,12 @@ const ERASE_WAIT: Duration = Duration::from_millis(200);
 /// What the last sequence left in a slot.
 #[derive(Debug, Default)]
 struct Left {
-    /// In which turn.
+    /// Counts the leaving of slots.
     at: u64,
     variant: Variant,
-    /// What it had computed.
-    tokens: Vec<Token>,
+    /// What it had computed: the first `n_held` of its tokens.
+    tokens: Tokens,
+    n_held: u32,
     /// Until then nobody else gets the slot, since whoever wants it erased asks again when it is free.
     erase_by: Option<Instant>,
 }
@@ -26,21 +29,52 @@ struct Left {
 /// The slots and the sequences that run in them.
 pub(super) struct Slots {
     /// Most senior first.
-    pub(super) running: Vec<Running>,
+    running: Vec<Running>,
+    /// By slot.
+    is_taken: Vec<bool>,
+    /// By slot.
     left: Vec<Left>,
+    n_left: u64,
 }
 
 impl Slots {
     pub(super) fn new(n_slots: u32) -> Self {
-        Self { running: Vec::new(), left: (0..n_slots).map(|_| Left::default()).collect() }
+        let left = (0..n_slots).map(|_| Left::default()).collect();
+        Self { running: Vec::new(), is_taken: vec![false; n_slots as usize], left, n_left: 0 }
+    }
+
+    /// The sequences that run, most senior first.
+    pub(super) fn running(&self) -> &[Running] {
+        &self.running
+    }
+
+    pub(super) fn running_mut(&mut self) -> &mut [Running] {
+        &mut self.running
     }
 
     /// Puts a sequence among those that run; returns its place.
     pub(super) fn enter(&mut self, running: Running) -> usize {
         let seniority = running.sequence.seniority();
         let nth = self.running.partition_point(|other| other.sequence.seniority() < seniority);
+        self.is_taken[running.slot as usize] = true;
         self.running.insert(nth, running);
         nth
+    }
+
+    /// Takes the sequence at `nth` out of its slot.
+    pub(super) fn take(&mut self, nth: usize) -> Running {
+        let running = self.running.remove(nth);
+        self.is_taken[running.slot as usize] = false;
+        running
+    }
+
+    /// Takes the sequences out of their slots for which `is_over` holds.
+    pub(super) fn take_all(&mut self, is_over: impl Fn(&Running) -> bool) -> Vec<Running> {
+        let taken: Vec<Running> = self.running.extract_if(.., |running| is_over(running)).collect();
+        for running in &taken {
+            self.is_taken[running.slot as usize] = false;
+        }
+        taken
     }
 
     pub(super) fn are_full(&self) -> bool {
@@ -54,9 +88,17 @@ impl Slots {
 
     /// The slot that a branch of `job` takes: the one that it would like where that is free, else the one that was left the longest
     /// ago; what names the slot to load into gets no other. `None` where none of these is free, or each is about to be erased.
-    pub(super) fn free_slot(&self, job: &Job, wanted: Option<u32>) -> Option<u32> {
-        let wanted = wanted.filter(|&slot| self.is_free(slot));
-        if job.must_have().is_some() { wanted } else { wanted.or_else(|| self.longest_idle()) }
+    pub(super) fn free_slot(&self, job: &Job) -> Option<u32> {
+        match (job.must_have(), job.request.slot) {
+            (Some(slot), _) => Some(slot).filter(|&slot| self.is_free(slot)),
+            (None, Some(slot)) => self.free_slot_like(slot),
+            (None, None) => self.longest_idle(),
+        }
+    }
+
+    /// `slot`, or the one that was left the longest ago.
+    pub(super) fn free_slot_like(&self, slot: u32) -> Option<u32> {
+        Some(slot).filter(|&slot| self.is_free(slot)).or_else(|| self.longest_idle())
     }
 
     fn longest_idle(&self) -> Option<u32> {
@@ -66,8 +108,8 @@ impl Slots {
 
     /// Whether nobody runs in `slot`, and nobody who found it busy is about to erase it.
     pub(super) fn is_free(&self, slot: u32) -> bool {
-        let is_erased_next = self.left[slot as usize].erase_by.is_some_and(|by| Instant::now() < by);
-        !is_erased_next && self.running_in(slot).is_none()
+        let is_erased_next = || self.left[slot as usize].erase_by.is_some_and(|by| Instant::now() < by);
+        !self.is_taken[slot as usize] && !is_erased_next()
     }
 
     pub(super) fn running_in(&self, slot: u32) -> Option<&Running> {
@@ -80,20 +122,23 @@ impl Slots {
         self.left.iter().filter_map(|left| left.erase_by?.checked_duration_since(now)).min()
     }
 
-    /// A sequence leaves `slot`, where `tokens` stay known until the next one comes that fills it.
-    pub(super) fn leave(&mut self, slot: u32, turn: u64, variant: &Variant, tokens: Vec<Token>) {
+    /// A sequence leaves `slot`, where the first `n_held` of its `tokens` stay known until the next one comes that fills it.
+    pub(super) fn leave(&mut self, slot: u32, variant: &Variant, tokens: Tokens, n_held: u32) {
+        self.n_left += 1;
         let left = &mut self.left[slot as usize];
-        (left.at, left.variant, left.tokens) = (turn, variant.clone(), tokens);
+        (left.at, left.variant, left.tokens, left.n_held) = (self.n_left, variant.clone(), tokens, n_held);
     }
 
     /// What was left in `slot`.
-    pub(super) fn left_in(&self, slot: u32) -> &[Token] {
-        &self.left[slot as usize].tokens
+    pub(super) fn left_in(&self, slot: u32) -> Vec<Token> {
+        let left = &self.left[slot as usize];
+        left.tokens.first(left.n_held)
     }
 
     /// What was left in `slot` is not known any more.
     pub(super) fn forget(&mut self, slot: u32) {
-        self.left[slot as usize].tokens.clear();
+        let left = &mut self.left[slot as usize];
+        (left.tokens, left.n_held) = (Tokens::default(), 0);
     }
 
     /// Whoever found `slot` busy will ask again when it is free.
@@ -104,9 +149,10 @@ impl Slots {
     /// Takes out what was left in `slot`: its tokens, how they were computed, and how many of the first of them other slots hold
     /// too.
     pub(super) fn take_left(&mut self, slot: u32) -> (Variant, Vec<Token>, u32) {
-        let Left { variant, tokens, .. } = std::mem::take(&mut self.left[slot as usize]);
+        let tokens: Arc<[Token]> = self.left_in(slot).into();
+        let Left { variant, .. } = std::mem::take(&mut self.left[slot as usize]);
         let others = self.left.iter().filter(|other| other.variant == variant);
-        let n_kept = others.map(|other| common_prefix(&other.tokens, &tokens)).max().unwrap_or(0);
-        (variant, tokens, n_kept)
+        let n_kept = others.map(|other| other.tokens.common_prefix(&tokens).min(other.n_held)).max().unwrap_or(0);
+        (variant, tokens.to_vec(), n_kept)
     }
 }

@@ -25,8 +25,8 @@ pub(super) fn keep_snapshots<R: Runner>(core: &mut Core<R>) {
         return;
     }
     let mut n_rows = 0;
-    for nth in 0..core.slots.running.len() {
-        let running = &core.slots.running[nth];
+    for nth in 0..core.slots.running().len() {
+        let running = &core.slots.running()[nth];
         n_rows += running.n_planned as usize;
         let n_tokens = running.n_held + running.n_planned;
         if running.n_planned == 0 || running.sequence.n_predicted() > 0 || n_tokens < MIN_SHARED {

@@ -13,8 +13,8 @@ use crate::request::{FinishReason, Made, SavedPiece, SavedPrefix, Task};
 /// Ends the requests whose prompt was all that they wanted, once it is computed or restored.
 pub(super) fn finish_tasks<R: Runner>(core: &mut Core<R>) {
     let mut nth = 0;
-    while nth < core.slots.running.len() {
-        if core.is_complete(nth) || core.slots.running[nth].n_uncomputed() > 0 {
+    while nth < core.slots.running().len() {
+        if core.is_complete(nth) || core.slots.running()[nth].n_uncomputed() > 0 {
             nth += 1;
             continue;
         }
@@ -30,7 +30,7 @@ pub(super) fn finish_tasks<R: Runner>(core: &mut Core<R>) {
 /// Copies the next pieces of what is to be saved. `true` when all of it is copied.
 fn save_more<R: Runner>(core: &mut Core<R>, nth: usize) -> Result<bool> {
     let Core { slots, memory, .. } = core;
-    let running = &mut slots.running[nth];
+    let running = &mut slots.running_mut()[nth];
     if !matches!(running.phase, Phase::Copying(_)) {
         running.phase = Phase::Copying(SavedPrefix::default());
     }
@@ -51,7 +51,7 @@ fn save_more<R: Runner>(core: &mut Core<R>, nth: usize) -> Result<bool> {
 }
 
 fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
-    let mut running = core.slots.running.remove(nth);
+    let mut running = core.slots.take(nth);
     let request_id = running.sequence.request_id;
     let reason = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
     match running.sequence.request().task.clone() {

@@ -14,19 +14,19 @@ use crate::sampling;
 /// Tells of the prompts that this decode computed a part of.
 pub(super) fn tell_of_prompts<R: Runner>(core: &mut Core<R>) {
     let mut first_row = 0;
-    for nth in 0..core.slots.running.len() {
-        let running = &core.slots.running[nth];
+    for nth in 0..core.slots.running().len() {
+        let running = &core.slots.running()[nth];
         if running.n_planned == 0 {
             continue;
         }
         if running.sequence.tells_of_prompt() {
             tell_logprobs(core, nth, first_row);
         }
-        let running = &core.slots.running[nth];
+        let running = &core.slots.running()[nth];
         if running.sequence.untold.reports_progress && running.sequence.n_predicted() == 0 {
             tell_progress(core, nth, computed(running).end);
         }
-        first_row += core.slots.running[nth].n_planned as usize;
+        first_row += core.slots.running()[nth].n_planned as usize;
     }
 }
 
@@ -38,7 +38,7 @@ fn computed(running: &Running) -> Range<u32> {
 /// Tells of the log-probabilities that the rows from `first_row` on give. The row after each token is that of the next one.
 fn tell_logprobs<R: Runner>(core: &mut Core<R>, nth: usize, first_row: usize) {
     let Core { slots, memory, samplers, .. } = core;
-    let (running, runner) = (&mut slots.running[nth], memory.model());
+    let (running, runner) = (&mut slots.running_mut()[nth], memory.model());
     let computed = computed(running);
     let sequence = &mut running.sequence;
     let told = sequence.untold.told_by(&computed, sequence.n_prompt);
@@ -71,14 +71,14 @@ fn tell_logprobs<R: Runner>(core: &mut Core<R>, nth: usize, first_row: usize) {
 
 /// Tells that the sequence at `nth` starts, where its stream hears of its progress.
 pub(super) fn tell_start<R: Runner>(core: &mut Core<R>, nth: usize) {
-    let sequence = &core.slots.running[nth].sequence;
+    let sequence = &core.slots.running()[nth].sequence;
     if sequence.untold.reports_progress {
         tell_progress(core, nth, sequence.n_cached());
     }
 }
 
 fn tell_progress<R: Runner>(core: &mut Core<R>, nth: usize, n_processed: u32) {
-    let sequence = &core.slots.running[nth].sequence;
+    let sequence = &core.slots.running()[nth].sequence;
     let (n_prompt, n_cached, ms) = (sequence.n_prompt, sequence.n_cached(), sequence.elapsed_ms(Instant::now()));
     let request_id = sequence.request_id;
     core.tell(request_id, Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }));

@@ -5,10 +5,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
 use crate::config::Limits;
-use crate::engine::admission::{admit, keep_prompts};
+use crate::engine::admission::admit;
 use crate::engine::computing::compute;
 use crate::engine::core::Core;
 use crate::engine::drawing::draw;
+use crate::engine::finding::keep_prompts;
 use crate::engine::job::Job;
 use crate::engine::leaving::remove;
 use crate::engine::memory::Memory;
@@ -62,6 +63,7 @@ impl<R: Runner> Worker<R> {
             samplers,
             stats,
             stopwatch: Stopwatch::new(),
+            has_changed: false,
             refused: None,
             limits,
         };
@@ -86,7 +88,8 @@ impl<R: Runner> Worker<R> {
         core.outbox.drop_unread_pins(core.memory.cache_mut());
         core.lap(|times| &mut times.receive);
         planner.begin_moving(core);
-        let mut has_changed = admit(core);
+        core.has_changed = false;
+        admit(core);
         core.lap(|times| &mut times.place);
         move_pieces(core);
         keep_prompts(core);
@@ -99,7 +102,7 @@ impl<R: Runner> Worker<R> {
             keep_snapshots(core);
             tell_of_prompts(core);
             draw(core);
-            has_changed |= admit(core);
+            admit(core);
         }
         core.lap(|times| &mut times.place);
         let has_told = !core.outbox.told.is_empty() || !core.outbox.failed.is_empty();
@@ -114,7 +117,7 @@ impl<R: Runner> Worker<R> {
             core.outbox.published.remember(RecentStep { started, took, n_rows, times });
             return None;
         }
-        (!has_changed && !has_told).then(|| core.slots.kept_for().unwrap_or(LONGEST_NAP).min(LONGEST_NAP))
+        (!core.has_changed && !has_told).then(|| core.slots.kept_for().unwrap_or(LONGEST_NAP).min(LONGEST_NAP))
     }
 
     /// Takes the commands that wait, and returns when it began to; where there is nothing to do, or for so long as nothing can be
@@ -133,7 +136,10 @@ impl<R: Runner> Worker<R> {
                 Ok(command) => command,
                 Err(TryRecvError::Disconnected) => return None,
                 Err(TryRecvError::Empty) if !self.core.queue.is_empty() => return Some(began),
-                Err(TryRecvError::Empty) if use_idle_time(&mut self.core) => continue,
+                Err(TryRecvError::Empty) if use_idle_time(&mut self.core) => {
+                    began = self.core.begin_step();
+                    continue;
+                }
                 Err(TryRecvError::Empty) => {
                     show(&mut self.core);
                     if cfg!(any(test, debug_assertions)) {
@@ -173,7 +179,7 @@ impl<R: Runner> Worker<R> {
     fn check_idle(&self) {
         self.core.memory.cache().check_integrity();
         assert!(self.core.memory.cache().is_idle(), "cells are pinned, but nobody runs");
-        let is_idle = self.core.slots.running.is_empty() && self.core.queue.preempted().is_empty();
+        let is_idle = self.core.slots.running().is_empty() && self.core.queue.preempted().is_empty();
         assert!(is_idle, "a sequence outlives its request");
     }
 }

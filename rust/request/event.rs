@@ -23,8 +23,7 @@ impl Event {
     /// Bytes that it takes while it waits to be read, about.
     #[must_use]
     pub fn n_bytes(&self) -> usize {
-        // Each of the tokens lists its bytes in an allocation of its own.
-        let of_logprobs = |logprobs: &Logprobs| (1 + logprobs.top.len()) * (size_of::<Logprob>() + 32);
+        let of_logprobs = |logprobs: &Logprobs| Logprobs::n_bytes(logprobs.top.len());
         size_of::<Self>()
             + match self {
                 Self::Token(token) => token.text.len() + token.logprobs.as_deref().map_or(0, of_logprobs),
@@ -87,6 +86,14 @@ pub struct Logprobs {
     pub chosen: Logprob,
     /// The most likely tokens, most likely first.
     pub top: Vec<Logprob>,
+}
+
+impl Logprobs {
+    /// Bytes that they take with `n` of the most likely tokens, about: each token lists its bytes in an allocation of its own.
+    #[must_use]
+    pub const fn n_bytes(n: usize) -> usize {
+        (1 + n) * (size_of::<Logprob>() + 32)
+    }
 }
 
 /// One token with its log-probability.

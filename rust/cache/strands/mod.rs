@@ -7,13 +7,14 @@
 
 mod forest;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::cache::cells::{CellId, Cells};
 use crate::cache::{SequenceId, length_of, work};
 
 /// Names a strand until it is cut, joined or given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StrandId(u32);
 
 impl StrandId {
@@ -111,6 +112,24 @@ impl Strands {
         // What is above a pinned strand is pinned too.
         let evictable = self.upwards(id).take_while(|&at| self.strand(at).n_pinned == 0).map(|at| self.strand(at));
         evictable.map(|strand| strand.end().min(n).saturating_sub(strand.start) as usize).sum()
+    }
+
+    /// How many cells no pinned id holds any more once each of `ids`, which are pinned, is not, one after the other.
+    pub(super) fn freed_by(&self, ids: impl Iterator<Item = SequenceId>) -> Vec<usize> {
+        let mut n_pinned: BTreeMap<StrandId, u32> = BTreeMap::new();
+        let mut freed = |id| {
+            let mut n_freed = 0;
+            for at in self.upwards(id) {
+                let n_pinned = n_pinned.entry(at).or_insert(self.strand(at).n_pinned);
+                *n_pinned -= 1;
+                if *n_pinned > 0 {
+                    break;
+                }
+                n_freed += self.strand(at).cells.len();
+            }
+            n_freed
+        };
+        ids.map(&mut freed).collect()
     }
 
     /// `to`, which holds nothing, is pinned and holds the first `n` cells of `from` as well.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::request::Token;
 
 /// The tokens of one sequence. Those of its prompt are the request's own, so that a branch that starts copies none of them.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Tokens {
     shared: Arc<[Token]>,
     own: Vec<Token>,

@@ -4,6 +4,7 @@ mod cancelling;
 mod constraints;
 mod context_shift;
 mod failing;
+mod giving_way;
 mod growth;
 mod limits;
 mod many_completions;

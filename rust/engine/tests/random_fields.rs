@@ -33,6 +33,7 @@ impl Dice {
         let mut request = greedy(&text, self.number(300));
         request.n = 1 + self.number(3);
         request.uses_cache = self.below(4) > 0;
+        request.priority = [-1, 0, 0, 1, 5][self.size(5)];
         request.reports_progress = self.below(3) == 0;
         request.prompt_logprobs = (self.below(4) == 0).then(|| self.number(4));
         if self.below(2) == 0 {

@@ -1,0 +1,100 @@
+//! What is known of a prompt: what is computed of it, and what somebody is computing.
+
+use crate::cache::{MIN_SHARED, Match, Wanted};
+use crate::engine::core::Core;
+use crate::engine::job::{Awaits, Keeper};
+use crate::engine::runner::Runner;
+use crate::engine::running::Running;
+use crate::request::Task;
+
+/// The longest prefix of a request's prompt that can be shared. At least its last token is left to compute, for the logits, unless
+/// they are known or not needed.
+pub(super) fn find<R: Runner>(core: &mut Core<R>, request_id: u64) -> Match {
+    let job = core.queue.job(request_id);
+    if let Some(keeper) = job.keeper.id() {
+        return Match::in_pool(keeper, job.n_prompt());
+    }
+    if job.prompt_logits.is_some()
+        && let Some(whole) = find_whole(core, request_id)
+    {
+        return whole;
+    }
+    let job = core.queue.job(request_id);
+    if !job.uses_cache() {
+        return Match::default();
+    }
+    let n = job.n_prompt();
+    let wanted = Wanted {
+        variant: &job.variant,
+        tokens: &job.prompt,
+        at_least: if matches!(job.request.task, Task::Save { .. }) { 1 } else { MIN_SHARED },
+        at_most: if job.request.task == Task::Complete { n - 1 } else { n },
+        takes_logits: true,
+    };
+    core.memory.find(&wanted)
+}
+
+/// What holds all of a prompt in the pool.
+fn find_whole<R: Runner>(core: &mut Core<R>, request_id: u64) -> Option<Match> {
+    let job = core.queue.job(request_id);
+    let n = job.n_prompt();
+    let wanted = Wanted { variant: &job.variant, tokens: &job.prompt, at_least: n, at_most: n, takes_logits: false };
+    Some(core.memory.find(&wanted)).filter(|matched| matched.n_pool == n)
+}
+
+/// Keeps the cells of prompts that are computed and that further branches wait for, as far as sequence ids are free. What does not
+/// lie in the pool any more is looked for again when the next branch has computed it.
+pub(super) fn keep_prompts<R: Runner>(core: &mut Core<R>) {
+    let wanted = core.queue.open().filter(|job| job.keeper == Keeper::Wanted).map(|job| job.request_id);
+    for request_id in wanted.collect::<Vec<u64>>() {
+        if !core.memory.cache().has_free_id() {
+            return;
+        }
+        let matched = find_whole(core, request_id);
+        let variant = &core.queue.job(request_id).variant;
+        let keeper = matched.and_then(|matched| core.memory.place(variant, Some(&matched)));
+        core.queue.job_mut(request_id).keeper = keeper.map_or(Keeper::Nobody, Keeper::Id);
+    }
+}
+
+/// The running sequence that is computing more of a prompt than the `n_known` tokens that are known, if it is worth a wait; and how
+/// many tokens were compared to find it.
+pub(super) fn worth_awaiting<R: Runner>(core: &Core<R>, request_id: u64, n_known: u32) -> (Option<Awaits>, u64) {
+    let job = core.queue.job(request_id);
+    let is_known = job.prompt_logits.is_some() || matches!(job.request.task, Task::Save { computes: false } | Task::Load(_));
+    if is_known || !job.uses_cache() {
+        return (None, 0);
+    }
+    let n = job.n_prompt();
+    let (mut best, mut n_compared): (Option<Awaits>, u64) = (None, 0);
+    for running in core.slots.running().iter().filter(|running| running.n_uncomputed() >= MIN_SHARED) {
+        let n_common = running.sequence.tokens.common_prefix(&job.prompt);
+        n_compared += u64::from(n_common);
+        let n_tokens = if core.memory.kind().is_a_state() {
+            last_snapshot(core, running, n_common, n).unwrap_or(0)
+        } else {
+            n_common.min(n - 1)
+        };
+        let n_best = best.map_or(0, |best| best.n_tokens);
+        let is_more = n_tokens > n_best && n_tokens >= n_known + MIN_SHARED && n_tokens > running.n_held;
+        if is_more && core.queue.job(running.sequence.request_id).variant == job.variant {
+            best = Some(Awaits { owner: running.sequence.seniority(), n_tokens, n_known });
+        }
+        if best.is_some_and(|best| best.n_tokens >= n - 1) {
+            break;
+        }
+    }
+    (best, n_compared)
+}
+
+/// Where a sequence that is computing its prompt will keep the last snapshot of use to a prompt of `n` tokens of which it has the
+/// first `n_common`. Only that at its prompt's end has the logits that all of a prompt needs.
+fn last_snapshot<R: Runner>(core: &Core<R>, running: &Running, n_common: u32, n: u32) -> Option<u32> {
+    let n_prompt = running.sequence.n_prompt;
+    if running.sequence.n_predicted() > 0 || !core.memory.cache().has_store() {
+        return None;
+    }
+    let places = &running.sequence.request().snapshots_at;
+    let earlier = || places.iter().rfind(|&&at| at <= n_common && at < n).copied();
+    if n_common == n_prompt { Some(n_prompt) } else { earlier() }
+}
