@@ -39,7 +39,7 @@
 //! | constraint | what holds the tokens of a branch to a grammar; asked before a token is accepted |
 //! | pin | keep a prefix computed, in either tier, until it is unpinned |
 //! | job, keeper | a request inside the worker; the id that keeps its prompt's cells until its last branch has started |
-//! | turn | the arrival of a request or the start of a branch: what waiting is counted in |
+//! | turn | the start of a branch, of whatever request: what waiting is counted in |
 //! | seniority | who goes before whom: by priority and arrival, a priority being worth so many turns |
 //! | phase | what a sequence in a slot is doing: restoring, prefilling, decoding, copying |
 //! | shift | drop the middle of a full context, and compute what follows again |

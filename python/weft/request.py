@@ -112,7 +112,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     """Of requests that wait, and of prompts that are computed, those of the highest priority go first: -100 to 100. Where no slot
     is free, the branch of lower priority that came last gives its own up for a while, and then goes on. One priority more counts
-    as much as having come 1,000 turns earlier (a turn is the arrival of a request or the start of a branch), so that nobody waits
+    as much as having come 1,000 turns earlier (a turn is the start of a branch, of whatever request), so that nobody waits
     for ever."""
     max_token_gap_ms: float | None = None
     """The longest time, in milliseconds, between two tokens of its completions that others' prompts may cause, 1 to 60,000; None

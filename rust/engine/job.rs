@@ -23,7 +23,7 @@ pub(crate) struct Job {
     /// How far each of the `n` completions is.
     pub(crate) branches: Vec<Branch>,
     /// Until its last branch is in a slot.
-    pub(crate) waiting: Option<Waiting>,
+    pub(crate) waiting: Option<QueuePlace>,
     /// What it waits for instead of computing it too.
     pub(crate) awaits: Option<Awaits>,
     /// The turn in which it came: how many branches had been started before, of whatever request.
@@ -80,7 +80,7 @@ impl Keeper {
 
 impl Job {
     /// Of a request that came in turn 0; the worker says when it really did.
-    pub(crate) fn new(request_id: u64, mut request: Request, sender: Sender, waiting: Waiting) -> Self {
+    pub(crate) fn new(request_id: u64, mut request: Request, sender: Sender, waiting: QueuePlace) -> Self {
         let prompt = std::mem::take(&mut request.prompt).into_tokens().into();
         let stops = std::mem::take(&mut request.stop).into();
         let branches = vec![Branch::Waiting; request.n as usize];
@@ -172,11 +172,11 @@ pub(crate) struct Awaits {
 }
 
 /// A place in the queue: counted from its making until it is dropped.
-pub(crate) struct Waiting {
+pub(crate) struct QueuePlace {
     n_waiting: Arc<AtomicUsize>,
 }
 
-impl Waiting {
+impl QueuePlace {
     /// Takes a place in a queue of at most `max_queue`.
     ///
     /// # Errors
@@ -188,7 +188,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         self.n_waiting.fetch_sub(1, Ordering::AcqRel);
     }

@@ -57,7 +57,7 @@ use crate::config::Limits;
 use crate::error::{Error, Result};
 use crate::request::{PinnedPrefix, Request, Token};
 use crate::sampling::{Lexicon, Sampler};
-use job::{Job, Waiting};
+use job::{Job, QueuePlace};
 use outbox::Published;
 use questions::Question;
 use runner::{MemoryKind, Runner};
@@ -192,7 +192,7 @@ impl Engine {
         if n_prompt >= n_ctx {
             return Err(Error::ContextOverflow { n_prompt, n_ctx });
         }
-        let waiting = Waiting::take_place(&published.n_waiting, limits.max_queue as usize)
+        let waiting = QueuePlace::take_place(&published.n_waiting, limits.max_queue as usize)
             .map_err(|n_waiting| Error::QueueFull { n_waiting })?;
         // Here and not on the worker's thread, where the running streams would wait for it.
         Sampler::prepare(&request.sampling, lexicon);

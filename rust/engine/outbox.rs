@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::cache::KvCache;
-use crate::engine::job::{Job, Waiting};
+use crate::engine::job::{Job, QueuePlace};
 use crate::engine::stats::{MAX_RECENT_STEPS, RecentStep, Stats};
 use crate::engine::stream::{Bell, Receipt};
 use crate::error::Error;
@@ -19,7 +19,7 @@ const MAX_RECEIPTS: usize = 16;
 pub(crate) struct Published {
     stats: Mutex<Stats>,
     recent: Mutex<VecDeque<RecentStep>>,
-    /// Requests that were submitted and have not been in a slot.
+    /// Requests of which some branch was never in a slot.
     pub(super) n_waiting: Arc<AtomicUsize>,
     pub(super) is_running: AtomicBool,
 }
@@ -49,7 +49,7 @@ impl Published {
 pub(super) struct Outbox {
     pub(super) published: Arc<Published>,
     /// Requests that this step gave their last slot: they wait until the snapshot shows them there, so that it never loses one.
-    pub(super) admitted: Vec<Waiting>,
+    pub(super) admitted: Vec<QueuePlace>,
     /// Requests that this step has events for.
     pub(super) told: Vec<u64>,
     /// Requests that this step ends with an error.

@@ -20,24 +20,24 @@ pub(crate) enum Question {
 
 pub(super) fn answer<R: Runner>(core: &mut Core<R>, question: Question) {
     match question {
-        Question::Cached(answer) => tell(&answer, core.memory.cache().listing(|id| core.slots.slot_of(id))),
-        Question::Pinned(answer) => tell(&answer, core.memory.cache().pinned()),
+        Question::Cached(answer) => reply(&answer, core.memory.cache().listing(|id| core.slots.slot_of(id))),
+        Question::Pinned(answer) => reply(&answer, core.memory.cache().pinned()),
         Question::Unpin(name, answer) => {
             let is_unpinned = core.memory.cache_mut().unpin_prefix(name);
             show(core);
-            tell(&answer, is_unpinned);
+            reply(&answer, is_unpinned);
         }
-        Question::SlotTokens(slot, answer) => tell(&answer, tokens_in(core, slot)),
+        Question::SlotTokens(slot, answer) => reply(&answer, tokens_in(core, slot)),
         Question::EraseSlot(slot, answer) => {
             let n_tokens = erase_slot(core, slot);
             show(core);
-            tell(&answer, n_tokens);
+            reply(&answer, n_tokens);
         }
     }
 }
 
 /// Whoever asked may have gone; then nobody needs the answer.
-fn tell<T>(asker: &SyncSender<T>, answer: T) {
+fn reply<T>(asker: &SyncSender<T>, answer: T) {
     asker.send(answer).ok();
 }
 

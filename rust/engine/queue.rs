@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::cache::Reservation;
-use crate::engine::job::{Awaits, Branch, Job, Waiting};
+use crate::engine::job::{Awaits, Branch, Job, QueuePlace};
 use crate::engine::seniority::{Seniority, rank};
 use crate::engine::sequence::Sequence;
 
@@ -148,7 +148,7 @@ impl Queue {
     /// The highest priority of those that wait for a slot; `None` where nobody does.
     pub(super) fn highest_waiting(&self) -> Option<i32> {
         let for_slot =
-            self.for_slot.values().flat_map(BTreeSet::first).map(|&(_, request_id)| self.job(request_id).request.priority);
+            self.for_slot.values().filter_map(BTreeSet::first).map(|&(_, request_id)| self.job(request_id).request.priority);
         let others = [self.fresh.keys().next_back(), self.open.keys().next_back()];
         others.into_iter().flatten().copied().chain(for_slot).max()
     }
@@ -181,7 +181,7 @@ impl Queue {
 
     /// Branch `index` of a request is in a slot for the first time; returns the request's place in the queue where it was the last
     /// one that waited.
-    pub(super) fn start(&mut self, request_id: u64, index: u32) -> Option<Waiting> {
+    pub(super) fn start(&mut self, request_id: u64, index: u32) -> Option<QueuePlace> {
         self.n_starts += 1;
         let turn = self.n_starts;
         self.refile(request_id, |job| {
@@ -317,7 +317,7 @@ mod tests {
     use crate::request::{Prompt, Request};
 
     fn job(request_id: u64, n: u32, priority: i32) -> Job {
-        let waiting = Waiting::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+        let waiting = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
         let (sender, _) = stream::stream(request_id, n, None, Box::new(|| {}));
         let request = Request { n, priority, ..Request::new(Prompt::from_tokens(vec![1; 20]), 0) };
         Job::new(request_id, request, sender, waiting)

@@ -35,7 +35,7 @@ pub enum Ready {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
+struct Unread {
     events: VecDeque<Event>,
     /// Of all of these.
     n_bytes: usize,
@@ -45,7 +45,7 @@ struct Queue {
     was_left: bool,
 }
 
-impl Queue {
+impl Unread {
     fn push(&mut self, event: Event) {
         self.n_bytes += event.n_bytes();
         self.events.push_back(event);
@@ -59,13 +59,13 @@ impl Queue {
 }
 
 struct Shared {
-    queue: Mutex<Queue>,
+    queue: Mutex<Unread>,
     arrived: Condvar,
     is_cancelled: AtomicBool,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, Unread> {
         self.queue.lock().expect("no code that holds the queue can panic")
     }
 }
