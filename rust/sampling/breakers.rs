@@ -84,10 +84,10 @@ impl Breakers {
     /// `most` follow, however many these are.
     pub(crate) fn n_after_last(&self, window: &Window, most: usize) -> usize {
         let follows = |n_behind: usize, tail: &[Token]| {
-            tail.len() <= n_behind && tail.iter().zip((0..n_behind).rev()).all(|(&token, at)| window.from_end(at) == token)
+            tail.len() <= n_behind && tail.iter().zip((0..n_behind).rev()).all(|(&token, at)| window.last_but(at) == token)
         };
         let n_after = |n_behind| {
-            let tails = self.tails(window.from_end(n_behind)).iter().filter(|tail| follows(n_behind, tail));
+            let tails = self.tails(window.last_but(n_behind)).iter().filter(|tail| follows(n_behind, tail));
             tails.map(Vec::len).max().map(|n_tail| n_behind - n_tail)
         };
         let n_searched = window.len().min(most.saturating_add(MAX_TAIL + 1));

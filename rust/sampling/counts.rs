@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::request::Token;
 
-/// To change the logit of one token apart from the row costs as much as to go over so many of the row's. Measured: 60 ns and 0.25.
+/// To change the logit of one token apart from the row costs as much as to go over so many of the row's. Measured in a row of
+/// 152,064: 46 ns and 0.23.
 pub(crate) const PER_TOKEN: usize = 256;
 
 /// Counts that changed are looked at one by one beside a pass over the row; so many of the row's cost as much as one of them.

@@ -39,14 +39,22 @@ impl Patches {
     /// Begins with a new row, whose tokens are changed by their biases. Tokens that it does not hold are left out.
     pub(crate) fn begin(&mut self, logits: &[f32]) {
         self.end();
-        for entries in self.bias.chunk_by(|a, b| a.0 == b.0) {
-            let token = entries[0].0;
-            if let Some(logit) = logit_of(logits, token) {
-                self.list.push(Candidate { token, logit: entries.iter().fold(logit, |logit, &(_, bias)| logit + bias) });
-            }
+        let bias = Arc::clone(&self.bias);
+        let biased = |logit: f32, entries: &[(Token, f32)]| entries.iter().fold(logit, |logit, &(_, bias)| logit + bias);
+        let tokens = bias.chunk_by(|a, b| a.0 == b.0).map(|entries| (entries[0].0, entries));
+        if is_many(bias.len(), logits) {
+            return self.change_row(logits, |row| {
+                for (token, entries) in tokens {
+                    if let Some(logit) = logit_mut(row, token) {
+                        *logit = biased(*logit, entries);
+                    }
+                }
+            });
         }
-        if is_many(self.list.len(), logits) {
-            self.change_row(logits, |_| ());
+        for (token, entries) in tokens {
+            if let Some(logit) = logit_of(logits, token) {
+                self.list.push(Candidate { token, logit: biased(logit, entries) });
+            }
         }
     }
 
@@ -58,7 +66,7 @@ impl Patches {
         if self.whole.is_some() || is_many(self.list.len() + tokens.len(), logits) {
             return self.change_row(logits, |row| {
                 for &(token, by) in tokens {
-                    if let Some(logit) = usize::try_from(token).ok().and_then(|at| row.get_mut(at)) {
+                    if let Some(logit) = logit_mut(row, token) {
                         *logit = change(token, *logit, by);
                     }
                 }
@@ -121,6 +129,10 @@ fn is_many(n: usize, logits: &[f32]) -> bool {
 
 fn logit_of(logits: &[f32], token: Token) -> Option<f32> {
     usize::try_from(token).ok().and_then(|id| logits.get(id)).copied()
+}
+
+fn logit_mut(row: &mut [f32], token: Token) -> Option<&mut f32> {
+    usize::try_from(token).ok().and_then(|id| row.get_mut(id))
 }
 
 #[cfg(test)]

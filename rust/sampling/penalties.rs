@@ -97,9 +97,7 @@ impl Penalties {
 
     /// Penalises candidates, in whatever order they are.
     pub(crate) fn penalize(&self, candidates: &mut Candidates) {
-        candidates.change(|candidate| {
-            self.rule.penalize(candidate.token, candidate.logit, self.counts.get(candidate.token))
-        });
+        candidates.change(|candidate| self.rule.penalize(candidate.token, candidate.logit, self.counts.get(candidate.token)));
     }
 
     /// How often each token stands in the window, in order of token id.

@@ -48,8 +48,8 @@ impl Repeats {
     /// Looks at the places where the last two tokens stand before. `false` where measuring them takes longer than to read all.
     fn measure_each(&mut self, window: &Window, least: usize, most: usize) -> bool {
         let n = window.len();
-        let last = window.from_end(0);
-        let second = (least > 1 && n > 1).then(|| window.from_end(1));
+        let last = window.last_but(0);
+        let second = (least > 1 && n > 1).then(|| window.last_but(1));
         // Of each piece its first token, whose neighbour is in another one, is measured in any case.
         let mut start = 0;
         for piece in window.pieces() {
@@ -71,13 +71,13 @@ impl Repeats {
     fn measure(&mut self, window: &Window, at: usize, least: usize, most: usize) -> bool {
         let n = window.len();
         let Some(behind) = (n - 1).checked_sub(at).filter(|&behind| behind > 0) else { return true };
-        let next = window.from_end(behind - 1);
+        let next = window.last_but(behind - 1);
         // No other stretch before this token is longer.
         if self.found.last() == Some(&(next, most)) {
             return true;
         }
         let longest = most.min(n - behind);
-        let length = (0..longest).take_while(|&i| window.from_end(i) == window.from_end(behind + i)).count();
+        let length = (0..longest).take_while(|&i| window.last_but(i) == window.last_but(behind + i)).count();
         self.n_compared += length + 1;
         if length >= least {
             self.push(next, length);
@@ -145,6 +145,7 @@ fn for_each_match(
 ) -> bool {
     let is_any = second.is_none();
     let second = second.unwrap_or_default();
+    #[expect(clippy::needless_bitwise_bool, reason = "vector code has no branches")]
     let is_match = |end: Token, before: Token| (end == last) & ((before == second) | is_any);
     for (start, (ends, befores)) in (0..).step_by(N_AT_ONCE).zip(ends.chunks(N_AT_ONCE).zip(befores.chunks(N_AT_ONCE))) {
         // All of them are compared, whatever the first ones are: that is what vector code does best.
@@ -231,7 +232,11 @@ mod tests {
                 window.push(token);
             }
             let text = &text[n - window.len()..];
-            assert_eq!(repeats.find(&window, least, most), expected(text, least, most), "round {round}: {text:?}, {least}, {most}");
+            assert_eq!(
+                repeats.find(&window, least, most),
+                expected(text, least, most),
+                "round {round}: {text:?}, {least}, {most}"
+            );
         }
     }
 
