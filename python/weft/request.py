@@ -69,7 +69,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     penalize_nl: bool = True
     """Whether the penalties count newlines too."""
     penalty_prompt: Sequence[int] | None = None
-    """What the penalties see in place of the prompt; None is the prompt."""
+    """What the penalties see in place of the prompt, at most as many tokens as a slot's context holds; None is the prompt."""
     dry_multiplier: float = 0.0
     """Strength of the penalty on tokens that would go on with a repetition; 0 is off."""
     dry_base: float = 1.75
@@ -91,7 +91,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     adaptive_decay: float = 0.9
     """How long the adaptive target remembers, 0 to 0.99: about 1 / (1 - decay) tokens."""
     logit_bias: Sequence[tuple[int, float]] = ()
-    """Added to the logits of these tokens; minus infinity bans a token."""
+    """Added to the logits of these tokens; minus infinity bans a token. At most as many as the vocabulary has pieces."""
     ignore_eos: bool = False
     """Bans every end token."""
     n_probs: int = 0

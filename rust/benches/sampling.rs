@@ -10,6 +10,7 @@ mod llama_samplers;
 
 use std::borrow::Cow;
 use std::hint::black_box;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -109,7 +110,7 @@ fn benchmark(c: &mut Criterion) {
         let mut group = c.benchmark_group(format!("sample/{n_vocab}"));
         for (name, params) in &cases {
             let mut sampler = Sampler::new(params, 1, &Words::lexicon(n_vocab), 4_096);
-            sampler.accept_prompt(&history(n_vocab));
+            sampler.accept_prompt(history(n_vocab));
             let mut turn = rows.iter().cycle();
             group.bench_function(BenchmarkId::from_parameter(name), |b| {
                 b.iter(|| sampler.sample(black_box(turn.next().expect("rows cycle"))));
@@ -167,7 +168,7 @@ fn each_sampler(c: &mut Criterion) {
         let mut group = c.benchmark_group(format!("sampler/{n_vocab}"));
         for (name, params) in alone() {
             let mut ours = Sampler::new(&params, 1, &lexicon, 4_096);
-            ours.accept_prompt(&history(n_vocab));
+            ours.accept_prompt(history(n_vocab));
             let mut turn = rows.iter().cycle();
             group.bench_function(BenchmarkId::new(name, "ours"), |b| {
                 b.iter(|| ours.sample(black_box(turn.next().expect("rows cycle"))));
@@ -188,12 +189,78 @@ fn each_sampler(c: &mut Criterion) {
         group.bench_function("breakers of dry, looked up", |b| {
             b.iter_batched_ref(
                 || Words::lexicon(n_vocab),
-                |lexicon| Sampler::prepare(&params, black_box(lexicon)),
+                |lexicon| Sampler::new(&params, 1, black_box(lexicon), 4_096),
                 criterion::BatchSize::PerIteration,
             );
         });
         group.finish();
     }
+}
+
+/// As long a context as models of today have.
+const N_LONG: u32 = 131_072;
+
+/// A prompt of `N_LONG` tokens, all but as many as a bench goes on to say: of `n_distinct` tokens, in no order.
+fn long_prompt(n_distinct: usize) -> Vec<Token> {
+    let mut state = 1_usize;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Token::try_from((state >> 33) % n_distinct).expect("below the vocabulary")
+    };
+    (0..N_LONG).map(|_| next()).collect()
+}
+
+/// Parameters that look at the whole of a long context, and the context.
+fn long_windows(n_vocab: usize) -> Vec<(&'static str, SamplingParams, Vec<Token>)> {
+    let window = SamplingParams { repeat_penalty: 1.1, frequency_penalty: 0.1, repeat_last_n: -1, ..SamplingParams::default() };
+    let dry = Dry { multiplier: 0.8, penalty_last_n: -1, ..Dry::default() };
+    let dry = SamplingParams { dry, ..SamplingParams::default() };
+    let biased = |n| {
+        let bias = (0..).take(n).map(|token| (token, 0.5));
+        SamplingParams { logit_bias: bias.collect(), ..SamplingParams::default() }
+    };
+    let phrase: Vec<Token> = (0..48).cycle().take(N_LONG as usize).collect();
+    vec![
+        ("nothing on", SamplingParams::default(), long_prompt(n_vocab)),
+        ("penalties, 500 tokens", window.clone(), long_prompt(500)),
+        ("penalties, 5000 tokens", window.clone(), long_prompt(5_000)),
+        ("penalties, any tokens", window, long_prompt(n_vocab)),
+        ("dry, 5000 tokens", dry.clone(), long_prompt(5_000)),
+        ("dry, 50 tokens", dry.clone(), long_prompt(50)),
+        ("dry, a phrase again and again", dry, phrase),
+        ("bias of 300 tokens", biased(300), long_prompt(n_vocab)),
+        ("bias of every token", biased(n_vocab), long_prompt(n_vocab)),
+    ]
+}
+
+/// What a long context costs: to take a request in, which the thread does that submits it, to start 256 branches of one request, and to draw and accept a token.
+fn long_contexts(c: &mut Criterion) {
+    let n_vocab = VOCABULARIES[0];
+    let (rows, lexicon) = (rows(n_vocab), Words::lexicon(n_vocab));
+    let mut group = c.benchmark_group(format!("context of {N_LONG}"));
+    for (name, params, prompt) in long_windows(n_vocab) {
+        let prompt: Arc<[Token]> = prompt.into();
+        let request = || {
+            let mut sampler = Sampler::new(&params, 1, &lexicon, N_LONG);
+            sampler.accept_prompt(Arc::clone(&prompt));
+            sampler
+        };
+        group.bench_function(BenchmarkId::new(name, "a request comes"), |b| b.iter(request));
+        let mut sampler = request();
+        group.bench_function(BenchmarkId::new(name, "256 branches start"), |b| {
+            b.iter(|| (0..256).map(|seed| sampler.branch(seed)).collect::<Vec<_>>());
+        });
+        let (mut turn, mut said) = (rows.iter().cycle(), prompt.iter().cycle());
+        group.bench_function(BenchmarkId::new(name, "a token"), |b| {
+            b.iter(|| {
+                let token = sampler.sample(black_box(turn.next().expect("rows cycle")));
+                // Not what was drawn: the context stays as it is.
+                sampler.accept(*said.next().expect("tokens cycle"));
+                token
+            });
+        });
+    }
+    group.finish();
 }
 
 /// Long enough for every thread that has nothing to do to fall asleep.
@@ -239,5 +306,5 @@ fn time_rows(rows: &[Vec<f32>], n_rows: usize, n_threads: usize, n_rounds: u64) 
     thread::scope(|scope| scope.spawn(work).join()).expect("sampling does not fail")
 }
 
-criterion_group!(benches, benchmark, each_sampler, many_rows);
+criterion_group!(benches, benchmark, each_sampler, long_contexts, many_rows);
 criterion_main!(benches);

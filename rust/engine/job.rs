@@ -8,15 +8,18 @@ use crate::engine::runner::SequenceId;
 use crate::engine::seniority::Seniority;
 use crate::engine::stream::Sender;
 use crate::request::{Event, Request, Task, Token};
+use crate::sampling::Sampler;
 
 /// A request, from its submission to the end of its last branch.
 pub(crate) struct Job {
     pub(crate) request_id: u64,
-    /// What was asked for, but for its prompt and its stop strings, which are below.
+    /// What was asked for, but for its prompt, its stop strings, and the biases and the prompt of its penalties, which are below.
     pub(crate) request: Arc<Request>,
     /// Shared by all branches, as is what follows.
     pub(crate) prompt: Arc<[Token]>,
     pub(crate) stops: Arc<[String]>,
+    /// What the branches' samplers are made from: it has seen the prompt.
+    pub(crate) sampler: Sampler,
     /// How its prompt is computed.
     pub(crate) variant: Variant,
     pub(crate) sender: Sender,
@@ -79,9 +82,13 @@ impl Keeper {
 }
 
 impl Job {
-    /// Of a request that came in turn 0; the worker says when it really did.
-    pub(crate) fn new(request_id: u64, mut request: Request, sender: Sender, waiting: QueuePlace) -> Self {
-        let prompt = std::mem::take(&mut request.prompt).into_tokens().into();
+    /// Of a request that came in turn 0; the worker says when it really did. `sampler` was made for it, and has seen nothing.
+    ///
+    /// Called on the thread that submits it: the cost grows with the prompt, as that of nothing does that a branch starts with.
+    pub(crate) fn new(request_id: u64, mut request: Request, mut sampler: Sampler, sender: Sender, waiting: QueuePlace) -> Self {
+        let prompt: Arc<[Token]> = std::mem::take(&mut request.prompt).into_tokens().into();
+        sampler.accept_prompt(Arc::clone(&prompt));
+        (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
         let stops = std::mem::take(&mut request.stop).into();
         let branches = vec![Branch::Waiting; request.n as usize];
         Self {
@@ -89,6 +96,7 @@ impl Job {
             request: Arc::new(request),
             prompt,
             stops,
+            sampler,
             variant: Variant::default(),
             sender,
             branches,

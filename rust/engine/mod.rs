@@ -192,17 +192,22 @@ impl Engine {
         if n_prompt >= n_ctx {
             return Err(Error::ContextOverflow { n_prompt, n_ctx });
         }
+        let n_penalised = request.sampling.penalty_prompt.as_ref().map_or(0, Vec::len);
+        if n_penalised > n_ctx {
+            let message = format!("penalty_prompt has {n_penalised} tokens; a slot's context, the limit, holds {n_ctx}");
+            return Err(Error::InvalidRequest { param: "penalty_prompt", message });
+        }
         let waiting = QueuePlace::take_place(&published.n_waiting, limits.max_queue as usize)
             .map_err(|n_waiting| Error::QueueFull { n_waiting })?;
-        // Here and not on the worker's thread, where the running streams would wait for it.
-        Sampler::prepare(&request.sampling, lexicon);
         request.sampling.logit_bias.extend(suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));
+        // Here and not on the worker's thread, where the running streams would wait for it.
+        let sampler = Sampler::new(&request.sampling, request.seed, lexicon, limits.n_ctx_slot);
         let request_id = n_submitted.fetch_add(1, Ordering::Relaxed);
         let canceller = commands.clone();
         // The worker may have gone; then there is nothing to cancel.
         let cancel = move || canceller.send(Command::Cancel(request_id)).unwrap_or_default();
         let (sender, completions) = stream::stream(request_id, request.n, bell, Box::new(cancel));
-        let job = Box::new(Job::new(request_id, request, sender, waiting));
+        let job = Box::new(Job::new(request_id, request, sampler, sender, waiting));
         commands.send(Command::Submit(job)).map_err(|_| Error::Stopped)?;
         Ok(completions)
     }

@@ -315,12 +315,15 @@ mod tests {
     use crate::engine::seniority::TURNS_PER_PRIORITY;
     use crate::engine::stream;
     use crate::request::{Prompt, Request};
+    use crate::sampling::Sampler;
+    use crate::sampling::lexicon::tests::Pieces;
 
     fn job(request_id: u64, n: u32, priority: i32) -> Job {
         let waiting = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
         let (sender, _) = stream::stream(request_id, n, None, Box::new(|| {}));
         let request = Request { n, priority, ..Request::new(Prompt::from_tokens(vec![1; 20]), 0) };
-        Job::new(request_id, request, sender, waiting)
+        let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
+        Job::new(request_id, request, sampler, sender, waiting)
     }
 
     /// Requests of so many completions and such priorities, numbered from 0.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::request::Token;
 use crate::sampling::lexicon::Vocabulary;
+use crate::sampling::window::Window;
 
 /// Bytes of a text that count.
 const MAX_BYTES: usize = 40;
@@ -79,14 +80,18 @@ impl Breakers {
         self.tails(token).iter().any(Vec::is_empty)
     }
 
-    /// How many tokens at the end of `history` follow on its last breaker; all where there is none.
-    pub(crate) fn n_after_last(&self, history: &[Token]) -> usize {
-        let n_after = |(n_behind, first): (usize, &Token)| {
-            let behind = &history[history.len() - n_behind..];
-            let tails = self.tails(*first).iter().filter(|tail| behind.starts_with(tail));
+    /// How many tokens at the end of `window` follow on its last breaker; all where there is none. The search ends where more than
+    /// `most` follow, however many these are.
+    pub(crate) fn n_after_last(&self, window: &Window, most: usize) -> usize {
+        let follows = |n_behind: usize, tail: &[Token]| {
+            tail.len() <= n_behind && tail.iter().zip((0..n_behind).rev()).all(|(&token, at)| window.last_but(at) == token)
+        };
+        let n_after = |n_behind| {
+            let tails = self.tails(window.last_but(n_behind)).iter().filter(|tail| follows(n_behind, tail));
             tails.map(Vec::len).max().map(|n_tail| n_behind - n_tail)
         };
-        history.iter().rev().enumerate().find_map(n_after).unwrap_or(history.len())
+        let n_searched = window.len().min(most.saturating_add(MAX_TAIL + 1));
+        (0..n_searched).find_map(n_after).unwrap_or(window.len())
     }
 }
 
@@ -99,6 +104,8 @@ fn place(token: Token) -> (usize, u32) {
 mod tests {
     use super::*;
     use crate::sampling::lexicon::tests::Pieces;
+    use crate::sampling::rng::Mt19937;
+    use crate::sampling::window::tests::holding;
 
     //                        0    1    2     3     4     5      6
     const PIECES: [&str; 7] = ["a", "b", "ab", "xa", "aa", "abx", "x"];
@@ -108,21 +115,25 @@ mod tests {
         Breakers::new(&texts, &*Pieces::lexicon(&PIECES, 0))
     }
 
+    fn n_after_last(breakers: &Breakers, said: &[Token]) -> usize {
+        breakers.n_after_last(&holding(said), usize::MAX)
+    }
+
     #[test]
     fn a_token_that_contains_a_text_breaks_by_itself() {
         let breakers = breakers(&["ab"]);
         assert_eq!((0..7).filter(|&token| breakers.is_breaker(token)).collect::<Vec<_>>(), [2, 5]);
-        assert_eq!(breakers.n_after_last(&[2, 1, 6]), 2);
-        assert_eq!(breakers.n_after_last(&[2]), 0);
+        assert_eq!(n_after_last(&breakers, &[2, 1, 6]), 2);
+        assert_eq!(n_after_last(&breakers, &[2]), 0);
     }
 
     #[test]
     fn a_token_that_ends_as_a_text_begins_needs_the_texts_rest() {
         let breakers = breakers(&["ab"]);
-        assert_eq!(breakers.n_after_last(&[3, 1, 6, 6]), 2);
-        assert_eq!(breakers.n_after_last(&[3, 6, 1, 6]), 4);
+        assert_eq!(n_after_last(&breakers, &[3, 1, 6, 6]), 2);
+        assert_eq!(n_after_last(&breakers, &[3, 6, 1, 6]), 4);
         // The rest has not been said yet.
-        assert_eq!(breakers.n_after_last(&[6, 3]), 2);
+        assert_eq!(n_after_last(&breakers, &[6, 3]), 2);
     }
 
     #[test]
@@ -130,14 +141,37 @@ mod tests {
         // "aa" may be the first two letters of the text or, by its last one, only the first.
         let breakers = breakers(&["aab"]);
         assert_eq!(breakers.tails(4), [vec![1], vec![2]]);
-        assert_eq!(breakers.n_after_last(&[4, 2, 6]), 1);
+        assert_eq!(n_after_last(&breakers, &[4, 2, 6]), 1);
     }
 
     #[test]
     fn without_a_breaker_all_follows() {
-        assert_eq!(breakers(&["q"]).n_after_last(&[0, 1, 2]), 3);
-        assert_eq!(breakers(&[]).n_after_last(&[0, 1, 2]), 3);
-        assert_eq!(breakers(&["a"]).n_after_last(&[]), 0);
-        assert_eq!(breakers(&["a"]).n_after_last(&[-1, 99]), 2);
+        assert_eq!(n_after_last(&breakers(&["q"]), &[0, 1, 2]), 3);
+        assert_eq!(n_after_last(&breakers(&[]), &[0, 1, 2]), 3);
+        assert_eq!(n_after_last(&breakers(&["a"]), &[]), 0);
+        assert_eq!(n_after_last(&breakers(&["a"]), &[-1, 99]), 2);
+    }
+
+    #[test]
+    fn a_search_that_ends_early_finds_as_much_as_matters() {
+        let breakers = breakers(&["aab", "xx"]);
+        let mut rng = Mt19937::new(2);
+        for _ in 0..2_000 {
+            let n = 1 + rng.next_u32() % 60;
+            let said: Vec<Token> = (0..n).map(|_| [6, 6, 1, 1, 1, 4, 0, 3][rng.next_u32() as usize % 8]).collect();
+            let (all, window) = (n_after_last(&breakers, &said), holding(&said));
+            for most in [0, 1, 5, 30] {
+                assert_eq!(breakers.n_after_last(&window, most).min(most), all.min(most), "{said:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_search_ends_early() {
+        // A breaker that is farther away than what matters is not found.
+        let mut said = vec![0; 200];
+        said[0] = 2;
+        let (breakers, window) = (breakers(&["ab"]), holding(&said));
+        assert_eq!((breakers.n_after_last(&window, usize::MAX), breakers.n_after_last(&window, 100)), (199, 200));
     }
 }

@@ -1,5 +1,7 @@
 //! The steps between a row of logits and the draw: those that have an effect, in their order.
 
+use std::sync::Arc;
+
 use crate::request::{SamplerKind, SamplingParams, Token};
 use crate::sampling::candidates::Candidates;
 use crate::sampling::filters;
@@ -72,8 +74,19 @@ impl Chain {
     }
 
     /// Tells the penalties about the prompt.
-    pub(crate) fn accept_prompt(&mut self, prompt: &[Token]) {
+    pub(crate) fn accept_prompt(&mut self, prompt: &Arc<[Token]>) {
         self.history.accept_prompt(prompt);
+    }
+
+    /// The chain of another branch, which draws by chance as if it had been made with this seed.
+    pub(crate) fn branch(&self, seed: u32) -> Self {
+        let mut branch = self.clone();
+        for step in &mut branch.steps {
+            if let Step::Xtc(xtc) = step {
+                xtc.reseed(seed);
+            }
+        }
+        branch
     }
 
     /// Tells the penalties about a token of the answer.
@@ -88,11 +101,12 @@ impl Chain {
         for &penalty in first.iter() {
             history.patch(penalty, logits, patches);
         }
-        let row = patches.row(logits);
         if self.is_greedy {
-            return candidates.keep_best(row, 1);
+            candidates.keep_best(patches.row(logits), 1);
+            return patches.end();
         }
-        let n_done = take(row, steps, *min_keep, candidates);
+        let n_done = take(patches.row(logits), steps, *min_keep, candidates);
+        patches.end();
         for step in &mut steps[n_done..] {
             match step {
                 Step::Penalize(penalty) => history.penalize(*penalty, candidates),
@@ -108,6 +122,12 @@ impl Chain {
                 Step::Infill => infill(candidates, &**lexicon),
             }
         }
+    }
+
+    /// How many tokens, counts and biases a branch would copy.
+    #[cfg(test)]
+    pub(crate) fn n_own(&self) -> usize {
+        self.history.n_own() + self.patches.n_own()
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a sequence has said, and the two penalties that look at it.
 
+use std::sync::Arc;
+
 use crate::request::{SamplerKind, SamplingParams, Token};
 use crate::sampling::candidates::Candidates;
 use crate::sampling::dry::Repetitions;
@@ -31,7 +33,7 @@ impl History {
         let has = |kind| kinds.contains(&kind);
         let mut penalties = has(SamplerKind::Penalties).then(|| Penalties::new(params, lexicon.newline(), n_ctx)).flatten();
         if let (Some(penalties), Some(prompt)) = (&mut penalties, &params.penalty_prompt) {
-            penalties.accept_all(prompt);
+            penalties.begin(prompt.as_slice().into());
         }
         let repetitions = has(SamplerKind::Dry).then(|| Repetitions::new(&params.dry, lexicon, n_ctx)).flatten();
         Self { penalties, repetitions, has_penalty_prompt: params.penalty_prompt.is_some() }
@@ -45,13 +47,13 @@ impl History {
         }
     }
 
-    /// Remembers the prompt.
-    pub(crate) fn accept_prompt(&mut self, prompt: &[Token]) {
+    /// Remembers the prompt, which comes before all else.
+    pub(crate) fn accept_prompt(&mut self, prompt: &Arc<[Token]>) {
         if let Some(penalties) = self.penalties.as_mut().filter(|_| !self.has_penalty_prompt) {
-            penalties.accept_all(prompt);
+            penalties.begin(Arc::clone(prompt));
         }
         if let Some(repetitions) = &mut self.repetitions {
-            repetitions.accept(prompt);
+            repetitions.begin(Arc::clone(prompt));
         }
     }
 
@@ -61,17 +63,14 @@ impl History {
             penalties.accept(token);
         }
         if let Some(repetitions) = &mut self.repetitions {
-            repetitions.accept(&[token]);
+            repetitions.accept(token);
         }
     }
 
     /// Penalises the tokens of a row.
     pub(crate) fn patch(&mut self, penalty: Penalty, logits: &[f32], patches: &mut Patches) {
-        match (penalty, &self.penalties, &mut self.repetitions) {
-            (Penalty::Window, Some(penalties), _) => {
-                let penalize = |token, logit, count| penalties.penalize(token, logit, count);
-                patches.change(logits, penalties.counts(), penalize);
-            }
+        match (penalty, &mut self.penalties, &mut self.repetitions) {
+            (Penalty::Window, Some(penalties), _) => penalties.patch(logits, patches),
             (Penalty::Repetitions, _, Some(repetitions)) => {
                 let found = repetitions.penalties().unwrap_or_default();
                 patches.change(logits, found, |_, logit, penalty| logit - penalty);
@@ -83,13 +82,7 @@ impl History {
     /// Penalises candidates, in whatever order they are.
     pub(crate) fn penalize(&mut self, penalty: Penalty, candidates: &mut Candidates) {
         match (penalty, &self.penalties, &mut self.repetitions) {
-            (Penalty::Window, Some(penalties), _) => {
-                let counts = penalties.counts();
-                candidates.change(|candidate| match of(counts, candidate.token) {
-                    Some(count) => penalties.penalize(candidate.token, candidate.logit, count),
-                    None => candidate.logit,
-                });
-            }
+            (Penalty::Window, Some(penalties), _) => penalties.penalize(candidates),
             (Penalty::Repetitions, _, Some(repetitions)) => {
                 if let Some(found) = repetitions.penalties() {
                     candidates.change(|candidate| candidate.logit - of(found, candidate.token).unwrap_or(0.0));
@@ -97,6 +90,12 @@ impl History {
             }
             _ => {}
         }
+    }
+
+    /// How many tokens and counts a clone would copy.
+    #[cfg(test)]
+    pub(crate) fn n_own(&self) -> usize {
+        self.penalties.as_ref().map_or(0, Penalties::n_own) + self.repetitions.as_ref().map_or(0, Repetitions::n_own)
     }
 }
 
@@ -140,7 +139,7 @@ mod tests {
     fn both_penalties_see_the_prompt_and_the_answer() {
         let dry = Dry { multiplier: 1.0, base: 2.0, allowed_length: 1, ..Dry::default() };
         let mut history = history(&SamplingParams { presence_penalty: 1.0, dry, ..SamplingParams::default() });
-        history.accept_prompt(&[0, 1, 2]);
+        history.accept_prompt(&[0, 1, 2].into());
         history.accept(0);
         assert_eq!(penalised(&mut history, Penalty::Window), [(0, 3.0), (1, -5.0), (2, 2.0)]);
         assert_eq!(penalised(&mut history, Penalty::Repetitions), [(1, -5.0)]);
@@ -151,7 +150,7 @@ mod tests {
         let dry = Dry { multiplier: 1.0, base: 2.0, allowed_length: 1, ..Dry::default() };
         let penalty_prompt = Some(vec![5]);
         let mut history = history(&SamplingParams { presence_penalty: 1.0, dry, penalty_prompt, ..SamplingParams::default() });
-        history.accept_prompt(&[0, 1, 2]);
+        history.accept_prompt(&[0, 1, 2].into());
         history.accept(0);
         assert_eq!(penalised(&mut history, Penalty::Window), [(0, 3.0), (5, -1.0)]);
         assert_eq!(penalised(&mut history, Penalty::Repetitions), [(1, -5.0)]);

@@ -8,17 +8,19 @@ mod breakers;
 pub(crate) mod candidates;
 pub(crate) mod chain;
 mod constrained;
+mod counts;
 mod draw;
 mod dry;
 mod filters;
 mod history;
 mod infill;
-mod lexicon;
+pub(crate) mod lexicon;
 mod logprobs;
 mod mirostat;
 mod order;
 mod patches;
 mod penalties;
+mod repeats;
 pub(crate) mod rng;
 mod row;
 mod tail_free;
@@ -26,6 +28,7 @@ mod temperature;
 pub mod threads;
 mod top_n_sigma;
 mod typical;
+mod window;
 mod xtc;
 
 pub(crate) use constrained::draw_allowed;
@@ -33,7 +36,9 @@ pub use lexicon::{Lexicon, Vocabulary};
 pub use logprobs::logprobs;
 pub use threads::Threads;
 
-use crate::request::{Mirostat, SamplerKind, SamplingParams, Token};
+use std::sync::Arc;
+
+use crate::request::{SamplerKind, SamplingParams, Token};
 use adaptive::Adaptive;
 use candidates::Candidates;
 use chain::Chain;
@@ -70,14 +75,17 @@ impl Sampler {
     /// A sampler that has seen nothing.
     ///
     /// `n_ctx` is the window in tokens that −1 stands for. Every `seed` names one sequence of draws. Where the repetition penalty is
-    /// on and `lexicon` does not know its breakers yet, they are looked up: about 1 ms at 152,064 tokens; see [`Sampler::prepare`].
+    /// on and `lexicon` does not know its breakers yet, they are looked up: about 1 ms at 152,064 tokens. Its cost grows with the
+    /// parameters' lists; branches of one request are made with [`Sampler::branch`].
     #[must_use]
     pub fn new(params: &SamplingParams, seed: u32, lexicon: &Lexicon, n_ctx: u32) -> Self {
         let mirostat = Surprise::new(params.mirostat, params.mirostat_tau, params.mirostat_eta);
         // Mirostat takes the place of all steps but the temperature, which is a plain one then.
-        let plain = SamplingParams { dynatemp_range: 0.0, ..params.clone() };
-        let (kinds, params) =
-            if mirostat.is_some() { (&[SamplerKind::Temperature][..], &plain) } else { (&params.samplers[..], params) };
+        let plain = mirostat.is_some().then(|| SamplingParams { dynatemp_range: 0.0, ..params.clone() });
+        let (kinds, params) = match &plain {
+            Some(plain) => (&[SamplerKind::Temperature][..], plain),
+            None => (&params.samplers[..], params),
+        };
         let is_adaptive = kinds.contains(&SamplerKind::AdaptiveP);
         let draw = match mirostat {
             Some(surprise) => Draw::Mirostat(surprise),
@@ -88,17 +96,22 @@ impl Sampler {
         Self { chain, draw, rng: Mt19937::new(seed), candidates: Candidates::default() }
     }
 
-    /// Looks up in `lexicon` what samplers of these parameters need, so that [`Sampler::new`] finds it.
-    pub fn prepare(params: &SamplingParams, lexicon: &Lexicon) {
-        let is_on = params.mirostat == Mirostat::Off && params.samplers.contains(&SamplerKind::Dry);
-        if is_on && params.dry.is_on() {
-            lexicon.breakers(&params.dry.sequence_breakers);
-        }
+    /// A sampler that has seen what this one has, and from here on draws by chance as a new one with `seed` does.
+    ///
+    /// Both share the parameters and the prompt: the cost does not grow with their lengths, nor with the window's, but only with what
+    /// was accepted after the prompt.
+    #[must_use]
+    pub fn branch(&self, seed: u32) -> Self {
+        let (chain, draw) = (self.chain.branch(seed), self.draw.clone());
+        Self { chain, draw, rng: Mt19937::new(seed), candidates: Candidates::default() }
     }
 
     /// Tells the penalties about the prompt; only its last tokens, as many as their windows hold, are looked at.
-    pub fn accept_prompt(&mut self, prompt: &[Token]) {
-        self.chain.accept_prompt(prompt);
+    ///
+    /// # Panics
+    /// If something was accepted before.
+    pub fn accept_prompt(&mut self, prompt: impl Into<Arc<[Token]>>) {
+        self.chain.accept_prompt(&prompt.into());
     }
 
     /// Tells the penalties about a token of the answer, and the draw that it was taken.
@@ -138,6 +151,7 @@ impl Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::{Dry, Mirostat};
     use crate::sampling::candidates::Candidates;
     use crate::sampling::filters;
     use crate::sampling::lexicon::tests::Pieces;
@@ -347,9 +361,67 @@ mod tests {
         for mirostat in [Mirostat::V1, Mirostat::V2] {
             let params = SamplingParams { mirostat, top_k: 1, presence_penalty: 100.0, mirostat_tau: 9.0, ..open() };
             let mut sampler = sampler(&params);
-            sampler.accept_prompt(&[0]);
+            sampler.accept_prompt([0]);
             assert!((0..50).any(|_| sampler.sample(&row) == 0), "{mirostat:?}");
             assert!(mirostat == Mirostat::V1 || (0..50).any(|_| sampler.sample(&row) == 2));
+        }
+    }
+
+    /// Parameters with which a sampler looks at all that was said, and has as many biases as there are tokens.
+    fn long(n_vocab: Token) -> SamplingParams {
+        let dry = Dry { multiplier: 0.8, penalty_last_n: -1, ..Dry::default() };
+        SamplingParams {
+            samplers: [&[SamplerKind::Xtc], &SamplerKind::DEFAULT[..]].concat(),
+            repeat_penalty: 1.3,
+            frequency_penalty: 0.01,
+            repeat_last_n: -1,
+            xtc_probability: 0.5,
+            logit_bias: (0..n_vocab).map(|token| (token, 0.1)).collect(),
+            dry,
+            ..SamplingParams::default()
+        }
+    }
+
+    #[test]
+    fn what_a_branch_copies_does_not_grow_with_prompt_window_and_biases() {
+        let prompt: Arc<[Token]> = (0..100_000).map(|i| i % 3_000).collect();
+        let mut request = Sampler::new(&long(3_000), 1, &Pieces::none(&[]), 131_072);
+        request.accept_prompt(Arc::clone(&prompt));
+        let mut branches: Vec<Sampler> = (0..256).map(|seed| request.branch(seed)).collect();
+        assert_eq!(branches.iter().map(|branch| branch.chain.n_own()).sum::<usize>(), 0);
+        // The penalty and the repetitions of each branch hold the prompt itself.
+        assert_eq!(Arc::strong_count(&prompt), 1 + 2 * 257);
+        let n_shared = Arc::strong_count(&prompt);
+        for token in 0..100 {
+            branches[0].accept(token);
+        }
+        // What was accepted stands twice there, and changed few counts.
+        assert!(branches[0].branch(7).chain.n_own() <= 3 * 100);
+        assert_eq!(Arc::strong_count(&prompt), n_shared);
+    }
+
+    #[test]
+    fn a_branch_draws_as_a_sampler_that_was_made_for_it() {
+        let mut rng = Mt19937::new(5);
+        for params in [long(500), SamplingParams { mirostat: Mirostat::V1, ..open() }, SamplingParams::default()] {
+            let prompt: Arc<[Token]> = (0..4_000).map(|_| Token::try_from(rng.next_u32() % 500).unwrap()).collect();
+            let row: Vec<f32> = (0..500).map(|_| f32::from(u8::try_from(rng.next_u32() % 256).unwrap()) / 25.0).collect();
+            let new = |seed| {
+                let mut sampler = Sampler::new(&params, seed, &Pieces::none(&[]), 3_500);
+                sampler.accept_prompt(Arc::clone(&prompt));
+                sampler
+            };
+            let text = |mut sampler: Sampler| {
+                let draw = |_| {
+                    let token = sampler.sample(&row);
+                    sampler.accept(token);
+                    token
+                };
+                (0..700).map(draw).collect::<Vec<Token>>()
+            };
+            let request = new(1);
+            assert!((0..4).all(|seed| text(request.branch(seed)) == text(new(seed))), "{params:?}");
+            assert_ne!(text(request.branch(1)), text(request.branch(2)));
         }
     }
 
@@ -404,7 +476,7 @@ mod tests {
             let params = extreme(&mut rng);
             assert_eq!(params.validate(100), Ok(()), "{params:?}");
             let mut sampler = Sampler::new(&params, i, &lexicon, 20);
-            sampler.accept_prompt(&[0, 1, 0, 1]);
+            sampler.accept_prompt([0, 1, 0, 1]);
             let n_vocab = [1, 2, 7, 70][rng.next_u32() as usize % 4];
             for _ in 0..3 {
                 let row: Vec<f32> = (0..n_vocab).map(|_| LOGITS[rng.next_u32() as usize % LOGITS.len()]).collect();

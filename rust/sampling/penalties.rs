@@ -4,23 +4,35 @@
 //! with negative logits multiplied instead of divided, so that the token always becomes less likely; presence and frequency are
 //! those of `OpenAI`'s API reference.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::request::{SamplingParams, Token};
+use crate::sampling::candidates::Candidates;
+use crate::sampling::counts::{Base, Counts};
+use crate::sampling::patches::Patches;
+use crate::sampling::window::Window;
 
 /// Repeat, presence and frequency penalties over a window of the last tokens.
 #[derive(Debug, Clone)]
 pub(crate) struct Penalties {
+    rule: Rule,
+    window: Window,
+    /// How often each token stands in the window.
+    counts: Counts,
+    /// The counts of a row, kept for their memory.
+    seen: Vec<(Token, u32)>,
+    /// Logits of a row that the pass over it must not change, kept for their memory.
+    apart: Vec<(usize, f32)>,
+}
+
+/// What becomes of a logit.
+#[derive(Debug, Clone, Copy)]
+struct Rule {
     repeat: f32,
     presence: f32,
     frequency: f32,
     /// Stands in the window like any other token, but is not penalised.
     spared: Option<Token>,
-    /// Tokens that count, the last ones; at least 1.
-    n_window: usize,
-    window: VecDeque<Token>,
-    /// How often each token stands in the window, in order of token id; no token with a count of 0.
-    counts: Vec<(Token, u32)>,
 }
 
 impl Penalties {
@@ -30,78 +42,109 @@ impl Penalties {
         let is_neutral =
             [params.repeat_penalty - 1.0, params.presence_penalty, params.frequency_penalty].iter().all(|&change| change == 0.0);
         let n_window = u32::try_from(params.repeat_last_n).unwrap_or(n_ctx) as usize;
-        (!is_neutral && n_window > 0).then(|| Self {
+        let rule = Rule {
             repeat: params.repeat_penalty,
             presence: params.presence_penalty,
             frequency: params.frequency_penalty,
             spared: newline.filter(|_| !params.penalize_nl),
-            n_window,
-            window: VecDeque::new(),
-            counts: Vec::new(),
+        };
+        (!is_neutral && n_window > 0).then(|| Self {
+            rule,
+            window: Window::new(n_window),
+            counts: Counts::default(),
+            seen: Vec::new(),
+            apart: Vec::new(),
         })
     }
 
-    /// Tells them everything that was said so far; only the last tokens, as many as the window holds, matter.
-    pub(crate) fn accept_all(&mut self, tokens: &[Token]) {
-        let last = &tokens[tokens.len().saturating_sub(self.n_window)..];
-        if self.window.is_empty() {
-            self.window.extend(last);
-            let mut sorted = last.to_vec();
-            sorted.sort_unstable();
-            let count = |equals: &[Token]| (equals[0], u32::try_from(equals.len()).expect("a window fits into a context"));
-            self.counts.extend(sorted.chunk_by(|a, b| a == b).map(count));
-        } else {
-            for &token in last {
-                self.accept(token);
-            }
-        }
+    /// Tells them what the text begins with; only the last tokens, as many as the window holds, matter.
+    pub(crate) fn begin(&mut self, text: Arc<[Token]>) {
+        self.window.begin(text);
+        self.counts = Counts::of(&self.window.pieces().concat());
     }
 
     /// Tells them what was said.
     pub(crate) fn accept(&mut self, token: Token) {
-        if self.window.len() == self.n_window
-            && let Some(oldest) = self.window.pop_front()
-        {
-            self.forget(oldest);
+        self.counts.add(token);
+        if let Some(oldest) = self.window.push(token) {
+            self.counts.remove(oldest);
         }
-        self.window.push_back(token);
-        match self.counts.binary_search_by_key(&token, |&(seen, _)| seen) {
-            Ok(at) => self.counts[at].1 += 1,
-            Err(at) => self.counts.insert(at, (token, 1)),
+    }
+
+    /// Penalises the tokens of a row: one after the other where they are few, else in one pass over all of it.
+    pub(crate) fn patch(&mut self, logits: &[f32], patches: &mut Patches) {
+        let Self { rule, counts, seen, apart, .. } = self;
+        match counts.parts() {
+            (Base::Few(_), _) => {
+                counts.list(seen);
+                patches.change(logits, seen, |token, logit, count| rule.penalize(token, logit, count));
+            }
+            (Base::Many(base), changed) => patches.change_row(logits, |row| {
+                apart.clear();
+                let spared = rule.spared.map(|token| (token, 0));
+                for (token, count) in changed.iter().copied().chain(spared) {
+                    if let Some((at, &logit)) = usize::try_from(token).ok().and_then(|at| Some(at).zip(row.get(at))) {
+                        apart.push((at, rule.penalize(token, logit, count)));
+                    }
+                }
+                rule.penalize_all(row, base);
+                for &(at, logit) in apart.iter() {
+                    row[at] = logit;
+                }
+            }),
         }
+    }
+
+    /// Penalises candidates, in whatever order they are.
+    pub(crate) fn penalize(&self, candidates: &mut Candidates) {
+        candidates.change(|candidate| self.rule.penalize(candidate.token, candidate.logit, self.counts.get(candidate.token)));
     }
 
     /// How often each token stands in the window, in order of token id.
-    pub(crate) fn counts(&self) -> &[(Token, u32)] {
-        &self.counts
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> Vec<(Token, u32)> {
+        let mut list = Vec::new();
+        self.counts.list(&mut list);
+        list
     }
 
-    fn forget(&mut self, token: Token) {
-        let at = self.counts.binary_search_by_key(&token, |&(seen, _)| seen).expect("every token of the window is counted");
-        self.counts[at].1 -= 1;
-        if self.counts[at].1 == 0 {
-            self.counts.remove(at);
+    /// How many tokens and counts a clone would copy.
+    #[cfg(test)]
+    pub(crate) fn n_own(&self) -> usize {
+        self.window.n_own() + self.counts.parts().1.len() + self.seen.len() + self.apart.len()
+    }
+}
+
+impl Rule {
+    /// The logit of a token that stands `count` times in the window.
+    fn penalize(self, token: Token, logit: f32, count: u32) -> f32 {
+        if self.spared == Some(token) { logit } else { self.change(logit, count) }
+    }
+
+    /// Changes a row by the counts of its first tokens, whichever of them are spared. Compilers turn it into vector code.
+    fn penalize_all(self, row: &mut [f32], counts: &[u32]) {
+        for (logit, &count) in row.iter_mut().zip(counts) {
+            *logit = self.change(*logit, count);
         }
     }
 
-    /// The logit of a token that stands `count` times in the window, in llama.cpp's order of operations.
-    pub(crate) fn penalize(&self, token: Token, logit: f32, count: u32) -> f32 {
-        if self.spared == Some(token) {
-            return logit;
-        }
+    /// In llama.cpp's order of operations.
+    #[inline]
+    fn change(self, logit: f32, count: u32) -> f32 {
         let repeated = if logit <= 0.0 { logit * self.repeat } else { logit / self.repeat };
         #[expect(
             clippy::cast_precision_loss,
             reason = "a window of more than 2²⁴ tokens holds one token that often only in theory"
         )]
-        let count = count as f32;
-        repeated - (count * self.frequency + self.presence)
+        let penalised = repeated - (count as f32 * self.frequency + self.presence);
+        if count == 0 { logit } else { penalised }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sampling::rng::Mt19937;
 
     /// What the penalties make of logits of 4 and −4, after this was said.
     fn penalised(params: &SamplingParams, history: &[Token]) -> Vec<(Token, f32, f32)> {
@@ -110,9 +153,9 @@ mod tests {
         for &token in history {
             one_by_one.accept(token);
         }
-        together.accept_all(history);
+        together.begin(history.into());
         assert_eq!(one_by_one.counts(), together.counts());
-        let at = |logit, (token, count)| together.penalize(token, logit, count);
+        let at = |logit, (token, count)| together.rule.penalize(token, logit, count);
         together.counts().iter().map(|&seen| (seen.0, at(4.0, seen), at(-4.0, seen))).collect()
     }
 
@@ -155,10 +198,11 @@ mod tests {
     fn what_is_said_later_joins_what_was_said_at_once() {
         let params = SamplingParams { frequency_penalty: 1.0, repeat_last_n: 3, ..SamplingParams::default() };
         let mut penalties = Penalties::new(&params, None, 100).unwrap();
-        penalties.accept_all(&[7, 7, 5, 5]);
+        penalties.begin([7, 7, 5, 5].into());
         penalties.accept(6);
         assert_eq!(penalties.counts(), [(5, 2), (6, 1)]);
-        penalties.accept_all(&[1, 1]);
+        penalties.accept(1);
+        penalties.accept(1);
         assert_eq!(penalties.counts(), [(1, 2), (6, 1)]);
     }
 
@@ -167,5 +211,52 @@ mod tests {
         assert!(Penalties::new(&SamplingParams::default(), None, 100).is_none());
         let params = SamplingParams { repeat_penalty: 2.0, repeat_last_n: 0, ..SamplingParams::default() };
         assert!(Penalties::new(&params, None, 100).is_none());
+    }
+
+    #[test]
+    fn a_row_is_penalised_alike_token_by_token_and_in_one_pass() {
+        let mut rng = Mt19937::new(12);
+        let mut below = |n: u32| rng.next_u32() % n;
+        let params = SamplingParams {
+            repeat_penalty: 1.3,
+            presence_penalty: -0.4,
+            frequency_penalty: 0.17,
+            penalize_nl: false,
+            repeat_last_n: -1,
+            logit_bias: vec![(3, 1.0), (70, f32::NEG_INFINITY), (71, -3.0)],
+            ..SamplingParams::default()
+        };
+        for n_ids in [20, 200, 40_000] {
+            let n_vocab = 200 + n_ids / 2;
+            #[expect(clippy::cast_precision_loss, reason = "any number will do")]
+            let logits: Vec<f32> = (0..n_vocab).map(|_| below(1_000) as f32 / 100.0 - 5.0).collect();
+            let mut penalties = Penalties::new(&params, Some(5), 4_000).unwrap();
+            let said: Vec<Token> = (0..6_000).map(|_| Token::try_from(below(n_ids)).unwrap()).collect();
+            penalties.begin(said[..3_000].into());
+            for (n, &token) in (3_000..).zip(&said[3_000..]) {
+                penalties.accept(token);
+                if n % 251 != 0 {
+                    continue;
+                }
+                let (mut ours, mut theirs) = (Patches::new(&params, &[]), Patches::new(&params, &[]));
+                ours.begin(&logits);
+                penalties.patch(&logits, &mut ours);
+                theirs.begin(&logits);
+                let by_definition = |row: &mut [f32]| {
+                    for (token, count) in penalties.counts().into_iter().filter(|&(token, _)| token != 5) {
+                        let Some(logit) = row.get_mut(usize::try_from(token).unwrap()) else { continue };
+                        *logit = if *logit <= 0.0 { *logit * 1.3 } else { *logit / 1.3 };
+                        #[expect(clippy::cast_precision_loss, reason = "at most 4,000")]
+                        let subtracted = count as f32 * 0.17 + -0.4;
+                        *logit -= subtracted;
+                    }
+                };
+                theirs.change_row(&logits, by_definition);
+                let (mut was, mut is) = (Candidates::default(), Candidates::default());
+                was.keep_all(theirs.row(&logits));
+                is.keep_all(ours.row(&logits));
+                assert_eq!(is.list, was.list, "{n_ids} ids, after {n}");
+            }
+        }
     }
 }

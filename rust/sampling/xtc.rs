@@ -22,6 +22,11 @@ impl Xtc {
         Self { probability, threshold, rng: Mt19937::new(seed) }
     }
 
+    /// From here on, chance is that of another seed.
+    pub(crate) fn reseed(&mut self, seed: u32) {
+        self.rng = Mt19937::new(seed);
+    }
+
     /// By chance, takes away all but the least likely one of the candidates whose probabilities are at least the threshold, if
     /// `min_keep` are left then.
     pub(crate) fn apply(&mut self, candidates: &mut Candidates, min_keep: usize) {

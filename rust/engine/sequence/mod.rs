@@ -59,8 +59,6 @@ impl Sequence {
     /// Branch `index` of `job`, which was never in a slot; of its context it may use `n_ctx_slot` tokens.
     pub(crate) fn new(job: &Job, index: u32, n_ctx_slot: u32, lexicon: &Lexicon, now: Instant) -> Self {
         let request = Arc::clone(&job.request);
-        let mut sampler = Sampler::new(&request.sampling, request.seed.wrapping_add(index), lexicon, n_ctx_slot);
-        sampler.accept_prompt(&job.prompt);
         Self {
             request_id: job.request_id,
             index,
@@ -69,7 +67,7 @@ impl Sequence {
             n_prompt: job.n_prompt(),
             n_predicted: 0,
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
-            sampler,
+            sampler: job.sampler.branch(request.seed.wrapping_add(index)),
             constraint: request.constraint.as_ref().map(|constraint| constraint.0.start()),
             end_token: lexicon.end_tokens().first().copied(),
             is_stuck: false,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::fake_runner::{END, SUPPRESSED};
+use crate::fake_runner::{END, N_VOCAB, SUPPRESSED};
 
 #[test]
 fn the_end_token_is_reported_and_has_no_text() {
@@ -108,4 +108,20 @@ fn a_field_out_of_range_is_named() {
     assert_eq!(refused(|request| request.sampling.n_probs = 1_001), "n_probs");
     assert_eq!(refused(|request| request.sampling.logit_bias = vec![(-1, 0.0)]), "logit_bias");
     assert_eq!(refused(|request| request.sampling.logit_bias = vec![(5, f32::NAN)]), "logit_bias");
+}
+
+#[test]
+fn lists_that_samplers_look_at_have_limits_that_are_told() {
+    let (engine, _) = start(limits(1, 256));
+    let refused = |change: fn(&mut SamplingParams)| {
+        let mut request = greedy(&prompt(1, 20), 1);
+        change(&mut request.sampling);
+        engine.submit(request, None).err().map(|error| error.to_string())
+    };
+    assert_eq!(refused(|params| params.logit_bias = vec![(5, 0.1); N_VOCAB]), None);
+    let message = refused(|params| params.logit_bias = vec![(5, 0.1); N_VOCAB + 1]);
+    assert_eq!(message.unwrap(), "logit_bias has 97 entries; it may have at most 96, one for each piece of the vocabulary");
+    assert_eq!(refused(|params| params.penalty_prompt = Some(vec![5; 256])), None);
+    let message = refused(|params| params.penalty_prompt = Some(vec![5; 257]));
+    assert_eq!(message.unwrap(), "penalty_prompt has 257 tokens; a slot's context, the limit, holds 256");
 }

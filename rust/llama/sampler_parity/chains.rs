@@ -13,7 +13,7 @@ fn check(cases: &mut Cases, mut row: Vec<f32>, params: &SamplingParams, n_tokens
     let mut ours = Sampler::new(params, seed, &lexicon, N_CTX);
     let theirs = Theirs::server_chain(row.len(), params, seed, lexicon.end_tokens());
     let history = cases.history(row.len());
-    ours.accept_prompt(&history);
+    ours.accept_prompt(history.as_slice());
     theirs.accept_all(&history);
     for i in 0..n_tokens {
         let drawn = ours.sample(&row);
@@ -141,7 +141,7 @@ fn penalties_and_no_temperature_take_the_likeliest() {
         let lexicon = demo_lexicon();
         let history = cases.history(row.len());
         let mut ours = Sampler::new(&params, 1, &lexicon, N_CTX);
-        ours.accept_prompt(&history);
+        ours.accept_prompt(history.as_slice());
         let theirs = Theirs::steps(&[SamplerKind::Penalties, SamplerKind::Dry], row.len(), &params, 1, lexicon.end_tokens());
         theirs.accept_all(&history);
         let penalised = theirs.apply(&row).list;

@@ -17,7 +17,7 @@ fn check_kinds(kinds: &[SamplerKind], n_cases: usize, seed: u32) {
         let mut ours = Chain::new(kinds, &params, 1, &lexicon, N_CTX);
         let theirs = Theirs::steps(kinds, row.len(), &params, 1, lexicon.end_tokens());
         let n_prompt = cases.below(history.len() + 1);
-        ours.accept_prompt(&history[..n_prompt]);
+        ours.accept_prompt(&history[..n_prompt].into());
         for &token in &history[n_prompt..] {
             ours.accept(token);
         }
@@ -66,7 +66,7 @@ fn newlines_are_spared_and_the_penalties_prompt_is_another() {
         let mut ours = Chain::new(&kinds, &params, 1, &lexicon, N_CTX);
         let plain = SamplingParams { penalize_nl: true, penalty_prompt: None, ..params.clone() };
         let theirs = Theirs::steps(&kinds, row.len(), &plain, 1, lexicon.end_tokens());
-        ours.accept_prompt(&prompt);
+        ours.accept_prompt(&prompt.as_slice().into());
         for &token in &answer {
             ours.accept(token);
         }

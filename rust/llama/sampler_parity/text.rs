@@ -18,7 +18,7 @@ fn text_of(runner: &mut LlamaRunner, params: &SamplingParams, seed: u32) -> Vec<
     let prompt = demo().tokenize(b"Once upon a time, there was a little girl who loved to", true, true);
     let mut ours = Sampler::new(params, seed, &lexicon, N_CTX);
     let theirs = Theirs::server_chain(runner.n_vocab(), params, seed, lexicon.end_tokens());
-    ours.accept_prompt(&prompt);
+    ours.accept_prompt(prompt.as_slice());
     theirs.accept_all(&prompt);
     let (id, mut position) = (SequenceId(0), 0);
     let (mut planned, mut said) = (prompt, Vec::new());
