@@ -1,0 +1,217 @@
+//! What the engine costs beside its decodes as more waits, runs, and is shared: the rows of `docs/growth.md`.
+//!
+//! `cargo bench --no-default-features --bench growth` takes half a minute. The model computes nothing and remembers nothing, so that
+//! all the time between two of its decodes is the engine's: receiving, placing, planning, drawing, telling.
+#![allow(clippy::print_stdout, reason = "a bench answers on the standard output")]
+#![allow(clippy::cast_precision_loss, reason = "a bench's counts are small")]
+
+mod measures {
+    pub(crate) mod weightless;
+}
+
+use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use measures::weightless::{Decode, Decodes, Weightless};
+use weft::config::{Limits, TokenGap};
+use weft::engine::{Bell, Completions, Engine};
+use weft::request::{Event, Finished, Prompt, Request, SamplingParams, Token};
+
+/// Tokens of a prompt that waits.
+const N_PROMPT: usize = 2_000;
+
+/// Steps that are looked at.
+const N_STEPS: usize = 400;
+
+/// Steps before them: what is new finds its place.
+const N_WARM: usize = 50;
+
+/// By how much a step may take longer for what waits.
+const MOST_GROWTH: f64 = 1.25;
+
+/// Longest step in which branches start, in milliseconds, and longest time beside the decodes of the last load.
+const MOST_START_MS: f64 = 5.0;
+const MOST_TOTAL_S: f64 = 0.2;
+
+/// Repetitions, of which the best counts: on a shared machine the others tell of somebody else.
+const N_ROUNDS: usize = 5;
+
+fn main() {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    println!(
+        "growth: what the engine costs beside its decodes, best of {N_ROUNDS}; load before: {}",
+        load.get(..4).unwrap_or("?")
+    );
+    println!("\n  {:<56} │ µs, median  µs, 99th │ aim", format!("a step while requests of {N_PROMPT} tokens, n = 2, wait"));
+    for n_streams in [8, 254] {
+        let costs = in_turns([0, 100, 1_000], |n_waiting| step_cost(n_streams, n_waiting, Duration::ZERO));
+        for (n_waiting, Steps { median_us, high_us, .. }) in &costs {
+            let title = format!("{n_streams} streams, {n_waiting} requests wait");
+            let most_us = costs[0].1.median_us * MOST_GROWTH;
+            println!("  {title:<56} │ {median_us:>10.1} {high_us:>9.1} │ {most_us:.1} at most: {MOST_GROWTH} × that of none");
+        }
+    }
+    println!("\n  {:<56} │ share of its time, % │ aim", "the worker beside decodes of 1 ms of 8 streams");
+    let shares = in_turns([0, 1_000], |n_waiting| step_cost(8, n_waiting, Duration::from_millis(1)));
+    let [none, many] = [0, 1].map(|nth: usize| 100.0 * shares[nth].1.share);
+    println!("  {:<56} │ {none:>20.2} │", "nobody waits");
+    println!("  {:<56} │ {many:>20.2} │ less than 2 more", format!("1,000 requests of {N_PROMPT} tokens, n = 2, wait"));
+    println!("\n  {:<56} │ ms, longest    steps │ aim", "256 branches of one token start beside a stream");
+    for n_prompt in [2_000, 131_072] {
+        let (longest_ms, n_steps) = starts(n_prompt);
+        let title = format!("a prompt of {n_prompt} tokens");
+        println!("  {title:<56} │ {longest_ms:>10.2} {n_steps:>9} │ {MOST_START_MS} at most");
+    }
+    println!("\n  {:<56} │ s beside decodes     │ aim", "requests through 8 slots, and what their steps take");
+    let title = format!("400 requests of {N_PROMPT} tokens, n = 2, 32 for each");
+    println!("  {title:<56} │ {:>16.2}     │ {MOST_TOTAL_S} at most", throughput());
+}
+
+/// What the engine took between two decodes.
+struct Steps {
+    median_us: f64,
+    high_us: f64,
+    /// Of all the time.
+    share: f64,
+}
+
+impl Steps {
+    fn best(self, other: Self) -> Self {
+        Self {
+            median_us: self.median_us.min(other.median_us),
+            high_us: self.high_us.min(other.high_us),
+            share: self.share.min(other.share),
+        }
+    }
+}
+
+/// The best of several rounds of each, which take turns: a machine that others use drifts.
+fn in_turns<const N: usize>(of: [usize; N], measure: impl Fn(usize) -> Steps) -> Vec<(usize, Steps)> {
+    let round = || of.map(|n| (n, measure(n)));
+    let rounds = (1..N_ROUNDS).map(|_| round());
+    let first = Vec::from(round());
+    rounds.fold(first, |best, round| best.into_iter().zip(round).map(|((n, a), (_, b))| (n, a.best(b))).collect())
+}
+
+/// `n_streams` run in as many slots, and `n_waiting` wait behind them.
+fn step_cost(n_streams: u32, n_waiting: usize, decode: Duration) -> Steps {
+    let decodes = Decodes::default();
+    // Fewer than a reader may be behind, since nobody reads here.
+    let n_tokens = 9_000;
+    let engine = start(n_streams, n_streams * 9_216, decode, &decodes);
+    let all: Vec<_> = (0..n_waiting).map(|seed| request(1_000 + number(seed), N_PROMPT, 2, 4)).collect();
+    let streams: Vec<_> = (0..n_streams).map(|seed| submit(&engine, request(seed, 16, 1, n_tokens), None)).collect();
+    // The clock starts when all of them run and what waits has arrived, and stops before the first stream ends.
+    decodes.wait_until(|decodes| decodes.last().is_some_and(|last| last.n_rows == n_streams as usize));
+    let waiting: Vec<_> = all.into_iter().map(|request| submit(&engine, request, None)).collect();
+    let first = decodes.len() + N_WARM;
+    decodes.wait_until(|decodes| decodes.len() > first + N_STEPS);
+    let steps = &decodes.take()[first..=first + N_STEPS];
+    assert_eq!(engine.stats().n_waiting, n_waiting, "a stream ended too early");
+    drop((engine, streams, waiting));
+    let mut between: Vec<f64> = between(steps).collect();
+    let all = (steps[N_STEPS].began - steps[0].began).as_secs_f64();
+    let share = between.iter().sum::<f64>() / all;
+    between.sort_by(f64::total_cmp);
+    Steps { median_us: between[N_STEPS / 2] * 1e6, high_us: between[N_STEPS * 99 / 100] * 1e6, share }
+}
+
+/// The longest step while 256 branches start and end beside a stream, in milliseconds, and the number of steps that told of them.
+fn starts(n_prompt: usize) -> (f64, usize) {
+    let rounds = (0..N_ROUNDS).map(|_| {
+        let decodes = Decodes::default();
+        let n_ctx = (number(n_prompt) + 256 * 128).next_multiple_of(256);
+        let engine = start(254, n_ctx, Duration::from_micros(100), &decodes);
+        let stream = submit(&engine, request(0, 16, 1, 5_000), None);
+        decodes.wait_until(|decodes| decodes.len() > N_WARM);
+        let told = Arc::new(Told { decodes: decodes.clone(), at: Mutex::default() });
+        let branches = submit(&engine, request(1, n_prompt, 256, 1), Some(Arc::clone(&told) as Arc<dyn Bell>));
+        assert_eq!(finish(branches), 256, "a branch has one token");
+        let told = told.at.lock().expect("a bell cannot panic").clone();
+        let (first, last) = (told[0], told[told.len() - 1]);
+        decodes.wait_until(|decodes| decodes.len() > last);
+        drop((engine, stream));
+        let longest = between(&decodes.take()[first - 1..=last]).fold(0.0, f64::max);
+        (longest * 1e3, told.len())
+    });
+    rounds.reduce(|a, b| if b.0 < a.0 { b } else { a }).expect("there is a round")
+}
+
+/// Seconds that the engine took beside its decodes.
+fn throughput() -> f64 {
+    let rounds = (0..2).map(|_| {
+        let decodes = Decodes::default();
+        let engine = start(8, 8 * 2_560, Duration::ZERO, &decodes);
+        let streams: Vec<_> = (0..400).map(|seed| submit(&engine, request(seed, N_PROMPT, 2, 32), None)).collect();
+        assert_eq!(streams.into_iter().map(finish).sum::<usize>(), 400 * 2 * 32, "each is written to its end");
+        drop(engine);
+        between(&decodes.take()).sum::<f64>()
+    });
+    rounds.fold(f64::INFINITY, f64::min)
+}
+
+/// Seconds between each decode and the next.
+fn between(decodes: &[Decode]) -> impl Iterator<Item = f64> {
+    decodes.windows(2).map(|pair| (pair[1].began - pair[0].ended).as_secs_f64())
+}
+
+/// Notes, on the worker's thread, which decode was the last when something was told.
+struct Told {
+    decodes: Decodes,
+    at: Mutex<Vec<usize>>,
+}
+
+impl Bell for Told {
+    fn ring(&self) {
+        self.at.lock().expect("a bell cannot panic").push(self.decodes.len());
+    }
+}
+
+fn start(n_slots: u32, n_ctx: u32, decode: Duration, decodes: &Decodes) -> Engine {
+    let limits = Limits {
+        n_slots,
+        n_ctx,
+        n_ctx_slot: n_ctx,
+        n_ubatch: 512,
+        n_seq_max: (n_slots + 64).min(256),
+        max_store_bytes: Some(0),
+        max_queue: 1_024,
+        max_token_gap: TokenGap::Auto,
+    };
+    let runner = Weightless::new(decode, decodes.clone());
+    Engine::start(limits, move || Ok(runner)).expect("an engine without a model starts")
+}
+
+/// For `n` completions of exactly `n_predict` tokens of a prompt that no other seed begins like.
+fn request(seed: u32, n_prompt: usize, n: u32, n_predict: u32) -> Request {
+    let mut state = u64::from(seed) + 1;
+    let prompt = (0..n_prompt).map(|_| {
+        // Steele and others' splitmix64 with half of its mixing: tokens need only differ.
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        4 + Token::try_from((mixed >> 33) % 90).expect("a small number")
+    });
+    let mut request = Request::new(Prompt::from_tokens(prompt.collect()), seed);
+    request.n = n;
+    request.max_tokens = Some(n_predict);
+    request.sampling = SamplingParams { ignore_eos: true, ..SamplingParams::default() };
+    request
+}
+
+fn submit(engine: &Engine, request: Request, bell: Option<Arc<dyn Bell>>) -> Completions {
+    engine.submit(request, bell).expect("the request is valid")
+}
+
+/// Reads a stream to its end; returns how many tokens its branches have together.
+fn finish(completions: Completions) -> usize {
+    let ends = completions.map(|event| event.expect("nothing fails here")).filter_map(|event| match event {
+        Event::Finished(Finished { usage, .. }) => Some(usage.n_predicted as usize),
+        _ => None,
+    });
+    ends.sum()
+}
+
+fn number(n: usize) -> u32 {
+    u32::try_from(n).expect("a bench's counts are small")
+}

@@ -1,0 +1,151 @@
+//! A model that computes nothing and remembers nothing, and notes when it was asked to.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use weft::engine::runner::{DecodeError, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
+use weft::fake_runner::{END, FakeRunner, MEMORY, N_VOCAB};
+use weft::request::Token;
+use weft::sampling::Lexicon;
+
+/// How long a bench waits for decodes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One decode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Decode {
+    pub(crate) began: Instant,
+    pub(crate) ended: Instant,
+    pub(crate) n_rows: usize,
+}
+
+/// The decodes so far, for whoever waits for them.
+#[derive(Clone, Default)]
+pub(crate) struct Decodes {
+    shared: Arc<Mutex<Vec<Decode>>>,
+}
+
+impl Decodes {
+    fn lock(&self) -> MutexGuard<'_, Vec<Decode>> {
+        self.shared.lock().expect("no code that holds the list can panic")
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    pub(crate) fn take(&self) -> Vec<Decode> {
+        std::mem::take(&mut self.lock())
+    }
+
+    /// Sleeps until it is so; asks once in a while, since a bell for each decode would cost the worker time.
+    ///
+    /// # Panics
+    /// If it is never so: on the slowest machine, all of it takes less.
+    pub(crate) fn wait_until(&self, is_so: impl Fn(&[Decode]) -> bool) {
+        let began = Instant::now();
+        while !is_so(&self.lock()) {
+            assert!(began.elapsed() < PATIENCE, "the engine decodes no more");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Weightless {
+    /// How long each decode sleeps.
+    takes: Duration,
+    decodes: Decodes,
+    logits: Vec<f32>,
+    lexicon: Lexicon,
+}
+
+impl Weightless {
+    pub(crate) fn new(takes: Duration, decodes: Decodes) -> Self {
+        // All but the tokens that end or halve something are as likely.
+        let mut logits = vec![0.0; N_VOCAB];
+        logits[..4].fill(-100.0);
+        Self { takes, decodes, logits, lexicon: FakeRunner::new(256, 2).0.lexicon() }
+    }
+}
+
+impl Runner for Weightless {
+    fn n_vocab(&self) -> usize {
+        N_VOCAB
+    }
+
+    fn n_threads(&self) -> usize {
+        1
+    }
+
+    fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
+        let began = Instant::now();
+        if !self.takes.is_zero() {
+            thread::sleep(self.takes);
+        }
+        self.decodes.lock().push(Decode { began, ended: Instant::now(), n_rows: plan.rows.len() });
+        Ok(())
+    }
+
+    fn logits(&self, _: usize) -> &[f32] {
+        &self.logits
+    }
+
+    fn can_fork(&self, _: SequenceId, n_held: u32, n_tokens: u32) -> bool {
+        n_tokens <= n_held
+    }
+
+    fn fork(&mut self, _: SequenceId, _: SequenceId, _: u32) {}
+
+    fn truncate(&mut self, _: SequenceId, _: u32) -> bool {
+        true
+    }
+
+    fn drop_sequence(&mut self, _: SequenceId) {}
+
+    fn memory(&self) -> MemoryKind {
+        MEMORY
+    }
+
+    fn save(&mut self, _: SequenceId, range: Range<u32>) -> Result<Box<[u8]>, StateError> {
+        Ok(vec![0; range.len()].into())
+    }
+
+    fn whole_from(&self, _: SequenceId, range: &Range<u32>) -> u32 {
+        range.start
+    }
+
+    fn restore(&mut self, _: SequenceId, _: &[u8], _: Range<u32>) -> Result<(), StateError> {
+        Ok(())
+    }
+
+    fn relocate(&mut self, _: &[SequenceId], _: Range<u32>) -> Result<(), RelocateError> {
+        Ok(())
+    }
+
+    fn append_piece(&self, _: Token, bytes: &mut Vec<u8>) {
+        bytes.push(b'a');
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        token == END
+    }
+
+    fn end_tokens(&self) -> &[Token] {
+        &[END]
+    }
+
+    fn suppressed_tokens(&self) -> &[Token] {
+        &[]
+    }
+
+    fn lexicon(&self) -> Lexicon {
+        self.lexicon.clone()
+    }
+
+    fn is_repeatable(&self) -> bool {
+        true
+    }
+}
