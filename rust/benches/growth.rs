@@ -11,6 +11,7 @@ mod measures {
 
 use std::fs;
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use measures::weightless::{Decode, Decodes, Weightless};
@@ -98,17 +99,19 @@ fn in_turns<const N: usize>(of: [usize; N], measure: impl Fn(usize) -> Steps) ->
 fn step_cost(n_streams: u32, n_waiting: usize, decode: Duration) -> Steps {
     let decodes = Decodes::default();
     // Fewer than a reader may be behind, since nobody reads here.
-    let n_tokens = 9_000;
-    let engine = start(n_streams, n_streams * 9_216, decode, &decodes);
-    let all: Vec<_> = (0..n_waiting).map(|seed| request(1_000 + number(seed), N_PROMPT, 2, 4)).collect();
+    let n_tokens = 4_000;
+    let engine = start(n_streams, n_streams * 4_352, decode, &decodes);
     let streams: Vec<_> = (0..n_streams).map(|seed| submit(&engine, request(seed, 16, 1, n_tokens), None)).collect();
-    // The clock starts when all of them run and what waits has arrived, and stops before the first stream ends.
-    decodes.wait_until(|decodes| decodes.last().is_some_and(|last| last.n_rows == n_streams as usize));
-    let waiting: Vec<_> = all.into_iter().map(|request| submit(&engine, request, None)).collect();
+    while decodes.last().is_none_or(|last| last.n_rows < n_streams as usize) {
+        decodes.run(1);
+    }
+    let request = |seed| request(1_000 + seed, N_PROMPT, 2, 4);
+    let waiting: Vec<_> = (0..n_waiting).map(|seed| submit(&engine, request(number(seed)), None)).collect();
     let first = decodes.len() + N_WARM;
-    decodes.wait_until(|decodes| decodes.len() > first + N_STEPS);
-    let steps = &decodes.take()[first..=first + N_STEPS];
-    assert_eq!(engine.stats().n_waiting, n_waiting, "a stream ended too early");
+    decodes.run(N_WARM + N_STEPS + 1);
+    let n_left = engine.stats().n_waiting;
+    let steps = &decodes.take()[first..];
+    assert_eq!(n_left, n_waiting, "a stream ended too early");
     drop((engine, streams, waiting));
     let mut between: Vec<f64> = between(steps).collect();
     let all = (steps[N_STEPS].began - steps[0].began).as_secs_f64();
@@ -124,15 +127,19 @@ fn starts(n_prompt: usize) -> (f64, usize) {
         let n_ctx = (number(n_prompt) + 256 * 128).next_multiple_of(256);
         let engine = start(254, n_ctx, Duration::from_micros(100), &decodes);
         let stream = submit(&engine, request(0, 16, 1, 5_000), None);
-        decodes.wait_until(|decodes| decodes.len() > N_WARM);
+        decodes.run(N_WARM);
         let told = Arc::new(Told { decodes: decodes.clone(), at: Mutex::default() });
         let branches = submit(&engine, request(1, n_prompt, 256, 1), Some(Arc::clone(&told) as Arc<dyn Bell>));
+        decodes.run_freely();
         assert_eq!(finish(branches), 256, "a branch has one token");
         let told = told.at.lock().expect("a bell cannot panic").clone();
         let (first, last) = (told[0], told[told.len() - 1]);
-        decodes.wait_until(|decodes| decodes.len() > last);
+        while decodes.len() <= last {
+            thread::yield_now();
+        }
+        let decodes = decodes.take();
         drop((engine, stream));
-        let longest = between(&decodes.take()[first - 1..=last]).fold(0.0, f64::max);
+        let longest = between(&decodes[first - 1..=last]).fold(0.0, f64::max);
         (longest * 1e3, told.len())
     });
     rounds.reduce(|a, b| if b.0 < a.0 { b } else { a }).expect("there is a round")
@@ -142,8 +149,11 @@ fn starts(n_prompt: usize) -> (f64, usize) {
 fn throughput() -> f64 {
     let rounds = (0..2).map(|_| {
         let decodes = Decodes::default();
-        let engine = start(8, 8 * 2_560, Duration::ZERO, &decodes);
+        // All prompts stay in the pool: what is known of each is there to be looked at.
+        let engine = start(8, 400 * 2_304, Duration::ZERO, &decodes);
         let streams: Vec<_> = (0..400).map(|seed| submit(&engine, request(seed, N_PROMPT, 2, 32), None)).collect();
+        // They all wait when the first step is computed.
+        decodes.run_freely();
         assert_eq!(streams.into_iter().map(finish).sum::<usize>(), 400 * 2 * 32, "each is written to its end");
         drop(engine);
         between(&decodes.take()).sum::<f64>()

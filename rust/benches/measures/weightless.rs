@@ -1,7 +1,7 @@
 //! A model that computes nothing and remembers nothing, and notes when it was asked to.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,35 +21,76 @@ pub(crate) struct Decode {
     pub(crate) n_rows: usize,
 }
 
-/// The decodes so far, for whoever waits for them.
+/// The decodes so far, and how many there may be: the worker is held where it may do no more, so that a bench never races it.
 #[derive(Clone, Default)]
 pub(crate) struct Decodes {
-    shared: Arc<Mutex<Vec<Decode>>>,
+    shared: Arc<(Mutex<State>, Condvar)>,
+}
+
+#[derive(Default)]
+struct State {
+    decodes: Vec<Decode>,
+    n_allowed: usize,
 }
 
 impl Decodes {
-    fn lock(&self) -> MutexGuard<'_, Vec<Decode>> {
-        self.shared.lock().expect("no code that holds the list can panic")
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.0.lock().expect("no code that holds the list can panic")
     }
 
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let (state, is_over) = self.shared.1.wait_timeout(state, PATIENCE).expect("no code that holds the list can panic");
+        assert!(!is_over.timed_out(), "the engine and the bench wait for each other");
+        state
+    }
+
+    /// How many there were.
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.lock().decodes.len()
     }
 
-    pub(crate) fn take(&self) -> Vec<Decode> {
-        std::mem::take(&mut self.lock())
-    }
-
-    /// Sleeps until it is so; asks once in a while, since a bell for each decode would cost the worker time.
+    /// Lets `n` more decodes run, and waits until they have.
     ///
     /// # Panics
-    /// If it is never so: on the slowest machine, all of it takes less.
-    pub(crate) fn wait_until(&self, is_so: impl Fn(&[Decode]) -> bool) {
-        let began = Instant::now();
-        while !is_so(&self.lock()) {
-            assert!(began.elapsed() < PATIENCE, "the engine decodes no more");
-            thread::sleep(Duration::from_millis(1));
+    /// If the engine does not decode as often: on the slowest machine, all of it takes less.
+    pub(crate) fn run(&self, n: usize) {
+        let mut state = self.lock();
+        let n_wanted = state.decodes.len() + n;
+        state.n_allowed = n_wanted;
+        self.shared.1.notify_all();
+        while state.decodes.len() < n_wanted {
+            state = self.wait(state);
         }
+    }
+
+    /// Lets decodes run freely.
+    pub(crate) fn run_freely(&self) {
+        self.lock().n_allowed = usize::MAX;
+        self.shared.1.notify_all();
+    }
+
+    /// The last one.
+    pub(crate) fn last(&self) -> Option<Decode> {
+        self.lock().decodes.last().copied()
+    }
+
+    /// Takes them out, and lets what is left of the engine's work run freely.
+    pub(crate) fn take(&self) -> Vec<Decode> {
+        self.run_freely();
+        std::mem::take(&mut self.lock().decodes)
+    }
+
+    fn wait_for_permission(&self) {
+        let mut state = self.lock();
+        while state.decodes.len() >= state.n_allowed {
+            state = self.wait(state);
+        }
+    }
+
+    fn add(&self, began: Instant, n_rows: usize) {
+        let mut state = self.lock();
+        self.shared.1.notify_all();
+        state.decodes.push(Decode { began, ended: Instant::now(), n_rows });
     }
 }
 
@@ -82,10 +123,11 @@ impl Runner for Weightless {
 
     fn decode(&mut self, plan: &Plan) -> Result<(), DecodeError> {
         let began = Instant::now();
+        self.decodes.wait_for_permission();
         if !self.takes.is_zero() {
             thread::sleep(self.takes);
         }
-        self.decodes.lock().push(Decode { began, ended: Instant::now(), n_rows: plan.rows.len() });
+        self.decodes.add(began, plan.rows.len());
         Ok(())
     }
 
