@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use server::load::{Arrival, Figure, Load, Trace};
+use server::priorities::{self, Batch};
 use server::slots::{self, ALL_FLAGS};
 use support::bare_model::{BareModel, Weights};
 use support::models::{self, Candidate};
@@ -40,34 +41,44 @@ const HELP: Help = Help {
     flash_attention: "of the engine, in place of what it chooses",
     own: "  --load N                         only the load of this number
   --no-http                        the engine alone, without a server
+  --no-llama-server                Weft alone: llama-server's loop takes most of the time
 ",
 };
 
 fn main() -> ExitCode {
-    let (mut only, mut wants_http) = (None, true);
+    let mut asked = Asked { only: None, wants_http: true, wants_loop: true };
     let options = options::parse(&HELP, env::args().skip(1), |flag, value| {
         match flag {
             "--load" => {
                 let given = value()?;
-                only = Some(given.parse().map_err(|_| format!("--load is {given:?}; it must be a number"))?);
+                asked.only = Some(given.parse().map_err(|_| format!("--load is {given:?}; it must be a number"))?);
             }
-            "--no-http" => wants_http = false,
+            "--no-http" => asked.wants_http = false,
+            "--no-llama-server" => asked.wants_loop = false,
             _ => return Ok(false),
         }
         Ok(true)
     });
-    options::run(&HELP, options, |options| bench(options, only, wants_http))
+    options::run(&HELP, options, |options| bench(options, &asked))
 }
 
-fn bench(options: &Options, only: Option<usize>, wants_http: bool) -> Result<(), String> {
+/// What the command line says beyond what every bench is told.
+struct Asked {
+    /// The load of this number alone.
+    only: Option<usize>,
+    wants_http: bool,
+    wants_loop: bool,
+}
+
+fn bench(options: &Options, asked: &Asked) -> Result<(), String> {
     let started = Instant::now();
     let candidates = models::chosen(&options.name)?;
     let (_, kernels) = kernels::install();
     println!("loads: Weft against bare loops that do what llama-server does, in one run");
     machine::describe(options.n_threads);
     println!("  kernels of ours {kernels}");
-    let has_http = wants_http && server::http::is_built();
-    if wants_http && !has_http {
+    let has_http = asked.wants_http && server::http::is_built();
+    if asked.wants_http && !has_http {
         println!("  no HTTP         `python -m weft` does not start; `make extension` builds it");
     }
     let mut number = 0;
@@ -76,12 +87,17 @@ fn bench(options: &Options, only: Option<usize>, wants_http: bool) -> Result<(),
         println!("\n{}", candidate.name);
         println!("  {:<76} │ llama-server's loop               │ Weft", "");
         println!("  {:<76} │  default      best  with          │    engine ÷ def. ÷ best │ over HTTP ÷ def. ÷ best", "load");
-        let sides = Sides::load(&candidate, options, has_http)?;
+        let sides = Sides::load(&candidate, options, [asked.wants_loop, has_http])?;
         for load in loads(is_large, options.is_quick) {
             number += 1;
-            if only.is_none_or(|only| only == number) {
+            if asked.only.is_none_or(|only| only == number) {
                 sides.measure(number, &load)?;
             }
+        }
+        number += 1;
+        if asked.only.is_none_or(|only| only == number) {
+            println!("\n  {number}. What a priority is worth");
+            priorities::measure(&sides.model, options, &batch(is_large, options.is_quick))?;
         }
     }
     println!(
@@ -105,18 +121,22 @@ fn loads(is_large: bool, is_quick: bool) -> Vec<Load> {
         return vec![alone("32 streams of 200 tokens", &[Figure::TokensPerS], streams)];
     }
     let times = &[Figure::WallTime];
+    let prompts = || (8..12).map(|place| request(place, 0, 1_300, 1, 4)).collect::<Vec<_>>();
+    let beside = |n_streams: usize| Load {
+        title: format!("{n_streams} streams while four prompts of 1,300 tokens arrive"),
+        first: (0..n_streams).map(|place| Arrival { n_predict: 4_000, ..request(place, 0, 64, 1, 0) }).collect(),
+        then: prompts(),
+        figures: &[Figure::PromptsTime, Figure::Pause(0.5), Figure::Pause(0.99), Figure::Pause(1.0)],
+    };
     vec![
         alone(
             "16 requests that share 877 tokens, together",
             times,
             (0..16).map(|place| request(place, 877, 16, 1, 32)).collect(),
         ),
-        Load {
-            title: "a stream while four prompts of 1,300 tokens arrive".to_owned(),
-            first: vec![Arrival { n_predict: 4_000, ..request(0, 0, 64, 1, 0) }],
-            then: (1..5).map(|place| request(place, 0, 1_300, 1, 4)).collect(),
-            figures: &[Figure::LongestPause, Figure::PromptsTime],
-        },
+        beside(1),
+        beside(8),
+        alone("the same four prompts, nobody writing", &[Figure::PromptsTime], prompts()),
         alone("32 branches of a prompt of 1,000 tokens", times, vec![request(0, 0, 1_000, 32, 64)]),
         alone(
             "8 streams, each with a prompt of 1,250 tokens",
@@ -129,6 +149,21 @@ fn loads(is_large: bool, is_quick: bool) -> Vec<Load> {
             (0..32).map(|place| request(place, 0, 32, 1, 96)).collect(),
         ),
     ]
+}
+
+/// A queue of 64, and short requests that come while it is worked off. The times between them are such that it lasts.
+fn batch(is_large: bool, is_quick: bool) -> Batch {
+    let part = if is_quick { 4 } else { 1 };
+    let request = |place, n_own: usize, n_predict: usize| Arrival {
+        prompt: prompt(place, 0, n_own / part),
+        n: 1,
+        n_predict: n_predict / part,
+    };
+    Batch {
+        requests: (0..64).map(|place| request(place, 200, 100)).collect(),
+        short: (64..100).map(|place| request(place, 100, 16)).collect(),
+        every: Duration::from_millis(if is_large { 400 } else { 20 }) / u32::try_from(part * part).unwrap_or(1),
+    }
 }
 
 /// A prompt that has its first tokens in common with all others, and then none.
@@ -149,11 +184,12 @@ struct Sides<'a> {
     model: Arc<Model>,
     path: &'a Path,
     options: &'a Options,
+    has_loop: bool,
     has_http: bool,
 }
 
 impl<'a> Sides<'a> {
-    fn load(candidate: &'a Candidate, options: &'a Options, has_http: bool) -> Result<Self, String> {
+    fn load(candidate: &'a Candidate, options: &'a Options, [has_loop, has_http]: [bool; 2]) -> Result<Self, String> {
         let n = options.n_threads.unwrap_or_else(machine::n_cores);
         Ok(Self {
             bare: BareModel::load(&candidate.path, Weights::Repacked)?,
@@ -162,6 +198,7 @@ impl<'a> Sides<'a> {
             model: models::load(&candidate.path, options.kernels)?,
             path: &candidate.path,
             options,
+            has_loop,
             has_http,
         })
     }
@@ -187,18 +224,22 @@ impl<'a> Sides<'a> {
         let mut rounds: [Vec<Vec<f64>>; 4] = Default::default();
         let mut best_flags = "";
         let started = Instant::now();
-        while rounds[0].is_empty() || rounds[0].len() < MAX_ROUNDS && started.elapsed() < ROUNDS {
-            let [default, best] = self.run_llama_server(load)?;
-            best_flags = best.1;
+        while rounds[2].is_empty() || rounds[2].len() < MAX_ROUNDS && started.elapsed() < ROUNDS {
+            let [default, best] = if self.has_loop { self.run_llama_server(load)?.map(Some) } else { [None, None] };
+            best_flags = best.as_ref().map_or("", |best| best.1);
             let engine = server::engine::run(&self.model, self.options, load)?;
             let http = self.has_http.then(|| server::http::run(self.path, self.options, load)).transpose()?;
-            let all = [Some(default.0), Some(best.0), Some(engine), http];
+            let [default, best] = [default, best].map(|side| side.map(|side| side.0));
+            let all = [default, best, Some(engine), http];
             for (side, traces) in rounds.iter_mut().zip(all) {
                 side.extend(traces.map(|traces| of_figures(&traces)));
             }
         }
         for (place, figure) in load.figures.iter().enumerate() {
-            let median = |side: &Vec<Vec<f64>>| Spread::of(&side.iter().map(|round| round[place]).collect::<Vec<_>>()).median;
+            let median = |side: &Vec<Vec<f64>>| {
+                let figures: Vec<f64> = side.iter().map(|round| round[place]).collect();
+                if figures.is_empty() { f64::NAN } else { Spread::of(&figures).median }
+            };
             let [default, best, engine] = [0, 1, 2].map(|side| median(&rounds[side]));
             let show = |ours: f64| format!("{ours:>10.2} {:>6.2} {:>6.2}", ours / default, ours / best);
             let http = if rounds[3].is_empty() { String::new() } else { show(median(&rounds[3])) };

@@ -16,18 +16,7 @@ use crate::support::options::Options;
 /// # Errors
 /// A message, when the engine fails.
 pub(crate) fn run(model: &Arc<Model>, options: &Options, load: &Load) -> Result<Vec<Trace>, String> {
-    let number = |n: usize| u32::try_from(n).map_err(|error| error.to_string());
-    let config = EngineConfig {
-        n_slots: Some(number(load.n_slots())?),
-        n_ctx: Some(number(super::n_cells(load))?),
-        kv_unified: Some(true),
-        n_threads: options.n_threads,
-        n_threads_batch: options.n_threads,
-        flash_attention: options.flash_attention,
-        kernels: options.kernels,
-        ..EngineConfig::default()
-    };
-    let engine: Engine = llama::start(model, &config).map_err(|error| error.to_string())?;
+    let engine = start(model, options, load.n_slots(), super::n_cells(load))?;
     let mut watch = Watch::new(&engine);
     load.first.iter().try_for_each(|arrival| watch.submit(request(arrival)))?;
     let n_tokens = |streams: &[Stream], place: usize| streams.get(place).map_or(0, Stream::n_all_tokens);
@@ -44,7 +33,27 @@ pub(crate) fn run(model: &Arc<Model>, options: &Options, load: &Load) -> Result<
     Ok(watch.streams.iter().map(trace).collect())
 }
 
-fn request(arrival: &Arrival) -> Request {
+/// An engine of so many slots and cells.
+///
+/// # Errors
+/// A message, when it does not start.
+pub(super) fn start(model: &Arc<Model>, options: &Options, n_slots: usize, n_cells: usize) -> Result<Engine, String> {
+    let number = |n: usize| u32::try_from(n).map_err(|error| error.to_string());
+    let config = EngineConfig {
+        n_slots: Some(number(n_slots)?),
+        n_ctx: Some(number(n_cells)?),
+        kv_unified: Some(true),
+        n_threads: options.n_threads,
+        n_threads_batch: options.n_threads,
+        flash_attention: options.flash_attention,
+        kernels: options.kernels,
+        ..EngineConfig::default()
+    };
+    llama::start(model, &config).map_err(|error| error.to_string())
+}
+
+/// What is asked of an engine where a client sends `arrival`.
+pub(super) fn request(arrival: &Arrival) -> Request {
     let number = |n: usize| u32::try_from(n).expect("the bench asks for few tokens");
     let mut request = Request::new(Prompt::from_tokens(arrival.prompt.clone()), 0);
     request.n = number(arrival.n);

@@ -26,13 +26,13 @@ pub(crate) struct Load {
 pub(crate) const N_BEFORE: usize = 24;
 
 /// What is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Figure {
     /// From the first request to the last token.
     WallTime,
-    /// The longest time between two tokens of those that run when others come, from then on.
-    LongestPause,
-    /// From the arrival of those that come later until each has its first token.
+    /// The time between two tokens of those that run when others come, from then on: this share of them is not longer.
+    Pause(f64),
+    /// From the arrival of those that are awaited until each has its first token.
     PromptsTime,
     /// Of all, from the first request to the last token.
     TokensPerS,
@@ -95,26 +95,35 @@ impl Figure {
         match self {
             Self::WallTime => wall,
             Self::TokensPerS => traces.iter().map(|trace| trace.times.len()).sum::<usize>() as f64 / wall,
-            Self::LongestPause => {
+            Self::Pause(share) => {
                 let arrival = traces[n_first].submitted;
                 let gaps = traces[..n_first].iter().flat_map(|trace| trace.times.windows(2));
-                let beside = gaps.filter(|pair| pair[1] > arrival).map(|pair| pair[1] - pair[0]);
-                beside.max().unwrap_or_default().as_secs_f64()
+                let beside = gaps.filter(|pair| pair[1] > arrival).map(|pair| (pair[1] - pair[0]).as_secs_f64());
+                percentile(beside.collect(), share)
             }
             Self::PromptsTime => {
-                let waits = traces[n_first..].iter().map(|trace| trace.times[0] - trace.submitted);
+                let waits = traces[load.awaited()].iter().map(|trace| trace.times[0] - trace.submitted);
                 waits.max().unwrap_or_default().as_secs_f64()
             }
         }
     }
 
     /// What it is, for the table.
-    pub(crate) fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> String {
         match self {
-            Self::WallTime => "wall time, s",
-            Self::LongestPause => "longest pause, s",
-            Self::PromptsTime => "time of the prompts, s",
-            Self::TokensPerS => "tokens per second",
+            Self::WallTime => "wall time, s".to_owned(),
+            Self::Pause(share) if share < 1.0 => format!("pause, p{:.0}, s", 100.0 * share),
+            Self::Pause(_) => "longest pause, s".to_owned(),
+            Self::PromptsTime => "time of the prompts, s".to_owned(),
+            Self::TokensPerS => "tokens per second".to_owned(),
         }
     }
+}
+
+/// The smallest value that at least `share` of the values do not exceed.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a bench's counts are small")]
+pub(super) fn percentile(mut values: Vec<f64>, share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let place = (share * values.len() as f64).ceil() as usize;
+    values.get(place.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }

@@ -3,6 +3,7 @@
 pub(crate) mod engine;
 pub(crate) mod http;
 pub(crate) mod load;
+pub(crate) mod priorities;
 pub(crate) mod slots;
 
 use load::Load;
