@@ -162,7 +162,7 @@ fn batch(is_large: bool, is_quick: bool) -> Batch {
     Batch {
         requests: (0..64).map(|place| request(place, 200, 100)).collect(),
         short: (64..100).map(|place| request(place, 100, 16)).collect(),
-        every: Duration::from_millis(if is_large { 400 } else { 20 }) / u32::try_from(part * part).unwrap_or(1),
+        every: Duration::from_millis(if is_large { 400 } else { 8 }) / u32::try_from(part * part).unwrap_or(1),
     }
 }
 
