@@ -41,48 +41,28 @@ pub(super) mod neon {
     use std::arch::aarch64::{float32x4_t, uint16x4_t, uint16x8_t};
     use std::arch::asm;
 
-    /// Four halves made single.
-    #[inline(always)]
-    pub(in super::super) fn four_singles(halves: uint16x4_t) -> float32x4_t {
-        let singles;
-        // SAFETY: every processor of this kind has the instruction; no memory is touched, here and below.
-        unsafe {
-            asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) singles, in(vreg) halves, options(pure, nomem, nostack, preserves_flags))
-        };
-        singles
+    macro_rules! conversions {
+        ($($(#[$doc:meta])* $name:ident($from:ty) -> $to:ty = $instruction:literal;)*) => {$(
+            $(#[$doc])*
+            #[inline(always)]
+            pub(in super::super) fn $name(from: $from) -> $to {
+                let to;
+                // SAFETY: every processor of this kind has the instruction; no memory is touched.
+                unsafe { asm!($instruction, out(vreg) to, in(vreg) from, options(pure, nomem, nostack, preserves_flags)) }
+                to
+            }
+        )*};
     }
 
-    /// The first four of eight halves made single.
-    #[inline(always)]
-    pub(in super::super) fn low_singles(halves: uint16x8_t) -> float32x4_t {
-        let singles;
-        // SAFETY: as above.
-        unsafe {
-            asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) singles, in(vreg) halves, options(pure, nomem, nostack, preserves_flags))
-        };
-        singles
-    }
-
-    /// The last four of eight halves made single.
-    #[inline(always)]
-    pub(in super::super) fn high_singles(halves: uint16x8_t) -> float32x4_t {
-        let singles;
-        // SAFETY: as above.
-        unsafe {
-            asm!("fcvtl2 {0:v}.4s, {1:v}.8h", out(vreg) singles, in(vreg) halves, options(pure, nomem, nostack, preserves_flags))
-        };
-        singles
-    }
-
-    /// The halves nearest to four values, the even one of two.
-    #[inline(always)]
-    pub(in super::super) fn four_halves(singles: float32x4_t) -> uint16x4_t {
-        let halves;
-        // SAFETY: as above.
-        unsafe {
-            asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) halves, in(vreg) singles, options(pure, nomem, nostack, preserves_flags))
-        };
-        halves
+    conversions! {
+        /// Four halves made single.
+        four_singles(uint16x4_t) -> float32x4_t = "fcvtl {:v}.4s, {:v}.4h";
+        /// The first four of eight halves made single.
+        low_singles(uint16x8_t) -> float32x4_t = "fcvtl {:v}.4s, {:v}.4h";
+        /// The last four of eight halves made single.
+        high_singles(uint16x8_t) -> float32x4_t = "fcvtl2 {:v}.4s, {:v}.8h";
+        /// The halves nearest to four values, the even one of two.
+        four_halves(float32x4_t) -> uint16x4_t = "fcvtn {:v}.4h, {:v}.4s";
     }
 }
 
