@@ -2,8 +2,8 @@
 
 use std::arch::aarch64::{
     float32x4_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_u32, vandq_u8, vandq_u16, vbicq_u32, vbslq_f32, vceqq_u16, vceqzq_u16,
-    vcgtq_f32, vcleq_f32, vcombine_u8, vcvtq_f32_s32, vdivq_f32, vdupq_n_f32, vdupq_n_u16, vdupq_n_u32, vfmaq_f32, vget_low_s16,
-    vget_low_u16, vgetq_lane_u64, vld1_dup_u16, vld1_s8, vld1q_f32, vld1q_u8, vld1q_u16, vld1q_u32, vmovl_high_s16, vmovl_s8,
+    vcgtq_f32, vcleq_f32, vcombine_u8, vcvtq_f32_s32, vdivq_f32, vdup_n_u16, vdupq_n_f32, vdupq_n_u16, vdupq_n_u32, vfmaq_f32,
+    vget_low_s16, vget_low_u16, vgetq_lane_u64, vld1_s8, vld1q_f32, vld1q_u8, vld1q_u16, vld1q_u32, vmovl_high_s16, vmovl_s8,
     vmovl_s16, vmovn_u16, vmulq_f32, vmvnq_u16, vpaddq_u8, vreinterpretq_f32_u32, vreinterpretq_f32_u64, vreinterpretq_u32_f32,
     vreinterpretq_u64_f32, vreinterpretq_u64_u8, vshll_high_n_u16, vshll_n_u16, vshlq_n_u32, vst1q_f32, vsubq_f32, vtrn1q_f32,
     vtrn1q_u64, vtrn2q_f32, vtrn2q_u64, vtstq_u32,
@@ -29,7 +29,7 @@ pub(super) struct Pair(float32x4_t, float32x4_t);
 kernels!(
     Neon, [],
     rows: 6 [1 2 3 4 5 6],
-    four: 3 [1 2 3],
+    four: 2 [1 2],
     eight: 1 [1]
 );
 
@@ -213,7 +213,7 @@ impl Simd for Neon {
                 }
                 Format::Q8_0 => {
                     let block = cell.add(at / 32 * 34);
-                    let factor = four_singles(vld1_dup_u16(block.cast()));
+                    let factor = four_singles(vdup_n_u16(block.cast::<u16>().read_unaligned()));
                     let bytes = vmovl_s8(vld1_s8(block.add(2 + at % 32).cast()));
                     let (low, high) = (vmovl_s16(vget_low_s16(bytes)), vmovl_high_s16(bytes));
                     Pair(vmulq_f32(vcvtq_f32_s32(low), factor), vmulq_f32(vcvtq_f32_s32(high), factor))

@@ -2,6 +2,7 @@
 
 use std::arch::aarch64::*;
 use std::arch::asm;
+use std::array::from_fn;
 
 use super::{Along, Lanes, opaque};
 use crate::kernels::half::neon::{four_singles, high_singles, low_singles};
@@ -192,8 +193,8 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
     unsafe fn dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, bits: u32) {
         // SAFETY: the caller has the instruction where this type says so, and 16 bytes of each column.
         unsafe {
-            let a: [int32x4_t; N] = std::array::from_fn(|c| vreinterpretq_s32_s8(vld1q_s8(activations.add(32 * c).cast())));
             if DOT {
+                let a: [int32x4_t; N] = from_fn(|c| vreinterpretq_s32_s8(vld1q_s8(activations.add(32 * c).cast())));
                 macro_rules! word {
                     ($($j:literal)*) => {$({
                         let w = words($j);
@@ -205,11 +206,14 @@ impl<const DOT: bool> Lanes for Neon<DOT> {
                 word!(0 1 2 3);
                 return;
             }
-            let w = four!(j => words(j));
-            for (sums, a) in sums.iter_mut().zip(a) {
-                let a = [vdupq_laneq_s32::<0>(a), vdupq_laneq_s32::<1>(a), vdupq_laneq_s32::<2>(a), vdupq_laneq_s32::<3>(a)];
-                let a = a.map(|dword| vreinterpretq_s8_s32(dword));
-                *sums = four!(i => dot_4(sums[i], four!(j => vreinterpretq_s8_s32(w[j][i])), a, bits));
+            let words = four!(j => words(j));
+            // Each register by itself: the halves of four are as many as there is room for beside all sums.
+            for i in 0..4 {
+                let w = four!(j => vreinterpretq_s8_s32(words[j][i]));
+                for (c, sums) in sums.iter_mut().enumerate() {
+                    let dword = |j: usize| activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned();
+                    sums[i] = dot_4(sums[i], w, four!(j => vreinterpretq_s8_s32(vdupq_n_s32(dword(j)))), bits);
+                }
             }
         }
     }
