@@ -41,7 +41,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-all wheel lint types test-rust test-python fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-all wheel lint types test-rust test-python test-arm fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -108,6 +108,15 @@ test-rust: .venv/synced ## The crate's tests, without and with llama.cpp
 test-python: extension ## The Python tests (ARGS="-k slots" goes to pytest)
 	$(call step,python)
 	pytest --quiet --numprocesses auto --dist worksteal $(ARGS)
+
+# The C library comes with the target, the linker with Rust. A crate that the benchmarks need has a C file, which includes the
+# compiler's own headers only; CC is a clang, which compiles for every processor.
+test-arm: ## The kernels' tests for ARM, where its emulator is installed (ARGS="attention" for some of them)
+	@command -v qemu-aarch64 >/dev/null || { echo 'weft: there is no qemu-aarch64; Debian has it in qemu-user' >&2; exit 1; }
+	rustup target add aarch64-unknown-linux-musl
+	RUSTFLAGS= CC_aarch64_unknown_linux_musl='$(CC)' CFLAGS_aarch64_unknown_linux_musl='-ffreestanding -nostdlibinc' \
+		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
+		cargo test $(CARGO_FLAGS) --quiet --no-default-features --lib --target aarch64-unknown-linux-musl kernels::$(ARGS)
 
 fuzz: extension ## Send 10,000 random requests of the OpenAPI document to a server
 	WEFT_RANDOM_REQUESTS=10000 pytest --quiet tests/server/test_random_requests.py

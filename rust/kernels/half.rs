@@ -35,6 +35,37 @@ pub(super) fn from_single(value: f32) -> u16 {
     sign | (rounded.saturating_sub((127 - 15) << 10)).min(0x7c00) as u16
 }
 
+/// The processor's own conversions. Their intrinsics came later than the oldest compiler that this crate is for.
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon {
+    use std::arch::aarch64::{float32x4_t, uint16x4_t, uint16x8_t};
+    use std::arch::asm;
+
+    macro_rules! conversions {
+        ($($(#[$doc:meta])* $name:ident($from:ty) -> $to:ty = $instruction:literal;)*) => {$(
+            $(#[$doc])*
+            #[inline(always)]
+            pub(in super::super) fn $name(from: $from) -> $to {
+                let to;
+                // SAFETY: every processor of this kind has the instruction; no memory is touched.
+                unsafe { asm!($instruction, out(vreg) to, in(vreg) from, options(pure, nomem, nostack, preserves_flags)) }
+                to
+            }
+        )*};
+    }
+
+    conversions! {
+        /// Four halves made single.
+        four_singles(uint16x4_t) -> float32x4_t = "fcvtl {:v}.4s, {:v}.4h";
+        /// The first four of eight halves made single.
+        low_singles(uint16x8_t) -> float32x4_t = "fcvtl {:v}.4s, {:v}.4h";
+        /// The last four of eight halves made single.
+        high_singles(uint16x8_t) -> float32x4_t = "fcvtl2 {:v}.4s, {:v}.8h";
+        /// The halves nearest to four values, the even one of two.
+        four_halves(float32x4_t) -> uint16x4_t = "fcvtn {:v}.4h, {:v}.4s";
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +116,29 @@ mod tests {
             // SAFETY: it was just asked for.
             let (single, back) = unsafe { by_instruction(half, value) };
             assert_eq!((to_single(half).to_bits(), from_single(value)), (single, back), "{half:#x}, {value}");
+        }
+    }
+    #[cfg(target_arch = "aarch64")]
+    #[test]
+    fn they_agree_with_neon() {
+        use std::arch::aarch64::{vdup_n_u16, vdupq_n_f32, vget_lane_u16, vgetq_lane_f32, vld1q_u16};
+
+        for half in 0..=u16::MAX {
+            let value = f32::from_bits(u32::from(half).wrapping_mul(0x9e37_79b9));
+            let eight = [half, !half, half, 0, half, half, 0, !half];
+            // SAFETY: every processor of this kind has NEON; eight halves are there.
+            let (single, back, low, high) = unsafe {
+                let eight = vld1q_u16(eight.as_ptr());
+                (
+                    vgetq_lane_f32::<3>(neon::four_singles(vdup_n_u16(half))),
+                    vget_lane_u16::<2>(neon::four_halves(vdupq_n_f32(value))),
+                    vgetq_lane_f32::<1>(neon::low_singles(eight)),
+                    vgetq_lane_f32::<3>(neon::high_singles(eight)),
+                )
+            };
+            assert_eq!((to_single(half).to_bits(), from_single(value)), (single.to_bits(), back), "{half:#x}, {value}");
+            let other = to_single(!half).to_bits();
+            assert_eq!((low.to_bits(), high.to_bits()), (other, other));
         }
     }
 }

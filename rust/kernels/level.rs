@@ -14,11 +14,15 @@ pub enum Level {
     AvxVnni,
     /// AVX-512 F, BW, DQ, VL and VNNI: 16 lanes, four products of bytes in one instruction.
     Avx512,
+    /// NEON, as every ARM of 64 bits has it: pairs of registers of 4 lanes.
+    Neon,
+    /// NEON with the product of four bytes in one instruction, which processors have since ARMv8.2.
+    NeonDot,
 }
 
 impl Level {
-    /// Every level, the slowest first.
-    pub const ALL: [Self; 4] = [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512];
+    /// Every level: of each kind of processor, the slowest first.
+    pub const ALL: [Self; 6] = [Self::Portable, Self::Avx2, Self::AvxVnni, Self::Avx512, Self::Neon, Self::NeonDot];
 
     /// The best level of the processor at hand.
     #[must_use]
@@ -44,7 +48,10 @@ impl Level {
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
             }
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDot => Self::Neon.is_available() && std::arch::is_aarch64_feature_detected!("dotprod"),
             _ => false,
         }
     }
@@ -57,6 +64,8 @@ impl Level {
             Self::Avx2 => "avx2",
             Self::AvxVnni => "avx-vnni",
             Self::Avx512 => "avx512",
+            Self::Neon => "neon",
+            Self::NeonDot => "neon-dot",
         }
     }
 }

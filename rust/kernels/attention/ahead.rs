@@ -30,18 +30,29 @@ impl CellsAhead<'_> {
 /// Asks for memory that will be read soon: every line of it.
 #[inline(always)]
 fn prefetch(from: *const u8, n_bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let before = from.addr() % 64;
-        for at in (0..before + n_bytes).step_by(64) {
-            // SAFETY: asking for memory touches none, and every processor of this kind can.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_sub(before).wrapping_add(at).cast()) };
-        }
+    let before = from.addr() % 64;
+    for at in (0..before + n_bytes).step_by(64) {
+        prefetch_line(from.wrapping_sub(before).wrapping_add(at));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (from, n_bytes);
 }
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch_line(at: *const u8) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: asking for memory touches none, and every processor of this kind can.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+fn prefetch_line(at: *const u8) {
+    // SAFETY: asking for memory touches none, and every processor of this kind can.
+    unsafe { std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags)) };
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn prefetch_line(_at: *const u8) {}
 
 /// Cells that will be read next, to be asked for while others are computed.
 #[derive(Clone, Copy)]

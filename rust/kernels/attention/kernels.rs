@@ -65,7 +65,8 @@ impl AttentionTable {
             Level::Avx2 | Level::AvxVnni => &[&super::avx2::KERNELS],
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => &[&super::avx512::KERNELS, &super::avx2::KERNELS],
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon | Level::NeonDot => &[&super::neon::KERNELS],
             _ => &[],
         };
         tables.iter().copied().find(|table| value_size.is_multiple_of(table.lanes))

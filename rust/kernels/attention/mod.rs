@@ -29,6 +29,8 @@ mod avx2;
 mod avx512;
 mod groups;
 mod kernels;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod plan;
 mod portable;
 mod problem;

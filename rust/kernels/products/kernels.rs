@@ -49,7 +49,6 @@ pub(super) struct Quantised {
 
 impl ProductTable {
     /// The kernels for a format, if there are any for the level.
-    #[cfg_attr(target_arch = "x86_64", expect(clippy::unnecessary_wraps, reason = "other processors lack most levels"))]
     pub(super) fn of(level: Level, format: Format) -> Option<Self> {
         match level {
             Level::Portable => Some(portable::of(format)),
@@ -59,7 +58,10 @@ impl ProductTable {
             Level::AvxVnni => Some(avx_vnni::of(format)),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => Some(avx512::of(format)),
-            #[cfg(not(target_arch = "x86_64"))]
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => Some(neon::of(format)),
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => Some(neon_dot::of(format)),
             _ => None,
         }
     }
@@ -200,3 +202,7 @@ level!(
     super::super::quantise::x86::X86,
     "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"
 );
+#[cfg(target_arch = "aarch64")]
+level!(neon, super::super::lanes::neon::Neon<false>, super::super::quantise::neon::Neon);
+#[cfg(target_arch = "aarch64")]
+level!(neon_dot, super::super::lanes::neon::Neon<true>, super::super::quantise::neon::Neon, "dotprod");

@@ -2,18 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::{Along, Lanes, Two};
+use super::{Along, Lanes, Two, opaque};
 
 /// AVX2, FMA and F16C; AVX-VNNI too where `VNNI` says so.
 pub(in crate::kernels::products) struct Avx2<const VNNI: bool>;
-
-/// The same pointer, of which the compiler knows nothing.
-#[inline(always)]
-pub(super) fn opaque(mut pointer: *const u8) -> *const u8 {
-    // SAFETY: no instruction.
-    unsafe { std::arch::asm!("/* {} */", inout(reg) pointer, options(pure, readonly, nostack, preserves_flags)) };
-    pointer
-}
 
 /// Asks for a cache line, in just this place: intrinsics would be gathered by the compiler, and a processor that gets many requests at
 /// once does nothing else until it has room for them.

@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::avx2::{opaque, prefetch, sum_8};
-use super::{Along, Lanes, Two};
+use super::avx2::{prefetch, sum_8};
+use super::{Along, Lanes, Two, opaque};
 
 /// AVX-512 F, BW, DQ, VL and VNNI.
 pub(in crate::kernels::products) struct Avx512;

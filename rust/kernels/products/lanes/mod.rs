@@ -6,13 +6,25 @@
 pub(super) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 pub(super) mod portable;
 
+/// The same pointer, of which the compiler knows nothing.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[inline(always)]
+fn opaque(mut pointer: *const u8) -> *const u8 {
+    // SAFETY: no instruction.
+    unsafe { std::arch::asm!("/* {} */", inout(reg) pointer, options(pure, readonly, nostack, preserves_flags)) };
+    pointer
+}
+
 /// Two registers with the same place in an algorithm.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) struct Two<T>(pub(super) T, pub(super) T);
 
-/// [`Self::ROWS`] lanes, each of them a row of weights. NEON, once written, has four registers of four lanes, and keeps bytes signed.
+/// [`Self::ROWS`] lanes, each of them a row of weights.
 ///
 /// # Safety
 /// Every function: the processor has the instruction set, and the pointers are good for what is read or written there. Nothing

@@ -1,5 +1,7 @@
 //! Activations made into bytes, as llama.cpp makes them, and laid out as tiles want them.
 
+#[cfg(target_arch = "aarch64")]
+pub(super) mod neon;
 pub(super) mod portable;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;

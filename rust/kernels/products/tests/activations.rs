@@ -2,6 +2,8 @@
 
 use super::reference::{bytes_32, bytes_256};
 use super::*;
+#[cfg(target_arch = "aarch64")]
+use crate::kernels::products::quantise::neon;
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::products::quantise::x86;
 use crate::kernels::products::quantise::{Quantise, portable};
@@ -58,12 +60,15 @@ fn avx2_makes_the_bytes_of_llama_cpp() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(target_arch = "aarch64")]
 #[test]
-fn what_is_no_number_is_treated_alike() {
-    if !Level::Avx2.is_available() {
-        return;
-    }
+fn neon_makes_the_bytes_of_llama_cpp_on_other_processors() {
+    as_restated::<neon::Neon>();
+}
+
+/// Values of which some are no numbers.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn as_plain_rust_without_numbers<Q: Quantise>() {
     let mut random = Random(22);
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         for _ in 0..100 {
@@ -71,20 +76,34 @@ fn what_is_no_number_is_treated_alike() {
             for _ in 0..random.within(1, 3) {
                 row[random.below(256)] = bad;
             }
-            // SAFETY: AVX2 is there, and 256 values.
-            let (a, b) = unsafe { (portable::Portable::super_block(row.as_ptr()), x86::X86::super_block(row.as_ptr())) };
+            // SAFETY: the caller has asked for the instruction set; 256 values are there.
+            let (a, b) = unsafe { (portable::Portable::super_block(row.as_ptr()), Q::super_block(row.as_ptr())) };
             assert_eq!(
                 (a.bytes, a.sums, a.scale.is_nan(), a.scale.is_sign_negative()),
                 (b.bytes, b.sums, b.scale.is_nan(), b.scale.is_sign_negative())
             );
             // SAFETY: as above, and 32 values.
-            let (a, b) = unsafe { (portable::Portable::block(row.as_ptr()), x86::X86::block(row.as_ptr())) };
+            let (a, b) = unsafe { (portable::Portable::block(row.as_ptr()), Q::block(row.as_ptr())) };
             assert_eq!(
                 (a.bytes, a.sum, a.scale.is_nan(), a.scale.is_infinite()),
                 (b.bytes, b.sum, b.scale.is_nan(), b.scale.is_infinite())
             );
         }
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn avx2_treats_what_is_no_number_alike() {
+    if Level::Avx2.is_available() {
+        as_plain_rust_without_numbers::<x86::X86>();
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[test]
+fn neon_treats_what_is_no_number_alike() {
+    as_plain_rust_without_numbers::<neon::Neon>();
 }
 
 #[test]

@@ -62,3 +62,25 @@ fn instruction_sets_agree_bit_by_bit() {
         }
     }
 }
+
+#[test]
+fn they_agree_where_bytes_are_as_great_as_they_can_be() {
+    // Instruction sets that add products in 16 bits must stop in time.
+    let mut random = Random(14);
+    for format in Format::ALL {
+        for byte in [0x00, 0x7f, 0x80, 0xff, 0x88, 0x77] {
+            let mut matrix = Matrix::random(&mut random, format, 512, 20);
+            matrix.bytes.fill(byte);
+            for block in matrix.bytes.chunks_exact_mut(format.block_bytes()) {
+                reference::make_finite(&mut random, format, block);
+            }
+            let mut values = vec![-1.0; 3 * 512];
+            values[512..].fill(1.0);
+            values[1024..].iter_mut().step_by(2).for_each(|value| *value = -1.0);
+            let wanted = matrix.times(Level::Portable, &values, 1);
+            for level in levels() {
+                assert_eq!(bits(&matrix.times(level, &values, 1)), bits(&wanted), "{format:?} of {byte:#x} on {level}");
+            }
+        }
+    }
+}

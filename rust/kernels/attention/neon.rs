@@ -1,0 +1,241 @@
+//! NEON: two registers of four lanes for a vector of eight, of 32 registers.
+
+use std::arch::aarch64::{
+    float32x4_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_u32, vandq_u8, vandq_u16, vbicq_u32, vbslq_f32, vceqq_u16, vceqzq_u16,
+    vcgtq_f32, vcleq_f32, vcombine_u8, vcvtq_f32_s32, vdivq_f32, vdup_n_u16, vdupq_n_f32, vdupq_n_u16, vdupq_n_u32, vfmaq_f32,
+    vget_low_s16, vget_low_u16, vgetq_lane_u64, vld1_s8, vld1q_f32, vld1q_u8, vld1q_u16, vld1q_u32, vmovl_high_s16, vmovl_s8,
+    vmovl_s16, vmovn_u16, vmulq_f32, vmvnq_u16, vpaddq_u8, vreinterpretq_f32_u32, vreinterpretq_f32_u64, vreinterpretq_u32_f32,
+    vreinterpretq_u64_f32, vreinterpretq_u64_u8, vshll_high_n_u16, vshll_n_u16, vshlq_n_u32, vst1q_f32, vsubq_f32, vtrn1q_f32,
+    vtrn1q_u64, vtrn2q_f32, vtrn2q_u64, vtstq_u32,
+};
+
+use super::Format;
+use super::ahead::CellsAhead;
+use super::kernels::{Scores, Weigh, kernels};
+use super::simd::{self, MAX_LANES, Simd, Softening, Tally};
+use crate::kernels::half::neon::{four_singles, high_singles, low_singles};
+
+const LANES: usize = 8;
+
+/// Pairs of vectors of 128 bits.
+#[derive(Clone, Copy)]
+pub(super) struct Neon;
+
+/// Lanes 0 to 3, and 4 to 7.
+#[derive(Clone, Copy)]
+pub(super) struct Pair(float32x4_t, float32x4_t);
+
+// 24 registers of sums leave eight for what they are made of.
+kernels!(
+    Neon, [],
+    rows: 6 [1 2 3 4 5 6],
+    four: 2 [1 2],
+    eight: 1 [1]
+);
+
+unsafe fn look(mask: *const u16) -> (u64, u64) {
+    const BITS: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
+    // SAFETY: every processor of this kind has NEON, here and below; the caller vouches for 64 numbers.
+    unsafe {
+        let numbers = |i: usize| vld1q_u16(mask.add(8 * i));
+        // Sixteen masks of 16 bits as one bit each, in bytes that are then added to their neighbours three times.
+        let bits = |is_so: &dyn Fn(usize) -> _| {
+            let bytes = |i| vandq_u8(vcombine_u8(vmovn_u16(is_so(i)), vmovn_u16(is_so(i + 1))), vld1q_u8(BITS.as_ptr()));
+            let fours = vpaddq_u8(vpaddq_u8(bytes(0), bytes(2)), vpaddq_u8(bytes(4), bytes(6)));
+            vgetq_lane_u64::<0>(vreinterpretq_u64_u8(vpaddq_u8(fours, fours)))
+        };
+        let seen = bits(&|i| vmvnq_u16(vceqq_u16(numbers(i), vdupq_n_u16(super::Mask::HIDDEN))));
+        let zero = bits(&|i| vceqzq_u16(vandq_u16(numbers(i), vdupq_n_u16(0x7fff))));
+        (seen, zero)
+    }
+}
+
+/// Transposes four vectors of four.
+#[inline(always)]
+unsafe fn transpose_4(r: [float32x4_t; 4]) -> [float32x4_t; 4] {
+    // SAFETY: no memory is touched.
+    unsafe {
+        let even = (vtrn1q_f32(r[0], r[1]), vtrn1q_f32(r[2], r[3]));
+        let odd = (vtrn2q_f32(r[0], r[1]), vtrn2q_f32(r[2], r[3]));
+        let low = |a, b| vreinterpretq_f32_u64(vtrn1q_u64(vreinterpretq_u64_f32(a), vreinterpretq_u64_f32(b)));
+        let high = |a, b| vreinterpretq_f32_u64(vtrn2q_u64(vreinterpretq_u64_f32(a), vreinterpretq_u64_f32(b)));
+        [low(even.0, even.1), low(odd.0, odd.1), high(even.0, even.1), high(odd.0, odd.1)]
+    }
+}
+
+/// Both registers by one instruction.
+#[inline(always)]
+fn each(a: Pair, b: Pair, f: impl Fn(float32x4_t, float32x4_t) -> float32x4_t) -> Pair {
+    Pair(f(a.0, b.0), f(a.1, b.1))
+}
+
+#[inline(always)]
+unsafe fn as_bits(v: float32x4_t) -> uint32x4_t {
+    // SAFETY: no memory is touched.
+    unsafe { vreinterpretq_u32_f32(v) }
+}
+
+#[inline(always)]
+unsafe fn as_floats(bits: uint32x4_t) -> float32x4_t {
+    // SAFETY: no memory is touched.
+    unsafe { vreinterpretq_f32_u32(bits) }
+}
+
+impl Simd for Neon {
+    type V = Pair;
+    const LANES: usize = LANES;
+
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Pair {
+        // SAFETY: no memory is touched, here and below where nothing else is said.
+        unsafe { Pair(vdupq_n_f32(value), vdupq_n_f32(value)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Pair {
+        // SAFETY: the caller vouches for the lanes.
+        unsafe { Pair(vld1q_f32(from), vld1q_f32(from.add(4))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, v: Pair) {
+        // SAFETY: the caller vouches for the lanes.
+        unsafe {
+            vst1q_f32(to, v.0);
+            vst1q_f32(to.add(4), v.1);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: Pair, b: Pair) -> Pair {
+        // SAFETY: as above.
+        each(a, b, |a, b| unsafe { vaddq_f32(a, b) })
+    }
+
+    #[inline(always)]
+    unsafe fn sub(a: Pair, b: Pair) -> Pair {
+        // SAFETY: as above.
+        each(a, b, |a, b| unsafe { vsubq_f32(a, b) })
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: Pair, b: Pair) -> Pair {
+        // SAFETY: as above.
+        each(a, b, |a, b| unsafe { vmulq_f32(a, b) })
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: Pair, b: Pair) -> Pair {
+        // SAFETY: as above.
+        each(a, b, |a, b| unsafe { vdivq_f32(a, b) })
+    }
+
+    #[inline(always)]
+    unsafe fn fma(a: Pair, b: Pair, c: Pair) -> Pair {
+        // SAFETY: as above.
+        unsafe { Pair(vfmaq_f32(c.0, a.0, b.0), vfmaq_f32(c.1, a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: Pair, b: Pair) -> Pair {
+        // The instruction for it knows no side where one is no number.
+        // SAFETY: as above.
+        each(a, b, |a, b| unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) })
+    }
+
+    #[inline(always)]
+    unsafe fn abs(v: Pair) -> Pair {
+        // SAFETY: as above.
+        unsafe { Pair(vabsq_f32(v.0), vabsq_f32(v.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn with_sign(v: Pair, sign: Pair) -> Pair {
+        // SAFETY: as above.
+        each(v, sign, |v, sign| unsafe { vbslq_f32(vdupq_n_u32(1 << 31), sign, v) })
+    }
+
+    #[inline(always)]
+    unsafe fn scale_by_power(v: Pair, shifted: Pair) -> Pair {
+        // SAFETY: as above.
+        each(v, shifted, |v, shifted| unsafe { as_floats(vaddq_u32(as_bits(v), vshlq_n_u32::<23>(as_bits(shifted)))) })
+    }
+
+    #[inline(always)]
+    unsafe fn where_above(x: Pair, limit: Pair, v: Pair) -> Pair {
+        // SAFETY: as above.
+        let four = |x, limit, v| unsafe { as_floats(vbicq_u32(as_bits(v), vcleq_f32(x, limit))) };
+        Pair(four(x.0, limit.0, v.0), four(x.1, limit.1, v.1))
+    }
+
+    #[inline(always)]
+    unsafe fn hide(v: Pair, visible: u32) -> Pair {
+        const BITS: [u32; LANES] = [1, 2, 4, 8, 16, 32, 64, 128];
+        // SAFETY: as above; there are as many bits as lanes.
+        unsafe {
+            let four = |v, at| {
+                let is_seen = vtstq_u32(vdupq_n_u32(visible), vld1q_u32(BITS.as_ptr().add(at)));
+                vbslq_f32(is_seen, v, vdupq_n_f32(f32::NEG_INFINITY))
+            };
+            Pair(four(v.0, 0), four(v.1, 4))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn greatest(v: Pair) -> f32 {
+        let mut lanes = [0.0_f32; LANES];
+        // SAFETY: there is room for all lanes.
+        unsafe { Self::store(lanes.as_mut_ptr(), v) };
+        lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
+    }
+
+    #[inline(always)]
+    unsafe fn sum(v: Pair) -> f32 {
+        let mut half = [0.0_f32; 4];
+        // SAFETY: there is room for four.
+        unsafe { vst1q_f32(half.as_mut_ptr(), vaddq_f32(v.0, v.1)) };
+        (half[0] + half[2]) + (half[1] + half[3])
+    }
+
+    #[inline(always)]
+    unsafe fn load_cell(format: Format, cell: *const u8, at: usize) -> Pair {
+        // SAFETY: the caller vouches for the lanes.
+        unsafe {
+            match format {
+                Format::F32 => Self::load(cell.cast::<f32>().add(at)),
+                Format::F16 => {
+                    let halves = vld1q_u16(cell.cast::<u16>().add(at));
+                    Pair(low_singles(halves), high_singles(halves))
+                }
+                Format::Bf16 => {
+                    let upper = vld1q_u16(cell.cast::<u16>().add(at));
+                    Pair(as_floats(vshll_n_u16::<16>(vget_low_u16(upper))), as_floats(vshll_high_n_u16::<16>(upper)))
+                }
+                Format::Q8_0 => {
+                    let block = cell.add(at / 32 * 34);
+                    let factor = four_singles(vdup_n_u16(block.cast::<u16>().read_unaligned()));
+                    let bytes = vmovl_s8(vld1_s8(block.add(2 + at % 32).cast()));
+                    let (low, high) = (vmovl_s16(vget_low_s16(bytes)), vmovl_high_s16(bytes));
+                    Pair(vmulq_f32(vcvtq_f32_s32(low), factor), vmulq_f32(vcvtq_f32_s32(high), factor))
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(format: Format, cells: &[*const u8; MAX_LANES], size: usize, to: *mut f32, stride: usize) {
+        for first in (0..size).step_by(LANES) {
+            // SAFETY: the caller vouches for `size` elements of each cell, a multiple of eight, and for as many rows of all lanes.
+            unsafe {
+                let of = |lane: usize| Self::load_cell(format, cells[lane], first);
+                for lane in [0, 4] {
+                    let r = [of(lane), of(lane + 1), of(lane + 2), of(lane + 3)];
+                    let halves = [transpose_4(r.map(|pair| pair.0)), transpose_4(r.map(|pair| pair.1))];
+                    for (d, &element) in halves.as_flattened().iter().enumerate() {
+                        vst1q_f32(to.add((first + d) * stride + lane), element);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Lanes of NEON: four registers of four, whose bytes are signed.
+
+use std::arch::aarch64::*;
+use std::arch::asm;
+use std::array::from_fn;
+
+use super::{Along, Lanes, opaque};
+use crate::kernels::half::neon::{four_singles, high_singles, low_singles};
+
+/// NEON; the product of four bytes in one instruction too where `DOT` says so.
+pub(in crate::kernels::products) struct Neon<const DOT: bool>;
+
+/// Four registers with the same place in an algorithm.
+type Four<T> = [T; 4];
+type Ints = Four<int32x4_t>;
+type Floats = Four<float32x4_t>;
+
+/// A matrix of 4 by 4 dwords, transposed.
+#[inline(always)]
+unsafe fn transposed(r: Ints) -> Ints {
+    // SAFETY: no memory is touched.
+    unsafe {
+        let even = (vtrn1q_s32(r[0], r[1]), vtrn1q_s32(r[2], r[3]));
+        let odd = (vtrn2q_s32(r[0], r[1]), vtrn2q_s32(r[2], r[3]));
+        let low = |a, b| vreinterpretq_s32_s64(vtrn1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+        let high = |a, b| vreinterpretq_s32_s64(vtrn2q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+        [low(even.0, even.1), low(odd.0, odd.1), high(even.0, even.1), high(odd.0, odd.1)]
+    }
+}
+
+/// Adds to each lane the products of its four bytes and of dword `J` of `a`. Its intrinsic is not stable.
+///
+/// # Safety
+/// The processor has the instruction.
+#[inline(always)]
+unsafe fn add_products<const J: usize>(mut sums: int32x4_t, weights: int32x4_t, a: int32x4_t) -> int32x4_t {
+    // SAFETY: the caller vouches for the instruction; no memory is touched.
+    unsafe {
+        asm!(
+            "sdot {0:v}.4s, {1:v}.16b, {2:v}.4b[{3}]",
+            inout(vreg) sums, in(vreg) weights, in(vreg) a, const J,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sums
+}
+
+/// The products of bytes of so many bits and of activations, added in lanes of 32 bits. Each register of activations has one dword in
+/// all of its lanes.
+#[inline(always)]
+unsafe fn dot_4(sums: int32x4_t, w: Four<int8x16_t>, a: Four<int8x16_t>, bits: u32) -> int32x4_t {
+    // SAFETY: no memory is touched.
+    unsafe {
+        // How many products may be added in 16 bits before they pass 32,767 depends on the bits: 31 * 127 * 8 = 31,496,
+        // 63 * 127 * 4 = 32,004, 128 * 127 * 2 = 32,512. Half of a row's four bytes lie beside the other half.
+        let low = |j: usize| vmull_s8(vget_low_s8(w[j]), vget_low_s8(a[j]));
+        let high = |j: usize| vmull_high_s8(w[j], a[j]);
+        let add_low = |sum, j: usize| vmlal_s8(sum, vget_low_s8(w[j]), vget_low_s8(a[j]));
+        let add_high = |sum, j: usize| vmlal_high_s8(sum, w[j], a[j]);
+        if bits <= 5 {
+            let low = add_low(add_low(add_low(low(0), 1), 2), 3);
+            let high = add_high(add_high(add_high(high(0), 1), 2), 3);
+            return vpadalq_s16(sums, vpaddq_s16(low, high));
+        }
+        let (low, high) = if bits <= 6 {
+            let low = add_low(add_low(add_low(low(0), 1), 2), 3);
+            let high = add_high(add_high(add_high(high(0), 1), 2), 3);
+            (vpaddlq_s16(low), vpaddlq_s16(high))
+        } else {
+            let two = |first: usize| (add_low(low(first), first + 1), add_high(high(first), first + 1));
+            let (first, last) = (two(0), two(2));
+            (vpadalq_s16(vpaddlq_s16(first.0), last.0), vpadalq_s16(vpaddlq_s16(first.1), last.1))
+        };
+        vaddq_s32(sums, vpaddq_s32(low, high))
+    }
+}
+
+macro_rules! simple {
+    ($($name:ident ($($arg:ident: $type:ty),*) $(-> $out:ty)? = $value:expr;)*) => {$(
+        #[inline(always)]
+        unsafe fn $name($($arg: $type),*) $(-> $out)? {
+            // SAFETY: every processor of this kind has NEON, and the caller pointers that are good for 16 lanes.
+            unsafe { $value }
+        }
+    )*};
+}
+
+/// One instruction for each of four registers.
+macro_rules! four {
+    ($i:ident => $value:expr) => {
+        [
+            {
+                let $i = 0;
+                $value
+            },
+            {
+                let $i = 1;
+                $value
+            },
+            {
+                let $i = 2;
+                $value
+            },
+            {
+                let $i = 3;
+                $value
+            },
+        ]
+    };
+}
+
+impl<const DOT: bool> Lanes for Neon<DOT> {
+    type Ints = Ints;
+    type Floats = Floats;
+
+    const ROWS: usize = 16;
+    const SIGNED: bool = true;
+    const COLUMNS: usize = 4;
+
+    simple! {
+        splat(value: i32) -> Ints = [vdupq_n_s32(value); 4];
+        load(from: *const u8) -> Ints = four!(i => vreinterpretq_s32_s8(vld1q_s8(from.add(16 * i).cast())));
+        store(ints: Ints, to: *mut u8) = {
+            let _: [(); 4] = four!(i => vst1q_s8(to.add(16 * i).cast(), vreinterpretq_s8_s32(ints[i])));
+        };
+        and(a: Ints, b: Ints) -> Ints = four!(i => vandq_s32(a[i], b[i]));
+        or(a: Ints, b: Ints) -> Ints = four!(i => vorrq_s32(a[i], b[i]));
+        xor(a: Ints, b: Ints) -> Ints = four!(i => veorq_s32(a[i], b[i]));
+        shl(a: Ints, n: u32) -> Ints = four!(i => vshlq_s32(a[i], vdupq_n_s32(n.cast_signed())));
+        // To shift right is to shift left by less than nothing.
+        shr(a: Ints, n: u32) -> Ints =
+            four!(i => vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_s32(a[i]), vdupq_n_s32(-n.cast_signed()))));
+        shr_signed(a: Ints, n: u32) -> Ints = four!(i => vshlq_s32(a[i], vdupq_n_s32(-n.cast_signed())));
+        sub(a: Ints, b: Ints) -> Ints = four!(i => vsubq_s32(a[i], b[i]));
+        look_up(table: &[i8; 16], indices: Ints) -> Ints = {
+            let table = vld1q_s8(table.as_ptr());
+            four!(i => vreinterpretq_s32_s8(vqtbl1q_s8(table, vreinterpretq_u8_s32(indices[i]))))
+        };
+        spread(bits: Ints, j: u32) -> Ints = {
+            // The byte that has the four bits, in all bytes of the lane; then the bit of each.
+            let byte = vorrq_u32(vreinterpretq_u32_u8(vld1q_u8(FIRST_BYTES.as_ptr())), vdupq_n_u32(0x0101_0101 * (j / 2)));
+            let bit = vreinterpretq_u8_u32(vdupq_n_u32(if j.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010 }));
+            four!(i => {
+                let bytes = vqtbl1q_u8(vreinterpretq_u8_s32(bits[i]), vreinterpretq_u8_u32(byte));
+                vreinterpretq_s32_u8(vandq_u8(vtstq_u8(bytes, bit), vdupq_n_u8(16)))
+            })
+        };
+        splat_float(value: f32) -> Floats = [vdupq_n_f32(value); 4];
+        load_floats(from: *const f32) -> Floats = four!(i => vld1q_f32(from.add(4 * i)));
+        store_floats(floats: Floats, to: *mut f32) = {
+            let _: [(); 4] = four!(i => vst1q_f32(to.add(4 * i), floats[i]));
+        };
+        mul(a: Floats, b: Floats) -> Floats = four!(i => vmulq_f32(a[i], b[i]));
+        fma(a: Floats, b: Floats, c: Floats) -> Floats = four!(i => vfmaq_f32(c[i], a[i], b[i]));
+        to_floats(ints: Ints) -> Floats = four!(i => vcvtq_f32_s32(ints[i]));
+        as_floats(ints: Ints) -> Floats = four!(i => vreinterpretq_f32_s32(ints[i]));
+        low_halves(ints: Ints) -> Floats = four!(i => four_singles(vmovn_u32(vreinterpretq_u32_s32(ints[i]))));
+        load_halves(from: *const u16) -> Floats = {
+            let (a, b) = (vld1q_u16(from), vld1q_u16(from.add(8)));
+            [low_singles(a), high_singles(a), low_singles(b), high_singles(b)]
+        };
+        dot_pairs(sums: Ints, halves: Ints, pair: i32) -> Ints = {
+            let pair = vreinterpretq_s16_s32(vdupq_n_s32(pair));
+            four!(i => {
+                let halves = vreinterpretq_s16_s32(halves[i]);
+                let low = vmull_s16(vget_low_s16(halves), vget_low_s16(pair));
+                vaddq_s32(sums[i], vpaddq_s32(low, vmull_high_s16(halves, pair)))
+            })
+        };
+    }
+
+    #[inline(always)]
+    unsafe fn transpose_16_bytes(from: *const u8, stride: usize) -> [Ints; 4] {
+        // SAFETY: the caller has sixteen rows of 16 bytes.
+        unsafe {
+            let rows = |i: usize| {
+                let from = opaque(from.add(4 * i * stride));
+                transposed(four!(row => vreinterpretq_s32_s8(vld1q_s8(from.add(row * stride).cast()))))
+            };
+            let r = four!(i => rows(i));
+            four!(j => four!(i => r[i][j]))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose_32_bytes(from: *const u8, stride: usize) -> [Ints; 8] {
+        // SAFETY: the caller has sixteen rows of 32 bytes.
+        let (low, high) = unsafe { (Self::transpose_16_bytes(from, stride), Self::transpose_16_bytes(from.add(16), stride)) };
+        [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
+    }
+
+    #[inline(always)]
+    unsafe fn dot<const N: usize>(sums: &mut [Ints; N], words: impl Fn(usize) -> Ints, activations: *const u8, bits: u32) {
+        // SAFETY: the caller has the instruction where this type says so, and 16 bytes of each column.
+        unsafe {
+            if DOT {
+                let a: [int32x4_t; N] = from_fn(|c| vreinterpretq_s32_s8(vld1q_s8(activations.add(32 * c).cast())));
+                macro_rules! word {
+                    ($($j:literal)*) => {$({
+                        let w = words($j);
+                        for c in 0..N {
+                            sums[c] = four!(i => add_products::<$j>(sums[c][i], w[i], a[c]));
+                        }
+                    })*};
+                }
+                word!(0 1 2 3);
+                return;
+            }
+            let words = four!(j => words(j));
+            // Each register by itself: the halves of four are as many as there is room for beside all sums.
+            for i in 0..4 {
+                let w = four!(j => vreinterpretq_s8_s32(words[j][i]));
+                for (c, sums) in sums.iter_mut().enumerate() {
+                    let dword = |j: usize| activations.add(32 * c + 4 * j).cast::<i32>().read_unaligned();
+                    sums[i] = dot_4(sums[i], w, four!(j => vreinterpretq_s8_s32(vdupq_n_s32(dword(j)))), bits);
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn opaque(pointer: *const u8) -> *const u8 {
+        opaque(pointer)
+    }
+
+    /// Just here, as on other processors.
+    #[inline(always)]
+    fn prefetch(at: *const u8) {
+        // SAFETY: a prefetch never faults.
+        unsafe { asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags)) };
+    }
+}
+
+/// For each byte, where the first byte of its lane is.
+const FIRST_BYTES: [u8; 16] = [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12];
+
+impl<const DOT: bool> Along for Neon<DOT> {
+    type Sixteen = Floats;
+
+    const SUMS: usize = 4;
+
+    simple! {
+        zero() -> Floats = [vdupq_n_f32(0.0); 4];
+        singles(from: *const f32) -> Floats = <Self as Lanes>::load_floats(from);
+        halves(from: *const u16) -> Floats = <Self as Lanes>::load_halves(from);
+        upper_halves(from: *const u16) -> Floats = {
+            let (a, b) = (vld1q_u16(from), vld1q_u16(from.add(8)));
+            let low = |upper| vreinterpretq_f32_u32(vshll_n_u16::<16>(vget_low_u16(upper)));
+            let high = |upper| vreinterpretq_f32_u32(vshll_high_n_u16::<16>(upper));
+            [low(a), high(a), low(b), high(b)]
+        };
+        add_product(a: Floats, b: Floats, c: Floats) -> Floats = <Self as Lanes>::fma(a, b, c);
+        sum(floats: Floats) -> f32 = {
+            let four = vaddq_f32(vaddq_f32(floats[0], floats[2]), vaddq_f32(floats[1], floats[3]));
+            vpadds_f32(vadd_f32(vget_low_f32(four), vget_high_f32(four)))
+        };
+    }
+}
