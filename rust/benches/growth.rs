@@ -70,6 +70,7 @@ fn main() {
 }
 
 /// What the engine took between two decodes.
+#[derive(Clone, Copy)]
 struct Steps {
     median_us: f64,
     high_us: f64,
