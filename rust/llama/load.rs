@@ -15,8 +15,20 @@ use crate::llama::{logging, machine, memory};
 
 /// Formats that llama.cpp rearranges on processors that our products are written for, if it is to: its list
 /// (`ggml_repack_get_optimal_repack_type` in repack.cpp). With AMX it rearranges all that it multiplies.
+#[cfg(not(target_arch = "aarch64"))]
 const REARRANGED: [sys::ggml_type; 5] =
     [sys::GGML_TYPE_Q4_0, sys::GGML_TYPE_Q4_K, sys::GGML_TYPE_IQ4_NL, sys::GGML_TYPE_MXFP4, sys::GGML_TYPE_Q2_K];
+/// The same for ARM.
+#[cfg(target_arch = "aarch64")]
+const REARRANGED: [sys::ggml_type; 7] = [
+    sys::GGML_TYPE_Q4_0,
+    sys::GGML_TYPE_Q4_K,
+    sys::GGML_TYPE_Q5_K,
+    sys::GGML_TYPE_Q6_K,
+    sys::GGML_TYPE_Q8_0,
+    sys::GGML_TYPE_IQ4_NL,
+    sys::GGML_TYPE_MXFP4,
+];
 
 /// What decides on how the weights lie of the model whose first file is `file`. The backend must have been started.
 pub(super) fn facts(config: &ModelConfig, file: &Metadata) -> LoadFacts {

@@ -3,7 +3,7 @@
 //! [`multiply`] is `MUL_MAT`, [`multiply_by_expert`] is `MUL_MAT_ID`: weights of any [`Format`] as they lie in a file, one to many
 //! hundred rows of activations. Every thread of a [`Team`](super::Team) calls the same function with the same arguments.
 //!
-//! 1. The threads make the activations into bytes together, exactly as llama.cpp does for that format, and lay them out as
+//! 1. The threads make the activations into bytes together, exactly as llama.cpp does on x86 for that format, and lay them out as
 //!    *tiles*: up to eight rows whose sums stay in registers. Then they wait for each other, once.
 //! 2. Chunks are taken from a counter: a few *panels* of 16 or 32 rows of weights, and as many tiles as stay in the second cache.
 //! 3. A panel's next 512 weights per row are unpacked into one form for all formats, rows side by side, while the panel

@@ -45,8 +45,8 @@ unsafe fn add_products<const J: usize>(mut sums: int32x4_t, weights: int32x4_t, 
     sums
 }
 
-/// The products of bytes of so many bits and of activations, added in lanes of 32 bits. Each register of activations has one dword in
-/// all of its lanes.
+/// The products of bytes of so many bits and of activations, added in lanes of 32 bits. Each register of activations has one dword
+/// in all of its lanes.
 #[inline(always)]
 unsafe fn dot_4(sums: int32x4_t, w: Four<int8x16_t>, a: Four<int8x16_t>, bits: u32) -> int32x4_t {
     // SAFETY: no memory is touched.
