@@ -70,6 +70,7 @@ fn main() {
 }
 
 /// What the engine took between two decodes.
+#[derive(Clone, Copy)]
 struct Steps {
     median_us: f64,
     high_us: f64,
@@ -185,6 +186,7 @@ fn start(n_slots: u32, n_ctx: u32, decode: Duration, decodes: &Decodes) -> Engin
         n_ctx_slot: n_ctx,
         n_ubatch: 512,
         n_seq_max: (n_slots + 64).min(256),
+        n_outputs: (n_slots + 64).min(256),
         max_store_bytes: Some(0),
         max_queue: 1_024,
         max_token_gap: TokenGap::Auto,

@@ -147,11 +147,11 @@ impl Runner for Weightless {
 
     fn drop_sequence(&mut self, _: SequenceId) {}
 
-    fn memory(&self) -> MemoryKind {
+    fn memory_kind(&self) -> MemoryKind {
         MEMORY
     }
 
-    fn save(&mut self, _: SequenceId, range: Range<u32>) -> Result<Box<[u8]>, StateError> {
+    fn save(&mut self, _: SequenceId, range: Range<u32>) -> Result<Arc<[u8]>, StateError> {
         Ok(vec![0; range.len()].into())
     }
 
