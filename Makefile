@@ -73,6 +73,8 @@ bench-all: extension bench bench-loads ## All of these, then what sharing is wor
 	cargo bench --locked --bench allocations -- $(ARGS)
 	$(call step,a call of the cache where everything is large)
 	cargo bench --locked --bench cache -- $(ARGS)
+	$(call step,a step where much waits)
+	cargo bench --locked --no-default-features --bench growth
 	$(call step,HTTP against the engine)
 	python benches/streaming.py $(filter --quick,$(ARGS))
 	$(call step,a start)
