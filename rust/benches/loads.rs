@@ -242,9 +242,8 @@ impl<'a> Sides<'a> {
             };
             let [default, best, engine] = [0, 1, 2].map(|side| median(&rounds[side]));
             // What was not measured is left blank.
-            let number = |figure: f64, width: usize| match figure.is_nan() {
-                true => " ".repeat(width),
-                false => format!("{figure:>width$.2}"),
+            let number = |figure: f64, width: usize| {
+                if figure.is_nan() { " ".repeat(width) } else { format!("{figure:>width$.2}") }
             };
             let show = |ours: f64| [number(ours, 10), number(ours / default, 6), number(ours / best, 6)].join(" ");
             let http = if rounds[3].is_empty() { String::new() } else { show(median(&rounds[3])) };
