@@ -219,7 +219,7 @@ impl<'a> Sides<'a> {
     }
 
     /// Prints a line for each figure of the load: medians of rounds, of which a long load has one.
-    fn measure(&self, number: usize, load: &Load) -> Result<(), String> {
+    fn measure(&self, nth: usize, load: &Load) -> Result<(), String> {
         let of_figures = |traces: &[Trace]| -> Vec<f64> { load.figures.iter().map(|figure| figure.of(load, traces)).collect() };
         let mut rounds: [Vec<Vec<f64>>; 4] = Default::default();
         let mut best_flags = "";
@@ -241,10 +241,15 @@ impl<'a> Sides<'a> {
                 if figures.is_empty() { f64::NAN } else { Spread::of(&figures).median }
             };
             let [default, best, engine] = [0, 1, 2].map(|side| median(&rounds[side]));
-            let show = |ours: f64| format!("{ours:>10.2} {:>6.2} {:>6.2}", ours / default, ours / best);
+            // What was not measured is left blank.
+            let number = |figure: f64, width: usize| {
+                if figure.is_nan() { " ".repeat(width) } else { format!("{figure:>width$.2}") }
+            };
+            let show = |ours: f64| [number(ours, 10), number(ours / default, 6), number(ours / best, 6)].join(" ");
             let http = if rounds[3].is_empty() { String::new() } else { show(median(&rounds[3])) };
-            let title = format!("{number}. {}: {}", load.title, figure.title());
-            println!("  {title:<76} │{default:>9.2} {best:>9.2}  {best_flags:<13} │{} │{http}", show(engine));
+            let title = format!("{nth}. {}: {}", load.title, figure.title());
+            let [default, best] = [default, best].map(|figure| number(figure, 9));
+            println!("  {title:<76} │{default} {best}  {best_flags:<13} │{} │{http}", show(engine));
         }
         Ok(())
     }
