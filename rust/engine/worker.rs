@@ -11,7 +11,7 @@ use crate::engine::core::Core;
 use crate::engine::drawing::draw;
 use crate::engine::finding::keep_prompts;
 use crate::engine::job::Job;
-use crate::engine::leaving::remove;
+use crate::engine::leaving::{fail_request, remove};
 use crate::engine::memory::Memory;
 use crate::engine::outbox::{Outbox, Published};
 use crate::engine::planning::{Planner, count};
@@ -164,8 +164,7 @@ impl<R: Runner> Worker<R> {
                 core.queue.push(*job);
                 if is_pin && let Err(error) = core.memory.cache().check_pin(n_prompt) {
                     // It ends before anything is computed for it.
-                    core.queue.give_up(request_id);
-                    core.outbox.failed.push((request_id, error));
+                    fail_request(core, request_id, error);
                 }
             }
             Command::Cancel(request_id) => drop(remove(core, request_id)),
