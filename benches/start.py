@@ -33,7 +33,7 @@ COMMANDS = (
 
 STAGES = (
     ("interpreter, asyncio", "import asyncio"),
-    ("supervisor", "import weft.serve"),
+    ("supervisor", "import weft.serving.serve"),
     ("engine's modules", "import weft.engine"),
     ("HTTP's modules", "import weft.server"),
     ("application", "app = weft.server.create_app(weft.Engine())"),

@@ -27,7 +27,8 @@ from litestar.enums import ScopeType
 from litestar.types import Message, Receive, Scope, Send
 
 from benches.streaming import DEMO, SYNTHETIC, BenchError, Load, Reader, request_of, served
-from weft import cli, server
+from weft import server
+from weft.cli.main import main as weft_main
 from weft.server.app import Application
 
 ROUTE = "/timeline"
@@ -162,7 +163,7 @@ def serve(argv: Sequence[str]) -> None:
     names = vars(server)
     create_app = names["create_app"]
     names["create_app"] = lambda *args, **kwargs: Hooked(create_app(*args, **kwargs))
-    cli.main(argv)
+    weft_main(argv)
 
 
 def main() -> int:

@@ -4,10 +4,10 @@
 import sys
 from collections.abc import Iterable, Iterator
 
-from weft.accepted import ACCEPTED, Accepted, Meaning
-from weft.command_line import COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION
-from weft.flags import Flag
+from weft.cli.accepted import ACCEPTED, Accepted, Meaning
+from weft.cli.arguments import COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION
 from weft.settings import table
+from weft.settings.flags import Flag
 
 INTRODUCTION = f"""\
 # Flags

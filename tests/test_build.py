@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from weft import build
+from weft.serving import build
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, folder: Path, version: str, recor
     """Weft as it is installed in a folder of its own."""
     package = SimpleNamespace(version=version, read_text=lambda name: record if name == "RECORD" else None)
     monkeypatch.setattr(build, "distribution", lambda _: package)
-    monkeypatch.setattr(build, "__file__", str(folder / "lib" / "weft" / "build.py"))
+    monkeypatch.setattr(build, "__file__", str(folder / "lib" / "weft" / "serving" / "build.py"))
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_an_installed_wheel_is_told_by_its_record(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("content", [None, "gitdir: /nowhere"], ids=["a folder that is none", "a worktree that is gone"])
 def test_a_broken_repository_is_none(content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "python" / "weft").mkdir(parents=True)
+    (tmp_path / "python" / "weft" / "serving").mkdir(parents=True)
     if content is None:
         (tmp_path / ".git").mkdir()
     else:
         (tmp_path / ".git").write_text(content)
     installed(monkeypatch, tmp_path, "0.1.0", None)
-    monkeypatch.setattr(build, "__file__", str(tmp_path / "python" / "weft" / "build.py"))
+    monkeypatch.setattr(build, "__file__", str(tmp_path / "python" / "weft" / "serving" / "build.py"))
     assert build.build_info() == "b100-000000000"
 
 
@@ -60,11 +60,11 @@ def test_a_repository_is_told_by_its_commit(tmp_path: Path, monkeypatch: pytest.
         command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words]
         return subprocess.run(command, capture_output=True, check=True, text=True).stdout
 
-    (tmp_path / "python" / "weft").mkdir(parents=True)
+    (tmp_path / "python" / "weft" / "serving").mkdir(parents=True)
     git("init")
     git("commit", "--allow-empty", "-m", "first")
     installed(monkeypatch, tmp_path, "0.1.0", "a record")
-    monkeypatch.setattr(build, "__file__", str(tmp_path / "python" / "weft" / "build.py"))
+    monkeypatch.setattr(build, "__file__", str(tmp_path / "python" / "weft" / "serving" / "build.py"))
     assert build.build_info() == f"b100-{git('rev-parse', 'HEAD')[:9]}"
 
 

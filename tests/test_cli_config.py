@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from weft.cli import TUNE, parse
+from weft.cli.main import TUNE, parse
 from weft.settings import Settings
 
 Write = Callable[[str], str]

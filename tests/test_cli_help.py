@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.accepted import ACCEPTED
-from weft.cli import SERVE, TUNE, Command, parse
+from weft.cli.accepted import ACCEPTED
+from weft.cli.main import SERVE, TUNE, Command, parse
 from weft.settings import table
 
 ROOT = Path(__file__).parent.parent

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import pytest
 
-from weft.accepted import ACCEPTED, Meaning
-from weft.cli import parse
+from weft.cli.accepted import ACCEPTED, Meaning
+from weft.cli.main import parse
+from weft.cli.spellings import known
 from weft.settings import Settings, table
-from weft.spellings import known
 
 VALUES = {
     "--load-mode": "none",

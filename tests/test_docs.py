@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from weft.server.chat.schemas import ChatMessage
+from weft.chat.conversation import ChatMessage
 from weft.server.llamacpp.schemas import CompletionBody, DetokenizeBody, SlotActionBody, TokenizeBody
 from weft.server.openai.chat_schemas import CreateChatCompletion
 from weft.server.openai.schemas import CreateCompletion

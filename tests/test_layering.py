@@ -35,20 +35,25 @@ RULES = {
     "limits name nobody": Rule("rust/config/*.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
     "errors name nobody": Rule("rust/error.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
     "only the server names litestar": Rule("python/weft", r"\blitestar\b", ("python/weft/server",)),
-    "only what serves names granian": Rule(
-        "python/weft", r"\bgranian\b", ("python/weft/serve.py", "python/weft/worker.py", "python/weft/place.py")
+    "only what serves names granian": Rule("python/weft", r"\bgranian\b", ("python/weft/serving",)),
+    "what serves names no command line": Rule("python/weft/serving", r"\bweft\.cli\b"),
+    "the server names of what serves only its log and its build": Rule(
+        "python/weft/server", r"\bweft\.(cli\b|serving\b(?!\.(logs|build)\b))"
     ),
+    "settings name nobody who reads them": Rule("python/weft/settings", r"\bweft\.(cli|serving|server|chat|engine)\b"),
     "llama.cpp's dialect names no other": Rule("python/weft/server/llamacpp", r"\bserver(\.| import .*\b)(openai|seeds)\b"),
     "openai's dialect names no other": Rule("python/weft/server/openai", r"\bserver(\.| import .*\b)(llamacpp|seeds)\b"),
     "the seeds' dialects name no other": Rule("python/weft/server/seeds", r"\bserver(\.| import .*\b)(llamacpp|openai)\b"),
-    "the cache's routes name no dialect": Rule("python/weft/server/cache", r"\bserver(\.| import .*\b)(llamacpp|openai|seeds)\b"),
+    "the cache's routes name no dialect": Rule(
+        "python/weft/server/cache_api", r"\bserver(\.| import .*\b)(llamacpp|openai|seeds)\b"
+    ),
     "no dialect names the cache's routes": Rule(
-        "python/weft/server/*", r"\bserver\.cache\b", ("python/weft/server/app.py", "python/weft/server/cache")
+        "python/weft/server/*", r"\bserver\.cache_api\b", ("python/weft/server/app.py", "python/weft/server/cache_api")
     ),
     "schemas name only what dialects share": Rule(
-        "python/weft/server/*/*schemas.py", r"\bweft\.(?!server\.(body|report|chat\.schemas|openai\.schemas)\b)"
+        "python/weft/server/*/*schemas.py", r"\bweft\.(?!server\.(request_fields|response_fields|openai\.schemas)\b)"
     ),
-    "chats name no dialect": Rule("python/weft/server/chat", r"\bserver(\.| import .*\b)(llamacpp|openai|cache)\b"),
+    "chats know no HTTP": Rule("python/weft/chat", r"\bweft\.(server|serving|cli)\b"),
 }
 
 
@@ -115,11 +120,11 @@ def test_engine_file_that_names_a_later_one_is_found(tmp_path: Path) -> None:
         pytest.param("the engine names neither model", "rust/engine/mod.rs", "use crate::llama::Model;", id="rust"),
         pytest.param("kernels name nobody", "rust/kernels/x.rs", "use crate::config::Used;", id="kernels"),
         pytest.param("only llama and kernels are unsafe", "rust/cache/x.rs", "let x = unsafe { read(p) };", id="unsafe"),
-        pytest.param("only what serves names granian", "python/weft/cli.py", "from granian import Granian", id="python"),
+        pytest.param("only what serves names granian", "python/weft/cli/main.py", "from granian import Granian", id="python"),
         pytest.param(
             "llama.cpp's dialect names no other",
             "python/weft/server/llamacpp/routes.py",
-            "from weft.server import body, openai",
+            "from weft.server import openai, request_fields",
             id="llamacpp",
         ),
         pytest.param(
@@ -131,11 +136,14 @@ def test_engine_file_that_names_a_later_one_is_found(tmp_path: Path) -> None:
         pytest.param(
             "the seeds' dialects name no other",
             "python/weft/server/seeds/routes.py",
-            "from weft.server.openai import translate",
+            "from weft.server.openai import chat",
             id="seeds",
         ),
         pytest.param(
-            "schemas name only what dialects share", "python/weft/server/x/schemas.py", "from weft.cli import main", id="schemas"
+            "schemas name only what dialects share",
+            "python/weft/server/x/schemas.py",
+            "from weft.cli.main import main",
+            id="schemas",
         ),
     ],
 )

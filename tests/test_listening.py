@@ -10,7 +10,7 @@ import pytest
 from tests.certificates import CERTIFICATE, ENCRYPTED_KEY, KEY, OTHER_KEY
 from tests.server.matchers import Json
 from weft import InvalidConfig
-from weft.listening import Address, CannotListenError, claim, is_listening, tls
+from weft.serving.listening import Address, CannotListenError, claim, is_listening, tls
 from weft.settings import Settings
 
 

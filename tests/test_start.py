@@ -25,9 +25,11 @@ def modules_after(code: str) -> set[str]:
         pytest.param("import weft; weft.DEMO_MODEL, weft.QueueFull", HEAVY, id="light names"),
         pytest.param("import weft; weft.Engine", HEAVY - {"asyncio", "msgspec", "weft._native", "weft.engine"}, id="engine"),
         # Settings know the defaults of a request, which is a struct of msgspec's.
-        pytest.param("import weft.cli; weft.cli.parse([], {})", HEAVY - {"msgspec"}, id="command line"),
-        pytest.param("import weft.serve", HEAVY - {"asyncio", "granian", "msgspec"}, id="supervisor"),
-        pytest.param("import weft.worker", {"jinja2", "litestar", "weft.server"}, id="worker until the model is being loaded"),
+        pytest.param("import weft.cli.main; weft.cli.main.parse([], {})", HEAVY - {"msgspec"}, id="command line"),
+        pytest.param("import weft.serving.serve", HEAVY - {"asyncio", "granian", "msgspec"}, id="supervisor"),
+        pytest.param(
+            "import weft.serving.worker", {"jinja2", "litestar", "weft.server"}, id="worker until the model is being loaded"
+        ),
     ],
 )
 def test_start_does_without(code: str, without: Iterable[str]) -> None:
@@ -50,9 +52,9 @@ def test_model_is_loaded_while_http_is_imported_and_ready_is_said_when_the_serve
     code = """
 import asyncio, socket
 from multiprocessing import Pipe
-from weft import worker
-from weft.listening import Address
-from weft.place import Place
+from weft.serving import worker
+from weft.serving.listening import Address
+from weft.serving.place import Place
 from weft.settings import Settings
 
 class Engine(worker.Engine):

@@ -14,7 +14,7 @@ from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
 from weft import _native, tuning
 from weft._native import Hardware, tune
 from weft.choices import Kernels
-from weft.tune import NOISE, table
+from weft.cli.tune import NOISE, table
 from weft.tuning import Conditions, Measured, Tuned
 
 SLOW = Tuned(True, 1, 1, "a model", "a processor", ())
@@ -204,7 +204,7 @@ def test_a_model_with_few_positions_is_timed_within_them(tmp_path: Path) -> None
 def test_ctrl_c_ends_the_command_and_keeps_nothing(model: weft.Model) -> None:
     # The key is pressed after the first measurement.
     pressed = "lambda title: 'timing' in title and (lambda _: os.kill(os.getpid(), signal.SIGINT)) or None"
-    script = f"import os, signal, weft.tune; weft.tune.bar = {pressed}; from weft.cli import main; main()"
+    script = f"import os, signal; from weft.cli import main, tune; tune.bar = {pressed}; main.main()"
     command = [sys.executable, "-c", script, "tune"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (answer.returncode, answer.stdout) == (130, "")
@@ -215,7 +215,12 @@ def test_ctrl_c_ends_the_command_and_keeps_nothing(model: weft.Model) -> None:
 def test_a_choice_that_cannot_be_kept_is_still_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    command = [sys.executable, "-c", "import weft.tune; weft.tune.BUDGET_S = 0.1; from weft.cli import main; main()", "tune"]
+    command = [
+        sys.executable,
+        "-c",
+        "from weft.cli import main, tune; tune.BUDGET_S = 0.1; main.main()",
+        "tune",
+    ]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert answer.returncode == 1
     assert re.search(r"^fastest: (flash (on|off), )?\d+ threads, \d+ for prompts$", answer.stdout, re.MULTILINE)
@@ -225,7 +230,7 @@ def test_a_choice_that_cannot_be_kept_is_still_told(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("kernels", ["auto", "llama.cpp"])
 def test_the_command_prints_a_table_and_keeps_the_choice(model: weft.Model, kernels: Kernels) -> None:
-    script = "import weft.tune; weft.tune.BUDGET_S = 1.0; from weft.cli import main; main()"
+    script = "from weft.cli import main, tune; tune.BUDGET_S = 1.0; main.main()"
     command = [sys.executable, "-c", script, "tune", "--kernels", kernels]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert answer.returncode == 0, answer.stderr
@@ -242,7 +247,7 @@ def test_where_the_layout_of_weights_is_open_both_are_timed_and_kept(tmp_path: P
     write_tiny_model("attention", path, matrices=gguf.GGMLQuantizationType.Q4_0)
     model = weft.Model.load(path)
     assert model.is_layout_open == has_ours
-    script = "import weft.tune; weft.tune.BUDGET_S = 1.0; from weft.cli import main; main()"
+    script = "from weft.cli import main, tune; tune.BUDGET_S = 1.0; main.main()"
     command = [sys.executable, "-c", script, "tune", "-m", str(path)]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert answer.returncode == 0, answer.stderr
@@ -268,7 +273,7 @@ def test_where_the_layout_of_weights_is_open_both_are_timed_and_kept(tmp_path: P
 def test_a_layout_that_is_asked_for_is_the_only_one_timed(tmp_path: Path, flag: str) -> None:
     path = tmp_path / "four-bits.gguf"
     write_tiny_model("attention", path, matrices=gguf.GGMLQuantizationType.Q4_0)
-    script = "import weft.tune; weft.tune.BUDGET_S = 0.2; from weft.cli import main; main()"
+    script = "from weft.cli import main, tune; tune.BUDGET_S = 0.2; main.main()"
     command = [sys.executable, "-c", script, "tune", "-m", str(path), flag]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert answer.returncode == 0, answer.stderr

@@ -13,12 +13,12 @@ from litestar.testing import AsyncTestClient
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from weft import InvalidConfig, QueueFull
+from weft.chat import builtin
+from weft.chat.format import ChatFormat
+from weft.chat.reading import MARK
 from weft.server import create_app
-from weft.server.chat import builtin
-from weft.server.chat.format import ChatFormat
-from weft.server.chat.reading import MARK
-from weft.server.chat.schemas import ChatFields
-from weft.server.service import LONG_TEXT
+from weft.server.request_fields.chat import ChatFields
+from weft.server.run.service import LONG_TEXT
 from weft.settings import Settings
 
 HELLO: Json = [{"role": "user", "content": "Hello"}]

@@ -14,10 +14,10 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine
 from tests.server.serving import serving
 from weft import InvalidConfig
-from weft.keys import keys_of
 from weft.server import create_app
 from weft.server.auth import Keys
 from weft.settings import Settings
+from weft.settings.keys import keys_of
 
 UNAUTHORIZED: Json = {"error": {"code": 401, "message": "Invalid API Key", "type": "authentication_error"}}
 

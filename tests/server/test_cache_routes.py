@@ -16,8 +16,8 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.live import LiveServer
 from tests.server.matchers import COUNT, SOME_TEXT, Json
 from weft.server import create_app
-from weft.server.cache import translate
-from weft.server.cache.schemas import CacheReport
+from weft.server.cache_api import translate
+from weft.server.cache_api.schemas import CacheReport
 
 SYSTEM = "You are a kind storyteller. Your stories are short, and they always end well."
 

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from tests.server.matchers import Json
-from weft.server.chat import builtin
-from weft.server.chat.disguise import ControlSpellings, Disguise, Stretch
-from weft.server.chat.template import ChatTemplate, TemplateError
+from weft.chat import builtin
+from weft.chat.disguise import ControlSpellings, Disguise, Stretch
+from weft.chat.template import ChatTemplate, TemplateError
 
 SPELLINGS = ControlSpellings(["<s>", "<|im_start|>", "<|im_end|>", "<|a|>", "|>b", "<|a", "[INST]"])
 

@@ -4,8 +4,9 @@ import pytest
 
 import weft
 from tests.engine.tiny_models import write_tiny_model
-from weft.server.chat.format import ChatFormat
-from weft.server.chat.schemas import ChatFields, ChatMessage
+from weft.chat.conversation import ChatMessage
+from weft.chat.format import ChatFormat
+from weft.server.request_fields.chat import ChatFields
 from weft.settings import Settings
 
 SPACE = "\u2581"

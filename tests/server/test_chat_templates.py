@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.server.matchers import Json
-from weft.server.chat import builtin
-from weft.server.chat.template import ChatTemplate, TemplateError
+from weft.chat import builtin
+from weft.chat.template import ChatTemplate, TemplateError
 
 # Renderings of every template that llama.cpp knows by name, as llama.cpp renders them.
 KNOWN = json.loads((Path(__file__).parent / "chat_templates.json").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from litestar.testing import AsyncTestClient
 import weft
 from tests.server.conftest import answers
 from tests.server.scripted import ScriptedEngine
-from weft.cli import parse
+from weft.cli.main import parse
 from weft.server import create_app
 
 REFUSAL = weft.QueueFull(8)

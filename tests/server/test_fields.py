@@ -11,8 +11,9 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import ScriptedEngine, connect
 from weft import QueueFull, Request
-from weft.server import create_app, sse
-from weft.server.body import CompletionFields, ping_s
+from weft.server import create_app
+from weft.server.request_fields import CompletionFields, ping_s
+from weft.server.run import sse
 from weft.settings import Settings
 
 

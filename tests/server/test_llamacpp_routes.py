@@ -12,9 +12,9 @@ from tests.server.matchers import BOOLEAN, COUNT, SETTINGS, SOME_TEXT, Json, mat
 from tests.server.scripted import ScriptedEngine, busy_slot, idle_slot, token
 from weft import DEMO_MODEL, QueueFull, Request
 from weft.server import create_app
-from weft.server.body import CompletionFields
-from weft.server.service import LONG_TEXT
-from weft.server.submission import Submission
+from weft.server.request_fields import CompletionFields
+from weft.server.run.service import LONG_TEXT
+from weft.server.run.submission import Submission
 from weft.settings import Settings
 
 NEXT_TOKEN: Json = {

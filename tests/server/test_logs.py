@@ -18,9 +18,9 @@ from tests.helpers import How, wait_until
 from tests.server.conftest import PROMPT, answers
 from tests.server.live import LiveServer, environ, free_port
 from tests.server.scripted import connect
-from weft.cli import parse
-from weft.logs import FIELDS, JsonLines, TextLines, log_config
+from weft.cli.main import parse
 from weft.server import create_app
+from weft.serving.logs import FIELDS, JsonLines, TextLines, log_config
 from weft.settings import Settings
 
 
@@ -73,8 +73,8 @@ def test_a_line_of_json_holds_what_was_raised() -> None:
 @pytest.mark.parametrize(
     ("arguments", "handlers"),
     [
-        ("", {"stream": ("ext://sys.stderr", "weft.logs.TextLines")}),
-        ("--log-format json", {"stream": ("ext://sys.stdout", "weft.logs.JsonLines")}),
+        ("", {"stream": ("ext://sys.stderr", "weft.serving.logs.TextLines")}),
+        ("--log-format json", {"stream": ("ext://sys.stdout", "weft.serving.logs.JsonLines")}),
         ("--log-disable --log-file x", {"none": (None, None)}),
     ],
 )

@@ -16,7 +16,7 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, token
 from weft.server import create_app
 from weft.server.errors import BodyTimeoutError
-from weft.server.patience import Patience
+from weft.server.run.patience import Patience
 from weft.settings import Settings
 
 A, B, C = cast(

@@ -193,7 +193,7 @@ async def test_native_code_that_crashes_is_started_again(tmp_path: Path) -> None
 DYING = """
 import signal
 import weft
-from weft.cli import main
+from weft.cli.main import main
 
 start = weft.Engine.start
 

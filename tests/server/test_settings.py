@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 import weft
-from weft.cli import parse
+from weft.cli.main import parse
 from weft.settings import Settings
 
 

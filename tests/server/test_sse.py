@@ -13,7 +13,8 @@ from tests.server.live import events_of
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, token
 from weft import EngineStopped
-from weft.server import create_app, sse, stream
+from weft.server import create_app
+from weft.server.run import sse, stream
 from weft.settings import Settings
 
 

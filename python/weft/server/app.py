@@ -17,16 +17,16 @@ from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
 from weft import Engine, WeftError
-from weft.server.cache.routes import router as cache_router
+from weft.server.cache_api.routes import router as cache_router
 from weft.server.docs import docs
 from weft.server.errors import error_response
-from weft.server.event_formats import EventFormat, EventFormats
 from weft.server.front import Front
 from weft.server.llamacpp.routes import router as llamacpp_router
 from weft.server.openai.routes import router as openai_router
 from weft.server.request_line import RequestLine
-from weft.server.seeds import translate as srb
-from weft.server.service import Service
+from weft.server.run.event_formats import EventFormat, EventFormats
+from weft.server.run.service import Service
+from weft.server.seeds import single_request_batching as srb
 from weft.settings import Settings
 
 __all__ = ["Application", "create_app"]

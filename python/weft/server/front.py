@@ -9,14 +9,14 @@ from litestar.exceptions import NotFoundException
 from litestar.response.base import ASGIResponse
 from litestar.types import HTTPScope, Message, Receive, Scope, Send
 
-from weft.keys import keys_of
 from weft.server.auth import Keys
 from weft.server.cors import Cors, Headers
 from weft.server.errors import InvalidKeyError, error_response
 from weft.server.page import PATHS, page
-from weft.server.patience import Patience
-from weft.server.service import Service
+from weft.server.run.patience import Patience
+from weft.server.run.service import Service
 from weft.server.static import Files
+from weft.settings.keys import keys_of
 
 __all__ = ["Front"]
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from litestar.types import HTTPScope, Message, Send
 
 from weft import Finished, Request, Token, Usage
-from weft.logs import FIELDS
+from weft.serving.logs import FIELDS
 
 __all__ = ["RequestLine", "current_line"]
 

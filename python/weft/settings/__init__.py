@@ -1,16 +1,16 @@
 """Every setting of the server: its flags, its variable, its range and its default, in one table.
 
-The spellings are llama-server's, so that a command line written for it works here. `weft.accepted` has those flags of
+The spellings are llama-server's, so that a command line written for it works here. `weft.cli.accepted` has those flags of
 llama-server that set nothing here.
 """
 
 from dataclasses import dataclass, fields
 
-from weft.flags import Flag
 from weft.settings.access import AccessSettings
 from weft.settings.chat import ChatSettings
 from weft.settings.compute import ComputeSettings
 from weft.settings.context import ContextSettings
+from weft.settings.flags import Flag
 from weft.settings.log import LogSettings
 from weft.settings.model import ModelSettings
 from weft.settings.sampling import SamplingSettings

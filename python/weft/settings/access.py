@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from weft.flags import flag
-from weft.values import boolean, file, items, together
+from weft.settings.flags import flag
+from weft.settings.values import boolean, file, items, together
 
 __all__ = ["AccessSettings"]
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.flags import Way, flag
-from weft.values import boolean, file, json_object, merged, on_off_auto
+from weft.settings.flags import Way, flag
+from weft.settings.values import boolean, file, json_object, merged, on_off_auto
 
 __all__ = ["ChatSettings"]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from weft.choices import Kernels
-from weft.flags import Way, flag
-from weft.values import boolean, number, on_off_auto, one_of, unset_below, whole
+from weft.settings.flags import Way, flag
+from weft.settings.values import boolean, number, on_off_auto, one_of, unset_below, whole
 
 __all__ = ["ComputeSettings"]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from weft.choices import KvType
-from weft.flags import Way, flag
-from weft.values import boolean, folder, one_of, unset_at, whole
+from weft.settings.flags import Way, flag
+from weft.settings.values import boolean, folder, one_of, unset_at, whole
 
 __all__ = ["ContextSettings"]
 

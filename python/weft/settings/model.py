@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from weft.flags import Way, flag
-from weft.values import boolean, items, layers, number, one_of, whole
+from weft.settings.flags import Way, flag
+from weft.settings.values import boolean, items, layers, number, one_of, whole
 
 __all__ = ["ModelSettings"]
 

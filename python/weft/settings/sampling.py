@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.flags import Way, flag
 from weft.request import SAMPLERS as CHAIN
 from weft.sampler_names import samplers_of_letters, samplers_of_names
-from weft.values import biases, boolean, file_text, json_text, number, together, unset_at, whole
+from weft.settings.flags import Way, flag
+from weft.settings.values import biases, boolean, file_text, json_text, number, together, unset_at, whole
 
 __all__ = ["SamplingSettings"]
 

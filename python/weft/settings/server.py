@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from weft.flags import Way, flag
-from weft.values import boolean, folder, items, one_of, prefix, unset_at, whole
+from weft.settings.flags import Way, flag
+from weft.settings.values import boolean, folder, items, one_of, prefix, unset_at, whole
 
 __all__ = ["ServerSettings"]
 

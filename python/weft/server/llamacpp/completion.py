@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import msgspec
 
 from weft import Engine, Finished, Progress, PromptLogprobs, Token
-from weft.server import body, sse
-from weft.server.generation import Event, Generation
+from weft.server import request_fields
 from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent
-from weft.server.report import (
+from weft.server.response_fields import (
     Branches,
     CompletionProbability,
     CompletionResult,
@@ -19,7 +18,9 @@ from weft.server.report import (
     paths,
     projected,
 )
-from weft.server.submission import Submission
+from weft.server.run import sse
+from weft.server.run.generation import Event, Generation
+from weft.server.run.submission import Submission
 from weft.settings import Settings
 
 __all__ = ["Results", "Stream", "submission"]
@@ -27,8 +28,8 @@ __all__ = ["Results", "Stream", "submission"]
 
 def submission(data: CompletionBody, settings: Settings) -> Submission:
     """What a body asks for."""
-    body.refuse_unsupported(data)
-    return body.submission(data, settings, n_probs=body.first_given(data, "n_probs", "logprobs"))
+    request_fields.refuse_unsupported(data)
+    return request_fields.submission(data, settings, n_probs=request_fields.first_given(data, "n_probs", "logprobs"))
 
 
 class _Form:

@@ -2,7 +2,7 @@
 
 from weft import Stats
 from weft.server.prometheus import Family, counter, gauge
-from weft.server.tally import Tally
+from weft.server.run.tally import Tally
 
 __all__ = ["families"]
 

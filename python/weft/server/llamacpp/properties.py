@@ -1,11 +1,11 @@
 """`/props`: the server and its model. No I/O here."""
 
 from weft import Model
-from weft.server import body
-from weft.server.chat.template import TemplateError
+from weft.chat.template import TemplateError
+from weft.server import request_fields
 from weft.server.llamacpp.schemas import CompletionBody, DefaultSettings, Modalities, Properties
-from weft.server.report import generation_settings
-from weft.server.service import Service
+from weft.server.response_fields import generation_settings
+from weft.server.run.service import Service
 
 __all__ = ["properties"]
 
@@ -13,8 +13,8 @@ __all__ = ["properties"]
 def properties(service: Service) -> Properties:
     """What the server is and what a request gets that says nothing."""
     model, limits, settings = service.engine.model, service.engine.limits, service.settings
-    request = body.template(CompletionBody(), settings)
-    seed = body.RANDOM_SEED if request.seed is None else request.seed
+    request = request_fields.template(CompletionBody(), settings)
+    seed = request_fields.RANDOM_SEED if request.seed is None else request.seed
     params = generation_settings(request, seed=seed, n_ctx=limits.n_ctx_slot, model=service.model_name)
     return Properties(
         default_generation_settings=DefaultSettings(params=params, n_ctx=limits.n_ctx_slot),

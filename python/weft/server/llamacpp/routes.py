@@ -7,15 +7,15 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequest
-from weft.server import body, prometheus
-from weft.server.chat.format import size_of_chat
-from weft.server.chat.schemas import ApplyTemplateResult, ChatFields
+from weft.chat.format import size_of_chat
+from weft.server import prometheus, request_fields
 from weft.server.errors import ERRORS, NOT_SUPPORTED, NotSupportedError, SlotsBusyError
 from weft.server.json_request import JsonRequest
 from weft.server.llamacpp import completion as dialect
 from weft.server.llamacpp import metrics, properties, tokens
 from weft.server.llamacpp import slots as places
 from weft.server.llamacpp.schemas import (
+    ApplyTemplateResult,
     BusySlot,
     CompletionBody,
     DetokenizeBody,
@@ -32,10 +32,11 @@ from weft.server.llamacpp.schemas import (
     TokenizeResult,
     TokenizerInfo,
 )
-from weft.server.report import CompletionResult
-from weft.server.service import Service, aside
+from weft.server.request_fields.chat import ChatFields
+from weft.server.response_fields import CompletionResult
+from weft.server.run.service import Service, aside
+from weft.server.run.stream import Answer, AwaitedAnswer, StreamedAnswer, WholeAnswer
 from weft.server.slot_files import SlotFiles
-from weft.server.stream import Answer, AwaitedAnswer, StreamedAnswer, WholeAnswer
 
 __all__ = ["router"]
 
@@ -48,7 +49,7 @@ async def completion(data: JSONBody[CompletionBody], service: Here) -> Answer[Co
     generation = await service.submit(dialect.submission(data, service.settings))
     if data.stream:
         form = dialect.Stream(data, generation, service.engine, service.model_name)
-        return Answer(StreamedAnswer(generation, form, body.ping_s(data, service.settings)))
+        return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
     return Answer(WholeAnswer(generation, dialect.Results(data, generation, service.engine, service.model_name)))
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from weft.server.body import CompletionFields
-from weft.server.report import (
+from weft.server.request_fields import CompletionFields
+from weft.server.response_fields import (
     CompletionProbability,
     GenerationSettings,
     PromptProgress,
@@ -14,6 +14,7 @@ from weft.server.report import (
 )
 
 __all__ = [
+    "ApplyTemplateResult",
     "BusySlot",
     "CompletionBody",
     "CompletionEvent",
@@ -261,3 +262,9 @@ class PropertiesSet(msgspec.Struct):
     """`POST /props` was heard: no property can be changed while the server runs."""
 
     success: bool
+
+
+class ApplyTemplateResult(msgspec.Struct):
+    """`POST /apply-template`: the prompt that messages become, without the token that begins every text."""
+
+    prompt: str

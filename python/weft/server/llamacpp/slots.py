@@ -19,8 +19,8 @@ from weft.server.llamacpp.schemas import (
     SlotRestored,
     SlotSaved,
 )
-from weft.server.report import Branches
-from weft.server.service import Service
+from weft.server.response_fields import Branches
+from weft.server.run.service import Service
 
 __all__ = ["Action", "SlotAction", "are_all_busy", "blame", "health", "restored", "saved", "slot_action", "slots"]
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from weft import InvalidRequest, Model
 from weft.server.llamacpp.schemas import TokenizeBody, TokenizeResult, TokenizerInfo, TokenPiece
-from weft.server.service import Service
-from weft.server.submission import Piece
+from weft.server.run.service import Service
+from weft.server.run.submission import Piece
 
 __all__ = ["adds_special", "content", "tokenizer_info", "tokens"]
 

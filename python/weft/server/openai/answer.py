@@ -8,10 +8,9 @@ import msgspec
 
 from weft import Finished, Logprobs, Progress, Token
 from weft import Usage as BranchUsage
-from weft.server.body import CompletionFields
-from weft.server.generation import Generation
 from weft.server.openai.schemas import PromptTokensDetails, StreamOptions, TokenProbability, Usage
-from weft.server.report import (
+from weft.server.request_fields import CompletionFields
+from weft.server.response_fields import (
     Branches,
     CompletionResult,
     PromptProgress,
@@ -23,7 +22,8 @@ from weft.server.report import (
     token_logprobs,
     token_probs,
 )
-from weft.server.service import Service
+from weft.server.run.generation import Generation
+from weft.server.run.service import Service
 
 __all__ = ["FINISH_REASONS", "Answered", "wants_usage"]
 

@@ -7,9 +7,8 @@ import msgspec
 
 from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
 from weft import Logprobs as DrawnLogprobs
-from weft.server import body, sse
-from weft.server.chat.format import ChatPrompt
-from weft.server.generation import Event, Generation
+from weft.chat.format import ChatPrompt
+from weft.server import request_fields
 from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
 from weft.server.openai.chat_schemas import (
     ChatChoice,
@@ -22,9 +21,11 @@ from weft.server.openai.chat_schemas import (
     Message,
 )
 from weft.server.openai.schemas import TokenProbability
-from weft.server.report import CompletionResult, timings
-from weft.server.service import Service
-from weft.server.submission import Submission
+from weft.server.response_fields import CompletionResult, timings
+from weft.server.run import sse
+from weft.server.run.generation import Event, Generation
+from weft.server.run.service import Service
+from weft.server.run.submission import Submission
 from weft.settings import Settings
 
 __all__ = ["Stream", "Whole", "check", "submission"]
@@ -50,7 +51,7 @@ def check(data: CreateChatCompletion) -> None:
     Raises:
         InvalidRequest: a field asks for it, or contradicts another.
     """
-    body.refuse_unsupported(data, _NEUTRAL)
+    request_fields.refuse_unsupported(data, _NEUTRAL)
     if data.top_logprobs is None:
         return
     if not 0 <= data.top_logprobs <= MAX_TOP_LOGPROBS:
@@ -63,7 +64,7 @@ def submission(data: CreateChatCompletion, prompt: ChatPrompt, settings: Setting
     """What a body asks for, its messages being this prompt."""
     # The engine tells of a drawn token only beside the likely ones.
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
-    asked = body.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
+    asked = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
     template = msgspec.structs.replace(asked.template, snapshots_at=prompt.turn_ends)
     return msgspec.structs.replace(asked, template=template)
 

@@ -7,15 +7,16 @@ import msgspec
 
 from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
 from weft import Logprobs as DrawnLogprobs
-from weft.server import body, sse
-from weft.server.generation import Event, Generation
+from weft.server import request_fields
 from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
 from weft.server.openai.echo import Echo
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs
-from weft.server.report import CompletionResult, timings, token_logprobs
-from weft.server.service import Service
-from weft.server.submission import Submission
+from weft.server.response_fields import CompletionResult, timings, token_logprobs
+from weft.server.run import sse
+from weft.server.run.generation import Event, Generation
+from weft.server.run.service import Service
+from weft.server.run.submission import Submission
 from weft.settings import Settings
 
 __all__ = ["Stream", "Whole", "submission"]
@@ -25,10 +26,10 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {"suffix": lambda value: value == "
 
 def submission(data: CreateCompletion, settings: Settings) -> Submission:
     """What a body asks for."""
-    body.refuse_unsupported(data, _NEUTRAL)
+    request_fields.refuse_unsupported(data, _NEUTRAL)
     # The engine tells of a drawn token only beside the likely ones.
-    n_probs = ("logprobs", 1) if data.logprobs == 0 else body.first_given(data, "logprobs", "n_probs")
-    asked = body.submission(data, settings, n_probs=n_probs)
+    n_probs = ("logprobs", 1) if data.logprobs == 0 else request_fields.first_given(data, "logprobs", "n_probs")
+    asked = request_fields.submission(data, settings, n_probs=n_probs)
     if data.best_of is not None and data.best_of > asked.template.n:
         raise InvalidRequest("best_of", f"best_of is {data.best_of}, more than n, which is not supported; leave it out")
     if not data.echo or data.logprobs is None:

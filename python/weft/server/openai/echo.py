@@ -5,11 +5,11 @@ from typing import cast
 
 from weft import Engine, PromptLogprobs
 from weft import Logprobs as TokenLogprobs
-from weft.server.generation import Generation
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Logprobs
-from weft.server.report import token_logprobs
-from weft.server.submission import Piece
+from weft.server.response_fields import token_logprobs
+from weft.server.run.generation import Generation
+from weft.server.run.submission import Piece
 
 __all__ = ["Echo"]
 

@@ -4,16 +4,16 @@ from litestar import Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
-from weft.server import body
-from weft.server.chat.format import size_of_chat
+from weft.chat.format import size_of_chat
+from weft.server import request_fields
 from weft.server.errors import ERRORS
-from weft.server.event_formats import EventFormats
 from weft.server.json_request import JsonRequest
 from weft.server.openai import chat, completions, models
 from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
-from weft.server.service import Service, aside
-from weft.server.stream import Answer, StreamedAnswer, WholeAnswer
+from weft.server.run.event_formats import EventFormats
+from weft.server.run.service import Service, aside
+from weft.server.run.stream import Answer, StreamedAnswer, WholeAnswer
 
 __all__ = ["router"]
 
@@ -31,7 +31,7 @@ async def create_completion(
     if not data.stream:
         return Answer(WholeAnswer(generation, completions.Whole(data, generation, service)))
     form = completions.Stream(data, generation, service)
-    return Answer(StreamedAnswer(generation, form, body.ping_s(data, service.settings)))
+    return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
 
 
 @post(["/v1/chat/completions", "/chat/completions"], status_code=200, responses=ERRORS)
@@ -43,7 +43,7 @@ async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: 
     if not data.stream:
         return Answer(WholeAnswer(generation, chat.Whole(data, generation, service)))
     form = chat.Stream(data, generation, service)
-    return Answer(StreamedAnswer(generation, form, body.ping_s(data, service.settings)))
+    return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
 
 
 @get(["/v1/models", "/models"], responses=ERRORS)

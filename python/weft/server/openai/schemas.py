@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from weft.server.body import CompletionFields
-from weft.server.report import CompletionResult, PromptProgress, Timings, TokenLogprob, TokenProb
+from weft.server.request_fields import CompletionFields
+from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenLogprob, TokenProb
 
 __all__ = [
     "Choice",

@@ -1,0 +1,50 @@
+"""What is said in a chat, and what a prompt is made of."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+__all__ = ["Chat", "ChatMessage", "ContentPart"]
+
+
+class ContentPart(msgspec.Struct):
+    """A part of a message. Only texts are taken."""
+
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    """What one side said. The template decides what it takes besides the role and the content."""
+
+    role: str
+    content: str | list[ContentPart] | msgspec.UnsetType | None = msgspec.UNSET
+    reasoning_content: str | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class Chat(Protocol):
+    """Messages, and what is to be made of them. None takes the server's default."""
+
+    @property
+    def messages(self) -> Sequence[ChatMessage] | None:
+        """What was said so far."""
+
+    @property
+    def add_generation_prompt(self) -> bool | None:
+        """Whether the assistant's turn begins at the end."""
+
+    @property
+    def continue_final_message(self) -> bool | str | None:
+        """Whether the answer goes on with the last message, or with which part of it."""
+
+    @property
+    def chat_template_kwargs(self) -> Mapping[str, Any] | None:
+        """Variables of the template."""
+
+    @property
+    def reasoning_effort(self) -> str | None:
+        """The template's variable of this name."""

@@ -1,0 +1,245 @@
+"""From a chat to a prompt: the template that is served, and what it makes of messages."""
+
+import logging
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+
+from weft import Engine, InvalidConfig, InvalidRequest
+from weft.chat import builtin
+from weft.chat.conversation import Chat, ChatMessage
+from weft.chat.disguise import ControlSpellings, Disguise, Stretch
+from weft.chat.messages import check, content_text, for_template
+from weft.chat.reading import StretchReader
+from weft.chat.template import ChatTemplate, Message, TemplateError
+from weft.settings import Settings
+
+__all__ = ["ChatFormat", "ChatPrompt", "size_of_chat"]
+
+logger = logging.getLogger(__name__)
+
+
+class ChatPrompt(msgspec.Struct, frozen=True):
+    """A prompt made of messages."""
+
+    tokens: list[int]
+    turn_ends: list[int]
+    """Where, in tokens, what a next or an edited turn has in common with it may end; empty where the model can do without."""
+
+
+class _Chat(msgspec.Struct, frozen=True):
+    """A chat as it is to be rendered."""
+
+    messages: list[ChatMessage]
+    continued: ChatMessage | None
+    """The message that the answer goes on with."""
+    continues_thought: bool
+    """Whether of that message only the thought is there yet."""
+    opens_answer: bool
+    """Whether the assistant's turn begins at the end."""
+    variables: dict[str, object]
+
+
+class ChatFormat:
+    """How the served model's chats are written."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._reader = StretchReader(engine)
+
+    def check_settings(self) -> None:
+        """Reads and compiles the template that the settings name, once the model is loaded.
+
+        Raises:
+            InvalidConfig: there is no such template, or it is none.
+        """
+        try:
+            name = self._from_settings[0]
+            _ = self.template
+        except TemplateError as error:
+            if name is not None:
+                raise InvalidConfig(name, str(error)) from error
+            logger.warning("%s; chats are refused until another one is given with --chat-template", error)
+
+    @property
+    def source(self) -> str:
+        """The template, in Jinja: of the settings, else the model's, else ChatML."""
+        given = self._from_settings[1]
+        return given or self._engine.model.chat_template or builtin.source(builtin.CHATML)
+
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The template, compiled."""
+        model = self._engine.model
+        bos_token, eos_token = self._spelling(model.bos_token), self._spelling(model.eos_token)
+        return ChatTemplate(self.source, bos_token=bos_token, eos_token=eos_token)
+
+    def text(self, data: Chat) -> str:
+        """The prompt as a text that is tokenized as every prompt is: without the token that begins it.
+
+        Raises:
+            InvalidRequest: the messages are not what they must be, or the template refuses them.
+        """
+        return "".join([stretch.text for stretch in self._stretches(self._read(data))])
+
+    def prompt(self, data: Chat) -> ChatPrompt:
+        """The prompt in tokens. What is said in messages is no control token, however it is spelt.
+
+        Raises:
+            InvalidRequest: the messages are not what they must be, or the template refuses them.
+        """
+        chat = self._read(data)
+        tokens = self._tokens(self._stretches(chat))
+        return ChatPrompt(tokens, self._turn_ends(chat, tokens))
+
+    def _read(self, data: Chat) -> _Chat:
+        messages = check(data.messages)
+        is_continued = self._is_continued(data, messages)
+        effort = {} if data.reasoning_effort is None else {"reasoning_effort": data.reasoning_effort}
+        return _Chat(
+            messages=messages[:-1] if is_continued else messages,
+            continued=messages[-1] if is_continued else None,
+            continues_thought=data.continue_final_message == "reasoning_content",
+            opens_answer=is_continued or data.add_generation_prompt is not False,
+            variables={**self._settings.chat_template_kwargs, **effort, **(data.chat_template_kwargs or {})},
+        )
+
+    def _is_continued(self, data: Chat, messages: Sequence[ChatMessage]) -> bool:
+        """Whether the last message is a beginning of the answer."""
+        said_by_assistant = messages[-1].role == "assistant"
+        if data.continue_final_message:
+            if data.continue_final_message not in (True, "content", "reasoning_content"):
+                message = f"is {data.continue_final_message!r}; it must be a boolean, 'content' or 'reasoning_content'"
+                raise InvalidRequest("continue_final_message", f"continue_final_message {message}")
+            if data.add_generation_prompt:
+                message = "continue_final_message and add_generation_prompt cannot both be true"
+                raise InvalidRequest("continue_final_message", message)
+            if not said_by_assistant:
+                message = f"only an assistant's message can be continued; the last is of the role {messages[-1].role!r}"
+                raise InvalidRequest("continue_final_message", message)
+            return True
+        if not (said_by_assistant and self._settings.prefill_assistant):
+            return False
+        if len(messages) > 1 and messages[-2].role == "assistant":
+            raise InvalidRequest("messages", "there are two or more assistant messages at the end; one can be continued")
+        return True
+
+    def _stretches(self, chat: _Chat) -> list[Stretch]:
+        try:
+            return self._rendered(chat)
+        except TemplateError as error:
+            raise InvalidRequest("messages", str(error)) from error
+
+    def _rendered(self, chat: _Chat) -> list[Stretch]:
+        template = self.template
+        messages = for_template(chat.messages, template)
+        n_messages = len(messages)
+        if chat.continued is not None:
+            messages.append(_quoted(chat.continued))
+        disguise = Disguise(messages, self._spellings, template.source)
+        text = template.render(disguise.messages[:n_messages], add_generation_prompt=chat.opens_answer, variables=chat.variables)
+        if chat.continued is not None:
+            text += _continuation(disguise.messages[-1], text, template, with_content=not chat.continues_thought)
+        if self._adds_bos:
+            text = text.removeprefix(template.bos_token)
+        return disguise.stretches(text)
+
+    def _tokens(self, stretches: Sequence[Stretch]) -> list[int]:
+        return self._reader.tokens(self._opening, stretches)
+
+    def _turn_ends(self, chat: _Chat, tokens: Sequence[int]) -> list[int]:
+        """Where the system's message, all messages but the last, and all of them end; those that the template can render."""
+        if self._engine.limits.forks_anywhere:
+            return []
+        n_told = 1 if chat.messages and chat.messages[0].role in ("system", "developer") else 0
+        ends = set()
+        for n_messages in {n_told, len(chat.messages) - 1, len(chat.messages)}:
+            if n_messages > 0:
+                earlier = msgspec.structs.replace(chat, messages=chat.messages[:n_messages], continued=None, opens_answer=False)
+                try:
+                    ends.add(_n_common(self._tokens(self._rendered(earlier)), tokens))
+                except TemplateError:
+                    # Some templates render no chat without a question, and so share no beginning with one.
+                    continue
+        return sorted(end for end in ends if 0 < end < len(tokens))
+
+    @cached_property
+    def _from_settings(self) -> tuple[str | None, str | None]:
+        """The setting that names a template, and the template."""
+        given, path = self._settings.chat_template, self._settings.chat_template_file
+        if given and path:
+            raise InvalidConfig("chat_template_file", "chat_template names a template already; give one of the two")
+        if path:
+            try:
+                return "chat_template_file", Path(path).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise InvalidConfig("chat_template_file", f"the chat template {path} cannot be read: {error}") from error
+        if not given:
+            return None, None
+        if given in builtin.names():
+            return "chat_template", builtin.source(given)
+        if "{" not in given:
+            known = ", ".join(builtin.names())
+            raise InvalidConfig("chat_template", f"{given!r} is no template in Jinja and none of {known}")
+        return "chat_template", given
+
+    @cached_property
+    def _spellings(self) -> ControlSpellings:
+        model = self._engine.model
+        return ControlSpellings([self._spelling(token) for token in model.control_tokens()])
+
+    def _spelling(self, token: int | None) -> str:
+        return "" if token is None else self._engine.model.token_bytes(token).decode(errors="ignore")
+
+    @cached_property
+    def _opening(self) -> list[int]:
+        """The token that begins every text, where the vocabulary asks for it."""
+        return [token for token in self._engine.tokenize("")[:1] if token == self._engine.model.bos_token]
+
+    @property
+    def _adds_bos(self) -> bool:
+        return bool(self._opening and self.template.bos_token)
+
+
+def size_of_chat(data: Chat) -> int:
+    """Characters of the messages: what it costs to render and tokenize them follows this."""
+    return sum(
+        len(content_text(message.content)) + len(message.reasoning_content or "") + len(str(message.tool_calls or ""))
+        for message in data.messages or []
+    )
+
+
+def _quoted(message: ChatMessage) -> Message:
+    return {
+        "role": message.role,
+        "content": content_text(message.content),
+        "reasoning_content": message.reasoning_content or "",
+    }
+
+
+_OPEN_THOUGHT = re.compile(r"<think>\s*\Z")
+
+
+def _continuation(message: Message, prompt: str, template: ChatTemplate, *, with_content: bool) -> str:
+    """What an answer has already, after the prompt that opens it.
+
+    A thought that the prompt opens is closed before the answer itself begins, and left open where only a thought is given.
+    """
+    thought, content = message["reasoning_content"], message["content"] if with_content else ""
+    is_open = _OPEN_THOUGHT.search(prompt) is not None
+    opening = "" if is_open else "<think>\n"
+    if not with_content or (thought and not content):
+        return f"{opening}{thought}"
+    if is_open or (thought and "<think>" in template.source):
+        return f"{opening}{thought}\n</think>\n\n{content}"
+    return str(content)
+
+
+def _n_common(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many elements two sequences begin with in common."""
+    pairs = enumerate(zip(left, right, strict=False))
+    return next((position for position, (one, other) in pairs if one != other), min(len(left), len(right)))

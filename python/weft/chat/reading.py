@@ -1,0 +1,51 @@
+"""Reads the stretches of a prompt as tokens, as if they were one text."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from weft import Engine
+from weft.chat.disguise import Stretch
+
+__all__ = ["StretchReader"]
+
+MARK = "\x02"
+"""Stands before a text that goes on from another. No vocabulary has a piece of it and what follows."""
+
+
+class StretchReader:
+    """Makes tokens of stretches.
+
+    SentencePiece's vocabularies put a space before each text, and after each control token in it. A stretch that goes on from
+    another one begins no text, so it gets none: what a message says would else be changed around the spelling of a control token.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def tokens(self, opening: Sequence[int], stretches: Sequence[Stretch]) -> list[int]:
+        """The tokens of stretches that follow some others."""
+        tokens = list(opening)
+        for stretch in stretches:
+            goes_on = bool(tokens) and tokens[-1] not in self._control_tokens
+            tokens += self._going_on(stretch) if goes_on else self._read(stretch)
+        return tokens
+
+    def _going_on(self, stretch: Stretch) -> list[int]:
+        if not self._puts_space:
+            return self._read(stretch)
+        return self._read(stretch._replace(text=MARK + stretch.text))[len(self._mark) :]
+
+    def _read(self, stretch: Stretch) -> list[int]:
+        return self._engine.tokenize(stretch.text, add_special=False, parse_special=stretch.is_parsed)
+
+    @cached_property
+    def _control_tokens(self) -> frozenset[int]:
+        return frozenset(self._engine.model.control_tokens())
+
+    @cached_property
+    def _mark(self) -> list[int]:
+        return self._read(Stretch(MARK, is_parsed=False))
+
+    @cached_property
+    def _puts_space(self) -> bool:
+        return self._engine.detokenize(self._mark) != MARK

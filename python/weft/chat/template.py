@@ -1,0 +1,119 @@
+"""A chat template: what it takes, and the text that it makes of messages."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jinja2
+
+from weft.chat import sandbox
+
+__all__ = ["ChatTemplate", "Message", "TemplateError"]
+
+Message = dict[str, Any]
+"""A message as a template sees it."""
+
+_SAID = "what the user says"
+_TOLD = "what the system says"
+
+
+class TemplateError(Exception):
+    """A template cannot be compiled, or refuses what it is given. The message names the line."""
+
+
+class ChatTemplate:
+    """A template in Jinja, compiled and tried out once."""
+
+    def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
+        """Compiles the template.
+
+        Args:
+            source: The template.
+            bos_token: How the token that begins a text is spelt.
+            eos_token: How the token that ends a text is spelt.
+
+        Raises:
+            TemplateError: it is no template.
+        """
+        self.source = source
+        self.bos_token = bos_token
+        self.eos_token = eos_token
+        try:
+            self._template = sandbox.compile_template(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise TemplateError(f"the chat template is wrong in line {error.lineno}: {error.message}") from error
+        except (RecursionError, SyntaxError, MemoryError) as error:
+            # Of the Python that Jinja makes of it.
+            raise TemplateError(f"the chat template is nested too deep: {error}") from error
+        as_text, as_parts = _said(_SAID), _said([{"type": "text", "text": _SAID}])
+        self.takes_parts = self._shows(_SAID, as_parts) and not self._shows_raw(as_parts)
+        """Whether the content of a message may be a list of parts."""
+        self.takes_text = self._shows(_SAID, as_text) or not self.takes_parts
+        """Whether it may be a text."""
+        likely = as_text if self.takes_text else as_parts
+        told = _told(_TOLD if self.takes_text else [{"type": "text", "text": _TOLD}])
+        self.takes_system = self._shows(_TOLD, told + likely) or not self._shows(_SAID, likely)
+        """Whether there may be a message of the system."""
+
+    def render(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool, variables: Mapping[str, object] | None = None
+    ) -> str:
+        """The text that messages become.
+
+        Args:
+            messages: The messages.
+            add_generation_prompt: Whether the turn of the assistant is to begin at the end.
+            variables: What the template may look at besides.
+
+        Raises:
+            TemplateError: the template refuses the messages, or fails.
+        """
+        given = {
+            "bos_token": self.bos_token,
+            "eos_token": self.eos_token,
+            "tools": None,
+            "documents": None,
+            **(variables or {}),
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            return sandbox.render(self._template, given)
+        except Exception as error:
+            line = _line_of(error)
+            place = "" if line is None else f" in line {line}"
+            raise TemplateError(f"the chat template fails{place}: {str(error) or type(error).__name__}") from error
+
+    def _shows(self, text: str, messages: Sequence[Message]) -> bool:
+        return text in self._attempt(messages)
+
+    def _shows_raw(self, messages: Sequence[Message]) -> bool:
+        """Whether a list of parts is written as it stands: by a template that knows no lists."""
+        parts = messages[0]["content"]
+        rendered = self._attempt(messages)
+        return str(parts) in rendered or json.dumps(parts) in rendered
+
+    def _attempt(self, messages: Sequence[Message]) -> str:
+        try:
+            return self.render(messages, add_generation_prompt=True)
+        except TemplateError:
+            return ""
+
+
+def _said(content: object) -> list[Message]:
+    return [{"role": "user", "content": content}]
+
+
+def _told(content: object) -> list[Message]:
+    return [{"role": "system", "content": content}]
+
+
+def _line_of(error: Exception) -> int | None:
+    """The line of the template where an error was raised: Jinja makes a frame of its file of each."""
+    line = None
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == "<template>":
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return line

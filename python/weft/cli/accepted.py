@@ -1,0 +1,303 @@
+"""llama-server's flags that set nothing here: what is always so, what has no meaning here, and what is missing yet.
+
+A command line written for llama-server starts the server, or is refused with the reason. No flag that would change an answer is
+passed over: what has no meaning is said once at the start, what is missing ends it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from weft.settings.values import boolean
+
+__all__ = ["ACCEPTED", "Accepted", "Meaning"]
+
+
+class Meaning(Enum):
+    """What becomes of a flag."""
+
+    ALWAYS = "is always so"
+    IDLE = "has no meaning here"
+    MISSING = "is not supported yet"
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A flag that sets nothing."""
+
+    names: tuple[str, ...]
+    meaning: Meaning
+    why: str
+    n_values: int = 0
+    neutral: tuple[str, ...] = ()
+    """Values that ask for nothing; llama-server's default is among them where it can be written."""
+    env: str | None = None
+    env_asks: bool = True
+    """What a switch's variable says where it asks for this: False for a flag that turns something off."""
+
+    def verdict(self, value: str | None) -> Meaning:
+        """What becomes of the flag with this value; None is without one."""
+        return Meaning.ALWAYS if any(_is_same(value, neutral) for neutral in self.neutral) else self.meaning
+
+    def is_asked_by(self, variable: str) -> bool:
+        """Whether the value of its variable asks for it; ValueError where it is none for a switch."""
+        return self.n_values > 0 or boolean(variable) == self.env_asks
+
+
+def _is_same(value: str | None, neutral: str) -> bool:
+    """Whether two texts are the same, or the same number."""
+    if value is None or value == neutral:
+        return value == neutral
+    try:
+        return float(value) == float(neutral)
+    except ValueError:
+        return False
+
+
+def _always(*names: str, why: str, env: str | None = None) -> Accepted:
+    return Accepted(names, Meaning.ALWAYS, why, env=env)
+
+
+def _off(*names: str, why: str, env: str | None = None) -> Accepted:
+    """A flag that turns off what is always so."""
+    return Accepted(names, Meaning.IDLE, why, env=env, env_asks=False)
+
+
+def _idle(*names: str, why: str, n: int = 1, neutral: tuple[str, ...] = (), env: str | None = None) -> Accepted:
+    return Accepted(names, Meaning.IDLE, why, n, neutral, env)
+
+
+def _missing(*names: str, why: str, n: int = 1, neutral: tuple[str, ...] = (), env: str | None = None) -> Accepted:
+    return Accepted(names, Meaning.MISSING, why, n, neutral, env)
+
+
+def _switches() -> Iterator[Accepted]:
+    """What llama-server lets a user turn on and off."""
+    why = "requests are always batched continuously"
+    yield _always("-cb", "--cont-batching", why=why)
+    yield _off("-nocb", "--no-cont-batching", why=why, env="LLAMA_ARG_CONT_BATCHING")
+    why = "templates are always Jinja"
+    yield _always("--jinja", why=why)
+    yield _off("--no-jinja", why=why, env="LLAMA_ARG_JINJA")
+    why = "the start always decodes two tokens, to learn what the model can"
+    yield _always("--warmup", why=why)
+    yield _off("--no-warmup", why=why)
+    why = "what is idle always leaves the context for the memory that --cache-ram bounds"
+    yield _always("--cache-idle-slots", why=why)
+    yield _off("--no-cache-idle-slots", why=why, env="LLAMA_ARG_CACHE_IDLE_SLOTS")
+    why = "the cache is always where the layers are; -ngl sets how many are on the GPU"
+    yield _always("-kvo", "--kv-offload", why=why)
+    yield _off("-nkvo", "--no-kv-offload", why=why, env="LLAMA_ARG_KV_OFFLOAD")
+    why = "llama.cpp always chooses where a step is computed; -ngl sets how many layers are on the GPU"
+    yield _always("--op-offload", why=why)
+    yield _off("--no-op-offload", why=why)
+    why = "weights are kept where llama.cpp chooses; --no-repack keeps them as they are in the file"
+    yield _idle("--no-host", n=0, why=why, env="LLAMA_ARG_NO_HOST")
+    why = "every request's timings are in its answer and in the log, llama.cpp's own are not shown"
+    yield _always("--no-perf", why=why)
+    yield _idle("--perf", n=0, why=why, env="LLAMA_ARG_PERF")
+    why = "answers are never taken apart into thoughts and tool calls"
+    yield _always("--skip-chat-parsing", why=why)
+    yield _off("--no-skip-chat-parsing", why=why, env="LLAMA_ARG_SKIP_CHAT_PARSING")
+    yield _always("--offline", env="LLAMA_ARG_OFFLINE", why="nothing is ever fetched from the network")
+    yield _always("-no-ag", "--no-agent", why="there are no built-in tools")
+    yield _always("--no-ui-mcp-proxy", "--no-webui-mcp-proxy", why="there is no proxy for MCP")
+    yield _always("--no-mmproj", "--no-mmproj-auto", why="no projector is ever loaded")
+    why = "drafts need a draft model, which is not supported"
+    yield _always("--no-spec-draft-backend-sampling", why=why)
+    yield _idle("--spec-draft-backend-sampling", n=0, why=why, env="LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING")
+
+
+def _idle_values() -> Iterator[Accepted]:
+    """What changes no answer, and nothing else here."""
+    yield _idle("--threads-http", env="LLAMA_ARG_THREADS_HTTP", neutral=("-1",), why="one event loop serves all connections")
+    why = "the cache is compacted on its own"
+    yield _idle("-dt", "--defrag-thold", env="LLAMA_ARG_DEFRAG_THOLD", why=why)
+    why = "a window of attention is kept as small as the model allows, and what falls out of it is computed again"
+    yield _idle("--swa-full", n=0, env="LLAMA_ARG_SWA_FULL", why=why)
+    why = "states are kept at the ends of prompts and answers, in the memory that --cache-ram bounds"
+    yield _idle("-ctxcp", "--ctx-checkpoints", "--swa-checkpoints", env="LLAMA_ARG_CTX_CHECKPOINTS", why=why)
+    yield _idle("-cms", "--checkpoint-min-step", env="LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT", why=why)
+    why = "a prompt finds the longest prefix that any slot has computed"
+    yield _idle("-sps", "--slot-prompt-similarity", why=why)
+    why = "only a prefix is reused, which is exact; pieces behind it are computed"
+    yield _idle("--cache-reuse", env="LLAMA_ARG_CACHE_REUSE", neutral=("0",), why=why)
+    why = "the context and the batch always follow the free memory where they are left open"
+    yield _idle("-fit", "--fit", env="LLAMA_ARG_FIT", neutral=("on", "true", "1", "enabled"), why=why)
+    yield _idle("-fitt", "--fit-target", env="LLAMA_ARG_FIT_TARGET", why=why)
+    yield _idle("-fitc", "--fit-ctx", env="LLAMA_ARG_FIT_CTX", why=why)
+    why = "threads are bound by who starts the server, as with taskset, nice or chrt"
+    yield _idle("-C", "--cpu-mask", "-Cr", "--cpu-range", "-Cb", "--cpu-mask-batch", "-Crb", "--cpu-range-batch", why=why)
+    yield _idle("--cpu-strict", "--prio", "--cpu-strict-batch", "--prio-batch", neutral=("0",), why=why)
+    why = "how long threads wait for work before they sleep is llama.cpp's choice"
+    yield _idle("--poll", "--poll-batch", neutral=("50",), why=why)
+    why = "weights are read as llama.cpp chooses"
+    yield _idle("-lzm", "--lazy-mode", env="LLAMA_ARG_LAZY_MODE", neutral=("auto",), why=why)
+    yield _idle("--moe-cache-mib", env="LLAMA_ARG_MOE_CACHE_MIB", neutral=("0",), why=why)
+    why = "tokens are drawn on the CPU from the same logits"
+    yield _idle("-bs", "--backend-sampling", n=0, env="LLAMA_ARG_BACKEND_SAMPLING", why=why)
+    yield _idle("--tags", env="LLAMA_ARG_TAGS", why="the list of models shows no tags")
+    yield _idle("--sleep-idle-seconds", neutral=("-1",), why="the model stays in memory while the server runs")
+    yield _idle("--log-prompts-dir", why="prompts are not written to files")
+    yield _idle("-hft", "--hf-token", why="nothing is ever fetched from the network")
+    why = "the page has no settings"
+    yield _idle("--ui-config", "--webui-config", env="LLAMA_ARG_UI_CONFIG", why=why)
+    yield _idle("--ui-config-file", "--webui-config-file", env="LLAMA_ARG_UI_CONFIG_FILE", why=why)
+    yield _idle("--engine", why="the engine is part of this process")
+
+
+def _idle_without() -> Iterator[Accepted]:
+    """What only has a meaning beside something that is missing."""
+    why = "one model is served"
+    yield _idle("--models-max", env="LLAMA_ARG_MODELS_MAX", why=why)
+    yield _idle("--models-autoload", n=0, env="LLAMA_ARG_MODELS_AUTOLOAD", why=why)
+    yield _off("--no-models-autoload", env="LLAMA_ARG_MODELS_AUTOLOAD", why=why)
+    yield _idle("--tools-runtime", env="LLAMA_ARG_TOOLS_RUNTIME", why="there are no built-in tools")
+    why = "adapters are not supported"
+    yield _idle("--lora-init-without-apply", n=0, why=why)
+    yield _idle("--control-vector-layer-range", n=2, why="control vectors are not supported")
+    yield _idle("-gaw", "--grp-attn-w", env="LLAMA_ARG_GRP_ATTN_W", why="self-extend is not supported")
+    why = "embeddings are not supported"
+    yield _idle("--embd-normalize", why=why)
+    yield _idle("--pooling", env="LLAMA_ARG_POOLING", why=why)
+    yield _idle("--spm-infill", n=0, why="there is no /infill")
+    why = "thinking has no budget here"
+    yield _idle("--reasoning-budget-message", env="LLAMA_ARG_THINK_BUDGET_MESSAGE", why=why)
+    why = "images, audio and video are not supported"
+    yield _idle("--mmproj-auto", n=0, env="LLAMA_ARG_MMPROJ_AUTO", why=why)
+    yield _idle("--mmproj-offload", n=0, env="LLAMA_ARG_MMPROJ_OFFLOAD", why=why)
+    yield _off("--no-mmproj-offload", env="LLAMA_ARG_MMPROJ_OFFLOAD", why=why)
+    yield _idle("-mmdev", "--mmproj-device", env="MTMD_BACKEND_DEVICE", why=why)
+    yield _idle("--image-min-tokens", env="LLAMA_ARG_IMAGE_MIN_TOKENS", why=why)
+    yield _idle("--image-max-tokens", env="LLAMA_ARG_IMAGE_MAX_TOKENS", why=why)
+    yield _idle("--mtmd-batch-max-tokens", env="LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", why=why)
+    yield _idle("--video-fps", env="LLAMA_ARG_VIDEO_FPS", why=why)
+    yield _idle("--video-timestamp-interval", env="LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", why=why)
+    yield _idle("--video-ffmpeg-dir", env="LLAMA_ARG_VIDEO_FFMPEG_DIR", why=why)
+    yield _idle("--media-path", why=why)
+
+
+def _drafts() -> Iterator[Accepted]:
+    """Speculative decoding: what asks for it, and what only tells how."""
+    why = "every token is computed by the model itself"
+    yield _missing("--spec-draft-model", "-md", "--model-draft", env="LLAMA_ARG_SPEC_DRAFT_MODEL", why=why)
+    env = "LLAMA_ARG_SPEC_DRAFT_HF_REPO"
+    yield _missing("--spec-draft-hf", "-hfd", "-hfrd", "--hf-repo-draft", env=env, why=why)
+    yield _missing("--spec-type", env="LLAMA_ARG_SPEC_TYPE", neutral=("none",), why=why)
+    yield _missing("--spec-default", n=0, why=why)
+    why = "drafts need a draft model, which is not supported"
+    yield _idle("-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic", why=why)
+    for env, names in (
+        ("LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", ("--spec-draft-type-k", "-ctkd", "--cache-type-k-draft")),
+        ("LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V", ("--spec-draft-type-v", "-ctvd", "--cache-type-v-draft")),
+        (
+            "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
+            ("--spec-draft-n-cpu-moe", "--spec-draft-ncmoe", "-ncmoed", "--n-cpu-moe-draft"),
+        ),
+        ("LLAMA_ARG_SPEC_DRAFT_N_MAX", ("--spec-draft-n-max",)),
+        ("LLAMA_ARG_SPEC_DRAFT_N_MIN", ("--spec-draft-n-min",)),
+        ("LLAMA_ARG_SPEC_SYNTH_LEN", ("--spec-synth-len",)),
+        ("LLAMA_ARG_SPEC_SYNTH_RATES", ("--spec-synth-rates",)),
+        ("LLAMA_ARG_SPEC_DRAFT_P_SPLIT", ("--spec-draft-p-split", "--draft-p-split")),
+        ("LLAMA_ARG_SPEC_DRAFT_P_MIN", ("--spec-draft-p-min", "--draft-p-min")),
+        ("LLAMA_ARG_SPEC_DRAFT_SAMPLING", ("--spec-draft-sampling",)),
+        ("LLAMA_ARG_N_GPU_LAYERS_DRAFT", ("--spec-draft-ngl", "-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft")),
+        ("LLAMA_ARG_DRAFT_MAX", ("--draft", "--draft-n", "--draft-max")),
+        ("LLAMA_ARG_DRAFT_MIN", ("--draft-min", "--draft-n-min")),
+    ):
+        yield _idle(*names, env=env, why=why)
+    env = "LLAMA_ARG_SPEC_DRAFT_CPU_MOE"
+    yield _idle("--spec-draft-cpu-moe", "-cmoed", "--cpu-moe-draft", n=0, env=env, why=why)
+    yield _idle("--spec-draft-threads", "-td", "--threads-draft", why=why)
+    yield _idle("--spec-draft-threads-batch", "-tbd", "--threads-batch-draft", why=why)
+    yield _idle("--spec-draft-cpu-mask", "-Cd", "--cpu-mask-draft", why=why)
+    yield _idle("--spec-draft-cpu-range", "-Crd", "--cpu-range-draft", why=why)
+    yield _idle("--spec-draft-cpu-mask-batch", "-Cbd", "--cpu-mask-batch-draft", why=why)
+    yield _idle("--spec-draft-override-tensor", "-otd", "--override-tensor-draft", why=why)
+    yield _idle("--spec-draft-device", "-devd", "--device-draft", why=why)
+    for name in ("cpu-strict", "prio", "poll"):
+        yield _idle(f"--spec-draft-{name}", f"--{name}-draft", why=why)
+        yield _idle(f"--spec-draft-{name}-batch", f"--{name}-batch-draft", why=why)
+    for kind in ("mod-n-min", "mod-n-max", "mod-n-match", "size-n", "size-m", "min-hits"):
+        yield _idle(f"--spec-ngram-{kind}", why=why)
+    for kind in ("simple", "map-k", "map-k4v"):
+        yield _idle(*(f"--spec-ngram-{kind}-{what}" for what in ("size-n", "size-m", "min-hits")), why=why)
+
+
+def _missing_models() -> Iterator[Accepted]:
+    """Models that would be fetched, and models beside the one."""
+    why = "download the file and name it with -m"
+    yield _missing("-mu", "--model-url", env="LLAMA_ARG_MODEL_URL", why=why)
+    yield _missing("-dr", "--docker-repo", env="LLAMA_ARG_DOCKER_REPO", why=why)
+    yield _missing("-hf", "-hfr", "--hf-repo", env="LLAMA_ARG_HF_REPO", why=why)
+    yield _missing("-hff", "--hf-file", env="LLAMA_ARG_HF_FILE", why=why)
+    for name in (
+        "embd-gemma-default",
+        *(f"fim-qwen-{size}" for size in ("1.5b-default", "3b-default", "7b-default", "7b-spec", "14b-spec", "30b-default")),
+        *(f"gpt-oss-{size}-default" for size in ("20b", "120b")),
+        *(f"vision-gemma-{size}-default" for size in ("4b", "12b")),
+    ):
+        yield _missing(f"--{name}", n=0, why=why)
+    yield _missing("-cl", "--cache-list", n=0, why="no downloaded models are kept")
+    yield _missing("--list-devices", n=0, why="the log of the start names what is used")
+    why = "one model is served; name it with -m"
+    yield _missing("--models-dir", env="LLAMA_ARG_MODELS_DIR", why=why)
+    yield _missing("--models-preset", env="LLAMA_ARG_MODELS_PRESET", why=why)
+
+
+def _missing_values() -> Iterator[Accepted]:
+    """What would change answers, or what the server does, and is not there."""
+    why = "images, audio and video cannot be read"
+    yield _missing("-mm", "--mmproj", env="LLAMA_ARG_MMPROJ", why=why)
+    yield _missing("-mmu", "--mmproj-url", env="LLAMA_ARG_MMPROJ_URL", why=why)
+    why = "the model is served as it is"
+    yield _missing("--lora", "--lora-scaled", "--lora-base", "--control-vector", "--control-vector-scaled", why=why)
+    yield _missing("--override-kv", why=why)
+    yield _missing("-gan", "--grp-attn-n", env="LLAMA_ARG_GRP_ATTN_N", neutral=("1",), why="there is no self-extend")
+    why = "positions are encoded as the model's file says"
+    yield _missing("--rope-scaling", env="LLAMA_ARG_ROPE_SCALING_TYPE", why=why)
+    yield _missing("--rope-scale", env="LLAMA_ARG_ROPE_SCALE", why=why)
+    yield _missing("--rope-freq-base", env="LLAMA_ARG_ROPE_FREQ_BASE", neutral=("0",), why=why)
+    yield _missing("--rope-freq-scale", env="LLAMA_ARG_ROPE_FREQ_SCALE", neutral=("0",), why=why)
+    yield _missing("--yarn-orig-ctx", env="LLAMA_ARG_YARN_ORIG_CTX", neutral=("0",), why=why)
+    for name in ("ext-factor", "attn-factor", "beta-slow", "beta-fast"):
+        env = f"LLAMA_ARG_YARN_{name.upper().replace('-', '_')}"
+        yield _missing(f"--yarn-{name}", env=env, neutral=("-1",), why=why)
+    why = "a slot's share is set by -c, the number of slots times the share, with --no-kv-unified"
+    yield _missing("--kv-unified-per-slot", env="LLAMA_ARG_KV_UNIFIED_PER_SLOT", why=why)
+
+    why = "all layers are computed by this process, and -ngl sets how many on the GPU"
+    yield _missing("--rpc", env="LLAMA_ARG_RPC", why=why)
+    yield _missing("-ot", "--override-tensor", env="LLAMA_ARG_OVERRIDE_TENSOR", why=why)
+    yield _missing("-cmoe", "--cpu-moe", n=0, env="LLAMA_ARG_CPU_MOE", why=why)
+    yield _missing("-ncmoe", "--n-cpu-moe", env="LLAMA_ARG_N_CPU_MOE", neutral=("0",), why=why)
+    yield _missing("-ncffn", "--n-cpu-ffn", env="LLAMA_ARG_N_CPU_FFN", neutral=("0",), why=why)
+
+    why = "only texts are written"
+    yield _missing("--embedding", "--embeddings", n=0, env="LLAMA_ARG_EMBEDDINGS", why=why)
+    yield _missing("--rerank", "--reranking", n=0, env="LLAMA_ARG_RERANKING", why=why)
+    yield _missing("-sp", "--special", n=0, why="the text of special tokens is never shown")
+    why = "thoughts are left in the text"
+    yield _missing("--reasoning-format", env="LLAMA_ARG_THINK", neutral=("none", "auto"), why=why)
+    yield _missing("--reasoning-budget", env="LLAMA_ARG_THINK_BUDGET", neutral=("-1",), why="thinking has no budget here")
+    why = "send the text with each request: what requests share is computed once"
+    yield _missing("-spf", "--system-prompt-file", why=why)
+    why = "there are no built-in tools"
+    yield _missing("--tools", env="LLAMA_ARG_TOOLS", neutral=("",), why=why)
+    yield _missing("--mcp-servers-config", env="LLAMA_ARG_MCP_SERVERS_CONFIG", neutral=("",), why=why)
+    yield _missing("--mcp-servers-json", env="LLAMA_ARG_MCP_SERVERS_JSON", neutral=("",), why=why)
+    yield _missing("-ag", "--agent", n=0, env="LLAMA_ARG_AGENT", why=why)
+    yield _missing("--ui-mcp-proxy", "--webui-mcp-proxy", n=0, env="LLAMA_ARG_UI_MCP_PROXY", why="there is no proxy for MCP")
+    yield _missing("-R", "--restore-prompt", why="--slot-save-path lets POST /slots save and restore what a prompt has computed")
+    yield _missing("--args", why="give llama-server's flags to this command itself")
+
+
+ACCEPTED: tuple[Accepted, ...] = (
+    *_switches(),
+    *_idle_values(),
+    *_idle_without(),
+    *_drafts(),
+    *_missing_models(),
+    *_missing_values(),
+)
+"""Every flag of llama-server that is no setting here, and those of older servers that it has dropped."""

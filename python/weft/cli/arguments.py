@@ -1,0 +1,227 @@
+"""From what a user wrote to [`Settings`]: flags, variables and a file, and which of them wins.
+
+argparse does not do: here a spelling may set several settings, what is given last counts whatever its spelling, `_` is read as
+`-`, a flag may be known and have no meaning, and an unknown one is answered with the nearest.
+"""
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+from weft.cli.accepted import ACCEPTED, Accepted
+from weft.cli.config_file import Entry, entries
+from weft.cli.spellings import Given, Known, UsageError, known
+from weft.settings import Settings, table
+from weft.settings.flags import negated
+from weft.settings.values import unescaped
+
+__all__ = ["COMPLETION", "CONFIG", "CONFIG_VARIABLE", "HELP", "VERSION", "Asked", "Parsed", "read"]
+
+CONFIG = ("--config",)
+CONFIG_VARIABLE = "LLAMA_ARG_CONFIG"
+
+HELP = ("-h", "--help", "--usage")
+VERSION = ("--version",)
+COMPLETION = ("--completion-bash",)
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {"": {}, "srb": {"port": 9090}}
+"""The defaults that `--compat` changes."""
+
+
+class Asked(Exception):  # noqa: N818 (no error: it ends the scan)
+    """The command line asks for help, the version or a completion script in place of anything else."""
+
+    def __init__(self, what: tuple[str, ...]) -> None:
+        super().__init__(what[0])
+        self.what = what
+
+
+class Parsed(NamedTuple):
+    """What the server is to do, and what is to be said about it once."""
+
+    settings: Settings
+    warnings: tuple[str, ...]
+
+
+def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] | None = None) -> Parsed:
+    """Settings of a command line, an environment and the file that either names.
+
+    A flag wins over its variable, a variable over the file, the file over the default. `only` some settings are taken from the
+    command line and the environment; None is all.
+
+    Raises:
+        UsageError: Something is unknown, wrong, or not supported yet.
+        Asked: The command line asks for something else.
+    """
+    flags, config = scan(argv, known(only))
+    variables = _variables(environ, only)
+    path = config or environ.get(CONFIG_VARIABLE)
+    file = _file(path) if path else Given()
+    values = file.values | variables.values | flags.values
+    values = {**PRESETS[values.get("compat", "")], **values}
+    settings = Settings(**values)
+    if settings.escape:
+        breakers = settings.dry_sequence_breakers
+        settings = replace(
+            settings,
+            stop=tuple(map(unescaped, settings.stop)),
+            dry_sequence_breakers=tuple(map(unescaped, breakers)) if "dry_sequence_breakers" in values else breakers,
+        )
+    return Parsed(settings, tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))
+
+
+def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, str | None]:
+    """What a command line gives, and the file that it names."""
+    given, config = Given(), None
+    left = list(reversed(argv))
+    while left:
+        argument = left.pop()
+        spelling, attached = _split(argument, spellings)
+        for asked in (HELP, VERSION, COMPLETION):
+            if spelling in asked:
+                raise Asked(asked)
+        if spelling in CONFIG:
+            [config] = _following(CONFIG[0], 1, attached, left, spellings)
+            continue
+        if (what := spellings.get(spelling)) is None:
+            raise UsageError(_unknown(argument, spellings))
+        name = what.names(spelling)
+        if what.n_values == 0:
+            if attached is not None:
+                raise UsageError(f"argument {name}: it takes no value")
+            what.give(given, f"argument {name}", None)
+            continue
+        if what.is_bare and attached is None and (not left or left[-1] in spellings):
+            what.give(given, f"argument {name}", None)
+            continue
+        for text in _following(name, what.n_values, attached, left, spellings):
+            what.give(given, f"argument {name}", text)
+    return given, config
+
+
+def _split(argument: str, spellings: Mapping[str, Known]) -> tuple[str, str | None]:
+    """A spelling, and the value that is written together with it, as in `--ctx-size=512` and `-c512`."""
+    if argument.startswith("--"):
+        name, equals, value = argument.partition("=")
+        return name.replace("_", "-"), value if equals else None
+    if argument not in spellings and (match := re.fullmatch(r"(-[a-z]+)(-?[0-9][0-9.]*)", argument)):
+        name, value = match.groups()
+        if name in spellings:
+            return name, value
+    return argument, None
+
+
+def _following(name: str, n: int, attached: str | None, left: list[str], spellings: Mapping[str, Known]) -> list[str]:
+    """The values of a flag: the one that is attached to it, or those that follow it, which are taken off."""
+    if attached is not None:
+        return [attached]
+    if len(left) < n:
+        raise UsageError(f"argument {name}: a value must follow")
+    values = [left.pop() for _ in range(n)]
+    for value in values:
+        if value in spellings or value in CONFIG:
+            raise UsageError(f"argument {name}: a value must follow, but {value} is a flag; --flag={value} makes it one")
+    return values
+
+
+def _unknown(argument: str, spellings: Iterable[str]) -> str:
+    if not argument.startswith("-"):
+        return f"unexpected argument {argument!r}; the model is named with -m"
+    near = _nearest(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *CONFIG, *HELP, *VERSION])
+    return f"unknown argument {argument}; " + (f"did you mean {near}?" if near else "--help shows all there are")
+
+
+def _nearest(word: str, spellings: Iterable[str]) -> str | None:
+    """The spelling that a word was most likely meant to be, or None.
+
+    Of several that are as near it is the one of the same letters, then the one that sets something: `--prot` is `--port`, and
+    not `--prio`, which has no meaning here.
+    """
+    set_nothing = {name for accepted in ACCEPTED for name in accepted.names}
+
+    def nearness(spelling: str) -> tuple[float, bool, bool]:
+        likeness = difflib.SequenceMatcher(None, spelling, word).ratio()
+        return likeness, sorted(spelling) == sorted(word), spelling not in set_nothing
+
+    return max(difflib.get_close_matches(word, list(spellings), n=5), key=nearness, default=None)
+
+
+def _variables(environ: Mapping[str, str], only: Collection[str] | None) -> Given:
+    given = Given()
+    for name, flag in table().items():
+        if only is not None and name not in only:
+            continue
+        for way in flag.ways():
+            if way.env is not None and environ.get(way.env):
+                given.set(name, flag, way, f"variable {way.env}", environ[way.env])
+        can_be_off = any(way.value is False for way in flag.ways())
+        if can_be_off and any(way.env is not None and negated(way.env) in environ for way in flag.ways()):
+            given.values[name] = False
+    for accepted in ACCEPTED if only is None else ():
+        for variable, text in _asking(accepted, environ):
+            given.pass_over(accepted, f"variable {variable}", text)
+    return given
+
+
+def _asking(accepted: Accepted, environ: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
+    """The variables that ask for a flag which sets nothing, with its value."""
+    if accepted.env is None:
+        return
+    if environ.get(accepted.env):
+        try:
+            is_asked = accepted.is_asked_by(environ[accepted.env])
+        except ValueError as error:
+            raise UsageError(f"variable {accepted.env}: {error}") from None
+        if is_asked:
+            yield accepted.env, environ[accepted.env] if accepted.n_values else None
+    elif not accepted.env_asks and (negative := negated(accepted.env)) in environ:
+        yield negative, None
+
+
+def _file(path: str) -> Given:
+    """What a file gives; it may hold what another command reads."""
+    given, spellings = Given(), known()
+    try:
+        found = entries(path)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from None
+    for entry in found:
+        said = f"{path}: {entry.key}"
+        if (what := spellings.get(entry.spelling)) is None:
+            if isinstance(entry.value, dict):
+                raise UsageError(f"{path}: unknown section [{entry.key}]; settings stand outside of sections")
+            near = _nearest(entry.spelling, [spelling for spelling in spellings if spelling.startswith("--")])
+            raise UsageError(
+                f"{path}: unknown key {entry.key!r}" + (f"; did you mean {near.removeprefix('--')!r}?" if near else "")
+            )
+        if what.n_values == 0:
+            _switch(given, spellings, entry, said)
+            continue
+        try:
+            values = what.texts(entry.value)
+        except ValueError as error:
+            raise UsageError(f"{said}: {error}") from None
+        for text in values:
+            what.give(given, said, text)
+    return given
+
+
+def _switch(given: Given, spellings: Mapping[str, Known], entry: Entry, said: str) -> None:
+    """Takes a flag without a value from a file: true is the flag, false its opposite."""
+    if not isinstance(entry.value, bool):
+        raise UsageError(f"{said}: it is a switch, true or false")
+    what = spellings[entry.spelling]
+    if entry.value:
+        what.give(given, said, None)
+        return
+    bare = entry.spelling.removeprefix("--")
+    opposite = f"--{bare.removeprefix('no-')}" if bare.startswith("no-") else f"--no-{bare}"
+    if (other := spellings.get(opposite)) is not None:
+        other.give(given, said, None)
+        return
+    for name, _, way in what.settings:
+        if isinstance(way.value, bool):
+            given.values[name] = not way.value

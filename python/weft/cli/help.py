@@ -1,0 +1,92 @@
+"""What `python -m weft --help` prints, and a completion script for bash."""
+
+import textwrap
+from collections.abc import Collection, Iterable
+
+from weft.cli.accepted import ACCEPTED, Meaning
+from weft.cli.arguments import COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION
+from weft.cli.spellings import known
+from weft.settings import table
+from weft.settings.flags import Flag
+
+__all__ = ["completion_script", "help_text"]
+
+WIDTH = 130
+COLUMN = 38
+"""Where what a flag does begins."""
+EXAMPLE_COLUMN = 62
+"""Where what an example does begins."""
+
+EPILOG = (
+    "Each setting can also be given in the variable named beside it, and by its long name without dashes in the file that"
+    " --config names. A flag wins over its variable, a variable over the file. In long flags _ is read as -."
+)
+
+ABOUT = (
+    (", ".join(HELP), "print this and exit"),
+    (", ".join(VERSION), "print the version and exit"),
+    (", ".join(COMPLETION), "print a completion script for bash and exit"),
+    (f"{CONFIG[0]} FNAME", f"TOML file of settings [{CONFIG_VARIABLE}]"),
+)
+
+
+def help_text(program: str, about: str, examples: Iterable[tuple[str, str]], only: Collection[str] | None = None) -> str:
+    """What is needed most, by examples; every setting, or `only` some; then llama-server's flags that set nothing."""
+    parts = [f"usage: {program} [-m model.gguf] [...]", textwrap.fill(about, WIDTH)]
+    parts += [_section("examples", [(f"{program} {flags}", what) for flags, what in examples], EXAMPLE_COLUMN)]
+    parts += [_section("about", ABOUT)]
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for name, flag in table().items():
+        if flag.spellings and (only is None or name in only):
+            groups.setdefault(flag.group, []).append(_row(flag))
+    parts += [_section(group, rows) for group, rows in groups.items()]
+    if only is None:
+        parts += [_names(meaning) for meaning in Meaning]
+    return "\n\n".join([*parts, textwrap.fill(EPILOG, WIDTH)]) + "\n"
+
+
+def _row(flag: Flag) -> tuple[str, str]:
+    metavar = f" {flag.metavar}" if flag.names else ""
+    switches = ", ".join(flag.constants)
+    names = ", ".join(flag.names) + metavar + (", " if flag.names and switches else "") + switches
+    return names, flag.help + (f" [{flag.env}]" if flag.env else "")
+
+
+def _section(title: str, rows: Iterable[tuple[str, str]], column: int = COLUMN) -> str:
+    lines = [f"{title}:"]
+    for names, text in rows:
+        head = f"  {names}"
+        indent = " " * column
+        wrapped = textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+        if len(head) + 2 <= column:
+            wrapped[0] = head.ljust(column) + wrapped[0][column:]
+            head = ""
+        lines += [head] * bool(head) + wrapped
+    return "\n".join(lines)
+
+
+def _names(meaning: Meaning) -> str:
+    titles = {
+        Meaning.ALWAYS: "what is always so",
+        Meaning.IDLE: "accepted, with a warning that says why it has no meaning here",
+        Meaning.MISSING: "not supported yet",
+    }
+    names = [name for accepted in ACCEPTED if accepted.meaning is meaning for name in accepted.names]
+    body = textwrap.fill(" ".join(names), WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return f"{titles[meaning]}:\n{body}"
+
+
+def completion_script() -> str:
+    """A script for bash that completes the flags, and names of files after them."""
+    names = " ".join(sorted({*known(), *CONFIG, *HELP, *VERSION}))
+    return (
+        "_weft() {\n"
+        '    local word="${COMP_WORDS[COMP_CWORD]}"\n'
+        '    if [[ "$word" == -* ]]; then\n'
+        f'        COMPREPLY=($(compgen -W "{names}" -- "$word"))\n'
+        "    else\n"
+        '        COMPREPLY=($(compgen -f -- "$word"))\n'
+        "    fi\n"
+        "}\n"
+        "complete -o filenames -F _weft weft\n"
+    )

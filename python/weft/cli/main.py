@@ -1,0 +1,82 @@
+"""`python -m weft`: flags, environment and a file become [`Settings`], and the server starts."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from weft.cli.arguments import COMPLETION, VERSION, Asked, Parsed, read
+from weft.cli.help import completion_script, help_text
+from weft.cli.spellings import UsageError
+
+__all__ = ["main", "parse"]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One of the things that `python -m weft` does."""
+
+    name: str
+    about: str
+    examples: tuple[tuple[str, str], ...]
+    """Flags that many need, and what they do: the help shows them first."""
+    settings: frozenset[str] | None = None
+    """The settings that it uses; None is all of them."""
+
+
+SERVE = Command(
+    "python -m weft",
+    "Serves a GGUF model over HTTP: one prompt, many completions, one shared KV cache. "
+    "'python -m weft tune' measures how a model is computed fastest here.",
+    (
+        ("-m model.gguf", "a model of yours, at http://127.0.0.1:8080"),
+        ("-m model.gguf -c 16384 -np 4", "4 completions at once, in 16,384 tokens of context"),
+        ("--host 0.0.0.0 --port 8000 --api-key SECRET", "for other machines too, which show a key"),
+        ("--config weft.toml", "all of this from a file"),
+    ),
+)
+TUNE = Command(
+    "python -m weft tune",
+    "Measures for about a minute how a GGUF model is computed fastest on this machine, and keeps it for later starts.",
+    (("-m model.gguf", "a model of yours"),),
+    frozenset({"model", "gpu_layers", "mmap", "mlock", "direct_io", "numa", "repack", "cache_type_k", "cache_type_v", "kernels"}),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Serves until a signal, or tunes, and ends the process: 0 then, 1 if it could not, 2 for a wrong command line."""
+    given = sys.argv[1:] if argv is None else argv
+    # What either needs is imported late: `--help` should not wait for it, and the server pulls in all of HTTP.
+    if given and given[0] == "tune":
+        settings, _ = parse(given[1:], os.environ, TUNE)
+        from weft.cli.tune import tune  # noqa: PLC0415
+
+        sys.exit(tune(settings))
+    settings, warnings = parse(given, os.environ)
+    from weft.serving.serve import serve  # noqa: PLC0415
+
+    sys.exit(serve(settings, warnings))
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SERVE) -> Parsed:
+    """Makes settings of a command line and an environment.
+
+    Ends the process with exit code 2 and a message that names the flag, the variable or the file and its key where something is
+    unknown, wrong or not supported; with 0 where help or the like is asked for.
+    """
+    try:
+        return read(argv, environ, command.settings)
+    except Asked as asked:
+        if asked.what == VERSION:
+            from importlib.metadata import version  # noqa: PLC0415 (its own imports take longer than all of the rest)
+
+            print(f"weft {version('weft')}")
+        elif asked.what == COMPLETION:
+            print(completion_script(), end="")
+        else:
+            print(help_text(command.name, command.about, command.examples, command.settings), end="")
+        sys.exit(0)
+    except UsageError as error:
+        print(f"{command.name}: error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,104 @@
+"""Every spelling of a flag, and what it gives: to a setting, or to nothing."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from weft.cli.accepted import ACCEPTED, Accepted, Meaning
+from weft.cli.config_file import texts
+from weft.settings import table
+from weft.settings.flags import Flag, Way
+
+__all__ = ["Given", "Known", "UsageError", "known"]
+
+
+class UsageError(Exception):
+    """A command line, a variable or a file that asks for what cannot be; the message names it."""
+
+
+@dataclass
+class Given:
+    """What one source gives: settings, and flags that set nothing."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def set(self, name: str, flag: Flag, way: Way, said: str, text: str | None) -> None:
+        """Takes one way to give a setting; None is without a text."""
+        if text is None:
+            value = way.value
+        else:
+            assert way.parse is not None, "only what takes a text is given one"
+            try:
+                value = way.parse(text)
+            except ValueError as error:
+                raise UsageError(f"{said}: {error}") from None
+        if flag.join is not None and name in self.values:
+            value = flag.join(self.values[name], value)
+        self.values[name] = value
+
+    def pass_over(self, accepted: Accepted, said: str, text: str | None) -> None:
+        """Takes a flag that sets nothing."""
+        verdict = accepted.verdict(text)
+        if verdict is Meaning.MISSING:
+            raise UsageError(f"{said} {verdict.value}: {accepted.why}")
+        warning = f"{said} {verdict.value}: {accepted.why}"
+        if verdict is Meaning.IDLE and warning not in self.warnings:
+            self.warnings.append(warning)
+
+
+class Known(NamedTuple):
+    """What a spelling stands for: ways to give settings, or a flag that sets nothing."""
+
+    settings: tuple[tuple[str, Flag, Way], ...] = ()
+    accepted: Accepted | None = None
+
+    @property
+    def n_values(self) -> int:
+        """How many values follow it."""
+        if self.accepted is not None:
+            return self.accepted.n_values
+        return int(self._way.parse is not None)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it may stand without the value that may follow it."""
+        if self.accepted is not None:
+            return self.accepted.meaning is Meaning.MISSING
+        return self._way.is_bare
+
+    @property
+    def _way(self) -> Way:
+        """The one with the fewest spellings, where several settings hear this one."""
+        return min((way for _, _, way in self.settings), key=lambda way: len(way.names))
+
+    def names(self, spelling: str) -> str:
+        """What a message calls it."""
+        return spelling if self.accepted is not None else "/".join(self._way.names)
+
+    def give(self, given: Given, said: str, text: str | None) -> None:
+        """Sets what it stands for."""
+        for name, flag, way in self.settings:
+            given.set(name, flag, way, said, text)
+        if self.accepted is not None:
+            given.pass_over(self.accepted, said, text)
+
+    def texts(self, value: Any) -> list[str]:  # noqa: ANN401 (any TOML)
+        """What a file's value would be on the command line; ValueError says why it cannot be one."""
+        if self.accepted is not None:
+            return texts(value, None, is_list=self.accepted.n_values > 1, separator=",")
+        flag = next(flag for _, flag, way in self.settings if way is self._way)
+        return texts(value, self._way.parse, is_list=flag.join is not None, separator=flag.separator)
+
+
+def known(only: Collection[str] | None = None) -> dict[str, Known]:
+    """Every spelling, or those of `only` some settings."""
+    found: dict[str, list[tuple[str, Flag, Way]]] = {}
+    for name, flag in table().items():
+        for way in flag.ways():
+            for spelling in way.names if only is None or name in only else ():
+                found.setdefault(spelling, []).append((name, flag, way))
+    spellings = {spelling: Known(tuple(settings)) for spelling, settings in found.items()}
+    if only is not None:
+        return spellings
+    return spellings | {spelling: Known(accepted=accepted) for accepted in ACCEPTED for spelling in accepted.names}

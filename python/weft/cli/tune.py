@@ -1,0 +1,139 @@
+"""`python -m weft tune`: finds out how a model is computed fastest on this machine, and keeps it for later starts."""
+
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from weft import tuning
+from weft._native import Hardware, Model
+from weft.demo import DEMO_MODEL
+from weft.errors import WeftError
+from weft.serving.progress import bar
+from weft.settings import Settings
+from weft.tuning import Conditions, Measured, Tuned
+
+__all__ = ["tune"]
+
+BUDGET_S = 55.0
+"""Seconds for the timings: with what one measurement may take longer than expected, about a minute in all."""
+
+NOISE = 0.95
+"""Weights that lie otherwise than a start lays them out must take less than this part of the time, or it is taken for noise."""
+
+_ATTENTION = {None: "weft", True: "flash on", False: "flash off"}
+"""What computed attention: Weft's own, or llama.cpp's with flash attention and without."""
+
+_WORK = {"prompt": "a prompt of 1,000 tokens", "branches": "8 branches of it, 128 tokens each"}
+
+
+class _Layout(NamedTuple):
+    """What was measured with the weights in one layout."""
+
+    conditions: Conditions
+    file: Path
+    tuned: Tuned
+
+
+def tune(settings: Settings) -> int:
+    """Measures, prints the table and writes the files.
+
+    Returns the exit code: 0, 1 if something could not be done, 130 where Ctrl-C ended it.
+    """
+    path = settings.model or DEMO_MODEL
+    began = time.monotonic()
+    try:
+        layouts = _measure(settings, path)
+    except WeftError as error:
+        print(f"tune: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ntune: interrupted; nothing is kept", file=sys.stderr)
+        return 130
+    by_rule = layouts[0].tuned
+    best = layouts[-1] if layouts[-1].tuned.seconds < NOISE * by_rule.seconds else layouts[0]
+    hardware = Hardware.read()
+    print(f"{Path(path).name}: {by_rule.model}, K in {settings.cache_type_k}, V in {settings.cache_type_v}")
+    print(f"{hardware.cpu}, {hardware.n_cores} cores, {hardware.instructions}\n")
+    print(table(tuple(timing for layout in layouts for timing in layout.tuned.measured)))
+    attention = "" if best.tuned.flash_attention is None else f"{_ATTENTION[best.tuned.flash_attention]}, "
+    weights = "" if len(layouts) == 1 else f", weights {_weights(best.tuned)}"
+    print(f"\nfastest: {attention}{best.tuned.threads} threads, {best.tuned.threads_batch} for prompts{weights}")
+    if best is not layouts[0]:
+        times = by_rule.seconds / best.tuned.seconds
+        print(f"start with {_repack_flag(best.tuned)}: {times:.2f} times as fast as without the flag, in the sum of both")
+    try:
+        for layout in layouts:
+            tuning.write(layout.file, layout.tuned)
+    except OSError as error:
+        tuned = best.tuned
+        flash = "" if tuned.flash_attention is None else f"-fa {'on' if tuned.flash_attention else 'off'} "
+        repack = "" if best is layouts[0] else f" {_repack_flag(tuned)}"
+        flags = f"{flash}-t {tuned.threads} -tb {tuned.threads_batch}{repack}"
+        print(f"tune: cannot keep it in {error.filename}: {error.strerror or error}; start with {flags}", file=sys.stderr)
+        return 1
+    files = " and ".join(str(layout.file) for layout in layouts)
+    print(f"written to {files} after {time.monotonic() - began:.0f} s; later starts read it, flags win, --no-tune ignores it")
+    return 0
+
+
+def _measure(settings: Settings, path: str | Path) -> list[_Layout]:
+    """Times the model with its weights as a start lays them out, and where that is open, the other way too.
+
+    Raises:
+        WeftError: The model cannot be loaded as a start does, or it cannot compute.
+    """
+    kernels, type_k, type_v = settings.kernels, settings.cache_type_k, settings.cache_type_v
+    conditions = Conditions(settings.gpu_layers, type_k, type_v, kernels, settings.repack)
+    layouts: list[_Layout] = []
+    while True:
+        model = Model.load(
+            path,
+            n_gpu_layers=settings.gpu_layers,
+            use_mmap=settings.mmap,
+            use_mlock=settings.mlock,
+            direct_io=settings.direct_io,
+            numa=settings.numa,
+            kernels=kernels,
+            repack=conditions.repack,
+            on_progress=bar("loading"),
+        )
+        is_open, is_repacked = model.is_layout_open, model.is_repacked
+        share = 2 if is_open or layouts else 1
+        tuned = Tuned.measure(model, conditions, budget_s=BUDGET_S / share, on_progress=bar("timing "))
+        layouts.append(_Layout(conditions, tuning.tune_file(model, conditions), tuned))
+        if not is_open:
+            return layouts
+        # Its memory is free before the next one takes as much; told how weights are to lie, that one leaves nothing open.
+        del model
+        conditions = conditions._replace(repack=not is_repacked)
+
+
+def _is_repacked(tuned: Tuned) -> bool:
+    return any(timing.repacked for timing in tuned.measured)
+
+
+def _weights(tuned: Tuned) -> str:
+    return "repacked by llama.cpp" if _is_repacked(tuned) else "as they lie in the file"
+
+
+def _repack_flag(tuned: Tuned) -> str:
+    return "--repack" if _is_repacked(tuned) else "--no-repack"
+
+
+def table(measured: tuple[Measured, ...]) -> str:
+    """Every timing in a line, with its share of the fastest of its kind; how weights lay is a column where it differs."""
+    has_both = len({timing.repacked for timing in measured}) == 2
+    weights = {False: "in file   ", True: "repacked  "} if has_both else {False: "", True: ""}
+    head = "weights   " if has_both else ""
+    lines = [f"{'':<34} {head}attention  threads  seconds  times the best"]
+    for work, title in _WORK.items():
+        of_this = [timing for timing in measured if timing.work == work]
+        best = min((timing.seconds for timing in of_this if timing.seconds is not None), default=0.0)
+        for position, timing in enumerate(of_this):
+            name = title if position == 0 else ""
+            took = "no time" if timing.seconds is None else f"{timing.seconds:.2f}"
+            ratio = "" if not timing.seconds or not best else f"{timing.seconds / best:.2f}"
+            attention = f"{weights[timing.repacked]}{_ATTENTION[timing.flash_attention]:<9}"
+            lines.append(f"{name:<34} {attention}  {timing.threads:>7}  {took:>7}  {ratio:>14}".rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,70 @@
+"""Weft's own routes to its cache."""
+
+import asyncio
+from functools import partial
+
+import msgspec
+from litestar import Router, delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
+
+from weft.server.cache_api import translate
+from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
+from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchPrefixError
+from weft.server.json_request import JsonRequest
+from weft.server.run.service import Service
+from weft.server.run.stream import Answer, AwaitedAnswer
+from weft.server.run.submission import Piece
+
+__all__ = ["router"]
+
+Here = NamedDependency[SkipValidation[Service]]
+
+
+@post("/prefixes", status_code=200, responses=ERRORS | CONFLICT)
+async def pin(data: JSONBody[PinBody], service: Here) -> Answer[PinnedPrefix]:
+    """Computes a prompt and keeps it computed until it is unpinned."""
+    return Answer(AwaitedAnswer(partial(_pin, service, translate.pieces(data))))
+
+
+@get("/prefixes", responses=ERRORS)
+async def prefixes(service: Here) -> Answer[PinnedPrefixes]:
+    """Every pinned prefix with its text."""
+    return Answer(AwaitedAnswer(partial(_prefixes, service)))
+
+
+@delete("/prefixes/{prefix_id:int}", responses=ERRORS | NOT_FOUND)
+async def unpin(prefix_id: FromPath[int], service: Here) -> None:
+    """Lets a pinned prefix be evicted again."""
+    if not await service.engine.unpin(prefix_id):
+        raise NoSuchPrefixError(prefix_id)
+
+
+@get("/cache", responses=ERRORS)
+async def cache(service: Here, limit: FromQuery[int] = translate.DEFAULT_LIMIT) -> Answer[CacheReport]:
+    """What is cached, where it is, and how much room there is; the `limit` nodes of the tree that were used most recently."""
+    return Answer(AwaitedAnswer(partial(_cache, service, translate.limit(limit))))
+
+
+async def _pin(service: Service, prompt: list[Piece]) -> PinnedPrefix:
+    tokens = await service.tokenize(prompt, add_special=True, parse_special=True)
+    return translate.pinned(await service.engine.pin(tokens))
+
+
+async def _prefixes(service: Service) -> msgspec.Raw:
+    listed = await service.engine.prefixes()
+    return await asyncio.to_thread(lambda: _encoded(translate.prefixes(listed, service.engine.detokenize)))
+
+
+async def _cache(service: Service, limit: int) -> msgspec.Raw:
+    nodes, n_nodes = await service.engine.recently_used(limit)
+    stats = service.engine.stats()
+    # Neither thousands of texts nor their JSON are the event loop's work.
+    return await asyncio.to_thread(lambda: _encoded(translate.report(nodes, n_nodes, stats, service.engine.detokenize)))
+
+
+def _encoded(result: PinnedPrefixes | CacheReport) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(result))
+
+
+router = Router(path="/", route_handlers=[pin, prefixes, unpin, cache], request_class=JsonRequest, tags=["Weft"])

@@ -1,0 +1,97 @@
+"""What the engine tells of its cache, in the fields of our routes. No I/O here."""
+
+from collections.abc import Callable, Sequence
+
+from weft import CachedNode, InvalidRequest, Prefix, Stats
+from weft.server.cache_api.schemas import CacheReport, Cells, PinBody, PinnedPrefix, PinnedPrefixes, SequenceIds, Store, Stretch
+from weft.server.run.submission import Piece
+
+__all__ = ["DEFAULT_LIMIT", "END_CHARACTERS", "MAX_LIMIT", "limit", "pieces", "pinned", "prefixes", "report"]
+
+END_CHARACTERS = 100
+"""How much is shown of the beginning and of the end of a long text."""
+
+DEFAULT_LIMIT = 1_000
+"""Nodes that are shown where nobody says how many."""
+
+MAX_LIMIT = 10_000
+"""Most nodes that are shown: some 2.5 MB of JSON, for which the event loop is held up for some 10 ms at a time."""
+
+END_TOKENS = 128
+"""Tokens that are turned into text for each of the two: a token is less than a character only within a rare one."""
+
+Detokenize = Callable[[Sequence[int]], str]
+
+
+def pieces(data: PinBody) -> list[Piece]:
+    """The prompt that is to be pinned."""
+    if data.prompt is None:
+        raise InvalidRequest("prompt", "a prompt must be given")
+    return [data.prompt] if isinstance(data.prompt, str) else list(data.prompt)
+
+
+def limit(n: int) -> int:
+    """How many nodes are to be shown; 0 tells of all only how many they are."""
+    if not 0 <= n <= MAX_LIMIT:
+        raise InvalidRequest("limit", f"limit is {n}; it must be 0 to {MAX_LIMIT}")
+    return n
+
+
+def pinned(prefix: Prefix) -> PinnedPrefix:
+    """What was pinned."""
+    return PinnedPrefix(id=prefix.id, n_tokens=prefix.n_tokens, n_bytes=prefix.n_bytes)
+
+
+def prefixes(listed: Sequence[Prefix], detokenize: Detokenize) -> PinnedPrefixes:
+    """Every pinned prefix with its text."""
+    return PinnedPrefixes([_with_text(prefix, detokenize) for prefix in listed])
+
+
+def _with_text(prefix: Prefix, detokenize: Detokenize) -> PinnedPrefix:
+    text, is_cut = _excerpt(prefix, detokenize)
+    return PinnedPrefix(id=prefix.id, n_tokens=prefix.n_tokens, n_bytes=prefix.n_bytes, text=text, is_text_cut=is_cut)
+
+
+def report(nodes: Sequence[CachedNode], n_nodes: int, stats: Stats, detokenize: Detokenize) -> CacheReport:
+    """The nodes that are shown of `n_nodes`, and the room that there is."""
+    children: list[list[int]] = [[] for _ in nodes]
+    for place, node in enumerate(nodes):
+        if node.parent is not None:
+            children[node.parent].append(place)
+    return CacheReport(
+        cells=Cells(stats.n_cells, stats.n_cells_used, stats.n_cells_idle, stats.n_cells_reached),
+        sequence_ids=SequenceIds(stats.n_ids, stats.n_ids_used),
+        store=Store(stats.store.n_bytes, stats.store.max_bytes, stats.store.n_pieces),
+        n_nodes=n_nodes,
+        n_shown=len(nodes),
+        nodes=[_stretch(node, below, detokenize) for node, below in zip(nodes, children, strict=True)],
+    )
+
+
+def _stretch(node: CachedNode, children: list[int], detokenize: Detokenize) -> Stretch:
+    text, is_cut = _excerpt(node, detokenize)
+    return Stretch(
+        parent=node.parent,
+        children=children,
+        start=node.start,
+        n_tokens=node.n_tokens,
+        text=text,
+        is_text_cut=is_cut,
+        tier=node.tier,
+        slots=node.slots,
+        is_pinned=node.is_pinned,
+        is_evictable=not node.is_pinned and not node.slots,
+        n_hits=node.n_hits,
+        n_stored_bytes=node.n_stored_bytes,
+    )
+
+
+def _excerpt(of: CachedNode | Prefix, detokenize: Detokenize) -> tuple[str, bool]:
+    """The text of tokens, and whether its middle was left out."""
+    first, last = of.excerpt(END_TOKENS)
+    head = tail = detokenize(first)
+    if last:
+        tail = detokenize(last)
+    elif len(head) <= 2 * END_CHARACTERS:
+        return head, False
+    return f"{head[:END_CHARACTERS]}…{tail[-END_CHARACTERS:]}", True

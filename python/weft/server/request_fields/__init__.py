@@ -1,0 +1,25 @@
+"""The part of a request that all dialects share: llama-server takes its own sampling fields on OpenAI's routes too.
+
+Null is absent in every field, and a field that is not named here is ignored. A field that asks for what is not there is
+refused by name, unless its value asks for nothing.
+"""
+
+from weft.server.request_fields.constraint import Constraint, constraint
+from weft.server.request_fields.fields import CompletionFields, LogitBias, Prompt, TextPrompt
+from weft.server.request_fields.neutral import refuse_unsupported
+from weft.server.request_fields.requests import RANDOM_SEED, first_given, ping_s, submission, template
+
+__all__ = [
+    "RANDOM_SEED",
+    "CompletionFields",
+    "Constraint",
+    "LogitBias",
+    "Prompt",
+    "TextPrompt",
+    "constraint",
+    "first_given",
+    "ping_s",
+    "refuse_unsupported",
+    "submission",
+    "template",
+]

@@ -1,0 +1,40 @@
+"""Fields for what is not there: each is refused by name, unless its value asks for nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+from weft import InvalidRequest
+from weft.server.request_fields.fields import CompletionFields
+
+__all__ = ["refuse_unsupported"]
+
+
+def _is_no_adapter(lora: Any) -> bool:  # noqa: ANN401 (any JSON)
+    """Adapters that are scaled by 0 have no effect, and no other is loaded."""
+    return not lora or (isinstance(lora, list) and all(isinstance(one, dict) and one.get("scale") == 0 for one in lora))
+
+
+# Field → whether a value asks for nothing.
+_NEUTRAL: dict[str, Callable[[Any], bool]] = {
+    "backend_sampling": lambda value: value is False,
+    "grammar_lazy": lambda value: value is False,
+    "grammar_triggers": lambda value: not value,
+    "image_data": lambda value: not value,
+    "lora": _is_no_adapter,
+    "n_cache_reuse": lambda value: value == 0,
+    "preserved_tokens": lambda value: not value,
+    "system_prompt": lambda value: not value,
+    "t_max_prompt_ms": lambda value: value <= 0,
+    "tools": lambda value: not value,
+}
+
+
+def refuse_unsupported(body: CompletionFields, more: dict[str, Callable[[Any], bool]] | None = None) -> None:
+    """Raises [`InvalidRequest`] for the first field that asks for what is not there.
+
+    `more` names what a dialect refuses besides.
+    """
+    for name, is_neutral in (_NEUTRAL | (more or {})).items():
+        value = getattr(body, name)
+        if value is not None and not is_neutral(value):
+            raise InvalidRequest(name, f"{name} is not supported; leave it out")

@@ -1,0 +1,66 @@
+"""The texts and tokens of a body: its prompts, its biases, and what the penalties look at."""
+
+import re
+from collections.abc import Sequence
+
+from weft import InvalidRequest
+from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
+from weft.server.run.submission import Piece
+
+__all__ = ["logit_bias", "penalty_prompt", "prompts"]
+
+MAX_DIGITS = 18
+"""A token's number of more digits is in no vocabulary, and costly to read."""
+
+
+def prompts(prompt: Prompt | None) -> list[list[Piece]]:
+    """The prompts of a body, each a list of texts and tokens.
+
+    A list is one prompt if any of its elements is a token, as llama-server reads it; otherwise each element is a prompt.
+    """
+    if prompt is None:
+        raise InvalidRequest("prompt", "a prompt must be given")
+    if isinstance(prompt, str | TextPrompt):
+        return [_pieces(prompt)]
+    if not prompt:
+        raise InvalidRequest("prompt", "the list of prompts is empty")
+    if any(isinstance(element, int) for element in prompt):
+        if not all(isinstance(element, int | str) for element in prompt):
+            raise InvalidRequest("prompt", "a list that holds tokens may hold texts beside them, and nothing else")
+        return [[element for element in prompt if isinstance(element, int | str)]]
+    return [_pieces(element) for element in prompt if not isinstance(element, int)]
+
+
+def _pieces(prompt: str | TextPrompt | list[int | str]) -> list[Piece]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt, TextPrompt):
+        if prompt.multimodal_data:
+            raise InvalidRequest("prompt", "multimodal_data is not supported; leave it out")
+        return [prompt.prompt_string]
+    return list(prompt)
+
+
+def penalty_prompt(given: str | list[int | str] | None) -> Sequence[Piece] | None:
+    """What the penalties see in place of the prompt; None where that is not said."""
+    if not given:
+        return None
+    return [given] if isinstance(given, str) else list(given)
+
+
+def logit_bias(biases: LogitBias) -> Sequence[tuple[Piece, float]]:
+    """Tokens and texts with their biases; a ban is minus infinity."""
+    pairs = [(_key(key), bias) for key, bias in biases.items()] if isinstance(biases, dict) else biases
+    for key, bias in pairs:
+        if bias is True:
+            raise InvalidRequest("logit_bias", f"the bias of {key!r} is true; it must be a number or false")
+    return [(key, float("-inf") if bias is False else bias) for key, bias in pairs]
+
+
+def _key(key: str) -> Piece:
+    """A key of OpenAI's object: a token's number, or a text."""
+    if re.fullmatch("-?[0-9]+", key) is None:
+        return key
+    if len(key) > MAX_DIGITS:
+        raise InvalidRequest("logit_bias", f"a token of {len(key)} digits is outside of the vocabulary")
+    return int(key)

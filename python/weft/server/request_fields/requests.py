@@ -1,0 +1,201 @@
+"""From fields to requests: what a body leaves unsaid comes from the settings, and from the request's own defaults."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from weft import InvalidRequest, Request
+from weft.server.request_fields.constraint import constraint
+from weft.server.request_fields.fields import CompletionFields
+from weft.server.request_fields.prompts import logit_bias, penalty_prompt, prompts
+from weft.server.request_fields.samplers import samplers
+from weft.server.run.submission import Submission
+from weft.settings import Settings
+
+__all__ = ["RANDOM_SEED", "first_given", "ping_s", "submission", "template"]
+
+MAX_LIMIT = 2**31 - 1
+"""Limits above this are as good as this: the context ends every completion long before."""
+
+ANY_SLOT = -1
+"""llama-server's number for no slot in particular."""
+
+RANDOM_SEED = 2**32 - 1
+"""llama-server's number for "any seed", as -1 is."""
+
+_N = ("n_cmpl", "n")
+_LIMIT = ("n_predict", "max_completion_tokens", "max_tokens")
+
+_AS_THEY_ARE = (
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "top_n_sigma",
+    "tfs_z",
+    "xtc_probability",
+    "xtc_threshold",
+    "min_keep",
+    "repeat_penalty",
+    "repeat_last_n",
+    "presence_penalty",
+    "frequency_penalty",
+    "penalize_nl",
+    "dry_multiplier",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "adaptive_target",
+    "adaptive_decay",
+    "ignore_eos",
+    "n_discard",
+    "n_indent",
+    "post_sampling_probs",
+    "priority",
+)
+"""Fields that a body and a request have by the same name, with the same meaning of every value."""
+
+_HELD = {
+    "temperature": (0.0, math.inf),
+    "top_k": (0, MAX_LIMIT),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 1.0),
+    "adaptive_target": (-math.inf, 1.0),
+}
+"""Fields that a body may set as it likes: a value past a bound means that bound, as in llama-server."""
+
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Request) if field.name != "prompt"}
+
+
+def first_given(body: CompletionFields, *names: str) -> tuple[str, int | None]:
+    """The first of several names for one field that the body gives, and its value; the last, with None, where it gives none."""
+    return next(((name, value) for name in names if (value := getattr(body, name)) is not None), (names[-1], None))
+
+
+def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str, int | None]) -> Submission:
+    """What a body asks for; `n_probs` with the name that the body has for it."""
+    name, value = n_probs
+    asked = constraint(body)
+    return Submission(
+        prompts=prompts(body.prompt),
+        template=template(body, settings, n_probs=value or 0),
+        logit_bias=_default(settings, "logit_bias") if body.logit_bias is None else logit_bias(body.logit_bias),
+        penalty_prompt=penalty_prompt(body.penalty_prompt),
+        slot=None if body.id_slot == ANY_SLOT else body.id_slot,
+        sent_as={
+            "n": first_given(body, *_N)[0],
+            "n_probs": name,
+            "max_predict_ms": "t_max_predict_ms",
+            **({} if asked is None else {"grammar": asked.field, "json_schema": asked.field}),
+        },
+        stream=body.stream is True,
+        timings_per_token=body.timings_per_token is True,
+    )
+
+
+def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0) -> Request:
+    """The request that a body asks for, all but its prompt, its biases and what the penalties look at."""
+
+    def given(name: str) -> Any:  # noqa: ANN401 (each field has its own type)
+        value = getattr(body, name)
+        return _default(settings, name) if value is None else _held(name, value)
+
+    _, n = first_given(body, *_N)
+    asked = constraint(body)
+    return Request(
+        prompt=(),
+        n=(settings.n or 1) if n is None else n,
+        max_tokens=_limit(body, settings),
+        stop=_stop(body) or list(_default(settings, "stop")),
+        seed=_seed(given("seed")),
+        samplers=samplers(body.samplers or "") or tuple(_default(settings, "samplers")),
+        dry_base=_default(settings, "dry_base") if body.dry_base is None or body.dry_base < 1 else body.dry_base,
+        dry_sequence_breakers=_breakers(body, settings),
+        n_probs=n_probs,
+        grammar=_default(settings, "grammar") if asked is None else asked.grammar,
+        json_schema=_default(settings, "json_schema") if asked is None else asked.json_schema,
+        context_shift=_default(settings, "context_shift"),
+        n_keep=_n_keep(body, settings),
+        max_token_gap_ms=_max_token_gap_ms(body),
+        max_predict_ms=_max_predict_ms(body),
+        use_cache=settings.cache_prompt if body.cache_prompt is None else body.cache_prompt,
+        # A whole answer has no place for it.
+        report_progress=body.stream is True and (body.return_progress is True or body.timings_per_token is True),
+        **{name: given(name) for name in _AS_THEY_ARE},
+    )
+
+
+def ping_s(body: CompletionFields, settings: Settings) -> float | None:
+    """Seconds of silence after which the stream that a body asks for carries a comment; None is never."""
+    if body.sse_ping_interval is None:
+        return settings.ping_s
+    return body.sse_ping_interval if body.sse_ping_interval > 0 else None
+
+
+def _default(settings: Settings, name: str) -> Any:  # noqa: ANN401 (each field has its own type)
+    """What a request gets that leaves a field unsaid: the setting of the same name, where there is one."""
+    return getattr(settings, name, _DEFAULTS[name])
+
+
+def _held(name: str, value: Any) -> Any:  # noqa: ANN401 (each field has its own type)
+    """The value, or the bound that it is past."""
+    low, high = _HELD.get(name, (value, value))
+    return max(low, min(value, high))
+
+
+def _limit(body: CompletionFields, settings: Settings) -> int | None:
+    name, limit = first_given(body, *_LIMIT)
+    if limit is None:
+        return settings.n_predict
+    _at_least(-1, name, limit)
+    return None if limit == -1 else min(limit, MAX_LIMIT)
+
+
+def _stop(body: CompletionFields) -> list[str]:
+    return [word for word in ([body.stop] if isinstance(body.stop, str) else body.stop or []) if word]
+
+
+def _seed(seed: int | None) -> int | None:
+    """Seeds have 32 bits; larger ones wrap, as llama-server's do."""
+    return None if seed in (None, -1, RANDOM_SEED) else seed % 2**32
+
+
+def _breakers(body: CompletionFields, settings: Settings) -> Sequence[str]:
+    if body.dry_sequence_breakers is None:
+        return _default(settings, "dry_sequence_breakers")  # type: ignore[no-any-return]
+    if not body.dry_sequence_breakers:
+        raise InvalidRequest("dry_sequence_breakers", "dry_sequence_breakers is empty; it must be a list of one text or more")
+    return body.dry_sequence_breakers
+
+
+def _n_keep(body: CompletionFields, settings: Settings) -> int | None:
+    if body.n_keep is None:
+        return _default(settings, "n_keep")  # type: ignore[no-any-return]
+    _at_least(-1, "n_keep", body.n_keep)
+    return None if body.n_keep == -1 else min(body.n_keep, MAX_LIMIT)
+
+
+def _max_token_gap_ms(body: CompletionFields) -> float | None:
+    """The body's own; the server's holds where it has none, and so is no default here."""
+    return None if body.max_token_gap_ms is None or body.max_token_gap_ms <= 0 else body.max_token_gap_ms
+
+
+def _max_predict_ms(body: CompletionFields) -> float | None:
+    ms = body.t_max_predict_ms
+    if ms is not None and not math.isfinite(ms):
+        raise InvalidRequest("t_max_predict_ms", f"t_max_predict_ms is {ms}; it must be a finite number")
+    return None if ms is None or ms <= 0 else min(ms, float(MAX_LIMIT))
+
+
+def _at_least(low: int, name: str, value: int) -> None:
+    if value < low:
+        raise InvalidRequest(name, f"{name} is {value}; it must be {low} or more")

@@ -1,0 +1,193 @@
+"""The engine as HTTP sees it: loading or ready, and the requests that run on it."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+from weakref import WeakSet
+
+import msgspec
+
+from weft import Completions, Engine, EngineStopped, InvalidRequest, Request, WeftError
+from weft.chat.format import ChatFormat
+from weft.server.errors import StillLoadingError
+from weft.server.run.generation import Generation
+from weft.server.run.submission import Piece, Submission, size_of
+from weft.server.run.tally import Tally
+from weft.server.slot_files import SlotFiles
+from weft.serving.build import build_info
+from weft.settings import Settings
+
+__all__ = ["Service", "aside"]
+
+logger = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
+Given = ParamSpec("Given")
+
+LONG_TEXT = 8_192
+"""More characters or tokens than this are worked on by another thread: they would hold the event loop up."""
+
+LIVENESS_S = 0.25
+"""How often the engine is asked whether it still runs."""
+
+FAREWELL_S = 1.0
+"""How long open streams have, after the engine was stopped, to tell their clients."""
+
+
+async def aside(size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
+    """Does work on `size` characters or tokens: at once if they are few, else on another thread."""
+    return work(*args, **kwargs) if size <= LONG_TEXT else await asyncio.to_thread(work, *args, **kwargs)
+
+
+class Service:
+    """One engine, its settings, and the generations that run on it."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.build = build_info()
+        self.started_s = int(time.time())
+        """When the server was started, in seconds since 1970: by it a reader of its counters knows that they began again."""
+        self.chat = ChatFormat(engine, settings)
+        self.slot_files = SlotFiles(engine, settings.slot_save_path)
+        self.tally = Tally()
+        self.tells_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
+        """Whether `/slots` tells prompts and what was written: llama-server's variable for it."""
+        self._is_ready = False
+        self._is_stopping = False
+        self._failure: Exception | None = None
+        # Weak, because a generation that nobody holds is cancelled.
+        self._generations: WeakSet[Generation] = WeakSet()
+
+    async def start(self, loading: Awaitable[None] | None = None) -> None:
+        """Loads the model; until this returns, requests are refused with [`StillLoadingError`].
+
+        `loading` is what `engine.start()` has made, where that was called before.
+
+        Raises:
+            ModelLoadError: the file is no model that can be run.
+            InvalidConfig: a setting does not fit the model.
+            RuntimeError: the engine was started before.
+        """
+        try:
+            await (loading or self.engine.start())
+            self.chat.check_settings()
+        except Exception as error:
+            self._failure = error
+            if not isinstance(error, WeftError):
+                logger.exception("the engine cannot be started")
+            raise
+        self._is_ready = True
+
+    async def until_dead(self) -> None:
+        """Returns when the engine of a service that was started runs no more though nobody stopped it."""
+        while self._is_stopping or self.engine.is_running:  # noqa: ASYNC110 (a thread that dies rings no bell)
+            await asyncio.sleep(LIVENESS_S)
+
+    async def stop_engine(self) -> None:
+        """Stops the engine: every open stream ends with an error that says so."""
+        self._is_stopping = True
+        await self.engine.close()
+
+    async def stop(self) -> None:
+        """Stops the engine, and gives the open streams a moment to say so to their clients."""
+        await self.stop_engine()
+        if ends := [asyncio.create_task(generation.closed.wait()) for generation in self._generations]:
+            await asyncio.wait(ends, timeout=FAREWELL_S)
+
+    def refusal(self) -> Exception | None:
+        """Why no request can be served now: the model is being loaded, cannot be loaded, or the engine runs no more."""
+        if self._failure is not None:
+            return self._failure
+        if not self._is_ready:
+            return StillLoadingError()
+        return None if self.engine.is_running else EngineStopped()
+
+    @property
+    def model_name(self) -> str:
+        """What answers call the model."""
+        return self.settings.alias or Path(self.engine.model.path).name
+
+    async def submit(self, asked: Submission) -> Generation:
+        """Submits one request for each prompt: all of them, or none.
+
+        Raises:
+            ContextOverflow: a prompt does not fit.
+            InvalidRequest: a field is out of range.
+            QueueFull: too many requests wait.
+            EngineStopped: the engine was stopped.
+        """
+        # With a vocabulary of 150,000 pieces that takes up to a third of a second.
+        size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
+        requests, streams = await aside(size, self._begin, asked)
+        generation = Generation(asked, requests, streams, self.tally, keeps_text=self.tells_texts)
+        self._generations.add(generation)
+        return generation
+
+    def generation_of(self, request_id: int) -> tuple[Generation, int] | None:
+        """The generation of one of the engine's requests, and the position of its prompt there; None once nobody reads it."""
+        for generation in list(self._generations):
+            for prompt, stream in enumerate(generation.streams):
+                if stream.request_id == request_id:
+                    return generation, prompt
+        return None
+
+    def _begin(self, asked: Submission) -> tuple[list[Request], list[Completions]]:
+        """Tokenizes every prompt and submits its request."""
+        requests = self._requests(asked)
+        streams: list[Completions] = []
+        try:
+            for request in requests:
+                streams.append(self.engine.generate(request))  # noqa: PERF401 (those before a failure must be closed)
+        except Exception as error:
+            for stream in streams:
+                stream.close()
+            if isinstance(error, InvalidRequest):
+                raise asked.blame(error) from None
+            raise
+        return requests, streams
+
+    def _requests(self, asked: Submission) -> list[Request]:
+        limit = self.engine.limits.max_queue
+        if len(asked.prompts) > limit:
+            raise InvalidRequest("prompt", f"there are {len(asked.prompts)} prompts; at most {limit} may wait")
+        slot = None if asked.slot is None else asked.slot % self.engine.limits.n_slots
+        template = msgspec.structs.replace(
+            asked.template,
+            logit_bias=self._biases(asked.logit_bias),
+            penalty_prompt=self._penalty_prompt(asked.penalty_prompt),
+            slot=slot,
+        )
+        return [msgspec.structs.replace(template, prompt=self._tokens(prompt)) for prompt in asked.prompts]
+
+    def _biases(self, biases: Sequence[tuple[Piece, float]]) -> list[tuple[int, float]]:
+        n_vocab = self.engine.model.n_vocab
+        if len(biases) > n_vocab:
+            raise InvalidRequest("logit_bias", f"there are {len(biases)} biases; the vocabulary has {n_vocab} pieces")
+        result = [
+            (token, bias) for piece, bias in biases for token in self._tokens([piece], add_special=False, parse_special=False)
+        ]
+        if len(result) > n_vocab:
+            raise InvalidRequest("logit_bias", f"there are biases of {len(result)} tokens; the vocabulary has {n_vocab} pieces")
+        return result
+
+    def _penalty_prompt(self, pieces: Sequence[Piece] | None) -> list[int] | None:
+        return None if pieces is None else self._tokens(pieces, add_special=False, parse_special=False)
+
+    async def tokenize(self, pieces: Sequence[Piece], *, add_special: bool, parse_special: bool) -> list[int]:
+        """The tokens of a prompt. Only text that begins it gets the model's opening tokens."""
+        return await aside(size_of(pieces), self._tokens, pieces, add_special=add_special, parse_special=parse_special)
+
+    def _tokens(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        tokens: list[int] = []
+        for position, piece in enumerate(pieces):
+            if isinstance(piece, int):
+                tokens.append(piece)
+            else:
+                opens = add_special and position == 0
+                tokens += self.engine.tokenize(piece, add_special=opens, parse_special=parse_special)
+        return tokens

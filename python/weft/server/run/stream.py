@@ -1,0 +1,200 @@
+"""From events to the connection: streamed and whole answers, and what happens when the client leaves."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+from litestar import Response
+from litestar.response.base import ASGIResponse
+from litestar.types import Receive, Scope, Send
+
+from weft.server.run import sse
+from weft.server.run.generation import Event, Generation
+
+__all__ = ["Answer", "AwaitedAnswer", "StreamedAnswer", "StreamedForm", "WholeAnswer", "WholeForm"]
+
+Events = Sequence[Event]
+
+Body = TypeVar("Body")
+
+MAX_WRITE_BYTES = 256 * 1024
+"""A write of more is cut here. A client that reads slowly lets events pile up: thousands of them, each with a thousand
+probabilities, would take the event loop many seconds to write out at once, and nobody else would be served meanwhile."""
+
+TURN_S = 0.005
+"""A whole answer takes up events for so long, in seconds, before others have their turn."""
+
+
+class StreamedForm(Protocol):
+    """How a dialect writes a stream."""
+
+    def frames(self, prompt: int, events: Events) -> bytes:
+        """The frames of events of one prompt, in order."""
+
+    def end(self) -> bytes:
+        """What follows the last event of the last branch."""
+
+
+class WholeForm(Protocol):
+    """How a dialect writes a whole answer."""
+
+    def add(self, prompt: int, events: Events) -> None:
+        """Takes events of one prompt, in order."""
+
+    def body(self) -> bytes:
+        """The JSON, once every branch has finished."""
+
+
+async def _run_while_connected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Runs `work` to its end, or until the client leaves, which cancels it.
+
+    Granian does not cancel the handler of a client that has left, and whoever waits for the next event would wait for
+    nobody. So the wait for `http.disconnect` is a task of its own.
+    """
+    working = asyncio.create_task(work)
+    watching = asyncio.create_task(_disconnect(receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        has_left = watching.done()
+    finally:
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+    # What goes wrong with nobody there to be told is no error of ours.
+    if not has_left:
+        working.result()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class StreamedAnswer(ASGIResponse):
+    """An event stream: the frames of a step leave in one write, and silence is filled with comments.
+
+    The status is sent with the first events, so that what fails before them is still an HTTP error; after `ping_s`
+    seconds of silence it is sent without them, so that a client knows that it was heard.
+    """
+
+    def __init__(self, generation: Generation, form: StreamedForm, ping_s: float | None) -> None:
+        super().__init__(headers=sse.HEADERS)
+        del self.headers["content-length"]
+        self._generation = generation
+        self._form = form
+        self._ping_s = ping_s
+        self._is_started = False
+        self._sending = asyncio.Lock()
+        self._last_write = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Streams until the last event, an error, or the client's leaving."""
+        try:
+            await _run_while_connected(self._stream(send), receive)
+        finally:
+            # By now nobody reads the generation.
+            self._generation.close()
+
+    async def _stream(self, send: Send) -> None:
+        self._last_write = asyncio.get_running_loop().time()
+        pinging = asyncio.create_task(self._ping(send, self._ping_s)) if self._ping_s is not None else None
+        try:
+            while batches := await self._generation.next_batches():
+                for frames in self._writes(batches):
+                    await self._write(send, frames)
+                    if len(frames) >= MAX_WRITE_BYTES:
+                        await asyncio.sleep(0)  # Others have their turn.
+            tail = self._form.end()
+        except Exception as error:
+            if not self._is_started:
+                raise
+            tail = sse.error_frame(error)
+        finally:
+            if pinging is not None:
+                pinging.cancel()
+        async with self._sending:
+            await send({"type": "http.response.body", "body": tail, "more_body": False})
+
+    def _writes(self, batches: Sequence[tuple[int, Events]]) -> Iterator[bytes]:
+        """The frames of events, in as few writes as may be; none where a step shows nothing, as with half a character."""
+        frames, n_bytes = [], 0
+        for prompt, events in batches:
+            for event in events:
+                frames.append(frame := self._form.frames(prompt, [event]))
+                if (n_bytes := n_bytes + len(frame)) >= MAX_WRITE_BYTES:
+                    yield b"".join(frames)
+                    frames, n_bytes = [], 0
+        if n_bytes:
+            yield b"".join(frames)
+
+    async def _ping(self, send: Send, ping_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._last_write + ping_s - loop.time())
+            if loop.time() >= self._last_write + ping_s:
+                await self._write(send, sse.PING)
+
+    async def _write(self, send: Send, frames: bytes) -> None:
+        async with self._sending:
+            if not self._is_started:
+                self._is_started = True
+                await self.start_response(send)
+            await send({"type": "http.response.body", "body": frames, "more_body": True})
+        self._last_write = asyncio.get_running_loop().time()
+
+
+class WholeAnswer(ASGIResponse):
+    """One JSON body, sent when every branch has finished."""
+
+    def __init__(self, generation: Generation, form: WholeForm) -> None:
+        super().__init__()
+        self._generation = generation
+        self._form = form
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Collects, then answers; a client that leaves ends the work, also when nothing was to be sent yet."""
+        try:
+            await _run_while_connected(self._collect(scope, receive, send), receive)
+        finally:
+            self._generation.close()
+
+    async def _collect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        turn_ends_at = loop.time() + TURN_S
+        while batches := await self._generation.next_batches():
+            for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
+                self._form.add(prompt, [event])
+                # Events that are ready are had without waiting, and those with a thousand probabilities each are as fast drawn
+                # as taken up: without this nobody else would be served before the answer's end.
+                if loop.time() >= turn_ends_at:
+                    await asyncio.sleep(0)
+                    turn_ends_at = loop.time() + TURN_S
+        await ASGIResponse(body=self._form.body())(scope, receive, send)
+
+
+class AwaitedAnswer(ASGIResponse):
+    """The JSON of what some work makes; a client that leaves cancels it."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        super().__init__()
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Works, then answers."""
+        await _run_while_connected(self._answer(scope, receive, send), receive)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await ASGIResponse(body=msgspec.json.encode(await self._work()))(scope, receive, send)
+
+
+class Answer(Response[Body]):
+    """What a handler returns: one of those above, past Litestar's own rendering. `Body` is what the JSON holds."""
+
+    def __init__(self, answer: ASGIResponse) -> None:
+        super().__init__(cast("Body", None))
+        self._answer = answer
+
+    def to_asgi_response(self, *_args: object, **_kwargs: object) -> ASGIResponse:
+        """The answer itself."""
+        return self._answer

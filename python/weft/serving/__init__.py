@@ -1,0 +1,1 @@
+"""A process that serves: its sockets, its log, a supervisor, and the worker that it watches over."""

@@ -1,0 +1,104 @@
+"""How the log looks: text for people, or one JSON object a line."""
+
+import json
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+from weft.settings import Settings
+
+__all__ = ["FIELDS", "JsonLines", "TextLines", "log_config"]
+
+FIELDS = "fields"
+"""The attribute of a record that holds what a program would read of it: names and values, beside the text for people."""
+
+_LEVELS = {0: logging.ERROR, 1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.INFO, 5: logging.DEBUG}
+
+_COLORS = {"DEBUG": "\033[2m", "INFO": "\033[32m", "WARNING": "\033[33m", "ERROR": "\033[31m", "CRITICAL": "\033[1;31m"}
+_PLAIN = "\033[0m"
+
+
+class TextLines(logging.Formatter):
+    """`12:34:56 INFO what happened`."""
+
+    def __init__(self, *, timestamps: bool = True, prefix: bool = True, colors: bool = False) -> None:
+        parts = ["%(asctime)s"] * timestamps + ["%(levelname)s"] * prefix + ["%(message)s"]
+        super().__init__(" ".join(parts), "%H:%M:%S")
+        self._colors = colors
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
+        """The line, its level in its colour where there are colours."""
+        if not self._colors:
+            return super().formatMessage(record)
+        level = record.levelname
+        record.levelname = f"{_COLORS.get(level, '')}{level}{_PLAIN}"
+        try:
+            return super().formatMessage(record)
+        finally:
+            # Other handlers read the same record.
+            record.levelname = level
+
+
+class JsonLines(logging.Formatter):
+    """`{"time": "2026-01-31T12:34:56.789Z", "level": "info", "logger": "weft", "message": "…"}` and the record's fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One object, without a newline in it."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line: dict[str, Any] = {
+            "time": time,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, FIELDS, {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def log_config(settings: Settings) -> dict[str, Any]:
+    """What `logging.config.dictConfig` takes: every line goes to one stream, and to the file if there is one.
+
+    JSON goes to standard output, as llama-server's does, so that a program can read it; text goes to standard error.
+    """
+    handlers: dict[str, Any] = {}
+    if not settings.log_disable:
+        stream = "stdout" if settings.log_format == "json" else "stderr"
+        handlers["stream"] = {"class": "logging.StreamHandler", "stream": f"ext://sys.{stream}", "formatter": "stream"}
+        if settings.log_file is not None:
+            # Two processes write here. Each line is one write to a file that is open for appending, so none cuts another.
+            handlers["file"] = {
+                "class": "logging.FileHandler",
+                "filename": settings.log_file,
+                "encoding": "utf-8",
+                "formatter": "file",
+            }
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"stream": _formatter(settings, colors=_has_colors(settings)), "file": _formatter(settings, colors=False)},
+        "handlers": handlers or {"none": {"class": "logging.NullHandler"}},
+        "root": {"level": _LEVELS[settings.verbosity], "handlers": list(handlers) or ["none"]},
+        "loggers": {"_granian": {}},
+    }
+
+
+def _formatter(settings: Settings, *, colors: bool) -> dict[str, Any]:
+    if settings.log_format == "json":
+        return {"()": "weft.serving.logs.JsonLines"}
+    return {
+        "()": "weft.serving.logs.TextLines",
+        "timestamps": settings.log_timestamps,
+        "prefix": settings.log_prefix,
+        "colors": colors,
+    }
+
+
+def _has_colors(settings: Settings) -> bool:
+    if settings.log_colors == "auto":
+        # https://no-color.org
+        return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    return settings.log_colors == "on"

@@ -1,0 +1,138 @@
+"""Granian with one worker process, which owns the engine, under a supervisor that owns nothing.
+
+The supervisor starts another worker if native code ever takes one down, or its engine. It does not where the model cannot be
+loaded: the worker says why, the supervisor stops, and the reason is the last line of the log. Only the worker imports the engine
+and all of HTTP (`weft.serving.worker`): the supervisor is there at once, and small.
+"""
+
+import logging
+import logging.config
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from granian.constants import Interfaces
+from granian.server.mp import MPServer
+
+from weft.demo import DEMO_MODEL
+from weft.errors import InvalidConfig
+from weft.serving.line import KILL_AFTER_S, LOADING, READY, STOP, reason_of
+from weft.serving.listening import CannotListenError, claim, tls
+from weft.serving.logs import log_config
+from weft.serving.place import Place
+from weft.settings import Settings
+from weft.settings.keys import keys_of
+
+__all__ = ["serve"]
+
+logger = logging.getLogger("weft")
+
+
+def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
+    """Serves until SIGTERM, SIGINT or SIGHUP. Returns the exit code: 0 then, 1 if it could not serve.
+
+    `warnings` are about the settings, and are said first.
+    """
+    config = log_config(settings)
+    try:
+        logging.config.dictConfig(config)
+    except ValueError as error:  # What could not be opened is its cause's.
+        logger.error("cannot log to %s: %s", settings.log_file, error.__cause__ or error)
+        return 1
+    for warning in warnings:
+        logger.warning("%s", warning)
+    try:
+        # Read once: a worker that is started again has the same keys.
+        settings = replace(settings, api_keys=keys_of(settings), api_key_file=None)
+        certificate = tls(settings)
+        addresses, claims = claim(settings)
+    except (InvalidConfig, CannotListenError) as error:
+        logger.error("%s", reason_of(error))
+        return 1
+    with claims:
+        return _supervise(settings, [Place(address, certificate, settings.api_prefix) for address in addresses], config)
+
+
+def _supervise(settings: Settings, places: Sequence[Place], config: dict[str, Any]) -> int:
+    if settings.model is None:
+        logger.info("serving the demo model, %s; give another with -m", Path(DEMO_MODEL).name)
+    ours, workers = Pipe()
+    server = _Server("weft", interface=Interfaces.ASGI, workers_kill_timeout=KILL_AFTER_S, **places[0].granian(settings, config))
+    server.line = ours
+    server.is_hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    supervision = _Supervision(server)
+    supervision.start()
+    try:
+        server.serve(target_loader=partial(_application, settings, places, config, workers), wrap_loader=False)
+    except SystemExit:
+        # Granian's way to say that a worker has died for good, or was stopped by the same Ctrl-C as the supervisor.
+        if not server.interrupt_signal:
+            logger.error("the server process died")
+            return 1
+    finally:
+        workers.close()
+        supervision.join()
+    if supervision.failure is not None:
+        logger.error("%s", supervision.failure)
+        return 1
+    return 0
+
+
+class _Server(MPServer):
+    """Granian's supervisor, with a line to the worker.
+
+    Granian's worker lets open answers come to their end before it stops, and a stream may have hours to go. So the worker is
+    told over the line to stop its engine first, which ends every stream with an error that says so.
+    """
+
+    line: Connection
+    is_hangup_ignored = False
+    """Whether whoever started the server wants it to outlive the terminal, as `nohup` does."""
+
+    def signal_handler_interrupt(self, *args: object, **kwargs: object) -> None:
+        """Called when a signal has come, and when a model cannot be loaded."""
+        with suppress(OSError):  # No worker is left to hear it.
+            self.line.send(STOP)
+        super().signal_handler_interrupt(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def signal_handler_reload(self, *args: object, **kwargs: object) -> None:
+        """Called at SIGHUP, where Granian would put a second engine beside the first and drop the streams of that."""
+        if not self.is_hangup_ignored:
+            self.signal_handler_interrupt(*args, **kwargs)
+
+
+class _Supervision(threading.Thread):
+    """Hears what workers tell: a worker that dies is replaced only if it was ready."""
+
+    def __init__(self, server: _Server) -> None:
+        super().__init__(name="weft-supervision", daemon=True)
+        self.failure: str | None = None
+        self._server = server
+
+    def run(self) -> None:
+        """Runs until no process is left that could tell anything."""
+        while (told := self._next()) is not None:
+            self._server.respawn_failed_workers = told == READY
+            if told not in (LOADING, READY):
+                self.failure = told
+                self._server.signal_handler_interrupt()
+
+    def _next(self) -> str | None:
+        try:
+            return str(self._server.line.recv())
+        except (EOFError, OSError):
+            return None
+
+
+def _application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
+    """Called in the worker process."""
+    from weft.serving.worker import application  # noqa: PLC0415 (the supervisor is not to hold what it imports)
+
+    return application(settings, places, config, line)

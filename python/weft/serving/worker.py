@@ -1,0 +1,170 @@
+"""The worker process: the engine, and the application that serves it."""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from granian.constants import Interfaces
+from granian.server.embed import Server as EmbeddedServer
+
+from weft.demo import DEMO_MODEL
+from weft.engine import Engine
+from weft.errors import EngineStopped
+from weft.serving.line import KILL_AFTER_S, LOADING, READY, reason_of
+from weft.serving.listening import is_listening
+from weft.serving.place import Place
+from weft.serving.progress import bar
+from weft.settings import Settings
+
+if TYPE_CHECKING:
+    from weft.server.app import Application
+
+__all__ = ["application"]
+
+logger = logging.getLogger("weft")
+
+LISTENING_INTERVAL_S = 0.001
+LISTENING_LOOKS = 1_000
+"""How often, and how many times at most, it is looked whether Granian listens yet: milliseconds pass."""
+
+
+def application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
+    """Makes the application, whose model is being loaded by then. The supervisor has the other end of the line."""
+    line.send(LOADING)
+    # A terminal that closes tells every process; what is to happen then, the supervisor decides.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    began = time.monotonic()
+    engine = Engine(
+        settings.model,
+        slots=settings.slots,
+        ctx_size=settings.ctx_size,
+        kv_unified=settings.kv_unified,
+        batch_size=settings.batch_size,
+        ubatch_size=settings.ubatch_size,
+        threads=settings.threads,
+        threads_batch=settings.threads_batch,
+        gpu_layers=settings.gpu_layers,
+        kernels=settings.kernels,
+        flash_attention=settings.flash_attention,
+        tuned=settings.tuned,
+        cache_type_k=settings.cache_type_k,
+        cache_type_v=settings.cache_type_v,
+        cache_ram=settings.cache_ram,
+        max_queue=settings.max_queue,
+        max_token_gap_ms=settings.max_token_gap_ms,
+        mmap=settings.mmap,
+        mlock=settings.mlock,
+        direct_io=settings.direct_io,
+        check_tensors=settings.check_tensors,
+        devices=settings.devices,
+        split_mode=settings.split_mode,
+        main_gpu=settings.main_gpu,
+        tensor_split=settings.tensor_split,
+        numa=settings.numa,
+        repack=settings.repack,
+        on_progress=bar(f"loading {Path(settings.model or DEMO_MODEL).name}") if settings.verbosity >= 3 else None,
+    )
+
+    def on_started(error: Exception | None) -> None:
+        if isinstance(error, EngineStopped):  # Told to stop before the model was there.
+            return
+        if error is not None:
+            line.send(reason_of(error))
+            return
+        line.send(READY)
+        limits = engine.limits
+        logger.info(
+            "ready after %.1f s: %d slots, %d tokens of context, at most %d for one completion; %s",
+            time.monotonic() - began,
+            limits.n_slots,
+            limits.n_ctx,
+            limits.n_ctx_slot,
+            ", ".join(place.url for place in places),
+        )
+
+    # Granian has made the worker's loop current, and runs it when it has the application. One turn of it begins to load the model
+    # on another thread, which needs no interpreter, while this one imports all of HTTP.
+    loop = asyncio.get_event_loop()
+    loading = loop.create_task(_start(engine, places))
+    loop.run_until_complete(asyncio.sleep(0))
+    # All that comes now stays. The collector is not to look at it again and again while it comes, nor ever afterwards, when it
+    # would hold every stream up for 15 ms.
+    gc.disable()
+    from weft.server import create_app  # noqa: PLC0415
+
+    # With its engine dead the process is of no use: it ends, and the supervisor starts another.
+    app = create_app(
+        engine,
+        settings,
+        loading=loading,
+        on_started=on_started,
+        on_died=partial(os._exit, 1),
+        beside=partial(_listen_also, places[1:], settings, config, line),
+    )
+    gc.freeze()
+    gc.enable()
+    threading.Thread(target=_stop_when_told, args=(line, app, loop), name="weft-line", daemon=True).start()
+    return app
+
+
+async def _start(engine: Engine, places: Sequence[Place]) -> None:
+    """Starts the engine; returns when it runs and the server listens.
+
+    A small model is there before Granian listens, which it does once the application has started, and tells nobody. Who reads in
+    the log that the server is ready must not find it closed.
+    """
+    await engine.start()
+    for _ in range(LISTENING_LOOKS):
+        if all(is_listening(place.address) for place in places):
+            return
+        await asyncio.sleep(LISTENING_INTERVAL_S)
+
+
+@asynccontextmanager
+async def _listen_also(
+    places: Sequence[Place], settings: Settings, config: dict[str, Any], line: Connection, app: "Application"
+) -> AsyncIterator[None]:
+    """Serves at the places beside the first, in the same process and on the same loop: Granian's worker has one."""
+    serving: dict[asyncio.Task[None], EmbeddedServer] = {}
+    for place in places:
+        if place.address.path is not None:
+            # A worker that crashed has left it behind.
+            place.address.path.unlink(missing_ok=True)
+        server = EmbeddedServer(app, interface=Interfaces.ASGINL, **place.granian(settings, config))
+        task = asyncio.create_task(server.serve())
+        task.add_done_callback(partial(_tell_failure, place, line))
+        serving[task] = server
+    yield
+    for server in serving.values():
+        server.stop()  # type: ignore[no-untyped-call]
+    if serving:
+        await asyncio.wait(serving, timeout=KILL_AFTER_S / 2)
+
+
+def _tell_failure(place: Place, line: Connection, task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        line.send(f"cannot listen on {place.address.name}: {str(error).partition(chr(10))[0]}")
+
+
+def _stop_when_told(line: Connection, app: "Application", loop: asyncio.AbstractEventLoop) -> None:
+    """Stops the engine when the supervisor says so, and the process too where the supervisor was killed.
+
+    Such a process would hold the port with nobody to stop it.
+    """
+    supervisor = parent_process()
+    assert supervisor is not None, "a worker is a child of the process that serves"
+    ready = wait([line, supervisor.sentinel])
+    asyncio.run_coroutine_threadsafe(app.service.stop_engine(), loop)
+    if line not in ready:
+        os.kill(os.getpid(), signal.SIGTERM)
