@@ -41,7 +41,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-all wheel lint types test-rust test-python test-arm fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-all wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -119,6 +119,12 @@ test-arm: ## The kernels' tests for ARM, where its emulator is installed (ARGS="
 	RUSTFLAGS= CC_aarch64_unknown_linux_musl='$(CC)' CFLAGS_aarch64_unknown_linux_musl='-ffreestanding -nostdlibinc' \
 		CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64 \
 		cargo test $(CARGO_FLAGS) --quiet --no-default-features --lib --target aarch64-unknown-linux-musl kernels::$(ARGS)
+
+# Plain Rust is what it can run: an instruction set that is only detected is not there for it.
+test-miri: ## The kernels' small cases under Miri, which watches each access to memory (ten minutes; installs a nightly Rust)
+	rustup toolchain install nightly --profile minimal --component miri,rust-src
+	RUSTFLAGS= MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR='$(CARGO_TARGET_DIR)/miri' \
+		cargo +nightly miri test --locked --no-default-features --lib small::
 
 fuzz: extension ## Send 10,000 random requests of the OpenAPI document to a server
 	WEFT_RANDOM_REQUESTS=10000 pytest --quiet tests/server/test_random_requests.py

@@ -92,6 +92,8 @@ pub struct KvCache {
     pins: BTreeMap<u64, pins::Pin>,
     n_pinned_ever: u64,
     ops: Vec<CacheOp>,
+    /// Whether cells are being moved down.
+    is_compacting: bool,
     now: u64,
     counts: Counts,
 }
@@ -125,6 +127,7 @@ impl KvCache {
             pins: BTreeMap::new(),
             n_pinned_ever: 0,
             ops: Vec::new(),
+            is_compacting: false,
             now: 0,
             counts: Counts::default(),
         }

@@ -17,12 +17,15 @@ pub struct Relocation {
 }
 
 impl KvCache {
-    /// The highest cells, where the highest used one is more than twice the number of used ones and they would come to lie lower;
-    /// about `max_units` of them (see [`KvCache::next_departure`]), but 16 at least.
+    /// The highest cells, where they would come to lie lower; about `max_units` of them (see [`KvCache::next_departure`]), but 16
+    /// at least. It begins where the highest used cell is more than twice the number of used ones, so that what is moved is worth
+    /// it, and then goes on until hardly a free one is left among them.
     #[must_use]
-    pub fn next_relocation(&self, max_units: u64) -> Option<Relocation> {
+    pub fn next_relocation(&mut self, max_units: u64) -> Option<Relocation> {
         let (n_reached, n_used) = (self.n_reached(), self.n_used());
-        if !self.kind.forks.can_be_cut() || n_reached.div_ceil(STEP) <= (2 * n_used).div_ceil(STEP) {
+        let n_most = if self.is_compacting { n_used + n_used / 8 } else { 2 * n_used };
+        self.is_compacting = self.kind.forks.can_be_cut() && n_reached.div_ceil(STEP) > n_most.div_ceil(STEP);
+        if !self.is_compacting {
             return None;
         }
         // A free cell lies below the highest used one. So among those that are free once these are given up, enough lie below it

@@ -470,12 +470,12 @@ fn an_erased_text_is_forgotten_as_far_as_nobody_else_holds_it() {
 #[test]
 fn cells_that_lie_high_are_moved_down_for_all_who_share_them() {
     let mut bench = Bench::new(2000, 8, Forks::Anywhere, Some(0));
-    let low = bench.write(&text(1, 1500)).unwrap();
-    let trunk = text(2, 40);
+    let low = bench.write(&text(1, 1300)).unwrap();
+    let trunk = text(2, 340);
     let high = [3, 4].map(|seed| bench.write(&[trunk.clone(), text(seed, 30)].concat()).unwrap());
     bench.end(low);
     while bench.evict(u64::MAX) {}
-    assert_eq!((bench.cache.n_used(), bench.cache.n_reached()), (100, 1600));
+    assert_eq!((bench.cache.n_used(), bench.cache.n_reached()), (400, 1700));
     let mut n_moves = 0;
     while let Some(relocation) = bench.cache.next_relocation(24) {
         assert!(relocation.range.len() <= 24 && !relocation.ids.is_empty());
@@ -484,7 +484,8 @@ fn cells_that_lie_high_are_moved_down_for_all_who_share_them() {
         bench.check();
         n_moves += 1;
     }
-    assert!(bench.cache.n_reached() <= 256, "{} after {n_moves} moves", bench.cache.n_reached());
+    // As few steps of llama.cpp's as can be, though it would not have begun for what was left at the end.
+    assert!(bench.cache.n_reached() <= 512, "{} after {n_moves} moves", bench.cache.n_reached());
     for id in high {
         bench.end(id);
     }

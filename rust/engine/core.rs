@@ -50,6 +50,9 @@ impl<R: Runner> Core<R> {
 
     /// Something for the reader of a request, who is told when the step ends.
     pub(super) fn tell(&mut self, request_id: u64, event: Event) {
+        if !matches!(&event, Event::Token(token) if token.n_predicted > 1) {
+            self.outbox.hurry();
+        }
         let job = self.queue.job_mut(request_id);
         if job.events.is_empty() {
             self.outbox.told.push(request_id);

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use crate::cache::KvCache;
 use crate::engine::job::{Job, QueuePlace};
@@ -54,8 +55,12 @@ pub(super) struct Outbox {
     pub(super) told: Vec<u64>,
     /// Requests that this step ends with an error.
     pub(super) failed: Vec<(u64, Error)>,
-    /// Who is told of this step's events.
-    pub(super) bells: Vec<Arc<dyn Bell>>,
+    /// Who is to be told of events that can be read.
+    bells: Vec<Arc<dyn Bell>>,
+    /// When the last one was rung that rests afterwards.
+    rung_at: Instant,
+    /// Whether they are to be rung when the step ends, however short the time since.
+    is_urgent: bool,
     unread_pins: VecDeque<UnreadPin>,
 }
 
@@ -67,7 +72,53 @@ impl Outbox {
             told: Vec::new(),
             failed: Vec::new(),
             bells: Vec::new(),
+            rung_at: Instant::now(),
+            is_urgent: false,
             unread_pins: VecDeque::new(),
+        }
+    }
+
+    /// Publishes what a request has to tell; its reader is woken by [`Outbox::ring`].
+    pub(super) fn send(&mut self, job: &mut Job) {
+        job.sender.send(&mut job.events);
+        if let Some(bell) = job.sender.bell()
+            && !self.bells.iter().any(|known| Arc::ptr_eq(known, bell))
+        {
+            self.bells.push(Arc::clone(bell));
+        }
+    }
+
+    /// This step tells more than another token: who waits for it is woken at its end.
+    pub(super) fn hurry(&mut self) {
+        self.is_urgent = true;
+    }
+
+    /// Wakes the readers of what was sent, once each, but those whose bell rests. Who calls this must call [`Outbox::ring`] before
+    /// anything that may take long.
+    pub(super) fn ring_unless_resting(&mut self) {
+        let rested = if self.is_urgent { Duration::MAX } else { self.rung_at.elapsed() };
+        self.ring_rested(rested);
+    }
+
+    /// Wakes everybody who has something to read.
+    pub(super) fn ring(&mut self) {
+        self.ring_rested(Duration::MAX);
+    }
+
+    /// Rings the bells that have rested so long.
+    fn ring_rested(&mut self, rested: Duration) {
+        self.is_urgent = false;
+        let mut has_rung = false;
+        self.bells.retain(|bell| {
+            let is_resting = rested < bell.rest();
+            if !is_resting {
+                bell.ring();
+                has_rung |= !bell.rest().is_zero();
+            }
+            is_resting
+        });
+        if has_rung {
+            self.rung_at = Instant::now();
         }
     }
 

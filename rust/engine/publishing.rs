@@ -1,17 +1,15 @@
 //! The end of a step: its events can be read, and the snapshot shows what the engine is doing.
 
-use std::sync::Arc;
-
 use crate::cache::Counts;
 use crate::engine::core::Core;
 use crate::engine::job::Job;
 use crate::engine::leaving::remove;
 use crate::engine::runner::Runner;
-use crate::engine::running::Running;
+use crate::engine::running::{Phase, Running};
 use crate::engine::stats::{RunningStats, SlotStats, Stats, StoreStats};
 use crate::error::Result;
 
-/// Makes the step's events readable, then rings each bell once.
+/// Makes the step's events readable, and wakes those who wait for them.
 pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
     let mut ended: Vec<(u64, Result<()>)> = core.outbox.failed.drain(..).map(|(id, error)| (id, Err(error))).collect();
     let mut told = std::mem::take(&mut core.outbox.told);
@@ -32,27 +30,23 @@ pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
     core.outbox.admitted.clear();
     for request_id in told.drain(..) {
         if core.queue.get(request_id).is_some() {
-            send(core.queue.job_mut(request_id), &mut core.outbox.bells);
+            core.outbox.send(core.queue.job_mut(request_id));
         }
     }
     core.outbox.told = told;
     for (job, _) in &mut leaving {
-        send(job, &mut core.outbox.bells);
+        core.outbox.send(job);
     }
     for (job, how) in leaving {
         job.sender.end(how);
+        core.outbox.hurry();
     }
-    for bell in core.outbox.bells.drain(..) {
-        bell.ring();
-    }
-}
-
-fn send(job: &mut Job, bells: &mut Vec<Arc<dyn crate::engine::stream::Bell>>) {
-    job.sender.send(&mut job.events);
-    if let Some(bell) = job.sender.bell()
-        && !bells.iter().any(|known| Arc::ptr_eq(known, bell))
-    {
-        bells.push(Arc::clone(bell));
+    let is_steady =
+        core.memory.spent().is_zero() && core.slots.running().iter().all(|running| matches!(running.phase, Phase::Decoding));
+    if is_steady {
+        core.outbox.ring_unless_resting();
+    } else {
+        core.outbox.ring();
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use crate::error::{Error, Result, Unit};
 use crate::request::Event;
@@ -21,6 +22,13 @@ pub const MAX_BYTES_BEHIND: usize = 32 << 20;
 pub trait Bell: Send + Sync {
     /// Wakes whoever waits. Must not block: the worker calls it between two decodes.
     fn ring(&self);
+
+    /// How long it is not rung again where there is nothing to tell but another token of a stream that has told some: where steps
+    /// are shorter than this, it is rung once for several. It is rung at once for a first token, an end or an error, and before the
+    /// worker computes a prompt, moves cells or waits.
+    fn rest(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// What [`Completions::try_events`] found.

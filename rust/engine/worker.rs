@@ -96,6 +96,11 @@ impl<R: Runner> Worker<R> {
         core.lap(|times| &mut times.place);
         planner.plan(core);
         core.lap(|times| &mut times.plan);
+        if planner.plan.rows.len() != core.slots.running().len() {
+            // It takes longer than the step before, or is none.
+            core.outbox.ring();
+        }
+        core.lap(|times| &mut times.emit);
         let decode = compute(core, planner);
         core.lap(|times| &mut times.decode);
         if decode.is_some() {
@@ -141,6 +146,7 @@ impl<R: Runner> Worker<R> {
                     continue;
                 }
                 Err(TryRecvError::Empty) => {
+                    self.core.outbox.ring();
                     show(&mut self.core);
                     if cfg!(any(test, debug_assertions)) {
                         self.check_idle();

@@ -1,8 +1,5 @@
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::*;
-use crate::engine::{Bell, Ready};
+use crate::engine::Ready;
 use crate::error::Unit;
 
 #[test]
@@ -97,29 +94,6 @@ fn stopping_the_engine_ends_every_stream_with_an_error() {
     assert!(!engine.is_running());
 }
 
-struct CountingBell(AtomicUsize);
-
-impl Bell for CountingBell {
-    fn ring(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-#[test]
-fn a_bell_rings_once_per_step_for_all_its_streams() {
-    let (engine, control) = start(limits(8, 4096));
-    control.allow(Some(0));
-    let bell = Arc::new(CountingBell(AtomicUsize::new(0)));
-    let submit = |seed| engine.submit(greedy(&prompt(seed, 20), 10), Some(Arc::clone(&bell) as Arc<dyn Bell>)).unwrap();
-    let streams: Vec<_> = (0..8).map(submit).collect();
-    control.allow(None);
-    for stream in streams {
-        collect(stream).unwrap();
-    }
-    let n_rings = bell.0.load(Ordering::SeqCst);
-    assert!((10..=control.plans().len()).contains(&n_rings), "{n_rings} rings in {} decodes", control.plans().len());
-}
-
 #[test]
 fn a_reader_too_far_behind_is_told_so() {
     let (engine, _) = start(limits(1, 16_384));
@@ -148,23 +122,6 @@ fn after_a_stop_the_queue_is_not_called_full() {
         assert_eq!(engine.submit(greedy(&prompt(9, 20), 1), None).err(), Some(Error::Stopped));
     }
     drop(streams);
-}
-
-/// Owns the engine, and stops it from the worker's own thread.
-struct StoppingBell(Engine);
-
-impl Bell for StoppingBell {
-    fn ring(&self) {
-        self.0.stop();
-    }
-}
-
-#[test]
-fn a_bell_may_stop_the_engine() {
-    let (engine, _) = start(limits(1, 256));
-    let bell: Arc<dyn Bell> = Arc::new(StoppingBell(engine.clone()));
-    let stream = engine.submit(greedy(&prompt(1, 20), 200), Some(bell)).unwrap();
-    assert_eq!(collect(stream), Err(Error::Stopped));
 }
 
 #[test]

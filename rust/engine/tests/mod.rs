@@ -1,5 +1,6 @@
 //! The whole engine on [`FakeRunner`]: exact texts, and every computed token counted.
 
+mod bells;
 mod cancelling;
 mod constraints;
 mod context_shift;

@@ -1,6 +1,7 @@
 //! Attention against double precision, and against itself bit by bit.
 
 mod same_bits;
+mod small;
 mod support;
 
 use super::*;

@@ -5,6 +5,7 @@ mod invariance;
 mod preconditions;
 mod products;
 mod reference;
+mod small;
 
 use super::{
     Choices, Experts, Format, ProductOutput, Rows, Weights, multiply, multiply_by_expert, scratch_bytes, scratch_bytes_by_expert,
