@@ -140,6 +140,10 @@ impl Bell for Meter {
         assert!(steps.len() < steps.capacity(), "the meter must not allocate");
         steps.push(Counts::now());
     }
+
+    fn rest(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// A part of a step.

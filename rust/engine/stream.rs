@@ -16,6 +16,10 @@ pub const MAX_EVENTS_BEHIND: usize = 10_000;
 /// hundreds of log-probabilities, so much is reached long before the bound on events.
 pub const MAX_BYTES_BEHIND: usize = 32 << 20;
 
+/// How long a reader that was woken is not woken again for tokens alone. A small model makes thousands of steps per second, and
+/// whoever is woken for each takes a core from what computes the next.
+pub const BELL_REST: Duration = Duration::from_millis(4);
+
 /// Called by the worker when a stream has something new.
 ///
 /// A step that feeds several streams with the same bell (the same `Arc`) rings it once, after all its events can be read.
@@ -27,7 +31,7 @@ pub trait Bell: Send + Sync {
     /// are shorter than this, it is rung once for several. It is rung at once for a first token, an end or an error, and before the
     /// worker computes a prompt, moves cells or waits.
     fn rest(&self) -> Duration {
-        Duration::ZERO
+        BELL_REST
     }
 }
 
@@ -51,6 +55,10 @@ struct Unread {
     end: Option<Result<()>>,
     /// Whether the reader went before it had read everything.
     was_left: bool,
+    /// Threads in [`Completions::wait`] that found nothing.
+    n_waiting: usize,
+    /// Whether the worker is about to wake them.
+    will_wake: bool,
 }
 
 impl Unread {
@@ -66,10 +74,18 @@ impl Unread {
     }
 }
 
+/// What both ends hold. As a bell, it wakes the threads that wait in [`Completions::wait`].
 struct Shared {
     queue: Mutex<Unread>,
     arrived: Condvar,
     is_cancelled: AtomicBool,
+}
+
+impl Bell for Shared {
+    fn ring(&self) {
+        self.lock().will_wake = false;
+        self.arrived.notify_all();
+    }
 }
 
 impl Shared {
@@ -133,7 +149,9 @@ impl Completions {
                 queue.end = Some(Ok(()));
                 return end.err().map(Err);
             }
+            queue.n_waiting += 1;
             queue = self.shared.arrived.wait(queue).expect("no code that holds the queue can panic");
+            queue.n_waiting -= 1;
         }
     }
 
@@ -180,8 +198,16 @@ impl Sender {
         self.shared.is_cancelled.load(Ordering::Acquire)
     }
 
+    /// The bell that was given.
     pub(crate) fn bell(&self) -> Option<&Arc<dyn Bell>> {
         self.bell.as_ref()
+    }
+
+    /// What wakes the threads that wait for an event, once until it is rung; `None` where there are none.
+    pub(crate) fn waiting(&self) -> Option<Arc<dyn Bell>> {
+        let mut queue = self.shared.lock();
+        let is_new = queue.n_waiting > 0 && !std::mem::replace(&mut queue.will_wake, true);
+        is_new.then(|| Arc::<Shared>::clone(&self.shared) as Arc<dyn Bell>)
     }
 
     /// Whether `events` may wait to be read as well.
@@ -202,7 +228,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Publishes `events`, which are left empty.
+    /// Publishes `events`, which are left empty. Who waits for them is woken by the bells.
     pub(crate) fn send(&self, events: &mut Vec<Event>) {
         let mut queue = self.shared.lock();
         if self.is_cancelled() {
@@ -210,7 +236,6 @@ impl Sender {
             events.clear();
         } else {
             events.drain(..).for_each(|event| queue.push(event));
-            self.shared.arrived.notify_all();
         }
     }
 

@@ -1,7 +1,7 @@
 //! How the worker wakes an event loop without ever taking the GIL.
 //!
 //! Each event loop that waits for a stream has one [`Watch`]: a pipe whose reading end the loop watches (`loop.add_reader`). The
-//! worker writes one byte into it, at most once per step or [`REST`], and only if somebody waits; the loop then looks at all the streams that
+//! worker writes one byte into it, at most once per step and per [`BELL_REST`](crate::engine::BELL_REST), and only if somebody waits; the loop then looks at all the streams that
 //! its tasks wait for and wakes the tasks of those that have something.
 //!
 //! The other way would be a courier: a native thread that the worker wakes, that takes the GIL and calls
@@ -16,7 +16,6 @@ use std::io::{PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -24,10 +23,6 @@ use pyo3::sync::{MutexExt, PyOnceLock};
 
 use super::stream::Stream;
 use crate::engine::Bell;
-
-/// Tokens of steps that follow each other within this time are read together. A small model makes a thousand steps per second, and
-/// a loop that is woken for each takes a core from what computes the next.
-const REST: Duration = Duration::from_millis(4);
 
 /// Nobody waits.
 const IDLE: u8 = 0;
@@ -109,10 +104,6 @@ impl Bell for Bells {
         for bell in lock(&self.loops).iter().filter_map(Weak::upgrade) {
             bell.ring();
         }
-    }
-
-    fn rest(&self) -> Duration {
-        REST
     }
 }
 

@@ -58,6 +58,8 @@ fn a_bell_that_rests_is_rung_for_the_first_token_and_the_end() {
     let (engine, _) = start(limits(1, 4096));
     let bell = CountingBell::resting(LONG);
     let branches = collect(submit(&engine, greedy(&prompt(1, 20), 300), &bell)).unwrap();
+    // A bell is rung after its events can be read.
+    engine.stop();
     assert_eq!((branches[0].tokens.len(), bell.n_rings()), (300, 2));
 }
 
@@ -66,6 +68,7 @@ fn a_bell_that_has_rested_is_rung_for_any_token() {
     let (engine, _) = start(limits(1, 4096));
     let bell = CountingBell::resting(Duration::from_nanos(1));
     collect(submit(&engine, greedy(&prompt(1, 20), 300), &bell)).unwrap();
+    engine.stop();
     assert_eq!(bell.n_rings(), 300, "the last token comes with the end");
 }
 
