@@ -29,8 +29,7 @@ pub(super) fn finish_idle<R: Runner>(core: &mut Core<R>, running: Running, reaso
 /// The request of the sequence at `nth` ends with an error, and what it held is forgotten.
 pub(super) fn end_with<R: Runner>(core: &mut Core<R>, nth: usize, error: Error) {
     let running = core.slots.take(nth);
-    leave_slot_empty(core, &running);
-    core.memory.cache_mut().forget(running.id);
+    forget(core, &running);
     fail_request(core, running.sequence.request_id, error);
 }
 
@@ -38,8 +37,7 @@ pub(super) fn end_with<R: Runner>(core: &mut Core<R>, nth: usize, error: Error) 
 pub(super) fn fail<R: Runner>(core: &mut Core<R>, request_ids: &[u64], error: &Error) {
     for &request_id in request_ids {
         for running in core.slots.take_all(|running| running.sequence.request_id == request_id) {
-            leave_slot_empty(core, &running);
-            core.memory.cache_mut().forget(running.id);
+            forget(core, &running);
         }
         fail_request(core, request_id, error.clone());
     }
@@ -111,9 +109,10 @@ pub(super) fn leave_slot<R: Runner>(core: &mut Core<R>, running: &Running) {
     leave_slot_with(core, running, running.sequence.tokens.clone(), running.n_held);
 }
 
-/// As [`leave_slot`], where what it had computed is of no use.
-fn leave_slot_empty<R: Runner>(core: &mut Core<R>, running: &Running) {
+/// As [`leave_slot`], where what it had computed is of no use: neither slot nor cache keep it.
+fn forget<R: Runner>(core: &mut Core<R>, running: &Running) {
     leave_slot_with(core, running, Tokens::default(), 0);
+    core.memory.cache_mut().forget(running.id);
 }
 
 fn leave_slot_with<R: Runner>(core: &mut Core<R>, running: &Running, tokens: Tokens, n_held: u32) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::config::{MIN_CHUNK, TokenGap};
 use crate::engine::step_cost::{Shape, StepCost};
 
-/// A prefill chunk never takes longer, also with nobody decoding, so that arrivals and cancels never wait long.
+/// A prefill chunk never takes longer on average, also with nobody decoding, so that arrivals and cancels never wait long.
 pub const MAX_CHUNK: Duration = Duration::from_millis(500);
 
 /// Longest time at once for moving pieces of the cache while nobody decodes, so that arrivals never wait long.
@@ -131,11 +131,16 @@ impl Scheduler {
         self.rest_spread_s += NEWEST * (off_s.abs() - self.rest_spread_s);
     }
 
-    /// Most prefill rows beside `streams`, where `n_wanted` wait: as many as stay within the budget in 99 of 100 steps.
+    /// Most prefill rows beside `streams`, where `n_wanted` wait: as many as stay within the budget in 99 of 100 steps; on average
+    /// where nobody decodes, since then no stream pauses when one takes longer.
     fn chunk(&self, streams: Streams, n_wanted: u32, n_cells: u32, spent: Duration) -> u32 {
         let budget_s = self.budget_s(streams, n_cells, spent);
         let n_decoding = streams.n_decoding;
-        let fits = |n_prefill| self.decode.high_s(Shape { n_decoding, n_prefill, n_cells }) <= budget_s;
+        let fits = |n_prefill| {
+            let shape = Shape { n_decoding, n_prefill, n_cells };
+            let estimate_s = if n_decoding == 0 { self.decode.mean_s(shape) } else { self.decode.high_s(shape) };
+            estimate_s <= budget_s
+        };
         let most = self.n_ubatch.saturating_sub(n_decoding).min(n_wanted);
         let least = if n_decoding > 0 { MIN_BESIDE } else { MIN_CHUNK };
         let [mut low, mut high] = [least, MIN_CHUNK.max(MAX_GROWTH.saturating_mul(self.decode.n_tried()))].map(|n| n.min(most));

@@ -1,7 +1,8 @@
 //! Cases of few numbers and of every kind, for an interpreter that watches each access to memory (`make test-miri`).
 
 use super::assert_near;
-use super::support::{Case, Setting, Sight, branches};
+use super::support::{Case, How, Setting, Sight, branches};
+use crate::kernels::Level;
 use crate::kernels::attention::Format;
 
 #[test]
@@ -32,8 +33,11 @@ fn every_setting_is_too() {
 
 #[test]
 fn threads_that_share_a_row_keep_to_their_parts() {
-    let setting =
-        Setting { n_heads: 1, n_kv_heads: 1, key_size: 8, value_size: 8, formats: (Format::F32, Format::F32), ..Setting::PLAIN };
-    let (rows, cells) = branches(1, 600, 1);
-    assert_near(&Case::new(setting, Sight::Causal, rows, cells), 1);
+    // Of two blocks, each of them for one thread.
+    let formats = (Format::F32, Format::F32);
+    let setting = Setting { n_heads: 1, n_kv_heads: 1, key_size: 8, value_size: 8, formats, ..Setting::PLAIN };
+    let (rows, cells) = branches(1, 260, 1);
+    let case = Case::new(setting, Sight::Causal, rows, cells);
+    let how = How { level: Level::Portable, n_threads: 1, knows_order: true };
+    assert_eq!(case.compute(How { n_threads: 2, ..how }), case.compute(how));
 }
