@@ -141,7 +141,7 @@ impl Bell for Meter {
         steps.push(Counts::now());
     }
 
-    fn rest(&self) -> Duration {
+    fn rest(&self, _: usize) -> Duration {
         Duration::ZERO
     }
 }

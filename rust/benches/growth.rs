@@ -178,7 +178,7 @@ impl Bell for Told {
         self.at.lock().expect("a bell cannot panic").push(self.decodes.len());
     }
 
-    fn rest(&self) -> Duration {
+    fn rest(&self, _: usize) -> Duration {
         Duration::ZERO
     }
 }

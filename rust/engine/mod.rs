@@ -51,7 +51,7 @@ use std::thread::{self, JoinHandle, ThreadId};
 
 pub use seniority::TURNS_PER_PRIORITY;
 pub use stats::{CachedNode, MAX_RECENT_STEPS, RecentStep, RunningStats, SlotStats, Stats, StepTimes, StoreStats, Tier};
-pub use stream::{BELL_REST, Bell, Completions, MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND, Ready};
+pub use stream::{BELL_REST, Bell, Completions, MAX_BELL_REST, MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND, Ready};
 
 use crate::config::Limits;
 use crate::error::{Error, Result};

@@ -94,33 +94,30 @@ impl Outbox {
         self.is_urgent = true;
     }
 
-    /// Wakes the readers of what was sent, once each, but those whose bell rests. Who calls this must call [`Outbox::ring`] before
-    /// anything that may take long.
-    pub(super) fn ring_unless_resting(&mut self) {
+    /// Wakes the readers of what `n_streams` streams were sent, once each, but those whose bell rests. Who calls this must call
+    /// [`Outbox::ring`] before anything that may take long.
+    pub(super) fn ring_unless_resting(&mut self, n_streams: usize) {
         let rested = if self.is_urgent { Duration::MAX } else { self.rung_at.elapsed() };
-        self.ring_rested(rested);
-    }
-
-    /// Wakes everybody who has something to read.
-    pub(super) fn ring(&mut self) {
-        self.ring_rested(Duration::MAX);
-    }
-
-    /// Rings the bells that have rested so long.
-    fn ring_rested(&mut self, rested: Duration) {
         self.is_urgent = false;
         let mut has_rung = false;
         self.bells.retain(|bell| {
-            let is_resting = rested < bell.rest();
+            let rest = bell.rest(n_streams);
+            let is_resting = rested < rest;
             if !is_resting {
                 bell.ring();
-                has_rung |= !bell.rest().is_zero();
+                has_rung |= !rest.is_zero();
             }
             is_resting
         });
         if has_rung {
             self.rung_at = Instant::now();
         }
+    }
+
+    /// Wakes everybody who has something to read.
+    pub(super) fn ring(&mut self) {
+        self.is_urgent = true;
+        self.ring_unless_resting(0);
     }
 
     /// Remembers the prefix that `job` is about to tell it has pinned.

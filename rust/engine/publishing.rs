@@ -28,6 +28,7 @@ pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
     // First, so that whoever reads the end of a stream finds its slots idle.
     show(core);
     core.outbox.admitted.clear();
+    let n_told = told.len();
     for request_id in told.drain(..) {
         if core.queue.get(request_id).is_some() {
             core.outbox.send(core.queue.job_mut(request_id));
@@ -44,7 +45,7 @@ pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
     let is_steady =
         core.memory.spent().is_zero() && core.slots.running().iter().all(|running| matches!(running.phase, Phase::Decoding));
     if is_steady {
-        core.outbox.ring_unless_resting();
+        core.outbox.ring_unless_resting(n_told);
     } else {
         core.outbox.ring();
     }

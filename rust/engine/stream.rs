@@ -16,9 +16,16 @@ pub const MAX_EVENTS_BEHIND: usize = 10_000;
 /// hundreds of log-probabilities, so much is reached long before the bound on events.
 pub const MAX_BYTES_BEHIND: usize = 32 << 20;
 
-/// How long a reader that was woken is not woken again for tokens alone. A small model makes thousands of steps per second, and
-/// whoever is woken for each takes a core from what computes the next.
+/// How long a reader that was woken is not woken again for tokens alone, where few streams have some. A small model makes thousands
+/// of steps per second, and whoever is woken for each takes a core from what computes the next.
 pub const BELL_REST: Duration = Duration::from_millis(4);
+
+/// Streams whose readers cost about a tenth of that. Where more have something to tell, the rest is longer in proportion, but at
+/// most [`MAX_BELL_REST`].
+const STREAMS_PER_REST: usize = 8;
+
+/// One picture of a screen: what comes within it is seen at once.
+pub const MAX_BELL_REST: Duration = Duration::from_millis(16);
 
 /// Called by the worker when a stream has something new.
 ///
@@ -27,11 +34,12 @@ pub trait Bell: Send + Sync {
     /// Wakes whoever waits. Must not block: the worker calls it between two decodes.
     fn ring(&self);
 
-    /// How long it is not rung again where there is nothing to tell but another token of a stream that has told some: where steps
-    /// are shorter than this, it is rung once for several. It is rung at once for a first token, an end or an error, and before the
-    /// worker computes a prompt, moves cells or waits.
-    fn rest(&self) -> Duration {
-        BELL_REST
+    /// How long it is not rung again where there is nothing to tell but more tokens of `n_streams` streams that have told some: where
+    /// steps are shorter than this, it is rung once for several. It is rung at once for a first token, an end or an error, and
+    /// before the worker computes a prompt, moves cells or waits.
+    fn rest(&self, n_streams: usize) -> Duration {
+        let n_times = u32::try_from(n_streams.div_ceil(STREAMS_PER_REST)).unwrap_or(u32::MAX);
+        BELL_REST.saturating_mul(n_times.max(1)).min(MAX_BELL_REST)
     }
 }
 

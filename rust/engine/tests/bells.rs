@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::engine::Bell;
+use crate::engine::{BELL_REST, Bell, MAX_BELL_REST};
 
 /// Counts its rings, and rests so long after each.
 struct CountingBell {
@@ -27,7 +27,7 @@ impl Bell for CountingBell {
         self.n_rings.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn rest(&self) -> Duration {
+    fn rest(&self, _: usize) -> Duration {
         self.rest
     }
 }
@@ -70,6 +70,16 @@ fn a_bell_that_has_rested_is_rung_for_any_token() {
     collect(submit(&engine, greedy(&prompt(1, 20), 300), &bell)).unwrap();
     engine.stop();
     assert_eq!(bell.n_rings(), 300, "the last token comes with the end");
+}
+
+#[test]
+fn a_bell_of_many_streams_rests_longer_up_to_a_bound() {
+    struct Plain;
+    impl Bell for Plain {
+        fn ring(&self) {}
+    }
+    let rests = [1, 8, 9, 32, 100_000].map(|n_streams| Plain.rest(n_streams));
+    assert_eq!(rests, [BELL_REST, BELL_REST, 2 * BELL_REST, MAX_BELL_REST, MAX_BELL_REST]);
 }
 
 #[test]
