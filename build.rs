@@ -1,4 +1,4 @@
-//! Compiles the few lines of C++ that stand between llama.cpp and our kernels.
+//! Compiles the few lines of C++ that stand between llama.cpp and us.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -6,11 +6,13 @@ fn main() {
     shim();
 }
 
-/// The shim passes a `std::vector` on, so it is compiled by the compiler that compiles llama.cpp, from `CXX`.
+/// One file passes a `std::vector` on, the other asks for the order that `std::sort` leaves, so they are compiled by the compiler
+/// that compiles llama.cpp, from `CXX`.
 #[cfg(feature = "llama")]
 fn shim() {
-    const FOLDER: &str = "rust/llama/kernels";
-    println!("cargo::rerun-if-changed={FOLDER}/shim.cpp");
-    println!("cargo::rerun-if-changed={FOLDER}/mirror.h");
-    cc::Build::new().cpp(true).std("c++17").warnings(true).file(format!("{FOLDER}/shim.cpp")).compile("weft_kernels_shim");
+    const FILES: [&str; 2] = ["rust/llama/kernels/shim.cpp", "rust/llama/longest_first.cpp"];
+    for file in FILES.iter().chain(&["rust/llama/kernels/mirror.h"]) {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    cc::Build::new().cpp(true).std("c++17").warnings(true).files(FILES).compile("weft_shim");
 }

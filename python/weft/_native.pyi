@@ -150,6 +150,13 @@ class Model:
     def chat_template(self) -> str | None:
         """The chat template, in Jinja."""
 
+    @property
+    def longest_piece(self) -> int | None:
+        """Most bytes of a text that become one token: a text of n bytes is at least n / `longest_piece` tokens.
+
+        None where there is no such bound: some vocabularies leave out white space, or make one token of a word however long.
+        """
+
     def metadata(self) -> dict[str, str]:
         """Every key of the file's metadata with its value as text, arrays left out."""
 

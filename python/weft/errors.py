@@ -66,15 +66,22 @@ class InvalidRequest(_InvalidParameterError):
 class ContextOverflow(WeftError, ValueError):
     """The prompt alone fills the context of a slot."""
 
-    def __init__(self, n_prompt: int, n_ctx: int) -> None:
+    def __init__(self, n_prompt: int, n_ctx: int, is_least: bool = False) -> None:
         self.n_prompt = n_prompt
         """The prompt's length in tokens."""
         self.n_ctx = n_ctx
         """The context of one slot in tokens; a prompt must be shorter."""
-        super().__init__(n_prompt, n_ctx)
+        self.is_least = is_least
+        """Whether the prompt has at least `n_prompt` tokens: it was refused before all of it was tokenized."""
+        super().__init__(n_prompt, n_ctx, is_least)
+
+    @property
+    def length(self) -> str:
+        """The prompt's length in words."""
+        return f"{'at least ' * self.is_least}{self.n_prompt} tokens"
 
     def __str__(self) -> str:
-        return f"the prompt of {self.n_prompt} tokens does not fit in the context of {self.n_ctx} tokens"
+        return f"the prompt of {self.length} does not fit in the context of {self.n_ctx} tokens"
 
 
 class QueueFull(WeftError):

@@ -24,11 +24,13 @@ mod piece;
 mod prefix_file;
 #[cfg(test)]
 mod sampler_parity;
+mod special_tokens;
 mod start;
 mod state;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod tokenizer;
 pub mod tune;
 mod vocabulary;
 

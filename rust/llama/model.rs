@@ -6,7 +6,6 @@ use std::io;
 use std::path::Path;
 
 use llama_cpp_2::model::LlamaModel;
-use llama_cpp_2::token::LlamaToken;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{KvType, ModelConfig, ModelFacts, Placement, Weights};
@@ -17,6 +16,7 @@ use crate::llama::grammar::Grammars;
 use crate::llama::identity::{Identity, ModelFiles};
 use crate::llama::kernels::coverage;
 use crate::llama::kv_size::KvShape;
+use crate::llama::tokenizer::Tokenizer;
 use crate::llama::vocabulary::Vocabulary;
 use crate::llama::{kinds, load, memory};
 use crate::request::{SharedConstraint, Token};
@@ -32,6 +32,7 @@ pub struct Model {
     metadata: Vec<(String, String)>,
     architecture: String,
     vocabulary: Vocabulary,
+    tokenizer: Tokenizer,
     kv_shape: KvShape,
     grammars: Grammars,
 }
@@ -61,6 +62,9 @@ impl Model {
 
         // SAFETY: the model is alive, and its vocabulary is its own.
         let vocabulary = unsafe { Vocabulary::read(sys::llama_model_get_vocab(raw(&inner))) }?;
+        let kind = value("tokenizer.ggml.model").unwrap_or_default();
+        // SAFETY: as above, and the vocabulary was found to be one that can read every text.
+        let tokenizer = unsafe { Tokenizer::read(sys::llama_model_get_vocab(raw(&inner)), kind, vocabulary.adds_special()) }?;
         let number = |name: &str| value(&format!("{architecture}.{name}")).and_then(|text| text.parse().ok());
         let array = |name: &str| file.u32_array(&format!("{architecture}.{name}"));
         let kv_shape = if inner.is_recurrent() {
@@ -72,7 +76,7 @@ impl Model {
         let n_parts = value("split.count").and_then(|text| text.parse().ok()).unwrap_or(1);
         let files = ModelFiles::of(&config.path, n_parts).map_err(|error| error.to_string())?;
         let grammars = Grammars::default();
-        Ok(Self { config, weights, files, inner, n_ctx_train, metadata, architecture, vocabulary, kv_shape, grammars })
+        Ok(Self { config, weights, files, inner, n_ctx_train, metadata, architecture, vocabulary, tokenizer, kv_shape, grammars })
     }
 
     /// The file, as it was named.
@@ -183,8 +187,15 @@ impl Model {
     /// If `text` is 2 GiB long or longer.
     #[must_use]
     pub fn tokenize(&self, text: &[u8], add_special: bool, parse_special: bool) -> Vec<Token> {
-        let tokens = self.inner.vocab().tokenize(text, add_special && self.vocabulary.adds_special(), parse_special);
-        tokens.into_iter().map(|LlamaToken(token)| token).collect()
+        // SAFETY: the tokenizer was read from this model's vocabulary.
+        unsafe { self.tokenizer.tokenize(self.vocab(), text, add_special, parse_special) }
+    }
+
+    /// Most bytes of a text that become one token, so that a text of `n` bytes is at least `n` / `longest_piece` tokens. `None`
+    /// where there is no such bound: some vocabularies leave out white space, or make one token of any word that they do not know.
+    #[must_use]
+    pub fn longest_piece(&self) -> Option<usize> {
+        self.tokenizer.longest_piece()
     }
 
     /// The spellings of `tokens`, one after the other, those of control tokens included. Where the vocabulary puts a space before

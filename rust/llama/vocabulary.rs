@@ -182,7 +182,10 @@ fn byte_spelt_by(text: &[u8]) -> Option<u8> {
 unsafe fn has_the_specials_it_adds(vocab: *const sys::llama_vocab) -> bool {
     // SAFETY: the caller's promise. A token that there is not is negative.
     unsafe {
-        (!sys::llama_vocab_get_add_bos(vocab) || sys::llama_vocab_bos(vocab) >= 0)
+        // WordPiece adds its two whatever the vocabulary asks for.
+        let is_word_piece = sys::llama_vocab_type(vocab) == sys::LLAMA_VOCAB_TYPE_WPM;
+        (!sys::llama_vocab_get_add_bos(vocab) && !is_word_piece || sys::llama_vocab_bos(vocab) >= 0)
+            && (!is_word_piece || sys::llama_vocab_sep(vocab) >= 0)
             && (!sys::llama_vocab_get_add_eos(vocab) || sys::llama_vocab_eos(vocab) >= 0)
             && (!sys::llama_vocab_get_add_sep(vocab) || sys::llama_vocab_sep(vocab) >= 0)
     }

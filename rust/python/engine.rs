@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use super::bell::Bells;
 use super::cached::{self, PyCachedNode};
 use super::convert::{self, HeldTo, PromptInput, RequestInput};
+use super::errors::ContextOverflow;
 use super::fork::ThisProcess;
 use super::limits::PyLimits;
 use super::logging;
@@ -48,6 +49,9 @@ impl PyEngine {
     ) -> PyResult<PyCompletions> {
         let engine = self.handle()?;
         let model = self.model.get().loaded()?;
+        if let PromptInput::Text(text) = &prompt {
+            check_length(text.as_bytes().len(), model, engine.limits().n_ctx_slot)?;
+        }
         let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
         let submit = || -> crate::error::Result<(Completions, u32, usize)> {
             let tokens = match prompt {
@@ -70,6 +74,17 @@ impl Drop for PyEngine {
         let handle = self.handle.take();
         // The last handle waits for the worker's running step; other Python threads need not.
         Python::attach(|py| py.detach(|| drop(handle)));
+    }
+}
+
+/// Refuses a prompt of `n_bytes` that cannot fit, before any work is done on it.
+///
+/// # Errors
+/// `ContextOverflow`.
+fn check_length(n_bytes: usize, model: &Model, n_ctx: u32) -> PyResult<()> {
+    match model.longest_piece().map(|longest| n_bytes.div_ceil(longest)) {
+        Some(n_least) if n_least >= n_ctx as usize => Err(ContextOverflow::new_err((n_least, n_ctx, true))),
+        _ => Ok(()),
     }
 }
 

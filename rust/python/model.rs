@@ -168,6 +168,11 @@ impl PyModel {
         Ok(self.loaded()?.control_tokens())
     }
 
+    #[getter]
+    fn longest_piece(&self) -> PyResult<Option<usize>> {
+        Ok(self.loaded()?.longest_piece())
+    }
+
     /// The token ids of a text.
     #[pyo3(signature = (text, *, add_special=true, parse_special=true))]
     fn tokenize(&self, py: Python<'_>, text: &Bound<'_, PyAny>, add_special: bool, parse_special: bool) -> PyResult<Vec<Token>> {

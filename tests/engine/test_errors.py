@@ -100,6 +100,18 @@ async def test_a_prompt_that_fills_the_context_is_refused_with_both_numbers(smal
     assert (await small.complete(prompt_of(n_ctx - 1, "fits"))).n_prompt == n_ctx - 1
 
 
+async def test_a_text_that_cannot_fit_is_refused_by_its_length(small: weft.Engine) -> None:
+    longest, n_ctx = small.model.longest_piece, small.limits.n_ctx_slot
+    assert longest is not None
+    assert len(small.tokenize("a" * longest * n_ctx)) >= n_ctx
+    with pytest.raises(weft.ContextOverflow, match=f"the prompt of at least {n_ctx} tokens does not fit") as raised:
+        small.generate("a" * longest * n_ctx)
+    assert (raised.value.n_prompt, raised.value.is_least) == (n_ctx, True)
+    with pytest.raises(weft.ContextOverflow) as raised:
+        small.generate("a" * (longest * (n_ctx - 1)))
+    assert not raised.value.is_least
+
+
 async def test_a_full_queue_refuses_and_recovers(small: weft.Engine) -> None:
     running = small.generate("A fox", ignore_eos=True)
     await anext(running)
@@ -279,6 +291,7 @@ async def test_an_engine_closed_while_it_loads_does_not_start() -> None:
         weft.InvalidConfig("slots", "slots is 0"),
         weft.InvalidRequest("n", "n is 0"),
         weft.ContextOverflow(600, 512),
+        weft.ContextOverflow(600, 512, is_least=True),
         weft.QueueFull(8),
         weft.PrefixFileError("a.bin", "it is cut short"),
         weft.PrefixSaveError("its state is not known"),

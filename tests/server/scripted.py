@@ -78,6 +78,7 @@ class ScriptedEngine:
             chat_template=None,
             token_bytes=self._token_bytes,
             control_tokens=list,
+            longest_piece=None,
         )
         self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=256, n_ctx_slot=64, forks_anywhere=True)
         self.choice = SimpleNamespace(summary="as it is written")

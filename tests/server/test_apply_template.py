@@ -18,7 +18,7 @@ from weft.chat.format import ChatFormat
 from weft.chat.reading import MARK
 from weft.server import create_app
 from weft.server.request_fields.chat import ChatFields
-from weft.server.run.service import LONG_TEXT
+from weft.server.run.aside import LONG_TEXT
 from weft.settings import Settings
 
 HELLO: Json = [{"role": "user", "content": "Hello"}]
@@ -324,18 +324,33 @@ async def test_what_is_continued_is_text_to_the_engine() -> None:
     assert engine.texts == [("", True), ("<A>", True), ("<A>", False)]
 
 
-@pytest.mark.parametrize(("size", "is_aside"), [(LONG_TEXT, False), (LONG_TEXT + 1, True)])
-async def test_long_chats_are_worked_on_aside(size: int, is_aside: bool) -> None:
+def chat(content: Json, **more: Json) -> Json:
+    return {"messages": [{"role": "user", "content": content}], **more}
+
+
+@pytest.mark.parametrize(
+    ("body", "is_aside"),
+    [
+        (chat("a" * (LONG_TEXT // 2)), False),
+        (chat("a" * LONG_TEXT), True),
+        (chat([{"type": "text", "text": ""}] * 400), True),
+        ({"messages": [{"role": "user", "content": ""}] * 100}, True),
+        (chat("", chat_template_kwargs={"a": ["b"] * LONG_TEXT}), True),
+    ],
+    ids=["short", "long", "parts", "messages", "variables"],
+)
+async def test_long_chats_are_worked_on_aside(body: Json, is_aside: bool) -> None:
     engine = ScriptedEngine(QueueFull(1))
+    engine.limits.n_ctx_slot = 2**20
     async with chatting(engine) as client:
-        await client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "a" * size}]})
+        await client.post("/v1/chat/completions", json=body)
     assert (engine.threads - {engine.loop_thread} != set()) is is_aside
 
 
 def turn_ends(messages: Json, source: str = builtin.source("chatml"), *, cuts: bool = False) -> Sequence[str]:
     """What of the prompt comes before each end."""
     engine = ScriptedEngine()
-    engine.limits = SimpleNamespace(forks_anywhere=cuts)
+    engine.limits = SimpleNamespace(forks_anywhere=cuts, n_ctx_slot=2**20)
     chats = ChatFormat(engine.as_engine(), Settings(chat_template=source))
     prompt = chats.prompt(_fields(messages))
     return ["".join(map(chr, prompt.tokens[:end])) for end in prompt.turn_ends]

@@ -159,7 +159,7 @@ def test_no_chat_of_any_two_words_smuggles_a_control_token() -> None:
         template = draw.choice(TEMPLATES)
         disguise = Disguise(said(*contents), spellings, template.source)
         text = template.render(disguise.messages, add_generation_prompt=False)
-        found = disguise.stretches(text)
+        found = list(disguise.stretches(text))
         assert not any(holds_spelling(stretch.text, spellings) for stretch in found if stretch.is_parsed)
         honest = template.render(said(*contents), add_generation_prompt=False)
         assert "".join([stretch.text for stretch in found]) == disguise.undo(text) == honest

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.server.matchers import Json
-from weft.chat import builtin
-from weft.chat.template import ChatTemplate, TemplateError
+from weft.chat import builtin, sandbox
+from weft.chat.template import ChatTemplate, TemplateError, TooLongError
 
 # Renderings of every template that llama.cpp knows by name, as llama.cpp renders them.
 KNOWN = json.loads((Path(__file__).parent / "chat_templates.json").read_text(encoding="utf-8"))
@@ -128,6 +128,20 @@ def test_a_template_grows_not_without_end_and_reaches_nothing(source: str) -> No
     with pytest.raises(TemplateError):
         render(source)
     assert HELLO == [{"role": "user", "content": "Hello"}]
+
+
+def test_a_template_that_works_long_in_few_turns_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "MAX_WORK_S", 0.0)
+    with pytest.raises(TemplateError, match="has not ended after 0 s of work"):
+        render("{% for i in range(9) %}{{ i }}{% endfor %}")
+    assert render("{{ messages[0].content }}") == "Hello"
+
+
+def test_a_text_is_rendered_as_far_as_it_may_be_long() -> None:
+    template = ChatTemplate("{% for m in messages %}aaaa{% endfor %}{{ raise_exception('it goes on') }}")
+    with pytest.raises(TooLongError) as raised:
+        template.render(HELLO * 9, add_generation_prompt=False, max_size=7)
+    assert raised.value.size == 8
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ OURS = {
     "tokens_relocated": "counter",
     "step_seconds": "counter",
     "kernel_calls": "counter",
+    "refused": "counter",
 }
 PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill", "restore")
 

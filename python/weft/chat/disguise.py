@@ -101,6 +101,7 @@ class Disguise:
         characters = {text[start] for text, starts in zip(said, begun, strict=True) for start in starts}
         stand_ins = _choose(characters, [template, *said])
         self._originals = {stand_in: character for character, stand_in in stand_ins.items()}
+        self._undoing = {ord(stand_in): character for stand_in, character in self._originals.items()}
         self.messages = list(messages)
         """The messages, disguised."""
         if stand_ins:
@@ -109,13 +110,16 @@ class Disguise:
 
     def undo(self, text: str) -> str:
         """A rendered text as it would be without the disguise."""
-        return text.translate({ord(stand_in): character for stand_in, character in self._originals.items()})
+        return text.translate(self._undoing)
 
-    def stretches(self, text: str) -> list[Stretch]:
+    def stretches(self, text: str) -> Iterator[Stretch]:
         """A rendered text without the disguise, and what of it is to be parsed."""
+        return (stretch for stretch in self._stretches(text) if stretch.text)
+
+    def _stretches(self, text: str) -> Iterator[Stretch]:
         if not self._originals:
-            return [Stretch(text, is_parsed=True)] if text else []
-        result = []
+            yield Stretch(text, is_parsed=True)
+            return
         end = 0
         for match in re.finditer(f"[{''.join(self._originals)}]", text):
             if match.start() < end:
@@ -123,10 +127,10 @@ class Disguise:
             told = self.undo(text[match.start() : match.start() + self._spellings.n_longest])
             # A template may have changed the rest: then the first character alone keeps it from being a spelling.
             spelling = self._spellings.longest_at_start(told) or told[0]
-            result += [Stretch(text[end : match.start()], is_parsed=True), Stretch(spelling, is_parsed=False)]
+            yield Stretch(text[end : match.start()], is_parsed=True)
+            yield Stretch(spelling, is_parsed=False)
             end = match.start() + len(spelling)
-        result.append(Stretch(text[end:], is_parsed=True))
-        return [stretch for stretch in result if stretch.text]
+        yield Stretch(text[end:], is_parsed=True)
 
 
 def _choose(characters: set[str], texts: Sequence[str]) -> dict[str, str]:

@@ -2,22 +2,24 @@
 
 import logging
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
-from weft import Engine, InvalidConfig, InvalidRequest
+from weft import ContextOverflow, Engine, InvalidConfig, InvalidRequest
 from weft.chat import builtin
 from weft.chat.conversation import Chat, ChatMessage
 from weft.chat.disguise import ControlSpellings, Disguise, Stretch
 from weft.chat.messages import check, content_text, for_template
 from weft.chat.reading import StretchReader
-from weft.chat.template import ChatTemplate, Message, TemplateError
+from weft.chat.sandbox import MAX_SIZE
+from weft.chat.template import ChatTemplate, Message, TemplateError, TooLongError
 from weft.settings import Settings
 
-__all__ = ["ChatFormat", "ChatPrompt", "size_of_chat"]
+__all__ = ["ChatFormat", "ChatPrompt"]
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +84,7 @@ class ChatFormat:
         """The prompt as a text that is tokenized as every prompt is: without the token that begins it.
 
         Raises:
+            ContextOverflow: it could not fit, were all of its tokens as long as they can be.
             InvalidRequest: the messages are not what they must be, or the template refuses them.
         """
         return "".join([stretch.text for stretch in self._stretches(self._read(data))])
@@ -90,6 +93,7 @@ class ChatFormat:
         """The prompt in tokens. What is said in messages is no control token, however it is spelt.
 
         Raises:
+            ContextOverflow: it does not fit; not all of it was rendered, or tokenized, by then.
             InvalidRequest: the messages are not what they must be, or the template refuses them.
         """
         chat = self._read(data)
@@ -97,6 +101,7 @@ class ChatFormat:
         return ChatPrompt(tokens, self._turn_ends(chat, tokens))
 
     def _read(self, data: Chat) -> _Chat:
+        self._check_number(data.messages or ())
         messages = check(data.messages)
         is_continued = self._is_continued(data, messages)
         effort = {} if data.reasoning_effort is None else {"reasoning_effort": data.reasoning_effort}
@@ -107,6 +112,12 @@ class ChatFormat:
             opens_answer=is_continued or data.add_generation_prompt is not False,
             variables={**self._settings.chat_template_kwargs, **effort, **(data.chat_template_kwargs or {})},
         )
+
+    def _check_number(self, messages: Sequence[ChatMessage]) -> None:
+        """Refuses more messages than the context has tokens, before anything is done with each: none is less than a token."""
+        n_ctx = self._engine.limits.n_ctx_slot
+        if len(messages) >= n_ctx:
+            raise ContextOverflow(len(messages), n_ctx, is_least=True)
 
     def _is_continued(self, data: Chat, messages: Sequence[ChatMessage]) -> bool:
         """Whether the last message is a beginning of the answer."""
@@ -128,27 +139,47 @@ class ChatFormat:
             raise InvalidRequest("messages", "there are two or more assistant messages at the end; one can be continued")
         return True
 
-    def _stretches(self, chat: _Chat) -> list[Stretch]:
+    def _stretches(self, chat: _Chat) -> Iterable[Stretch]:
         try:
             return self._rendered(chat)
         except TemplateError as error:
             raise InvalidRequest("messages", str(error)) from error
 
-    def _rendered(self, chat: _Chat) -> list[Stretch]:
+    def _rendered(self, chat: _Chat) -> Iterable[Stretch]:
         template = self.template
         messages = for_template(chat.messages, template)
         n_messages = len(messages)
         if chat.continued is not None:
             messages.append(_quoted(chat.continued))
         disguise = Disguise(messages, self._spellings, template.source)
-        text = template.render(disguise.messages[:n_messages], add_generation_prompt=chat.opens_answer, variables=chat.variables)
+        try:
+            text = template.render(
+                disguise.messages[:n_messages],
+                add_generation_prompt=chat.opens_answer,
+                variables=chat.variables,
+                max_size=min(self._max_size, MAX_SIZE),
+            )
+        except TooLongError as error:
+            raise self._overflow(error.size) from error
         if chat.continued is not None:
             text += _continuation(disguise.messages[-1], text, template, with_content=not chat.continues_thought)
+            if len(text) > self._max_size:
+                raise self._overflow(len(text))
         if self._adds_bos:
             text = text.removeprefix(template.bos_token)
         return disguise.stretches(text)
 
-    def _tokens(self, stretches: Sequence[Stretch]) -> list[int]:
+    @property
+    def _max_size(self) -> int:
+        """Most characters that fit in the context: a character is a byte or more, and a token no more than the longest piece."""
+        longest = self._engine.model.longest_piece
+        return sys.maxsize if longest is None else longest * self._engine.limits.n_ctx_slot
+
+    def _overflow(self, size: int) -> ContextOverflow:
+        n_ctx = self._engine.limits.n_ctx_slot
+        return ContextOverflow(-(-size * n_ctx // self._max_size), n_ctx, is_least=True)
+
+    def _tokens(self, stretches: Iterable[Stretch]) -> list[int]:
         return self._reader.tokens(self._opening, stretches)
 
     def _turn_ends(self, chat: _Chat, tokens: Sequence[int]) -> list[int]:
@@ -162,7 +193,7 @@ class ChatFormat:
                 earlier = msgspec.structs.replace(chat, messages=chat.messages[:n_messages], continued=None, opens_answer=False)
                 try:
                     ends.add(_n_common(self._tokens(self._rendered(earlier)), tokens))
-                except TemplateError:
+                except (TemplateError, ContextOverflow):
                     # Some templates render no chat without a question, and so share no beginning with one.
                     continue
         return sorted(end for end in ends if 0 < end < len(tokens))
@@ -203,14 +234,6 @@ class ChatFormat:
     @property
     def _adds_bos(self) -> bool:
         return bool(self._opening and self.template.bos_token)
-
-
-def size_of_chat(data: Chat) -> int:
-    """Characters of the messages: what it costs to render and tokenize them follows this."""
-    return sum(
-        len(content_text(message.content)) + len(message.reasoning_content or "") + len(str(message.tool_calls or ""))
-        for message in data.messages or []
-    )
 
 
 def _quoted(message: ChatMessage) -> Message:

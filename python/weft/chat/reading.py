@@ -1,9 +1,9 @@
 """Reads the stretches of a prompt as tokens, as if they were one text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from weft import Engine
+from weft import ContextOverflow, Engine
 from weft.chat.disguise import Stretch
 
 __all__ = ["StretchReader"]
@@ -22,10 +22,16 @@ class StretchReader:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def tokens(self, opening: Sequence[int], stretches: Sequence[Stretch]) -> list[int]:
-        """The tokens of stretches that follow some others."""
-        tokens = list(opening)
+    def tokens(self, opening: Sequence[int], stretches: Iterable[Stretch]) -> list[int]:
+        """The tokens of stretches that follow some others.
+
+        Raises:
+            ContextOverflow: there are more than fit, by which the rest is not read.
+        """
+        tokens, n_ctx = list(opening), self._engine.limits.n_ctx_slot
         for stretch in stretches:
+            if len(tokens) >= n_ctx:
+                raise ContextOverflow(len(tokens), n_ctx, is_least=True)
             goes_on = bool(tokens) and tokens[-1] not in self._control_tokens
             tokens += self._going_on(stretch) if goes_on else self._read(stretch)
         return tokens

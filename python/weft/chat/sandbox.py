@@ -6,6 +6,7 @@ without end. https://huggingface.co/docs/transformers/chat_templating_writing de
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, NoReturn
@@ -19,10 +20,13 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-__all__ = ["compile_template", "render"]
+__all__ = ["MAX_SIZE", "TooLongError", "compile_template", "render"]
 
 MAX_STEPS = 500_000
 """Turns of loops in one rendering, less than a second of work; a long chat needs a few thousand."""
+
+MAX_WORK_S = 2.0
+"""Seconds of this thread's own work in one rendering: each turn of a loop may make a long text anew."""
 
 CALL_STEPS = 8
 """What the call of a macro counts for."""
@@ -40,14 +44,26 @@ _STEP = "weft_step"
 _JOIN = "weft_join"
 
 
+class TooLongError(Exception):
+    """A rendering was longer than it was allowed to be. It ends there."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        """Characters of the text when it was ended."""
+        super().__init__(f"the text has {size} characters and more")
+
+
 class _Budget:
-    """What is left of [`MAX_STEPS`]."""
+    """What is left of [`MAX_STEPS`] and [`MAX_WORK_S`]."""
 
     def __init__(self) -> None:
         self._n_left = MAX_STEPS
+        self._ends_at = time.thread_time() + MAX_WORK_S
 
     def spend(self, n_steps: int) -> None:
         self._n_left -= n_steps
+        if time.thread_time() > self._ends_at:
+            raise SecurityError(f"the template has not ended after {MAX_WORK_S:g} s of work")
         if self._n_left < 0:
             raise SecurityError(f"the template has not ended after {MAX_STEPS} steps")
 
@@ -230,12 +246,18 @@ def compile_template(source: str) -> jinja2.Template:
     return _environment.from_string(source)
 
 
-def render(template: jinja2.Template, variables: Mapping[str, object]) -> str:
-    """Renders a template; whatever it raises is raised."""
+def render(template: jinja2.Template, variables: Mapping[str, object], max_size: int = MAX_SIZE) -> str:
+    """Renders a template; whatever it raises is raised.
+
+    Raises:
+        TooLongError: it is longer than `max_size` characters; the rest is not rendered.
+    """
     parts = []
     size = 0
     for part in template.generate({**variables, _BUDGET: _Budget()}):
         size += len(part)
         _check_size(size)
+        if size > max_size:
+            raise TooLongError(size)
         parts.append(part)
     return "".join(parts)

@@ -7,8 +7,9 @@ from typing import Any
 import jinja2
 
 from weft.chat import sandbox
+from weft.chat.sandbox import TooLongError
 
-__all__ = ["ChatTemplate", "Message", "TemplateError"]
+__all__ = ["ChatTemplate", "Message", "TemplateError", "TooLongError"]
 
 Message = dict[str, Any]
 """A message as a template sees it."""
@@ -56,7 +57,12 @@ class ChatTemplate:
         """Whether there may be a message of the system."""
 
     def render(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool, variables: Mapping[str, object] | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool,
+        variables: Mapping[str, object] | None = None,
+        max_size: int = sandbox.MAX_SIZE,
     ) -> str:
         """The text that messages become.
 
@@ -64,8 +70,10 @@ class ChatTemplate:
             messages: The messages.
             add_generation_prompt: Whether the turn of the assistant is to begin at the end.
             variables: What the template may look at besides.
+            max_size: Most characters of the text.
 
         Raises:
+            TooLongError: the text would be longer.
             TemplateError: the template refuses the messages, or fails.
         """
         given = {
@@ -78,7 +86,9 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return sandbox.render(self._template, given)
+            return sandbox.render(self._template, given, max_size)
+        except TooLongError:
+            raise
         except Exception as error:
             line = _line_of(error)
             place = "" if line is None else f" in line {line}"
@@ -96,7 +106,7 @@ class ChatTemplate:
     def _attempt(self, messages: Sequence[Message]) -> str:
         try:
             return self.render(messages, add_generation_prompt=True)
-        except TemplateError:
+        except (TemplateError, TooLongError):
             return ""
 
 

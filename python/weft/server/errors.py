@@ -32,6 +32,7 @@ __all__ = [
     "NOT_FOUND",
     "NOT_SUPPORTED",
     "BodyTimeoutError",
+    "ClientLeftError",
     "ErrorBody",
     "ErrorObject",
     "InvalidKeyError",
@@ -40,6 +41,7 @@ __all__ = [
     "SlotFileError",
     "SlotsBusyError",
     "StillLoadingError",
+    "TextsWaitingError",
     "describe",
     "error_response",
 ]
@@ -115,6 +117,20 @@ class BodyTimeoutError(Exception):
         super().__init__(f"nothing more of the body has arrived for {timeout_s:g} s")
 
 
+class ClientLeftError(Exception):
+    """The client has left before its answer was begun; nobody reads what this says."""
+
+    def __init__(self) -> None:
+        super().__init__("the client has left")
+
+
+class TextsWaitingError(Exception):
+    """As many texts wait to be read as may wait. Try again later."""
+
+    def __init__(self, n_waiting: int) -> None:
+        super().__init__(f"texts of {n_waiting} characters and tokens are waiting, which is the limit; try again later")
+
+
 class NotSupportedError(Exception):
     """The server was started without the flag that this needs."""
 
@@ -136,7 +152,7 @@ class SlotFileError(Exception):
 def _overflow(error: ContextOverflow) -> dict[str, Any]:
     # Clients look for llama-server's words.
     message = (
-        f"request ({error.n_prompt} tokens) exceeds the available context size ({error.n_ctx} tokens);"
+        f"request ({error.length}) exceeds the available context size ({error.n_ctx} tokens);"
         " shorten the prompt, or start the server with a larger --ctx-size or a smaller --parallel"
     )
     return {"message": message, "n_prompt_tokens": error.n_prompt, "n_ctx": error.n_ctx}
@@ -156,6 +172,8 @@ _TABLE: list[tuple[type[Exception], int, str, Callable[[Any], dict[str, Any]] | 
     (BodyTimeoutError, 408, "timeout_error", None),
     (PinsFull, 409, "conflict_error", None),
     (QueueFull, 429, "rate_limit_error", None),
+    (TextsWaitingError, 429, "rate_limit_error", None),
+    (ClientLeftError, 499, "client_closed_request", None),
     (NotSupportedError, 501, "not_supported_error", None),
     (StillLoadingError, 503, "unavailable_error", None),
     (SlotsBusyError, 503, "unavailable_error", None),
@@ -202,7 +220,7 @@ def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[byte
     """The answer to a request that failed before anything was sent."""
     described = describe(error)
     headers = error.headers if isinstance(error, HTTPException) else None
-    if isinstance(error, QueueFull):
+    if isinstance(error, QueueFull | TextsWaitingError):
         headers = {"retry-after": str(RETRY_AFTER_S)}
     if isinstance(error, InvalidKeyError):
         headers = {"www-authenticate": "Bearer"}

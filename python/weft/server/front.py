@@ -20,6 +20,9 @@ from weft.settings.keys import keys_of
 
 __all__ = ["Front"]
 
+PROBES = frozenset(("/health", "/v1/health"))
+"""No file takes their place: a thread that looks for files may be busy, and who asks here must never wait."""
+
 Routes = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -38,11 +41,17 @@ class Front:
         self._cors = Cors(settings)
         self._keys = Keys(keys_of(settings))
         self._has_page = settings.ui and settings.static_path is None
-        self._files = Files(settings.static_path, self.prefix) if settings.ui and settings.static_path is not None else None
+        self._files = (
+            Files(settings.static_path, service.aside, self.prefix) if settings.ui and settings.static_path is not None else None
+        )
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, routes: Routes) -> None:
         """Answers."""
-        client, headers = Patience(receive, send, self._service.settings.timeout_s), list(scope["headers"])
+        with Patience(receive, send, self._service.settings.timeout_s) as client:
+            await self._answered(scope, client, routes)
+
+    async def _answered(self, scope: HTTPScope, client: Patience, routes: Routes) -> None:
+        headers = list(scope["headers"])
         receive, send = client.receive, _with_headers(client.send, self._cors.headers(headers))
         if scope["method"] == "OPTIONS":
             send = _with_headers(send, self._cors.preflight(headers))
@@ -72,7 +81,9 @@ class Front:
             return _refused(scope, InvalidKeyError())
         if path is None:
             return _refused(scope, NotFoundException())
-        return await self._files.answer(path) if is_get and self._files is not None else None
+        if self._files is None or not is_get or path in PROBES:
+            return None
+        return await self._files.answer(path)
 
     async def _page(self, path: str) -> ASGIResponse | None:
         if self._has_page:

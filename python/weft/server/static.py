@@ -1,12 +1,13 @@
 """A folder of files, served as they are."""
 
-import asyncio
 from mimetypes import guess_type
 from pathlib import Path
 from urllib.parse import quote
 
 from litestar.response.base import ASGIResponse
 from litestar.response.file import ASGIFileResponse
+
+from weft.server.run.aside import Aside, Purpose
 
 __all__ = ["Files"]
 
@@ -16,7 +17,8 @@ INDEX = "index.html"
 class Files:
     """The files of a folder, by their paths in it. Nothing outside of it is served, wherever a link in it may lead."""
 
-    def __init__(self, folder: str, prefix: str = "") -> None:
+    def __init__(self, folder: str, aside: Aside, prefix: str = "") -> None:
+        self._aside = aside
         self._root = Path(folder).resolve()
         self._prefix = prefix
 
@@ -25,7 +27,7 @@ class Files:
 
         A folder is answered with its `index.html`, at a path that ends with a slash, so that relative links in it hold.
         """
-        found = await asyncio.to_thread(self._find, path)
+        found = await self._aside.elsewhere(Purpose.FILE, 0, self._find, path)
         if found is None:
             return None
         if found.name == INDEX and path.rpartition("/")[2] not in ("", INDEX):

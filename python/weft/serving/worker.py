@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -34,6 +35,9 @@ __all__ = ["application"]
 
 logger = logging.getLogger("weft")
 
+SWITCH_INTERVAL_S = 0.001
+"""Seconds for which a thread keeps the interpreter that the event loop waits for."""
+
 LISTENING_INTERVAL_S = 0.001
 LISTENING_LOOKS = 1_000
 """How often, and how many times at most, it is looked whether Granian listens yet: milliseconds pass."""
@@ -42,6 +46,8 @@ LISTENING_LOOKS = 1_000
 def application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
     """Makes the application, whose model is being loaded by then. The supervisor has the other end of the line."""
     line.send(LOADING)
+    # Chats are rendered on threads beside the event loop, which gets the interpreter back after this time and not after 5 ms.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     # A terminal that closes tells every process; what is to happen then, the supervisor decides.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     began = time.monotonic()

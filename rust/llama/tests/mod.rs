@@ -17,6 +17,7 @@ mod same_rows;
 mod start;
 mod state;
 mod tiny;
+mod tokenizer;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

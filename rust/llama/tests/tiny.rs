@@ -41,11 +41,16 @@ pub(super) fn tiny(kind: Kind) -> Arc<Model> {
 
 /// Writes the toy model of this kind.
 pub(super) fn write_tiny(kind: Kind) -> PathBuf {
+    write_tiny_with(kind, N_VOCAB, |header| add_vocabulary(header, "llama"))
+}
+
+/// Writes the toy model of this kind with another vocabulary, of this many tokens.
+pub(super) fn write_tiny_with(kind: Kind, n_vocab: usize, add_vocabulary: impl FnOnce(&mut Header)) -> PathBuf {
     let mut header = Header::default();
     add_metadata(&mut header, kind);
-    add_vocabulary(&mut header, "llama");
+    add_vocabulary(&mut header);
     let matrix = |name: &str, dims: &[usize]| Tensor { name: name.to_owned(), dims: dims.to_vec(), kind: TensorType::F32 };
-    header.tensor(matrix("token_embd.weight", &[N_EMBD, N_VOCAB]));
+    header.tensor(matrix("token_embd.weight", &[N_EMBD, n_vocab]));
     header.tensor(matrix(if kind == Kind::Hybrid { "token_embd_norm.weight" } else { "output_norm.weight" }, &[N_EMBD]));
     for layer in 0..N_LAYER {
         for (name, dims) in layer_tensors(kind, layer) {
@@ -182,12 +187,22 @@ pub(super) fn write_file(bytes: &[u8], name: &str) -> PathBuf {
     path
 }
 
-/// Numbers between −1 and 1 by chance: Knuth's linear congruential generator.
+/// Numbers by chance: Knuth's linear congruential generator.
 pub(super) struct Chance(pub(super) u64);
 
 impl Chance {
+    /// A number between −1 and 1.
     pub(super) fn next(&mut self) -> f32 {
+        f32::from(i16::from_le_bytes(self.bits())) / 32_768.0
+    }
+
+    /// A number from 0 on, below `n`, which is at most 2¹⁶.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        usize::from(u16::from_le_bytes(self.bits())) % n
+    }
+
+    fn bits(&mut self) -> [u8; 2] {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        f32::from(i16::from_le_bytes([self.0.to_le_bytes()[6], self.0.to_le_bytes()[7]])) / 32_768.0
+        [self.0.to_le_bytes()[6], self.0.to_le_bytes()[7]]
     }
 }

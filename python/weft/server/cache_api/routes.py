@@ -1,6 +1,5 @@
 """Weft's own routes to its cache."""
 
-import asyncio
 from functools import partial
 
 import msgspec
@@ -12,6 +11,7 @@ from weft.server.cache_api import translate
 from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchPrefixError
 from weft.server.json_request import JsonRequest
+from weft.server.run.aside import Purpose
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedAnswer
 from weft.server.run.submission import Piece
@@ -47,20 +47,22 @@ async def cache(service: Here, limit: FromQuery[int] = translate.DEFAULT_LIMIT) 
 
 
 async def _pin(service: Service, prompt: list[Piece]) -> PinnedPrefix:
-    tokens = await service.tokenize(prompt, add_special=True, parse_special=True)
+    tokens = await service.prompt_tokens(prompt)
     return translate.pinned(await service.engine.pin(tokens))
 
 
 async def _prefixes(service: Service) -> msgspec.Raw:
     listed = await service.engine.prefixes()
-    return await asyncio.to_thread(lambda: _encoded(translate.prefixes(listed, service.engine.detokenize)))
+    report = partial(translate.prefixes, listed, service.engine.detokenize)
+    return await service.aside.elsewhere(Purpose.SIGHT, len(listed), lambda: _encoded(report()))
 
 
 async def _cache(service: Service, limit: int) -> msgspec.Raw:
     nodes, n_nodes = await service.engine.recently_used(limit)
     stats = service.engine.stats()
     # Neither thousands of texts nor their JSON are the event loop's work.
-    return await asyncio.to_thread(lambda: _encoded(translate.report(nodes, n_nodes, stats, service.engine.detokenize)))
+    report = partial(translate.report, nodes, n_nodes, stats, service.engine.detokenize)
+    return await service.aside.elsewhere(Purpose.SIGHT, len(nodes), lambda: _encoded(report()))
 
 
 def _encoded(result: PinnedPrefixes | CacheReport) -> msgspec.Raw:

@@ -2,6 +2,7 @@
 
 from weft import Stats
 from weft.server.prometheus import Family, counter, gauge
+from weft.server.run.refusals import Refusals
 from weft.server.run.tally import Tally
 
 __all__ = ["families"]
@@ -10,7 +11,7 @@ PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill"
 """The parts of a step that `StepTimes` tells of."""
 
 
-def families(stats: Stats, tally: Tally) -> list[Family]:
+def families(stats: Stats, tally: Tally, refusals: Refusals) -> list[Family]:
     """Every metric: the engine's as of its last step, times and throughputs of the branches that have finished."""
     return [
         *_llama_servers(stats),
@@ -21,6 +22,7 @@ def families(stats: Stats, tally: Tally) -> list[Family]:
         *_store(stats),
         _step_seconds(stats),
         _kernel_calls(stats),
+        counter("weft:refused_total", "What was refused or given up before the engine had it.", refusals.counts, label="reason"),
     ]
 
 

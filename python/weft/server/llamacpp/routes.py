@@ -7,7 +7,6 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequest
-from weft.chat.format import size_of_chat
 from weft.server import prometheus, request_fields
 from weft.server.errors import ERRORS, NOT_SUPPORTED, NotSupportedError, SlotsBusyError
 from weft.server.json_request import JsonRequest
@@ -34,7 +33,8 @@ from weft.server.llamacpp.schemas import (
 )
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult
-from weft.server.run.service import Service, aside
+from weft.server.run.aside import Purpose
+from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedAnswer, StreamedAnswer, WholeAnswer
 from weft.server.slot_files import SlotFiles
 
@@ -58,7 +58,8 @@ async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> TokenizeResul
     """The tokens of a text."""
     pieces = tokens.content(data, service.engine.model.n_vocab)
     ids = await service.tokenize(pieces, add_special=tokens.adds_special(data), parse_special=data.parse_special is not False)
-    return await aside(len(ids), tokens.tokens, ids, service.engine.model, with_pieces=data.with_pieces is True)
+    told = (ids, service.engine.model)
+    return await service.aside.work(Purpose.TEXT, len(ids), tokens.tokens, *told, with_pieces=data.with_pieces is True)
 
 
 @post("/detokenize", status_code=200, responses=ERRORS)
@@ -66,7 +67,7 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Detokeniz
     """The text of tokens."""
     if data.tokens is None:
         raise InvalidRequest("tokens", "tokens must be given")
-    text = await aside(len(data.tokens), service.engine.detokenize, data.tokens)
+    text = await service.aside.work(Purpose.TEXT, len(data.tokens), service.engine.detokenize, data.tokens)
     return DetokenizeResult(content=text, prompt=text)
 
 
@@ -79,7 +80,7 @@ async def tokenizer_info(service: Here) -> TokenizerInfo:
 @post("/apply-template", status_code=200, responses=ERRORS)
 async def apply_template(data: JSONBody[ChatFields], service: Here) -> ApplyTemplateResult:
     """The prompt that messages become."""
-    return ApplyTemplateResult(await aside(size_of_chat(data), service.chat.text, data))
+    return ApplyTemplateResult(await service.chat_text(data))
 
 
 @get(["/health", "/v1/health"], responses=ERRORS)
@@ -148,7 +149,7 @@ async def prometheus_metrics(service: Here) -> Response[str]:
     """Counters for Prometheus, in its text format."""
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
-    families = metrics.families(service.engine.stats(), service.tally)
+    families = metrics.families(service.engine.stats(), service.tally, service.refusals)
     started = {"process-start-time-unix": str(service.started_s)}
     return Response(prometheus.write(families), media_type=prometheus.CONTENT_TYPE, headers=started)
 

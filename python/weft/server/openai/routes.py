@@ -4,7 +4,6 @@ from litestar import Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
-from weft.chat.format import size_of_chat
 from weft.server import request_fields
 from weft.server.errors import ERRORS
 from weft.server.json_request import JsonRequest
@@ -12,7 +11,7 @@ from weft.server.openai import chat, completions, models
 from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
 from weft.server.run.event_formats import EventFormats
-from weft.server.run.service import Service, aside
+from weft.server.run.service import Service
 from weft.server.run.stream import Answer, StreamedAnswer, WholeAnswer
 
 __all__ = ["router"]
@@ -38,7 +37,7 @@ async def create_completion(
 async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: Here) -> Answer[ChatCompletion]:
     """Answers a chat `n` times."""
     chat.check(data)
-    prompt = await aside(size_of_chat(data), service.chat.prompt, data)
+    prompt = await service.chat_prompt(data)
     generation = await service.submit(chat.submission(data, prompt, service.settings))
     if not data.stream:
         return Answer(WholeAnswer(generation, chat.Whole(data, generation, service)))

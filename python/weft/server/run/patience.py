@@ -1,18 +1,27 @@
-"""How long the server waits for a client that does not send, or does not read."""
+"""How long the server waits for a client that does not send, or does not read, and how it hears that one has left."""
 
 import asyncio
 import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from contextvars import Token as Previous
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from litestar.types import HTTPReceiveMessage, Message, Receive, Send
 
-from weft.server.errors import BodyTimeoutError
+from weft.server.errors import BodyTimeoutError, ClientLeftError
 
-__all__ = ["Patience"]
+__all__ = ["Patience", "n_body_bytes", "unless_left"]
 
 logger = logging.getLogger(__name__)
 
+Made = TypeVar("Made")
+
 CANCEL_S = 1.0
 """More than whoever hears that the client has left needs to cancel the answer."""
+
+_current: ContextVar["Patience | None"] = ContextVar("patience", default=None)
 
 
 class Patience:
@@ -21,6 +30,9 @@ class Patience:
     A body of which nothing arrives for `timeout_s` seconds is answered 408. A client that reads nothing for so long counts as
     one that has left: `receive` says so, and what is still to be sent goes nowhere. Whoever writes the answer has only that
     one end to know. (A client reads nothing where the connection's buffers are full, of some megabytes.)
+
+    Its block is left when the request is answered. Once the body is read, any number of tasks may wait in `receive` for the
+    client's leaving.
     """
 
     def __init__(self, receive: Receive, send: Send, timeout_s: float) -> None:
@@ -28,8 +40,19 @@ class Patience:
         self._send = send
         self._timeout_s = timeout_s
         self._is_body_read = False
-        self._has_left = False
-        self._waiting: asyncio.Timeout | None = None
+        self._has_left = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self.n_body_bytes = 0
+        """Bytes of the body, as far as it was read."""
+
+    def __enter__(self) -> Self:
+        self._previous: Previous[Patience | None] = _current.set(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        _current.reset(self._previous)
+        if self._watching is not None:
+            self._watching.cancel()
 
     async def receive(self) -> HTTPReceiveMessage:
         """The next part of the body, or that the client has left.
@@ -37,24 +60,33 @@ class Patience:
         Raises:
             BodyTimeoutError: nothing more of the body has arrived.
         """
-        if self._has_left:
+        if self._is_body_read and not self._has_left.is_set():
+            # One task hears it for all: what the server under us does with two that wait is its own matter.
+            if self._watching is None:
+                self._watching = asyncio.create_task(self._watch())
+            await self._has_left.wait()
+        if self._has_left.is_set():
             return {"type": "http.disconnect"}
         try:
-            async with asyncio.timeout(None if self._is_body_read else self._timeout_s) as self._waiting:
+            async with asyncio.timeout(self._timeout_s):
                 message = await self._receive()
         except TimeoutError:
-            if self._is_body_read:
-                return {"type": "http.disconnect"}
             raise BodyTimeoutError(self._timeout_s) from None
-        finally:
-            self._waiting = None
-        if message["type"] == "http.request" and not message.get("more_body", False):
-            self._is_body_read = True
+        if message["type"] == "http.request":
+            self.n_body_bytes += len(message.get("body", b""))
+            self._is_body_read = not message.get("more_body", False)
         return message  # type: ignore[return-value]
+
+    async def _watch(self) -> None:
+        try:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+        finally:
+            self._has_left.set()
 
     async def send(self, message: Message) -> None:
         """Sends, unless the client has left."""
-        if self._has_left:
+        if self._has_left.is_set():
             return
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -64,9 +96,40 @@ class Patience:
             await self._leave()
 
     async def _leave(self) -> None:
-        self._has_left = True
-        if self._waiting is not None and self._is_body_read:
-            self._waiting.reschedule(asyncio.get_running_loop().time())
+        self._has_left.set()
+        if self._watching is not None:
             # Whoever waits in `receive` is told, and cancels this. To return would be to write on until then, and much has
             # gathered that could be written.
             await asyncio.sleep(CANCEL_S)
+
+
+def n_body_bytes() -> int:
+    """Bytes of the body that this task answers: what it costs to work on all that is in it follows this."""
+    client = _current.get()
+    return 0 if client is None else client.n_body_bytes
+
+
+async def unless_left(future: "asyncio.Future[Made]", *, on_left: Callable[[], object]) -> Made:
+    """The result of a future, which is cancelled where the client leaves before, or the caller gives up.
+
+    Raises:
+        ClientLeftError: the client has left.
+    """
+    if (client := _current.get()) is None:
+        return await future
+    leaving = asyncio.create_task(_until_left(client))
+    try:
+        either: set[asyncio.Future[Any]] = {future, leaving}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not future.done():
+            on_left()
+            raise ClientLeftError
+        return future.result()
+    finally:
+        leaving.cancel()
+        future.cancel()
+
+
+async def _until_left(client: Patience) -> None:
+    while (await client.receive())["type"] != "http.disconnect":
+        pass

@@ -4,43 +4,38 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 from weakref import WeakSet
 
 import msgspec
 
-from weft import Completions, Engine, EngineStopped, InvalidRequest, Request, WeftError
-from weft.chat.format import ChatFormat
+from weft import Completions, ContextOverflow, Engine, EngineStopped, InvalidRequest, Request, WeftError
+from weft.chat.conversation import Chat
+from weft.chat.format import ChatFormat, ChatPrompt
 from weft.server.errors import StillLoadingError
+from weft.server.run.aside import LONG_TEXT, Aside, Purpose
 from weft.server.run.generation import Generation
+from weft.server.run.patience import n_body_bytes
+from weft.server.run.refusals import Refusals
 from weft.server.run.submission import Piece, Submission, size_of
 from weft.server.run.tally import Tally
 from weft.server.slot_files import SlotFiles
 from weft.serving.build import build_info
 from weft.settings import Settings
 
-__all__ = ["Service", "aside"]
+__all__ = ["Service"]
 
 logger = logging.getLogger(__name__)
 
-Made = TypeVar("Made")
-Given = ParamSpec("Given")
-
-LONG_TEXT = 8_192
-"""More characters or tokens than this are worked on by another thread: they would hold the event loop up."""
+MESSAGE_SIZE = 64
+"""What a message costs beside its text, in characters of it: it is gone through, disguised and rendered."""
 
 LIVENESS_S = 0.25
 """How often the engine is asked whether it still runs."""
 
 FAREWELL_S = 1.0
 """How long open streams have, after the engine was stopped, to tell their clients."""
-
-
-async def aside(size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs) -> Made:
-    """Does work on `size` characters or tokens: at once if they are few, else on another thread."""
-    return work(*args, **kwargs) if size <= LONG_TEXT else await asyncio.to_thread(work, *args, **kwargs)
 
 
 class Service:
@@ -55,6 +50,8 @@ class Service:
         self.chat = ChatFormat(engine, settings)
         self.slot_files = SlotFiles(engine, settings.slot_save_path)
         self.tally = Tally()
+        self.refusals = Refusals()
+        self.aside = Aside(self.refusals)
         self.tells_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
         """Whether `/slots` tells prompts and what was written: llama-server's variable for it."""
         self._is_ready = False
@@ -98,6 +95,7 @@ class Service:
         await self.stop_engine()
         if ends := [asyncio.create_task(generation.closed.wait()) for generation in self._generations]:
             await asyncio.wait(ends, timeout=FAREWELL_S)
+        self.aside.close()
 
     def refusal(self) -> Exception | None:
         """Why no request can be served now: the model is being loaded, cannot be loaded, or the engine runs no more."""
@@ -119,11 +117,13 @@ class Service:
             ContextOverflow: a prompt does not fit.
             InvalidRequest: a field is out of range.
             QueueFull: too many requests wait.
+            TextsWaitingError: too many texts wait.
+            ClientLeftError: the client has left.
             EngineStopped: the engine was stopped.
         """
         # With a vocabulary of 150,000 pieces that takes up to a third of a second.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
-        requests, streams = await aside(size, self._begin, asked)
+        requests, streams = await self.aside.work(Purpose.PROMPT, size, self._begin, asked)
         generation = Generation(asked, requests, streams, self.tally, keeps_text=self.tells_texts)
         self._generations.add(generation)
         return generation
@@ -162,7 +162,20 @@ class Service:
             penalty_prompt=self._penalty_prompt(asked.penalty_prompt),
             slot=slot,
         )
+        for prompt in asked.prompts:
+            self._check_length(prompt)
         return [msgspec.structs.replace(template, prompt=self._tokens(prompt)) for prompt in asked.prompts]
+
+    def _check_length(self, pieces: Sequence[Piece]) -> None:
+        """Refuses what cannot fit, were all of its tokens as long as they can be, before any of it is tokenized."""
+        longest, n_ctx = self.engine.model.longest_piece, self.engine.limits.n_ctx_slot
+        if longest is None:
+            return
+        # A character is a byte or more.
+        n_least = sum(-(-len(piece) // longest) if isinstance(piece, str) else 1 for piece in pieces)
+        if n_least >= n_ctx:
+            self.refusals.count("prompt_too_long")
+            raise ContextOverflow(n_least, n_ctx, is_least=any(isinstance(piece, str) for piece in pieces))
 
     def _biases(self, biases: Sequence[tuple[Piece, float]]) -> list[tuple[int, float]]:
         n_vocab = self.engine.model.n_vocab
@@ -179,8 +192,39 @@ class Service:
         return None if pieces is None else self._tokens(pieces, add_special=False, parse_special=False)
 
     async def tokenize(self, pieces: Sequence[Piece], *, add_special: bool, parse_special: bool) -> list[int]:
-        """The tokens of a prompt. Only text that begins it gets the model's opening tokens."""
-        return await aside(size_of(pieces), self._tokens, pieces, add_special=add_special, parse_special=parse_special)
+        """The tokens of texts and tokens. Only text that begins them gets the model's opening tokens."""
+        more = {"add_special": add_special, "parse_special": parse_special}
+        return await self.aside.work(Purpose.TEXT, size_of(pieces), self._tokens, pieces, **more)
+
+    async def prompt_tokens(self, pieces: Sequence[Piece]) -> list[int]:
+        """The tokens of a prompt for the engine.
+
+        Raises:
+            ContextOverflow: it cannot fit.
+        """
+
+        def read() -> list[int]:
+            self._check_length(pieces)
+            return self._tokens(pieces)
+
+        return await self.aside.work(Purpose.PROMPT, size_of(pieces), read)
+
+    async def chat_prompt(self, data: Chat) -> ChatPrompt:
+        """The prompt that a chat becomes, in tokens.
+
+        Raises:
+            ContextOverflow: it cannot fit.
+            InvalidRequest: the messages are not what they must be, or the template refuses them.
+        """
+        try:
+            return await self.aside.work(Purpose.PROMPT, _size_of_chat(data), self.chat.prompt, data)
+        except ContextOverflow:
+            self.refusals.count("prompt_too_long")
+            raise
+
+    async def chat_text(self, data: Chat) -> str:
+        """The prompt that a chat becomes, as a text; it raises what `chat_prompt` does."""
+        return await self.aside.work(Purpose.TEXT, _size_of_chat(data), self.chat.text, data)
 
     def _tokens(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         tokens: list[int] = []
@@ -191,3 +235,8 @@ class Service:
                 opens = add_special and position == 0
                 tokens += self.engine.tokenize(piece, add_special=opens, parse_special=parse_special)
         return tokens
+
+
+def _size_of_chat(data: Chat) -> int:
+    """What it costs to make a prompt of a chat follows this: all that a template sees came in the body."""
+    return n_body_bytes() + MESSAGE_SIZE * len(data.messages or ())

@@ -11,6 +11,9 @@ __all__ = ["Piece", "Submission", "size_of"]
 Piece = str | int
 """A stretch of a prompt: text, or one token."""
 
+SHORTEST = 4
+"""What it costs to tokenize a text of no characters, in characters."""
+
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """One request like `template` for each prompt."""
@@ -54,4 +57,4 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 def size_of(pieces: Sequence[Piece]) -> int:
     """Characters and tokens of a prompt: what it costs to tokenize it follows this."""
-    return sum(len(piece) if isinstance(piece, str) else 1 for piece in pieces)
+    return sum(max(len(piece), SHORTEST) if isinstance(piece, str) else 1 for piece in pieces)

@@ -1,0 +1,134 @@
+"""Work on texts, beside the event loop that serves everybody."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from enum import Enum
+from functools import partial
+from threading import Lock
+from typing import Generic, ParamSpec, TypeVar
+
+from weft.server.errors import TextsWaitingError
+from weft.server.run.patience import unless_left
+from weft.server.run.refusals import Refusals
+
+__all__ = ["LONG_TEXT", "MAX_WAITING", "VERY_LONG_TEXT", "Aside", "Purpose"]
+
+Made = TypeVar("Made")
+Given = ParamSpec("Given")
+
+LONG_TEXT = 8_192
+"""More characters or tokens than this are worked on by another thread: they would hold the event loop up."""
+
+VERY_LONG_TEXT = 262_144
+"""More characters or tokens than this, a tenth of a second of work, wait for a thread that does no other work."""
+
+MAX_WAITING = 64 * 1024 * 1024
+"""Characters and tokens, of one purpose and length, that may wait or be worked on; more are refused, but never one work alone."""
+
+
+class Purpose(Enum):
+    """What work is for. Work for one purpose never waits for work for another."""
+
+    PROMPT = "prompt"
+    """A request for the engine: its prompts, its chat, its grammar."""
+    TEXT = "text"
+    """A text that is to be tokenized, made of tokens, or written by the template, and no more."""
+    SIGHT = "sight"
+    """A look at the cache."""
+    FILE = "file"
+    """A file of the folder that is served."""
+
+
+class _Job(Generic[Made]):
+    """Some work, and what it is about. Dropped, it is nothing: a thread may come to it long after its client has left."""
+
+    def __init__(self, work: Callable[[], Made]) -> None:
+        self._work: Callable[[], Made] | None = work
+
+    def __call__(self) -> Made:
+        assert self._work is not None, "what was dropped is cancelled, and never called"
+        return self._work()
+
+    def drop(self, _: "Future[Made]") -> None:
+        self._work = None
+
+
+class _Lane:
+    """One thread, and the work that waits for it in the order of its coming."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"weft-{name}")
+        self._lock = Lock()
+        self._size = 0
+
+    def begin(self, size: int, work: Callable[[], Made]) -> "Future[Made]":
+        """Queues work on `size` characters or tokens.
+
+        Raises:
+            TextsWaitingError: it would be more than may wait.
+        """
+        with self._lock:
+            if self._size and self._size + size > MAX_WAITING:
+                raise TextsWaitingError(self._size)
+            self._size += size
+        job = _Job(work)
+        future = self._thread.submit(job)
+        future.add_done_callback(job.drop)
+        future.add_done_callback(lambda _: self._leave(size))
+        return future
+
+    def _leave(self, size: int) -> None:
+        with self._lock:
+            self._size -= size
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+class Aside:
+    """Threads for work on texts; they start when they are first needed."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
+        self._lanes = {
+            (purpose, is_very_long): _Lane(f"{purpose.value}{'-long' * is_very_long}")
+            for purpose in Purpose
+            for is_very_long in (False, True)
+        }
+
+    async def work(
+        self, purpose: Purpose, size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs
+    ) -> Made:
+        """Does work on `size` characters or tokens: at once if they are few, else on another thread.
+
+        Work whose client leaves, or whose caller is cancelled, is not begun; what has begun ends, and nobody hears of it.
+
+        Raises:
+            ClientLeftError: the client has left.
+            TextsWaitingError: too much waits already.
+        """
+        if size <= LONG_TEXT:
+            return work(*args, **kwargs)
+        return await self.elsewhere(purpose, size, work, *args, **kwargs)
+
+    async def elsewhere(
+        self, purpose: Purpose, size: int, work: Callable[Given, Made], *args: Given.args, **kwargs: Given.kwargs
+    ) -> Made:
+        """Does work on another thread however little it is about; all else is as with `work`."""
+        lane = self._lanes[purpose, size > VERY_LONG_TEXT]
+        try:
+            future = lane.begin(max(size, LONG_TEXT), partial(work, *args, **kwargs))
+        except TextsWaitingError:
+            self._refusals.count("texts_waiting")
+            raise
+        try:
+            return await unless_left(asyncio.wrap_future(future), on_left=partial(self._refusals.count, "client_left"))
+        finally:
+            # At once, so that the next to come finds its room.
+            future.cancel()
+
+    def close(self) -> None:
+        """Lets the threads end; work that waits is not begun."""
+        for lane in self._lanes.values():
+            lane.close()

@@ -1,0 +1,271 @@
+//! Our cutting of a text gives the tokens that llama.cpp's own gives, for every kind of vocabulary.
+
+use std::collections::HashSet;
+use std::ffi::c_char;
+use std::fs;
+
+use llama_cpp_sys_2 as sys;
+
+use super::gguf_writer::Header;
+use super::tiny::{Chance, Kind, write_tiny_with};
+use super::{demo, load};
+use crate::llama::Model;
+use crate::request::Token;
+
+/// llama.cpp's numbers of the kinds of tokens.
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const BYTE: i32 = 6;
+
+/// How a vocabulary spells a byte.
+#[derive(Clone, Copy)]
+enum Bytes {
+    /// `<0xE2>`
+    Hexadecimal,
+    /// As GPT-2 does: what is no visible character of Latin-1 moves to 256 and on.
+    Shifted,
+    /// `\xe2`
+    Escaped,
+}
+
+/// A vocabulary of each kind that llama.cpp has, and of each of its ways to treat what is beside a special token.
+struct Recipe {
+    tokenizer: &'static str,
+    bytes: Bytes,
+    /// Texts of the metadata, which llama.cpp takes some of its rules from.
+    strings: &'static [(&'static str, &'static str)],
+    flags: &'static [(&'static str, bool)],
+}
+
+const PIECES: [&str; 14] = ["▁d", "de", "▁de", "ed", "▁▁", "dede", "Ġd", "▁", "d", "e", "▁e", "f", "▁<", "▁é"];
+const MERGES: [&str; 4] = ["d e", "de de", "Ġ d", "▁ d"];
+const GPT_2: &[(&str, &str)] = &[("tokenizer.ggml.pre", "gpt-2")];
+const BOTH_ADDED: &[(&str, bool)] = &[("tokenizer.ggml.add_bos_token", true), ("tokenizer.ggml.add_eos_token", true)];
+const NO_SPACE: &[(&str, bool)] = &[("tokenizer.ggml.add_space_prefix", false), ("tokenizer.ggml.add_eos_token", true)];
+const MERGED_SPACES: &[(&str, bool)] =
+    &[("tokenizer.ggml.remove_extra_whitespaces", true), ("tokenizer.ggml.add_space_prefix", true)];
+
+/// The spellings of the special tokens: some are parts of others, some begin as others end, many are equally long.
+fn specials() -> Vec<String> {
+    let letters = ["a", "b", "c"];
+    let pairs: Vec<String> = letters.iter().flat_map(|one| letters.map(|other| format!("{one}{other}"))).collect();
+    let triples = pairs.iter().flat_map(|pair| letters.map(|letter| format!("{pair}{letter}")));
+    let others = [
+        "<|endoftext|>",
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|im",
+        "|>",
+        "a b",
+        "abcab",
+        "bcabc",
+        "cabca",
+        "   ",
+        "  ",
+        "\n\n",
+        "\n\n\n",
+        "\t",
+        "é",
+        "<s>é",
+        "<mask><mask>",
+        " <s>",
+    ];
+    pairs.iter().cloned().chain(triples).chain(others.map(str::to_owned)).collect()
+}
+
+impl Recipe {
+    const fn new(tokenizer: &'static str, bytes: Bytes) -> Self {
+        Self { tokenizer, bytes, strings: &[], flags: &[] }
+    }
+
+    /// Every token with its kind; no two are spelt alike.
+    fn tokens(&self) -> Vec<(String, i32)> {
+        let mut tokens = vec![("<unk>".to_owned(), UNKNOWN)];
+        tokens.extend(["<s>", "</s>", "<mask>"].map(|text| (text.to_owned(), CONTROL)));
+        tokens.extend((0..=255).map(|byte| self.byte(byte)));
+        tokens.extend(
+            specials().into_iter().enumerate().map(|(i, text)| (text, if i * 7 % 3 == 0 { USER_DEFINED } else { CONTROL })),
+        );
+        tokens.extend(PIECES.map(|text| (text.to_owned(), NORMAL)));
+        let mut seen = HashSet::new();
+        tokens.retain(|(text, _)| seen.insert(text.clone()));
+        tokens
+    }
+
+    fn byte(&self, byte: u8) -> (String, i32) {
+        match self.bytes {
+            Bytes::Hexadecimal => (format!("<0x{byte:02X}>"), BYTE),
+            Bytes::Escaped => (format!("\\x{byte:02x}"), NORMAL),
+            Bytes::Shifted => {
+                let is_itself = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+                let n_moved = (0..byte).filter(|&byte| !is_itself(byte)).count();
+                let moved = u32::try_from(256 + n_moved).ok().and_then(char::from_u32);
+                let spelt = if is_itself(byte) { Some(char::from(byte)) } else { moved };
+                (spelt.expect("a character below 512").to_string(), NORMAL)
+            }
+        }
+    }
+
+    fn load(&self) -> Model {
+        let tokens = self.tokens();
+        let path = write_tiny_with(Kind::Window, tokens.len(), |header| self.add_to(header, &tokens));
+        let model = load(&path);
+        fs::remove_file(&path).expect("it was just written");
+        model.expect("the toy model loads")
+    }
+
+    fn add_to(&self, header: &mut Header, tokens: &[(String, i32)]) {
+        header.string("tokenizer.ggml.model", self.tokenizer);
+        header.strings("tokenizer.ggml.tokens", tokens.iter().map(|(text, _)| text.as_str()));
+        let score = |text: &str| if text.len() == 1 { -9.0 } else { -1.0 / f32::from(u8::try_from(text.len()).expect("short")) };
+        let scores: Vec<f32> = tokens.iter().map(|(text, _)| score(text)).collect();
+        header.f32s("tokenizer.ggml.scores", scores.into_iter());
+        let kinds: Vec<i32> = tokens.iter().map(|&(_, kind)| kind).collect();
+        header.i32s("tokenizer.ggml.token_type", kinds.into_iter());
+        header.strings("tokenizer.ggml.merges", MERGES.into_iter());
+        for (name, token) in [("bos", 1), ("eos", 2), ("unknown", 0), ("seperator", 2), ("mask", 3)] {
+            header.u32(&format!("tokenizer.ggml.{name}_token_id"), token);
+        }
+        for (key, value) in self.strings {
+            header.string(key, value);
+        }
+        for (key, value) in self.flags {
+            header.bool(key, *value);
+        }
+    }
+}
+
+/// What llama.cpp makes of the whole text at once.
+fn as_llama_cpp(model: &Model, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
+    let mut tokens = vec![0; 4 * text.len() + 16];
+    let (n_bytes, room) = (i32::try_from(text.len()).expect("short"), i32::try_from(tokens.len()).expect("short"));
+    let from = text.as_ptr().cast::<c_char>();
+    // SAFETY: the vocabulary lives as long as the model; the text is readable and the tokens writable as far as is said.
+    let n = unsafe { sys::llama_tokenize(model.vocab(), from, n_bytes, tokens.as_mut_ptr(), room, add_special, parse_special) };
+    tokens.truncate(usize::try_from(n).expect("there is room"));
+    tokens
+}
+
+/// A text of up to 24 pieces: special tokens, parts of them, white space, words.
+fn mix(chance: &mut Chance, specials: &[String]) -> String {
+    let others = [
+        " ",
+        "  ",
+        "\n",
+        "\t\n ",
+        "\u{b}\u{c}\r",
+        "d",
+        "de ",
+        "dede",
+        " f",
+        "▁",
+        "日本",
+        "<",
+        "|",
+        "x\0",
+        "'s 12",
+        "A",
+        "\u{a0}",
+    ];
+    let mut text = String::new();
+    for _ in 0..chance.below(25) {
+        let special = &specials[chance.below(specials.len())];
+        match chance.below(4) {
+            0 | 1 => text.push_str(special),
+            2 => text.extend(special.chars().take(chance.below(special.chars().count() + 1))),
+            _ => text.push_str(others[chance.below(others.len())]),
+        }
+    }
+    text
+}
+
+/// Compares the two on 10,000 texts.
+fn agrees(recipe: &Recipe) {
+    let model = recipe.load();
+    let longest_piece = model.longest_piece();
+    let specials: Vec<String> = specials().into_iter().chain(["<unk>", "<s>", "</s>", "<mask>"].map(str::to_owned)).collect();
+    let mut chance = Chance(7);
+    for _ in 0..10_000 {
+        let text = mix(&mut chance, &specials);
+        let (add_special, parse_special) = (chance.below(2) == 0, chance.below(2) == 0);
+        let ours = model.tokenize(text.as_bytes(), add_special, parse_special);
+        assert!(longest_piece.is_none_or(|longest| ours.len() * longest >= text.len()), "{} {text:?}", recipe.tokenizer);
+        let theirs = as_llama_cpp(&model, &text, add_special, parse_special);
+        assert_eq!(ours, theirs, "{} {text:?} add_special: {add_special} parse_special: {parse_special}", recipe.tokenizer);
+    }
+}
+
+#[test]
+fn sentence_piece_is_tokenized_as_by_llama_cpp() {
+    agrees(&Recipe { flags: BOTH_ADDED, ..Recipe::new("llama", Bytes::Hexadecimal) });
+    agrees(&Recipe { flags: NO_SPACE, ..Recipe::new("llama", Bytes::Hexadecimal) });
+}
+
+#[test]
+fn byte_level_bpe_is_tokenized_as_by_llama_cpp() {
+    agrees(&Recipe { strings: GPT_2, flags: BOTH_ADDED, ..Recipe::new("gpt2", Bytes::Shifted) });
+    agrees(&Recipe { strings: &[("tokenizer.ggml.pre", "llama-bpe")], ..Recipe::new("gpt2", Bytes::Shifted) });
+    agrees(&Recipe { flags: NO_SPACE, ..Recipe::new("gemma4", Bytes::Hexadecimal) });
+    agrees(&Recipe { strings: GPT_2, ..Recipe::new("whitespace", Bytes::Shifted) });
+}
+
+#[test]
+fn word_piece_is_tokenized_as_by_llama_cpp() {
+    agrees(&Recipe::new("bert", Bytes::Shifted));
+}
+
+#[test]
+fn unigram_is_tokenized_as_by_llama_cpp() {
+    agrees(&Recipe { flags: BOTH_ADDED, ..Recipe::new("t5", Bytes::Hexadecimal) });
+    agrees(&Recipe { flags: MERGED_SPACES, ..Recipe::new("t5", Bytes::Hexadecimal) });
+}
+
+#[test]
+fn the_trie_of_rwkv_is_tokenized_as_by_llama_cpp() {
+    agrees(&Recipe::new("rwkv", Bytes::Escaped));
+}
+
+#[test]
+fn plamo_is_tokenized_as_by_llama_cpp() {
+    agrees(&Recipe { flags: BOTH_ADDED, ..Recipe::new("plamo2", Bytes::Hexadecimal) });
+}
+
+#[test]
+fn white_space_that_special_tokens_take_is_taken_as_by_llama_cpp() {
+    let takes_before = &[("tokenizer.ggml.pre", "jina-v2-de")];
+    agrees(&Recipe { strings: takes_before, flags: BOTH_ADDED, ..Recipe::new("gpt2", Bytes::Shifted) });
+    let takes_behind = &[("general.name", "phi-3")];
+    agrees(&Recipe { strings: takes_behind, flags: BOTH_ADDED, ..Recipe::new("llama", Bytes::Hexadecimal) });
+}
+
+#[test]
+fn the_longest_piece_is_known_where_every_byte_of_a_text_is_in_a_token() {
+    let longest = |recipe: Recipe| recipe.load().longest_piece();
+    for recipe in [
+        Recipe::new("llama", Bytes::Hexadecimal),
+        Recipe { strings: GPT_2, ..Recipe::new("gpt2", Bytes::Shifted) },
+        Recipe::new("gemma4", Bytes::Hexadecimal),
+        Recipe::new("rwkv", Bytes::Escaped),
+        Recipe::new("plamo2", Bytes::Hexadecimal),
+    ] {
+        assert_eq!(longest(recipe), Some("<|endoftext|>".len()));
+    }
+    let lacks_bytes = Recipe { strings: GPT_2, ..Recipe::new("gpt2", Bytes::Hexadecimal) };
+    assert_eq!(longest(lacks_bytes), None);
+    assert_eq!(longest(Recipe::new("t5", Bytes::Hexadecimal)), None);
+    assert_eq!(longest(Recipe { strings: GPT_2, ..Recipe::new("whitespace", Bytes::Shifted) }), None);
+    let takes_behind = &[("general.name", "phi-3")];
+    assert_eq!(longest(Recipe { strings: takes_behind, ..Recipe::new("llama", Bytes::Hexadecimal) }), None);
+}
+
+#[test]
+fn the_demo_model_reads_a_chat_as_llama_cpp_does() {
+    let model = demo();
+    let text = "<|im_start|>user\nIs it <s> or </s>?<|im_end|>\n<|im_start|>assistant\n".repeat(50);
+    for (add_special, parse_special) in [(true, true), (true, false), (false, true), (false, false)] {
+        let theirs = as_llama_cpp(&model, &text, add_special, parse_special);
+        assert_eq!(model.tokenize(text.as_bytes(), add_special, parse_special), theirs);
+    }
+}

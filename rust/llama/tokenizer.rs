@@ -1,0 +1,193 @@
+//! From a text to tokens, as llama.cpp makes them, in time that grows as the text does.
+//!
+//! llama.cpp cuts a text at its special tokens and tokenizes each plain stretch between them alone, whatever the kind of
+//! vocabulary: no state passes from one stretch to the next, and each is treated as if a special token were before it. So we cut
+//! the text (see [`SpecialTokens`]) and give llama.cpp one plain stretch after the other.
+
+use std::ffi::{CStr, c_char};
+
+use llama_cpp_sys_2 as sys;
+
+use crate::llama::special_tokens::{SpecialToken, SpecialTokens, Stretch};
+use crate::request::Token;
+
+/// What tokenizing needs to know of a vocabulary beside what llama.cpp knows.
+pub(super) struct Tokenizer {
+    /// Every special token.
+    special: SpecialTokens,
+    /// Those that a text is cut at even where special tokens are not parsed: they are part of it.
+    user_defined: SpecialTokens,
+    /// What is added before a text.
+    opening: Vec<Token>,
+    /// What is added behind a text.
+    closing: Vec<Token>,
+    longest_piece: Option<usize>,
+}
+
+impl Tokenizer {
+    /// Reads the special tokens of a vocabulary.
+    ///
+    /// # Safety
+    /// `vocab` belongs to a loaded model, its type is not `LLAMA_VOCAB_TYPE_NONE`, and where `adds_special` holds it has the tokens
+    /// that it asks to be added. `kind` is the name that the file has for the kind of tokenizer.
+    ///
+    /// # Errors
+    /// Why they cannot be searched for, for [`crate::error::Error::ModelLoad`].
+    pub(super) unsafe fn read(vocab: *const sys::llama_vocab, kind: &str, adds_special: bool) -> Result<Self, String> {
+        // SAFETY: the caller's promise.
+        let tokens = unsafe { special_tokens(vocab) };
+        let never_text = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
+        let special = SpecialTokens::new(tokens.iter().map(|(token, _)| *token))?;
+        let of_texts = tokens.iter().filter(|(_, attributes)| attributes & never_text == 0);
+        let user_defined = SpecialTokens::new(of_texts.map(|(token, _)| *token))?;
+        let mut opening = Vec::new();
+        if adds_special {
+            // SAFETY: the caller's promise.
+            unsafe { append(vocab, b"", true, &mut opening) };
+        }
+        // What is added to nothing at all: one token before it where the vocabulary has one for the beginning, the rest behind it.
+        // SAFETY: the caller's promise.
+        let opens = unsafe { sys::llama_vocab_get_add_bos(vocab) || sys::llama_vocab_type(vocab) == sys::LLAMA_VOCAB_TYPE_WPM };
+        let closing = opening.split_off(usize::from(opens).min(opening.len()));
+        let strips = tokens.iter().any(|(token, _)| token.strips_left || token.strips_right);
+        // SAFETY: the caller's promise.
+        let longest_piece = if strips { None } else { unsafe { longest_piece(vocab, kind) } };
+        Ok(Self { special, user_defined, opening, closing, longest_piece })
+    }
+
+    /// Most bytes of a text that become one token. `None` where there is no such bound: where white space may be left out, or a
+    /// word that is not known becomes one token however long it is.
+    pub(super) fn longest_piece(&self) -> Option<usize> {
+        self.longest_piece
+    }
+
+    /// The tokens of `text`. `add_special` adds what the vocabulary asks for; `parse_special` reads the spelling of a control token
+    /// as that token.
+    ///
+    /// # Safety
+    /// `vocab` is what this was read from.
+    ///
+    /// # Panics
+    /// If `text` is 2 GiB long or longer.
+    pub(super) unsafe fn tokenize(
+        &self,
+        vocab: *const sys::llama_vocab,
+        text: &[u8],
+        add_special: bool,
+        parse_special: bool,
+    ) -> Vec<Token> {
+        let mut tokens = Vec::new();
+        if add_special {
+            tokens.extend(&self.opening);
+        }
+        let cuts = if parse_special { &self.special } else { &self.user_defined };
+        for stretch in cuts.split(text) {
+            match stretch {
+                Stretch::Special(token) => tokens.push(token),
+                // SAFETY: the caller's promise.
+                Stretch::Plain(range) => unsafe { append(vocab, &text[range], false, &mut tokens) },
+            }
+        }
+        if add_special {
+            tokens.extend(&self.closing);
+        }
+        tokens.shrink_to_fit();
+        tokens
+    }
+}
+
+/// The special tokens with their attributes, in the order in which llama.cpp looks for them.
+///
+/// # Safety
+/// `vocab` belongs to a loaded model, which outlives `'a`.
+unsafe fn special_tokens<'a>(vocab: *const sys::llama_vocab) -> Vec<(SpecialToken<'a>, sys::llama_token_attr)> {
+    let is_special = sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_USER_DEFINED | sys::LLAMA_TOKEN_ATTR_UNKNOWN;
+    let mut tokens = Vec::new();
+    // SAFETY: the caller's promise.
+    for token in 0..unsafe { sys::llama_vocab_n_tokens(vocab) } {
+        // SAFETY: `token` is in the vocabulary.
+        let attributes = unsafe { sys::llama_vocab_get_attr(vocab, token) };
+        if attributes & is_special == 0 {
+            continue;
+        }
+        // SAFETY: `token` is in the vocabulary, whose texts end in NUL and live as long as the model.
+        let spelling = unsafe { CStr::from_ptr(sys::llama_vocab_get_text(vocab, token)) }.to_bytes();
+        let strips_left = attributes & sys::LLAMA_TOKEN_ATTR_LSTRIP != 0;
+        let strips_right = attributes & sys::LLAMA_TOKEN_ATTR_RSTRIP != 0;
+        tokens.push((SpecialToken { token, spelling, strips_left, strips_right }, attributes));
+    }
+    let lengths: Vec<usize> = tokens.iter().map(|(token, _)| token.spelling.len()).collect();
+    let mut order: Vec<u32> = (0..).take(lengths.len()).collect();
+    // SAFETY: both lists are as long as is said, and the numbers are places in the second.
+    unsafe { weft_longest_first(order.as_mut_ptr(), order.len(), lengths.as_ptr()) };
+    order.into_iter().map(|place| tokens[place as usize]).filter(|(token, _)| !token.spelling.is_empty()).collect()
+}
+
+/// See [`Tokenizer::longest_piece`], for a vocabulary whose special tokens take no white space.
+///
+/// # Safety
+/// `vocab` belongs to a loaded model.
+unsafe fn longest_piece(vocab: *const sys::llama_vocab, kind: &str) -> Option<usize> {
+    let spells_all = match kind {
+        // Checked when the vocabulary is read, or nothing is left out however little is spelt.
+        "llama" | "rwkv" | "plamo2" => true,
+        // SAFETY: the caller's promise.
+        "gpt2" | "gemma4" => unsafe { spells_every_byte(vocab, kind == "gemma4") },
+        _ => false,
+    };
+    // SAFETY: the caller's promise; `token` is in the vocabulary, whose texts end in NUL.
+    let n_bytes = |token| unsafe { CStr::from_ptr(sys::llama_vocab_get_text(vocab, token)) }.count_bytes();
+    // In the file's own spelling no piece is shorter than what it stands for: it has three bytes for a space, or two.
+    // SAFETY: the caller's promise.
+    let tokens = 0..unsafe { sys::llama_vocab_n_tokens(vocab) };
+    tokens.map(n_bytes).max().filter(|&longest| spells_all && longest > 0)
+}
+
+/// Whether each byte is a token of its own: a vocabulary of merges leaves out what it has no token for. It looks for tokens of the
+/// kind that is made for bytes, or for no such.
+///
+/// # Safety
+/// `vocab` belongs to a loaded model.
+unsafe fn spells_every_byte(vocab: *const sys::llama_vocab, by_byte_tokens: bool) -> bool {
+    let mut is_spelt = [false; 256];
+    // SAFETY: the caller's promise.
+    for token in 0..unsafe { sys::llama_vocab_n_tokens(vocab) } {
+        let mut byte = 0_u8;
+        // SAFETY: `token` is in the vocabulary.
+        let is_byte_token = unsafe { sys::llama_vocab_get_attr(vocab, token) } & sys::LLAMA_TOKEN_ATTR_BYTE != 0;
+        // SAFETY: as above, and one byte is writable.
+        let n = unsafe { sys::llama_token_to_piece(vocab, token, (&raw mut byte).cast::<c_char>(), 1, 0, true) };
+        if n == 1 && is_byte_token == by_byte_tokens {
+            is_spelt[usize::from(byte)] = true;
+        }
+    }
+    is_spelt == [true; 256]
+}
+
+/// Appends the tokens that llama.cpp makes of `text`, control tokens not parsed.
+///
+/// # Safety
+/// `vocab` belongs to a loaded model; with `add_special`, it has the tokens that it asks to be added.
+unsafe fn append(vocab: *const sys::llama_vocab, text: &[u8], add_special: bool, tokens: &mut Vec<Token>) {
+    let n_bytes = i32::try_from(text.len()).expect("a text is shorter than 2 GiB");
+    // A byte is rarely more than a token, and where it is llama.cpp says how many there are.
+    let mut n_wanted = text.len() + 8;
+    loop {
+        tokens.reserve(n_wanted);
+        let room = i32::try_from(n_wanted).unwrap_or(i32::MAX);
+        let into = tokens.spare_capacity_mut().as_mut_ptr().cast::<Token>();
+        // SAFETY: the caller's promise; `n_bytes` are readable and `room` tokens writable.
+        let n = unsafe { sys::llama_tokenize(vocab, text.as_ptr().cast::<c_char>(), n_bytes, into, room, add_special, false) };
+        assert!(n != i32::MIN, "a text of less than 2 GiB has fewer than 2³¹ tokens");
+        let n_tokens = n.unsigned_abs() as usize;
+        if n >= 0 {
+            // SAFETY: llama.cpp has written that many.
+            return unsafe { tokens.set_len(tokens.len() + n_tokens) };
+        }
+        n_wanted = n_tokens;
+    }
+}
+
+unsafe extern "C" {
+    fn weft_longest_first(order: *mut u32, n: usize, lengths: *const usize);
+}

@@ -1,0 +1,279 @@
+"""Work on texts: none keeps other work waiting, what cannot fit is not read, and what nobody waits for is not begun."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from litestar.testing import AsyncTestClient
+
+from tests.helpers import wait_until
+from tests.server.conftest import answers
+from tests.server.matchers import Json
+from tests.server.scripted import ScriptedEngine, connect, finished
+from weft.server import create_app
+from weft.server.app import Application
+from weft.server.run import aside
+from weft.server.run.aside import LONG_TEXT, VERY_LONG_TEXT
+from weft.server.run.refusals import Refusals
+from weft.server.static import Files
+from weft.settings import Settings
+
+LONG = "a" * (LONG_TEXT + 1)
+
+
+class SlowEngine(ScriptedEngine):
+    """Tokenizes a text that begins with `b` only when it is let."""
+
+    def __init__(self, *scripts: Any) -> None:  # noqa: ANN401 (as the scripted one's)
+        super().__init__(*scripts)
+        self.may_go_on = threading.Event()
+        self.begun: list[str] = []
+        self.limits.n_ctx_slot = 2**30
+
+    def tokenize(self, text: str, **more: bool) -> list[int]:
+        self.begun.append(text)
+        if text.startswith("b"):
+            assert self.may_go_on.wait(20), "nobody has let it"
+        return super().tokenize(text, **more)
+
+
+@asynccontextmanager
+async def running(engine: ScriptedEngine, **settings: Json) -> AsyncIterator[tuple[httpx.AsyncClient, Application]]:
+    """A client that asks one thing after the other."""
+    engine.loaded.set()
+    app = create_app(engine.as_engine(), Settings(**settings))
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        yield client, app
+
+
+class Server:
+    """The application on this event loop, so that several clients ask at once."""
+
+    def __init__(self, app: Application) -> None:
+        self.counts = app.service.refusals
+        self._app = app
+
+    async def post(self, path: str, body: Json) -> int:
+        """The status of the answer."""
+        sent = await connect(self._app, path, body, lambda _: False)
+        return int(sent[0]["status"])
+
+    async def get(self, path: str) -> int:
+        """The status of the answer."""
+        sent: list[Json] = []
+        arrived = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+        async def receive() -> Json:
+            for message in arrived:
+                return message
+            return await asyncio.get_running_loop().create_future()
+
+        async def send(message: Json) -> None:
+            sent.append(message)
+
+        scope: Json = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [], "http_version": "1.1"}
+        await self._app(scope, receive, send)
+        return int(sent[0]["status"])
+
+    async def post_and_leave(self, path: str, body: Json) -> list[Json]:
+        """What is sent to a client that leaves as soon as it has asked."""
+        return await connect(self._app, path, body, lambda _: True)
+
+
+@asynccontextmanager
+async def serving_many(engine: SlowEngine, **settings: Json) -> AsyncIterator[Server]:
+    engine.loaded.set()
+    app = create_app(engine.as_engine(), Settings(**settings))
+    await app.service.start()
+    try:
+        yield Server(app)
+    finally:
+        engine.may_go_on.set()
+        await app.service.stop()
+
+
+@pytest.fixture
+def slow() -> SlowEngine:
+    return SlowEngine([[finished(0)], []], [[finished(0)], []])
+
+
+def is_refused_for_length(answer: httpx.Response, n_least: int) -> bool:
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["n_prompt_tokens"]) == (400, "exceed_context_size_error", n_least)
+    assert error["message"].startswith(f"request (at least {n_least} tokens) exceeds the available context size (64 tokens)")
+    return True
+
+
+def pieces_of_four() -> ScriptedEngine:
+    """An engine with a context of 64 tokens that stand for 4 bytes at most."""
+    engine = ScriptedEngine()
+    engine.model.longest_piece = 4
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("/completion", {"prompt": "a" * 256}),
+        ("/completion", {"prompt": ["a" * 200, *range(14)]}),
+        ("/completion", {"prompt": ["a", "a" * 256]}),
+        ("/v1/completions", {"prompt": "a" * 256}),
+        ("/prefixes", {"prompt": "a" * 256}),
+    ],
+    ids=["llamacpp", "with tokens", "one of two", "openai", "pin"],
+)
+async def test_a_prompt_that_cannot_fit_is_not_tokenized(route: str, body: Json) -> None:
+    engine = pieces_of_four()
+    async with running(engine) as (client, app):
+        assert is_refused_for_length(await client.post(route, json=body), 64)
+        assert app.service.refusals.counts["prompt_too_long"] == 1
+    assert engine.threads == set()
+
+
+async def test_a_prompt_that_could_fit_is_tokenized() -> None:
+    engine = ScriptedEngine([[finished(0)], []])
+    engine.model.longest_piece = 4
+    async with running(engine) as (client, _):
+        assert (await client.post("/completion", json={"prompt": "a" * 252})).status_code == 200
+
+
+ROUTES = ["/v1/chat/completions", "/apply-template"]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_more_messages_than_the_context_has_tokens_are_not_rendered(route: str) -> None:
+    engine = ScriptedEngine()
+    async with running(engine, chat_template="{{ raise_exception('it is rendered') }}") as (client, _):
+        answer = await client.post(route, json={"messages": [{"role": "user", "content": ""}] * 5000})
+    assert is_refused_for_length(answer, 5000)
+    assert engine.threads == set()
+
+
+@pytest.mark.parametrize("route", ROUTES)
+async def test_a_chat_that_cannot_fit_is_neither_rendered_to_its_end_nor_tokenized(route: str) -> None:
+    engine = pieces_of_four()
+    template = "{{ told * messages | length }}{% for m in messages %}{{ raise_exception('it goes on') }}{% endfor %}"
+    body = {"messages": [{"role": "user", "content": ""}] * 10, "chat_template_kwargs": {"told": "a" * 26}}
+    async with running(engine, chat_template=template) as (client, _):
+        assert is_refused_for_length(await client.post(route, json=body), 65)
+    assert engine.threads == set()
+
+
+async def test_an_answer_that_goes_on_counts_too() -> None:
+    engine = pieces_of_four()
+    async with running(engine, chat_template="{% for m in messages %}{{ m.content }}{% endfor %}") as (client, _):
+        body = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a" * 256}]}
+        assert is_refused_for_length(await client.post("/v1/chat/completions", json=body), 65)
+
+
+async def test_stretches_are_read_only_as_long_as_they_fit() -> None:
+    engine = ScriptedEngine()
+    engine.model.control_tokens = lambda: [ord("<")]
+    async with running(engine, chat_template="{% for m in messages %}{{ m.content }}{% endfor %}") as (client, _):
+        answer = await client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "<" * 500}]})
+    assert is_refused_for_length(answer, 64)
+
+
+SLOW = {"content": "b" + LONG}
+
+
+@pytest.mark.parametrize("body", [{"prompt": LONG}, {"prompt": "a", "grammar": 'root ::= "a"'}], ids=["a prompt", "a grammar"])
+async def test_a_request_does_not_wait_for_texts_that_are_tokenized(slow: SlowEngine, body: Json) -> None:
+    async with serving_many(slow) as server:
+        waiting = [asyncio.create_task(server.post("/tokenize", SLOW)) for _ in range(8)]
+        await wait_until(lambda: slow.begun != [])
+        async with asyncio.timeout(5):
+            assert await server.post("/completion", body) == 200
+        slow.may_go_on.set()
+        assert await asyncio.gather(*waiting) == [200] * 8
+
+
+async def test_a_long_text_does_not_wait_for_a_very_long_one(slow: SlowEngine) -> None:
+    async with serving_many(slow) as server:
+        waiting = asyncio.create_task(server.post("/tokenize", {"content": "b" + "a" * VERY_LONG_TEXT}))
+        await wait_until(lambda: slow.begun != [])
+        async with asyncio.timeout(5):
+            assert await server.post("/tokenize", {"content": LONG}) == 200
+        slow.may_go_on.set()
+        assert await waiting == 200
+
+
+async def test_health_needs_no_thread_where_files_are_served(
+    slow: SlowEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving_many(slow, static_path=str(tmp_path)) as server:
+        is_looking = threading.Event()
+
+        def find(*_: object) -> None:
+            is_looking.set()
+            assert slow.may_go_on.wait(20), "nobody has let it"
+
+        monkeypatch.setattr(Files, "_find", find)
+        looking = asyncio.create_task(server.get("/a"))
+        await wait_until(is_looking.is_set)
+        for path in ("/health", "/v1/health"):
+            async with asyncio.timeout(5):
+                assert await server.get(path) == 200
+        slow.may_go_on.set()
+        assert await looking == 404
+
+
+@pytest.mark.parametrize(("route", "name"), [("/tokenize", "content"), ("/completion", "prompt"), ("/prefixes", "prompt")])
+async def test_what_a_client_has_left_is_not_begun(slow: SlowEngine, route: str, name: str) -> None:
+    purpose = "/tokenize" if route == "/tokenize" else "/completion"
+    async with serving_many(slow) as server:
+        before = asyncio.create_task(server.post(purpose, SLOW | {"prompt": SLOW["content"]}))
+        await wait_until(lambda: slow.begun != [])
+        async with asyncio.timeout(5):
+            assert await server.post_and_leave(route, {name: "c" + LONG}) == []
+        slow.may_go_on.set()
+        assert await before == 200
+        # What is asked now comes after all that was asked before.
+        assert await server.post(purpose, {"content": "d" + LONG, "prompt": "d" + LONG}) == 200
+    assert [text[0] for text in slow.begun] == ["b", "d"]
+
+
+async def test_beyond_what_may_wait_texts_are_refused(slow: SlowEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "MAX_WAITING", 2 * len(SLOW["content"]))
+    async with serving_many(slow) as server:
+        waiting = [asyncio.create_task(server.post("/tokenize", SLOW)) for _ in range(2)]
+        await wait_until(lambda: slow.begun != [])
+        assert await server.post("/tokenize", {"content": LONG}) == 429
+        assert server.counts.counts["texts_waiting"] == 1
+        # Others have room of their own.
+        assert await server.post("/completion", {"prompt": LONG}) == 200
+        slow.may_go_on.set()
+        assert await asyncio.gather(*waiting) == [200, 200]
+        assert await server.post("/tokenize", {"content": LONG}) == 200
+
+
+async def test_a_client_that_has_left_makes_room(slow: SlowEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aside, "MAX_WAITING", 2 * len(SLOW["content"]))
+    async with serving_many(slow) as server:
+        waiting = asyncio.create_task(server.post("/tokenize", SLOW))
+        await wait_until(lambda: slow.begun != [])
+        for n_left in range(1, 4):
+            assert await server.post_and_leave("/tokenize", {"content": LONG}) == []
+            assert server.counts.counts["client_left"] == n_left
+        slow.may_go_on.set()
+        assert await waiting == 200
+
+
+def test_a_flood_of_refusals_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    refusals = Refusals()
+    for _ in range(1000):
+        refusals.count("texts_waiting")
+    refusals.count("client_left")
+    assert refusals.counts == {"texts_waiting": 1000, "prompt_too_long": 0, "client_left": 1}
+    assert [record.message.partition("(")[2] for record in caplog.records] == [
+        "texts_waiting, 1 since the last such line)",
+        "client_left, 1 since the last such line)",
+    ]
