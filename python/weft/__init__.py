@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from weft.completion import Branch, Completion, Event
+    from weft.config import EngineConfig
     from weft.demo import DEMO_MODEL
     from weft.engine import Engine
     from weft.errors import (
@@ -56,6 +57,7 @@ __all__ = [
     "ContextOverflow",
     "DecodeError",
     "Engine",
+    "EngineConfig",
     "EngineStopped",
     "Event",
     "Finished",
@@ -112,6 +114,7 @@ _HOMES = {
         "Usage",
     ),
     "weft.completion": ("Branch", "Completion", "Event"),
+    "weft.config": ("EngineConfig",),
     "weft.demo": ("DEMO_MODEL",),
     "weft.engine": ("Engine",),
     "weft.errors": (

@@ -11,28 +11,14 @@ import msgspec
 
 from weft import _native, tasks, tuning
 from weft._native import CachedNode, Choice, Completions, Limits, Model, Prefix, RecentStep, Slot, Stats
-from weft.choices import Kernels, KvType
 from weft.completion import Completion
+from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
-from weft.errors import EngineStopped, InvalidConfig
-from weft.placement import Placement
+from weft.errors import EngineStopped
 from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
 
 __all__ = ["Engine"]
-
-_PARAMS = {
-    "n_gpu_layers": "gpu_layers",
-    "n_slots": "slots",
-    "n_ctx": "ctx_size",
-    "n_batch": "batch_size",
-    "n_ubatch": "ubatch_size",
-    "n_threads": "threads",
-    "n_threads_batch": "threads_batch",
-    "type_k": "cache_type_k",
-    "type_v": "cache_type_v",
-}
-"""The compiled engine's names of settings that have another one here, where they are llama-server's."""
 
 
 class Engine:
@@ -40,7 +26,7 @@ class Engine:
 
     Making one loads nothing; `async with` or `await start()` does:
 
-        async with Engine("model.gguf", slots=8) as engine:
+        async with Engine("model.gguf", n_slots=8) as engine:
             completion = await engine.complete("Once upon a time,", n=8, max_tokens=64)
 
     Once it is started, any thread and any event loop may use it, and several engines may live in one process. A forked child may
@@ -48,93 +34,27 @@ class Engine:
 
     Args:
         model: A GGUF file (of a split model, its first part); None is the demo model that ships with the package.
-        slots: Sequences that run at once; None is 8, each of which may use the whole context.
-        ctx_size: Tokens that fit in the KV cache, over all slots; None or 0 lets the model and the free memory decide.
-        kv_unified: Whether one slot may use the whole cache, or `ctx_size / slots` of it; None is the former where `slots` is
-            None.
-        batch_size: Most tokens that llama.cpp takes in one call; None is 2,048.
-        ubatch_size: Most tokens of one decode; None is 512, or fewer where the memory is short.
-        threads: Threads of a decode without rows of prompts; None is as tuned, else the number of physical cores.
-        threads_batch: Threads of a decode with rows of prompts; None is the same as `threads`, if that is given, else as tuned.
-        gpu_layers: Layers that go to the GPU; None is as many as there are.
-        kernels: Whose kernels compute on the CPU: "weft" is Weft's own wherever they can, "auto" wherever they are the faster
-            ones, "llama.cpp" none of them. `choice` says what was chosen, and why.
-        flash_attention: llama.cpp's attention as one fused kernel, or without it; "auto" is Weft's own on a CPU and llama.cpp's
-            choice on a GPU. Where Weft's does not apply, it is as tuned, else off unless V is quantised or the memory is short.
-        tuned: Whether to use what `python -m weft tune` has measured for this model on this machine.
-        cache_type_k: Number format of the keys in the cache.
-        cache_type_v: Number format of the values in the cache; a quantised one cannot be with flash attention off.
-        cache_ram: Most MiB of host memory for what is cached and does not run; -1 is no limit, 0 keeps nothing outside of the KV
-            cache, None is 8,192 or a quarter of the machine's memory, whichever is less.
-        max_queue: Requests that may wait for a slot before further ones are refused with `QueueFull`; None is 1,024.
-        max_token_gap_ms: 99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt
-            being computed beside it may cause; None is 200, or twice what the streams take without it where that is more.
-        mmap: Maps the file instead of reading it.
-        mlock: Keeps the weights from being swapped out.
+        config: How it is to be, whole; None is the default.
         on_progress: Called with the fraction that is loaded, 0 to 1, on the event loop that awaits `start`.
-        placement: Where the weights go on a machine with several GPUs or nodes of memory; see `weft.placement.Placement`.
+        **options: The fields of `EngineConfig`, which describes them; they replace those of `config`.
+
+    Raises:
+        TypeError: There is no setting of that name; the message has the nearest.
+        InvalidConfig: A setting has the wrong type or is out of range.
     """
 
     def __init__(
         self,
         model: str | os.PathLike[str] | None = None,
         *,
-        slots: int | None = None,
-        ctx_size: int | None = None,
-        kv_unified: bool | None = None,
-        batch_size: int | None = None,
-        ubatch_size: int | None = None,
-        threads: int | None = None,
-        threads_batch: int | None = None,
-        gpu_layers: int | None = None,
-        kernels: Kernels = "auto",
-        flash_attention: Literal["auto", "on", "off"] = "auto",
-        tuned: bool = True,
-        cache_type_k: KvType = "f16",
-        cache_type_v: KvType = "f16",
-        cache_ram: int | None = None,
-        max_queue: int | None = None,
-        max_token_gap_ms: float | None = None,
-        mmap: bool = True,
-        mlock: bool = False,
+        config: EngineConfig | None = None,
         on_progress: Callable[[float], object] | None = None,
-        **placement: Unpack[Placement],
+        **options: Unpack[EngineOptions],
     ) -> None:
         self._path = DEMO_MODEL if model is None else os.fspath(model)
+        self.config = EngineConfig.of(config, {**options})
+        """How it was asked to be; `limits` and `choice` say what came of it."""
         self._on_progress = on_progress
-
-        def load(on_progress: Callable[[float], object] | None) -> _native.Engine:
-            loaded = Model.load(
-                self._path,
-                n_gpu_layers=gpu_layers,
-                use_mmap=mmap,
-                use_mlock=mlock,
-                kernels=kernels,
-                on_progress=on_progress,
-                **placement,
-            )
-            conditions = tuning.Conditions(gpu_layers, cache_type_k, cache_type_v, kernels, placement.get("repack"))
-            kept = tuning.read(tuning.tune_file(loaded, conditions)) if tuned else None
-            return _native.Engine(
-                loaded,
-                n_slots=slots,
-                n_ctx=ctx_size or None,
-                kv_unified=kv_unified,
-                n_batch=batch_size,
-                n_ubatch=ubatch_size,
-                n_threads=threads,
-                n_threads_batch=threads_batch,
-                kernels=kernels,
-                flash_attention=flash_attention,
-                tuned=None if kept is None else kept.choice,
-                type_k=cache_type_k,
-                type_v=cache_type_v,
-                cache_ram=cache_ram,
-                max_queue=max_queue,
-                max_token_gap_ms=max_token_gap_ms,
-            )
-
-        self._load = load
         self._state: Literal["new", "starting", "running", "closed"] = "new"
         self._native: _native.Engine | None = None
 
@@ -145,7 +65,7 @@ class Engine:
 
         Raises:
             ModelLoadError: The file is no model that can be run.
-            InvalidConfig: A setting is out of range, or two contradict each other.
+            InvalidConfig: Settings contradict each other, or do not fit the model or the memory.
             EngineStopped: The engine was closed, before or meanwhile.
             RuntimeError: It was started before.
         """
@@ -156,10 +76,6 @@ class Engine:
         self._state = "starting"
         try:
             native = await asyncio.to_thread(self._load, self._report())
-        except InvalidConfig as error:
-            self._state = "closed"
-            name = _PARAMS.get(error.param, error.param)
-            raise InvalidConfig(name, error.message.replace(error.param, name)) from None
         except BaseException:
             self._state = "closed"
             raise
@@ -170,6 +86,11 @@ class Engine:
             raise EngineStopped
         self._native = native
         self._state = "running"
+
+    def _load(self, on_progress: Callable[[float], object] | None) -> _native.Engine:
+        loaded = Model.load(self._path, on_progress=on_progress, **self.config.for_model())
+        kept = tuning.read(tuning.tune_file(loaded, tuning.Conditions.of(self.config))) if self.config.tuned else None
+        return _native.Engine(loaded, tuned=None if kept is None else kept.choice, **self.config.for_engine())
 
     async def close(self) -> None:
         """Ends the worker and lets the model go. Idempotent; a closed engine does not start again.

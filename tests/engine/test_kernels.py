@@ -12,7 +12,7 @@ from tests.engine.tiny_models import N_VOCAB, write_tiny_model
 from tests.helpers import wait_until
 from weft import _native
 from weft._native import Hardware
-from weft.choices import Kernels
+from weft.config import Kernels
 
 REARRANGED = re.compile(r"(CPU_REPACK|AMX) model buffer size")
 """What llama.cpp logs where it has laid weights out for its own products."""
@@ -73,7 +73,7 @@ async def distribution(path: Path, kernels: Kernels, *, repack: bool | None) -> 
     also between llama.cpp's own two.
     """
     async with weft.Engine(
-        path, slots=1, ctx_size=512, threads=2, kernels=kernels, repack=repack, flash_attention="off", tuned=False
+        path, n_slots=1, n_ctx=512, n_threads=2, kernels=kernels, repack=repack, flash_attention="off", tuned=False
     ) as engine:
         completion = await engine.complete(PROMPT, max_tokens=1, temperature=0, n_probs=N_VOCAB)
     [logprobs] = completion.branches[0].logprobs

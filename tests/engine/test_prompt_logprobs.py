@@ -39,7 +39,7 @@ def difference(found: Logprobs | None, expected: Logprobs) -> float:
 @pytest.mark.parametrize("n_ubatch", [32, 64, 512], ids=lambda n: f"chunks of {n}")
 async def test_they_are_those_that_generation_finds(n_ubatch: int) -> None:
     # Flash attention sums in 16 bits.
-    async with weft.Engine(slots=2, ubatch_size=n_ubatch, threads=1, flash_attention="off") as engine:
+    async with weft.Engine(n_slots=2, n_ubatch=n_ubatch, n_threads=1, flash_attention="off") as engine:
         text = (
             engine.tokenize("Once upon a time, there was a little girl named Lily. She had a red ball and a big dog. One day ")
             * 3

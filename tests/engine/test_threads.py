@@ -92,7 +92,7 @@ def read_all_that_is_ready(stream: weft.Completions) -> None:
 
 
 async def test_engines_live_beside_each_other(engine: weft.Engine) -> None:
-    async with weft.Engine(slots=2, ctx_size=512, threads=1) as other:
+    async with weft.Engine(n_slots=2, n_ctx=512, n_threads=1) as other:
         answers = await asyncio.gather(
             engine.complete("Once upon a time,", n=2, max_tokens=10, ignore_eos=True),
             other.complete("Once upon a time,", n=2, max_tokens=10, ignore_eos=True),

@@ -10,7 +10,7 @@ from litestar.testing import AsyncTestClient
 from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import ScriptedEngine, connect
-from weft import QueueFull, Request
+from weft import EngineConfig, QueueFull, Request
 from weft.server import create_app
 from weft.server.request_fields import CompletionFields, ping_s
 from weft.server.run import sse
@@ -265,7 +265,7 @@ async def test_the_servers_own_bound_on_pauses_is_no_requests_default(path: str)
     engine = ScriptedEngine(QueueFull(1))
     engine.loaded.set()
     # It may be one that no request may ask for.
-    async with AsyncTestClient(create_app(engine.as_engine(), Settings(max_token_gap_ms=90_000))) as client:
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(engine=EngineConfig(max_token_gap_ms=90_000)))) as client:
         await client.post(path, json={"prompt": "ab"})
     assert [request.max_token_gap_ms for request in engine.requests] == [None]
 

@@ -26,8 +26,8 @@ SRB = {"event_format": "srb"}
 @pytest.fixture(scope="module")
 async def srb() -> AsyncIterator[httpx.AsyncClient]:
     """The application over the demo model, with `--compat srb`."""
-    settings = Settings(compat="srb", slots=4)
-    app = create_app(weft.Engine(slots=4, ctx_size=4096, kv_unified=True, threads=1), settings)
+    settings = Settings(compat="srb")
+    app = create_app(weft.Engine(n_slots=4, n_ctx=4096, kv_unified=True, n_threads=1), settings)
     async with AsyncTestClient(app) as client:
         await answers(client, 200)
         yield client

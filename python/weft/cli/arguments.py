@@ -62,7 +62,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
     file = _file(path) if path else Given()
     values = file.values | variables.values | flags.values
     values = {**PRESETS[values.get("compat", "")], **values}
-    settings = Settings(**values)
+    settings = Settings.of(values)
     if settings.escape:
         breakers = settings.dry_sequence_breakers
         settings = replace(
