@@ -286,6 +286,8 @@ async def test_what_a_request_says_counts_before_the_settings(path: str) -> None
 
 NEUTRAL: dict[str, list[Json]] = {
     "adaptive_target": [-1, -0.5],
+    "anti_prompt": ["", []],
+    "assistant_name": [""],
     "backend_sampling": [False],
     "cache_prompt": [True],
     "dry_multiplier": [0],
@@ -304,8 +306,11 @@ NEUTRAL: dict[str, list[Json]] = {
     "n_indent": [0],
     "penalty_prompt": ["", []],
     "post_sampling_probs": [False],
+    "parse_tool_calls": [False],
     "preserved_tokens": [[]],
     "priority": [0],
+    "reasoning_budget_tokens": [-1],
+    "reasoning_format": ["none", "auto", ""],
     "response_fields": [[], ""],
     "response_format": [{}, {"type": "text"}, {"type": None}],
     "return_progress": [False],
@@ -324,15 +329,21 @@ NEUTRAL: dict[str, list[Json]] = {
 }
 
 UNSUPPORTED: dict[str, list[Json]] = {
+    "anti_prompt": ["User:", ["User:"]],
+    "assistant_name": ["Assistant:"],
     "backend_sampling": [True],
     "grammar_lazy": [True],
     "grammar_triggers": [[{"type": 1, "value": "a"}]],
     "image_data": [[{"id": 1, "data": ""}], {"id": 1}],
     "lora": [[{"id": 0, "scale": 1}], {"id": 0}, [{"id": 0}]],
     "n_cache_reuse": [256],
+    "parse_tool_calls": [True, "yes"],
     "preserved_tokens": [["<a>"]],
+    "reasoning_budget_tokens": [0, 128, False, "many"],
+    "reasoning_format": ["deepseek", "deepseek-legacy", "hidden", 1, ["none"]],
     "system_prompt": [{"prompt": "a"}, "a"],
     "t_max_prompt_ms": [100],
+    "thinking_budget_tokens": [0, 128],
     "tools": [[{"type": "function"}], {"type": "function"}],
 }
 

@@ -107,13 +107,19 @@ class CompletionFields(msgspec.Struct, kw_only=True):
     """Seconds of silence after which a stream carries a comment; 0 or less is never."""
 
     # What follows is refused unless it asks for nothing.
+    anti_prompt: Any = None
+    assistant_name: Any = None
     backend_sampling: bool | None = None
     grammar_lazy: bool | None = None
     grammar_triggers: Any = None
     image_data: Any = None
     lora: Any = None
     n_cache_reuse: int | None = None
+    parse_tool_calls: Any = None
     preserved_tokens: Any = None
+    reasoning_budget_tokens: Any = None
+    reasoning_format: Any = None
     system_prompt: Any = None
     t_max_prompt_ms: float | None = None
+    thinking_budget_tokens: Any = None
     tools: Any = None
