@@ -4,8 +4,9 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import msgspec
 
@@ -17,6 +18,9 @@ from weft.demo import DEMO_MODEL
 from weft.errors import EngineStopped
 from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
+
+if TYPE_CHECKING:
+    from weft.chat.request import ChatOptions, Messages, Templates
 
 __all__ = ["Engine"]
 
@@ -134,10 +138,11 @@ class Engine:
             QueueFull: `max_queue` requests wait already.
             EngineStopped: The engine was closed.
         """
+        fields: dict[str, Any] = {**options}
         if isinstance(prompt, Request):
-            request = msgspec.structs.replace(prompt, **options) if options else prompt
+            request = msgspec.structs.replace(prompt, **fields) if fields else prompt
         else:
-            request = Request(prompt=prompt, **options)
+            request = Request(prompt=prompt, **fields)
         return self._running().submit(request)
 
     async def complete(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Completion:
@@ -151,6 +156,62 @@ class Engine:
             EngineStopped: The engine was closed, before or meanwhile.
         """
         return await Completion.collect(self.generate(prompt, **options))
+
+    async def chat(
+        self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]
+    ) -> Completion:
+        """The whole answer to a chat: its next message, by the model's own template.
+
+            answer = await engine.chat([{"role": "user", "content": "Tell me a story."}], max_tokens=64)
+
+        What is said in a message is never read as a control token, however it is spelt.
+
+        Args:
+            messages: What was said, by OpenAI's names.
+            chat: How they become a prompt; see `weft.chat.request.ChatOptions`.
+            **options: The other fields of the request.
+
+        Raises:
+            InvalidRequest: A message or a field has the wrong type or is out of range, or the template refuses the messages.
+            ContextOverflow: The prompt alone fills the context.
+            QueueFull: `max_queue` requests wait already.
+            DecodeError: The model could not compute a step.
+            EngineStopped: The engine was closed, before or meanwhile.
+        """
+        return await self.complete(await self.chat_request(messages, chat=chat, **options))
+
+    async def chat_request(
+        self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]
+    ) -> Request:
+        """The request that `chat` makes, for `generate`, which streams its answer.
+
+        Raises:
+            InvalidRequest: A message has the wrong type, or the template refuses the messages.
+            EngineStopped: The engine was closed.
+        """
+        prompt = await self._templates.prompt(messages, **(chat or {}))
+        fields: dict[str, Any] = {"prompt": prompt.tokens, "snapshots_at": prompt.turn_ends, **options}
+        return Request(**fields)
+
+    async def apply_template(self, messages: "Messages", **chat: "Unpack[ChatOptions]") -> str:
+        """The prompt that messages become, as a text: without the token that begins every text.
+
+        Args:
+            messages: What was said, by OpenAI's names.
+            **chat: How they become a prompt; see `weft.chat.request.ChatOptions`.
+
+        Raises:
+            InvalidRequest: A message has the wrong type, or the template refuses the messages.
+            EngineStopped: The engine was closed.
+        """
+        return await self._templates.text(messages, **chat)
+
+    @cached_property
+    def _templates(self) -> "Templates":
+        # Who never chats needs no Jinja.
+        from weft.chat.request import Templates  # noqa: PLC0415
+
+        return Templates(self)
 
     async def pin(self, prompt: str | Sequence[int]) -> Prefix:
         """Computes a prompt, as far as it is not cached, and keeps it computed until it is unpinned. Cancelling it pins nothing.

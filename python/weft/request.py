@@ -1,9 +1,12 @@
 """What a caller asks for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 import msgspec
+from msgspec.structs import force_setattr
+
+from weft.schema import JsonSchema, schema_text
 
 __all__ = ["SAMPLERS", "Request", "RequestOptions"]
 
@@ -25,8 +28,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """How many completions, 1 to 256. The prompt is computed once for all."""
     max_tokens: int | None = None
     """Most tokens of one completion; None is until the context is full, 0 only computes the prompt."""
-    stop: Sequence[str] = ()
-    """Strings that end a completion; none of them is part of its text."""
+    stop: str | Sequence[str] = ()
+    """Strings that end a completion, or one; none of them is part of its text."""
     seed: int | None = None
     """Branch `i` draws from a generator seeded with `seed + i` (modulo 2³²), `0 ≤ seed < 2³²`; None is a random seed, reported by
     `Completions.seed`."""
@@ -90,8 +93,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Prefers tokens about as likely as this, 0 to 1, where `samplers` names `adaptive_p`; below 0 is off."""
     adaptive_decay: float = 0.9
     """How long the adaptive target remembers, 0 to 0.99: about 1 / (1 - decay) tokens."""
-    logit_bias: Sequence[tuple[int, float]] = ()
-    """Added to the logits of these tokens; minus infinity bans a token. At most as many as the vocabulary has pieces."""
+    logit_bias: Sequence[tuple[int, float]] | Mapping[int, float] = ()
+    """Added to the logits of these tokens; minus infinity bans a token. At most as many as the vocabulary has
+    pieces. A mapping of tokens is taken too."""
     ignore_eos: bool = False
     """Bans every end token."""
     n_probs: int = 0
@@ -100,8 +104,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """Whether these are of what the samplers left, and not of what the model gave."""
     grammar: str | None = None
     """A grammar in GBNF that every completion follows, from its rule `root`."""
-    json_schema: str | None = None
-    """A JSON schema, as JSON text, that every completion follows; not beside a grammar."""
+    json_schema: JsonSchema | None = None
+    """A JSON schema that every completion follows, as JSON text; not beside a grammar. A mapping is taken
+    too, and a type whose values are to be written: a struct, a dataclass, a model of pydantic's."""
     context_shift: bool = False
     """Where the context is full: drops the middle, computes what follows again and goes on, instead of ending."""
     n_keep: int | None = 0
@@ -136,13 +141,34 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     slot: int | None = None
     """The slot that branch 0 takes where that one is free, from 0; None leaves the choice to the engine."""
 
+    def __post_init__(self) -> None:
+        # What is shorter to write means the same, and is one thing from here on.
+        if isinstance(self.stop, str):
+            force_setattr(self, "stop", (self.stop,))
+        if isinstance(self.logit_bias, Mapping):
+            force_setattr(self, "logit_bias", tuple(self.logit_bias.items()))
+        if self.json_schema is not None and not isinstance(self.json_schema, str):
+            force_setattr(self, "json_schema", schema_text(self.json_schema))
+
+    @property
+    def biases(self) -> Sequence[tuple[int, float]]:
+        """`logit_bias` as pairs, whatever it was given as."""
+        assert not isinstance(self.logit_bias, Mapping), "a request keeps pairs"
+        return self.logit_bias
+
+    @property
+    def schema(self) -> str | None:
+        """`json_schema` as JSON text, whatever it was given as."""
+        assert self.json_schema is None or isinstance(self.json_schema, str), "a request keeps text"
+        return self.json_schema
+
 
 class RequestOptions(TypedDict, total=False):
     """The fields of `Request` but the prompt, as keywords of `Engine.generate` and `Engine.complete`."""
 
     n: int
     max_tokens: int | None
-    stop: Sequence[str]
+    stop: str | Sequence[str]
     seed: int | None
     samplers: Sequence[str]
     temperature: float
@@ -173,12 +199,12 @@ class RequestOptions(TypedDict, total=False):
     mirostat_eta: float
     adaptive_target: float
     adaptive_decay: float
-    logit_bias: Sequence[tuple[int, float]]
+    logit_bias: Sequence[tuple[int, float]] | Mapping[int, float]
     ignore_eos: bool
     n_probs: int
     post_sampling_probs: bool
     grammar: str | None
-    json_schema: str | None
+    json_schema: JsonSchema | None
     context_shift: bool
     n_keep: int | None
     n_discard: int

@@ -15,7 +15,7 @@ from weft.chat.disguise import ControlSpellings, Disguise, Stretch
 from weft.chat.messages import check, content_text, for_template
 from weft.chat.reading import StretchReader
 from weft.chat.template import ChatTemplate, Message, TemplateError
-from weft.settings import Settings
+from weft.settings.chat import ChatSettings
 
 __all__ = ["ChatFormat", "ChatPrompt", "size_of_chat"]
 
@@ -46,7 +46,7 @@ class _Chat(msgspec.Struct, frozen=True):
 class ChatFormat:
     """How the served model's chats are written."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: ChatSettings) -> None:
         self._engine = engine
         self._settings = settings
         self._reader = StretchReader(engine)

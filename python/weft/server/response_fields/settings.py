@@ -118,9 +118,9 @@ def generation_settings(
         max_token_gap_ms=-1 if request.max_token_gap_ms is None else request.max_token_gap_ms,
         stream=stream,
         # JSON has no infinity: a banned token is `false`, as it is in a request.
-        logit_bias=[{"token": token, "bias": bias if bias > float("-inf") else False} for token, bias in request.logit_bias],
+        logit_bias=[{"token": token, "bias": bias if bias > float("-inf") else False} for token, bias in request.biases],
         grammar=request.grammar or "",
-        json_schema=msgspec.UNSET if request.json_schema is None else msgspec.Raw(request.json_schema.encode()),
+        json_schema=msgspec.UNSET if request.schema is None else msgspec.Raw(request.schema.encode()),
         samplers=list(request.samplers),
         timings_per_token=timings_per_token,
         n_ctx=n_ctx,
