@@ -65,7 +65,7 @@ def test_a_flag_wins_over_its_variable_and_a_variable_over_the_file(write: Write
     path = write('port = 1\nctx-size = 1\ntop-k = 1\napi-key = ["file"]\ncompat = "srb"')
     environ = {"LLAMA_ARG_CONFIG": path, "LLAMA_ARG_PORT": "2", "LLAMA_ARG_CTX_SIZE": "2", "LLAMA_API_KEY": "variable"}
     settings, _ = parse(["--port", "3"], environ)
-    assert (settings.port, settings.engine.n_ctx, settings.top_k, settings.api_keys) == (3, 2, 1, ("variable",))
+    assert (settings.port, settings.engine.n_ctx, settings.sampling.top_k, settings.api_keys) == (3, 2, 1, ("variable",))
     assert settings.compat == "srb"
 
 

@@ -11,6 +11,7 @@ from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import ScriptedEngine, connect
 from weft import EngineConfig, QueueFull, Request
+from weft.sampling import Sampling
 from weft.server import create_app
 from weft.server.request_fields import CompletionFields, ping_s
 from weft.server.run import sse
@@ -254,7 +255,7 @@ async def test_every_prompt_of_a_list_starts_at_the_seed(path: str) -> None:
 async def test_what_a_request_leaves_unsaid_comes_from_the_settings(setting: str, value: Json) -> None:
     engine = FullEngine()
     engine.loaded.set()
-    async with AsyncTestClient(create_app(engine.as_engine(), Settings(**{setting: value}))) as client:
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings.of({setting: value}))) as client:
         for path in ("/completion", "/v1/completions"):
             await client.post(path, json={"prompt": "ab", "temperature": None})
     name = {"n_predict": "max_tokens", "cache_prompt": "use_cache"}.get(setting, setting)
@@ -271,9 +272,8 @@ async def test_the_servers_own_bound_on_pauses_is_no_requests_default(path: str)
 
 
 async def test_what_a_request_says_counts_before_the_settings(path: str) -> None:
-    settings = Settings(
-        temperature=0.5, stop=("x",), samplers=("top_k",), logit_bias=((65, 1.0),), grammar='root ::= "a"', cache_prompt=False
-    )
+    sampling = Sampling(temperature=0.5, samplers=("top_k",), logit_bias=((65, 1.0),))
+    settings = Settings(sampling=sampling, stop=("x",), grammar='root ::= "a"', cache_prompt=False)
     body = {"temperature": 0.25, "stop": "y", "samplers": "t", "logit_bias": [], "json_schema": {}, "cache_prompt": True}
     engine = ScriptedEngine(QueueFull(1))
     engine.loaded.set()

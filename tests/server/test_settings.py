@@ -7,6 +7,7 @@ import pytest
 
 import weft
 from weft.cli.main import parse
+from weft.sampling import Sampling
 from weft.settings import Settings, table
 
 
@@ -289,7 +290,8 @@ def test_a_wrong_value_ends_with_2_and_names_its_flag(
 def test_what_a_request_leaves_unsaid_is_the_same_over_http_and_in_process() -> None:
     settings, request = Settings(), weft.Request(prompt="")
     shared = {field.name for field in fields(Settings)} & {field.name for field in msgspec.structs.fields(weft.Request)}
-    assert {"temperature", "samplers", "stop", "n", "n_keep", "grammar", "dry_sequence_breakers", "logit_bias"} < shared
+    assert {"stop", "n", "n_keep", "grammar"} < shared
+    assert msgspec.structs.asdict(settings.sampling).items() <= msgspec.structs.asdict(request).items()
     assert settings.n is None, "single-request batching has another default"
     shared -= {"n"}
     assert {name: getattr(settings, name) for name in shared} == {name: getattr(request, name) for name in shared}
@@ -297,10 +299,10 @@ def test_what_a_request_leaves_unsaid_is_the_same_over_http_and_in_process() -> 
     assert settings.cache_prompt == request.use_cache
 
 
-def test_every_setting_of_the_engine_has_its_flags_and_none_is_the_servers_too() -> None:
-    engine = {field.name for field in msgspec.structs.fields(weft.EngineConfig)}
-    assert engine <= table().keys()
-    assert not engine & {field.name for field in fields(Settings)}
+def test_every_setting_of_the_engine_and_the_samplers_has_its_flags_and_none_is_the_servers_too() -> None:
+    parts = {field.name for part in (weft.EngineConfig, Sampling) for field in msgspec.structs.fields(part)}
+    assert parts <= table().keys()
+    assert not parts & {field.name for field in fields(Settings)}
 
 
 def test_a_grammar_and_a_schema_are_read_from_files(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ async def test_indexes_count_over_all_prompts(srb: httpx.AsyncClient) -> None:
 async def test_the_request_or_else_the_settings_say_how_many(settings: Json, body: Json, count: int) -> None:
     engine = ScriptedEngine([[token(0, "a")]])
     engine.loaded.set()
-    async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings.of(settings))) as client:
         await answers(client, 200)
         engine._scripts = [[[token(0, "a")], EngineStopped()]]
         answer = await client.post("/v1/completions", json={"prompt": "abc"} | body)

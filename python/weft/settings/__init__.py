@@ -1,7 +1,8 @@
 """Every setting of the server: its flags, its variable, its range and its default, in one table.
 
 The spellings are llama-server's, so that a command line written for it works here. `weft.cli.accepted` has those flags of
-llama-server that set nothing here. What is the engine's own is `Settings.engine`; here it only gets its spellings.
+llama-server that set nothing here. What is the engine's own is `Settings.engine`, and how
+tokens are chosen `Settings.sampling`: here they only get their spellings.
 """
 
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from weft.config import EngineConfig
+from weft.sampling import Sampling
 from weft.settings.access import AccessSettings
 from weft.settings.chat import ChatSettings
 from weft.settings.compute import STEPS
@@ -16,16 +18,16 @@ from weft.settings.context import CACHE, ContextSettings
 from weft.settings.flags import Flag
 from weft.settings.log import LogSettings
 from weft.settings.model import LOADING, ModelSettings
-from weft.settings.sampling import SamplingSettings
+from weft.settings.sampling import DRAWING, SamplingSettings
 from weft.settings.server import ServerSettings
 
 __all__ = ["Settings", "table"]
 
 _GROUPS: tuple[type | Mapping[str, Flag], ...] = (
     *(ModelSettings, LOADING, CACHE, ContextSettings, STEPS),
-    *(SamplingSettings, ChatSettings, ServerSettings, AccessSettings, LogSettings),
+    *(SamplingSettings, DRAWING, ChatSettings, ServerSettings, AccessSettings, LogSettings),
 )
-"""In the order of help: settings of the server, and the flags of those that are the engine's."""
+"""In the order of help: settings of the server, and the flags of those that its parts have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +36,27 @@ class Settings(LogSettings, AccessSettings, ServerSettings, ChatSettings, Sampli
 
     engine: EngineConfig = field(default_factory=EngineConfig)
     """How the engine is to be."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How a token is chosen where a request does not say."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":
-        """Settings by the names of the table, the engine's among them; what is not given is the default.
+        """Settings by the names of the table, those of their parts among them; what is not given is the default.
 
         Raises:
             InvalidConfig: A setting of the engine is out of range.
         """
-        ours = {name: value for name, value in values.items() if name not in EngineConfig.__struct_fields__}
-        engine = {name: value for name, value in values.items() if name in EngineConfig.__struct_fields__}
-        return cls(**ours, engine=EngineConfig(**engine))
+        parts: dict[str, dict[str, Any]] = {"engine": {}, "sampling": {}, "": {}}
+        for name, value in values.items():
+            parts[_PART_OF.get(name, "")][name] = value
+        return cls(engine=EngineConfig(**parts["engine"]), sampling=Sampling(**parts["sampling"]), **parts[""])
+
+
+_PART_OF = {
+    **dict.fromkeys(EngineConfig.__struct_fields__, "engine"),
+    **dict.fromkeys(Sampling.__struct_fields__, "sampling"),
+}
+"""Which part of the settings has a field that they have not themselves."""
 
 
 def table() -> dict[str, Flag]:
