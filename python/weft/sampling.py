@@ -202,7 +202,10 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     adaptive_decay: Annotated[
         float,
         Knob(
-            "how long the adaptive target remembers: about 1 / (1 - decay) tokens", low=0, high=0.99, flags=("--adaptive-decay",)
+            "how long the adaptive target remembers, 0 to 0.99: about 1 / (1 - decay) tokens",
+            low=0,
+            high=0.99,
+            flags=("--adaptive-decay",),
         ),
     ] = 0.9
     logit_bias: Annotated[

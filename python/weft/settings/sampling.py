@@ -132,12 +132,13 @@ _SPELT_OTHERWISE: Mapping[str, Mapping[str, Any]] = {
 
 def _row(name: str, knob: Knob, default: object) -> Flag:
     """The flags of a field, read as its type and its bounds say."""
+    about: dict[str, Any] = {}
     if isinstance(default, bool):
-        about: dict[str, Any] = {"parse": boolean, "help": f"{knob.text} (default: {'yes' if default else 'no'})"}
+        about = {"parse": boolean, "help": f"{knob.text} (default: {'yes' if default else 'no'})"}
     elif isinstance(default, int):
         about = {"parse": whole(int(knob.low), int(knob.high)), "help": f"{knob.text} (default: {default})"}
-    else:
-        about = {"parse": number(knob.low, knob.high, above=knob.above), "help": f"{knob.text} (default: {default})"}
+    elif isinstance(default, float):
+        about = {"parse": number(knob.low, knob.high, above=knob.above), "help": f"{knob.text} (default: {default:g})"}
     about |= _SPELT_OTHERWISE.get(name, {})
     names = () if "constants" in about else knob.flags
     return row(SAMPLING, *names, env=knob.env, **about)
