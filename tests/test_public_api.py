@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import pydoc
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 import weft
-from weft import EngineConfig, Request, RequestOptions, _native, completion, config, engine, errors, prefix, request
+from weft import EngineConfig, Request, RequestOptions, _native, answer, config, engine, errors, prefix, request
 from weft.config import EngineOptions
 from weft.fields import abouts
 
@@ -41,7 +42,7 @@ def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
 
 
 def test_every_public_module_exports_its_part() -> None:
-    for module in (completion, config, engine, errors, prefix, request):
+    for module in (answer, config, engine, errors, prefix, request):
         assert set(module.__all__) <= vars(module).keys()
     assert set(errors.__all__) < set(weft.__all__)
 
@@ -81,10 +82,12 @@ def test_options_of_an_engine_are_the_fields_of_its_config() -> None:
     assert get_type_hints(EngineOptions) == hints | lists
 
 
-def test_each_setting_of_an_engine_is_told_in_its_help() -> None:
-    assert list(abouts(EngineConfig)) == list(EngineConfig.__struct_fields__)
-    assert EngineConfig.__doc__ is not None
-    assert "        n_slots: sequences that run at once; None is 8" in EngineConfig.__doc__
+@pytest.mark.parametrize("struct", [EngineConfig, Request, weft.Answer, weft.Branch, weft.PrefixFile])
+def test_help_tells_each_field(struct: type[msgspec.Struct]) -> None:
+    assert list(abouts(struct)) == list(struct.__struct_fields__)
+    told = pydoc.plain(pydoc.render_doc(struct))
+    for name, about in abouts(struct).items():
+        assert f"    {name}: {about.text}" in told
 
 
 def test_the_settings_of_an_engine_are_what_is_compiled() -> None:

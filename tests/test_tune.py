@@ -36,9 +36,9 @@ def file_of(model: weft.Model, type_v: str = "f16", kernels: Kernels = "auto", *
     return tuning.tune_file(model, Conditions(None, "f16", type_v, kernels, repack))
 
 
-async def chosen(**settings: object) -> weft.Choice:
+async def chosen(**settings: object) -> weft.Compute:
     async with weft.Engine(n_ctx=1024, **settings) as engine:  # type: ignore[arg-type]
-        return engine.choice
+        return engine.compute
 
 
 HAS_GPU = bool(Hardware.read().gpus)
@@ -48,7 +48,7 @@ on_a_cpu = pytest.mark.skipif(HAS_GPU, reason="on a GPU llama.cpp decides")
 @pytest.fixture(scope="module")
 def has_ours(model: weft.Model) -> bool:
     """Whether Weft's own attention computes every layer of the demo model here."""
-    return _native.Engine(model, n_ctx=1024).choice.attention == "weft" and not HAS_GPU
+    return _native.Engine(model, n_ctx=1024).compute.attention == "weft" and not HAS_GPU
 
 
 @on_a_cpu

@@ -85,7 +85,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         Kernels,
         About(
             'whose kernels compute on the CPU: "weft" is Weft\'s own wherever they can, "auto" wherever they are the faster ones,'
-            ' "llama.cpp" none of them; Engine.choice says what was chosen, and why'
+            ' "llama.cpp" none of them; Engine.compute says what was chosen, and why'
         ),
     ] = "auto"
     flash_attention: Annotated[

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 import msgspec
 
 from weft import _native, tasks, tuning
-from weft._native import CachedNode, Choice, Completions, Limits, Model, Prefix, RecentStep, Slot, Stats
-from weft.completion import Completion
+from weft._native import CachedNode, Compute, Limits, Model, Prefix, RecentStep, Slot, Stats, Stream
+from weft.answer import Answer
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.errors import EngineStopped
@@ -56,8 +56,7 @@ class Engine:
         **options: Unpack[EngineOptions],
     ) -> None:
         self._path = DEMO_MODEL if model is None else os.fspath(model)
-        self.config = EngineConfig.of(config, {**options})
-        """How it was asked to be; `limits` and `choice` say what came of it."""
+        self._config = EngineConfig.of(config, {**options})
         self._on_progress = on_progress
         self._state: Literal["new", "starting", "running", "closed"] = "new"
         self._native: _native.Engine | None = None
@@ -92,9 +91,9 @@ class Engine:
         self._state = "running"
 
     def _load(self, on_progress: Callable[[float], object] | None) -> _native.Engine:
-        loaded = Model.load(self._path, on_progress=on_progress, **self.config.for_model())
-        kept = tuning.read(tuning.tune_file(loaded, tuning.Conditions.of(self.config))) if self.config.tuned else None
-        return _native.Engine(loaded, tuned=None if kept is None else kept.choice, **self.config.for_engine())
+        loaded = Model.load(self._path, on_progress=on_progress, **self._config.for_model())
+        kept = tuning.read(tuning.tune_file(loaded, tuning.Conditions.of(self._config))) if self._config.tuned else None
+        return _native.Engine(loaded, tuned=None if kept is None else kept.choice, **self._config.for_engine())
 
     async def close(self) -> None:
         """Ends the worker and lets the model go. Idempotent; a closed engine does not start again.
@@ -115,7 +114,7 @@ class Engine:
     ) -> None:
         await self.close()
 
-    def generate(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Completions:
+    def generate(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Stream:
         """Queues a request and returns the stream of its events at once.
 
             async for event in engine.generate("Once upon a time,", n=8, max_tokens=64):
@@ -145,7 +144,7 @@ class Engine:
             request = Request(prompt=prompt, **fields)
         return self._running().submit(request)
 
-    async def complete(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Completion:
+    async def complete(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Answer:
         """The whole answer: `generate`, read to its end. Cancelling it frees the slots.
 
         Raises:
@@ -155,11 +154,9 @@ class Engine:
             DecodeError: The model could not compute a step.
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        return await Completion.collect(self.generate(prompt, **options))
+        return await Answer.collect(self.generate(prompt, **options))
 
-    async def chat(
-        self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]
-    ) -> Completion:
+    async def chat(self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]) -> Answer:
         """The whole answer to a chat: its next message, by the model's own template.
 
             answer = await engine.chat([{"role": "user", "content": "Tell me a story."}], max_tokens=64)
@@ -362,6 +359,11 @@ class Engine:
         return self.stats().slots
 
     @property
+    def config(self) -> EngineConfig:
+        """How it was asked to be; `limits` and `compute` say what came of it."""
+        return self._config
+
+    @property
     def model(self) -> Model:
         """The loaded model."""
         return self._running().model
@@ -380,9 +382,9 @@ class Engine:
         return self._running().is_repeatable
 
     @property
-    def choice(self) -> Choice:
+    def compute(self) -> Compute:
         """How steps are computed, and why so."""
-        return self._running().choice
+        return self._running().compute
 
     def _report(self) -> Callable[[float], object] | None:
         on_progress = self._on_progress

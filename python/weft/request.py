@@ -37,7 +37,7 @@ class Request(Sampling, frozen=True, kw_only=True):
         int | None,
         About(
             "branch `i` draws from a generator seeded with `seed + i` (modulo 2³²), `0 ≤ seed < 2³²`; None is a random "
-            "seed, reported by `Completions.seed`",
+            "seed, reported by `Stream.seed`",
             0,
             2**32 - 1,
         ),

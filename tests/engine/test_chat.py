@@ -34,7 +34,7 @@ async def test_a_template_sees_its_variables(engine: weft.Engine) -> None:
 async def test_a_chat_is_what_its_request_completes(engine: weft.Engine) -> None:
     answer = await engine.chat(HELLO, max_tokens=8, temperature=0, n=2)
     request = await engine.chat_request(HELLO, max_tokens=8, temperature=0, n=2)
-    streamed = await weft.Completion.collect(engine.generate(request))
+    streamed = await weft.Answer.collect(engine.generate(request))
     assert answer.texts == streamed.texts
     assert len(answer.texts) == 2
     assert answer.n_prompt == len(request.prompt)

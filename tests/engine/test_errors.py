@@ -116,7 +116,7 @@ async def test_a_full_queue_refuses_and_recovers(small: weft.Engine) -> None:
     assert len([event async for event in waiting]) == 2
 
 
-async def read_into(events: list[object], stream: weft.Completions) -> None:
+async def read_into(events: list[object], stream: weft.Stream) -> None:
     while batch := await stream.next_batch():
         events += batch
 

@@ -33,7 +33,7 @@ def four_bits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def has_own_products(model_path: Path) -> bool:
     """Whether Weft's own products are usable here and are the faster ones."""
     model = weft.Model.load(model_path)
-    choice = _native.Engine(model, n_ctx=512).choice
+    choice = _native.Engine(model, n_ctx=512).compute
     return choice.products == "weft" and "AMX" not in choice.summary
 
 
@@ -92,6 +92,6 @@ async def test_all_products_are_the_same(four_bits: Path, kernels: Kernels, repa
 def test_equal_texts_are_promised_where_weft_computes_every_product(four_bits: Path, repack: bool) -> None:
     model = weft.Model.load(four_bits, kernels="weft", repack=repack)
     engine = _native.Engine(model, n_ctx=512, n_threads=1, kernels="weft")
-    computes = engine.choice.attention == engine.choice.products == "weft"
+    computes = engine.compute.attention == engine.compute.products == "weft"
     assert engine.is_repeatable == (computes and not repack)
     engine.stop()

@@ -112,11 +112,11 @@ async def test_a_long_text_does_not_hold_the_event_loop_up(
     assert native is not None
     threads: list[int] = []
 
-    def pin(prompt: str) -> weft.Completions:
+    def pin(prompt: str) -> weft.Stream:
         threads.append(threading.get_ident())
         return native.pin(prompt)
 
-    def save(prompt: str, *, compute: bool) -> weft.Completions:
+    def save(prompt: str, *, compute: bool) -> weft.Stream:
         threads.append(threading.get_ident())
         return native.save(prompt, compute=compute)
 

@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from tests.helpers import prompt_of
-from weft import Completion, Finished, Logprobs, PromptLogprobs, Token
+from weft import Answer, Finished, Logprobs, PromptLogprobs, Token
 
 TOLERANCE = 1e-3
 """Within which three of four agree with what another shape of batch gives."""
@@ -80,7 +80,7 @@ async def test_several_that_ask_at_once_are_told_what_each_is_told_alone(engine:
     prompts = [prompt_of(n, f"at once {n}") for n in (200, 90, 151, 33)]
 
     async def told(prompt: list[int]) -> list[float]:
-        completion: Completion = await engine.complete(prompt, max_tokens=2, prompt_logprobs=1)
+        completion: Answer = await engine.complete(prompt, max_tokens=2, prompt_logprobs=1)
         return [entry.chosen.logprob for entry in completion.prompt_logprobs if entry is not None]
 
     together = await asyncio.gather(*(told(prompt) for prompt in prompts))

@@ -50,7 +50,7 @@ async def test_loops_and_tasks_share_one_stream(engine: weft.Engine) -> None:
 
 
 async def test_a_loop_that_closes_in_mid_stream_disturbs_nobody(engine: weft.Engine) -> None:
-    left: list[weft.Completions] = []
+    left: list[weft.Stream] = []
 
     async def leave() -> None:
         stream = engine.generate("Once upon a time,", max_tokens=200, ignore_eos=True)
@@ -84,7 +84,7 @@ def test_waiting_without_an_event_loop_is_an_error(engine: weft.Engine) -> None:
         read_all_that_is_ready(stream)
 
 
-def read_all_that_is_ready(stream: weft.Completions) -> None:
+def read_all_that_is_ready(stream: weft.Stream) -> None:
     while True:
         # Without a loop to wait on, an awaitable that is ready still answers.
         with pytest.raises(StopIteration):
