@@ -101,6 +101,8 @@ class Engine:
         Every open stream ends with `EngineStopped`. Waits, on another thread, for the decode that is running.
         """
         self._state = "closed"
+        # It holds the engine, as the engine holds it.
+        self.__dict__.pop("_templates", None)
         if self._native is not None:
             self._native = None
             await asyncio.to_thread(self._stop)
@@ -148,11 +150,8 @@ class Engine:
         """The whole answer: `generate`, read to its end. Cancelling it frees the slots.
 
         Raises:
-            InvalidRequest: A field has the wrong type or is out of range.
-            ContextOverflow: The prompt alone fills the context.
-            QueueFull: `max_queue` requests wait already.
+            WeftError: What `generate` raises.
             DecodeError: The model could not compute a step.
-            EngineStopped: The engine was closed, before or meanwhile.
         """
         return await Answer.collect(self.generate(prompt, **options))
 
@@ -170,10 +169,7 @@ class Engine:
 
         Raises:
             InvalidRequest: A message or a field has the wrong type or is out of range, or the template refuses the messages.
-            ContextOverflow: The prompt alone fills the context.
-            QueueFull: `max_queue` requests wait already.
-            DecodeError: The model could not compute a step.
-            EngineStopped: The engine was closed, before or meanwhile.
+            WeftError: What `complete` raises.
         """
         return await self.complete(await self.chat_request(messages, chat=chat, **options))
 

@@ -70,7 +70,6 @@ class CompletionFields(SamplingFields, kw_only=True):
     t_max_predict_ms: float | None = None
     """A limit of time from the first token on, which ends a completion at its next line; 0 or less is none."""
     n_indent: int | None = None
-
     penalty_prompt: str | list[int | str] | None = None
     """What the penalties see in place of the prompt; text is not read for control tokens."""
 
