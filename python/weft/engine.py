@@ -150,8 +150,7 @@ class Engine:
         """The whole answer: `generate`, read to its end. Cancelling it frees the slots.
 
         Raises:
-            WeftError: What `generate` raises.
-            DecodeError: The model could not compute a step.
+            WeftError: What `generate` raises, and `DecodeError` where the model could not compute a step.
         """
         return await Answer.collect(self.generate(prompt, **options))
 
@@ -187,15 +186,10 @@ class Engine:
         return Request(**fields)
 
     async def apply_template(self, messages: "Messages", **chat: "Unpack[ChatOptions]") -> str:
-        """The prompt that messages become, as a text: without the token that begins every text.
-
-        Args:
-            messages: What was said, by OpenAI's names.
-            **chat: How they become a prompt; see `weft.chat.request.ChatOptions`.
+        """The prompt that messages become, as a text: without the token that begins every text. The options are those of `chat`.
 
         Raises:
             InvalidRequest: A message has the wrong type, or the template refuses the messages.
-            EngineStopped: The engine was closed.
         """
         return await self._templates.text(messages, **chat)
 
