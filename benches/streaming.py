@@ -112,7 +112,7 @@ async def bench(path: Path, effort: Effort) -> None:
         # A pool of its own for each load, with little room beside its streams: cells that earlier rounds left behind slow both
         # sides down, and would make HTTP's share look smaller than it is.
         ctx_size = load.streams * (MAX_TOKENS + SPARE_CELLS)
-        async with weft.Engine(path, slots=load.streams, ctx_size=ctx_size) as engine:
+        async with weft.Engine(path, n_slots=load.streams, n_ctx=ctx_size) as engine:
             with served(path, load.streams, ctx_size) as port:
                 n_tokens = await fitting_tokens(engine, load, effort)
                 http_speed(port, load, N_TRIAL)

@@ -44,7 +44,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> dict[Kind, Path]:
 @pytest.fixture(scope="session")
 async def engine() -> AsyncIterator[weft.Engine]:
     """Four slots over the demo model. One thread, so that a busy machine is slow and not very slow."""
-    async with weft.Engine(slots=4, ctx_size=8192, kv_unified=True, threads=1) as engine:
+    async with weft.Engine(n_slots=4, n_ctx=8192, kv_unified=True, n_threads=1) as engine:
         yield engine
 
 

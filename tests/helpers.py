@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Literal, Unpack
 
 import weft
-from weft import Branch, Completions, Finished, Token
+from weft import Branch, Finished, Stream, Token
 
 How = Literal["stream", "whole"]
 """Through which door: `Engine.generate` read event by event, or `Engine.complete`."""
 
 
-async def collect(stream: Completions) -> list[Token | Finished]:
+async def collect(stream: Stream) -> list[Token | Finished]:
     """Every event of the branches of a stream."""
     return [event async for event in stream if isinstance(event, Token | Finished)]
 

@@ -29,13 +29,13 @@ def write(tmp_path: Path) -> Write:
     [
         pytest.param("", {}, id="an empty file"),
         pytest.param(
-            'model = "a.gguf"\nctx-size = 512\ntemp = 0.5', {"model": "a.gguf", "ctx_size": 512, "temperature": 0.5}, id="values"
+            'model = "a.gguf"\nctx-size = 512\ntemp = 0.5', {"model": "a.gguf", "n_ctx": 512, "temperature": 0.5}, id="values"
         ),
-        pytest.param("ctx_size = 512\nn_predict = -1", {"ctx_size": 512}, id="underscores"),
+        pytest.param("ctx_size = 512\nn_predict = -1", {"n_ctx": 512}, id="underscores"),
         pytest.param('port = "81"', {"port": 81}, id="a number as text"),
         pytest.param("metrics = true\nslots = false", {"metrics": True, "slots_endpoint": False}, id="switches"),
         pytest.param("metrics = false\nno-slots = false", {}, id="switches of the default"),
-        pytest.param("no-mmap = true", {"mmap": False}, id="a switch that turns off"),
+        pytest.param("no-mmap = true", {"use_mmap": False}, id="a switch that turns off"),
         pytest.param(
             "flash-attn = true\nreasoning = false",
             {"flash_attention": "on", "chat_template_kwargs": {"enable_thinking": False}},
@@ -58,14 +58,14 @@ def write(tmp_path: Path) -> Write:
     ],
 )
 def test_a_key_is_a_flag(write: Write, text: str, expected: dict[str, Any]) -> None:
-    assert parse(["--config", write(text)], {}) == (Settings(**expected), ())
+    assert parse(["--config", write(text)], {}) == (Settings.of(expected), ())
 
 
 def test_a_flag_wins_over_its_variable_and_a_variable_over_the_file(write: Write) -> None:
     path = write('port = 1\nctx-size = 1\ntop-k = 1\napi-key = ["file"]\ncompat = "srb"')
     environ = {"LLAMA_ARG_CONFIG": path, "LLAMA_ARG_PORT": "2", "LLAMA_ARG_CTX_SIZE": "2", "LLAMA_API_KEY": "variable"}
     settings, _ = parse(["--port", "3"], environ)
-    assert (settings.port, settings.ctx_size, settings.top_k, settings.api_keys) == (3, 2, 1, ("variable",))
+    assert (settings.port, settings.engine.n_ctx, settings.sampling.top_k, settings.api_keys) == (3, 2, 1, ("variable",))
     assert settings.compat == "srb"
 
 
@@ -83,7 +83,7 @@ def test_a_flag_without_a_meaning_is_warned_about_from_a_file_too(write: Write) 
 
 def test_one_file_serves_both_commands(write: Write) -> None:
     path = write('ctx-size = 512\ncache-type-k = "q8_0"')
-    assert parse(["--config", path], {}, TUNE).settings.cache_type_k == "q8_0"
+    assert parse(["--config", path], {}, TUNE).settings.engine.type_k == "q8_0"
 
 
 @pytest.mark.parametrize(

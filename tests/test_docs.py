@@ -1,6 +1,7 @@
 """The page of fields tells every field, and names only tests that there are."""
 
 import re
+import runpy
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,11 @@ PAGE = (TESTS.parent / "docs" / "fields.md").read_text(encoding="utf-8")
 def test_every_field_has_its_line(body: type[msgspec.Struct]) -> None:
     missing = [field.encode_name for field in msgspec.structs.fields(body) if f"`{field.encode_name}`" not in PAGE]
     assert missing == []
+
+
+def test_the_table_of_how_tokens_are_chosen_is_up_to_date() -> None:
+    page = runpy.run_path(str(TESTS.parent / "scripts" / "field_table.py"))["page"]
+    assert page(PAGE) == PAGE, "scripts/field_table.py"
 
 
 def test_every_test_that_is_named_is_there() -> None:

@@ -2,8 +2,10 @@
 
 import ast
 import inspect
+import pydoc
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_type_hints
 
@@ -11,7 +13,9 @@ import msgspec
 import pytest
 
 import weft
-from weft import Request, RequestOptions, _native, completion, engine, errors, prefix, request
+from weft import EngineConfig, Request, RequestOptions, _native, answer, config, engine, errors, prefix, request
+from weft.config import EngineOptions
+from weft.fields import abouts
 
 STUB = ast.parse((Path(weft.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
 
@@ -38,7 +42,7 @@ def test_a_name_that_there_is_not_is_an_attribute_error() -> None:
 
 
 def test_every_public_module_exports_its_part() -> None:
-    for module in (completion, engine, errors, prefix, request):
+    for module in (answer, config, engine, errors, prefix, request):
         assert set(module.__all__) <= vars(module).keys()
     assert set(errors.__all__) < set(weft.__all__)
 
@@ -70,6 +74,26 @@ def test_options_are_the_fields_of_a_request() -> None:
     hints = get_type_hints(Request)
     fields = {field.name: hints[field.name] for field in msgspec.structs.fields(Request) if field.name != "prompt"}
     assert get_type_hints(RequestOptions) == fields
+
+
+def test_options_of_an_engine_are_the_fields_of_its_config() -> None:
+    hints = get_type_hints(EngineConfig)
+    lists = {"devices": Sequence[str] | None, "tensor_split": Sequence[float]}
+    assert get_type_hints(EngineOptions) == hints | lists
+
+
+@pytest.mark.parametrize("struct", [EngineConfig, Request, weft.Answer, weft.Branch, weft.PrefixFile])
+def test_help_tells_each_field(struct: type[msgspec.Struct]) -> None:
+    assert list(abouts(struct)) == list(struct.__struct_fields__)
+    told = pydoc.plain(pydoc.render_doc(struct))
+    for name, about in abouts(struct).items():
+        assert f"    {name}: {about.text}" in told
+
+
+def test_the_settings_of_an_engine_are_what_is_compiled() -> None:
+    made = inspect.signature(_native.Engine).parameters, inspect.signature(_native.Model.load).parameters
+    ours = {"model", "path", "on_progress"}
+    assert {*made[0], *made[1]} - ours == {*EngineConfig.__struct_fields__}
 
 
 def test_every_exception_is_ours_and_a_builtin_where_python_has_the_word() -> None:

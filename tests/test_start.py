@@ -97,7 +97,7 @@ def resident_bytes():
 
 async def main():
     before = resident_bytes()
-    async with weft.Engine(slots=1, ctx_size=262_144) as engine:
+    async with weft.Engine(n_slots=1, n_ctx=262_144) as engine:
         empty = resident_bytes()
         completion = await engine.complete("Once upon a time,", max_tokens=8, temperature=0)
         print(engine.limits.n_ctx, empty - before, resident_bytes() - empty, repr(completion.text))

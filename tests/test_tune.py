@@ -13,8 +13,8 @@ import weft
 from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
 from weft import _native, tuning
 from weft._native import Hardware, tune
-from weft.choices import Kernels
 from weft.cli.tune import NOISE, table
+from weft.config import Kernels
 from weft.tuning import Conditions, Measured, Tuned
 
 SLOW = Tuned(True, 1, 1, "a model", "a processor", ())
@@ -36,9 +36,9 @@ def file_of(model: weft.Model, type_v: str = "f16", kernels: Kernels = "auto", *
     return tuning.tune_file(model, Conditions(None, "f16", type_v, kernels, repack))
 
 
-async def chosen(**settings: object) -> weft.Choice:
-    async with weft.Engine(ctx_size=1024, **settings) as engine:  # type: ignore[arg-type]
-        return engine.choice
+async def chosen(**settings: object) -> weft.Compute:
+    async with weft.Engine(n_ctx=1024, **settings) as engine:  # type: ignore[arg-type]
+        return engine.compute
 
 
 HAS_GPU = bool(Hardware.read().gpus)
@@ -48,7 +48,7 @@ on_a_cpu = pytest.mark.skipif(HAS_GPU, reason="on a GPU llama.cpp decides")
 @pytest.fixture(scope="module")
 def has_ours(model: weft.Model) -> bool:
     """Whether Weft's own attention computes every layer of the demo model here."""
-    return _native.Engine(model, n_ctx=1024).choice.attention == "weft" and not HAS_GPU
+    return _native.Engine(model, n_ctx=1024).compute.attention == "weft" and not HAS_GPU
 
 
 @on_a_cpu
@@ -81,7 +81,7 @@ async def test_flash_attention_that_is_asked_for_is_llama_cpps(flash: str, has_o
 
 @on_a_cpu
 async def test_formats_that_our_attention_lacks_are_left_to_llama_cpps() -> None:
-    choice = await chosen(cache_type_k="q4_0", cache_type_v="q4_0")
+    choice = await chosen(type_k="q4_0", type_v="q4_0")
     assert (choice.flash_attention, choice.attention) == ("on", "llama.cpp")
     assert "(a quantised V needs it)" in choice.summary
 
@@ -111,7 +111,7 @@ async def test_where_our_attention_computes_only_threads_are_read(model: weft.Mo
 
 async def test_a_user_wins_over_what_was_measured(model: weft.Model) -> None:
     tuning.write(file_of(model), SLOW)
-    choice = await chosen(flash_attention="off", threads=2)
+    choice = await chosen(flash_attention="off", n_threads=2)
     assert (choice.flash_attention, choice.n_threads, choice.n_threads_batch) == ("off", 2, 2)
     assert "tuned" not in (await chosen(tuned=False)).summary
 

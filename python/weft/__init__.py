@@ -6,8 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from weft._native import (
         CachedNode,
-        Choice,
-        Completions,
+        Compute,
         Finished,
         Limits,
         Logprob,
@@ -22,10 +21,12 @@ if TYPE_CHECKING:
         Stats,
         StepTimes,
         StoreStats,
+        Stream,
         Token,
         Usage,
     )
-    from weft.completion import Branch, Completion, Event
+    from weft.answer import Answer, Branch, Event
+    from weft.config import EngineConfig
     from weft.demo import DEMO_MODEL
     from weft.engine import Engine
     from weft.errors import (
@@ -48,14 +49,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEMO_MODEL",
+    "Answer",
     "Branch",
     "CachedNode",
-    "Choice",
-    "Completion",
-    "Completions",
+    "Compute",
     "ContextOverflow",
     "DecodeError",
     "Engine",
+    "EngineConfig",
     "EngineStopped",
     "Event",
     "Finished",
@@ -84,6 +85,7 @@ __all__ = [
     "Stats",
     "StepTimes",
     "StoreStats",
+    "Stream",
     "Token",
     "Usage",
     "WeftError",
@@ -92,8 +94,8 @@ __all__ = [
 _HOMES = {
     "weft._native": (
         "CachedNode",
-        "Choice",
-        "Completions",
+        "Compute",
+        "Stream",
         "Finished",
         "Limits",
         "Logprob",
@@ -111,7 +113,8 @@ _HOMES = {
         "Token",
         "Usage",
     ),
-    "weft.completion": ("Branch", "Completion", "Event"),
+    "weft.answer": ("Branch", "Answer", "Event"),
+    "weft.config": ("EngineConfig",),
     "weft.demo": ("DEMO_MODEL",),
     "weft.engine": ("Engine",),
     "weft.errors": (

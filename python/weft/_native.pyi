@@ -17,8 +17,7 @@ from weft.request import Request
 
 __all__ = [
     "CachedNode",
-    "Choice",
-    "Completions",
+    "Compute",
     "Engine",
     "Finished",
     "Hardware",
@@ -35,6 +34,7 @@ __all__ = [
     "Stats",
     "StepTimes",
     "StoreStats",
+    "Stream",
     "Timing",
     "Token",
     "Tuning",
@@ -260,10 +260,10 @@ class Engine:
         """Whether a seeded request gives the same text whoever else is served."""
 
     @property
-    def choice(self) -> Choice:
+    def compute(self) -> Compute:
         """How steps are computed, and why so."""
 
-    def submit(self, request: Request) -> Completions:
+    def submit(self, request: Request) -> Stream:
         """Queues a request and returns its stream at once.
 
         A prompt that is a string is tokenized here, without the GIL but on this thread, with the special tokens that the
@@ -276,7 +276,7 @@ class Engine:
             EngineStopped: The engine was stopped.
         """
 
-    def pin(self, prompt: str | Sequence[int]) -> Completions:
+    def pin(self, prompt: str | Sequence[int]) -> Stream:
         """Queues the pinning of a prompt: it is computed, as far as it is not cached, and stays so until it is unpinned.
 
         The stream yields one event, a `Finished` whose `made` is a `Prefix`, and raises `PinsFull` where pinned prefixes would
@@ -303,7 +303,7 @@ class Engine:
             EngineStopped: The engine was stopped.
         """
 
-    def save(self, prompt: str | Sequence[int], *, compute: bool = True) -> Completions:
+    def save(self, prompt: str | Sequence[int], *, compute: bool = True) -> Stream:
         """Queues the copying of a prompt's computed state out of the cache.
 
         The stream yields one event, a `Finished` whose `made` is a `SavedPrefix`.
@@ -319,7 +319,7 @@ class Engine:
             EngineStopped: The engine was stopped.
         """
 
-    def load(self, prefix: SavedPrefix, *, slot: int | None = None) -> Completions:
+    def load(self, prefix: SavedPrefix, *, slot: int | None = None) -> Stream:
         """Queues the copying of a saved prefix into the cache. The stream yields one event, a `Finished`.
 
         Args:
@@ -445,7 +445,7 @@ class Limits:
         """
 
 @final
-class Choice:
+class Compute:
     """How the steps of an engine are computed."""
 
     @property
@@ -566,7 +566,7 @@ def tune(
     """
 
 @final
-class Completions:
+class Stream:
     """The stream of one request: the events of all its branches as they come.
 
     Cancels the request, and so frees its slots before the next decode: `close()`, `aclose()`, and dropping the last reference,

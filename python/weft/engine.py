@@ -4,35 +4,25 @@ import asyncio
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import msgspec
 
 from weft import _native, tasks, tuning
-from weft._native import CachedNode, Choice, Completions, Limits, Model, Prefix, RecentStep, Slot, Stats
-from weft.choices import Kernels, KvType
-from weft.completion import Completion
+from weft._native import CachedNode, Compute, Limits, Model, Prefix, RecentStep, Slot, Stats, Stream
+from weft.answer import Answer
+from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
-from weft.errors import EngineStopped, InvalidConfig
-from weft.placement import Placement
+from weft.errors import EngineStopped
 from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
 
-__all__ = ["Engine"]
+if TYPE_CHECKING:
+    from weft.chat.request import ChatOptions, Messages, Templates
 
-_PARAMS = {
-    "n_gpu_layers": "gpu_layers",
-    "n_slots": "slots",
-    "n_ctx": "ctx_size",
-    "n_batch": "batch_size",
-    "n_ubatch": "ubatch_size",
-    "n_threads": "threads",
-    "n_threads_batch": "threads_batch",
-    "type_k": "cache_type_k",
-    "type_v": "cache_type_v",
-}
-"""The compiled engine's names of settings that have another one here, where they are llama-server's."""
+__all__ = ["Engine"]
 
 
 class Engine:
@@ -40,7 +30,7 @@ class Engine:
 
     Making one loads nothing; `async with` or `await start()` does:
 
-        async with Engine("model.gguf", slots=8) as engine:
+        async with Engine("model.gguf", n_slots=8) as engine:
             completion = await engine.complete("Once upon a time,", n=8, max_tokens=64)
 
     Once it is started, any thread and any event loop may use it, and several engines may live in one process. A forked child may
@@ -48,93 +38,26 @@ class Engine:
 
     Args:
         model: A GGUF file (of a split model, its first part); None is the demo model that ships with the package.
-        slots: Sequences that run at once; None is 8, each of which may use the whole context.
-        ctx_size: Tokens that fit in the KV cache, over all slots; None or 0 lets the model and the free memory decide.
-        kv_unified: Whether one slot may use the whole cache, or `ctx_size / slots` of it; None is the former where `slots` is
-            None.
-        batch_size: Most tokens that llama.cpp takes in one call; None is 2,048.
-        ubatch_size: Most tokens of one decode; None is 512, or fewer where the memory is short.
-        threads: Threads of a decode without rows of prompts; None is as tuned, else the number of physical cores.
-        threads_batch: Threads of a decode with rows of prompts; None is the same as `threads`, if that is given, else as tuned.
-        gpu_layers: Layers that go to the GPU; None is as many as there are.
-        kernels: Whose kernels compute on the CPU: "weft" is Weft's own wherever they can, "auto" wherever they are the faster
-            ones, "llama.cpp" none of them. `choice` says what was chosen, and why.
-        flash_attention: llama.cpp's attention as one fused kernel, or without it; "auto" is Weft's own on a CPU and llama.cpp's
-            choice on a GPU. Where Weft's does not apply, it is as tuned, else off unless V is quantised or the memory is short.
-        tuned: Whether to use what `python -m weft tune` has measured for this model on this machine.
-        cache_type_k: Number format of the keys in the cache.
-        cache_type_v: Number format of the values in the cache; a quantised one cannot be with flash attention off.
-        cache_ram: Most MiB of host memory for what is cached and does not run; -1 is no limit, 0 keeps nothing outside of the KV
-            cache, None is 8,192 or a quarter of the machine's memory, whichever is less.
-        max_queue: Requests that may wait for a slot before further ones are refused with `QueueFull`; None is 1,024.
-        max_token_gap_ms: 99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt
-            being computed beside it may cause; None is 200, or twice what the streams take without it where that is more.
-        mmap: Maps the file instead of reading it.
-        mlock: Keeps the weights from being swapped out.
+        config: How it is to be, whole; None is the default.
         on_progress: Called with the fraction that is loaded, 0 to 1, on the event loop that awaits `start`.
-        placement: Where the weights go on a machine with several GPUs or nodes of memory; see `weft.placement.Placement`.
+        **options: The fields of `EngineConfig`, which describes them; they replace those of `config`.
+
+    Raises:
+        TypeError: There is no setting of that name; the message has the nearest.
+        InvalidConfig: A setting has the wrong type or is out of range.
     """
 
     def __init__(
         self,
         model: str | os.PathLike[str] | None = None,
         *,
-        slots: int | None = None,
-        ctx_size: int | None = None,
-        kv_unified: bool | None = None,
-        batch_size: int | None = None,
-        ubatch_size: int | None = None,
-        threads: int | None = None,
-        threads_batch: int | None = None,
-        gpu_layers: int | None = None,
-        kernels: Kernels = "auto",
-        flash_attention: Literal["auto", "on", "off"] = "auto",
-        tuned: bool = True,
-        cache_type_k: KvType = "f16",
-        cache_type_v: KvType = "f16",
-        cache_ram: int | None = None,
-        max_queue: int | None = None,
-        max_token_gap_ms: float | None = None,
-        mmap: bool = True,
-        mlock: bool = False,
+        config: EngineConfig | None = None,
         on_progress: Callable[[float], object] | None = None,
-        **placement: Unpack[Placement],
+        **options: Unpack[EngineOptions],
     ) -> None:
         self._path = DEMO_MODEL if model is None else os.fspath(model)
+        self._config = EngineConfig.of(config, {**options})
         self._on_progress = on_progress
-
-        def load(on_progress: Callable[[float], object] | None) -> _native.Engine:
-            loaded = Model.load(
-                self._path,
-                n_gpu_layers=gpu_layers,
-                use_mmap=mmap,
-                use_mlock=mlock,
-                kernels=kernels,
-                on_progress=on_progress,
-                **placement,
-            )
-            conditions = tuning.Conditions(gpu_layers, cache_type_k, cache_type_v, kernels, placement.get("repack"))
-            kept = tuning.read(tuning.tune_file(loaded, conditions)) if tuned else None
-            return _native.Engine(
-                loaded,
-                n_slots=slots,
-                n_ctx=ctx_size or None,
-                kv_unified=kv_unified,
-                n_batch=batch_size,
-                n_ubatch=ubatch_size,
-                n_threads=threads,
-                n_threads_batch=threads_batch,
-                kernels=kernels,
-                flash_attention=flash_attention,
-                tuned=None if kept is None else kept.choice,
-                type_k=cache_type_k,
-                type_v=cache_type_v,
-                cache_ram=cache_ram,
-                max_queue=max_queue,
-                max_token_gap_ms=max_token_gap_ms,
-            )
-
-        self._load = load
         self._state: Literal["new", "starting", "running", "closed"] = "new"
         self._native: _native.Engine | None = None
 
@@ -145,7 +68,7 @@ class Engine:
 
         Raises:
             ModelLoadError: The file is no model that can be run.
-            InvalidConfig: A setting is out of range, or two contradict each other.
+            InvalidConfig: Settings contradict each other, or do not fit the model or the memory.
             EngineStopped: The engine was closed, before or meanwhile.
             RuntimeError: It was started before.
         """
@@ -156,10 +79,6 @@ class Engine:
         self._state = "starting"
         try:
             native = await asyncio.to_thread(self._load, self._report())
-        except InvalidConfig as error:
-            self._state = "closed"
-            name = _PARAMS.get(error.param, error.param)
-            raise InvalidConfig(name, error.message.replace(error.param, name)) from None
         except BaseException:
             self._state = "closed"
             raise
@@ -171,12 +90,19 @@ class Engine:
         self._native = native
         self._state = "running"
 
+    def _load(self, on_progress: Callable[[float], object] | None) -> _native.Engine:
+        loaded = Model.load(self._path, on_progress=on_progress, **self._config.for_model())
+        kept = tuning.read(tuning.tune_file(loaded, tuning.Conditions.of(self._config))) if self._config.tuned else None
+        return _native.Engine(loaded, tuned=None if kept is None else kept.choice, **self._config.for_engine())
+
     async def close(self) -> None:
         """Ends the worker and lets the model go. Idempotent; a closed engine does not start again.
 
         Every open stream ends with `EngineStopped`. Waits, on another thread, for the decode that is running.
         """
         self._state = "closed"
+        # It holds the engine, as the engine holds it.
+        self.__dict__.pop("_templates", None)
         if self._native is not None:
             self._native = None
             await asyncio.to_thread(self._stop)
@@ -190,7 +116,7 @@ class Engine:
     ) -> None:
         await self.close()
 
-    def generate(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Completions:
+    def generate(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Stream:
         """Queues a request and returns the stream of its events at once.
 
             async for event in engine.generate("Once upon a time,", n=8, max_tokens=64):
@@ -213,23 +139,66 @@ class Engine:
             QueueFull: `max_queue` requests wait already.
             EngineStopped: The engine was closed.
         """
+        fields: dict[str, Any] = {**options}
         if isinstance(prompt, Request):
-            request = msgspec.structs.replace(prompt, **options) if options else prompt
+            request = msgspec.structs.replace(prompt, **fields) if fields else prompt
         else:
-            request = Request(prompt=prompt, **options)
+            request = Request(prompt=prompt, **fields)
         return self._running().submit(request)
 
-    async def complete(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Completion:
+    async def complete(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Answer:
         """The whole answer: `generate`, read to its end. Cancelling it frees the slots.
 
         Raises:
-            InvalidRequest: A field has the wrong type or is out of range.
-            ContextOverflow: The prompt alone fills the context.
-            QueueFull: `max_queue` requests wait already.
-            DecodeError: The model could not compute a step.
-            EngineStopped: The engine was closed, before or meanwhile.
+            WeftError: What `generate` raises, and `DecodeError` where the model could not compute a step.
         """
-        return await Completion.collect(self.generate(prompt, **options))
+        return await Answer.collect(self.generate(prompt, **options))
+
+    async def chat(self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]) -> Answer:
+        """The whole answer to a chat: its next message, by the model's own template.
+
+            answer = await engine.chat([{"role": "user", "content": "Tell me a story."}], max_tokens=64)
+
+        What is said in a message is never read as a control token, however it is spelt.
+
+        Args:
+            messages: What was said, by OpenAI's names.
+            chat: How they become a prompt; see `weft.chat.request.ChatOptions`.
+            **options: The other fields of the request.
+
+        Raises:
+            InvalidRequest: A message or a field has the wrong type or is out of range, or the template refuses the messages.
+            WeftError: What `complete` raises.
+        """
+        return await self.complete(await self.chat_request(messages, chat=chat, **options))
+
+    async def chat_request(
+        self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]
+    ) -> Request:
+        """The request that `chat` makes, for `generate`, which streams its answer.
+
+        Raises:
+            InvalidRequest: A message has the wrong type, or the template refuses the messages.
+            EngineStopped: The engine was closed.
+        """
+        prompt = await self._templates.prompt(messages, **(chat or {}))
+        fields: dict[str, Any] = {"prompt": prompt.tokens, "snapshots_at": prompt.turn_ends, **options}
+        return Request(**fields)
+
+    async def apply_template(self, messages: "Messages", **chat: "Unpack[ChatOptions]") -> str:
+        """The prompt that messages become, as a text: without the token that begins every text. The options are those of `chat`.
+
+        Raises:
+            InvalidRequest: A message has the wrong type, or the template refuses the messages.
+        """
+        return await self._templates.text(messages, **chat)
+
+    @cached_property
+    def _templates(self) -> "Templates":
+        # Who never chats needs no Jinja.
+        from weft.chat.request import Templates  # noqa: PLC0415
+
+        return Templates(self)
 
     async def pin(self, prompt: str | Sequence[int]) -> Prefix:
         """Computes a prompt, as far as it is not cached, and keeps it computed until it is unpinned. Cancelling it pins nothing.
@@ -380,6 +349,11 @@ class Engine:
         return self.stats().slots
 
     @property
+    def config(self) -> EngineConfig:
+        """How it was asked to be; `limits` and `compute` say what came of it."""
+        return self._config
+
+    @property
     def model(self) -> Model:
         """The loaded model."""
         return self._running().model
@@ -398,9 +372,9 @@ class Engine:
         return self._running().is_repeatable
 
     @property
-    def choice(self) -> Choice:
+    def compute(self) -> Compute:
         """How steps are computed, and why so."""
-        return self._running().choice
+        return self._running().compute
 
     def _report(self) -> Callable[[float], object] | None:
         on_progress = self._on_progress

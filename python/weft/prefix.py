@@ -1,18 +1,19 @@
 """Files of prefixes: what was saved or loaded."""
 
+from typing import Annotated
+
 import msgspec
+
+from weft.fields import About, described
 
 __all__ = ["PrefixFile"]
 
 
+@described
 class PrefixFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that holds the computed state of a prefix."""
 
-    path: str
-    """The file, as it was named."""
-    n_tokens: int
-    """The prefix's length in tokens."""
-    n_bytes: int
-    """The file's size."""
-    ms: float
-    """Milliseconds that it took to save or to load it, waiting for the engine included."""
+    path: Annotated[str, About("the file, as it was named")]
+    n_tokens: Annotated[int, About("the prefix's length in tokens")]
+    n_bytes: Annotated[int, About("the file's size")]
+    ms: Annotated[float, About("milliseconds that it took to save or to load it, waiting for the engine included")]

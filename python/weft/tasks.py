@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from weft import _native
-from weft._native import Completions, Finished, Prefix, SavedPrefix
+from weft._native import Finished, Prefix, SavedPrefix, Stream
 from weft.errors import InvalidRequest, PrefixFileError
 from weft.prefix import PrefixFile
 
@@ -59,13 +59,13 @@ async def erase(native: _native.Engine, slot: int) -> int:
     return n_tokens
 
 
-async def _submit(submit: Callable[[Prompt], Completions], prompt: Prompt) -> Completions:
+async def _submit(submit: Callable[[Prompt], Stream], prompt: Prompt) -> Stream:
     """Queues a request. One whose caller gives up meanwhile is dropped with its stream."""
     is_long = isinstance(prompt, str) and len(prompt) > LONG_TEXT
     return await asyncio.to_thread(submit, prompt) if is_long else submit(prompt)
 
 
-async def _finish(stream: Completions) -> Finished:
+async def _finish(stream: Stream) -> Finished:
     """The end of a request that has one branch, which draws no token. However this ends, the stream is closed."""
     ends: list[Finished] = []
     try:

@@ -6,11 +6,12 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from weft._native import Hardware, Model, Timing, tune
+from weft.config import EngineConfig, Kernels
 
 __all__ = ["Conditions", "Measured", "Tuned", "read", "tune_file", "write"]
 
@@ -21,11 +22,16 @@ Progress = Callable[[float], object] | None
 class Conditions(NamedTuple):
     """What a timing holds for, beside the model, the machine and the build."""
 
-    gpu_layers: int | None
+    n_gpu_layers: int | None
     type_k: str
     type_v: str
-    kernels: Literal["auto", "weft", "llama.cpp"]
+    kernels: Kernels
     repack: bool | None
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> "Conditions":
+        """Those of an engine that is to be so."""
+        return cls(config.n_gpu_layers, config.type_k, config.type_v, config.kernels, config.repack)
 
 
 class Measured(msgspec.Struct, frozen=True):

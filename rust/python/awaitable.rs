@@ -10,7 +10,7 @@ use pyo3::types::PyList;
 
 use super::bell::Watch;
 use super::events;
-use super::stream::PyCompletions;
+use super::stream::PyStream;
 use crate::engine::Ready;
 
 /// Most events of one batch: a bound on how long the loop is held, far above what one step yields.
@@ -33,7 +33,7 @@ pub(super) enum Want {
 /// woken, leaves the event in the stream. Several tasks may wait for one stream, on several loops: each event goes to one of them.
 #[pyclass(frozen, module = "weft._native", name = "_Next")]
 pub(super) struct PyNext {
-    stream: Py<PyCompletions>,
+    stream: Py<PyStream>,
     want: Want,
     waits: Mutex<Option<Wait>>,
 }
@@ -45,7 +45,7 @@ struct Wait {
 }
 
 impl PyNext {
-    pub(super) fn new(stream: Py<PyCompletions>, want: Want) -> Self {
+    pub(super) fn new(stream: Py<PyStream>, want: Want) -> Self {
         Self { stream, want, waits: Mutex::new(None) }
     }
 

@@ -17,8 +17,8 @@ use super::model::PyModel;
 use super::prefix::{PyPrefix, PySavedPrefix};
 use super::prefix_file::Files;
 use super::stats::{PyRecentStep, PyStats};
-use super::stream::{PyCompletions, Stream};
-use super::tune::PyChoice;
+use super::stream::{PyStream, Stream};
+use super::tune::PyCompute;
 use crate::config::{Choice, EngineConfig, Limits};
 use crate::engine::{Bell, Completions, Engine};
 use crate::llama::{Model, Settled};
@@ -46,7 +46,7 @@ impl PyEngine {
         py: Python<'_>,
         prompt: PromptInput,
         request: impl FnOnce(Prompt, &Model) -> crate::error::Result<Request> + Send,
-    ) -> PyResult<PyCompletions> {
+    ) -> PyResult<PyStream> {
         let engine = self.handle()?;
         let model = self.model.get().loaded()?;
         if let PromptInput::Text(text) = &prompt {
@@ -65,7 +65,7 @@ impl PyEngine {
             Ok((engine.submit(request, Some(bell))?, seed, n_prompt))
         };
         let (completions, seed, n_prompt) = py.detach(submit)?;
-        Ok(PyCompletions::new(Stream::new(completions, Arc::clone(&self.bells)), seed, n_prompt))
+        Ok(PyStream::new(Stream::new(completions, Arc::clone(&self.bells)), seed, n_prompt))
     }
 }
 
@@ -165,12 +165,12 @@ impl PyEngine {
     }
 
     #[getter]
-    fn choice(&self) -> PyChoice {
-        PyChoice(self.choice.clone())
+    fn compute(&self) -> PyCompute {
+        PyCompute(self.choice.clone())
     }
 
     /// Queues a request and returns its stream at once.
-    fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<PyCompletions> {
+    fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<PyStream> {
         let RequestInput { prompt, request, held_to } = convert::request(request)?;
         self.queue(py, prompt, |prompt, model| {
             let constraint = match held_to {
@@ -184,13 +184,13 @@ impl PyEngine {
     }
 
     /// Queues the pinning of a prompt.
-    fn pin(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>) -> PyResult<PyCompletions> {
+    fn pin(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>) -> PyResult<PyStream> {
         self.queue(py, convert::prompt(prompt)?, |prompt, _| Ok(Request::for_task(prompt, Task::Pin)))
     }
 
     /// Queues the copying of a prompt out of the cache.
     #[pyo3(signature = (prompt, *, compute=true))]
-    fn save(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, compute: bool) -> PyResult<PyCompletions> {
+    fn save(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, compute: bool) -> PyResult<PyStream> {
         let task = Task::Save { computes: compute };
         self.queue(py, convert::prompt(prompt)?, |prompt, _| Ok(Request::for_task(prompt, task)))
     }
@@ -202,7 +202,7 @@ impl PyEngine {
         py: Python<'_>,
         prefix: &Bound<'_, PySavedPrefix>,
         slot: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<PyCompletions> {
+    ) -> PyResult<PyStream> {
         let slot = slot.map(convert::slot).transpose()?.flatten();
         let saved = Arc::clone(&prefix.get().0);
         let tokens = PromptInput::Tokens(saved.tokens.clone());

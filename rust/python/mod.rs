@@ -41,7 +41,7 @@ mod native {
     #[pymodule_export]
     use super::stats::{PyRecentStep, PySlot, PyStats, PyStepTimes, PyStoreStats};
     #[pymodule_export]
-    use super::stream::PyCompletions;
+    use super::stream::PyStream;
     #[pymodule_export]
-    use super::tune::{PyChoice, PyHardware, PyTiming, PyTuning, tune};
+    use super::tune::{PyCompute, PyHardware, PyTiming, PyTuning, tune};
 }

@@ -46,9 +46,9 @@ impl Stream {
     }
 }
 
-/// `weft._native.Completions`.
-#[pyclass(frozen, module = "weft._native", name = "Completions")]
-pub(super) struct PyCompletions {
+/// `weft._native.Stream`.
+#[pyclass(frozen, module = "weft._native", name = "Stream")]
+pub(super) struct PyStream {
     /// The only strong reference but for a look's own: when Python drops this object, the request is cancelled.
     stream: ThisProcess<Arc<Stream>>,
     /// The seed of branch 0.
@@ -62,7 +62,7 @@ pub(super) struct PyCompletions {
     request_id: u64,
 }
 
-impl PyCompletions {
+impl PyStream {
     pub(super) fn new(stream: Stream, seed: u32, n_prompt: usize) -> Self {
         let request_id = stream.completions.request_id();
         Self { stream: ThisProcess::new(Arc::new(stream)), seed, n_prompt, request_id }
@@ -76,7 +76,7 @@ impl PyCompletions {
 }
 
 #[pymethods]
-impl PyCompletions {
+impl PyStream {
     fn __aiter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
         slf
     }
@@ -104,6 +104,6 @@ impl PyCompletions {
     }
 
     fn __repr__(&self) -> String {
-        format!("Completions(seed={}, n_prompt={})", self.seed, self.n_prompt)
+        format!("Stream(seed={}, n_prompt={})", self.seed, self.n_prompt)
     }
 }

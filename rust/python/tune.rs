@@ -13,11 +13,11 @@ use crate::llama::machine::Hardware;
 use crate::llama::tune::{Timing, Tuning, Work, measure};
 
 /// How an engine computes its steps.
-#[pyclass(frozen, module = "weft._native", name = "Choice")]
-pub(super) struct PyChoice(pub(super) Choice);
+#[pyclass(frozen, module = "weft._native", name = "Compute")]
+pub(super) struct PyCompute(pub(super) Choice);
 
 #[pymethods]
-impl PyChoice {
+impl PyCompute {
     #[getter]
     fn flash_attention(&self) -> &str {
         match self.0.flash_attention {
@@ -58,7 +58,7 @@ impl PyChoice {
     }
 
     fn __repr__(&self) -> String {
-        format!("Choice({})", self.0.summary)
+        format!("Compute({})", self.0.summary)
     }
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from tests.helpers import is_idle, n_processing, prompt_of, wait_until
-from weft import Completions, Finished, Token
+from weft import Finished, Stream, Token
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ async def _idle_before_and_after(engine: weft.Engine) -> AsyncIterator[None]:
     await wait_until(lambda: is_idle(engine), deadline_s=2)
 
 
-def endless(engine: weft.Engine, n: int = 4) -> Completions:
+def endless(engine: weft.Engine, n: int = 4) -> Stream:
     """A stream that would run until the context is full."""
     return engine.generate("Once upon a time,", n=n, ignore_eos=True)
 
@@ -30,22 +30,22 @@ async def test_break_frees_the_slots(engine: weft.Engine) -> None:
     await wait_until(lambda: is_idle(engine), deadline_s=2)
 
 
-async def _close(stream: Completions) -> None:
+async def _close(stream: Stream) -> None:
     stream.close()
 
 
-async def _aclose(stream: Completions) -> None:
+async def _aclose(stream: Stream) -> None:
     await stream.aclose()
 
 
-async def _leave_aclosing(stream: Completions) -> None:
+async def _leave_aclosing(stream: Stream) -> None:
     async with aclosing(stream):
         pass
 
 
 @pytest.mark.parametrize("close", [_close, _aclose, _leave_aclosing], ids=["close", "aclose", "aclosing"])
 async def test_closing_frees_the_slots_and_ends_the_stream(
-    engine: weft.Engine, close: Callable[[Completions], Awaitable[None]]
+    engine: weft.Engine, close: Callable[[Stream], Awaitable[None]]
 ) -> None:
     stream = endless(engine)
     await anext(stream)

@@ -18,7 +18,7 @@ otherwise too. Measured: 0.12. The tests of the kinds of memory tell more, with 
 @pytest.fixture
 async def small() -> AsyncIterator[weft.Engine]:
     """Two slots of 256 tokens. Flash attention sums in 16 bits, which would hide a small mistake."""
-    async with weft.Engine(slots=2, ctx_size=2 * N_CTX, kv_unified=False, threads=1, flash_attention="off") as small:
+    async with weft.Engine(n_slots=2, n_ctx=2 * N_CTX, kv_unified=False, n_threads=1, flash_attention="off") as small:
         assert small.limits.n_ctx_slot == N_CTX
         yield small
 

@@ -14,12 +14,14 @@ import pytest
 
 import weft
 from tests.helpers import is_idle, prompt_of, wait_until
+from weft import _native
+from weft.fields import abouts
 
 
 @pytest.fixture
 async def small() -> AsyncIterator[weft.Engine]:
     """One slot, and one request may wait."""
-    async with weft.Engine(slots=1, ctx_size=512, max_queue=1, threads=1) as engine:
+    async with weft.Engine(n_slots=1, n_ctx=512, max_queue=1, n_threads=1) as engine:
         yield engine
 
 
@@ -28,7 +30,7 @@ INVALID: list[tuple[str, object]] = [
     ("n", 257),
     ("n", "two"),
     ("max_tokens", -1),
-    ("stop", "one string"),
+    ("stop", 5),
     ("stop", [""]),
     ("stop", [1]),
     ("seed", -1),
@@ -44,7 +46,10 @@ INVALID: list[tuple[str, object]] = [
     ("frequency_penalty", math.nan),
     ("logit_bias", [(2048, 1.0)]),
     ("logit_bias", [(1, math.inf)]),
-    ("logit_bias", {1: 1.0}),
+    ("logit_bias", {2048: 1.0}),
+    ("json_schema", object),
+    ("json_schema", {"type": object}),
+    ("json_schema", 5),
     ("ignore_eos", 1),
     ("n_probs", 1001),
     ("priority", 101),
@@ -123,7 +128,7 @@ async def test_a_full_queue_refuses_and_recovers(small: weft.Engine) -> None:
     assert len([event async for event in waiting]) == 2
 
 
-async def read_into(events: list[object], stream: weft.Completions) -> None:
+async def read_into(events: list[object], stream: weft.Stream) -> None:
     while batch := await stream.next_batch():
         events += batch
 
@@ -142,7 +147,7 @@ async def test_a_reader_that_falls_too_far_behind_is_told_by_how_many_bytes(engi
 
 
 async def test_open_streams_end_with_engine_stopped() -> None:
-    engine = weft.Engine(slots=1, ctx_size=512, threads=1)
+    engine = weft.Engine(n_slots=1, n_ctx=512, n_threads=1)
     await engine.start()
     running, waiting = engine.generate("A fox", ignore_eos=True), engine.generate("An owl", ignore_eos=True)
     await anext(running)
@@ -178,36 +183,96 @@ async def test_an_engine_starts_once(engine: weft.Engine) -> None:
         await engine.start()
 
 
-SETTINGS: list[tuple[str, object]] = [
-    ("slots", 0),
-    ("slots", 255),
-    ("ctx_size", -1),
-    ("batch_size", 0),
-    ("ubatch_size", 1.5),
-    ("threads", 0),
-    ("threads_batch", 10_000),
-    ("gpu_layers", -2),
-    ("kernels", "ggml"),
-    ("flash_attention", "maybe"),
-    ("cache_type_k", "q3"),
-    ("cache_ram", -2),
-    ("cache_ram", 2**44),
-    ("cache_ram", 1.5),
-    ("max_token_gap_ms", math.nan),
-    ("max_token_gap_ms", -1.0),
+SETTINGS: list[tuple[str, object, str]] = [
+    ("n_slots", 0, "from 1 to 254, or None"),
+    ("n_slots", 255, "from 1 to 254, or None"),
+    ("n_slots", "8", "from 1 to 254, or None"),
+    ("n_slots", True, "an integer from 1 to 254, or None"),
+    ("n_ctx", -1, "from 0 to 2,147,483,392, or None"),
+    ("n_batch", 0, "from 1 to 2,147,483,647"),
+    ("n_ubatch", 1.5, "an integer"),
+    ("n_threads", 0, "from 1 to 512, or None"),
+    ("n_threads_batch", 10_000, "from 1 to 512, or None"),
+    ("n_gpu_layers", -2, "an integer from 0"),
+    ("max_queue", 0, "an integer from 1"),
+    ("kernels", "ggml", "auto, weft or llama.cpp"),
+    ("flash_attention", "maybe", "auto, on or off"),
+    ("type_k", "q3", "f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1"),
+    ("cache_ram", -2, "an integer from -1"),
+    ("cache_ram", 2**44, "an integer from -1"),
+    ("cache_ram", 1.5, "an integer from -1"),
+    ("max_token_gap_ms", math.nan, "a finite number, 0 or more, or None"),
+    ("max_token_gap_ms", -1.0, "a finite number, 0 or more, or None"),
+    ("use_mmap", "yes", "True or False"),
+    ("devices", "CUDA0", "a list, each element of which is a text, or None"),
+    ("tensor_split", [-1.0], "a list, each element of which is a finite number, 0 or more"),
+    ("split_mode", "columns", "layer, row or none"),
 ]
 
 
-@pytest.mark.parametrize(("param", "value"), SETTINGS, ids=[f"{param}={value!r}" for param, value in SETTINGS])
-async def test_an_invalid_setting_is_named_as_it_was_written(param: str, value: object) -> None:
+@pytest.mark.parametrize(("param", "value", "right"), SETTINGS, ids=[f"{param}={value!r}" for param, value, _ in SETTINGS])
+def test_an_invalid_setting_is_refused_before_anything_is_loaded(param: str, value: object, right: str) -> None:
     settings: Any = {param: value}
-    engine = weft.Engine(**settings)
+    for make in (weft.Engine, weft.EngineConfig):
+        with pytest.raises(weft.InvalidConfig) as raised:
+            make(**settings)
+        assert raised.value.param == param
+        assert re.match(f"{param} is .*; it must be .*{re.escape(right)}", str(raised.value))
+
+
+def test_what_a_wrong_setting_was_is_cut_in_its_message() -> None:
+    settings: Any = {"kernels": "k" * 10_000}
     with pytest.raises(weft.InvalidConfig) as raised:
-        await engine.start()
-    assert raised.value.param == param
+        weft.Engine(**settings)
+    assert len(str(raised.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("thread", "there is no setting 'thread'; did you mean n_threads?"),
+        ("ctx_size", "did you mean n_ctx?"),
+        ("slots", "did you mean n_slots?"),
+        ("gpu_layers", "did you mean n_gpu_layers?"),
+        ("cache_type_k", "did you mean type_k?"),
+        ("xyzzy", "there are n_slots, n_ctx, "),
+    ],
+)
+def test_an_unknown_setting_is_a_type_error_with_the_nearest_name(name: str, said: str) -> None:
+    settings: Any = {name: 3}
+    with pytest.raises(TypeError, match=re.escape(said)):
+        weft.Engine(**settings)
+
+
+def test_settings_are_given_one_by_one_or_whole_or_both() -> None:
+    config = weft.EngineConfig(n_ctx=4096, devices=("CUDA0",))
+    assert weft.Engine(n_ctx=4096, devices=["CUDA0"]).config == config
+    assert weft.Engine(config=config).config is config
+    assert weft.Engine(config=config, n_slots=2).config == weft.EngineConfig(n_ctx=4096, devices=("CUDA0",), n_slots=2)
+    wrong: Any = {"n_ctx": 4096}
+    with pytest.raises(TypeError, match="config is of the type dict; it must be an EngineConfig"):
+        weft.Engine(config=wrong)
+
+
+BOUNDS = [
+    (name, value)
+    for name, about in abouts(weft.EngineConfig).items()
+    for value in (about.low - 1, about.high + 1)
+    # Where the greatest is that of the type, the compiled engine's type has one bit more.
+    if math.isfinite(value) and value != 2**31
+]
+
+
+@pytest.mark.parametrize(("param", "value"), BOUNDS)
+def test_the_compiled_engine_refuses_what_lies_beyond_a_settings_bounds(param: str, value: float) -> None:
+    config = weft.EngineConfig()
+    model, engine = config.for_model(), config.for_engine()
+    for options in (model, engine):
+        if param in options:
+            options[param] = [value] if isinstance(options[param], tuple) else int(value)
+    with pytest.raises((weft.InvalidConfig, OverflowError)) as raised:
+        _native.Engine(weft.Model.load(weft.DEMO_MODEL, **model), **engine)
     assert param in str(raised.value)
-    with pytest.raises(weft.EngineStopped):
-        engine.stats()
 
 
 def bad_file(kind: str, folder: Path, model_path: Path) -> Path:
@@ -251,7 +316,7 @@ async def test_progress_is_told_on_the_loop_and_ends_at_one() -> None:
         assert asyncio.get_running_loop() is loop
         told.append(fraction)
 
-    async with weft.Engine(slots=1, ctx_size=256, threads=1, on_progress=on_progress):
+    async with weft.Engine(n_slots=1, n_ctx=256, n_threads=1, on_progress=on_progress):
         assert told == sorted(told)
         assert told[-1] == 1
 
@@ -265,7 +330,7 @@ async def test_an_exception_in_a_progress_callback_is_raised() -> None:
 
 
 async def test_a_cancelled_start_closes_the_engine() -> None:
-    engine = weft.Engine(slots=1, ctx_size=256)
+    engine = weft.Engine(n_slots=1, n_ctx=256)
     task = asyncio.create_task(engine.start())
     await asyncio.sleep(0)
     task.cancel()
@@ -276,7 +341,7 @@ async def test_a_cancelled_start_closes_the_engine() -> None:
 
 
 async def test_an_engine_closed_while_it_loads_does_not_start() -> None:
-    engine = weft.Engine(slots=1, ctx_size=256)
+    engine = weft.Engine(n_slots=1, n_ctx=256)
     task = asyncio.create_task(engine.start())
     await asyncio.sleep(0)
     await engine.close()
@@ -288,7 +353,7 @@ async def test_an_engine_closed_while_it_loads_does_not_start() -> None:
     "error",
     [
         weft.ModelLoadError("a.gguf", "it is empty"),
-        weft.InvalidConfig("slots", "slots is 0"),
+        weft.InvalidConfig("n_slots", "n_slots is 0"),
         weft.InvalidRequest("n", "n is 0"),
         weft.ContextOverflow(600, 512),
         weft.ContextOverflow(600, 512, is_least=True),
@@ -324,7 +389,7 @@ def told(call):
         return "ForkedProcess"
 
 async def begin():
-    engine = weft.Engine(slots=1, ctx_size=256, threads=1)
+    engine = weft.Engine(n_slots=1, n_ctx=256, n_threads=1)
     await engine.start()
     stream = engine.generate("A fox", ignore_eos=True)
     await anext(stream)
@@ -361,7 +426,7 @@ import asyncio, weft
 
 async def main():
     global engine, stream  # Left behind, for the interpreter to clear away while the worker is busy.
-    engine = weft.Engine(slots=1, ctx_size=1024, threads=1)
+    engine = weft.Engine(n_slots=1, n_ctx=1024, n_threads=1)
     await engine.start()
     stream = engine.generate("A fox", ignore_eos=True)
     await anext(stream)

@@ -91,7 +91,7 @@ class Users:
 @pytest.mark.parametrize("cache_ram", [0, 1, None], ids=["no store", "a store of 1 MiB", "a store"])
 @pytest.mark.parametrize(("slots", "ctx_size"), [(2, 256), (4, 1024)])
 async def test_everything_at_once(slots: int, ctx_size: int, cache_ram: int | None, tmp_path: Path) -> None:
-    async with weft.Engine(slots=slots, ctx_size=ctx_size, kv_unified=True, threads=1, cache_ram=cache_ram) as engine:
+    async with weft.Engine(n_slots=slots, n_ctx=ctx_size, kv_unified=True, n_threads=1, cache_ram=cache_ram) as engine:
         users = Users(engine, tmp_path, seed=slots * ctx_size + (cache_ram or 7))
         await asyncio.gather(*(users.work() for _ in range(N_TASKS)))
         assert sum(users.refused.values()) < N_OPERATIONS / 2

@@ -42,7 +42,7 @@ async def test_what_ignores_the_end_ends_where_nothing_more_is_allowed(engine: w
 async def test_what_was_held_back_is_told_where_nothing_is_allowed_and_no_token_ends_a_text(how: How, tmp_path: Path) -> None:
     path = tmp_path / "endless.gguf"
     write_tiny_model("attention", path, has_end=False)
-    async with weft.Engine(path, slots=1, ctx_size=256, threads=1) as engine:
+    async with weft.Engine(path, n_slots=1, n_ctx=256, n_threads=1) as engine:
         assert engine.model.eos_token is None
         ban = (N_CONTROL + ord("!"), float("-inf"))
         request = weft.Request(prompt="A", grammar='root ::= "once" "!"', stop=["cent"], logit_bias=[ban])

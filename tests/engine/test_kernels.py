@@ -12,7 +12,7 @@ from tests.engine.tiny_models import N_VOCAB, write_tiny_model
 from tests.helpers import wait_until
 from weft import _native
 from weft._native import Hardware
-from weft.choices import Kernels
+from weft.config import Kernels
 
 REARRANGED = re.compile(r"(CPU_REPACK|AMX) model buffer size")
 """What llama.cpp logs where it has laid weights out for its own products."""
@@ -33,7 +33,7 @@ def four_bits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def has_own_products(model_path: Path) -> bool:
     """Whether Weft's own products are usable here and are the faster ones."""
     model = weft.Model.load(model_path)
-    choice = _native.Engine(model, n_ctx=512).choice
+    choice = _native.Engine(model, n_ctx=512).compute
     return choice.products == "weft" and "AMX" not in choice.summary
 
 
@@ -73,7 +73,7 @@ async def distribution(path: Path, kernels: Kernels, *, repack: bool | None) -> 
     also between llama.cpp's own two.
     """
     async with weft.Engine(
-        path, slots=1, ctx_size=512, threads=2, kernels=kernels, repack=repack, flash_attention="off", tuned=False
+        path, n_slots=1, n_ctx=512, n_threads=2, kernels=kernels, repack=repack, flash_attention="off", tuned=False
     ) as engine:
         completion = await engine.complete(PROMPT, max_tokens=1, temperature=0, n_probs=N_VOCAB)
     [logprobs] = completion.branches[0].logprobs
@@ -92,6 +92,6 @@ async def test_all_products_are_the_same(four_bits: Path, kernels: Kernels, repa
 def test_equal_texts_are_promised_where_weft_computes_every_product(four_bits: Path, repack: bool) -> None:
     model = weft.Model.load(four_bits, kernels="weft", repack=repack)
     engine = _native.Engine(model, n_ctx=512, n_threads=1, kernels="weft")
-    computes = engine.choice.attention == engine.choice.products == "weft"
+    computes = engine.compute.attention == engine.compute.products == "weft"
     assert engine.is_repeatable == (computes and not repack)
     engine.stop()

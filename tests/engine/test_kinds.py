@@ -118,18 +118,18 @@ Models = dict[Kind, Path]
 
 @asynccontextmanager
 async def running(
-    models: Models, case: Case, *, slots: int = 8, ctx_size: int = 2048, cache_ram: int | None = None
+    models: Models, case: Case, *, n_slots: int = 8, n_ctx: int = 2048, cache_ram: int | None = None
 ) -> AsyncIterator[weft.Engine]:
     """An engine of this kind."""
     async with weft.Engine(
         models[case.kind],
-        slots=slots,
-        ctx_size=ctx_size,
+        n_slots=n_slots,
+        n_ctx=n_ctx,
         kv_unified=True,
-        threads=1,
+        n_threads=1,
         flash_attention=case.flash,
-        cache_type_k=case.kv,
-        cache_type_v=case.kv,
+        type_k=case.kv,
+        type_v=case.kv,
         cache_ram=cache_ram,
     ) as engine:
         yield engine
@@ -137,7 +137,7 @@ async def running(
 
 @asynccontextmanager
 async def alone(models: Models, case: Case) -> AsyncIterator[Alone]:
-    async with running(models, case, slots=1, ctx_size=1024, cache_ram=0) as engine:
+    async with running(models, case, n_slots=1, n_ctx=1024, cache_ram=0) as engine:
         yield Alone(engine, case)
 
 
@@ -231,7 +231,7 @@ async def test_a_prompt_that_is_known_is_not_decoded_again(case: Case, n: int, t
 @each_case
 @pytest.mark.parametrize("cache_ram", [0, None], ids=["no store", "a store"])
 async def test_what_gave_up_its_slot_goes_on_as_if_alone(case: Case, cache_ram: int | None, tiny_models: Models) -> None:
-    async with running(tiny_models, case, ctx_size=256, cache_ram=cache_ram) as engine, alone(tiny_models, case) as reference:
+    async with running(tiny_models, case, n_ctx=256, cache_ram=cache_ram) as engine, alone(tiny_models, case) as reference:
         prompts = [text_of(20, f"pressure {i}") for i in range(4)]
         answers = await asyncio.gather(*(engine.complete(prompt, **greedy(200)) for prompt in prompts))
         assert engine.stats().n_preempted > 0
@@ -243,7 +243,7 @@ async def test_what_gave_up_its_slot_goes_on_as_if_alone(case: Case, cache_ram: 
 
 @each_kind
 async def test_what_is_pinned_is_never_computed_again(case: Case, tiny_models: Models) -> None:
-    async with running(tiny_models, case, ctx_size=512, cache_ram=1) as engine, alone(tiny_models, case) as reference:
+    async with running(tiny_models, case, n_ctx=512, cache_ram=1) as engine, alone(tiny_models, case) as reference:
         prompt = text_of(60, "pinned")
         prefix = await engine.pin(prompt)
         # Others begin as the prompt does, or go on after it, until their window has moved on.
@@ -308,7 +308,7 @@ async def test_a_file_of_another_kind_is_refused(case: Case, tiny_models: Models
 
 async def test_a_window_whose_cells_were_used_again_is_a_miss(tiny_models: Models) -> None:
     case = Case("window")
-    async with running(tiny_models, case, slots=3, ctx_size=512, cache_ram=0) as engine, alone(tiny_models, case) as reference:
+    async with running(tiny_models, case, n_slots=3, n_ctx=512, cache_ram=0) as engine, alone(tiny_models, case) as reference:
         first, second, third = (text_of(n, f"recycled {n}") for n in (101, 102, 200))
         await engine.complete(first, **greedy(1, slot=0))
         await engine.complete(second, **greedy(1, slot=1))
@@ -333,7 +333,7 @@ async def test_a_window_whose_cells_were_used_again_is_a_miss(tiny_models: Model
 @each_kind
 async def test_a_context_is_shifted(case: Case, tiny_models: Models) -> None:
     prompt = text_of(90, "shifted")
-    async with running(tiny_models, case, slots=2, ctx_size=256) as engine, alone(tiny_models, case) as reference:
+    async with running(tiny_models, case, n_slots=2, n_ctx=256) as engine, alone(tiny_models, case) as reference:
         request = weft.Request(prompt=prompt, context_shift=True, n_keep=20)
         n_keep = 20 + len(engine.tokenize(""))
         answer = await engine.complete(request, **hot(400, n=2))
@@ -370,7 +370,7 @@ async def test_a_fork_anywhere_is_right(kind: Kind, seeds: Sequence[int], cache_
     case = Case(kind)
     async with alone(tiny_models, case) as reference:
         for seed in seeds:
-            async with running(tiny_models, case, slots=3, ctx_size=512, cache_ram=cache_ram) as engine:
+            async with running(tiny_models, case, n_slots=3, n_ctx=512, cache_ram=cache_ram) as engine:
                 await check_forks(engine, reference, random.Random(seed))
 
 

@@ -18,7 +18,7 @@ BYTES_PER_TOKEN = 1536
 @pytest.fixture(params=[0, 1, None], ids=["no store", "a store of 1 MiB", "a store"])
 async def tight(request: pytest.FixtureRequest) -> AsyncIterator[weft.Engine]:
     """One slot, and a pool of 1,024 tokens."""
-    async with weft.Engine(slots=1, ctx_size=1024, threads=1, cache_ram=request.param) as engine:
+    async with weft.Engine(n_slots=1, n_ctx=1024, n_threads=1, cache_ram=request.param) as engine:
         yield engine
 
 
@@ -112,11 +112,11 @@ async def test_a_long_text_does_not_hold_the_event_loop_up(
     assert native is not None
     threads: list[int] = []
 
-    def pin(prompt: str) -> weft.Completions:
+    def pin(prompt: str) -> weft.Stream:
         threads.append(threading.get_ident())
         return native.pin(prompt)
 
-    def save(prompt: str, *, compute: bool) -> weft.Completions:
+    def save(prompt: str, *, compute: bool) -> weft.Stream:
         threads.append(threading.get_ident())
         return native.save(prompt, compute=compute)
 
@@ -145,7 +145,7 @@ async def test_no_prefix_has_a_strange_id(engine: weft.Engine, prefix_id: int) -
 
 @pytest.mark.parametrize("cache_ram", [0, 1], ids=["no store", "a store of 1 MiB"])
 async def test_pins_take_at_most_half_of_the_cache(cache_ram: int) -> None:
-    async with weft.Engine(slots=1, ctx_size=1024, threads=1, cache_ram=cache_ram) as engine:
+    async with weft.Engine(n_slots=1, n_ctx=1024, n_threads=1, cache_ram=cache_ram) as engine:
         half = (1024 * BYTES_PER_TOKEN if cache_ram == 0 else 2**20) // 2
         first = await engine.pin(prompt_of(100, "first"))
         with pytest.raises(weft.PinsFull) as raised:
@@ -159,7 +159,7 @@ async def test_pins_take_at_most_half_of_the_cache(cache_ram: int) -> None:
 
 
 async def test_a_pin_that_is_cancelled_pins_nothing() -> None:
-    async with weft.Engine(slots=1, ctx_size=1024, threads=1) as engine:
+    async with weft.Engine(n_slots=1, n_ctx=1024, n_threads=1) as engine:
         running = engine.generate("A fox", ignore_eos=True)
         await anext(running)
         pinning = asyncio.create_task(engine.pin(prompt_of(500, "cancelled")))
@@ -181,7 +181,7 @@ async def test_what_is_no_prompt_is_not_pinned(engine: weft.Engine, prompt: list
 
 
 async def test_a_closed_engine_answers_no_question() -> None:
-    engine = weft.Engine(slots=1, ctx_size=256, threads=1)
+    engine = weft.Engine(n_slots=1, n_ctx=256, n_threads=1)
     await engine.start()
     native = engine._native
     assert native is not None

@@ -121,7 +121,7 @@ async def test_a_file_that_is_none_is_refused(other: weft.Engine, model_path: Pa
 
 
 async def test_a_file_of_another_kind_of_cache_is_refused(saved: weft.PrefixFile) -> None:
-    async with an_engine(cache_type_k="q8_0", cache_type_v="q8_0", flash_attention="on") as engine:
+    async with an_engine(type_k="q8_0", type_v="q8_0", flash_attention="on") as engine:
         assert await refused(engine, saved.path)
 
 
@@ -220,7 +220,7 @@ async def test_a_load_that_is_cancelled_loads_nothing(saved: weft.PrefixFile) ->
 
 
 async def test_a_prefix_longer_than_a_slot_is_refused(saved: weft.PrefixFile) -> None:
-    async with weft.Engine(slots=4, ctx_size=1024, kv_unified=False, threads=1) as engine:
+    async with weft.Engine(n_slots=4, n_ctx=1024, kv_unified=False, n_threads=1) as engine:
         async with an_engine(kv_unified=True) as larger:
             await larger.save_prefix(prompt_of(600, "long"), saved.path + ".long")
         with pytest.raises(weft.ContextOverflow):

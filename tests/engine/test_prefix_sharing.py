@@ -43,7 +43,7 @@ async def test_requests_that_differ_share_nothing(engine: weft.Engine) -> None:
 
 
 async def test_what_was_least_recently_used_makes_room() -> None:
-    async with weft.Engine(slots=1, ctx_size=1024, threads=1, cache_ram=0) as engine:
+    async with weft.Engine(n_slots=1, n_ctx=1024, n_threads=1, cache_ram=0) as engine:
         old, kept = prompt_of(400, "old"), prompt_of(400, "kept")
         await engine.complete(old, max_tokens=1)
         await engine.complete(kept, max_tokens=1)

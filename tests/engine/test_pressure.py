@@ -25,7 +25,7 @@ def is_whole(engine: weft.Engine, branch: weft.Branch) -> bool:
 
 
 async def test_sequences_that_each_grow_to_the_whole_pool_all_end_well(how: How, cache_ram: int | None) -> None:
-    async with weft.Engine(slots=8, ctx_size=256, kv_unified=True, threads=1, cache_ram=cache_ram) as engine:
+    async with weft.Engine(n_slots=8, n_ctx=256, kv_unified=True, n_threads=1, cache_ram=cache_ram) as engine:
         n_ctx = engine.limits.n_ctx_slot
         assert n_ctx == engine.limits.n_ctx == 256
         answers = await asyncio.gather(*(branches(engine, how, prompt_of(16, f"grow {i}"), ignore_eos=True) for i in range(8)))
@@ -35,7 +35,7 @@ async def test_sequences_that_each_grow_to_the_whole_pool_all_end_well(how: How,
 
 
 async def test_branches_of_one_prompt_that_grow_to_the_whole_pool_all_end_well(how: How) -> None:
-    async with weft.Engine(slots=8, ctx_size=256, kv_unified=True, threads=1) as engine:
+    async with weft.Engine(n_slots=8, n_ctx=256, kv_unified=True, n_threads=1) as engine:
         answer = await branches(engine, how, prompt_of(128, "branches"), n=8, ignore_eos=True)
         assert [(branch.reason, branch.usage.n_predicted) for branch in answer] == [("context_full", 128)] * 8
         assert all(is_whole(engine, branch) for branch in answer)
@@ -43,7 +43,7 @@ async def test_branches_of_one_prompt_that_grow_to_the_whole_pool_all_end_well(h
 
 
 async def test_what_gave_up_its_slot_resumes_without_computing() -> None:
-    async with weft.Engine(slots=8, ctx_size=256, kv_unified=True, threads=1) as engine:
+    async with weft.Engine(n_slots=8, n_ctx=256, kv_unified=True, n_threads=1) as engine:
         await asyncio.gather(*(engine.complete(prompt_of(16, f"resume {i}"), ignore_eos=True) for i in range(8)))
         stats = engine.stats()
         # The token that was drawn last is computed where the sequence goes on, and counts as prompt there.
@@ -54,7 +54,7 @@ async def test_what_gave_up_its_slot_resumes_without_computing() -> None:
 async def test_two_that_need_more_than_half_of_the_pool_take_turns_without_chasing_each_other(
     cache_ram: int | None,
 ) -> None:
-    async with weft.Engine(slots=2, ctx_size=256, kv_unified=True, threads=1, cache_ram=cache_ram) as engine:
+    async with weft.Engine(n_slots=2, n_ctx=256, kv_unified=True, n_threads=1, cache_ram=cache_ram) as engine:
         prompts = [prompt_of(100, f"turns {i}") for i in range(2)]
         answers = await asyncio.gather(*(engine.complete(prompt, max_tokens=120, ignore_eos=True) for prompt in prompts))
         assert [(branch.reason, branch.usage.n_predicted) for answer in answers for branch in answer.branches] == [
@@ -65,7 +65,7 @@ async def test_two_that_need_more_than_half_of_the_pool_take_turns_without_chasi
 
 
 async def test_the_texts_of_events_count_up_also_where_a_sequence_was_interrupted(cache_ram: int | None) -> None:
-    async with weft.Engine(slots=4, ctx_size=256, kv_unified=True, threads=1, cache_ram=cache_ram) as engine:
+    async with weft.Engine(n_slots=4, n_ctx=256, kv_unified=True, n_threads=1, cache_ram=cache_ram) as engine:
 
         async def counted(name: str) -> list[int]:
             stream = engine.generate(prompt_of(16, name), ignore_eos=True)
@@ -77,7 +77,7 @@ async def test_the_texts_of_events_count_up_also_where_a_sequence_was_interrupte
 
 
 async def test_a_piece_that_has_no_room_beside_what_is_held_of_it_is_computed_at_once() -> None:
-    async with weft.Engine(slots=2, ctx_size=512, kv_unified=True, threads=1) as engine:
+    async with weft.Engine(n_slots=2, n_ctx=512, kv_unified=True, n_threads=1) as engine:
         for i in range(6):
             await engine.complete(prompt_of(300, f"learn {i}"), max_tokens=0)
         # Left the pool as one piece: what is wanted of it is its end, but a restore takes room for all of it.

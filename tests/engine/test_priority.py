@@ -12,7 +12,7 @@ from tests.helpers import collect, prompt_of
 @pytest.fixture
 async def one_slot() -> AsyncIterator[weft.Engine]:
     """An engine where all but one must wait."""
-    async with weft.Engine(slots=1, ctx_size=512, threads=1) as engine:
+    async with weft.Engine(n_slots=1, n_ctx=512, n_threads=1) as engine:
         yield engine
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from tests.helpers import prompt_of
-from weft import Completion, Finished, Logprobs, PromptLogprobs, Token
+from weft import Answer, Finished, Logprobs, PromptLogprobs, Token
 
 TOLERANCE = 1e-3
 """Within which three of four agree with what another shape of batch gives."""
@@ -39,7 +39,7 @@ def difference(found: Logprobs | None, expected: Logprobs) -> float:
 @pytest.mark.parametrize("n_ubatch", [32, 64, 512], ids=lambda n: f"chunks of {n}")
 async def test_they_are_those_that_generation_finds(n_ubatch: int) -> None:
     # Flash attention sums in 16 bits.
-    async with weft.Engine(slots=2, ubatch_size=n_ubatch, threads=1, flash_attention="off") as engine:
+    async with weft.Engine(n_slots=2, n_ubatch=n_ubatch, n_threads=1, flash_attention="off") as engine:
         text = (
             engine.tokenize("Once upon a time, there was a little girl named Lily. She had a red ball and a big dog. One day ")
             * 3
@@ -80,7 +80,7 @@ async def test_several_that_ask_at_once_are_told_what_each_is_told_alone(engine:
     prompts = [prompt_of(n, f"at once {n}") for n in (200, 90, 151, 33)]
 
     async def told(prompt: list[int]) -> list[float]:
-        completion: Completion = await engine.complete(prompt, max_tokens=2, prompt_logprobs=1)
+        completion: Answer = await engine.complete(prompt, max_tokens=2, prompt_logprobs=1)
         return [entry.chosen.logprob for entry in completion.prompt_logprobs if entry is not None]
 
     together = await asyncio.gather(*(told(prompt) for prompt in prompts))

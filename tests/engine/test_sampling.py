@@ -1,12 +1,14 @@
 """Every field of the samplers has an effect, and what it promises."""
 
-from typing import Unpack
+import math
+from typing import Any, Unpack
 
 import pytest
 
 import weft
 from tests.helpers import How, branches
 from weft import RequestOptions
+from weft.sampling import Knob, knobs
 
 PROMPT = "Once upon a time, there was a little girl who"
 ENDLESS: RequestOptions = {"max_tokens": 60, "ignore_eos": True, "seed": 7}
@@ -185,3 +187,34 @@ async def test_without_temperature_the_token_that_is_taken_was_certain(engine: w
     completion = await engine.complete(PROMPT, max_tokens=4, n_probs=5, temperature=0.0, post_sampling_probs=True)
     for entry in completion.branches[0].logprobs:
         assert [(top.token, top.logprob) for top in entry.top] == [(entry.chosen.token, 0.0)]
+
+
+def beyond(knob: Knob) -> list[float]:
+    """Values just out of bounds, where there are bounds."""
+    return [value for value in (knob.low - 1, knob.high + 1, knob.above) if math.isfinite(value)]
+
+
+BEYOND = [(name, value) for name, knob in knobs().items() for value in beyond(knob)]
+AT = [(name, value) for name, knob in knobs().items() for value in (knob.low, knob.high) if math.isfinite(value)]
+
+
+@pytest.mark.parametrize(("name", "value"), BEYOND)
+async def test_a_value_beyond_the_bounds_of_the_table_is_refused(engine: weft.Engine, name: str, value: float) -> None:
+    options: Any = {name: value}
+    # A count that needs more than 32 bits is held by its type, which for `min_keep` has one more.
+    if (name, value) == ("min_keep", 2**31):
+        options = {name: 2**32}
+    with pytest.raises(weft.InvalidRequest) as raised:
+        engine.generate(PROMPT, **options)
+    assert raised.value.param == name
+
+
+@pytest.mark.parametrize(("name", "value"), AT)
+async def test_a_value_at_the_bounds_of_the_table_is_taken(engine: weft.Engine, name: str, value: float) -> None:
+    options: Any = {name: value}
+    assert (await engine.complete(PROMPT, max_tokens=2, **options)).n_predicted <= 2
+
+
+def test_every_field_of_the_table_has_an_effect_that_a_test_shows() -> None:
+    elsewhere = {"samplers", "penalize_nl", "dry_sequence_breakers", "logit_bias", "ignore_eos"}
+    assert knobs().keys() - CHANGES.keys() <= elsewhere

@@ -8,7 +8,7 @@ from weft import Token
 
 
 async def test_requests_that_arrive_together_compute_their_shared_prompt_once(how: How) -> None:
-    async with weft.Engine(slots=16, ctx_size=8192, kv_unified=True, threads=1) as engine:
+    async with weft.Engine(n_slots=16, n_ctx=8192, kv_unified=True, n_threads=1) as engine:
         shared = prompt_of(900, "together")
         prompts = [[*shared, *prompt_of(8, f"together {i}")] for i in range(16)]
         answers = await asyncio.gather(*(branches(engine, how, prompt, max_tokens=2, ignore_eos=True) for prompt in prompts))
@@ -49,7 +49,7 @@ async def test_any_branch_of_a_finished_request_computes_only_what_is_new(engine
 
 
 async def test_more_branches_than_there_are_ids_and_cells_can_each_be_continued(how: How) -> None:
-    async with weft.Engine(slots=8, ctx_size=1024, threads=1) as engine:
+    async with weft.Engine(n_slots=8, n_ctx=1024, n_threads=1) as engine:
         prompts = [prompt_of(40, f"branches {i}") for i in range(50)]
         hot = {"temperature": 100, "top_k": 0, "top_p": 1, "min_p": 0, "ignore_eos": True}
         finished = [await engine.complete(prompt, n=8, max_tokens=8, **hot) for prompt in prompts]  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ async def test_more_branches_than_there_are_ids_and_cells_can_each_be_continued(
 
 
 async def test_what_left_the_pool_comes_back_without_computing() -> None:
-    async with weft.Engine(slots=1, ctx_size=1024, threads=1) as engine:
+    async with weft.Engine(n_slots=1, n_ctx=1024, n_threads=1) as engine:
         prompts = [prompt_of(400, f"left {i}") for i in range(6)]
         for prompt in prompts:
             await engine.complete(prompt, max_tokens=1)
@@ -76,7 +76,7 @@ async def test_what_left_the_pool_comes_back_without_computing() -> None:
 
 
 async def test_a_store_of_its_limit_keeps_what_was_used_last() -> None:
-    async with weft.Engine(slots=1, ctx_size=512, threads=1, cache_ram=1) as engine:
+    async with weft.Engine(n_slots=1, n_ctx=512, n_threads=1, cache_ram=1) as engine:
         assert engine.limits.max_store_bytes == engine.stats().store.max_bytes == 2**20
         for i in range(10):
             await engine.complete(prompt_of(300, f"limit {i}"), max_tokens=1)
@@ -87,7 +87,7 @@ async def test_a_store_of_its_limit_keeps_what_was_used_last() -> None:
 
 
 async def test_a_store_without_a_limit_has_none() -> None:
-    async with weft.Engine(slots=1, ctx_size=256, threads=1, cache_ram=-1) as engine:
+    async with weft.Engine(n_slots=1, n_ctx=256, n_threads=1, cache_ram=-1) as engine:
         assert engine.limits.max_store_bytes is engine.stats().store.max_bytes is None
 
 

@@ -74,7 +74,7 @@ async def test_only_the_last_steps_are_remembered(engine: weft.Engine) -> None:
 
 
 async def test_an_engine_with_nothing_to_do_uses_no_cpu() -> None:
-    async with weft.Engine(slots=2, ctx_size=512) as engine:
+    async with weft.Engine(n_slots=2, n_ctx=512) as engine:
         await engine.complete(prompt_of(40, "then nothing"), n=2, max_tokens=8)
         # After the last decode threads wait for the next one at full speed, but not for long.
         await asyncio.sleep(0.1)

@@ -39,7 +39,7 @@ async def test_what_only_began_like_a_stop_string_is_told_at_the_end(engine: wef
 @pytest.fixture
 async def crowded() -> AsyncIterator[weft.Engine]:
     """A context of 256 tokens, 100 of which are pinned: what does not fit in the rest is ended."""
-    async with weft.Engine(slots=1, ctx_size=256, threads=1, cache_ram=0) as engine:
+    async with weft.Engine(n_slots=1, n_ctx=256, n_threads=1, cache_ram=0) as engine:
         await engine.pin(prompt_of(100, "pinned"))
         yield engine
 

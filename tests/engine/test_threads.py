@@ -50,7 +50,7 @@ async def test_loops_and_tasks_share_one_stream(engine: weft.Engine) -> None:
 
 
 async def test_a_loop_that_closes_in_mid_stream_disturbs_nobody(engine: weft.Engine) -> None:
-    left: list[weft.Completions] = []
+    left: list[weft.Stream] = []
 
     async def leave() -> None:
         stream = engine.generate("Once upon a time,", max_tokens=200, ignore_eos=True)
@@ -84,7 +84,7 @@ def test_waiting_without_an_event_loop_is_an_error(engine: weft.Engine) -> None:
         read_all_that_is_ready(stream)
 
 
-def read_all_that_is_ready(stream: weft.Completions) -> None:
+def read_all_that_is_ready(stream: weft.Stream) -> None:
     while True:
         # Without a loop to wait on, an awaitable that is ready still answers.
         with pytest.raises(StopIteration):
@@ -92,7 +92,7 @@ def read_all_that_is_ready(stream: weft.Completions) -> None:
 
 
 async def test_engines_live_beside_each_other(engine: weft.Engine) -> None:
-    async with weft.Engine(slots=2, ctx_size=512, threads=1) as other:
+    async with weft.Engine(n_slots=2, n_ctx=512, n_threads=1) as other:
         answers = await asyncio.gather(
             engine.complete("Once upon a time,", n=2, max_tokens=10, ignore_eos=True),
             other.complete("Once upon a time,", n=2, max_tokens=10, ignore_eos=True),

@@ -34,8 +34,8 @@ def hangups_are_heard() -> Iterator[None]:
 @pytest.fixture(scope="session")
 async def client() -> AsyncIterator[httpx.AsyncClient]:
     """The application over the demo model, in this process."""
-    settings = Settings(alias="storyteller", slots=4)
-    app = create_app(weft.Engine(slots=4, ctx_size=4096, kv_unified=True, threads=1), settings)
+    settings = Settings(alias="storyteller")
+    app = create_app(weft.Engine(n_slots=4, n_ctx=4096, kv_unified=True, n_threads=1), settings)
     async with AsyncTestClient(app) as client:
         await answers(client, 200)
         yield client

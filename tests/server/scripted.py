@@ -81,7 +81,7 @@ class ScriptedEngine:
             longest_piece=None,
         )
         self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=256, n_ctx_slot=64, forks_anywhere=True)
-        self.choice = SimpleNamespace(summary="as it is written")
+        self.compute = SimpleNamespace(summary="as it is written")
         self.is_repeatable = True
         self.slots: list[Json] = [idle_slot(id_slot) for id_slot in range(4)]
         """What `stats` tells of the slots."""

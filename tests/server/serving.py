@@ -17,5 +17,5 @@ async def serving(*scripts: Sequence[Step] | Exception, **settings: Json) -> Asy
     """A client of the application, once its model is loaded."""
     engine = ScriptedEngine(*scripts)
     engine.loaded.set()
-    async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings.of(settings))) as client:
         yield client

@@ -43,7 +43,7 @@ async def test_every_route_is_503_once_the_engine_has_died_and_that_is_logged_on
 
 
 async def test_an_engine_whose_worker_ended_is_found_dead(caplog: pytest.LogCaptureFixture) -> None:
-    engine = weft.Engine(slots=1, ctx_size=256, threads=1)
+    engine = weft.Engine(n_slots=1, n_ctx=256, n_threads=1)
     died: list[bool] = []
     async with AsyncTestClient(create_app(engine, on_died=lambda: died.append(True))) as client:
         await answers(client, 200)

@@ -25,7 +25,7 @@ SYSTEM = "You are a kind storyteller. Your stories are short, and they always en
 @pytest.fixture
 async def small() -> AsyncIterator[httpx.AsyncClient]:
     """A server with one slot, and a store of 1 MiB."""
-    async with AsyncTestClient(create_app(weft.Engine(slots=1, ctx_size=1024, threads=1, cache_ram=1))) as client:
+    async with AsyncTestClient(create_app(weft.Engine(n_slots=1, n_ctx=1024, n_threads=1, cache_ram=1))) as client:
         await answers(client, 200)
         yield client
 

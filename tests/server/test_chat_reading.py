@@ -17,7 +17,7 @@ SPACE = "\u2581"
 async def engine(tmp_path_factory: pytest.TempPathFactory) -> weft.Engine:
     path = tmp_path_factory.mktemp("model") / "model.gguf"
     write_tiny_model("attention", path)
-    engine = weft.Engine(path, slots=1, ctx_size=256)
+    engine = weft.Engine(path, n_slots=1, n_ctx=256)
     await engine.start()
     return engine
 

@@ -20,7 +20,7 @@ EDITED = {"role": "user", "content": "What of the gull on the roof?"}
 
 @pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
 async def test_a_next_and_an_edited_turn_compute_only_what_is_new(tiny_models: Mapping[Kind, Path], kind: Kind) -> None:
-    engine = weft.Engine(tiny_models[kind], slots=2, ctx_size=2048, kv_unified=True, threads=1)
+    engine = weft.Engine(tiny_models[kind], n_slots=2, n_ctx=2048, kv_unified=True, n_threads=1)
     async with AsyncTestClient(create_app(engine)) as client:
         await answers(client, 200)
 

@@ -217,7 +217,7 @@ async def test_sillytaverns_grammar_and_schema_are_understood() -> None:
     assert (await request_for("/completion", plain | {"grammar": 'root ::= "a"'})).grammar == 'root ::= "a"'
     # Where there is a schema, it sends no grammar.
     with_schema = {name: value for name, value in plain.items() if name != "grammar"} | {"json_schema": SCHEMA}
-    assert json.loads((await request_for("/completion", with_schema)).json_schema or "") == SCHEMA
+    assert json.loads((await request_for("/completion", with_schema)).schema or "") == SCHEMA
 
 
 async def test_sillytavern_is_answered_in_the_shape_it_reads(client: httpx.AsyncClient) -> None:

@@ -91,7 +91,7 @@ async def test_every_name_of_the_model_is_listed() -> None:
     engine = ScriptedEngine()
     engine.loaded.set()
     settings = parse(["--alias", "one,two"], {}).settings
-    async with AsyncTestClient(create_app(weft.Engine(slots=1, ctx_size=256, threads=1), settings)) as client:
+    async with AsyncTestClient(create_app(weft.Engine(n_slots=1, n_ctx=256, n_threads=1), settings)) as client:
         await answers(client, 200)
         [card] = (await client.get("/v1/models")).json()["data"]
     assert (card["id"], card["aliases"]) == ("one", ["one", "two"])

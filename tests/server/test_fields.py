@@ -10,7 +10,8 @@ from litestar.testing import AsyncTestClient
 from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import ScriptedEngine, connect
-from weft import QueueFull, Request
+from weft import EngineConfig, QueueFull, Request
+from weft.sampling import Sampling
 from weft.server import create_app
 from weft.server.request_fields import CompletionFields, ping_s
 from weft.server.run import sse
@@ -254,7 +255,7 @@ async def test_every_prompt_of_a_list_starts_at_the_seed(path: str) -> None:
 async def test_what_a_request_leaves_unsaid_comes_from_the_settings(setting: str, value: Json) -> None:
     engine = FullEngine()
     engine.loaded.set()
-    async with AsyncTestClient(create_app(engine.as_engine(), Settings(**{setting: value}))) as client:
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings.of({setting: value}))) as client:
         for path in ("/completion", "/v1/completions"):
             await client.post(path, json={"prompt": "ab", "temperature": None})
     name = {"n_predict": "max_tokens", "cache_prompt": "use_cache"}.get(setting, setting)
@@ -265,15 +266,14 @@ async def test_the_servers_own_bound_on_pauses_is_no_requests_default(path: str)
     engine = ScriptedEngine(QueueFull(1))
     engine.loaded.set()
     # It may be one that no request may ask for.
-    async with AsyncTestClient(create_app(engine.as_engine(), Settings(max_token_gap_ms=90_000))) as client:
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(engine=EngineConfig(max_token_gap_ms=90_000)))) as client:
         await client.post(path, json={"prompt": "ab"})
     assert [request.max_token_gap_ms for request in engine.requests] == [None]
 
 
 async def test_what_a_request_says_counts_before_the_settings(path: str) -> None:
-    settings = Settings(
-        temperature=0.5, stop=("x",), samplers=("top_k",), logit_bias=((65, 1.0),), grammar='root ::= "a"', cache_prompt=False
-    )
+    sampling = Sampling(temperature=0.5, samplers=("top_k",), logit_bias=((65, 1.0),))
+    settings = Settings(sampling=sampling, stop=("x",), grammar='root ::= "a"', cache_prompt=False)
     body = {"temperature": 0.25, "stop": "y", "samplers": "t", "logit_bias": [], "json_schema": {}, "cache_prompt": True}
     engine = ScriptedEngine(QueueFull(1))
     engine.loaded.set()
@@ -286,6 +286,8 @@ async def test_what_a_request_says_counts_before_the_settings(path: str) -> None
 
 NEUTRAL: dict[str, list[Json]] = {
     "adaptive_target": [-1, -0.5],
+    "anti_prompt": ["", []],
+    "assistant_name": [""],
     "backend_sampling": [False],
     "cache_prompt": [True],
     "dry_multiplier": [0],
@@ -304,8 +306,11 @@ NEUTRAL: dict[str, list[Json]] = {
     "n_indent": [0],
     "penalty_prompt": ["", []],
     "post_sampling_probs": [False],
+    "parse_tool_calls": [False],
     "preserved_tokens": [[]],
     "priority": [0],
+    "reasoning_budget_tokens": [-1],
+    "reasoning_format": ["none", "auto", ""],
     "response_fields": [[], ""],
     "response_format": [{}, {"type": "text"}, {"type": None}],
     "return_progress": [False],
@@ -324,15 +329,21 @@ NEUTRAL: dict[str, list[Json]] = {
 }
 
 UNSUPPORTED: dict[str, list[Json]] = {
+    "anti_prompt": ["User:", ["User:"]],
+    "assistant_name": ["Assistant:"],
     "backend_sampling": [True],
     "grammar_lazy": [True],
     "grammar_triggers": [[{"type": 1, "value": "a"}]],
     "image_data": [[{"id": 1, "data": ""}], {"id": 1}],
     "lora": [[{"id": 0, "scale": 1}], {"id": 0}, [{"id": 0}]],
     "n_cache_reuse": [256],
+    "parse_tool_calls": [True, "yes"],
     "preserved_tokens": [["<a>"]],
+    "reasoning_budget_tokens": [0, 128, False, "many"],
+    "reasoning_format": ["deepseek", "deepseek-legacy", "hidden", 1, ["none"]],
     "system_prompt": [{"prompt": "a"}, "a"],
     "t_max_prompt_ms": [100],
+    "thinking_budget_tokens": [0, 128],
     "tools": [[{"type": "function"}], {"type": "function"}],
 }
 

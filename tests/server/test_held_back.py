@@ -24,7 +24,7 @@ STOP = "cat " * 300 + "dog"
 @pytest.fixture(scope="module")
 async def crowded() -> AsyncIterator[httpx.AsyncClient]:
     """A context of 256 tokens, 100 of which are pinned: what does not fit in the rest is ended."""
-    app = create_app(weft.Engine(slots=1, ctx_size=256, threads=1, cache_ram=0), Settings(slots=1))
+    app = create_app(weft.Engine(n_slots=1, n_ctx=256, n_threads=1, cache_ram=0), Settings())
     async with AsyncTestClient(app) as client:
         await answers(client, 200)
         pinned = await client.post("/prefixes", json={"prompt": prompt_of(100, "pinned")})

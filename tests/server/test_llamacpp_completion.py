@@ -169,7 +169,7 @@ async def test_a_full_context_is_told_as_truncated(client: httpx.AsyncClient) ->
 
 
 async def test_a_context_that_was_shifted_is_told_as_truncated(how: How) -> None:
-    app = create_app(weft.Engine(slots=1, ctx_size=256, threads=1), Settings(context_shift=True))
+    app = create_app(weft.Engine(n_slots=1, n_ctx=256, n_threads=1), Settings(context_shift=True))
     body = {"prompt": PROMPT, "ignore_eos": True, "n_predict": 400, "n_keep": 3, "n_discard": 50}
     async with AsyncTestClient(app) as client:
         await answers(client, 200)

@@ -116,7 +116,7 @@ def test_levels_have_colours_where_they_are_wanted(
 
 
 async def test_a_request_is_one_line_with_its_tokens_and_times(caplog: pytest.LogCaptureFixture) -> None:
-    app = create_app(weft.Engine(slots=2, ctx_size=1024, kv_unified=True, threads=1))
+    app = create_app(weft.Engine(n_slots=2, n_ctx=1024, kv_unified=True, n_threads=1))
     async with AsyncTestClient(app) as client:
         await answers(client, 200)
         caplog.set_level(logging.INFO, "weft.server.request_line")
@@ -161,7 +161,7 @@ async def test_a_request_is_one_line_with_its_tokens_and_times(caplog: pytest.Lo
 
 @pytest.mark.parametrize("how", ["stream", "whole"])
 async def test_a_request_whose_client_leaves_tells_how_far_it_came(caplog: pytest.LogCaptureFixture, how: How) -> None:
-    app = create_app(weft.Engine(slots=2, ctx_size=512, kv_unified=True, threads=1), Settings(ping_s=None))
+    app = create_app(weft.Engine(n_slots=2, n_ctx=512, kv_unified=True, n_threads=1), Settings(ping_s=None))
     body = {"prompt": PROMPT, "n": 2, "ignore_eos": True, "stream": how == "stream"}
     async with AsyncTestClient(app) as client:
         await answers(client, 200)

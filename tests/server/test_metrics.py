@@ -61,7 +61,7 @@ PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill"
 @pytest.fixture
 async def metered() -> AsyncIterator[httpx.AsyncClient]:
     """A server with one slot, a store of 1 MiB, and `/metrics`."""
-    engine = weft.Engine(slots=1, ctx_size=512, threads=1, cache_ram=1)
+    engine = weft.Engine(n_slots=1, n_ctx=512, n_threads=1, cache_ram=1)
     async with AsyncTestClient(create_app(engine, Settings(metrics=True))) as client:
         await answers(client, 200)
         yield client
@@ -132,7 +132,7 @@ async def test_operations_of_our_own_kernels_are_counted(metered: httpx.AsyncCli
 
 
 async def test_with_llama_cpps_kernels_nothing_of_ours_is_counted() -> None:
-    engine = weft.Engine(slots=1, ctx_size=512, threads=1, kernels="llama.cpp")
+    engine = weft.Engine(n_slots=1, n_ctx=512, n_threads=1, kernels="llama.cpp")
     async with AsyncTestClient(create_app(engine, Settings(metrics=True))) as client:
         await answers(client, 200)
         before = await samples(client)
@@ -177,7 +177,7 @@ async def test_times_are_those_of_the_finished_branches(metered: httpx.AsyncClie
 
 
 async def test_busy_slots_are_averaged_over_the_decodes() -> None:
-    async with AsyncTestClient(create_app(weft.Engine(slots=4, ctx_size=512, threads=1), Settings(metrics=True))) as client:
+    async with AsyncTestClient(create_app(weft.Engine(n_slots=4, n_ctx=512, n_threads=1), Settings(metrics=True))) as client:
         await answers(client, 200)
         body = {"prompt": "One day", "n_predict": 40, "ignore_eos": True, "n": 4}
         await client.post("/completion", json=body)

@@ -34,8 +34,8 @@ MESSAGES = [[{"role": "user", "content": "Tell me a story."}], [{"role": "system
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[TestClient[Any], weft.Engine]]:
     """A server with everything switched on, whose completions are short unless they are told otherwise."""
-    engine = weft.Engine(slots=4, ctx_size=512, kv_unified=True, threads=1)
-    app = create_app(engine, Settings(slots=4, metrics=True, props_endpoint=True, n_predict=8))
+    engine = weft.Engine(n_slots=4, n_ctx=512, kv_unified=True, n_threads=1)
+    app = create_app(engine, Settings(metrics=True, props_endpoint=True, n_predict=8))
     with TestClient(app, raise_server_exceptions=False) as client:
         while client.get("/health").status_code != 200:
             pass

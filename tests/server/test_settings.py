@@ -7,7 +7,8 @@ import pytest
 
 import weft
 from weft.cli.main import parse
-from weft.settings import Settings
+from weft.sampling import Sampling
+from weft.settings import Settings, table
 
 
 @pytest.mark.parametrize(
@@ -17,27 +18,27 @@ from weft.settings import Settings
         ("--model a.gguf", {"model": "a.gguf"}),
         ("-a name", {"alias": "name", "aliases": ("name",)}),
         ("-a one,two --alias one,,three", {"alias": "one", "aliases": ("one", "two", "three")}),
-        ("-c 512", {"ctx_size": 512}),
-        ("-c512", {"ctx_size": 512}),
-        ("--ctx-size=512", {"ctx_size": 512}),
-        ("-c 0", {"ctx_size": None}),
+        ("-c 512", {"n_ctx": 512}),
+        ("-c512", {"n_ctx": 512}),
+        ("--ctx-size=512", {"n_ctx": 512}),
+        ("-c 0", {"n_ctx": None}),
         ("-n 16", {"n_predict": 16}),
         ("-n 0", {"n_predict": 0}),
         ("--predict -1", {"n_predict": None}),
         ("--n-predict 16", {"n_predict": 16}),
-        ("-b 64 -ub 32", {"batch_size": 64, "ubatch_size": 32}),
-        ("--batch-size 64 --ubatch-size 32", {"batch_size": 64, "ubatch_size": 32}),
-        ("-t 3 -tb 4", {"threads": 3, "threads_batch": 4}),
-        ("--threads -1 --threads-batch 4", {"threads": None, "threads_batch": 4}),
-        ("-t 0 -tb 0", {"threads": None, "threads_batch": None}),
-        ("-t -5 -tb -2", {"threads": None, "threads_batch": None}),
-        ("-np 4", {"slots": 4}),
-        ("-np 254", {"slots": 254}),
-        ("--parallel -1", {"slots": None}),
-        ("-ngl 7", {"gpu_layers": 7}),
-        ("-ngl 0", {"gpu_layers": 0}),
-        ("--gpu-layers all", {"gpu_layers": None}),
-        ("--n-gpu-layers auto", {"gpu_layers": None}),
+        ("-b 64 -ub 32", {"n_batch": 64, "n_ubatch": 32}),
+        ("--batch-size 64 --ubatch-size 32", {"n_batch": 64, "n_ubatch": 32}),
+        ("-t 3 -tb 4", {"n_threads": 3, "n_threads_batch": 4}),
+        ("--threads -1 --threads-batch 4", {"n_threads": None, "n_threads_batch": 4}),
+        ("-t 0 -tb 0", {"n_threads": None, "n_threads_batch": None}),
+        ("-t -5 -tb -2", {"n_threads": None, "n_threads_batch": None}),
+        ("-np 4", {"n_slots": 4}),
+        ("-np 254", {"n_slots": 254}),
+        ("--parallel -1", {"n_slots": None}),
+        ("-ngl 7", {"n_gpu_layers": 7}),
+        ("-ngl 0", {"n_gpu_layers": 0}),
+        ("--gpu-layers all", {"n_gpu_layers": None}),
+        ("--n-gpu-layers auto", {"n_gpu_layers": None}),
         ("-fa on", {"flash_attention": "on"}),
         ("--flash-attn 0", {"flash_attention": "off"}),
         ("--kernels llama.cpp", {"kernels": "llama.cpp"}),
@@ -45,8 +46,8 @@ from weft.settings import Settings
         ("--repack", {"repack": True}),
         ("--no-repack", {"repack": False}),
         ("--repack -nr", {"repack": False}),
-        ("-ctk q8_0 -ctv q4_0", {"cache_type_k": "q8_0", "cache_type_v": "q4_0"}),
-        ("--cache-type-k bf16 --cache-type-v f32", {"cache_type_k": "bf16", "cache_type_v": "f32"}),
+        ("-ctk q8_0 -ctv q4_0", {"type_k": "q8_0", "type_v": "q4_0"}),
+        ("--cache-type-k bf16 --cache-type-v f32", {"type_k": "bf16", "type_v": "f32"}),
         ("-kvu", {"kv_unified": True}),
         ("--kv-unified", {"kv_unified": True}),
         ("--no-kv-unified", {"kv_unified": False}),
@@ -61,26 +62,26 @@ from weft.settings import Settings
         ("--repeat-penalty 1.1 --repeat-last-n -1", {"repeat_penalty": 1.1, "repeat_last_n": -1}),
         ("--presence-penalty -0.5 --frequency-penalty 0.5", {"presence_penalty": -0.5, "frequency_penalty": 0.5}),
         ("--ignore-eos", {"ignore_eos": True}),
-        ("--ctx_size 512", {"ctx_size": 512}),
-        ("--num-ctx-tokens 512 --num-threads 3", {"ctx_size": 512, "threads": 3}),
-        ("--ctx_size=512", {"ctx_size": 512}),
-        ("-np4", {"slots": 4}),
+        ("--ctx_size 512", {"n_ctx": 512}),
+        ("--num-ctx-tokens 512 --num-threads 3", {"n_ctx": 512, "n_threads": 3}),
+        ("--ctx_size=512", {"n_ctx": 512}),
+        ("-np4", {"n_slots": 4}),
         ("-n-1", {"n_predict": None}),
-        ("-c 5 -c 6 --ctx-size 7", {"ctx_size": 7}),
+        ("-c 5 -c 6 --ctx-size 7", {"n_ctx": 7}),
         ("-fa", {"flash_attention": "on"}),
-        ("-fa -np 4", {"flash_attention": "on", "slots": 4}),
-        ("--memory-f32", {"cache_type_k": "f32", "cache_type_v": "f32"}),
-        ("--memory_f32 -ctk q8_0", {"cache_type_k": "q8_0", "cache_type_v": "f32"}),
+        ("-fa -np 4", {"flash_attention": "on", "n_slots": 4}),
+        ("--memory-f32", {"type_k": "f32", "type_v": "f32"}),
+        ("--memory_f32 -ctk q8_0", {"type_k": "q8_0", "type_v": "f32"}),
         ("-ctk q8_0 -ctv q4_0 -f16", {}),
-        ("--mlock --no-mmap", {"mlock": True, "mmap": False}),
+        ("--mlock --no-mmap", {"use_mlock": True, "use_mmap": False}),
         ("--no-mmap --mmap", {}),
         ("-lm auto", {}),
-        ("-lm none", {"mmap": False}),
+        ("-lm none", {"use_mmap": False}),
         ("-lm mmap", {}),
-        ("-lm mlock", {"mlock": True, "mmap": False}),
-        ("--load-mode mmap+mlock", {"mlock": True}),
-        ("--mlock -lm none", {"mmap": False}),
-        ("-lm dio", {"direct_io": True, "mmap": False}),
+        ("-lm mlock", {"use_mlock": True, "use_mmap": False}),
+        ("--load-mode mmap+mlock", {"use_mlock": True}),
+        ("--mlock -lm none", {"use_mmap": False}),
+        ("-lm dio", {"direct_io": True, "use_mmap": False}),
         ("-dio", {"direct_io": True}),
         ("-dio --no-direct-io", {}),
         ("--check-tensors", {"check_tensors": True}),
@@ -97,7 +98,7 @@ from weft.settings import Settings
         ),
         ("--numa isolate", {"numa": "isolate"}),
         ("--numa", {"numa": "distribute"}),
-        ("--numa -np 2", {"numa": "distribute", "slots": 2}),
+        ("--numa -np 2", {"numa": "distribute", "n_slots": 2}),
         ("--no-cache-prompt", {"cache_prompt": False}),
         ("--context-shift --keep -1", {"context_shift": True, "n_keep": None}),
         ("--keep 16", {"n_keep": 16}),
@@ -187,18 +188,18 @@ from weft.settings import Settings
     ],
 )
 def test_a_flag_sets_its_setting_and_no_other(arguments: str, expected: dict[str, Any]) -> None:
-    assert parse(arguments.split(), {}) == (Settings(**expected), ())
+    assert parse(arguments.split(), {}) == (Settings.of(expected), ())
 
 
 @pytest.mark.parametrize(
     ("environ", "arguments", "expected"),
     [
-        ({"LLAMA_ARG_CTX_SIZE": "512"}, "", {"ctx_size": 512}),
-        ({"LLAMA_ARG_CTX_SIZE": "512"}, "-c 0", {"ctx_size": None}),
+        ({"LLAMA_ARG_CTX_SIZE": "512"}, "", {"n_ctx": 512}),
+        ({"LLAMA_ARG_CTX_SIZE": "512"}, "-c 0", {"n_ctx": None}),
         ({"LLAMA_ARG_PORT": "81"}, "--port 82", {"port": 82}),
-        ({"LLAMA_ARG_MMAP": "off"}, "", {"mmap": False}),
-        ({"LLAMA_ARG_NO_MMAP": "anything"}, "", {"mmap": False}),
-        ({"LLAMA_ARG_NO_MMAP": "anything"}, "--mmap", {"mmap": True}),
+        ({"LLAMA_ARG_MMAP": "off"}, "", {"use_mmap": False}),
+        ({"LLAMA_ARG_NO_MMAP": "anything"}, "", {"use_mmap": False}),
+        ({"LLAMA_ARG_NO_MMAP": "anything"}, "--mmap", {"use_mmap": True}),
         ({"LLAMA_ARG_KV_UNIFIED": "1"}, "", {"kv_unified": True}),
         ({"LLAMA_ARG_MODEL": ""}, "", {"model": None}),
         ({"LLAMA_ARG_CACHE_RAM": "128"}, "", {"cache_ram": 128}),
@@ -209,8 +210,8 @@ def test_a_flag_sets_its_setting_and_no_other(arguments: str, expected: dict[str
         ({"LLAMA_ARG_REPACK": "off"}, "--repack", {"repack": True}),
         ({"LLAMA_ARG_ENDPOINT_METRICS": "1"}, "", {"metrics": True}),
         ({"LLAMA_ARG_ENDPOINT_METRICS": "off"}, "", {}),
-        ({"LLAMA_ARG_LOAD_MODE": "mlock"}, "", {"mmap": False, "mlock": True}),
-        ({"LLAMA_ARG_LOAD_MODE": "mlock"}, "--mmap", {"mlock": True}),
+        ({"LLAMA_ARG_LOAD_MODE": "mlock"}, "", {"use_mmap": False, "use_mlock": True}),
+        ({"LLAMA_ARG_LOAD_MODE": "mlock"}, "--mmap", {"use_mlock": True}),
         ({"LLAMA_API_KEY": "one,two"}, "", {"api_keys": ("one", "two")}),
         ({"LLAMA_API_KEY": "one"}, "--api-key two", {"api_keys": ("two",)}),
         ({"LLAMA_ARG_NO_UI": ""}, "", {"ui": False}),
@@ -222,7 +223,7 @@ def test_a_flag_sets_its_setting_and_no_other(arguments: str, expected: dict[str
 def test_a_variable_wins_over_the_default_and_a_flag_over_its_variable(
     environ: dict[str, str], arguments: str, expected: dict[str, Any]
 ) -> None:
-    assert parse(arguments.split(), environ) == (Settings(**expected), ())
+    assert parse(arguments.split(), environ) == (Settings.of(expected), ())
 
 
 @pytest.mark.parametrize(
@@ -289,12 +290,19 @@ def test_a_wrong_value_ends_with_2_and_names_its_flag(
 def test_what_a_request_leaves_unsaid_is_the_same_over_http_and_in_process() -> None:
     settings, request = Settings(), weft.Request(prompt="")
     shared = {field.name for field in fields(Settings)} & {field.name for field in msgspec.structs.fields(weft.Request)}
-    assert {"temperature", "samplers", "stop", "n", "n_keep", "grammar", "dry_sequence_breakers", "logit_bias"} < shared
+    assert {"stop", "n", "n_keep", "grammar"} < shared
+    assert msgspec.structs.asdict(settings.sampling).items() <= msgspec.structs.asdict(request).items()
     assert settings.n is None, "single-request batching has another default"
     shared -= {"n"}
     assert {name: getattr(settings, name) for name in shared} == {name: getattr(request, name) for name in shared}
     assert settings.n_predict == request.max_tokens
     assert settings.cache_prompt == request.use_cache
+
+
+def test_every_setting_of_the_engine_and_the_samplers_has_its_flags_and_none_is_the_servers_too() -> None:
+    parts = {field.name for part in (weft.EngineConfig, Sampling) for field in msgspec.structs.fields(part)}
+    assert parts <= table().keys()
+    assert not parts & {field.name for field in fields(Settings)}
 
 
 def test_a_grammar_and_a_schema_are_read_from_files(tmp_path: Path) -> None:

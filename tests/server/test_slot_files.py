@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 async def saving(folder: Path) -> AsyncIterator[httpx.AsyncClient]:
     """A server with two slots and a folder for what they hold."""
-    engine = weft.Engine(slots=2, ctx_size=2048, kv_unified=True, threads=1)
+    engine = weft.Engine(n_slots=2, n_ctx=2048, kv_unified=True, n_threads=1)
     async with AsyncTestClient(create_app(engine, Settings(slot_save_path=str(folder)))) as client:
         await answers(client, 200)
         yield client
@@ -193,7 +193,7 @@ async def test_a_file_that_does_not_fit_is_refused_without_telling_where_it_is(
 
 async def test_a_folder_that_cannot_be_written_is_our_error(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
-    engine = weft.Engine(slots=1, ctx_size=256, threads=1)
+    engine = weft.Engine(n_slots=1, n_ctx=256, n_threads=1)
     async with AsyncTestClient(create_app(engine, Settings(slot_save_path=str(folder)))) as client:
         await answers(client, 200)
         await complete(client, prompt_of(20, "gone"), 0)
@@ -227,7 +227,7 @@ async def test_a_model_whose_own_file_has_changed_is_the_servers_fault(model_pat
     folder = tmp_path / "slots"
     folder.mkdir()
     settings = Settings(slot_save_path=str(folder))
-    async with AsyncTestClient(create_app(weft.Engine(model, slots=1, ctx_size=512, threads=1), settings)) as client:
+    async with AsyncTestClient(create_app(weft.Engine(model, n_slots=1, n_ctx=512, n_threads=1), settings)) as client:
         await answers(client, 200)
         await complete(client, prompt_of(30, "changed"), 0)
         os.utime(model, (0, 0))

@@ -26,8 +26,8 @@ SRB = {"event_format": "srb"}
 @pytest.fixture(scope="module")
 async def srb() -> AsyncIterator[httpx.AsyncClient]:
     """The application over the demo model, with `--compat srb`."""
-    settings = Settings(compat="srb", slots=4)
-    app = create_app(weft.Engine(slots=4, ctx_size=4096, kv_unified=True, threads=1), settings)
+    settings = Settings(compat="srb")
+    app = create_app(weft.Engine(n_slots=4, n_ctx=4096, kv_unified=True, n_threads=1), settings)
     async with AsyncTestClient(app) as client:
         await answers(client, 200)
         yield client
@@ -130,7 +130,7 @@ async def test_indexes_count_over_all_prompts(srb: httpx.AsyncClient) -> None:
 async def test_the_request_or_else_the_settings_say_how_many(settings: Json, body: Json, count: int) -> None:
     engine = ScriptedEngine([[token(0, "a")]])
     engine.loaded.set()
-    async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings.of(settings))) as client:
         await answers(client, 200)
         engine._scripts = [[[token(0, "a")], EngineStopped()]]
         answer = await client.post("/v1/completions", json={"prompt": "abc"} | body)

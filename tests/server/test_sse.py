@@ -136,7 +136,7 @@ async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypat
 
 
 async def test_an_answer_is_written_at_most_once_per_step() -> None:
-    engine = weft.Engine(slots=4, ctx_size=1024, threads=1)
+    engine = weft.Engine(n_slots=4, n_ctx=1024, n_threads=1)
     app = create_app(engine)
     async with AsyncTestClient(app) as client:
         await answers(client, 200)

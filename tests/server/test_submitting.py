@@ -17,7 +17,7 @@ ASKED: Json = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
 async def is_submitted_aside(route: str, body: Json, **settings: Json) -> bool:
     engine = ScriptedEngine(QueueFull(1))
     engine.loaded.set()
-    async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings.of(settings))) as client:
         await answers(client, 200)
         assert (await client.post(route, json=ASKED | body)).status_code == 429
     [thread] = engine.submitted_on

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["Chat", "ChatMessage", "ContentPart"]
+__all__ = ["Chat", "ChatMessage", "ContentPart", "Conversation"]
 
 
 class ContentPart(msgspec.Struct):
@@ -27,7 +27,7 @@ class ChatMessage(msgspec.Struct, kw_only=True):
 
 
 class Chat(Protocol):
-    """Messages, and what is to be made of them. None takes the server's default."""
+    """Messages, and what is to be made of them. None is the default."""
 
     @property
     def messages(self) -> Sequence[ChatMessage] | None:
@@ -48,3 +48,13 @@ class Chat(Protocol):
     @property
     def reasoning_effort(self) -> str | None:
         """The template's variable of this name."""
+
+
+class Conversation(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat as Python has it."""
+
+    messages: Sequence[ChatMessage]
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | str | None = None
+    chat_template_kwargs: Mapping[str, Any] | None = None
+    reasoning_effort: str | None = None

@@ -17,7 +17,7 @@ from weft.chat.messages import check, content_text, for_template
 from weft.chat.reading import StretchReader
 from weft.chat.sandbox import MAX_SIZE
 from weft.chat.template import ChatTemplate, Message, TemplateError, TooLongError
-from weft.settings import Settings
+from weft.settings.chat import ChatSettings
 
 __all__ = ["ChatFormat", "ChatPrompt"]
 
@@ -48,7 +48,7 @@ class _Chat(msgspec.Struct, frozen=True):
 class ChatFormat:
     """How the served model's chats are written."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: ChatSettings) -> None:
         self._engine = engine
         self._settings = settings
         self._reader = StretchReader(engine)

@@ -7,7 +7,6 @@ argparse does not do: here a spelling may set several settings, what is given la
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -26,6 +25,9 @@ CONFIG_VARIABLE = "LLAMA_ARG_CONFIG"
 HELP = ("-h", "--help", "--usage")
 VERSION = ("--version",)
 COMPLETION = ("--completion-bash",)
+
+_ESCAPED = ("stop", "dry_sequence_breakers")
+"""Settings in whose texts escapes are read."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {"": {}, "srb": {"port": 9090}}
 """The defaults that `--compat` changes."""
@@ -62,15 +64,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
     file = _file(path) if path else Given()
     values = file.values | variables.values | flags.values
     values = {**PRESETS[values.get("compat", "")], **values}
-    settings = Settings(**values)
-    if settings.escape:
-        breakers = settings.dry_sequence_breakers
-        settings = replace(
-            settings,
-            stop=tuple(map(unescaped, settings.stop)),
-            dry_sequence_breakers=tuple(map(unescaped, breakers)) if "dry_sequence_breakers" in values else breakers,
-        )
-    return Parsed(settings, tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))
+    if values.get("escape", True):
+        values |= {name: tuple(map(unescaped, values[name])) for name in _ESCAPED if name in values}
+    return Parsed(Settings.of(values), tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))
 
 
 def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, str | None]:

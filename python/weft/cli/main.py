@@ -40,7 +40,7 @@ TUNE = Command(
     "python -m weft tune",
     "Measures for about a minute how a GGUF model is computed fastest on this machine, and keeps it for later starts.",
     (("-m model.gguf", "a model of yours"),),
-    frozenset({"model", "gpu_layers", "mmap", "mlock", "direct_io", "numa", "repack", "cache_type_k", "cache_type_v", "kernels"}),
+    frozenset({"model", "n_gpu_layers", "use_mmap", "use_mlock", "direct_io", "numa", "repack", "type_k", "type_v", "kernels"}),
 )
 
 

@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from weft import tuning
 from weft._native import Hardware, Model
 from weft.demo import DEMO_MODEL
@@ -53,7 +55,7 @@ def tune(settings: Settings) -> int:
     by_rule = layouts[0].tuned
     best = layouts[-1] if layouts[-1].tuned.seconds < NOISE * by_rule.seconds else layouts[0]
     hardware = Hardware.read()
-    print(f"{Path(path).name}: {by_rule.model}, K in {settings.cache_type_k}, V in {settings.cache_type_v}")
+    print(f"{Path(path).name}: {by_rule.model}, K in {settings.engine.type_k}, V in {settings.engine.type_v}")
     print(f"{hardware.cpu}, {hardware.n_cores} cores, {hardware.instructions}\n")
     print(table(tuple(timing for layout in layouts for timing in layout.tuned.measured)))
     attention = "" if best.tuned.flash_attention is None else f"{_ATTENTION[best.tuned.flash_attention]}, "
@@ -83,21 +85,10 @@ def _measure(settings: Settings, path: str | Path) -> list[_Layout]:
     Raises:
         WeftError: The model cannot be loaded as a start does, or it cannot compute.
     """
-    kernels, type_k, type_v = settings.kernels, settings.cache_type_k, settings.cache_type_v
-    conditions = Conditions(settings.gpu_layers, type_k, type_v, kernels, settings.repack)
+    config = settings.engine
     layouts: list[_Layout] = []
     while True:
-        model = Model.load(
-            path,
-            n_gpu_layers=settings.gpu_layers,
-            use_mmap=settings.mmap,
-            use_mlock=settings.mlock,
-            direct_io=settings.direct_io,
-            numa=settings.numa,
-            kernels=kernels,
-            repack=conditions.repack,
-            on_progress=bar("loading"),
-        )
+        model, conditions = Model.load(path, on_progress=bar("loading"), **config.for_model()), Conditions.of(config)
         is_open, is_repacked = model.is_layout_open, model.is_repacked
         share = 2 if is_open or layouts else 1
         tuned = Tuned.measure(model, conditions, budget_s=BUDGET_S / share, on_progress=bar("timing "))
@@ -106,7 +97,7 @@ def _measure(settings: Settings, path: str | Path) -> list[_Layout]:
             return layouts
         # Its memory is free before the next one takes as much; told how weights are to lie, that one leaves nothing open.
         del model
-        conditions = conditions._replace(repack=not is_repacked)
+        config = msgspec.structs.replace(config, repack=not is_repacked)
 
 
 def _is_repacked(tuned: Tuned) -> bool:

@@ -42,7 +42,7 @@ class Place:
             "uds": self.address.path,
             "websockets": False,
             # Granian stops reading new requests at this many; a full queue is to be answered 429 before that.
-            "backpressure": settings.max_queue + 1024,
+            "backpressure": settings.engine.max_queue + 1024,
             "http1_settings": HTTP1Settings(header_read_timeout=min(HEADER_S, settings.timeout_s) * 1000),
             "ssl_key": key,
             "ssl_cert": certificate,

@@ -1,40 +1,67 @@
 """Every setting of the server: its flags, its variable, its range and its default, in one table.
 
 The spellings are llama-server's, so that a command line written for it works here. `weft.cli.accepted` has those flags of
-llama-server that set nothing here.
+llama-server that set nothing here. What is the engine's own is `Settings.engine`, and how
+tokens are chosen `Settings.sampling`: here they only get their spellings.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
+from weft.config import EngineConfig
+from weft.sampling import Sampling
 from weft.settings.access import AccessSettings
 from weft.settings.chat import ChatSettings
-from weft.settings.compute import ComputeSettings
-from weft.settings.context import ContextSettings
+from weft.settings.compute import STEPS
+from weft.settings.context import CACHE, ContextSettings
 from weft.settings.flags import Flag
 from weft.settings.log import LogSettings
-from weft.settings.model import ModelSettings
-from weft.settings.sampling import SamplingSettings
+from weft.settings.model import LOADING, ModelSettings
+from weft.settings.sampling import DRAWING, SamplingSettings
 from weft.settings.server import ServerSettings
 
 __all__ = ["Settings", "table"]
 
+_GROUPS: tuple[type | Mapping[str, Flag], ...] = (
+    *(ModelSettings, LOADING, CACHE, ContextSettings, STEPS),
+    *(SamplingSettings, DRAWING, ChatSettings, ServerSettings, AccessSettings, LogSettings),
+)
+"""In the order of help: settings of the server, and the flags of those that its parts have."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(
-    LogSettings,
-    AccessSettings,
-    ServerSettings,
-    ChatSettings,
-    SamplingSettings,
-    ComputeSettings,
-    ContextSettings,
-    ModelSettings,
-):
+class Settings(LogSettings, AccessSettings, ServerSettings, ChatSettings, SamplingSettings, ContextSettings, ModelSettings):
     """What a user asks of the server. `None` leaves the choice to the engine."""
 
-    # A dataclass takes the fields of its last base first: this is the order of help, from the bottom.
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    """How the engine is to be."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How a token is chosen where a request does not say."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Settings":
+        """Settings by the names of the table, those of their parts among them; what is not given is the default.
+
+        Raises:
+            InvalidConfig: A setting of the engine is out of range.
+        """
+        parts: dict[str, dict[str, Any]] = {"engine": {}, "sampling": {}, "": {}}
+        for name, value in values.items():
+            parts[_PART_OF.get(name, "")][name] = value
+        return cls(engine=EngineConfig(**parts["engine"]), sampling=Sampling(**parts["sampling"]), **parts[""])
+
+
+_PART_OF = {
+    **dict.fromkeys(EngineConfig.__struct_fields__, "engine"),
+    **dict.fromkeys(Sampling.__struct_fields__, "sampling"),
+}
+"""Which part of the settings has a field that they have not themselves."""
 
 
 def table() -> dict[str, Flag]:
     """The row of each setting, in the order of help."""
-    return {field.name: field.metadata["flag"] for field in fields(Settings)}
+    rows: dict[str, Flag] = {}
+    for group in _GROUPS:
+        rows |= {each.name: each.metadata["flag"] for each in fields(group)} if isinstance(group, type) else group
+    return rows

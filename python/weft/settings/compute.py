@@ -1,43 +1,36 @@
 """How a step is computed."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import get_args
 
-from weft.choices import Kernels
-from weft.settings.flags import Way, flag
-from weft.settings.values import boolean, number, on_off_auto, one_of, unset_below, whole
+from weft.config import EngineConfig, Kernels
+from weft.settings.flags import Flag, Way, row
+from weft.settings.values import boolean, number, on_off_auto, one_of, unset_below, within
 
-__all__ = ["ComputeSettings"]
+__all__ = ["STEPS"]
 
 COMPUTE = "compute"
 
-_threads = unset_below(1, whole(1, 512))
+_threads = unset_below(1, within(EngineConfig, "n_threads"))
 
-
-@dataclass(frozen=True, kw_only=True)
-class ComputeSettings:
-    """How a step is computed."""
-
-    batch_size: int = flag(
-        2048,
+STEPS: Mapping[str, Flag] = {
+    "n_batch": row(
         COMPUTE,
         "-b",
         "--batch-size",
-        parse=whole(1),
+        parse=within(EngineConfig, "n_batch"),
         env="LLAMA_ARG_BATCH",
         help="most tokens that llama.cpp takes in one call (default: 2048)",
-    )
-    ubatch_size: int | None = flag(
-        None,
+    ),
+    "n_ubatch": row(
         COMPUTE,
         "-ub",
         "--ubatch-size",
-        parse=whole(1),
+        parse=within(EngineConfig, "n_ubatch"),
         env="LLAMA_ARG_UBATCH",
         help="most tokens that are computed at once (default: 512, or fewer where memory is short)",
-    )
-    threads: int | None = flag(
-        None,
+    ),
+    "n_threads": row(
         COMPUTE,
         "-t",
         "--threads",
@@ -45,18 +38,16 @@ class ComputeSettings:
         also=(Way(("--num-threads",), _threads),),
         env="LLAMA_ARG_THREADS",
         help="threads that compute new tokens; 0 or less is as tuned, else one for each physical core (default: -1)",
-    )
-    threads_batch: int | None = flag(
-        None,
+    ),
+    "n_threads_batch": row(
         COMPUTE,
         "-tb",
         "--threads-batch",
         parse=_threads,
         env="LLAMA_ARG_THREADS_BATCH",
         help="threads that compute prompts; 0 or less is as many as --threads, if that is given, else as tuned (default: -1)",
-    )
-    kernels: Kernels = flag(  # noqa: RUF009 (a field, made anew)
-        "auto",
+    ),
+    "kernels": row(
         COMPUTE,
         "--kernels",
         metavar="[auto|weft|llama.cpp]",
@@ -64,9 +55,8 @@ class ComputeSettings:
         env="WEFT_KERNELS",
         help="whose kernels compute on the CPU: weft is Weft's own wherever they can, llama.cpp none of them, "
         "auto those that are the faster ones (default: auto)",
-    )
-    flash_attention: Literal["auto", "on", "off"] = flag(
-        "auto",
+    ),
+    "flash_attention": row(
         COMPUTE,
         "-fa",
         "--flash-attn",
@@ -76,17 +66,15 @@ class ComputeSettings:
         env="LLAMA_ARG_FLASH_ATTN",
         help="llama.cpp's attention in one fused kernel, or without it; auto is Weft's own on a CPU (where that does not apply, "
         "as tuned, else off unless V is quantised or memory is short) and llama.cpp's choice on a GPU (default: auto)",
-    )
-    tuned: bool = flag(
-        True,
+    ),
+    "tuned": row(
         COMPUTE,
         constants={"--tune": True, "--no-tune": False},
         parse=boolean,
         env="LLAMA_ARG_TUNE",
         help="use what 'python -m weft tune' has measured for this model on this machine, or ignore it (default: use it)",
-    )
-    max_token_gap_ms: float | None = flag(
-        None,
+    ),
+    "max_token_gap_ms": row(
         COMPUTE,
         "--max-token-gap",
         metavar="MS",
@@ -94,4 +82,6 @@ class ComputeSettings:
         env="LLAMA_ARG_MAX_TOKEN_GAP",
         help="99th percentile of the pauses in a running answer that a new prompt may cause, in milliseconds "
         "(default: 200, or twice what the answers take without it)",
-    )
+    ),
+}
+"""How a step is computed: fields of `EngineConfig`."""

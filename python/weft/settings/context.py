@@ -1,17 +1,18 @@
 """How many run at once, and how much the cache holds."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args
 
-from weft.choices import KvType
-from weft.settings.flags import Way, flag
-from weft.settings.values import boolean, folder, one_of, unset_at, whole
+from weft.config import EngineConfig, KvType
+from weft.settings.flags import Flag, Way, flag, row
+from weft.settings.values import boolean, folder, one_of, unset_at, whole, within
 
-__all__ = ["ContextSettings"]
+__all__ = ["CACHE", "ContextSettings"]
 
 CONTEXT = "context and slots"
 
-_tokens = unset_at(0, whole(1))
+_tokens = unset_at(0, within(EngineConfig, "n_ctx"))
 _kv_type = one_of(*get_args(KvType))
 
 
@@ -19,65 +20,6 @@ _kv_type = one_of(*get_args(KvType))
 class ContextSettings:
     """How many run at once, and how much the cache holds."""
 
-    ctx_size: int | None = flag(
-        None,
-        CONTEXT,
-        "-c",
-        "--ctx-size",
-        parse=_tokens,
-        also=(Way(("--num-ctx-tokens",), _tokens),),
-        env="LLAMA_ARG_CTX_SIZE",
-        help="tokens of context in all, shared by the slots (default: 0, chosen from the model, the slots and the free memory)",
-    )
-    slots: int | None = flag(
-        None,
-        CONTEXT,
-        "-np",
-        "--parallel",
-        parse=unset_at(-1, whole(1, 254)),
-        env="LLAMA_ARG_N_PARALLEL",
-        help="completions that are written at once (default: -1, which is 8, each free to use the whole context)",
-    )
-    kv_unified: bool | None = flag(
-        None,
-        CONTEXT,
-        constants={"-kvu": True, "--kv-unified": True, "-no-kvu": False, "--no-kv-unified": False},
-        parse=boolean,
-        env="LLAMA_ARG_KV_UNIFIED",
-        help="let each slot use the whole context, or its own share of it (default: the whole where -np is unset, else a share)",
-    )
-    cache_type_k: KvType = flag(  # noqa: RUF009 (a field, made anew)
-        "f16",
-        CONTEXT,
-        "-ctk",
-        "--cache-type-k",
-        metavar="TYPE",
-        parse=_kv_type,
-        also=(Way(("--memory-f32",), value="f32"), Way(("-f16", "--float16"), value="f16")),
-        env="LLAMA_ARG_CACHE_TYPE_K",
-        help="number format of K in the cache: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1 (default: f16)",
-    )
-    cache_type_v: KvType = flag(  # noqa: RUF009 (a field, made anew)
-        "f16",
-        CONTEXT,
-        "-ctv",
-        "--cache-type-v",
-        metavar="TYPE",
-        parse=_kv_type,
-        also=(Way(("--memory-f32",), value="f32"), Way(("-f16", "--float16"), value="f16")),
-        env="LLAMA_ARG_CACHE_TYPE_V",
-        help="number format of V in the cache, one of the same (default: f16)",
-    )
-    cache_ram: int | None = flag(
-        None,
-        CONTEXT,
-        "-cram",
-        "--cache-ram",
-        parse=whole(-1),
-        env="LLAMA_ARG_CACHE_RAM",
-        help="most MiB of memory for what is cached beside the context; -1 is no limit, 0 is off"
-        " (default: 8192, or a quarter of the machine's memory if that is less)",
-    )
     cache_prompt: bool = flag(
         True,
         CONTEXT,
@@ -110,11 +52,68 @@ class ContextSettings:
         env="LLAMA_ARG_SLOT_SAVE_PATH",
         help="folder in which POST /slots saves and restores what slots hold (default: none, which turns that off)",
     )
-    max_queue: int = flag(
-        1024,
+
+
+CACHE: Mapping[str, Flag] = {
+    "n_ctx": row(
+        CONTEXT,
+        "-c",
+        "--ctx-size",
+        parse=_tokens,
+        also=(Way(("--num-ctx-tokens",), _tokens),),
+        env="LLAMA_ARG_CTX_SIZE",
+        help="tokens of context in all, shared by the slots (default: 0, chosen from the model, the slots and the free memory)",
+    ),
+    "n_slots": row(
+        CONTEXT,
+        "-np",
+        "--parallel",
+        parse=unset_at(-1, within(EngineConfig, "n_slots")),
+        env="LLAMA_ARG_N_PARALLEL",
+        help="completions that are written at once (default: -1, which is 8, each free to use the whole context)",
+    ),
+    "kv_unified": row(
+        CONTEXT,
+        constants={"-kvu": True, "--kv-unified": True, "-no-kvu": False, "--no-kv-unified": False},
+        parse=boolean,
+        env="LLAMA_ARG_KV_UNIFIED",
+        help="let each slot use the whole context, or its own share of it (default: the whole where -np is unset, else a share)",
+    ),
+    "type_k": row(
+        CONTEXT,
+        "-ctk",
+        "--cache-type-k",
+        metavar="TYPE",
+        parse=_kv_type,
+        also=(Way(("--memory-f32",), value="f32"), Way(("-f16", "--float16"), value="f16")),
+        env="LLAMA_ARG_CACHE_TYPE_K",
+        help="number format of K in the cache: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1 (default: f16)",
+    ),
+    "type_v": row(
+        CONTEXT,
+        "-ctv",
+        "--cache-type-v",
+        metavar="TYPE",
+        parse=_kv_type,
+        also=(Way(("--memory-f32",), value="f32"), Way(("-f16", "--float16"), value="f16")),
+        env="LLAMA_ARG_CACHE_TYPE_V",
+        help="number format of V in the cache, one of the same (default: f16)",
+    ),
+    "cache_ram": row(
+        CONTEXT,
+        "-cram",
+        "--cache-ram",
+        parse=within(EngineConfig, "cache_ram"),
+        env="LLAMA_ARG_CACHE_RAM",
+        help="most MiB of memory for what is cached beside the context; -1 is no limit, 0 is off"
+        " (default: 8192, or a quarter of the machine's memory if that is less)",
+    ),
+    "max_queue": row(
         CONTEXT,
         "--max-queue",
-        parse=whole(0),
+        parse=within(EngineConfig, "max_queue"),
         env="LLAMA_ARG_MAX_QUEUE",
         help="requests that may wait for a slot; further ones are answered 429 (default: 1024)",
-    )
+    ),
+}
+"""How many run at once and what the cache holds: fields of `EngineConfig`."""

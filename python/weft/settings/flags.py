@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Flag", "Way", "flag", "negated"]
+__all__ = ["Flag", "Way", "flag", "negated", "row"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,11 @@ def flag(default: object, group: str, *names: str, **about: Any) -> Any:  # noqa
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def row(group: str, *names: str, **about: Any) -> Flag:  # noqa: ANN401 (the fields of `Flag`)
+    """The row of the table for a field that another struct has."""
+    return Flag(group=group, names=names, **about)
 
 
 def negated(variable: str) -> str:

@@ -1,12 +1,13 @@
 """Which model, and where its weights go."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from weft.settings.flags import Way, flag
-from weft.settings.values import boolean, items, layers, number, one_of, whole
+from weft.config import EngineConfig
+from weft.settings.flags import Flag, Way, flag, row
+from weft.settings.values import boolean, items, layers, number, one_of, within
 
-__all__ = ["ModelSettings"]
+__all__ = ["LOADING", "ModelSettings"]
 
 MODEL = "model"
 
@@ -78,8 +79,10 @@ class ModelSettings:
         join=lambda first, second: tuple(dict.fromkeys(first + second)),
         help="all that -a names",
     )
-    gpu_layers: int | None = flag(
-        None,
+
+
+LOADING: Mapping[str, Flag] = {
+    "n_gpu_layers": row(
         MODEL,
         "-ngl",
         "--gpu-layers",
@@ -87,9 +90,8 @@ class ModelSettings:
         parse=layers,
         env="LLAMA_ARG_N_GPU_LAYERS",
         help="layers to keep in GPU memory: a number, 'auto' or 'all' (default: auto, as many as there are)",
-    )
-    mmap: bool = flag(
-        True,
+    ),
+    "use_mmap": row(
         MODEL,
         *_LOAD_MODE,
         metavar="MODE",
@@ -102,9 +104,8 @@ class ModelSettings:
         ),
         help="how the file is loaded: mmap maps it, none reads it, mlock reads it and keeps it from being swapped out, mmap+mlock"
         " maps and keeps it, dio reads it past the system's cache, auto is mmap (default: auto)",
-    )
-    mlock: bool = flag(
-        False,
+    ),
+    "use_mlock": row(
         MODEL,
         also=(
             Way(_LOAD_MODE, _locks, env="LLAMA_ARG_LOAD_MODE"),
@@ -112,9 +113,8 @@ class ModelSettings:
             Way((), boolean, env="LLAMA_ARG_MLOCK"),
         ),
         help="keep the weights from being swapped out, as -lm mlock",
-    )
-    direct_io: bool = flag(
-        False,
+    ),
+    "direct_io": row(
         MODEL,
         also=(
             Way(_LOAD_MODE, _is_direct, env="LLAMA_ARG_LOAD_MODE"),
@@ -123,15 +123,13 @@ class ModelSettings:
             Way((), boolean, env="LLAMA_ARG_DIO"),
         ),
         help="read the file past the system's cache, as -lm dio",
-    )
-    check_tensors: bool = flag(
-        False,
+    ),
+    "check_tensors": row(
         MODEL,
         constants={"--check-tensors": True},
         help="refuse a file with weights that are no numbers",
-    )
-    devices: tuple[str, ...] | None = flag(
-        None,
+    ),
+    "devices": row(
         MODEL,
         "-dev",
         "--device",
@@ -140,9 +138,8 @@ class ModelSettings:
         separator=",",
         env="LLAMA_ARG_DEVICE",
         help="devices beside the CPU that take part, as CUDA0,CUDA1; 'none' is none (default: all there are)",
-    )
-    split_mode: Literal["layer", "row", "none"] = flag(
-        "layer",
+    ),
+    "split_mode": row(
         MODEL,
         "-sm",
         "--split-mode",
@@ -150,19 +147,17 @@ class ModelSettings:
         parse=one_of("layer", "row", "none"),
         env="LLAMA_ARG_SPLIT_MODE",
         help="what each of several GPUs holds: layers, or rows of every tensor, or with none one GPU all (default: layer)",
-    )
-    main_gpu: int = flag(
-        0,
+    ),
+    "main_gpu": row(
         MODEL,
         "-mg",
         "--main-gpu",
         metavar="INDEX",
-        parse=whole(0),
+        parse=within(EngineConfig, "main_gpu"),
         env="LLAMA_ARG_MAIN_GPU",
         help="GPU that holds all where nothing is split, and small tensors where rows are (default: 0)",
-    )
-    tensor_split: tuple[float, ...] = flag(
-        (),
+    ),
+    "tensor_split": row(
         MODEL,
         "-ts",
         "--tensor-split",
@@ -171,9 +166,8 @@ class ModelSettings:
         separator=",",
         env="LLAMA_ARG_TENSOR_SPLIT",
         help="each GPU's share in proportion to their sum, as 3,1 (default: llama.cpp's choice)",
-    )
-    numa: Literal["distribute", "isolate", "numactl"] | None = flag(
-        None,
+    ),
+    "numa": row(
         MODEL,
         "--numa",
         metavar="TYPE",
@@ -182,13 +176,14 @@ class ModelSettings:
         env="LLAMA_ARG_NUMA",
         help="how threads are bound on a machine with several nodes of memory: distribute spreads them evenly, isolate keeps them"
         " on one, numactl does as numactl says (default: not at all)",
-    )
-    repack: bool | None = flag(
-        None,
+    ),
+    "repack": row(
         MODEL,
         constants={"--repack": True, "-nr": False, "--no-repack": False},
         parse=boolean,
         env="LLAMA_ARG_REPACK",
         help="rearrange weights of some formats as llama.cpp's own kernels want them, which gives up mapping these, or keep them "
         "as they are in the file (default: kept where Weft's kernels compute them; see --kernels)",
-    )
+    ),
+}
+"""Where the weights go: fields of `EngineConfig`."""

@@ -1,14 +1,16 @@
 """What a request leaves unsaid: the samplers, and what a completion follows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from weft.request import SAMPLERS as CHAIN
-from weft.sampler_names import samplers_of_letters, samplers_of_names
-from weft.settings.flags import Way, flag
+import msgspec
+
+from weft.sampling import SAMPLERS, Knob, Sampling, knobs, samplers_of_letters, samplers_of_names
+from weft.settings.flags import Flag, Way, flag, row
 from weft.settings.values import biases, boolean, file_text, json_text, number, together, unset_at, whole
 
-__all__ = ["SamplingSettings"]
+__all__ = ["DRAWING", "SamplingSettings"]
 
 SAMPLING = "sampling (what a request leaves unsaid)"
 
@@ -72,237 +74,6 @@ class SamplingSettings:
         env="LLAMA_ARG_SEED",
         help="seed of the random numbers (default: -1, a new one for each request)",
     )
-    samplers: Sequence[str] = flag(
-        CHAIN,
-        SAMPLING,
-        "--samplers",
-        metavar="NAMES",
-        also=(Way(("--sampler-seq", "--sampling-seq"), samplers_of_letters),),
-        parse=_chain,
-        separator=";",
-        help="the chain of samplers, with ; between them; --sampler-seq takes letters instead, as edskypmxt"
-        f" (default: {';'.join(CHAIN)})",
-    )
-    temperature: float = flag(
-        0.8,
-        SAMPLING,
-        "--temp",
-        "--temperature",
-        parse=number(),
-        env="LLAMA_ARG_TEMPERATURE",
-        help="temperature; 0 takes the most likely token (default: 0.8)",
-    )
-    dynatemp_range: float = flag(
-        0.0,
-        SAMPLING,
-        "--dynatemp-range",
-        parse=number(),
-        help="how far the temperature moves with the uncertainty of the model; 0 is off (default: 0)",
-    )
-    dynatemp_exponent: float = flag(
-        1.0,
-        SAMPLING,
-        "--dynatemp-exp",
-        parse=number(),
-        help="bends the way from uncertainty to temperature (default: 1)",
-    )
-    top_k: int = flag(
-        40,
-        SAMPLING,
-        "--top-k",
-        parse=whole(-(2**31)),
-        env="LLAMA_ARG_TOP_K",
-        help="keep the k most likely tokens; 0 keeps all (default: 40)",
-    )
-    top_p: float = flag(
-        0.95,
-        SAMPLING,
-        "--top-p",
-        parse=number(),
-        env="LLAMA_ARG_TOP_P",
-        help="keep the most likely tokens whose probabilities sum to this; 1 keeps all (default: 0.95)",
-    )
-    min_p: float = flag(
-        0.05,
-        SAMPLING,
-        "--min-p",
-        parse=number(),
-        env="LLAMA_ARG_MIN_P",
-        help="keep tokens at least this fraction as likely as the likeliest; 0 keeps all (default: 0.05)",
-    )
-    typical_p: float = flag(
-        1.0,
-        SAMPLING,
-        "--typical",
-        "--typical-p",
-        parse=number(),
-        help="keep tokens about as surprising as the average, up to this sum of probabilities; 1 keeps all (default: 1)",
-    )
-    top_n_sigma: float = flag(
-        -1.0,
-        SAMPLING,
-        "--top-nsigma",
-        "--top-n-sigma",
-        parse=number(),
-        help="keep tokens whose logits are at most so many deviations below the greatest; 0 or less keeps all (default: -1)",
-    )
-    tfs_z: float = flag(
-        1.0,
-        SAMPLING,
-        "--tfs",
-        "--tfs-z",
-        parse=number(),
-        help="cut off the tail of the distribution where its curve is flat; 1 keeps all (default: 1)",
-    )
-    xtc_probability: float = flag(
-        0.0,
-        SAMPLING,
-        "--xtc-probability",
-        parse=number(),
-        help="how often the most likely tokens are taken away, 0 to 1 (default: 0)",
-    )
-    xtc_threshold: float = flag(
-        0.1,
-        SAMPLING,
-        "--xtc-threshold",
-        parse=number(),
-        help="all but the least likely of the tokens at least so likely are taken away; above 0.5 is off (default: 0.1)",
-    )
-    min_keep: int = flag(
-        0,
-        SAMPLING,
-        "--min-keep",
-        parse=whole(0),
-        help="fewest tokens that a filter leaves (default: 0)",
-    )
-    repeat_penalty: float = flag(
-        1.0,
-        SAMPLING,
-        "--repeat-penalty",
-        parse=number(above=0),
-        env="LLAMA_ARG_REPEAT_PENALTY",
-        help="penalty for tokens that were seen; 1 is off (default: 1.0)",
-    )
-    repeat_last_n: int = flag(
-        64,
-        SAMPLING,
-        "--repeat-last-n",
-        parse=whole(-1),
-        env="LLAMA_ARG_REPEAT_LAST_N",
-        help="how many last tokens the penalties look at; 0 is off, -1 the whole context (default: 64)",
-    )
-    presence_penalty: float = flag(
-        0.0,
-        SAMPLING,
-        "--presence-penalty",
-        parse=number(),
-        env="LLAMA_ARG_PRESENCE_PENALTY",
-        help="subtracted once from the logit of a token that was seen (default: 0)",
-    )
-    frequency_penalty: float = flag(
-        0.0,
-        SAMPLING,
-        "--frequency-penalty",
-        parse=number(),
-        env="LLAMA_ARG_FREQUENCY_PENALTY",
-        help="subtracted from the logit of a token each time it was seen (default: 0)",
-    )
-    penalize_nl: bool = flag(
-        True,
-        SAMPLING,
-        constants={"--penalize-nl": True, "--no-penalize-nl": False},
-        help="whether the penalties count newlines too (default: yes)",
-    )
-    dry_multiplier: float = flag(
-        0.0,
-        SAMPLING,
-        "--dry-multiplier",
-        parse=number(),
-        help="strength of the penalty on tokens that would go on with a repetition; 0 is off (default: 0)",
-    )
-    dry_base: float = flag(
-        1.75,
-        SAMPLING,
-        "--dry-base",
-        parse=number(),
-        help="raised to the length of the repetition beyond the allowed one; below 1 is off (default: 1.75)",
-    )
-    dry_allowed_length: int = flag(
-        2,
-        SAMPLING,
-        "--dry-allowed-length",
-        parse=whole(0),
-        help="repetitions of up to so many tokens are free (default: 2)",
-    )
-    dry_penalty_last_n: int = flag(
-        64,
-        SAMPLING,
-        "--dry-penalty-last-n",
-        parse=whole(-1),
-        help="how many last tokens are searched for repetitions; 0 is off, -1 the whole context (default: 64)",
-    )
-    dry_sequence_breakers: tuple[str, ...] = flag(
-        ("\n", ":", '"', "*"),
-        SAMPLING,
-        "--dry-sequence-breaker",
-        metavar="TEXT",
-        parse=_breakers,
-        join=lambda first, second: second and first + second,
-        help="text at which a repetition ends; may be given several times; 'none' is none (default: newline, colon, quote, star)",
-    )
-    mirostat: int = flag(
-        0,
-        SAMPLING,
-        "--mirostat",
-        parse=whole(0, 2),
-        help="1 and 2 let that version of Mirostat take the place of the chain (default: 0)",
-    )
-    mirostat_tau: float = flag(
-        5.0,
-        SAMPLING,
-        "--mirostat-ent",
-        parse=number(),
-        help="the aim of Mirostat, in bits of surprise per token (default: 5)",
-    )
-    mirostat_eta: float = flag(
-        0.1,
-        SAMPLING,
-        "--mirostat-lr",
-        parse=number(),
-        help="how fast Mirostat learns (default: 0.1)",
-    )
-    adaptive_target: float = flag(
-        -1.0,
-        SAMPLING,
-        "--adaptive-target",
-        parse=number(high=1),
-        help="prefer tokens about as likely as this, 0 to 1, where --samplers names adaptive_p; below 0 is off (default: -1)",
-    )
-    adaptive_decay: float = flag(
-        0.9,
-        SAMPLING,
-        "--adaptive-decay",
-        parse=number(0, 0.99),
-        help="how long the adaptive target remembers, 0 to 0.99 (default: 0.9)",
-    )
-    logit_bias: tuple[tuple[int, float], ...] = flag(
-        (),
-        SAMPLING,
-        "-l",
-        "--logit-bias",
-        metavar="TOKEN±BIAS",
-        parse=biases,
-        join=together,
-        help="added to the logit of a token, as 15043+1 or 15043-inf; may be given several times (default: none)",
-    )
-    ignore_eos: bool = flag(
-        False,
-        SAMPLING,
-        constants={"--ignore-eos": True},
-        parse=boolean,
-        env="LLAMA_ARG_IGNORE_EOS",
-        help="never end a completion with an end token",
-    )
     grammar: str | None = flag(
         None,
         SAMPLING,
@@ -328,3 +99,52 @@ class SamplingSettings:
         constants={"-e": True, "--escape": True, "--no-escape": False},
         help="read escapes as \\n in -r and --dry-sequence-breaker, or take them as they are (default: read them)",
     )
+
+
+_SPELT_OTHERWISE: Mapping[str, Mapping[str, Any]] = {
+    "samplers": {
+        "metavar": "NAMES",
+        "also": (Way(("--sampler-seq", "--sampling-seq"), samplers_of_letters),),
+        "parse": _chain,
+        "separator": ";",
+        "help": "the chain of samplers, with ; between them; --sampler-seq takes letters instead, as edskypmxt"
+        f" (default: {';'.join(SAMPLERS)})",
+    },
+    "penalize_nl": {"constants": {"--penalize-nl": True, "--no-penalize-nl": False}},
+    "dry_sequence_breakers": {
+        "metavar": "TEXT",
+        "parse": _breakers,
+        "join": lambda first, second: second and first + second,
+        "help": "text at which a repetition ends; may be given several times; 'none' is none"
+        " (default: newline, colon, quote, star)",
+    },
+    "adaptive_target": {"parse": number(high=1)},
+    "logit_bias": {
+        "metavar": "TOKEN±BIAS",
+        "parse": biases,
+        "join": together,
+        "help": "added to the logit of a token, as 15043+1 or 15043-inf; may be given several times (default: none)",
+    },
+    "ignore_eos": {"constants": {"--ignore-eos": True}, "help": "never end a completion with an end token"},
+}
+"""What a row of the table says besides, or in place of what follows from its type, its bounds and its default."""
+
+
+def _row(name: str, knob: Knob, default: object) -> Flag:
+    """The flags of a field, read as its type and its bounds say."""
+    about: dict[str, Any] = {}
+    if isinstance(default, bool):
+        about = {"parse": boolean, "help": f"{knob.text} (default: {'yes' if default else 'no'})"}
+    elif isinstance(default, int):
+        about = {"parse": whole(int(knob.low), int(knob.high)), "help": f"{knob.text} (default: {default})"}
+    elif isinstance(default, float):
+        about = {"parse": number(knob.low, knob.high, above=knob.above), "help": f"{knob.text} (default: {default:g})"}
+    about |= _SPELT_OTHERWISE.get(name, {})
+    names = () if "constants" in about else knob.flags
+    return row(SAMPLING, *names, env=knob.env, **about)
+
+
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Sampling)}
+
+DRAWING: Mapping[str, Flag] = {name: _row(name, knob, _DEFAULTS[name]) for name, knob in knobs().items()}
+"""How a token is chosen where a request does not say: fields of `Sampling`."""

@@ -8,6 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
+from weft.fields import abouts
+
 __all__ = [
     "at_most",
     "biases",
@@ -30,6 +34,7 @@ __all__ = [
     "unset_at",
     "unset_below",
     "whole",
+    "within",
 ]
 
 _TRUE = ("on", "enabled", "true", "1")
@@ -49,6 +54,12 @@ def whole(low: int, high: int = 2**31 - 1) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def within(struct: type[Struct], name: str) -> Callable[[str], int]:
+    """A parser of whole numbers within the bounds of a struct's field."""
+    about = abouts(struct)[name]
+    return whole(int(about.low), int(about.high))
 
 
 def number(low: float = -math.inf, high: float = math.inf, *, above: float = -math.inf) -> Callable[[str], float]:

@@ -38,7 +38,7 @@ def properties(service: Service) -> Properties:
         cors_proxy_enabled=False,
         user_name="",
         assistant_name="",
-        compute=service.engine.choice.summary,
+        compute=service.engine.compute.summary,
         repeatable=service.engine.is_repeatable,
     )
 

@@ -1,8 +1,10 @@
 """The fields of a completion, by llama-server's names and with its types."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
+
+from weft.sampling import Sampling
 
 __all__ = ["CompletionFields", "LogitBias", "Prompt", "TextPrompt"]
 
@@ -21,7 +23,32 @@ LogitBias = list[tuple[int | str, float | bool]] | dict[str, float | bool]
 """Pairs, or OpenAI's object; a text stands for each of its tokens, and `false` bans."""
 
 
-class CompletionFields(msgspec.Struct, kw_only=True):
+_OF_THEIR_OWN_TYPE = {
+    "samplers": str | list[str],  # Names in any of llama.cpp's spellings, as a list or with `;` between them, or its letters.
+    "dry_sequence_breakers": list[str],
+    "logit_bias": LogitBias,
+}
+
+if TYPE_CHECKING:
+
+    class SamplingFields(msgspec.Struct, kw_only=True):
+        """The fields of `Sampling`; only those that are asked for by name stand here."""
+
+        samplers: str | list[str] | None = None
+        dry_base: float | None = None
+        dry_sequence_breakers: list[str] | None = None
+        logit_bias: LogitBias | None = None
+else:
+    SamplingFields = msgspec.defstruct(
+        "SamplingFields",
+        [(name, _OF_THEIR_OWN_TYPE.get(name, hint) | None, None) for name, hint in get_type_hints(Sampling).items()],
+        kw_only=True,
+        module=__name__,
+        namespace={"__doc__": "How a token is chosen, by the names of `Sampling`."},
+    )
+
+
+class CompletionFields(SamplingFields, kw_only=True):
     """Fields of a completion, in llama-server's spelling. `None` takes the server's default."""
 
     prompt: Prompt | None = None
@@ -43,41 +70,8 @@ class CompletionFields(msgspec.Struct, kw_only=True):
     t_max_predict_ms: float | None = None
     """A limit of time from the first token on, which ends a completion at its next line; 0 or less is none."""
     n_indent: int | None = None
-    ignore_eos: bool | None = None
-    logit_bias: LogitBias | None = None
-
-    samplers: str | list[str] | None = None
-    """Names in any of llama.cpp's spellings, as a list or with `;` between them, or its letters."""
-    temperature: float | None = None
-    dynatemp_range: float | None = None
-    dynatemp_exponent: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    top_n_sigma: float | None = None
-    tfs_z: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    min_keep: int | None = None
-    repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    penalize_nl: bool | None = None
     penalty_prompt: str | list[int | str] | None = None
     """What the penalties see in place of the prompt; text is not read for control tokens."""
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    """Less than 1 is the server's default, as llama-server has it."""
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: list[str] | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    adaptive_target: float | None = None
-    adaptive_decay: float | None = None
 
     grammar: str | None = None
     json_schema: Any = None
@@ -107,13 +101,19 @@ class CompletionFields(msgspec.Struct, kw_only=True):
     """Seconds of silence after which a stream carries a comment; 0 or less is never."""
 
     # What follows is refused unless it asks for nothing.
+    anti_prompt: Any = None
+    assistant_name: Any = None
     backend_sampling: bool | None = None
     grammar_lazy: bool | None = None
     grammar_triggers: Any = None
     image_data: Any = None
     lora: Any = None
     n_cache_reuse: int | None = None
+    parse_tool_calls: Any = None
     preserved_tokens: Any = None
+    reasoning_budget_tokens: Any = None
+    reasoning_format: Any = None
     system_prompt: Any = None
     t_max_prompt_ms: float | None = None
+    thinking_budget_tokens: Any = None
     tools: Any = None

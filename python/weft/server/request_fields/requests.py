@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequest, Request
+from weft.sampling import knobs
 from weft.server.request_fields.constraint import constraint
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.request_fields.prompts import logit_bias, penalty_prompt, prompts
@@ -28,49 +29,18 @@ RANDOM_SEED = 2**32 - 1
 _N = ("n_cmpl", "n")
 _LIMIT = ("n_predict", "max_completion_tokens", "max_tokens")
 
+_KNOBS = knobs()
+
+_READ = ("samplers", "dry_base", "dry_sequence_breakers", "logit_bias")
+"""Fields of `Sampling` that a body may spell in several ways; a base below 1 is the server's default, as llama-server has it."""
+
 _AS_THEY_ARE = (
-    "temperature",
-    "dynatemp_range",
-    "dynatemp_exponent",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "top_n_sigma",
-    "tfs_z",
-    "xtc_probability",
-    "xtc_threshold",
-    "min_keep",
-    "repeat_penalty",
-    "repeat_last_n",
-    "presence_penalty",
-    "frequency_penalty",
-    "penalize_nl",
-    "dry_multiplier",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-    "mirostat",
-    "mirostat_tau",
-    "mirostat_eta",
-    "adaptive_target",
-    "adaptive_decay",
-    "ignore_eos",
-    "n_discard",
-    "n_indent",
-    "post_sampling_probs",
-    "priority",
+    *(name for name in _KNOBS if name not in _READ),
+    *("n_discard", "n_indent", "post_sampling_probs", "priority"),
 )
 """Fields that a body and a request have by the same name, with the same meaning of every value."""
 
-_HELD = {
-    "temperature": (0.0, math.inf),
-    "top_k": (0, MAX_LIMIT),
-    "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0),
-    "xtc_probability": (0.0, 1.0),
-    "xtc_threshold": (0.0, 1.0),
-    "adaptive_target": (-math.inf, 1.0),
-}
+_HELD = {name: knob.held for name, knob in _KNOBS.items() if knob.held is not None}
 """Fields that a body may set as it likes: a value past a bound means that bound, as in llama-server."""
 
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Request) if field.name != "prompt"}
@@ -143,7 +113,7 @@ def ping_s(body: CompletionFields, settings: Settings) -> float | None:
 
 def _default(settings: Settings, name: str) -> Any:  # noqa: ANN401 (each field has its own type)
     """What a request gets that leaves a field unsaid: the setting of the same name, where there is one."""
-    return getattr(settings, name, _DEFAULTS[name])
+    return getattr(settings.sampling, name) if name in _KNOBS else getattr(settings, name, _DEFAULTS[name])
 
 
 def _held(name: str, value: Any) -> Any:  # noqa: ANN401 (each field has its own type)

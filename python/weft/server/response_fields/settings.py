@@ -1,99 +1,102 @@
 """The settings of a request as they took effect: llama-server's names of today, and those that it had in 2024."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
 from weft import Request
+from weft.sampling import Sampling
 
 __all__ = ["GenerationSettings", "generation_settings"]
 
-
-class GenerationSettings(msgspec.Struct, kw_only=True):
-    """The settings that took effect. A limit of -1 is none."""
-
-    seed: int
-    temperature: float
-    dynatemp_range: float
-    dynatemp_exponent: float
-    top_k: int
-    top_p: float
-    min_p: float
-    top_n_sigma: float
-    xtc_probability: float
-    xtc_threshold: float
-    typical_p: float
-    repeat_last_n: int
-    repeat_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_last_n: int
-    dry_sequence_breakers: list[str]
-    mirostat: int
-    mirostat_tau: float
-    mirostat_eta: float
-    adaptive_target: float
-    adaptive_decay: float
-    stop: list[str]
-    max_tokens: int
-    n_predict: int
-    n_keep: int
-    n_discard: int
-    n_indent: int
-    t_max_predict_ms: float
-    priority: int
-    max_token_gap_ms: float
-    ignore_eos: bool
-    stream: bool
-    logit_bias: list[dict[str, Any]]
-    n_probs: int
-    min_keep: int
-    grammar: str
-    json_schema: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    grammar_lazy: bool = False
-    grammar_triggers: list[Any] = []
-    preserved_tokens: list[int] = []
-    chat_format: str = "Content-only"
-    reasoning_format: str = "none"
-    reasoning_in_content: bool = False
-    generation_prompt: str = ""
-    samplers: list[str]
-    speculative_types: str = msgspec.field(name="speculative.types", default="none")
-    timings_per_token: bool
-    post_sampling_probs: bool
-    backend_sampling: bool = False
-    lora: list[Any] = []
-
-    # What llama-server told besides in 2024.
-    n_ctx: int
-    model: str
-    tfs_z: float
-    penalize_nl: bool
-    penalty_prompt_tokens: list[int]
-    use_penalty_prompt_tokens: bool
-
-
-_TRANSLATED = {
-    "dry_penalty_last_n",
-    "dry_sequence_breakers",
-    "grammar",
-    "json_schema",
-    "logit_bias",
-    "max_token_gap_ms",
-    "max_tokens",
-    "n_keep",
+_FIELDS: tuple[str | tuple[Any, ...], ...] = (
+    ("seed", int),
+    "temperature",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_k",
+    "top_p",
+    "min_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "typical_p",
     "repeat_last_n",
-    "samplers",
-    "seed",
-    "stop",
-}
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    ("dry_sequence_breakers", list[str]),
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "adaptive_target",
+    "adaptive_decay",
+    ("stop", list[str]),
+    ("max_tokens", int),
+    ("n_predict", int),
+    ("n_keep", int),
+    ("n_discard", int),
+    ("n_indent", int),
+    ("t_max_predict_ms", float),
+    ("priority", int),
+    ("max_token_gap_ms", float),
+    "ignore_eos",
+    ("stream", bool),
+    ("logit_bias", list[dict[str, Any]]),
+    ("n_probs", int),
+    "min_keep",
+    ("grammar", str),
+    ("json_schema", msgspec.Raw | msgspec.UnsetType, msgspec.UNSET),
+    ("grammar_lazy", bool, False),
+    ("grammar_triggers", list[Any], msgspec.field(default_factory=list)),
+    ("preserved_tokens", list[int], msgspec.field(default_factory=list)),
+    ("chat_format", str, "Content-only"),
+    ("reasoning_format", str, "none"),
+    ("reasoning_in_content", bool, False),
+    ("generation_prompt", str, ""),
+    ("samplers", list[str]),
+    ("speculative_types", str, msgspec.field(name="speculative.types", default="none")),
+    ("timings_per_token", bool),
+    ("post_sampling_probs", bool),
+    ("backend_sampling", bool, False),
+    ("lora", list[Any], msgspec.field(default_factory=list)),
+    # What llama-server told besides in 2024.
+    ("n_ctx", int),
+    ("model", str),
+    "tfs_z",
+    "penalize_nl",
+    ("penalty_prompt_tokens", list[int]),
+    ("use_penalty_prompt_tokens", bool),
+)
+"""What is told, in llama-server's order: its own fields with their types, and by their names alone those of `Sampling`."""
 
-_AS_THEY_ARE = sorted(
-    {field.name for field in msgspec.structs.fields(GenerationSettings)}
-    & {field.name for field in msgspec.structs.fields(Request)} - _TRANSLATED
+if TYPE_CHECKING:
+
+    class GenerationSettings(msgspec.Struct, kw_only=True):
+        """The settings that took effect. A limit of -1 is none."""
+
+        def __init__(self, **settings: Any) -> None: ...  # noqa: ANN401 (any of the fields)
+else:
+    _TYPES = get_type_hints(Sampling)
+
+    GenerationSettings = msgspec.defstruct(
+        "GenerationSettings",
+        [(field, _TYPES[field]) if isinstance(field, str) else field for field in _FIELDS],
+        kw_only=True,
+        module=__name__,
+        namespace={"__doc__": "The settings that took effect. A limit of -1 is none."},
+    )
+
+_TRANSLATED = ("repeat_last_n", "dry_penalty_last_n")
+"""Fields of `Sampling` that are told as what they come to in this context."""
+
+_AS_THEY_ARE = (
+    *(field for field in _FIELDS if isinstance(field, str) and field not in _TRANSLATED),
+    *("n_discard", "n_indent", "n_probs", "post_sampling_probs", "priority"),
 )
 """Fields whose values are the request's own."""
 
@@ -118,9 +121,9 @@ def generation_settings(
         max_token_gap_ms=-1 if request.max_token_gap_ms is None else request.max_token_gap_ms,
         stream=stream,
         # JSON has no infinity: a banned token is `false`, as it is in a request.
-        logit_bias=[{"token": token, "bias": bias if bias > float("-inf") else False} for token, bias in request.logit_bias],
+        logit_bias=[{"token": token, "bias": bias if bias > float("-inf") else False} for token, bias in request.biases],
         grammar=request.grammar or "",
-        json_schema=msgspec.UNSET if request.json_schema is None else msgspec.Raw(request.json_schema.encode()),
+        json_schema=msgspec.UNSET if request.schema is None else msgspec.Raw(request.schema.encode()),
         samplers=list(request.samplers),
         timings_per_token=timings_per_token,
         n_ctx=n_ctx,

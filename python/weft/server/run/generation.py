@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from weft import Completions, Finished, Progress, PromptLogprobs, Request, Token
+from weft import Finished, Progress, PromptLogprobs, Request, Stream, Token
 from weft.server.request_line import current_line
 from weft.server.run.submission import Submission
 from weft.server.run.tally import Tally
@@ -21,7 +21,7 @@ class Generation:
         self,
         asked: Submission,
         requests: Sequence[Request],
-        streams: Sequence[Completions],
+        streams: Sequence[Stream],
         tally: Tally,
         *,
         keeps_text: bool = False,
@@ -100,5 +100,5 @@ class Generation:
         self.closed.set()
 
 
-async def _next_batch(stream: Completions) -> list[Event]:
+async def _next_batch(stream: Stream) -> list[Event]:
     return await stream.next_batch()

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from weft import Completions, ContextOverflow, Engine, EngineStopped, InvalidRequest, Request, WeftError
+from weft import ContextOverflow, Engine, EngineStopped, InvalidRequest, Request, Stream, WeftError
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.server.errors import StillLoadingError
@@ -136,10 +136,10 @@ class Service:
                     return generation, prompt
         return None
 
-    def _begin(self, asked: Submission) -> tuple[list[Request], list[Completions]]:
+    def _begin(self, asked: Submission) -> tuple[list[Request], list[Stream]]:
         """Tokenizes every prompt and submits its request."""
         requests = self._requests(asked)
-        streams: list[Completions] = []
+        streams: list[Stream] = []
         try:
             for request in requests:
                 streams.append(self.engine.generate(request))  # noqa: PERF401 (those before a failure must be closed)

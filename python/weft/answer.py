@@ -2,49 +2,44 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import msgspec
 
-from weft._native import Completions, Finished, Logprobs, Progress, PromptLogprobs, Token, Usage
+from weft._native import Finished, Logprobs, Progress, PromptLogprobs, Stream, Token, Usage
+from weft.fields import About, described
 
-__all__ = ["Branch", "Completion", "Event"]
+__all__ = ["Answer", "Branch", "Event"]
 
 Event = Token | Finished | Progress | PromptLogprobs
 """What a stream yields."""
 
 
+@described
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
     """One completion of the prompt."""
 
-    index: int
-    """Which one, `0 <= index < n`."""
-    text: str
-    """The whole text, without a stop string that ended it."""
-    tokens: tuple[int, ...]
-    """The tokens that were drawn, an end token included."""
-    reason: Literal["end", "stop", "length", "context_full"]
-    """Why it ended; see `Finished.reason`."""
-    stop: str | None
-    """The stop string that ended it, where reason is "stop"."""
-    usage: Usage
-    """What it cost."""
-    logprobs: tuple[Logprobs, ...]
-    """One entry per token where `n_probs` asked for them, else empty."""
-    truncated: bool
-    """Whether the context was full; see `Finished.truncated`."""
+    index: Annotated[int, About("which one, `0 <= index < n`")]
+    text: Annotated[str, About("the whole text, without a stop string that ended it")]
+    tokens: Annotated[tuple[int, ...], About("the tokens that were drawn, an end token included")]
+    reason: Annotated[Literal["end", "stop", "length", "context_full"], About("why it ended; see `Finished.reason`")]
+    stop: Annotated[str | None, About('the stop string that ended it, where reason is "stop"')]
+    usage: Annotated[Usage, About("what it cost")]
+    logprobs: Annotated[tuple[Logprobs, ...], About("one entry per token where `n_probs` asked for them, else empty")]
+    truncated: Annotated[bool, About("whether the context was full; see `Finished.truncated`")]
 
 
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
+@described
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The whole answer to a request: its branches, in order of index."""
 
-    branches: tuple[Branch, ...]
-    seed: int
-    """The seed of branch 0; branch `i` drew with `seed + i` (modulo 2³²)."""
-    n_prompt: int
-    """The prompt's length in tokens."""
-    prompt_logprobs: tuple[Logprobs | None, ...]
-    """One entry per token of the prompt, None for the first, where `prompt_logprobs` asked for them, else empty."""
+    branches: Annotated[tuple[Branch, ...], About("one for each completion that was asked for, in order of index")]
+    seed: Annotated[int, About("the seed of branch 0; branch `i` drew with `seed + i` (modulo 2³²)")]
+    n_prompt: Annotated[int, About("the prompt's length in tokens")]
+    prompt_logprobs: Annotated[
+        tuple[Logprobs | None, ...],
+        About("one entry per token of the prompt, None for the first, where `prompt_logprobs` asked for them, else empty"),
+    ]
 
     @property
     def text(self) -> str:
@@ -72,7 +67,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         return sum(branch.usage.n_predicted for branch in self.branches)
 
     @classmethod
-    async def collect(cls, stream: Completions) -> Self:
+    async def collect(cls, stream: Stream) -> Self:
         """Reads `stream` to its end.
 
         However this ends, the stream is closed: a cancelled task leaves no slot busy.

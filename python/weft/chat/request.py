@@ -1,0 +1,110 @@
+"""From messages to a prompt, for Python."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+
+import msgspec
+
+from weft.chat.conversation import ChatMessage, Conversation
+from weft.chat.format import ChatFormat, ChatPrompt
+from weft.chat.messages import content_text
+from weft.errors import InvalidConfig, InvalidRequest
+from weft.settings.chat import ChatSettings
+
+if TYPE_CHECKING:
+    from weft.engine import Engine
+
+__all__ = ["ChatOptions", "Messages", "Templates"]
+
+Made = TypeVar("Made")
+
+Messages = Sequence[Mapping[str, Any] | ChatMessage]
+"""What was said, by OpenAI's names: `{"role": "user", "content": "Hello"}`."""
+
+LONG_TEXT = 8_192
+"""Messages of more characters are worked on by another thread: they would hold the event loop up for milliseconds."""
+
+MESSAGE_SIZE = 64
+"""What a message costs beside its text, in characters of it."""
+
+
+class ChatOptions(TypedDict, total=False):
+    """How messages become a prompt."""
+
+    template: str | None
+    """The template, in Jinja, or the name of a built-in one; None is the model's, or ChatML where it has none."""
+    variables: Mapping[str, Any]
+    """What the template may look at besides, such as `enable_thinking`."""
+    add_generation_prompt: bool
+    """Whether the assistant's turn begins at the end, which is the default."""
+    continue_final_message: bool | str
+    """Whether the answer goes on with a last message that is the assistant's, which is the default, or with which part of it:
+    `content` or `reasoning_content`."""
+
+
+class Templates:
+    """The chat templates of one engine. The last one that was asked for stays compiled."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._last: tuple[str | None, ChatFormat] | None = None
+
+    async def text(self, messages: Messages, **options: Unpack[ChatOptions]) -> str:
+        """The prompt as a text, without the token that begins it.
+
+        Raises:
+            InvalidRequest: The messages or the template are not what they must be, or the template refuses the messages.
+        """
+        return await self._make(messages, options, ChatFormat.text)
+
+    async def prompt(self, messages: Messages, **options: Unpack[ChatOptions]) -> ChatPrompt:
+        """The prompt in tokens. What is said in messages is no control token, however it is spelt.
+
+        Raises:
+            InvalidRequest: The messages or the template are not what they must be, or the template refuses the messages.
+        """
+        return await self._make(messages, options, ChatFormat.prompt)
+
+    async def _make(self, messages: Messages, options: ChatOptions, make: Callable[[ChatFormat, Conversation], Made]) -> Made:
+        chat = _conversation(messages, options)
+        template = options.get("template")
+
+        def work() -> Made:
+            try:
+                return make(self._format(template), chat)
+            except InvalidConfig as error:
+                raise InvalidRequest("template", error.message) from None
+
+        return work() if _size(chat) <= LONG_TEXT else await asyncio.to_thread(work)
+
+    def _format(self, template: str | None) -> ChatFormat:
+        if self._last is None or self._last[0] != template:
+            made = ChatFormat(self._engine, ChatSettings(chat_template=template))
+            made.check_settings()
+            self._last = template, made
+        return self._last[1]
+
+
+def _size(chat: Conversation) -> int:
+    """What it costs to render and tokenize a chat follows this."""
+    texts = (
+        len(content_text(message.content)) + len(message.reasoning_content or "") + len(str(message.tool_calls or ""))
+        for message in chat.messages or ()
+    )
+    return sum(texts) + MESSAGE_SIZE * len(chat.messages or ())
+
+
+def _conversation(messages: Messages, options: ChatOptions) -> Conversation:
+    if unknown := options.keys() - ChatOptions.__annotations__.keys():
+        raise TypeError(f"there is no option {min(unknown)!r}; there are {', '.join(ChatOptions.__annotations__)}")
+    try:
+        said = msgspec.convert(messages, list[ChatMessage])
+    except msgspec.ValidationError as error:
+        raise InvalidRequest("messages", f"messages: {error}") from None
+    return Conversation(
+        messages=said,
+        add_generation_prompt=options.get("add_generation_prompt"),
+        continue_final_message=options.get("continue_final_message"),
+        chat_template_kwargs=options.get("variables"),
+    )

@@ -1,0 +1,234 @@
+"""How an engine is to be: the one list of its settings.
+
+`weft.Engine` takes them as keywords or whole, the command line and its file give them by llama-server's spellings, and the
+compiled engine gets them as they are. Their names are those of llama.cpp's own parameters, which bindings for Python have too,
+and `Engine.limits` answers in the same words.
+"""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+
+from weft.errors import InvalidConfig
+from weft.fields import About, described, wrong
+
+__all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType"]
+
+MAX_SLOTS = 254
+MAX_THREADS = 512
+MAX_NUMBER = 2**31 - 1
+MAX_TOKENS = MAX_NUMBER // 256 * 256
+
+Kernels = Literal["auto", "weft", "llama.cpp"]
+"""Whose kernels compute on the CPU."""
+
+KvType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
+"""A number format of the cache."""
+
+OTHER_NAMES = {
+    "ctx_size": "n_ctx",
+    "context_length": "n_ctx",
+    "slots": "n_slots",
+    "parallel": "n_slots",
+    "batch_size": "n_batch",
+    "ubatch_size": "n_ubatch",
+    "gpu_layers": "n_gpu_layers",
+    "flash_attn": "flash_attention",
+    "cache_type_k": "type_k",
+    "cache_type_v": "type_v",
+    "max_token_gap": "max_token_gap_ms",
+}
+"""What a setting is called elsewhere: on the command line and in other bindings. A message says what it is here."""
+
+
+@described
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How an engine is to be; `None` leaves a choice to it.
+
+    A value of the wrong type or out of range is refused when it is made, with `InvalidConfig`; what depends on the model, the
+    memory or the machine is checked at the start.
+    """
+
+    n_slots: Annotated[
+        int | None, About("sequences that run at once; None is 8, each of which may use the whole context", 1, MAX_SLOTS)
+    ] = None
+    n_ctx: Annotated[
+        int | None,
+        About(
+            "tokens that fit in the KV cache, over all slots; None or 0 lets the model and the free memory decide", 0, MAX_TOKENS
+        ),
+    ] = None
+    kv_unified: Annotated[
+        bool | None,
+        About("whether one slot may use the whole cache, or n_ctx / n_slots of it; None is the former where n_slots is None"),
+    ] = None
+    n_batch: Annotated[int, About("most tokens that llama.cpp takes in one call", 1, MAX_NUMBER)] = 2048
+    n_ubatch: Annotated[
+        int | None, About("most tokens of one decode; None is 512, or fewer where the memory is short", 1, MAX_NUMBER)
+    ] = None
+    n_threads: Annotated[
+        int | None,
+        About("threads of a decode without rows of prompts; None is as tuned, else one for each physical core", 1, MAX_THREADS),
+    ] = None
+    n_threads_batch: Annotated[
+        int | None,
+        About(
+            "threads of a decode with rows of prompts; None is the same as n_threads, if that is given, else as tuned",
+            1,
+            MAX_THREADS,
+        ),
+    ] = None
+    n_gpu_layers: Annotated[int | None, About("layers that go to the GPU; None is as many as there are", 0, MAX_NUMBER)] = None
+    kernels: Annotated[
+        Kernels,
+        About(
+            'whose kernels compute on the CPU: "weft" is Weft\'s own wherever they can, "auto" wherever they are the faster ones,'
+            ' "llama.cpp" none of them; Engine.compute says what was chosen, and why'
+        ),
+    ] = "auto"
+    flash_attention: Annotated[
+        Literal["auto", "on", "off"],
+        About(
+            "llama.cpp's attention as one fused kernel, or without it; \"auto\" is Weft's own on a CPU and llama.cpp's choice on"
+            " a GPU, and where Weft's does not apply, it is as tuned, else off unless V is quantised or the memory is short"
+        ),
+    ] = "auto"
+    tuned: Annotated[bool, About("whether to use what `python -m weft tune` has measured for this model on this machine")] = True
+    type_k: Annotated[KvType, About("number format of the keys in the cache")] = "f16"
+    type_v: Annotated[
+        KvType, About("number format of the values in the cache; a quantised one cannot be with flash attention off")
+    ] = "f16"
+    cache_ram: Annotated[
+        int | None,
+        About(
+            "most MiB of host memory for what is cached and does not run; -1 is no limit, 0 keeps nothing outside of the KV"
+            " cache, None is 8,192 or a quarter of the machine's memory, whichever is less",
+            -1,
+            2**44 - 1,
+        ),
+    ] = None
+    max_queue: Annotated[
+        int, About("requests that may wait for a slot before further ones are refused with QueueFull", 1, MAX_NUMBER)
+    ] = 1024
+    max_token_gap_ms: Annotated[
+        float | None,
+        About(
+            "99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt being computed"
+            " beside it may cause; None is 200, or twice what the streams take without it where that is more",
+            0,
+        ),
+    ] = None
+    use_mmap: Annotated[bool, About("maps the file instead of reading it")] = True
+    use_mlock: Annotated[bool, About("keeps the weights from being swapped out")] = False
+    direct_io: Annotated[
+        bool,
+        About(
+            "reads the file past the operating system's cache where that is possible; then use_mmap and use_mlock do not count"
+        ),
+    ] = False
+    check_tensors: Annotated[bool, About("refuses a file with weights that are no numbers")] = False
+    devices: Annotated[
+        tuple[str, ...] | None,
+        About("devices beside the CPU that take part, by ggml's names (CUDA0); None is all there are, an empty sequence is none"),
+    ] = None
+    split_mode: Annotated[
+        Literal["layer", "row", "none"],
+        About('what each of several GPUs holds: layers, or rows of every tensor, or with "none" one GPU all'),
+    ] = "layer"
+    main_gpu: Annotated[
+        int, About("the GPU that holds all where nothing is split, and small tensors where rows are; from 0", 0, MAX_NUMBER)
+    ] = 0
+    tensor_split: Annotated[
+        tuple[float, ...],
+        About("each GPU's share, in proportion to their sum; empty leaves the shares to llama.cpp", 0),
+    ] = ()
+    numa: Annotated[
+        Literal["distribute", "isolate", "numactl"] | None,
+        About("how threads are bound on a machine with several nodes of memory, once for the whole process; None is not at all"),
+    ] = None
+    repack: Annotated[
+        bool | None,
+        About(
+            "whether llama.cpp rearranges weights of some formats as its own products want them; None is where these"
+            " are to compute"
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        # A list is as good as a tuple.
+        for name in ("devices", "tensor_split"):
+            if isinstance(given := getattr(self, name), list):
+                msgspec.structs.force_setattr(self, name, tuple(given))
+        for name, message in wrong(self):
+            raise InvalidConfig(name, message)
+
+    @classmethod
+    def of(cls, config: "EngineConfig | None", options: dict[str, Any]) -> "EngineConfig":
+        """A config, or the default, with some settings in place of its own.
+
+        Raises:
+            TypeError: There is no setting of that name; the message has the nearest.
+            InvalidConfig: A value has the wrong type or is out of range.
+        """
+        for name in options:
+            if name not in cls.__struct_fields__:
+                raise TypeError(f"there is no setting {name!r}; {_advice(name, cls.__struct_fields__)}")
+        if config is None:
+            return cls(**options)
+        if not isinstance(config, cls):
+            raise TypeError(f"config is of the type {type(config).__name__}; it must be an EngineConfig")
+        return msgspec.structs.replace(config, **options) if options else config
+
+    def for_model(self) -> dict[str, Any]:
+        """Those that `Model.load` takes."""
+        return {name: getattr(self, name) for name in _OF_MODEL}
+
+    def for_engine(self) -> dict[str, Any]:
+        """Those that the compiled engine takes besides."""
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name == "kernels" or name not in _OF_NO_ENGINE}
+
+
+_OF_MODEL = (
+    *("n_gpu_layers", "use_mmap", "use_mlock", "direct_io", "check_tensors", "devices", "split_mode", "main_gpu", "tensor_split"),
+    *("numa", "kernels", "repack"),
+)
+_OF_NO_ENGINE = {*_OF_MODEL, "tuned"}
+
+
+def _advice(name: str, names: Iterable[str]) -> str:
+    """What was most likely meant by a name that there is not."""
+    near = OTHER_NAMES.get(name) or next(iter(difflib.get_close_matches(name, names, n=1)), None)
+    return f"did you mean {near}?" if near else f"there are {', '.join(names)}"
+
+
+class EngineOptions(TypedDict, total=False):
+    """The fields of `EngineConfig` as keywords of `Engine`."""
+
+    n_slots: int | None
+    n_ctx: int | None
+    kv_unified: bool | None
+    n_batch: int
+    n_ubatch: int | None
+    n_threads: int | None
+    n_threads_batch: int | None
+    n_gpu_layers: int | None
+    kernels: Kernels
+    flash_attention: Literal["auto", "on", "off"]
+    tuned: bool
+    type_k: KvType
+    type_v: KvType
+    cache_ram: int | None
+    max_queue: int
+    max_token_gap_ms: float | None
+    use_mmap: bool
+    use_mlock: bool
+    direct_io: bool
+    check_tensors: bool
+    devices: Sequence[str] | None
+    split_mode: Literal["layer", "row", "none"]
+    main_gpu: int
+    tensor_split: Sequence[float]
+    numa: Literal["distribute", "isolate", "numactl"] | None
+    repack: bool | None

@@ -1,0 +1,107 @@
+"""What is known of a field of a struct: what it is for, and which values it takes. Checks, tables and help are made of it."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+__all__ = ["About", "abouts", "described", "wrong"]
+
+Struct = TypeVar("Struct", bound=type[msgspec.Struct])
+
+SHOWN = 200
+"""Most characters of a wrong value that a message repeats."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of one field; it stands in the field's annotation."""
+
+    text: str
+    """What the field is for, with its unit."""
+    low: float = -math.inf
+    """The least value."""
+    high: float = math.inf
+    """The greatest value."""
+    above: float = -math.inf
+    """What a value must be greater than."""
+
+    def takes(self, value: object) -> bool:
+        """Whether a value of the field's type, or each element of a list, is within its bounds."""
+        if isinstance(value, tuple):
+            return all(map(self.takes, value))
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return True
+        return self.low <= value <= self.high and value > self.above and math.isfinite(value)
+
+
+def abouts(struct: type[msgspec.Struct]) -> dict[str, About]:
+    """What is known of each field, in their order."""
+    return {name: about for name, hint in _hints(struct).items() for about in _parts(hint) if isinstance(about, About)}
+
+
+def described(struct: Struct) -> Struct:
+    """A decorator: the struct's docstring tells of each field, so that `help` does."""
+    lines = [f"    {name}: {about.text}" for name, about in abouts(struct).items()]
+    struct.__doc__ = "\n".join([(struct.__doc__ or "").rstrip(), "", "    Attributes:", *(f"    {line}" for line in lines)])
+    return struct
+
+
+def wrong(struct: msgspec.Struct) -> Iterator[tuple[str, str]]:
+    """Each field whose value has the wrong type or is out of bounds, and a message that says what would be right."""
+    for name, hint in _hints(type(struct)).items():
+        value = getattr(struct, name)
+        [about] = [part for part in _parts(hint) if isinstance(part, About)]
+        plain = get_args(hint)[0]
+        try:
+            msgspec.convert(value, plain)
+        except msgspec.ValidationError:
+            is_right = False
+        else:
+            is_right = about.takes(value)
+        if not is_right:
+            yield name, f"{name} is {_short(value)}; it must be {_right(plain, about)}"
+
+
+def _hints(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
+    hints = get_type_hints(struct, include_extras=True)
+    return {name: hints[name] for name in struct.__struct_fields__ if get_origin(hints[name]) is Annotated}
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 (an annotation)
+    return get_args(hint)[1:]
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _right(hint: Any, about: About) -> str:  # noqa: ANN401 (an annotation)
+    """What a value must be, in words."""
+    if get_origin(hint) in (Union, UnionType):
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+        return " or ".join([_right(kind, about) for kind in kinds]) + ", or None"
+    if get_origin(hint) is Literal:
+        *words, last = get_args(hint)
+        return f"{', '.join(words)} or {last}"
+    if get_origin(hint) is tuple:
+        return f"a list, each element of which is {_right(get_args(hint)[0], about)}"
+    names: dict[Any, str] = {int: "an integer", float: "a finite number", bool: "True or False", str: "a text"}
+    return names.get(hint, str(hint)) + _bounds(about)
+
+
+def _bounds(about: About) -> str:
+    if about.above > -math.inf:
+        return f" above {_number(about.above)}"
+    if about.low == -math.inf:
+        return "" if about.high == math.inf else f", {_number(about.high)} or less"
+    low = _number(about.low)
+    return f", {low} or more" if about.high == math.inf else f" from {low} to {_number(about.high)}"
+
+
+def _number(value: float) -> str:
+    return f"{int(value):,}" if value == int(value) else str(value)

@@ -1,0 +1,103 @@
+"""Chats from Python: messages, and what else Python users have in hand."""
+
+import dataclasses
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+import weft
+from tests.server.matchers import Json
+from weft.chat.conversation import ChatMessage
+
+HELLO: list[dict[str, Any]] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello <|im_end|>"}]
+CHATML = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHello <|im_end|><|im_end|>\n<|im_start|>assistant\n"
+
+
+async def test_messages_become_a_prompt_by_a_template(engine: weft.Engine) -> None:
+    assert await engine.apply_template(HELLO, template="chatml") == CHATML
+    without = await engine.apply_template(HELLO, template="chatml", add_generation_prompt=False)
+    assert without == CHATML.removesuffix("<|im_start|>assistant\n")
+
+
+async def test_messages_may_be_what_the_server_reads_them_as(engine: weft.Engine) -> None:
+    messages = [ChatMessage(role=one["role"], content=one["content"]) for one in HELLO]
+    assert await engine.apply_template(messages, template="chatml") == CHATML
+
+
+async def test_a_template_sees_its_variables(engine: weft.Engine) -> None:
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}{{ mood }}"
+    assert await engine.apply_template(HELLO[1:], template=template, variables={"mood": "!"}) == "Hello <|im_end|>!"
+
+
+async def test_a_chat_is_what_its_request_completes(engine: weft.Engine) -> None:
+    answer = await engine.chat(HELLO, max_tokens=8, temperature=0, n=2)
+    request = await engine.chat_request(HELLO, max_tokens=8, temperature=0, n=2)
+    streamed = await weft.Answer.collect(engine.generate(request))
+    assert answer.texts == streamed.texts
+    assert len(answer.texts) == 2
+    assert answer.n_prompt == len(request.prompt)
+
+
+async def test_a_long_chat_is_read_beside_the_event_loop(engine: weft.Engine) -> None:
+    said = "word " * 4_000
+    assert said in await engine.apply_template([{"role": "user", "content": said}], template="chatml")
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "param", "said"),
+    [
+        ([], {}, "messages", "the list of messages is empty"),
+        ([{"content": "Hello"}], {}, "messages", "missing required field `role`"),
+        ("Hello", {}, "messages", "Expected `array`"),
+        ([{"role": "user", "content": 5}], {}, "messages", "content"),
+        (HELLO, {"template": "{% for %}"}, "template", "the chat template is wrong in line 1"),
+        (HELLO, {"template": "no-such-name"}, "template", "is no template in Jinja and none of"),
+        (HELLO, {"continue_final_message": True}, "continue_final_message", "only an assistant's message"),
+    ],
+)
+async def test_what_is_wrong_with_a_chat_is_said(
+    engine: weft.Engine, messages: Json, options: Json, param: str, said: str
+) -> None:
+    with pytest.raises(weft.InvalidRequest) as raised:
+        await engine.apply_template(messages, **options)
+    assert raised.value.param == param
+    assert said in raised.value.message
+
+
+async def test_an_unknown_option_of_a_chat_is_a_type_error(engine: weft.Engine) -> None:
+    options: Any = {"tempalte": "chatml"}
+    with pytest.raises(TypeError, match="there is no option 'tempalte'; there are template, "):
+        await engine.apply_template(HELLO, **options)
+
+
+class Answer(msgspec.Struct):
+    yes: bool
+
+
+@dataclasses.dataclass
+class AnswerToo:
+    yes: bool
+
+
+class Model:
+    """What a model of pydantic's looks like from here."""
+
+    @staticmethod
+    def model_json_schema() -> dict[str, Any]:
+        return {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
+
+
+@pytest.mark.parametrize("schema", [Answer, AnswerToo, Model, Model.model_json_schema(), json.dumps(Model.model_json_schema())])
+async def test_a_schema_may_be_a_type_or_an_object_or_text(engine: weft.Engine, schema: Json) -> None:
+    answer = await engine.complete("Is it so?", json_schema=schema, max_tokens=64, seed=1)
+    assert set(json.loads(answer.text)) == {"yes"}
+
+
+async def test_what_is_shorter_to_write_means_the_same(engine: weft.Engine) -> None:
+    token = engine.tokenize(" the", add_special=False)[0]
+    short: Any = {"stop": ".", "logit_bias": {token: -1.5}, "json_schema": None}
+    assert weft.Request(prompt="a", **short) == weft.Request(prompt="a", stop=(".",), logit_bias=((token, -1.5),))
+    answer = await engine.complete("Once upon a time,", stop=".", max_tokens=64, temperature=0)
+    assert (answer.branches[0].reason, answer.branches[0].stop) == ("stop", ".")

@@ -1,0 +1,198 @@
+"""What the README shows runs, what it counts is so, and the files that it names are there."""
+
+import ast
+import contextlib
+import inspect
+import io
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import weft
+from tests.helpers import prompt_of
+from tests.server.live import LiveServer
+from weft.chat import sandbox
+from weft.fields import abouts
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """What the README shows in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+PROGRAMS = [block for block in blocks("python") if "asyncio.run(" in block]
+CLIENTS = [block for block in blocks("python") if "OpenAI(" in block]
+PIECES = [block for block in blocks("python") if block not in PROGRAMS + CLIENTS]
+
+
+def test_every_snippet_is_run() -> None:
+    assert (len(PROGRAMS), len(CLIENTS), len(PIECES), len(blocks("pycon"))) == (1, 1, 2, 1)
+
+
+def printed_by(program: str) -> str:
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=25)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_runs(program: str) -> None:
+    assert '"model.gguf"' in program
+    assert re.match(r"\d \w*", printed_by(program.replace('"model.gguf"', repr(weft.DEMO_MODEL))))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_client_runs(client: str, tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log") as server:
+        await server.ready()
+        assert "http://127.0.0.1:8080/" in client
+        # The server is another process: nothing here has to go on meanwhile.
+        assert re.match("0 .+", printed_by(client.replace("http://127.0.0.1:8080", server.url)))
+
+
+@pytest.fixture
+async def engine_of_its_own() -> AsyncIterator[weft.Engine]:
+    """Nothing is cached there yet."""
+    async with weft.Engine(n_slots=8, n_ctx=4096, kv_unified=True, n_threads=1) as engine:
+        yield engine
+
+
+async def result_of(code: str, names: dict[str, Any]) -> object:
+    """Runs a piece that may await; the value of one that is an expression."""
+    mode = "eval" if re.match(r"\w+ = |class |print", code) is None else "exec"
+    compiled = compile(code, "README.md", mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    made = eval(compiled, names)
+    return await made if inspect.iscoroutine(made) else made
+
+
+@pytest.mark.parametrize("piece", PIECES)
+async def test_a_piece_runs(piece: str, engine_of_its_own: weft.Engine) -> None:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        await result_of(piece, {"engine": engine_of_its_own, "msgspec": msgspec, "__name__": __name__})
+    assert shown.getvalue().strip()
+
+
+@pytest.mark.parametrize("session", blocks("pycon"))
+async def test_a_session_shows_what_it_says(session: str, engine_of_its_own: weft.Engine) -> None:
+    names = {"engine": engine_of_its_own, "prompt_of_200_tokens": prompt_of(200, "readme")}
+    n_shown = 0
+    for code, shown in re.findall(r"^>>> (.*)\n((?:(?!>>>).*\n)*)", session, re.MULTILINE):
+        value = await result_of(code, names)
+        if shown:
+            n_shown += 1
+            assert repr(value) == shown.strip()
+    assert n_shown > 0
+
+
+def test_every_file_that_is_named_is_there() -> None:
+    trace = README[README.index("## How it works") : README.index("## What a start takes")]
+    named = [*re.findall(r"`((?:[a-z_*]+/)+(?:[a-z_]+\.py)?)`", trace), *re.findall(r"\]\(([a-z_./]+)\)", README)]
+    assert len(named) > 8
+    for name in named:
+        inside = {"server": "python/weft/server", "weft": "python/weft"}.get(name.split("/")[0])
+        path = name if inside is None else f"{inside}/{name.split('/', 1)[1]}"
+        assert list(ROOT.glob(path)), f"{name} is not there"
+
+
+def constant(file: str, name: str) -> int:
+    """The value of a constant of the crate."""
+    source = (ROOT / "rust" / file).read_text(encoding="utf-8")
+    found = re.search(rf"\bconst {name}: \w+ = ([^;]+);", source)
+    assert found is not None, f"{file} has no {name}"
+    expression = re.sub(r"Duration::from_(?:secs|millis)\((\d+)\)", r"\1", found[1])
+    return int(eval(expression, {}))
+
+
+def range_of(name: str) -> list[float]:
+    """The least and the greatest value of a request's field, without their signs."""
+    about = abouts(weft.Request)[name]
+    return [abs(about.low), about.high]
+
+
+CONFIG, STREAM = "config/mod.rs", "engine/stream.rs"
+REQUEST, SAMPLING = "request/mod.rs", "request/sampling.rs"
+GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema.rs", "llama/grammar.rs"
+
+BOUNDS: dict[str, Callable[[], list[float]]] = {
+    "slots, `-np`": lambda: [constant(CONFIG, "DEFAULT_SLOTS")],
+    "pool, `-c`": lambda: [constant(CONFIG, "DEFAULT_POOL")],
+    "completions of one request, `n`": lambda: [abouts(weft.Request)["n"].high],
+    "stop strings of one request": lambda: [
+        constant(REQUEST, "MAX_STOPS"),
+        constant(REQUEST, "MAX_STOP_BYTES"),
+    ],
+    "samplers of one request": lambda: [constant(SAMPLING, "MAX_SAMPLERS")],
+    "sequence breakers of one request": lambda: [
+        constant(SAMPLING, "MAX_BREAKERS"),
+        constant(SAMPLING, "MAX_BREAKER_BYTES"),
+    ],
+    "a grammar": lambda: [
+        constant(GRAMMAR, "MAX_BYTES") >> 20,
+        constant(GRAMMAR, "MAX_ELEMENTS"),
+        constant(GRAMMAR, "MAX_DEPTH"),
+    ],
+    "a JSON schema": lambda: [
+        constant(SCHEMA, "MAX_SCHEMA_BYTES") >> 10,
+        constant(SCHEMA, "MAX_SCHEMA_DEPTH"),
+        constant(SCHEMA, "MAX_SCHEMA_PARTS"),
+        constant(SCHEMA, "MAX_PROPERTIES"),
+    ],
+    "grammars that are kept for later requests": lambda: [
+        constant(KEPT, "MAX_GRAMMARS"),
+        constant(KEPT, "MAX_KEPT_BYTES") >> 20,
+    ],
+    "snapshots at turn ends of one prompt": lambda: [constant(REQUEST, "MAX_SNAPSHOTS")],
+    "a chat template": lambda: [sandbox.MAX_STEPS, sandbox.MAX_SIZE >> 20],
+    "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
+    "queue, `--max-queue`": lambda: [weft.EngineConfig().max_queue],
+    "stream": lambda: [constant(STREAM, "MAX_EVENTS_BEHIND"), constant(STREAM, "MAX_BYTES_BEHIND") >> 20],
+    "`priority` of a request": lambda: [*range_of("priority"), constant("engine/seniority.rs", "TURNS_PER_PRIORITY")],
+    "`max_token_gap_ms` of a request": lambda: range_of("max_token_gap_ms"),
+    "one decode, `-ub`": lambda: [constant("config/choice.rs", "DEFAULT_UBATCH")],
+    "99th percentile of a running stream's pauses beside a prompt, `--max-token-gap`": lambda: [constant(CONFIG, "USUAL")],
+}
+"""What each row of the table of bounds counts, from where it is decided."""
+
+NOT_COUNTED = {
+    "attention scores, where llama.cpp's attention computes without flash",
+    "scratch of Weft's kernels",
+    "what Weft's attention knows of a decode's mask",
+    "pinned prefixes",
+}
+"""Rows whose bound is a share of something, or what a data structure takes."""
+
+
+def table_of_bounds() -> dict[str, str]:
+    table = README[README.index("| bound | default | unit |") :].partition("\n\n")[0]
+    return {row.split(" | ")[0].removeprefix("| "): row.split(" | ")[1] for row in table.splitlines()[2:]}
+
+
+def test_every_row_of_the_table_of_bounds_is_held() -> None:
+    assert table_of_bounds().keys() == BOUNDS.keys() | NOT_COUNTED
+
+
+@pytest.mark.parametrize("row", BOUNDS)
+def test_the_table_of_bounds_counts_as_the_code_does(row: str) -> None:
+    told = re.findall(r"(?<![\w×])\d[\d,]*", table_of_bounds()[row])
+    assert [int(count.replace(",", "")) for count in told] == BOUNDS[row]()
+
+
+def test_the_bounds_of_a_request_are_the_engines() -> None:
+    fields = abouts(weft.Request)
+    assert fields["n"].high == constant(REQUEST, "MAX_COMPLETIONS")
+    assert fields["priority"].high == -fields["priority"].low == constant(REQUEST, "MAX_PRIORITY")
+    assert fields["max_token_gap_ms"].high == constant(REQUEST, "LONGEST_GAP") * 1_000
+    assert fields["n_probs"].high == fields["prompt_logprobs"].high == constant(SAMPLING, "MAX_PROBS")
+    settings = abouts(weft.EngineConfig)
+    assert settings["n_slots"].high == constant(CONFIG, "MAX_SLOTS")
+    assert settings["n_threads"].high == settings["n_threads_batch"].high == constant(CONFIG, "MAX_THREADS")
