@@ -17,6 +17,7 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, finished
 from weft.server import create_app
 from weft.server.app import Application
+from weft.server.refusals import Reason
 from weft.server.run import aside
 from weft.server.run.aside import LONG_TEXT, VERY_LONG_TEXT
 from weft.server.static import Files
