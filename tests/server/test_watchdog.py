@@ -105,7 +105,6 @@ GARBAGE: dict[str, Body] = {
 }
 
 BODIES = "bodies are read to generic objects on the event loop"
-TEXTS_AND_CHATS = "work on texts is not bounded by what it costs"
 EVENTS = "the events of a step are written at once"
 
 AWAITED = {
@@ -119,13 +118,6 @@ AWAITED = {
     "a long name": BODIES,
     "anything": BODIES,
     "half of it": BODIES,
-    "control tokens": TEXTS_AND_CHATS,
-    "control tokens as content": TEXTS_AND_CHATS,
-    "many messages": TEXTS_AND_CHATS,
-    "many parts": TEXTS_AND_CHATS,
-    "many variables": TEXTS_AND_CHATS,
-    "many tools": TEXTS_AND_CHATS,
-    "with pieces": TEXTS_AND_CHATS,
     "many fields of the answer": EVENTS,
     "many branches with probabilities": EVENTS,
     "the whole of them": EVENTS,
