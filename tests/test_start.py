@@ -64,11 +64,12 @@ class Engine(worker.Engine):
 
 worker.Engine = Engine
 worker._stop_when_told = lambda *_: None
+worker.Connections.watching = lambda _, app: app
 asyncio.set_event_loop(loop := asyncio.new_event_loop())
 ours, theirs = Pipe()
 listener = socket.socket()
 listener.bind(("127.0.0.1", 0))
-app = worker.application(Settings(), [Place(Address(*listener.getsockname()), None)], {}, theirs)
+app = worker.application(Settings(), [Place(Address(*listener.getsockname()), None, 64)], {}, theirs)
 
 async def serve():
     async with app.lifespan():

@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from weft.fields import About, abouts, described
+from weft.shown import shown
 
 __all__ = ["SAMPLERS", "Knob", "Sampling", "knobs", "samplers_of_letters", "samplers_of_names"]
 
@@ -263,7 +264,7 @@ def samplers_of_names(names: Iterable[str]) -> tuple[str, ...]:
     found = []
     for name in names:
         if (known := _KNOWN.get(name.strip().lower())) is None:
-            raise ValueError(f"{name!r} is not one of {', '.join(_NAMES)}")
+            raise ValueError(f"{shown(name)} is not one of {', '.join(_NAMES)}")
         found.append(known)
     return tuple(found)
 
@@ -276,7 +277,7 @@ def samplers_of_letters(letters: str) -> tuple[str, ...]:
     found = []
     for letter in letters:
         if (known := _LETTERS.get(letter)) is None:
-            raise ValueError(f"{letter!r} in {letters!r} is not one of {' '.join(_LETTERS)}")
+            raise ValueError(f"{letter!r} in {shown(letters)} is not one of {' '.join(_LETTERS)}")
         found.append(known)
         if known == "top_k" and "f" not in letters:
             found.append("tfs_z")

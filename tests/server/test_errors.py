@@ -1,4 +1,6 @@
+import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -24,7 +26,7 @@ from weft import (
     QueueFull,
     SlowReader,
 )
-from weft.server import create_app
+from weft.server import create_app, docs
 
 
 def error_of(status: int, message: str, kind: str, **more: object) -> dict[str, object]:
@@ -240,3 +242,67 @@ async def test_a_model_that_cannot_be_loaded_is_told_by_every_route() -> None:
         answer = await client.get("/health")
     assert answer.json() == error_of(500, "cannot load the model a.gguf: there is no such file", "server_error")
     assert told == [engine.failure]
+
+
+LONG = "\x00" * 500_000
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("/completion", {"prompt": "a", "samplers": [LONG]}),
+        ("/completion", {"prompt": "a", "samplers": LONG}),
+        ("/completion", {"prompt": "a", "logit_bias": {LONG: True}}),
+        ("/completion", {"prompt": "a", "logit_bias": {"9" * 500_000: 1}}),
+        ("/completion", {"prompt": "a", "grammar": LONG}),
+        ("/completion", {"prompt": "a", "json_schema": {"type": LONG}}),
+        ("/completion", {"prompt": "a", "stop": [{LONG: 1}]}),
+        ("/completion", {"prompt": "a", "response_fields": LONG}),
+        ("/completion", {"prompt": "a", "n": LONG}),
+        ("/completion", {LONG: 1, "n": "many"}),
+        ("/v1/completions", {"prompt": "a", "event_format": LONG}),
+        ("/v1/completions", {"prompt": "a", "response_format": {"type": LONG}}),
+        ("/v1/completions", {"prompt": "a", "n": 10**4000}),
+        ("/v1/chat/completions", {"messages": [{"role": LONG, "content": "a"}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": LONG}]}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "continue_final_message": LONG}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "continue_final_message": [[LONG] * 9]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "reasoning_effort": {LONG: LONG}}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "tool_choice": LONG}),
+        ("/tokenize", {"content": [LONG, -1]}),
+        ("/tokenize", {"content": {LONG: LONG}}),
+        ("/slots/0?action=restore", {"filename": LONG}),
+        ("/slots/0?action=restore", {"filename": "a/" + LONG}),
+        (f"/slots/{'x' * 60_000}?action=erase", {}),
+        (f"/slots/0?action={'x' * 60_000}", {}),
+        (f"/cache?limit={'x' * 60_000}", None),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+async def test_what_an_error_repeats_of_the_input_is_cut(client: httpx.AsyncClient, route: str, body: Json) -> None:
+    if body is None:
+        answer = await client.get(route)
+    else:
+        answer = await client.post(route, content=json.dumps(body).encode())
+    assert len(answer.content) < 4000
+    assert answer.status_code < 500 or answer.status_code == 501
+
+
+async def test_the_pages_about_the_routes_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    make = docs._make
+
+    def counted(*given: Json) -> tuple[bytes, str]:
+        made.append(threading.get_ident())
+        return make(*given)
+
+    monkeypatch.setattr(docs, "_make", counted)
+    engine = ScriptedEngine()
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        await answers(client, 200)
+        got = await asyncio.gather(*(client.get(path) for path in ("/docs", "/openapi.json") for _ in range(3)))
+        assert (await client.get("/openapi.json/nothing")).json() == error_of(404, "Not Found", "not_found_error")
+    assert [answer.status_code for answer in got] == [200] * 6
+    assert made == [made[0]]
+    assert made[0] != engine.loop_thread

@@ -153,7 +153,7 @@ async def test_a_request_is_one_line_with_its_tokens_and_times(caplog: pytest.Lo
     fields = getattr(second, FIELDS)
     assert (fields["n"], fields["tokens_predicted"], fields["tokens_per_second"]) == (1, 1, 0)
     assert fields["prompt_tokens_computed"] + fields["prompt_tokens_cached"] == n_prompt
-    assert re.fullmatch(r"GET /no/such%0Aroute 404 \d+ ms", third.getMessage())
+    assert re.fullmatch(r"GET /no/such%0Aroute 404 \d+ ms, refused: no_route", third.getMessage())
     # Two tokens mostly arrive together; that is no reason to call it 0 tokens a second.
     assert pairs == [200] * len(of_two)
     assert all(getattr(line, FIELDS)["tokens_per_second"] > 0 for line in of_two)

@@ -142,6 +142,19 @@ async def test_with_llama_cpps_kernels_nothing_of_ours_is_counted() -> None:
         assert after[f"weft:kernel_calls_total {kernel}"] == before[f"weft:kernel_calls_total {kernel}"]
 
 
+async def test_what_was_refused_is_counted_by_its_reason(metered: httpx.AsyncClient) -> None:
+    before = await samples(metered)
+    await metered.post("/completion", json={"n": "many"})
+    await metered.get("/nothing")
+    after = await samples(metered)
+    assert {
+        name: after[name] - before[name] for name in after if name.startswith("weft:refused_total") and after[name] > before[name]
+    } == {
+        "weft:refused_total invalid_field": 1,
+        "weft:refused_total no_route": 1,
+    }
+
+
 async def test_before_anything_ran_every_average_is_0(metered: httpx.AsyncClient) -> None:
     counted = await samples(metered)
     for name in ("prompt_tokens_seconds", "predicted_tokens_seconds", "n_tokens_max", "n_busy_slots_per_decode"):

@@ -16,13 +16,16 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, token
 from weft.server import create_app
 from weft.server.errors import BodyTimeoutError
-from weft.server.run.patience import Patience
+from weft.server.run.patience import LeastRate, Patience
 from weft.settings import Settings
 
 A, B, C = cast(
     "list[HTTPResponseBodyEvent]",
     [{"type": "http.response.body", "body": body, "more_body": True} for body in (b"a", b"b", b"c")],
 )
+
+N_PARTS = 60
+"""Parts of a body that comes a byte at a time."""
 
 LAST = {"type": "http.request", "body": b"", "more_body": False}
 
@@ -52,6 +55,32 @@ async def test_a_body_that_stops_arriving_is_an_error() -> None:
     patience = Patience(client.receive, client.send, 0.01)
     assert await patience.receive() == first
     with pytest.raises(BodyTimeoutError, match=r"nothing more of the body has arrived for 0\.01 s"):
+        await patience.receive()
+
+
+async def test_a_body_that_arrives_a_byte_at_a_time_is_an_error() -> None:
+    class Dripping(Client):
+        async def receive(self) -> Json:
+            await asyncio.sleep(0.002)
+            return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def read_all(least: LeastRate) -> int:
+        client = Dripping()
+        patience = Patience(client.receive, client.send, 10, least)
+        for _ in range(N_PARTS):
+            await patience.receive()
+        return N_PARTS
+
+    assert await read_all(LeastRate(grace_s=10, bytes_per_s=1)) == N_PARTS
+    with pytest.raises(BodyTimeoutError, match="the body arrives too slowly; send at least 1000 bytes a second"):
+        await read_all(LeastRate(grace_s=0.02, bytes_per_s=1000))
+
+
+async def test_what_the_server_itself_waits_is_not_the_clients_slowness() -> None:
+    client = Client(*({"type": "http.request", "body": b"x", "more_body": True} for _ in range(3)), LAST)
+    patience = Patience(client.receive, client.send, 10, LeastRate(grace_s=0.03, bytes_per_s=1_000_000))
+    for _ in range(4):
+        await asyncio.sleep(0.01)
         await patience.receive()
 
 

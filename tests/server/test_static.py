@@ -1,11 +1,17 @@
 """`--path`: a folder of files in place of the page."""
 
+import asyncio
 from pathlib import Path
+from urllib.parse import unquote, urljoin, urlsplit
 
 import httpx
 import pytest
 
+from tests.server.matchers import Json
+from tests.server.scripted import ScriptedEngine
 from tests.server.serving import serving
+from weft.server import create_app
+from weft.settings import Settings
 
 
 @pytest.fixture
@@ -90,6 +96,48 @@ async def test_a_folder_without_a_slash_leads_to_the_one_with_it(folder: Path, p
         followed = await client.get(f"{prefix}/deep%20er", follow_redirects=True)
     assert (answer.status_code, answer.headers["location"]) == (301, f"{prefix}/deep%20er/")
     assert followed.text == "<p>deep</p>"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//evil.com/..",
+        "///evil.com/..",
+        "//evil.com/../deep%20er",
+        "/\\evil.com/..",
+        "/%5cevil.com/..",
+        "/%5c%5cevil.com/..",
+        "/%2fevil.com/..",
+        "/%2f%2fevil.com/%2e%2e",
+        "/./%2fevil.com/..",
+        "/deep%20er/..//evil.com/../deep%20er",
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "/p"])
+async def test_no_redirect_leaves_the_host(folder: Path, path: str, prefix: str) -> None:
+    for name in ("evil.com", "\\evil.com", "\\\\evil.com"):
+        (folder / name).mkdir()
+    sent: list[Json] = []
+
+    async def send(message: Json) -> None:
+        sent.append(message)
+
+    async def receive() -> Json:
+        return await asyncio.get_running_loop().create_future()
+
+    # By hand: a client would resolve the dots itself.
+    engine = ScriptedEngine()
+    engine.loaded.set()
+    app = create_app(engine.as_engine(), Settings(static_path=str(folder), api_prefix=prefix))
+    await app.service.start()
+    scope: Json = {"type": "http", "method": "GET", "path": prefix + unquote(path), "query_string": b"", "headers": []}
+    await app(scope, receive, send)
+    location = dict(sent[0]["headers"])[b"location"].decode()
+    assert sent[0]["status"] == 301
+    for base in ("http://testserver/", "https://testserver/a//b"):
+        assert urlsplit(urljoin(base, location.replace("\\", "/"))).hostname == "testserver"
+    assert location.startswith(f"{prefix}/")
+    assert "//" not in location
 
 
 async def test_only_reading_reaches_files(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Work on texts: none keeps other work waiting, what cannot fit is not read, and what nobody waits for is not begun."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,9 +17,9 @@ from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, finished
 from weft.server import create_app
 from weft.server.app import Application
+from weft.server.refusals import Reason
 from weft.server.run import aside
 from weft.server.run.aside import LONG_TEXT, VERY_LONG_TEXT
-from weft.server.run.refusals import Refusals
 from weft.server.static import Files
 from weft.settings import Settings
 
@@ -133,7 +132,7 @@ async def test_a_prompt_that_cannot_fit_is_not_tokenized(route: str, body: Json)
     engine = pieces_of_four()
     async with running(engine) as (client, app):
         assert is_refused_for_length(await client.post(route, json=body), 64)
-        assert app.service.refusals.counts["prompt_too_long"] == 1
+        assert app.service.refusals.counts[Reason.CONTEXT_TOO_LONG] == 1
     assert engine.threads == set()
 
 
@@ -246,7 +245,7 @@ async def test_beyond_what_may_wait_texts_are_refused(slow: SlowEngine, monkeypa
         waiting = [asyncio.create_task(server.post("/tokenize", SLOW)) for _ in range(2)]
         await wait_until(lambda: slow.begun != [])
         assert await server.post("/tokenize", {"content": LONG}) == 429
-        assert server.counts.counts["texts_waiting"] == 1
+        assert server.counts.counts[Reason.TEXTS_WAITING] == 1
         # Others have room of their own.
         assert await server.post("/completion", {"prompt": LONG}) == 200
         slow.may_go_on.set()
@@ -261,19 +260,6 @@ async def test_a_client_that_has_left_makes_room(slow: SlowEngine, monkeypatch: 
         await wait_until(lambda: slow.begun != [])
         for n_left in range(1, 4):
             assert await server.post_and_leave("/tokenize", {"content": LONG}) == []
-            assert server.counts.counts["client_left"] == n_left
+            assert server.counts.counts[Reason.CLIENT_LEFT] == n_left
         slow.may_go_on.set()
         assert await waiting == 200
-
-
-def test_a_flood_of_refusals_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    refusals = Refusals()
-    for _ in range(1000):
-        refusals.count("texts_waiting")
-    refusals.count("client_left")
-    assert refusals.counts == {"texts_waiting": 1000, "prompt_too_long": 0, "client_left": 1}
-    assert [record.message.partition("(")[2] for record in caplog.records] == [
-        "texts_waiting, 1 since the last such line)",
-        "client_left, 1 since the last such line)",
-    ]

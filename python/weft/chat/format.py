@@ -18,6 +18,7 @@ from weft.chat.reading import StretchReader
 from weft.chat.sandbox import MAX_SIZE
 from weft.chat.template import ChatTemplate, Message, TemplateError, TooLongError
 from weft.settings.chat import ChatSettings
+from weft.shown import shown
 
 __all__ = ["ChatFormat", "ChatPrompt"]
 
@@ -124,7 +125,7 @@ class ChatFormat:
         said_by_assistant = messages[-1].role == "assistant"
         if data.continue_final_message:
             if data.continue_final_message not in (True, "content", "reasoning_content"):
-                message = f"is {data.continue_final_message!r}; it must be a boolean, 'content' or 'reasoning_content'"
+                message = f"is {shown(data.continue_final_message)}; it must be a boolean, 'content' or 'reasoning_content'"
                 raise InvalidRequest("continue_final_message", f"continue_final_message {message}")
             if data.add_generation_prompt:
                 message = "continue_final_message and add_generation_prompt cannot both be true"

@@ -9,6 +9,7 @@ import msgspec
 from weft import InvalidRequest
 from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.template import ChatTemplate, Message
+from weft.shown import shown
 
 __all__ = ["check", "content_text", "for_template"]
 
@@ -36,13 +37,13 @@ def check(messages: Sequence[ChatMessage] | None) -> list[ChatMessage]:
 def _check_message(place: str, message: ChatMessage) -> None:
     # A role is written into the prompt between control tokens, which it must not be able to spell.
     if re.fullmatch("[A-Za-z0-9_-]{1,64}", message.role) is None:
-        raise InvalidRequest("messages", f"{place}.role is {message.role[:64]!r}; it must be a word, such as 'user'")
+        raise InvalidRequest("messages", f"{place}.role is {shown(message.role)}; it must be a word, such as 'user'")
     if message.content is msgspec.UNSET and not (message.role == "assistant" and message.tool_calls):
         raise InvalidRequest("messages", f"{place}.content must be given")
     if isinstance(message.content, list):
         for index, part in enumerate(message.content):
             if part.type != "text":
-                kind = f"parts of type {part.type[:64]!r} are not supported, only texts"
+                kind = f"parts of type {shown(part.type)} are not supported, only texts"
                 raise InvalidRequest("messages", f"{place}.content[{index}]: {kind}")
             if part.text is None:
                 raise InvalidRequest("messages", f"{place}.content[{index}].text must be given")

@@ -8,6 +8,7 @@ import jinja2
 
 from weft.chat import sandbox
 from weft.chat.sandbox import TooLongError
+from weft.shown import cut
 
 __all__ = ["ChatTemplate", "Message", "TemplateError", "TooLongError"]
 
@@ -92,7 +93,7 @@ class ChatTemplate:
         except Exception as error:
             line = _line_of(error)
             place = "" if line is None else f" in line {line}"
-            raise TemplateError(f"the chat template fails{place}: {str(error) or type(error).__name__}") from error
+            raise TemplateError(f"the chat template fails{place}: {cut(str(error)) or type(error).__name__}") from error
 
     def _shows(self, text: str, messages: Sequence[Message]) -> bool:
         return text in self._attempt(messages)

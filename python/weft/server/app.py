@@ -18,7 +18,7 @@ from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSe
 
 from weft import Engine, WeftError
 from weft.server.cache_api.routes import router as cache_router
-from weft.server.docs import docs
+from weft.server.docs import Documentation, docs, document_router
 from weft.server.errors import error_response
 from weft.server.front import Front
 from weft.server.llamacpp.routes import router as llamacpp_router
@@ -50,7 +50,7 @@ class Application(Litestar):
     async def __call__(self, scope: Scope | LifeSpanScope, receive: Receive | LifeSpanReceive, send: Send | LifeSpanSend) -> None:
         """Lets the front look at every request first."""
         if scope["type"] == ScopeType.HTTP:
-            with RequestLine(cast("HTTPScope", scope)) as line:
+            with RequestLine(cast("HTTPScope", scope), self.service.refusals) as line:
                 watching = line.watching(cast("Send", send))
                 await self.front(cast("HTTPScope", scope), cast("Receive", receive), watching, super().__call__)
         else:
@@ -104,6 +104,11 @@ def create_app(
             await asyncio.gather(running, return_exceptions=True)
             await service.stop()
 
+    documentation = Documentation()
+
+    def provide_documentation() -> Documentation:
+        return documentation
+
     def provide_service() -> Service:
         return service
 
@@ -113,6 +118,7 @@ def create_app(
     app = Application(
         route_handlers=[llamacpp_router, openai_router, cache_router, docs],
         dependencies={
+            "documentation": Provide(provide_documentation, sync_to_thread=False),
             "service": Provide(provide_service, sync_to_thread=False),
             "event_formats": Provide(provide_event_formats, sync_to_thread=False),
         },
@@ -124,7 +130,7 @@ def create_app(
             version=service.build,
             servers=[Server(url=front.prefix or "/")],
             use_handler_docstrings=True,
-            path="/openapi.json",
+            openapi_router=document_router(documentation),
             render_plugins=[JsonRenderPlugin(path="/")],
         ),
         # Granian's lines and ours go to one place; Litestar would replace the logging that is set up.

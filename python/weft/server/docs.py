@@ -1,32 +1,83 @@
-"""The page of the API at `/docs`, made of the OpenAPI document.
+"""The OpenAPI document, and the page at `/docs` that is made of it.
 
 Litestar's own pages load their scripts from other hosts; this one is plain HTML, so that it works on a machine without a network.
 """
 
-from functools import cache
+import asyncio
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from litestar import MediaType, Request, get
+from litestar import Litestar, MediaType, Request, Response, Router, get
+from litestar.di import NamedDependency
+from litestar.exceptions import NotFoundException
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.params import SkipValidation
 
-if TYPE_CHECKING:
-    from jinja2 import Template
+__all__ = ["Documentation", "docs", "document_router"]
 
-__all__ = ["docs"]
+
+class Documentation:
+    """What there is to read about the routes: made when it is first asked for, on another thread, and kept.
+
+    It takes some tenths of a second, which the event loop would spend for nobody else.
+    """
+
+    def __init__(self) -> None:
+        self._making: asyncio.Task[tuple[bytes, str]] | None = None
+
+    async def document(self, request: Request[Any, Any, Any]) -> Response[bytes]:
+        """The OpenAPI document; nothing is below it.
+
+        Raises:
+            NotFoundException: something is asked for that would be.
+        """
+        if request.path_params:
+            raise NotFoundException
+        document, _ = await self._made(request)
+        return Response(document, media_type=JsonRenderPlugin().media_type)
+
+    async def page(self, request: Request[Any, Any, Any]) -> str:
+        """The page."""
+        _, page = await self._made(request)
+        return page
+
+    async def _made(self, request: Request[Any, Any, Any]) -> tuple[bytes, str]:
+        if self._making is None:
+            self._making = asyncio.create_task(asyncio.to_thread(_make, request.app, request))
+        # Whoever leaves does not leave the others without it.
+        return await asyncio.shield(self._making)
+
+
+def _make(app: Litestar, request: Request[Any, Any, Any]) -> tuple[bytes, str]:
+    from jinja2 import Environment  # noqa: PLC0415 (a server whose page nobody reads needs none)
+
+    document = app.openapi_schema.to_schema()
+    text = (files("weft.server") / "docs.html").read_text(encoding="utf-8")
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
+    return JsonRenderPlugin.render_json(request, document), template.render(document=document, type_of=type_of)
 
 
 @get("/docs", media_type=MediaType.HTML, include_in_schema=False)
-async def docs(request: Request[Any, Any, Any]) -> str:
+async def docs(request: Request[Any, Any, Any], documentation: NamedDependency[SkipValidation[Documentation]]) -> str:
     """The page."""
-    return _template().render(document=request.app.openapi_schema.to_schema(), type_of=type_of)
+    return await documentation.page(request)
 
 
-@cache
-def _template() -> "Template":
-    from jinja2 import Environment  # noqa: PLC0415 (a server whose page nobody reads needs none)
+def document_router(documentation: Documentation) -> Router:
+    """Where the document is: Litestar's own handler would make it, and is not reached."""
 
-    text = (files("weft.server") / "docs.html").read_text(encoding="utf-8")
-    return Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(text)
+    # A function of its own: Litestar would copy the object of a method.
+    async def document(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return await documentation.document(request)
+
+    return Router(
+        "/openapi.json",
+        route_handlers=[],
+        include_in_schema=False,
+        dto=None,
+        return_dto=None,
+        before_request=document,
+    )
 
 
 def type_of(schema: dict[str, Any]) -> str:

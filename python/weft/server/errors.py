@@ -5,7 +5,7 @@ The shape is OpenAI's, `{"error": {"code", "message", "type", "param"}}`, with l
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import msgspec
 from litestar import Request, Response
@@ -25,6 +25,9 @@ from weft.errors import (
     QueueFull,
     SlowReader,
 )
+from weft.server.refusals import Reason
+from weft.server.request_line import current_line
+from weft.shown import cut
 
 __all__ = [
     "CONFLICT",
@@ -47,6 +50,10 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+
+MAX_MESSAGE = 2000
+"""Most characters of an error's message. What it repeats of the input is cut shorter where it is written."""
 
 
 class ErrorObject(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -111,10 +118,17 @@ class InvalidKeyError(Exception):
 
 
 class BodyTimeoutError(Exception):
-    """The client has stopped sending before the body's end."""
+    """The client has stopped sending before the body's end, or sends it too slowly."""
 
-    def __init__(self, timeout_s: float) -> None:
-        super().__init__(f"nothing more of the body has arrived for {timeout_s:g} s")
+    @classmethod
+    def silent(cls, timeout_s: float) -> Self:
+        """Nothing has come for so long."""
+        return cls(f"nothing more of the body has arrived for {timeout_s:g} s")
+
+    @classmethod
+    def slow(cls, bytes_per_s: float) -> Self:
+        """Less has come than this."""
+        return cls(f"the body arrives too slowly; send at least {bytes_per_s:g} bytes a second")
 
 
 class ClientLeftError(Exception):
@@ -162,47 +176,73 @@ def _param(error: InvalidRequest) -> dict[str, Any]:
     return {"param": error.param}
 
 
-# Exception → status, type, and what else the error says. The first row whose class fits wins.
-_TABLE: list[tuple[type[Exception], int, str, Callable[[Any], dict[str, Any]] | None]] = [
-    (ContextOverflow, 400, "exceed_context_size_error", _overflow),
-    (InvalidRequest, 400, "invalid_request_error", _param),
-    (PrefixFileError, 400, "invalid_request_error", None),
-    (InvalidKeyError, 401, "authentication_error", None),
-    (NoSuchPrefixError, 404, "not_found_error", None),
-    (BodyTimeoutError, 408, "timeout_error", None),
-    (PinsFull, 409, "conflict_error", None),
-    (QueueFull, 429, "rate_limit_error", None),
-    (TextsWaitingError, 429, "rate_limit_error", None),
-    (ClientLeftError, 499, "client_closed_request", None),
-    (NotSupportedError, 501, "not_supported_error", None),
-    (StillLoadingError, 503, "unavailable_error", None),
-    (SlotsBusyError, 503, "unavailable_error", None),
-    (EngineStopped, 503, "unavailable_error", None),
-    (ModelLoadError, 500, "server_error", None),
-    (InvalidConfig, 500, "server_error", None),
-    (SlowReader, 500, "server_error", None),
-    (PrefixSaveError, 500, "server_error", None),
-    (SlotFileError, 500, "server_error", None),
-    (DecodeError, 500, "server_error", None),
+class _Row(NamedTuple):
+    kind: type[Exception]
+    status: int
+    type: str
+    reason: Reason | None
+    """What `/metrics` counts it as; None is what is not refused but fails."""
+    more: Callable[[Any], dict[str, Any]] = lambda _: {}
+    """What else the error says."""
+
+
+# The first row whose class fits wins.
+_TABLE = [
+    _Row(ContextOverflow, 400, "exceed_context_size_error", Reason.CONTEXT_TOO_LONG, _overflow),
+    _Row(InvalidRequest, 400, "invalid_request_error", Reason.INVALID_FIELD, _param),
+    _Row(PrefixFileError, 400, "invalid_request_error", Reason.INVALID_FIELD),
+    _Row(InvalidKeyError, 401, "authentication_error", Reason.NO_KEY),
+    _Row(NoSuchPrefixError, 404, "not_found_error", Reason.NO_ROUTE),
+    _Row(BodyTimeoutError, 408, "timeout_error", Reason.SLOW_BODY),
+    _Row(PinsFull, 409, "conflict_error", Reason.PINS_FULL),
+    _Row(QueueFull, 429, "rate_limit_error", Reason.QUEUE_FULL),
+    _Row(TextsWaitingError, 429, "rate_limit_error", Reason.TEXTS_WAITING),
+    _Row(ClientLeftError, 499, "client_closed_request", Reason.CLIENT_LEFT),
+    _Row(NotSupportedError, 501, "not_supported_error", Reason.NOT_SUPPORTED),
+    _Row(StillLoadingError, 503, "unavailable_error", Reason.NOT_READY),
+    _Row(SlotsBusyError, 503, "unavailable_error", Reason.SLOTS_BUSY),
+    _Row(EngineStopped, 503, "unavailable_error", Reason.NOT_READY),
+    _Row(ModelLoadError, 500, "server_error", None),
+    _Row(InvalidConfig, 500, "server_error", None),
+    _Row(SlowReader, 500, "server_error", Reason.SLOW_READER),
+    _Row(PrefixSaveError, 500, "server_error", None),
+    _Row(SlotFileError, 500, "server_error", None),
+    _Row(DecodeError, 500, "server_error", None),
 ]
 
 # What the framework itself raises carries its own status.
 _TYPES = {404: "not_found_error", 401: "authentication_error", 403: "permission_error"}
+_REASONS = {404: Reason.NO_ROUTE, 405: Reason.NO_ROUTE, 413: Reason.BODY_TOO_LARGE}
 
 
 def describe(error: Exception) -> ErrorObject:
     """Says what an exception means to a client. One that is in no row is our bug: it is logged, and said without detail."""
-    for kind, status, name, more in _TABLE:
-        if isinstance(error, kind):
-            told = {"message": str(error)} | (more(error) if more else {})
-            return ErrorObject(code=status, type=name, **told)
+    described = _describe(error)
+    described.message = cut(described.message, MAX_MESSAGE)
+    if described.param is not None:
+        described.param = cut(described.param)
+    return described
+
+
+def _describe(error: Exception) -> ErrorObject:
+    for row in _TABLE:
+        if isinstance(error, row.kind):
+            _count(row.reason)
+            told = {"message": str(error)} | row.more(error)
+            return ErrorObject(code=row.status, type=row.type, **told)
     if isinstance(error, ValidationException):
         return _describe_field(error)
     if isinstance(error, HTTPException) and error.status_code < 500:
+        _count(_REASONS.get(error.status_code, Reason.INVALID_BODY))
         name = _TYPES.get(error.status_code, "invalid_request_error")
         return ErrorObject(code=error.status_code, message=error.detail, type=name)
     logger.error("a request failed", exc_info=error)
     return ErrorObject(code=500, message="internal error", type="server_error")
+
+
+def _count(reason: Reason | None) -> None:
+    if reason is not None and (line := current_line()) is not None:
+        line.refuse(reason)
 
 
 def _describe_field(error: ValidationException) -> ErrorObject:
@@ -210,10 +250,14 @@ def _describe_field(error: ValidationException) -> ErrorObject:
     first = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
     place = first.get("key", "")
     if place in ("", "data"):
+        _count(Reason.INVALID_BODY)
         return ErrorObject(code=400, message="the body must be a JSON object", type="invalid_request_error")
     # The place may lie inside of the field: `stop[0]`, `stream_options.include_usage`.
     field = place.partition("[")[0].partition(".")[0]
-    return ErrorObject(code=400, message=f"{place}: {first.get('message')}", type="invalid_request_error", param=field)
+    _count(Reason.INVALID_FIELD)
+    return ErrorObject(
+        code=400, message=f"{cut(place)}: {cut(str(first.get('message')))}", type="invalid_request_error", param=field
+    )
 
 
 def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:

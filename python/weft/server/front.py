@@ -11,7 +11,7 @@ from litestar.types import HTTPScope, Message, Receive, Scope, Send
 
 from weft.server.auth import Keys
 from weft.server.cors import Cors, Headers
-from weft.server.errors import InvalidKeyError, error_response
+from weft.server.errors import ClientLeftError, InvalidKeyError, TextsWaitingError, error_response
 from weft.server.page import PATHS, page
 from weft.server.run.patience import Patience
 from weft.server.run.service import Service
@@ -60,7 +60,11 @@ class Front:
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": HttpMethod.GET}, _without_body(send)
         path = self._below_prefix(scope["path"])
-        if (answer := await self._answer(scope, path)) is not None:
+        try:
+            answer = await self._answer(scope, path)
+        except (ClientLeftError, TextsWaitingError) as error:  # Files are looked for on a thread that may have too much to do.
+            answer = _refused(scope, error)
+        if answer is not None:
             await answer(scope, receive, send)
         else:
             await routes({**scope, "path": path or ""}, receive, send)

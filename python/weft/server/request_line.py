@@ -12,11 +12,15 @@ from urllib.parse import quote
 from litestar.types import HTTPScope, Message, Send
 
 from weft import Finished, Request, Token, Usage
+from weft.server.refusals import Reason, Refusals, unlogged
 from weft.serving.logs import FIELDS
 
 __all__ = ["RequestLine", "current_line"]
 
 logger = logging.getLogger(__name__)
+
+MAX_PATH = 200
+"""A line shows this many characters of a path."""
 
 PROBE = "/health"
 """Paths that end so are asked every few seconds for ever; they are logged only where everything is."""
@@ -35,7 +39,9 @@ class RequestLine:
     Generations that start in the block tell it what they do.
     """
 
-    def __init__(self, scope: HTTPScope) -> None:
+    def __init__(self, scope: HTTPScope, refusals: Refusals) -> None:
+        self._refusals = refusals
+        self._refused: Reason | None = None
         self._method = scope["method"]
         self._path = scope["path"]
         self._client = (scope.get("client") or ("-", 0))[0]
@@ -58,8 +64,9 @@ class RequestLine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         _current.reset(self._previous)
-        if logger.isEnabledFor(self._level):
-            fields = self._fields()
+        n_unlogged = 0 if self._refused is None else self._refusals.add(self._refused)
+        if n_unlogged is not None and logger.isEnabledFor(self._level):
+            fields = self._fields() | ({"unlogged": n_unlogged} if n_unlogged else {})
             logger.log(self._level, "%s", _text(fields), extra={FIELDS: fields})
 
     def watching(self, send: Send) -> Send:
@@ -71,6 +78,10 @@ class RequestLine:
             await send(message)
 
         return send_and_learn
+
+    def refuse(self, reason: Reason) -> None:
+        """Takes why the request is refused, or its answer cut off. The first reason counts."""
+        self._refused = self._refused or reason
 
     def expect(self, requests: Sequence[Request]) -> None:
         """Takes what is to be generated."""
@@ -92,11 +103,13 @@ class RequestLine:
         fields: dict[str, Any] = {
             "method": self._method,
             # As it was sent: a path may hold a new line.
-            "path": quote(self._path),
+            "path": quote(self._path[:MAX_PATH]) + "…" * (len(self._path) > MAX_PATH),
             "client": self._client,
             "status": self._status,
             "ms": _ms(time.monotonic() - self._began),
         }
+        if self._refused is not None:
+            fields["refused"] = str(self._refused)
         return fields | self._work() if self._n else fields
 
     def _work(self) -> dict[str, Any]:
@@ -127,6 +140,8 @@ def _ms(seconds: float) -> float:
 def _text(fields: dict[str, Any]) -> str:
     status = "no answer" if fields["status"] is None else fields["status"]
     text = f"{fields['method']} {fields['path']} {status} {fields['ms']:.0f} ms"
+    if "refused" in fields:
+        text += f", refused: {fields['refused']}{unlogged(fields.get('unlogged', 0))}"
     if "n" not in fields:
         return text
     n, n_finished = fields["n"], fields["n_finished"]

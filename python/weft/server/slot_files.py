@@ -6,6 +6,7 @@ from pathlib import Path
 
 from weft import Engine, InvalidRequest, PrefixFile, PrefixFileError
 from weft.server.errors import NotSupportedError, SlotFileError
+from weft.shown import shown
 
 __all__ = ["SlotFiles"]
 
@@ -75,7 +76,7 @@ class SlotFiles:
         if filename is None:
             raise InvalidRequest("filename", "filename must be given")
         if not _is_name(filename):
-            raise InvalidRequest("filename", f"{filename!r} is no name of a file")
+            raise InvalidRequest("filename", f"{shown(filename)} is no name of a file")
         # The file system may be slow.
         return await asyncio.to_thread(_inside, Path(self._folder), filename)
 
@@ -96,7 +97,7 @@ def _inside(folder: Path, name: str) -> Path:
     folder = folder.resolve()
     path = (folder / name).resolve()
     if path.parent != folder:
-        raise InvalidRequest("filename", f"{name!r} is not inside of the folder for slots")
+        raise InvalidRequest("filename", f"{shown(name)} is not inside of the folder for slots")
     if path.exists() and not path.is_file():
-        raise InvalidRequest("filename", f"{name!r} is no regular file")
+        raise InvalidRequest("filename", f"{shown(name)} is no regular file")
     return path

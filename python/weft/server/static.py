@@ -2,6 +2,7 @@
 
 from mimetypes import guess_type
 from pathlib import Path
+from posixpath import normpath
 from urllib.parse import quote
 
 from litestar.response.base import ASGIResponse
@@ -31,7 +32,7 @@ class Files:
         if found is None:
             return None
         if found.name == INDEX and path.rpartition("/")[2] not in ("", INDEX):
-            return ASGIResponse(status_code=301, headers={"location": f"{self._prefix}{quote(path)}/"})
+            return ASGIResponse(status_code=301, headers={"location": self._prefix + _as_folder(path)})
         kind, encoding = guess_type(found.name)
         return ASGIFileResponse(
             file_path=found,
@@ -50,3 +51,9 @@ class Files:
             return file if file.is_relative_to(self._root) and file.is_file() else None
         except (OSError, ValueError):  # A name that is too long, a null byte, a folder that may not be read.
             return None
+
+
+def _as_folder(path: str) -> str:
+    """The path of a folder, with one slash at either end and none beside another: two at the beginning would name a host."""
+    steps = [step for step in normpath(f"/{path}").split("/") if step]
+    return quote("".join(f"/{step}" for step in steps) + "/")

@@ -4,18 +4,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from granian.constants import SSLProtocols
-from granian.http import HTTP1Settings
+from granian.constants import HTTPModes, SSLProtocols
+from granian.http import HTTP1Settings, HTTP2Settings
 from granian.log import LogLevels
 
 from weft.serving.listening import Address
 from weft.settings import Settings
 
-__all__ = ["Place"]
+__all__ = ["Place", "head_s"]
 
-HEADER_S = 30
-"""Most seconds that the head of a request may take, and that a connection may be idle between two requests of HTTP/1.1; a shorter
-`--timeout` makes it less. (Granian leaves a connection open on which nothing was ever sent.)"""
+HEAD_S = 10
+"""Most seconds that the head of a request may take, and that a connection may be idle between two requests; a shorter `--timeout`
+makes it less."""
+
+HEAD_BYTES = 64 * 1024
+"""Most bytes of a request's head. A client sends what it likes there before anyone can look at it, and on every connection."""
+
+
+def head_s(settings: Settings) -> int:
+    """How long the head of a request may take, in seconds."""
+    return min(HEAD_S, settings.timeout_s)
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,8 @@ class Place:
     address: Address
     certificate: tuple[Path, Path] | None
     """The files of the key and the certificate."""
+    n_connections: int
+    """Connections that it holds at most."""
     prefix: str = ""
     """What every path there begins with."""
 
@@ -36,14 +46,20 @@ class Place:
     def granian(self, settings: Settings, config: dict[str, Any]) -> dict[str, Any]:
         """The arguments of either of Granian's servers."""
         key, certificate = self.certificate or (None, None)
+        # On TCP, `Connections` is to be first: it counts what it gives up.
+        slack = 3 if self.address.path is None else 1
         return {
             "address": self.address.host,
             "port": self.address.port,
             "uds": self.address.path,
             "websockets": False,
-            # Granian stops reading new requests at this many; a full queue is to be answered 429 before that.
-            "backpressure": settings.engine.max_queue + 1024,
-            "http1_settings": HTTP1Settings(header_read_timeout=min(HEADER_S, settings.timeout_s) * 1000),
+            # At this many Granian hears no new ones, and those that wait hear nothing.
+            "backpressure": self.n_connections,
+            # What is silent on a unix socket is given up by Granian alone, which does so where it need not first find out which
+            # version of HTTP is spoken.
+            "http": HTTPModes.auto if self.address.path is None else HTTPModes.http1,
+            "http1_settings": HTTP1Settings(header_read_timeout=head_s(settings) * 1000 * slack, max_buffer_size=HEAD_BYTES),
+            "http2_settings": HTTP2Settings(max_headers_size=HEAD_BYTES),
             "ssl_key": key,
             "ssl_cert": certificate,
             # As llama-server, whose clients may be older than 1.3.

@@ -23,6 +23,7 @@ from granian.server.mp import MPServer
 
 from weft.demo import DEMO_MODEL
 from weft.errors import InvalidConfig
+from weft.serving.handles import n_connections
 from weft.serving.line import KILL_AFTER_S, LOADING, READY, STOP, reason_of
 from weft.serving.listening import CannotListenError, claim, tls
 from weft.serving.logs import log_config
@@ -56,8 +57,9 @@ def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
     except (InvalidConfig, CannotListenError) as error:
         logger.error("%s", reason_of(error))
         return 1
+    n = n_connections(len(addresses), settings.engine.max_queue)
     with claims:
-        return _supervise(settings, [Place(address, certificate, settings.api_prefix) for address in addresses], config)
+        return _supervise(settings, [Place(address, certificate, n, settings.api_prefix) for address in addresses], config)
 
 
 def _supervise(settings: Settings, places: Sequence[Place], config: dict[str, Any]) -> int:

@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from granian.constants import Interfaces
 from granian.server.embed import Server as EmbeddedServer
@@ -22,9 +22,10 @@ from granian.server.embed import Server as EmbeddedServer
 from weft.demo import DEMO_MODEL
 from weft.engine import Engine
 from weft.errors import EngineStopped
+from weft.serving.connections import App, Connections
 from weft.serving.line import KILL_AFTER_S, LOADING, READY, reason_of
 from weft.serving.listening import is_listening
-from weft.serving.place import Place
+from weft.serving.place import Place, head_s
 from weft.serving.progress import bar
 from weft.settings import Settings
 
@@ -84,6 +85,12 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
     gc.disable()
     from weft.server import create_app  # noqa: PLC0415
 
+    connections = Connections(
+        ports=[place.address.port for place in places if place.address.path is None],
+        limit_s=head_s(settings),
+        unread_s=settings.timeout_s,
+        n_max=places[0].n_connections,
+    )
     # With its engine dead the process is of no use: it ends, and the supervisor starts another.
     app = create_app(
         engine,
@@ -91,12 +98,13 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
         loading=loading,
         on_started=on_started,
         on_died=partial(os._exit, 1),
-        beside=partial(_listen_also, places[1:], settings, config, line),
+        beside=partial(_listen_also, places[1:], connections, settings=settings, config=config, line=line),
     )
     gc.freeze()
     gc.enable()
     threading.Thread(target=_stop_when_told, args=(line, app, loop), name="weft-line", daemon=True).start()
-    return app
+    connections.start(app.service.refusals, loop)
+    return connections.watching(cast("App", app))
 
 
 async def _start(engine: Engine, places: Sequence[Place]) -> None:
@@ -114,7 +122,13 @@ async def _start(engine: Engine, places: Sequence[Place]) -> None:
 
 @asynccontextmanager
 async def _listen_also(
-    places: Sequence[Place], settings: Settings, config: dict[str, Any], line: Connection, app: "Application"
+    places: Sequence[Place],
+    connections: Connections,
+    app: "Application",
+    *,
+    settings: Settings,
+    config: dict[str, Any],
+    line: Connection,
 ) -> AsyncIterator[None]:
     """Serves at the places beside the first, in the same process and on the same loop: Granian's worker has one."""
     serving: dict[asyncio.Task[None], EmbeddedServer] = {}
@@ -122,7 +136,9 @@ async def _listen_also(
         if place.address.path is not None:
             # A worker that crashed has left it behind.
             place.address.path.unlink(missing_ok=True)
-        server = EmbeddedServer(app, interface=Interfaces.ASGINL, **place.granian(settings, config))
+        server = EmbeddedServer(
+            connections.watching(cast("App", app)), interface=Interfaces.ASGINL, **place.granian(settings, config)
+        )
         task = asyncio.create_task(server.serve())
         task.add_done_callback(partial(_tell_failure, place, line))
         serving[task] = server

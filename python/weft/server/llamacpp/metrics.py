@@ -2,7 +2,7 @@
 
 from weft import Stats
 from weft.server.prometheus import Family, counter, gauge
-from weft.server.run.refusals import Refusals
+from weft.server.refusals import Refusals
 from weft.server.run.tally import Tally
 
 __all__ = ["families"]
@@ -22,7 +22,7 @@ def families(stats: Stats, tally: Tally, refusals: Refusals) -> list[Family]:
         *_store(stats),
         _step_seconds(stats),
         _kernel_calls(stats),
-        counter("weft:refused_total", "What was refused or given up before the engine had it.", refusals.counts, label="reason"),
+        _refused(refusals),
     ]
 
 
@@ -118,3 +118,9 @@ def _step_seconds(stats: Stats) -> Family:
 def _kernel_calls(stats: Stats) -> Family:
     calls = {"attention": stats.n_kernel_attentions, "products": stats.n_kernel_products}
     return counter("weft:kernel_calls_total", "Operations that Weft's own kernels computed.", calls, label="kernel")
+
+
+def _refused(refusals: Refusals) -> Family:
+    counts = {str(reason): n for reason, n in refusals.counts.items()}
+    about = "Connections and requests that were refused, and answers that were cut off, by reason."
+    return counter("weft:refused_total", about, counts, label="reason")

@@ -21,6 +21,7 @@ from weft.server.llamacpp.schemas import (
 )
 from weft.server.response_fields import Branches
 from weft.server.run.service import Service
+from weft.shown import shown
 
 __all__ = ["Action", "SlotAction", "are_all_busy", "blame", "health", "restored", "saved", "slot_action", "slots"]
 
@@ -105,9 +106,9 @@ class SlotAction(msgspec.Struct, frozen=True):
 def slot_action(id_slot: str, action: str | None, data: SlotActionBody | None) -> SlotAction:
     """What a call of `/slots/{id_slot}` asks for; which slots and files there are is not looked at."""
     if re.fullmatch("[0-9]{1,9}", id_slot) is None:
-        raise InvalidRequest("id_slot", f"{id_slot!r} is no number of a slot")
+        raise InvalidRequest("id_slot", f"{shown(id_slot)} is no number of a slot")
     if action not in list(Action):
-        raise InvalidRequest("action", f"the action is {action!r}; it must be one of {', '.join(Action)}")
+        raise InvalidRequest("action", f"the action is {shown(action)}; it must be one of {', '.join(Action)}")
     return SlotAction(int(id_slot), Action(action), None if data is None else data.filename)
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from weft import InvalidRequest
 from weft.server.request_fields.fields import CompletionFields
+from weft.shown import shown
 
 __all__ = ["Constraint", "constraint"]
 
@@ -55,7 +56,7 @@ def _schema(response_format: dict[str, Any]) -> str | None:
         case {"type": "json_schema"}:
             raise InvalidRequest("response_format", "response_format.json_schema.schema must be given")
         case {"type": kind}:
-            message = f"response_format.type is {kind!r}; it must be 'text', 'json_object' or 'json_schema'"
+            message = f"response_format.type is {shown(kind)}; it must be 'text', 'json_object' or 'json_schema'"
             raise InvalidRequest("response_format", message)
     raise InvalidRequest("response_format", "response_format has no type; it must be 'text', 'json_object' or 'json_schema'")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from weft import InvalidRequest
 from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
 from weft.server.run.submission import Piece
+from weft.shown import shown
 
 __all__ = ["logit_bias", "penalty_prompt", "prompts"]
 
@@ -53,7 +54,7 @@ def logit_bias(biases: LogitBias) -> Sequence[tuple[Piece, float]]:
     pairs = [(_key(key), bias) for key, bias in biases.items()] if isinstance(biases, dict) else biases
     for key, bias in pairs:
         if bias is True:
-            raise InvalidRequest("logit_bias", f"the bias of {key!r} is true; it must be a number or false")
+            raise InvalidRequest("logit_bias", f"the bias of {shown(key)} is true; it must be a number or false")
     return [(key, float("-inf") if bias is False else bias) for key, bias in pairs]
 
 

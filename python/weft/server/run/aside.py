@@ -10,7 +10,6 @@ from typing import Generic, ParamSpec, TypeVar
 
 from weft.server.errors import TextsWaitingError
 from weft.server.run.patience import unless_left
-from weft.server.run.refusals import Refusals
 
 __all__ = ["LONG_TEXT", "MAX_WAITING", "VERY_LONG_TEXT", "Aside", "Purpose"]
 
@@ -89,8 +88,7 @@ class _Lane:
 class Aside:
     """Threads for work on texts; they start when they are first needed."""
 
-    def __init__(self, refusals: Refusals) -> None:
-        self._refusals = refusals
+    def __init__(self) -> None:
         self._lanes = {
             (purpose, is_very_long): _Lane(f"{purpose.value}{'-long' * is_very_long}")
             for purpose in Purpose
@@ -117,13 +115,9 @@ class Aside:
     ) -> Made:
         """Does work on another thread however little it is about; all else is as with `work`."""
         lane = self._lanes[purpose, size > VERY_LONG_TEXT]
+        future = lane.begin(max(size, LONG_TEXT), partial(work, *args, **kwargs))
         try:
-            future = lane.begin(max(size, LONG_TEXT), partial(work, *args, **kwargs))
-        except TextsWaitingError:
-            self._refusals.count("texts_waiting")
-            raise
-        try:
-            return await unless_left(asyncio.wrap_future(future), on_left=partial(self._refusals.count, "client_left"))
+            return await unless_left(asyncio.wrap_future(future))
         finally:
             # At once, so that the next to come finds its room.
             future.cancel()

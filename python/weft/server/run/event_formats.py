@@ -10,6 +10,7 @@ from weft.server.run.service import Service
 from weft.server.run.stream import Answer, StreamedAnswer, StreamedForm
 from weft.server.run.submission import Submission
 from weft.settings import Settings
+from weft.shown import shown
 
 __all__ = ["EventFormat", "EventFormats"]
 
@@ -44,6 +45,6 @@ class EventFormats:
             return None
         if (form := self._formats.get(name)) is None:
             known = ", ".join([OPENAI, *self._formats])
-            raise InvalidRequest("event_format", f"event_format is {name!r}; it must be one of {known}")
+            raise InvalidRequest("event_format", f"event_format is {shown(name)}; it must be one of {known}")
         generation = await service.submit(form.submission(data, service.settings))
         return Answer(StreamedAnswer(generation, form.stream(generation), ping_s(data, service.settings)))

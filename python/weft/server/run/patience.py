@@ -2,17 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextvars import ContextVar
 from contextvars import Token as Previous
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from litestar.types import HTTPReceiveMessage, Message, Receive, Send
 
 from weft.server.errors import BodyTimeoutError, ClientLeftError
+from weft.server.refusals import Reason
+from weft.server.request_line import current_line
 
-__all__ = ["Patience", "n_body_bytes", "unless_left"]
+__all__ = ["LeastRate", "Patience", "n_body_bytes", "unless_left"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,21 +26,44 @@ CANCEL_S = 1.0
 _current: ContextVar["Patience | None"] = ContextVar("patience", default=None)
 
 
+BODY_GRACE_S = 10.0
+BODY_BYTES_PER_S = 1024
+"""What a body must come to: so many bytes for each second that the server waits for it, beyond the first ten. One that comes a
+byte at a time would hold its connection, and what has come of it, for as long as its sender likes."""
+
+
+@dataclass(frozen=True)
+class LeastRate:
+    """How slowly a body may arrive."""
+
+    grace_s: float = BODY_GRACE_S
+    """Seconds that may be waited for it in any case."""
+    bytes_per_s: float = BODY_BYTES_PER_S
+    """For so many bytes it may be one second more."""
+
+
+DEFAULT_RATE = LeastRate()
+
+
 class Patience:
     """The two ends of one request, each with a limit to every single wait for the client.
 
-    A body of which nothing arrives for `timeout_s` seconds is answered 408. A client that reads nothing for so long counts as
-    one that has left: `receive` says so, and what is still to be sent goes nowhere. Whoever writes the answer has only that
-    one end to know. (A client reads nothing where the connection's buffers are full, of some megabytes.)
+    A body of which nothing arrives for `timeout_s` seconds, or which arrives more slowly than `least`, is answered 408. A client
+    that reads nothing for `timeout_s` counts as one that has left: `receive` says so, and what is still to be sent goes nowhere.
+    Whoever writes the answer has only that one end to know. (A client reads nothing where the connection's buffers are full, of
+    some megabytes.)
 
     Its block is left when the request is answered. Once the body is read, any number of tasks may wait in `receive` for the
     client's leaving.
     """
 
-    def __init__(self, receive: Receive, send: Send, timeout_s: float) -> None:
+    def __init__(self, receive: Receive, send: Send, timeout_s: float, least: LeastRate = DEFAULT_RATE) -> None:
         self._receive = receive
         self._send = send
         self._timeout_s = timeout_s
+        self._least = least
+        self._patience_s = least.grace_s
+        """Seconds that may still be waited for the body."""
         self._is_body_read = False
         self._has_left = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -58,7 +83,7 @@ class Patience:
         """The next part of the body, or that the client has left.
 
         Raises:
-            BodyTimeoutError: nothing more of the body has arrived.
+            BodyTimeoutError: nothing more of the body has arrived, or too little.
         """
         if self._is_body_read and not self._has_left.is_set():
             # One task hears it for all: what the server under us does with two that wait is its own matter.
@@ -67,13 +92,19 @@ class Patience:
             await self._has_left.wait()
         if self._has_left.is_set():
             return {"type": "http.disconnect"}
+        began = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(min(self._timeout_s, self._patience_s)):
                 message = await self._receive()
         except TimeoutError:
-            raise BodyTimeoutError(self._timeout_s) from None
+            if self._patience_s < self._timeout_s:
+                raise BodyTimeoutError.slow(self._least.bytes_per_s) from None
+            raise BodyTimeoutError.silent(self._timeout_s) from None
         if message["type"] == "http.request":
-            self.n_body_bytes += len(message.get("body", b""))
+            n_bytes = len(message.get("body", b""))
+            # Only what was waited for counts: the rest of the time is ours.
+            self._patience_s += n_bytes / self._least.bytes_per_s - (asyncio.get_running_loop().time() - began)
+            self.n_body_bytes += n_bytes
             self._is_body_read = not message.get("more_body", False)
         return message  # type: ignore[return-value]
 
@@ -92,6 +123,8 @@ class Patience:
             async with asyncio.timeout(self._timeout_s):
                 await self._send(message)
         except TimeoutError:
+            if (line := current_line()) is not None:
+                line.refuse(Reason.SLOW_READER)
             logger.info("a client has read nothing for %g s; its answer ends", self._timeout_s)
             await self._leave()
 
@@ -109,7 +142,7 @@ def n_body_bytes() -> int:
     return 0 if client is None else client.n_body_bytes
 
 
-async def unless_left(future: "asyncio.Future[Made]", *, on_left: Callable[[], object]) -> Made:
+async def unless_left(future: "asyncio.Future[Made]") -> Made:
     """The result of a future, which is cancelled where the client leaves before, or the caller gives up.
 
     Raises:
@@ -122,7 +155,6 @@ async def unless_left(future: "asyncio.Future[Made]", *, on_left: Callable[[], o
         either: set[asyncio.Future[Any]] = {future, leaving}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not future.done():
-            on_left()
             raise ClientLeftError
         return future.result()
     finally:

@@ -14,10 +14,10 @@ from weft import ContextOverflow, Engine, EngineStopped, InvalidRequest, Request
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.server.errors import StillLoadingError
+from weft.server.refusals import Refusals
 from weft.server.run.aside import LONG_TEXT, Aside, Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.patience import n_body_bytes
-from weft.server.run.refusals import Refusals
 from weft.server.run.submission import Piece, Submission, size_of
 from weft.server.run.tally import Tally
 from weft.server.slot_files import SlotFiles
@@ -51,7 +51,7 @@ class Service:
         self.slot_files = SlotFiles(engine, settings.slot_save_path)
         self.tally = Tally()
         self.refusals = Refusals()
-        self.aside = Aside(self.refusals)
+        self.aside = Aside()
         self.tells_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
         """Whether `/slots` tells prompts and what was written: llama-server's variable for it."""
         self._is_ready = False
@@ -174,7 +174,6 @@ class Service:
         # A character is a byte or more.
         n_least = sum(-(-len(piece) // longest) if isinstance(piece, str) else 1 for piece in pieces)
         if n_least >= n_ctx:
-            self.refusals.count("prompt_too_long")
             raise ContextOverflow(n_least, n_ctx, is_least=any(isinstance(piece, str) for piece in pieces))
 
     def _biases(self, biases: Sequence[tuple[Piece, float]]) -> list[tuple[int, float]]:
@@ -216,11 +215,7 @@ class Service:
             ContextOverflow: it cannot fit.
             InvalidRequest: the messages are not what they must be, or the template refuses them.
         """
-        try:
-            return await self.aside.work(Purpose.PROMPT, _size_of_chat(data), self.chat.prompt, data)
-        except ContextOverflow:
-            self.refusals.count("prompt_too_long")
-            raise
+        return await self.aside.work(Purpose.PROMPT, _size_of_chat(data), self.chat.prompt, data)
 
     async def chat_text(self, data: Chat) -> str:
         """The prompt that a chat becomes, as a text; it raises what `chat_prompt` does."""

@@ -1,0 +1,82 @@
+"""What is refused in front of the engine and what is cut off, counted by reason, so that an operator sees an attack."""
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from enum import StrEnum
+
+__all__ = ["Reason", "Refusals", "unlogged"]
+
+logger = logging.getLogger(__name__)
+
+LINES_PER_S = 10
+"""Most lines of the log about one reason in a second; the others are counted, and their number is in the next line."""
+
+
+class Reason(StrEnum):
+    """Why a connection or a request was refused, or an answer cut off, as `/metrics` and the log say it."""
+
+    NO_REQUEST = "no_request"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+    NO_KEY = "no_key"
+    NO_ROUTE = "no_route"
+    NOT_SUPPORTED = "not_supported"
+    SLOW_BODY = "slow_body"
+    BODY_TOO_LARGE = "body_too_large"
+    INVALID_BODY = "invalid_body"
+    INVALID_FIELD = "invalid_field"
+    CONTEXT_TOO_LONG = "context_too_long"
+    QUEUE_FULL = "queue_full"
+    TEXTS_WAITING = "texts_waiting"
+    PINS_FULL = "pins_full"
+    SLOTS_BUSY = "slots_busy"
+    NOT_READY = "not_ready"
+    CLIENT_LEFT = "client_left"
+    SLOW_READER = "slow_reader"
+
+
+class Refusals:
+    """Counts, and keeps the log from being what an attack fills."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.counts = dict.fromkeys(Reason, 0)
+        """How often, since the server's start."""
+        self._clock = clock
+        self._second: defaultdict[Reason, int] = defaultdict(int)
+        """The last second that a reason was logged in, by the clock."""
+        self._n_lines = dict.fromkeys(Reason, 0)
+        """Lines in that second."""
+        self._n_unlogged = dict.fromkeys(Reason, 0)
+        """What has not been logged since the last line."""
+
+    # Each reason is counted by one thread: those of connections by the one that watches them, all others by the event loop's.
+
+    def add(self, reason: Reason) -> int | None:
+        """Counts one; returns how many before it were not logged, or None where it is not to be logged itself."""
+        self.counts[reason] += 1
+        if (second := int(self._clock())) != self._second[reason]:
+            self._second[reason], self._n_lines[reason] = second, 0
+        if self._n_lines[reason] >= LINES_PER_S:
+            self._n_unlogged[reason] += 1
+            return None
+        self._n_lines[reason] += 1
+        n_unlogged, self._n_unlogged[reason] = self._n_unlogged[reason], 0
+        return n_unlogged
+
+    def no_request(self, client: str) -> None:
+        """A connection was closed that had no whole head of a request in its time."""
+        self._cut(Reason.NO_REQUEST, f"a connection of {client} was closed: it sent no request")
+
+    def too_many(self, client: str) -> None:
+        """A connection was closed because there were too many, or too many of one address."""
+        self._cut(Reason.TOO_MANY_CONNECTIONS, f"a connection of {client} was closed: there are too many")
+
+    def _cut(self, reason: Reason, text: str) -> None:
+        if (n_unlogged := self.add(reason)) is not None:
+            logger.info("%s%s", text, unlogged(n_unlogged))
+
+
+def unlogged(n: int) -> str:
+    """The end of a line that stands for others too."""
+    return f" ({n} more like it were not logged)" if n else ""
