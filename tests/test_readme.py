@@ -19,6 +19,7 @@ from tests.helpers import prompt_of
 from tests.server.live import LiveServer
 from weft.chat import sandbox
 from weft.fields import abouts
+from weft.server.run import aside
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
