@@ -19,6 +19,8 @@ from tests.helpers import prompt_of
 from tests.server.live import LiveServer
 from weft.chat import sandbox
 from weft.fields import abouts
+from weft.server.errors import TextsWaitingError, describe
+from weft.server.run import aside
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -152,10 +154,19 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(KEPT, "MAX_KEPT_BYTES") >> 20,
     ],
     "snapshots at turn ends of one prompt": lambda: [constant(REQUEST, "MAX_SNAPSHOTS")],
-    "a chat template": lambda: [sandbox.MAX_STEPS, sandbox.MAX_SIZE >> 20],
+    "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), sandbox.MAX_SIZE >> 20],
+    "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
+        *(aside.MAX_WAITING >> 20, aside.VERY_LONG_TEXT >> 10),
+        describe(TextsWaitingError(1)).code,
+    ],
     "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
     "queue, `--max-queue`": lambda: [weft.EngineConfig().max_queue],
     "stream": lambda: [constant(STREAM, "MAX_EVENTS_BEHIND"), constant(STREAM, "MAX_BYTES_BEHIND") >> 20],
+    "what a token waits at most, beside its step, to be read together with those after it": lambda: [
+        constant(STREAM, "BELL_REST"),
+        constant(STREAM, "STREAMS_PER_REST"),
+        constant(STREAM, "MAX_BELL_REST"),
+    ],
     "`priority` of a request": lambda: [*range_of("priority"), constant("engine/seniority.rs", "TURNS_PER_PRIORITY")],
     "`max_token_gap_ms` of a request": lambda: range_of("max_token_gap_ms"),
     "one decode, `-ub`": lambda: [constant("config/choice.rs", "DEFAULT_UBATCH")],
@@ -168,6 +179,7 @@ NOT_COUNTED = {
     "scratch of Weft's kernels",
     "what Weft's attention knows of a decode's mask",
     "pinned prefixes",
+    "a prompt, before it is tokenized",
 }
 """Rows whose bound is a share of something, or what a data structure takes."""
 

@@ -16,7 +16,7 @@ PROMPT = prompt_of(120, "file")
 
 
 def an_engine(**settings: object) -> weft.Engine:
-    return weft.Engine(**{"slots": 2, "ctx_size": 1024, "threads": 1} | settings)  # type: ignore[arg-type]
+    return weft.Engine(**{"n_slots": 2, "n_ctx": 1024, "n_threads": 1} | settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
