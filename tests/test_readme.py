@@ -19,7 +19,9 @@ from tests.helpers import prompt_of
 from tests.server.live import LiveServer
 from weft.chat import sandbox
 from weft.fields import abouts
-from weft.server.run import aside
+from weft.server.errors import TextsWaitingError, describe
+from weft.server.run import aside, patience
+from weft.serving import handles, place
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -153,13 +155,15 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(KEPT, "MAX_KEPT_BYTES") >> 20,
     ],
     "snapshots at turn ends of one prompt": lambda: [constant(REQUEST, "MAX_SNAPSHOTS")],
-    "a chat template": lambda: [sandbox.MAX_STEPS, sandbox.MAX_WORK_S, sandbox.MAX_SIZE >> 20],
+    "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), sandbox.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
-        aside.MAX_WAITING >> 20,
-        aside.VERY_LONG_TEXT >> 10,
-        429,
+        *(aside.MAX_WAITING >> 20, aside.VERY_LONG_TEXT >> 10),
+        describe(TextsWaitingError(1)).code,
     ],
     "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
+    "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
+    "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],
+    "a body": lambda: [patience.BODY_BYTES_PER_S, patience.BODY_GRACE_S],
     "queue, `--max-queue`": lambda: [weft.EngineConfig().max_queue],
     "stream": lambda: [constant(STREAM, "MAX_EVENTS_BEHIND"), constant(STREAM, "MAX_BYTES_BEHIND") >> 20],
     "what a token waits at most, beside its step, to be read together with those after it": lambda: [

@@ -197,12 +197,7 @@ impl PyEngine {
 
     /// Queues the copying of a saved prefix into the cache.
     #[pyo3(signature = (prefix, *, slot=None))]
-    fn load(
-        &self,
-        py: Python<'_>,
-        prefix: &Bound<'_, PySavedPrefix>,
-        slot: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<PyStream> {
+    fn load(&self, py: Python<'_>, prefix: &Bound<'_, PySavedPrefix>, slot: Option<&Bound<'_, PyAny>>) -> PyResult<PyStream> {
         let slot = slot.map(convert::slot).transpose()?.flatten();
         let saved = Arc::clone(&prefix.get().0);
         let tokens = PromptInput::Tokens(saved.tokens.clone());

@@ -89,10 +89,10 @@ class Users:
 
 
 @pytest.mark.parametrize("cache_ram", [0, 1, None], ids=["no store", "a store of 1 MiB", "a store"])
-@pytest.mark.parametrize(("slots", "ctx_size"), [(2, 256), (4, 1024)])
-async def test_everything_at_once(slots: int, ctx_size: int, cache_ram: int | None, tmp_path: Path) -> None:
-    async with weft.Engine(n_slots=slots, n_ctx=ctx_size, kv_unified=True, n_threads=1, cache_ram=cache_ram) as engine:
-        users = Users(engine, tmp_path, seed=slots * ctx_size + (cache_ram or 7))
+@pytest.mark.parametrize(("n_slots", "n_ctx"), [(2, 256), (4, 1024)])
+async def test_everything_at_once(n_slots: int, n_ctx: int, cache_ram: int | None, tmp_path: Path) -> None:
+    async with weft.Engine(n_slots=n_slots, n_ctx=n_ctx, kv_unified=True, n_threads=1, cache_ram=cache_ram) as engine:
+        users = Users(engine, tmp_path, seed=n_slots * n_ctx + (cache_ram or 7))
         await asyncio.gather(*(users.work() for _ in range(N_TASKS)))
         assert sum(users.refused.values()) < N_OPERATIONS / 2
         for prefix in users.pins:
