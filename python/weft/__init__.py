@@ -7,14 +7,9 @@ if TYPE_CHECKING:
     from weft._native import (
         CachedNode,
         Compute,
-        Finished,
         Limits,
-        Logprob,
-        Logprobs,
         Model,
         Prefix,
-        Progress,
-        PromptLogprobs,
         RecentStep,
         SavedPrefix,
         Slot,
@@ -22,10 +17,8 @@ if TYPE_CHECKING:
         StepTimes,
         StoreStats,
         Stream,
-        Token,
-        Usage,
     )
-    from weft.answer import Answer, Branch, Event
+    from weft.answer import Answer, Branch
     from weft.config import EngineConfig
     from weft.demo import DEMO_MODEL
     from weft.engine import Engine
@@ -44,6 +37,7 @@ if TYPE_CHECKING:
         SlowReader,
         WeftError,
     )
+    from weft.events import Event, Finished, Logprob, Logprobs, Progress, PromptLogprobs, Token, Usage
     from weft.prefix import PrefixFile
     from weft.request import Request, RequestOptions
 
@@ -96,24 +90,17 @@ _HOMES = {
         "CachedNode",
         "Compute",
         "Stream",
-        "Finished",
         "Limits",
-        "Logprob",
-        "Logprobs",
         "Model",
         "Prefix",
-        "Progress",
-        "PromptLogprobs",
         "RecentStep",
         "SavedPrefix",
         "Slot",
         "Stats",
         "StepTimes",
         "StoreStats",
-        "Token",
-        "Usage",
     ),
-    "weft.answer": ("Branch", "Answer", "Event"),
+    "weft.answer": ("Branch", "Answer"),
     "weft.config": ("EngineConfig",),
     "weft.demo": ("DEMO_MODEL",),
     "weft.engine": ("Engine",),
@@ -132,6 +119,7 @@ _HOMES = {
         "SlowReader",
         "WeftError",
     ),
+    "weft.events": ("Event", "Finished", "Logprob", "Logprobs", "Progress", "PromptLogprobs", "Token", "Usage"),
     "weft.prefix": ("PrefixFile",),
     "weft.request": ("Request", "RequestOptions"),
 }

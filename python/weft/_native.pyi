@@ -13,21 +13,18 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Self, final
 
+from weft.events import Event
 from weft.request import Request
 
 __all__ = [
+    "Biases",
     "CachedNode",
     "Compute",
     "Engine",
-    "Finished",
     "Hardware",
     "Limits",
-    "Logprob",
-    "Logprobs",
     "Model",
     "Prefix",
-    "Progress",
-    "PromptLogprobs",
     "RecentStep",
     "SavedPrefix",
     "Slot",
@@ -36,9 +33,9 @@ __all__ = [
     "StoreStats",
     "Stream",
     "Timing",
-    "Token",
+    "TokenIds",
     "Tuning",
-    "Usage",
+    "read_body",
     "tune",
 ]
 
@@ -589,7 +586,7 @@ class Stream:
         """Counts requests in order of submission, from 0; `Slot.request_id` names the same request."""
 
     def __aiter__(self) -> Self: ...
-    def __anext__(self) -> Coroutine[Any, Any, Token | Finished | Progress | PromptLogprobs]:
+    def __anext__(self) -> Coroutine[Any, Any, Event]:
         """The next event of any branch, or of the prompt where the request asks for it. Nothing waits where one is ready.
 
         Raises:
@@ -600,13 +597,22 @@ class Stream:
             RuntimeError: No asyncio event loop runs on this thread.
         """
 
-    def next_batch(self) -> Coroutine[Any, Any, list[Token | Finished | Progress | PromptLogprobs]]:
-        """Every event that is ready, in order, at least one, at most 4,096; an empty list at the end. Cheaper than one by one.
+    def next_batch(self) -> Coroutine[Any, Any, list[Event]]:
+        """Events that are ready, in order, one at least, some 256 KiB at most; an empty list at the end. Cheaper than one by one.
+
+        So much is some 2,000 tokens, or five with a thousand log-probabilities each: it holds the event loop for a millisecond.
 
         Raises:
             DecodeError: The model could not compute a step. This and the next two are raised once, then the stream has ended.
             SlowReader: The reader fell too far behind: 10,000 events for each branch, or 32 MiB of them.
             EngineStopped: The engine was stopped.
+            RuntimeError: No asyncio event loop runs on this thread.
+        """
+
+    def readable(self) -> Coroutine[Any, Any, None]:
+        """Waits until `next_batch` would not wait: for events, the end or an error, all of which stay in the stream.
+
+        Raises:
             RuntimeError: No asyncio event loop runs on this thread.
         """
 
@@ -617,200 +623,67 @@ class Stream:
         """The same as `close`, at once, also if it is not awaited: for `contextlib.aclosing`."""
 
 @final
-class Token:
-    """One token of one branch."""
+class TokenIds(Sequence[int]):
+    """Many token ids, as one object. Wherever a sequence of them is taken, it goes to the engine without being looked through."""
 
-    __match_args__ = ("index", "token", "text")
+    def __new__(cls, tokens: Sequence[int]) -> Self:
+        """Token ids of 32 bits.
 
-    @property
-    def index(self) -> int:
-        """Which branch, `0 <= index < n`."""
-
-    @property
-    def token(self) -> int:
-        """The token that was drawn; an end token is reported too."""
-
-    @property
-    def text(self) -> str:
-        """Text that became safe to show with this token.
-
-        Empty while bytes are held back, because they are no whole character or might begin a stop string. The texts of a branch,
-        with that of its `Finished` at the end, join to its whole answer.
+        Raises:
+            TypeError: They are no integers.
+            OverflowError: One is too large.
         """
 
-    @property
-    def slot(self) -> int:
-        """The slot that the branch runs in."""
+    def __len__(self) -> int:
+        """How many there are."""
 
-    @property
-    def n_predicted(self) -> int:
-        """Tokens of this branch so far, this one included."""
+    def __getitem__(self, place: int, /) -> int:  # type: ignore[override]  # No part of it is a sequence.
+        """The token id at a place, from 0."""
 
-    @property
-    def logprobs(self) -> Logprobs | None:
-        """Log-probabilities, where `n_probs` of the request is above 0."""
+    def outside(self, n_vocab: int) -> int | None:
+        """The first that is none of a vocabulary of so many pieces; None where all are."""
 
-@final
-class Logprobs:
-    """Natural logarithms of probabilities under the model's own distribution, before bias, penalties and filters.
-
-    Where `post_sampling_probs` asks for it, of what the samplers left instead: fewer tokens are listed where fewer were left.
-    """
-
-    @property
-    def chosen(self) -> Logprob:
-        """Of the token that was drawn, or that the prompt has there."""
-
-    @property
-    def top(self) -> list[Logprob]:
-        """Of the `n_probs` most likely tokens, or of `prompt_logprobs` many, most likely first."""
+    def json(self) -> bytes:
+        """All of them as a JSON list."""
 
 @final
-class Logprob:
-    """One token with its log-probability."""
+class Biases(Sequence[tuple[int, float]]):
+    """Many biases, as one object: pairs of a token id and what is added to its logit; minus infinity bans it."""
 
-    @property
-    def token(self) -> int:
-        """The token id."""
+    def __new__(cls, pairs: Sequence[tuple[int, float]]) -> Self:
+        """Pairs of a token id of 32 bits and a number.
 
-    @property
-    def bytes(self) -> bytes:
-        """The bytes that the token stands for, perhaps no whole character."""
-
-    @property
-    def text(self) -> str:
-        """The bytes as text, U+FFFD for what is no UTF-8."""
-
-    @property
-    def logprob(self) -> float:
-        """Natural logarithm of its probability, 0 or less."""
-
-@final
-class PromptLogprobs:
-    """Log-probabilities of a stretch of the prompt, where `Request.prompt_logprobs` asks for them.
-
-    The stretches come in order, once for all branches, and before the first token.
-    """
-
-    __match_args__ = ("start", "logprobs")
-
-    @property
-    def start(self) -> int:
-        """The stretch begins with this token of the prompt."""
-
-    @property
-    def logprobs(self) -> list[Logprobs | None]:
-        """Of each token after all those before it; None for the prompt's first, which comes after nothing."""
-
-@final
-class Progress:
-    """How far a prompt is computed, where `Request.report_progress` asks for it.
-
-    Told when the request starts in a slot, and after each decode that computed a part of the prompt.
-    """
-
-    __match_args__ = ("n_prompt", "n_cached", "n_processed", "ms")
-
-    @property
-    def n_prompt(self) -> int:
-        """The prompt's length in tokens."""
-
-    @property
-    def n_cached(self) -> int:
-        """Of these, found computed."""
-
-    @property
-    def n_processed(self) -> int:
-        """Computed by now, those that were found included."""
-
-    @property
-    def ms(self) -> float:
-        """Milliseconds since the start in a slot."""
-
-@final
-class Finished:
-    """The end of one branch: exactly one per branch, after its last token."""
-
-    __match_args__ = ("index", "reason", "usage")
-
-    @property
-    def index(self) -> int:
-        """Which branch, `0 <= index < n`."""
-
-    @property
-    def slot(self) -> int:
-        """The slot that the branch ran in."""
-
-    @property
-    def reason(self) -> Literal["end", "stop", "length", "context_full"]:
-        """Why it ended.
-
-        "end": the model drew an end token. "stop": the text reached a stop string. "length": a limit of the request was reached:
-        `max_tokens`, `max_predict_ms` or `n_indent`. "context_full": the context was full before that.
+        Raises:
+            TypeError: They are no such pairs.
+            OverflowError: A token id is too large.
         """
 
-    @property
-    def stop(self) -> str | None:
-        """The stop string, which is not part of the text, where the reason is "stop"."""
+    def __len__(self) -> int:
+        """How many there are."""
 
-    @property
-    def text(self) -> str:
-        """The end of the text, where it was held back in case a stop string followed and no token came to show it; else empty.
+    def __getitem__(self, place: int, /) -> tuple[int, float]:  # type: ignore[override]  # As above.
+        """The pair at a place, from 0."""
 
-        That happens where a grammar allows nothing more and the model has no end token, and where the context was full before its
-        time, since pinned prefixes take the rest of it.
-        """
+    def json(self) -> bytes:
+        """All of them as a JSON list of objects with `token` and `bias`, which is false where the token is banned."""
 
-    @property
-    def usage(self) -> Usage:
-        """What it cost."""
+def read_body(
+    body: bytes, *, fields: Sequence[str], tokens: Sequence[str], biases: Sequence[str]
+) -> tuple[bytes, dict[str, TokenIds | list[TokenIds] | Biases]]:
+    """Reads a large JSON object without the GIL: Python makes objects of what is left, and of few values only.
 
-    @property
-    def truncated(self) -> bool:
-        """Whether the context was full: tokens were dropped to go on, or there was no room for another one."""
+    Args:
+        body: The object, as UTF-8.
+        fields: Names that matter; what else the object holds is only checked to be JSON.
+        tokens: Of these, those that may hold token ids, or lists of them.
+        biases: And those that may hold biases: pairs of a token and a number, or an object; `false` bans.
 
-    @property
-    def made(self) -> Prefix | SavedPrefix | None:
-        """What `Engine.pin` or `Engine.save` made; None for a completion, and for what was loaded."""
+    Returns:
+        The object as JSON, without what does not matter and what is returned beside it: long lists, by their field.
 
-@final
-class Usage:
-    """What one branch cost.
-
-    The branch that computed a prompt token counts it in `n_computed`, the others in `n_cached`: the branches' `n_computed` add up
-    to what was really computed.
+    Raises:
+        ValueError: It is no JSON object in UTF-8, nested more than 900 levels deep, or has more than 65,536 values besides.
     """
-
-    @property
-    def n_prompt(self) -> int:
-        """The prompt's length in tokens: `n_computed + n_cached`."""
-
-    @property
-    def n_computed(self) -> int:
-        """Prompt tokens that this branch computed."""
-
-    @property
-    def n_cached(self) -> int:
-        """Prompt tokens that this branch found computed."""
-
-    @property
-    def n_predicted(self) -> int:
-        """Tokens drawn, an end token included."""
-
-    @property
-    def n_held(self) -> int:
-        """Tokens of the branch that were computed and in its context at its end.
-
-        Those of the prompt and of the prediction but the last; fewer where the context was shifted.
-        """
-
-    @property
-    def prompt_ms(self) -> float:
-        """Milliseconds from the start in a slot to the first token."""
-
-    @property
-    def predicted_ms(self) -> float:
-        """Milliseconds from the first token to the last."""
 
 @final
 class Prefix:

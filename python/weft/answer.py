@@ -6,13 +6,11 @@ from typing import Annotated, Literal, Self
 
 import msgspec
 
-from weft._native import Finished, Logprobs, Progress, PromptLogprobs, Stream, Token, Usage
+from weft._native import Stream
+from weft.events import Finished, Logprobs, PromptLogprobs, Token, Usage
 from weft.fields import About, described
 
-__all__ = ["Answer", "Branch", "Event"]
-
-Event = Token | Finished | Progress | PromptLogprobs
-"""What a stream yields."""
+__all__ = ["Answer", "Branch"]
 
 
 @described

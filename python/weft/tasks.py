@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from weft import _native
-from weft._native import Finished, Prefix, SavedPrefix, Stream
+from weft._native import Prefix, SavedPrefix, Stream
 from weft.errors import InvalidRequest, PrefixFileError
+from weft.events import Finished
 from weft.prefix import PrefixFile
 
 __all__ = ["erase", "load", "pin", "save"]

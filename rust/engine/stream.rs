@@ -120,11 +120,12 @@ impl Completions {
         self.request_id
     }
 
-    /// Takes up to `at_most` events that are ready, but at least one, without waiting.
+    /// Takes events that are ready, without waiting: at least one, and no further one once those taken have `max_bytes` bytes, as
+    /// [`Event::n_bytes`] counts them.
     ///
     /// # Errors
     /// What ended the stream early, once; the stream has ended then.
-    pub fn try_events(&self, at_most: usize) -> Result<Ready> {
+    pub fn try_events(&self, max_bytes: usize) -> Result<Ready> {
         let mut queue = self.shared.lock();
         if queue.events.is_empty() {
             return match queue.end.take() {
@@ -135,8 +136,14 @@ impl Completions {
                 }
             };
         }
-        let n = queue.events.len().min(at_most.max(1));
-        Ok(Ready::Events(std::iter::from_fn(|| queue.pop()).take(n).collect()))
+        let floor = queue.n_bytes.saturating_sub(max_bytes);
+        let mut events: Vec<Event> = queue.pop().into_iter().collect();
+        while queue.n_bytes > floor
+            && let Some(event) = queue.pop()
+        {
+            events.push(event);
+        }
+        Ok(Ready::Events(events))
     }
 
     /// Whether [`Completions::try_events`] would find anything but [`Ready::Pending`].

@@ -11,6 +11,10 @@ use crate::engine::sequence::{UntoldLogprobs, named};
 use crate::request::{Event, Logprobs, Progress, PromptLogprobs, Token};
 use crate::sampling;
 
+/// Most bytes of one event of a prompt's log-probabilities, where it tells of more than one token: whoever takes events up has
+/// something else to do between two of them.
+const MAX_EVENT_BYTES: usize = 64 << 10;
+
 /// Tells of the prompts that this decode computed a part of.
 pub(super) fn tell_of_prompts<R: Runner>(core: &mut Core<R>) {
     let mut first_row = 0;
@@ -64,9 +68,15 @@ fn tell_logprobs<R: Runner>(core: &mut Core<R>, nth: usize, first_row: usize) {
         });
         logprobs.extend(rows.into_iter().map(|Row { token, found, .. }| Some(named(found?, token, runner))));
     }
-    let start = if is_first { 0 } else { told.start };
-    let request_id = sequence.request_id;
-    core.tell(request_id, Event::PromptLogprobs(PromptLogprobs { start, logprobs }));
+    let mut start = if is_first { 0 } else { told.start };
+    let (request_id, at_once) = (sequence.request_id, (MAX_EVENT_BYTES / Logprobs::n_bytes(*n_probs)).max(1));
+    let mut logprobs = logprobs.into_iter();
+    while !logprobs.as_slice().is_empty() {
+        let piece: Vec<_> = logprobs.by_ref().take(at_once).collect();
+        let next = start + u32::try_from(piece.len()).expect("a prompt has fewer than 2³² tokens");
+        core.tell(request_id, Event::PromptLogprobs(PromptLogprobs { start, logprobs: piece }));
+        start = next;
+    }
 }
 
 /// Tells that the sequence at `nth` starts, where its stream hears of its progress.

@@ -13,8 +13,10 @@ use super::events;
 use super::stream::PyStream;
 use crate::engine::Ready;
 
-/// Most events of one batch: a bound on how long the loop is held, far above what one step yields.
-const MAX_BATCH: usize = 4096;
+/// Most bytes of one batch's events, as [`Event::n_bytes`](crate::request::Event::n_bytes) counts them: a bound on how long the loop
+/// is held, about a millisecond. Those are some two thousand tokens, far more than one step yields, or five with a thousand
+/// log-probabilities each.
+const MAX_BATCH_BYTES: usize = 256 << 10;
 
 /// What is waited for.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +25,8 @@ pub(super) enum Want {
     Event,
     /// A list of all that is ready; after the last, an empty one.
     Batch,
+    /// That there is an event, or the end; it stays in the stream.
+    Sign,
     /// Nothing: ready at once.
     Nothing,
 }
@@ -66,12 +70,15 @@ impl PyNext {
         let stream = self.stream.get().stream()?;
         match self.want {
             Want::Nothing => Ok(Some(py.None())),
-            Want::Event => match stream.take(1)? {
+            Want::Sign => Ok(stream.is_ready().then(|| py.None())),
+            Want::Event => match stream.take(0)? {
                 Ready::Pending => Ok(None),
                 Ready::Ended => Err(PyStopAsyncIteration::new_err(())),
-                Ready::Events(events) => events.into_iter().next().map(|event| events::to_python(py, event)).transpose(),
+                Ready::Events(events) => {
+                    events.into_iter().next().map(|event| events::to_python(py, event).map(Bound::unbind)).transpose()
+                }
             },
-            Want::Batch => match stream.take(MAX_BATCH)? {
+            Want::Batch => match stream.take(MAX_BATCH_BYTES)? {
                 Ready::Pending => Ok(None),
                 Ready::Ended => Ok(Some(PyList::empty(py).into_any().unbind())),
                 Ready::Events(events) => {

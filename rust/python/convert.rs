@@ -1,5 +1,6 @@
 //! Parameters in: Python values → the crate's plain data, each checked under the name that the caller gave it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::exceptions::PyTypeError;
@@ -8,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyByteArray, PyBytes, PyString};
 
+use super::compact::{PyBiases, PyTokenIds};
 use super::errors::{InvalidConfig, InvalidRequest};
 use crate::config::{CacheRam, FlashAttention, Kernels, KvType, MAX_THREADS, Numa, Split, TokenGap, Tuned};
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, Task, Token};
@@ -18,6 +20,8 @@ pub(super) enum PromptInput {
     Text(Text),
     /// Token ids.
     Tokens(Vec<Token>),
+    /// Token ids that the caller has too.
+    Shared(Arc<Vec<Token>>),
 }
 
 /// A request whose prompt is still to be filled in.
@@ -85,7 +89,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             presence_penalty: field!("presence_penalty", "a number"),
             frequency_penalty: field!("frequency_penalty", "a number"),
             penalize_nl: field!("penalize_nl", "True or False"),
-            penalty_prompt: field!("penalty_prompt", "a sequence of token ids below 2³¹ or None"),
+            penalty_prompt: penalty_prompt(&get(intern!(py, "penalty_prompt"))?)?,
             dry: Dry {
                 multiplier: field!("dry_multiplier", "a number"),
                 base: field!("dry_base", "a number"),
@@ -98,7 +102,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             mirostat_eta: field!("mirostat_eta", "a number"),
             adaptive_target: field!("adaptive_target", "a number"),
             adaptive_decay: field!("adaptive_decay", "a number"),
-            logit_bias: field!("logit_bias", "a sequence of pairs of a token id and a number"),
+            logit_bias: biases(&get(intern!(py, "logit_bias"))?)?,
             ignore_eos: field!("ignore_eos", "True or False"),
             n_probs: field!("n_probs", "an integer from 0 to 1000"),
             post_sampling_probs: field!("post_sampling_probs", "True or False"),
@@ -193,7 +197,32 @@ pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     if value.is_instance_of::<PyString>() {
         return text("prompt", value).map(PromptInput::Text);
     }
+    if let Ok(ids) = value.cast::<PyTokenIds>() {
+        return Ok(PromptInput::Shared(Arc::clone(&ids.get().tokens)));
+    }
     tokens("prompt", value).map(PromptInput::Tokens)
+}
+
+/// Reads what the penalties see in place of the prompt.
+///
+/// # Errors
+/// `InvalidRequest` for anything but token ids and `None`.
+fn penalty_prompt(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<Token>>> {
+    if let Ok(ids) = value.cast::<PyTokenIds>() {
+        return Ok(Some(ids.get().tokens.to_vec()));
+    }
+    field("penalty_prompt", "a sequence of token ids below 2³¹ or None", value)
+}
+
+/// Reads the biases of tokens.
+///
+/// # Errors
+/// `InvalidRequest` for anything but pairs.
+fn biases(value: &Bound<'_, PyAny>) -> PyResult<Vec<(Token, f32)>> {
+    if let Ok(biases) = value.cast::<PyBiases>() {
+        return Ok(biases.get().pairs.clone());
+    }
+    field("logit_bias", "a sequence of pairs of a token id and a number", value)
 }
 
 /// A text as Python has it, or bytes that need not be UTF-8; read in place.
@@ -228,6 +257,9 @@ pub(super) fn text(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Tex
 /// # Errors
 /// `InvalidRequest` for anything but a sequence of integers below 2³¹.
 pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<Token>> {
+    if let Ok(ids) = value.cast::<PyTokenIds>() {
+        return Ok(ids.get().tokens.to_vec());
+    }
     // Bytes are a sequence of integers too, but no one means token ids by them.
     let is_bytes = value.is_instance_of::<PyBytes>() || value.is_instance_of::<PyByteArray>();
     match value.extract() {

@@ -56,6 +56,7 @@ impl PyEngine {
         let submit = || -> crate::error::Result<(Completions, u32, usize)> {
             let tokens = match prompt {
                 PromptInput::Tokens(tokens) => tokens,
+                PromptInput::Shared(tokens) => Arc::unwrap_or_clone(tokens),
                 // As llama-server tokenizes a raw prompt: clients that write their own template need the special tokens.
                 PromptInput::Text(text) => model.tokenize(text.as_bytes(), true, true),
             };

@@ -6,7 +6,9 @@
 
 mod awaitable;
 mod bell;
+mod body;
 mod cached;
+mod compact;
 mod convert;
 mod engine;
 mod errors;
@@ -22,16 +24,19 @@ mod stream;
 mod tune;
 
 use pyo3::prelude::*;
+use pyo3::types::PySequence;
 
 /// The compiled engine.
 #[pymodule(gil_used = false, name = "_native")]
 mod native {
     #[pymodule_export]
+    use super::body::read_body;
+    #[pymodule_export]
     use super::cached::PyCachedNode;
     #[pymodule_export]
-    use super::engine::PyEngine;
+    use super::compact::{PyBiases, PyTokenIds};
     #[pymodule_export]
-    use super::events::{PyFinished, PyLogprob, PyLogprobs, PyProgress, PyPromptLogprobs, PyToken, PyUsage};
+    use super::engine::PyEngine;
     #[pymodule_export]
     use super::limits::PyLimits;
     #[pymodule_export]
@@ -44,4 +49,11 @@ mod native {
     use super::stream::PyStream;
     #[pymodule_export]
     use super::tune::{PyCompute, PyHardware, PyTiming, PyTuning, tune};
+    use super::{Bound, PyModule, PyResult, PySequence};
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        PySequence::register::<PyTokenIds>(module.py())?;
+        PySequence::register::<PyBiases>(module.py())
+    }
 }

@@ -31,12 +31,12 @@ impl Stream {
         self.completions.is_ready()
     }
 
-    /// The next events, `at_most` so many.
+    /// The next events: at least one, and no further one once they have `max_bytes` bytes.
     ///
     /// # Errors
     /// What ended the stream before its branches had finished, once, after the events before it.
-    pub(super) fn take(&self, at_most: usize) -> Result<Ready> {
-        self.completions.try_events(at_most)
+    pub(super) fn take(&self, max_bytes: usize) -> Result<Ready> {
+        self.completions.try_events(max_bytes)
     }
 
     /// Cancels the request and ends the stream for whoever waits for it.
@@ -86,9 +86,14 @@ impl PyStream {
         PyNext::new(slf, Want::Event)
     }
 
-    /// Every event that is ready, at least one; an empty list once all branches have finished.
+    /// The events that are ready, at least one; an empty list once all branches have finished.
     fn next_batch(slf: Py<Self>) -> PyNext {
         PyNext::new(slf, Want::Batch)
+    }
+
+    /// Waits until `next_batch` would not wait.
+    fn readable(slf: Py<Self>) -> PyNext {
+        PyNext::new(slf, Want::Sign)
     }
 
     /// Cancels the request now.

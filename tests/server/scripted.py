@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
 
 import msgspec
 from litestar.types import ASGIApp
@@ -17,15 +16,12 @@ Step = Sequence[Any] | Exception
 
 
 def token(index: int, text: str, n_predicted: int = 1) -> Json:
-    return SimpleNamespace(index=index, token=7, text=text, slot=index, n_predicted=n_predicted, logprobs=None)
+    return weft.Token(index, 7, text, slot=index, n_predicted=n_predicted)
 
 
 def finished(index: int, text: str = "", reason: str = "end", n_predicted: int = 2) -> Json:
-    usage = SimpleNamespace(
-        n_prompt=3, n_computed=1, n_cached=2, n_predicted=n_predicted, n_held=4, prompt_ms=1.0, predicted_ms=1.0
-    )
-    about = {"slot": index, "reason": reason, "stop": None, "truncated": False, "made": None}
-    return Mock(spec=weft.Finished, index=index, text=text, usage=usage, **about)
+    usage = weft.Usage(n_computed=1, n_cached=2, n_predicted=n_predicted, n_held=4, prompt_ms=1.0, predicted_ms=1.0)
+    return weft.Finished(index, cast("Any", reason), usage, slot=index, text=text)
 
 
 def idle_slot(id_slot: int) -> Json:
@@ -48,9 +44,12 @@ class ScriptedStream:
         self.is_closed = False
         self._steps = list(steps)
 
-    async def next_batch(self) -> Sequence[Any]:
+    async def readable(self) -> None:
         if not self._steps:
             await asyncio.get_running_loop().create_future()
+
+    async def next_batch(self) -> Sequence[Any]:
+        await self.readable()
         step = self._steps.pop(0)
         if isinstance(step, Exception):
             raise step

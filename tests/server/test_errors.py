@@ -198,12 +198,6 @@ async def test_a_body_that_ends_before_its_end_is_the_clients_error(path: str) -
     assert json.loads(sent[1]["body"]) == error_of(400, "the body was not sent to its end", "invalid_request_error")
 
 
-async def test_a_body_that_is_too_large_is_told_in_our_shape(client: httpx.AsyncClient, path: str) -> None:
-    answer = await client.post(path, content=b" " * (64 * 1024 * 1024 + 1))
-    assert answer.status_code == 413
-    assert answer.json() == error_of(413, "Request Entity Too Large", "invalid_request_error")
-
-
 async def test_a_prompt_of_the_whole_context_is_refused_with_both_numbers(client: httpx.AsyncClient, path: str) -> None:
     answer = await client.post(path, json={"prompt": [300] * 1024})
     message = f"request (1024 tokens) exceeds the available context size (1024 tokens); {ADVICE}"

@@ -33,9 +33,6 @@ __all__ = ["Application", "create_app"]
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
-"""Bodies above this are answered 413: a prompt of any context known today is far smaller."""
-
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 
 Told = Callable[[Exception | None], object]
@@ -124,7 +121,8 @@ def create_app(
         },
         lifespan=[lifespan] if beside is None else [lifespan, cast("Lifespan", beside)],
         exception_handlers={Exception: error_response},
-        request_max_body_size=MAX_BODY_BYTES,
+        # Every route that reads a body reads it as `JsonRequest`, whose limit depends on the model.
+        request_max_body_size=None,
         openapi_config=OpenAPIConfig(
             title="Weft",
             version=service.build,

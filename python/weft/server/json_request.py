@@ -1,21 +1,70 @@
 """How a body is read: what is wrong with it as a whole is the client's error, and said so."""
 
-from typing import Any
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any, cast, get_args
 
+import msgspec
 from litestar import Request
-from litestar.exceptions import ClientException, InternalServerException, SerializationException
+from litestar.exceptions import ClientException, InternalServerException, SerializationException, ValidationException
+from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
 
-__all__ = ["JsonRequest"]
+from weft._native import read_body
+from weft.server.request_fields import CompletionFields
+from weft.server.run.aside import Purpose
+from weft.server.run.service import Service
+
+if TYPE_CHECKING:
+    from weft.server.app import Application
+
+__all__ = ["LARGE_BODY", "JsonRequest", "max_body"]
+
+LARGE_BODY = 64 * 1024
+"""A body of more bytes is read without the interpreter: objects would be made of it for milliseconds, and up to seconds."""
+
+BASE_BYTES = 4 * 1024 * 1024
+BYTES_PER_TOKEN = 64
+BYTES_PER_BIAS = 32
+"""What a body may have where the settings do not say: for whatever is in it besides, for each token of a slot's context, and for
+each piece of the vocabulary. A token's number with its comma has up to 8 bytes, a piece of a text is rarely longer, and a
+character that is escaped has 6."""
+
+_TOKENS = ("prompt", "penalty_prompt", "content", "tokens")
+"""Fields that may hold token ids, wherever they are in a body."""
+
+_BIASES = ("logit_bias",)
+
+
+def max_body(service: Service) -> int:
+    """Most bytes of a body."""
+    if service.settings.max_body is not None:
+        return service.settings.max_body
+    engine = service.engine
+    return BASE_BYTES + BYTES_PER_TOKEN * engine.limits.n_ctx_slot + BYTES_PER_BIAS * engine.model.n_vocab
 
 
 class JsonRequest(Request[Any, Any, Any]):
     """A request whose body is JSON."""
 
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """The body, in the parts that it comes in.
+
+        Raises:
+            ClientException: it is larger than it may be. What is announced as larger is not read.
+        """
+        limit = max_body(cast("Application", self.app).service)
+        size = self.content_length or 0
+        _check_size(size, limit)
+        size = 0
+        async for part in super().stream():
+            size += len(part)
+            _check_size(size, limit)
+            yield part
+
     async def body(self) -> bytes:
         """The bytes of the body.
 
         Raises:
-            ClientException: the client left before it had sent all of it.
+            ClientException: it is too large, or the client left before it had sent all of it.
         """
         try:
             return await super().body()
@@ -23,12 +72,16 @@ class JsonRequest(Request[Any, Any, Any]):
             raise ClientException("the body was not sent to its end") from error
 
     async def json(self) -> Any:  # noqa: ANN401 (any JSON)
-        """The value of the body.
+        """The value of the body; of a large one, what the route's handler takes.
 
         Raises:
-            ClientException: it is no JSON, no UTF-8, or nested too deep.
+            ClientException: it is no JSON, no UTF-8, or nested too deep; or it is large and holds too many values.
+            ValidationException: a list in a list stands where a large body may have tokens.
         """
+        body = await self.body()
         try:
+            if len(body) > LARGE_BODY and (struct := self._struct()) is not None:
+                return await _read(body, struct, cast("Application", self.app).service)
             return await super().json()
         except UnicodeDecodeError as error:
             raise ClientException(f"the body is no UTF-8: {error.reason}") from error
@@ -36,3 +89,42 @@ class JsonRequest(Request[Any, Any, Any]):
             raise ClientException("the body is nested too deep") from error
         except SerializationException as error:
             raise ClientException(f"the body is no JSON in UTF-8: {error}") from error
+
+    def _struct(self) -> type[msgspec.Struct] | None:
+        """The struct that the handler takes, perhaps among others."""
+        field = self.route_handler.parsed_data_field
+        kinds = () if field is None else (field.annotation, *get_args(field.annotation))
+        return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)), None)
+
+
+def _check_size(size: int, limit: int) -> None:
+    if size > limit:
+        message = f"the body has more than {limit} bytes; send less, or start the server with a larger --max-body"
+        raise ClientException(message, status_code=HTTP_413_REQUEST_ENTITY_TOO_LARGE)
+
+
+async def _read(body: bytes, struct: type[msgspec.Struct], service: Service) -> Any:  # noqa: ANN401 (the struct, or what cannot become one)
+    names = [field.encode_name for field in msgspec.structs.fields(struct)]
+    try:
+        rest, beside = await service.aside.work(
+            Purpose.PROMPT,
+            len(body),
+            read_body,
+            body,
+            fields=names,
+            tokens=[name for name in _TOKENS if name in names],
+            biases=[name for name in _BIASES if name in names],
+        )
+    except ValueError as error:
+        raise ClientException(str(error)) from None
+    for name, value in beside.items():
+        if isinstance(value, list) and not (name == "prompt" and issubclass(struct, CompletionFields)):
+            raise ValidationException(extra=[{"key": f"{name}[0]", "message": "Expected `int | str`, got `array`"}])
+    try:
+        data = msgspec.json.decode(rest, type=struct, strict=False)
+    except msgspec.ValidationError:
+        # Litestar says what is wrong with it, as it does of a small body.
+        return msgspec.json.decode(rest)
+    for name, value in beside.items():
+        setattr(data, name, value)
+    return data

@@ -75,6 +75,15 @@ class ServerSettings:
         env="LLAMA_ARG_TIMEOUT",
         help="seconds after which a client that does not send or read is given up (default: 3600)",
     )
+    max_body: int | None = flag(
+        None,
+        SERVER,
+        "--max-body",
+        metavar="BYTES",
+        parse=whole(1024),
+        env="LLAMA_ARG_MAX_BODY",
+        help="most bytes of a request's body (default: 4 MiB, 64 per token of a slot's context, 32 per piece of the vocabulary)",
+    )
     ping_s: float | None = flag(
         30,
         SERVER,

@@ -1,5 +1,6 @@
 """Weft's own routes to its cache."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import msgspec
@@ -46,7 +47,7 @@ async def cache(service: Here, limit: FromQuery[int] = translate.DEFAULT_LIMIT) 
     return Answer(AwaitedAnswer(partial(_cache, service, translate.limit(limit))))
 
 
-async def _pin(service: Service, prompt: list[Piece]) -> PinnedPrefix:
+async def _pin(service: Service, prompt: Sequence[Piece]) -> PinnedPrefix:
     tokens = await service.prompt_tokens(prompt)
     return translate.pinned(await service.engine.pin(tokens))
 

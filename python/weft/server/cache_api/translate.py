@@ -23,11 +23,11 @@ END_TOKENS = 128
 Detokenize = Callable[[Sequence[int]], str]
 
 
-def pieces(data: PinBody) -> list[Piece]:
+def pieces(data: PinBody) -> Sequence[Piece]:
     """The prompt that is to be pinned."""
     if data.prompt is None:
         raise InvalidRequest("prompt", "a prompt must be given")
-    return [data.prompt] if isinstance(data.prompt, str) else list(data.prompt)
+    return [data.prompt] if isinstance(data.prompt, str) else data.prompt
 
 
 def limit(n: int) -> int:

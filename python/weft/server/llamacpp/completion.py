@@ -10,16 +10,15 @@ from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent
 from weft.server.response_fields import (
     Branches,
     CompletionProbability,
-    CompletionResult,
     PromptProgress,
     Running,
     Timings,
     completion_probability,
-    paths,
     projected,
 )
 from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
+from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.submission import Submission
 from weft.settings import Settings
 
@@ -37,7 +36,7 @@ class _Form:
 
     def __init__(self, data: CompletionBody, generation: Generation, engine: Engine, model: str) -> None:
         self._branches = Branches(generation, engine, model)
-        self._paths = paths(data)
+        self._paths = request_fields.paths(data)
         self._post_sampling = data.post_sampling_probs is True
 
     def _probability(self, token: Token) -> CompletionProbability | None:
@@ -57,9 +56,9 @@ class Stream(_Form):
         self._running = Running(generation) if data.timings_per_token else None
         self._with_progress = data.return_progress is True
 
-    def frames(self, prompt: int, events: Sequence[Event]) -> bytes:
+    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
         """The frames of events of one prompt, in order."""
-        return b"".join([sse.frame(told) for event in events for told in self._told(prompt, event)])
+        return [sse.frame(told) for event in events for told in self._told(prompt, event)]
 
     def _told(self, prompt: int, event: Event) -> Sequence[object]:
         match event:
@@ -135,15 +134,17 @@ class Results(_Form):
         self._with_tokens = data.return_tokens is True
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[int]] = {}
-        self._probabilities: dict[int, list[msgspec.Raw]] = {}
-        self._results: list[CompletionResult] = []
+        self._probabilities: dict[int, list[bytes]] = {}
+        self._results: dict[int, list[bytes]] = {}
+        """What is told of each branch, in pieces."""
 
     def add(self, prompt: int, events: Sequence[Event]) -> None:
         """Takes events of one prompt, in order."""
         for event in events:
             match event:
                 case Finished():
-                    self._results.append(self._result(prompt, self._branches.index(prompt, event), event))
+                    index = self._branches.index(prompt, event)
+                    self._results[index] = self._result(prompt, index, event)
                 case Progress() | PromptLogprobs():
                     pass
                 case _:
@@ -155,18 +156,25 @@ class Results(_Form):
             self._tokens.setdefault(index, []).append(token.token)
         if (probability := self._probability(token)) is not None:
             # Written at once, because to write a million of them at the end would hold everybody up.
-            self._probabilities.setdefault(index, []).append(msgspec.Raw(msgspec.json.encode(probability)))
+            self._probabilities.setdefault(index, []).append(msgspec.json.encode(probability))
 
-    def _result(self, prompt: int, index: int, finished: Finished) -> CompletionResult:
-        return self._branches.result(
+    def _result(self, prompt: int, index: int, finished: Finished) -> list[bytes]:
+        told = self._probabilities.pop(index, None)
+        result = self._branches.result(
             prompt,
             finished,
             content="".join([*self._texts.pop(index, []), finished.text]),
             tokens=self._tokens.pop(index, []),
-            probabilities=self._probabilities.pop(index, msgspec.UNSET),
+            probabilities=msgspec.UNSET if told is None else GAP,
         )
+        return filled(msgspec.json.encode(projected(result, self._paths)), json_list(told or ()))
 
-    def body(self) -> bytes:
-        """The JSON, once every branch has finished."""
-        results = [projected(result, self._paths) for result in sorted(self._results, key=lambda result: result.index)]
-        return msgspec.json.encode(results[0] if len(results) == 1 else results)
+    def body(self) -> list[bytes]:
+        """The JSON in pieces, once every branch has finished."""
+        results = [self._results[index] for index in sorted(self._results)]
+        if len(results) == 1:
+            return results[0]
+        pieces = [b"["]
+        for nth, result in enumerate(results):
+            pieces += [b",", *result] if nth else result
+        return [*pieces, b"]"]

@@ -35,7 +35,7 @@ from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult
 from weft.server.run.aside import Purpose
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedAnswer, StreamedAnswer, WholeAnswer
+from weft.server.run.stream import Answer, AwaitedAnswer, PiecedAnswer, StreamedAnswer, WholeAnswer
 from weft.server.slot_files import SlotFiles
 
 __all__ = ["router"]
@@ -54,12 +54,13 @@ async def completion(data: JSONBody[CompletionBody], service: Here) -> Answer[Co
 
 
 @post("/tokenize", status_code=200, responses=ERRORS)
-async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> TokenizeResult:
+async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> Answer[TokenizeResult]:
     """The tokens of a text."""
     pieces = tokens.content(data, service.engine.model.n_vocab)
     ids = await service.tokenize(pieces, add_special=tokens.adds_special(data), parse_special=data.parse_special is not False)
     told = (ids, service.engine.model)
-    return await service.aside.work(Purpose.TEXT, len(ids), tokens.tokens, *told, with_pieces=data.with_pieces is True)
+    written = await service.aside.work(Purpose.TEXT, len(ids), tokens.tokens, *told, with_pieces=data.with_pieces is True)
+    return Answer(PiecedAnswer(written))
 
 
 @post("/detokenize", status_code=200, responses=ERRORS)

@@ -1,16 +1,24 @@
 """`/tokenize`, `/detokenize` and `/tokenizer_info`: texts and tokens in llama-server's and vLLM's shapes. No I/O here."""
 
 from collections.abc import Sequence
+from typing import cast
+
+import msgspec
 
 from weft import InvalidRequest, Model
+from weft._native import TokenIds
 from weft.server.llamacpp.schemas import TokenizeBody, TokenizeResult, TokenizerInfo, TokenPiece
+from weft.server.run.pieces import GAP, entries, filled, json_list
 from weft.server.run.service import Service
 from weft.server.run.submission import Piece
 
 __all__ = ["adds_special", "content", "tokenizer_info", "tokens"]
 
+AT_ONCE = 1_000
+"""Tokens that are written at once: nothing else in Python runs meanwhile."""
 
-def content(data: TokenizeBody, n_vocab: int) -> list[Piece]:
+
+def content(data: TokenizeBody, n_vocab: int) -> Sequence[Piece]:
     """What is to be tokenized; tokens may stand in it, of a vocabulary of `n_vocab` pieces."""
     if data.content is None and data.prompt is not None:
         return [data.prompt]
@@ -18,10 +26,16 @@ def content(data: TokenizeBody, n_vocab: int) -> list[Piece]:
         raise InvalidRequest("content", "content must be given")
     if isinstance(data.content, str):
         return [data.content]
-    for element in data.content:
-        if isinstance(element, int) and not 0 <= element < n_vocab:
-            raise InvalidRequest("content", f"token {element} is outside of the vocabulary of {n_vocab} pieces")
+    if (wrong := _outside(data.content, n_vocab)) is not None:
+        raise InvalidRequest("content", f"token {wrong} is outside of the vocabulary of {n_vocab} pieces")
     return data.content
+
+
+def _outside(content: Sequence[Piece], n_vocab: int) -> int | None:
+    """The first token that is none of the vocabulary."""
+    if isinstance(content, TokenIds):
+        return content.outside(n_vocab)
+    return next((piece for piece in content if isinstance(piece, int) and not 0 <= piece < n_vocab), None)
 
 
 def adds_special(data: TokenizeBody) -> bool:
@@ -45,9 +59,16 @@ def _spelling(model: Model, token: int | None) -> str | None:
     return None if token is None else model.token_bytes(token).decode(errors="replace")
 
 
-def tokens(ids: Sequence[int], model: Model, *, with_pieces: bool) -> TokenizeResult:
-    """Tokens, with what they stand for where that is asked for."""
-    return TokenizeResult([TokenPiece(token, _piece(model.token_bytes(token))) for token in ids] if with_pieces else ids)
+def tokens(ids: Sequence[int], model: Model, *, with_pieces: bool) -> list[bytes]:
+    """The JSON of tokens in pieces, with what they stand for where that is asked for."""
+    parts = []
+    for start in range(0, len(ids), AT_ONCE):
+        stretch = [ids[place] for place in range(start, min(start + AT_ONCE, len(ids)))]
+        parts.append(
+            entries([TokenPiece(token, _piece(model.token_bytes(token))) for token in stretch] if with_pieces else stretch)
+        )
+    result = TokenizeResult(cast("Sequence[int]", GAP))
+    return filled(msgspec.json.encode(result), json_list(parts))
 
 
 def _piece(data: bytes) -> str | list[int]:

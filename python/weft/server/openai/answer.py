@@ -8,6 +8,7 @@ import msgspec
 
 from weft import Finished, Logprobs, Progress, Token
 from weft import Usage as BranchUsage
+from weft.server import request_fields
 from weft.server.openai.schemas import PromptTokensDetails, StreamOptions, TokenProbability, Usage
 from weft.server.request_fields import CompletionFields
 from weft.server.response_fields import (
@@ -17,12 +18,12 @@ from weft.server.response_fields import (
     Running,
     Timings,
     completion_probability,
-    paths,
     projected,
     token_logprobs,
     token_probs,
 )
 from weft.server.run.generation import Generation
+from weft.server.run.pieces import GAP
 from weft.server.run.service import Service
 
 __all__ = ["FINISH_REASONS", "Answered", "wants_usage"]
@@ -53,7 +54,7 @@ class Answered:
         self._post_sampling = data.post_sampling_probs is True
         self._is_verbose = data.verbose is True
         self._with_tokens = data.return_tokens is True
-        self._paths = paths(data)
+        self._paths = request_fields.paths(data)
         self._with_progress = data.return_progress is True
         self._running = Running(generation) if data.timings_per_token else None
 
@@ -84,6 +85,12 @@ class Answered:
             self._running.watch(prompt, progress)
         return PromptProgress.of(progress) if self._with_progress else None
 
+    def verbose_probability(self, drawn: Logprobs) -> bytes | None:
+        """A drawn token as llama-server's own route writes it, where that is wanted too."""
+        if not self._is_verbose:
+            return None
+        return msgspec.json.encode(completion_probability(drawn, post_sampling=self._post_sampling))
+
     def verbose(
         self,
         prompt: int,
@@ -91,14 +98,17 @@ class Answered:
         *,
         content: str = "",
         tokens: Sequence[int] = (),
-        drawn: Sequence[Logprobs] = (),
+        has_probabilities: bool = False,
     ) -> CompletionResult | msgspec.UnsetType:
-        """What llama-server's own route would say of a branch at its end, where that is wanted too."""
+        """What llama-server's own route would say of a branch at its end, where that is wanted too.
+
+        There is a gap for its probabilities, unless `response_fields` leaves them out; `verbose_probability` writes them.
+        """
         if not self._is_verbose:
             return msgspec.UNSET
-        told = [completion_probability(one, post_sampling=self._post_sampling) for one in drawn]
+        told = GAP if has_probabilities else msgspec.UNSET
         result = self._branches.result(
-            prompt, finished, content=content, tokens=tokens if self._with_tokens else (), probabilities=told or msgspec.UNSET
+            prompt, finished, content=content, tokens=tokens if self._with_tokens else (), probabilities=told
         )
         return projected(result, self._paths)  # type: ignore[no-any-return]
 

@@ -1,12 +1,11 @@
 """OpenAI's chats: a body becomes a request, events become chunks and messages. No I/O here."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
-from weft import Logprobs as DrawnLogprobs
 from weft.chat.format import ChatPrompt
 from weft.server import request_fields
 from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
@@ -24,6 +23,7 @@ from weft.server.openai.schemas import TokenProbability
 from weft.server.response_fields import CompletionResult, timings
 from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
+from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.service import Service
 from weft.server.run.submission import Submission
 from weft.settings import Settings
@@ -89,9 +89,9 @@ class Stream(_Form):
         self._include_usage = wants_usage(data.stream_options)
         self._begun: set[int] = set()
 
-    def frames(self, prompt: int, events: Sequence[Event]) -> bytes:
+    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
         """The frames of events of one prompt, in order."""
-        return b"".join([sse.frame(chunk) for event in events for chunk in self._chunks(prompt, event)])
+        return [sse.frame(chunk) for event in events for chunk in self._chunks(prompt, event)]
 
     def _chunks(self, prompt: int, event: Event) -> list[ChatChunk]:
         match event:
@@ -174,10 +174,13 @@ class Whole(_Form):
         super().__init__(data, generation, service)
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[int]] = {}
-        self._told: dict[int, list[TokenProbability]] = {}
-        self._drawn_first: list[DrawnLogprobs] = []
-        """Of the first branch, which llama-server's own answer is of."""
+        self._told: dict[int, list[bytes]] = {}
+        """What was drawn in each branch, as JSON: to write all of it at the end would hold everybody up."""
+        self._told_first: list[bytes] = []
+        """Of the first branch, as llama-server's own answer tells it."""
         self._choices: list[ChatChoice] = []
+        self._gaps: dict[int, list[bytes]] = {}
+        """What the choices leave a gap for."""
         self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
 
     def add(self, prompt: int, events: Sequence[Event]) -> None:
@@ -195,25 +198,30 @@ class Whole(_Form):
         self._texts.setdefault(index, []).append(token.text)
         self._tokens.setdefault(index, []).append(token.token)
         if token.logprobs is not None:
-            self._told.setdefault(index, []).append(self._about.token(token.logprobs))
-            if index == 0:
-                self._drawn_first.append(token.logprobs)
+            self._told.setdefault(index, []).append(msgspec.json.encode(self._about.token(token.logprobs)))
+            if index == 0 and (told := self._about.verbose_probability(token.logprobs)) is not None:
+                self._told_first.append(told)
 
     def _finish(self, prompt: int, finished: Finished) -> None:
         self._about.finish(prompt, finished)
         index = self._about.index(prompt, finished)
         text, tokens = "".join([*self._texts.pop(index, []), finished.text]), self._tokens.pop(index, [])
-        told = self._told.pop(index, [])
         message = Message("assistant", text)
-        logprobs = ChatLogprobs(told) if told else None
+        logprobs = None
+        if told := self._told.pop(index, []):
+            logprobs = ChatLogprobs(cast("list[TokenProbability]", GAP))
+            self._gaps[index] = json_list(told)
         self._choices.append(ChatChoice(index, message, logprobs, FINISH_REASONS[finished.reason]))
         if index == 0:
-            self._verbose = self._about.verbose(prompt, finished, content=text, tokens=tokens, drawn=self._drawn_first)
+            has_probabilities = bool(self._told_first)
+            self._verbose = self._about.verbose(
+                prompt, finished, content=text, tokens=tokens, has_probabilities=has_probabilities
+            )
 
-    def body(self) -> bytes:
-        """The JSON, once every branch has finished."""
+    def body(self) -> list[bytes]:
+        """The JSON in pieces, once every branch has finished."""
         about = self._about
-        return msgspec.json.encode(
+        frame = msgspec.json.encode(
             ChatCompletion(
                 id=about.id,
                 object="chat.completion",
@@ -226,3 +234,4 @@ class Whole(_Form):
                 verbose=self._verbose,
             )
         )
+        return filled(frame, *(self._gaps[index] for index in sorted(self._gaps)), json_list(self._told_first))

@@ -10,11 +10,13 @@ from weft import Logprobs as DrawnLogprobs
 from weft.server import request_fields
 from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
 from weft.server.openai.echo import Echo
+from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs
 from weft.server.response_fields import CompletionResult, timings, token_logprobs
 from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
+from weft.server.run.pieces import filled, json_list
 from weft.server.run.service import Service
 from weft.server.run.submission import Submission
 from weft.settings import Settings
@@ -48,7 +50,7 @@ class _Form:
         self._echo = Echo(generation, service.engine, with_top=with_top) if data.echo else None
         self._offsets: dict[int, Offsets] = {}
 
-    def _echoed(self, prompt: int) -> tuple[str, Logprobs | None]:
+    def _echoed(self, prompt: int) -> tuple[str, LogprobLists | None]:
         """What the text of each branch of a prompt begins with."""
         return ("", None) if self._echo is None else (self._echo.text(prompt), self._echo.logprobs(prompt))
 
@@ -83,21 +85,22 @@ class Stream(_Form):
         self._include_usage = wants_usage(data.stream_options)
         self._begun: set[int] = set()
 
-    def frames(self, prompt: int, events: Sequence[Event]) -> bytes:
-        """The frames of events of one prompt, in order."""
-        return b"".join([sse.frame(chunk) for event in events for chunk in self._chunks(prompt, event)])
+    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
+        """The frames of events of one prompt, in order; that of the prompt itself in pieces."""
+        return [frame for event in events for frame in self._frames(prompt, event)]
 
-    def _chunks(self, prompt: int, event: Event) -> list[CompletionChunk]:
+    def _frames(self, prompt: int, event: Event) -> list[bytes]:
         match event:
             case Progress():
-                return self._progress(prompt, event)
+                return [sse.frame(chunk) for chunk in self._progress(prompt, event)]
             case PromptLogprobs():
                 self._learn(prompt, event)
                 return []
             case Finished():
-                return [*self._opening(prompt, event), *self._rest(prompt, event), self._ending(prompt, event)]
+                chunks = [*self._rest(prompt, event), self._ending(prompt, event)]
             case _:
-                return [*self._opening(prompt, event), *self._token(prompt, event)]
+                chunks = self._token(prompt, event)
+        return [*self._opening(prompt, event), *map(sse.frame, chunks)]
 
     def _progress(self, prompt: int, event: Progress) -> list[CompletionChunk]:
         progress = self._about.progress(prompt, event)
@@ -107,13 +110,15 @@ class Stream(_Form):
         chunk.prompt_progress = progress
         return [chunk]
 
-    def _opening(self, prompt: int, event: Token | Finished) -> list[CompletionChunk]:
+    def _opening(self, prompt: int, event: Token | Finished) -> list[bytes]:
         index = self._about.index(prompt, event)
         if self._echo is None or index in self._begun:
             return []
         self._begun.add(index)
         text, logprobs = self._echoed(prompt)
-        return [self._chunk([Choice(text, index, logprobs, None)])]
+        if logprobs is None:
+            return [sse.frame(self._chunk([Choice(text, index, None, None)]))]
+        return filled(sse.frame(self._chunk([Choice(text, index, logprobs.gaps, None)])), *logprobs.fillings())
 
     def _token(self, prompt: int, token: Token) -> list[CompletionChunk]:
         if not token.text and token.logprobs is None:
@@ -167,9 +172,11 @@ class Whole(_Form):
         super().__init__(data, generation, service)
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[int]] = {}
-        self._logprobs: dict[int, list[Logprobs]] = {}
-        self._drawn_first: list[DrawnLogprobs] = []
-        """Of the first branch, which llama-server's own answer is of."""
+        self._logprobs: dict[int, LogprobLists] = {}
+        self._gaps: dict[int, list[list[bytes]]] = {}
+        """What the choices leave gaps for."""
+        self._told_first: list[bytes] = []
+        """What was drawn in the first branch, as llama-server's own answer tells it."""
         self._choices: list[Choice] = []
         self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
 
@@ -191,25 +198,31 @@ class Whole(_Form):
         self._texts.setdefault(index, []).append(token.text)
         self._tokens.setdefault(index, []).append(token.token)
         if token.logprobs is not None:
-            self._logprobs.setdefault(index, []).append(self._drawn(prompt, index, [token.logprobs]))
-            if index == 0:
-                self._drawn_first.append(token.logprobs)
+            self._logprobs.setdefault(index, LogprobLists()).add(self._drawn(prompt, index, [token.logprobs]))
+            if index == 0 and (told := self._about.verbose_probability(token.logprobs)) is not None:
+                self._told_first.append(told)
 
     def _finish(self, prompt: int, finished: Finished) -> None:
         self._about.finish(prompt, finished)
         index = self._about.index(prompt, finished)
         text, logprobs = self._echoed(prompt)
         written, tokens = "".join([*self._texts.pop(index, []), finished.text]), self._tokens.pop(index, [])
-        if drawn := self._logprobs.pop(index, []):
-            logprobs = _joined([*([] if logprobs is None else [logprobs]), *drawn])
-        self._choices.append(Choice(text + written, index, logprobs, FINISH_REASONS[finished.reason]))
+        if (drawn := self._logprobs.pop(index, None)) is not None:
+            logprobs = drawn if logprobs is None else logprobs.followed_by(drawn)
+        if logprobs is not None:
+            self._gaps[index] = logprobs.fillings()
+        gaps = None if logprobs is None else logprobs.gaps
+        self._choices.append(Choice(text + written, index, gaps, FINISH_REASONS[finished.reason]))
         if index == 0:
-            self._verbose = self._about.verbose(prompt, finished, content=written, tokens=tokens, drawn=self._drawn_first)
+            has_probabilities = bool(self._told_first)
+            self._verbose = self._about.verbose(
+                prompt, finished, content=written, tokens=tokens, has_probabilities=has_probabilities
+            )
 
-    def body(self) -> bytes:
-        """The JSON, once every branch has finished."""
+    def body(self) -> list[bytes]:
+        """The JSON in pieces, once every branch has finished."""
         about = self._about
-        return msgspec.json.encode(
+        frame = msgspec.json.encode(
             CompletionObject(
                 id=about.id,
                 object="text_completion",
@@ -222,7 +235,5 @@ class Whole(_Form):
                 verbose=self._verbose,
             )
         )
-
-
-def _joined(parts: Sequence[Logprobs]) -> Logprobs:
-    return Logprobs(**{name: [one for part in parts for one in getattr(part, name)] for name in Logprobs.__struct_fields__})
+        lists = [one for index in sorted(self._gaps) for one in self._gaps[index]]
+        return filled(frame, *lists, json_list(self._told_first))

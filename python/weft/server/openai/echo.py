@@ -1,10 +1,13 @@
 """`echo`: the prompt before its completions, and what the model thought of each of its tokens."""
 
 from collections.abc import Sequence
-from typing import cast
+from itertools import groupby
+from typing import Any, cast
 
 from weft import Engine, PromptLogprobs
 from weft import Logprobs as TokenLogprobs
+from weft._native import TokenIds
+from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Logprobs
 from weft.server.response_fields import token_logprobs
@@ -14,6 +17,16 @@ from weft.server.run.submission import Piece
 __all__ = ["Echo"]
 
 
+class _Told:
+    """What was told of one prompt so far."""
+
+    def __init__(self, n_put_before: int) -> None:
+        self.lists = LogprobLists()
+        self.offsets = Offsets()
+        self.n_put_before = n_put_before
+        """Characters that the vocabulary put before the text."""
+
+
 class Echo:
     """The prompts of an answer as they are shown before each of their branches."""
 
@@ -21,48 +34,49 @@ class Echo:
         self._generation = generation
         self._engine = engine
         self._with_top = with_top
-        self._told: dict[int, list[TokenLogprobs | None]] = {}
+        self._told: dict[int, _Told] = {}
         self._texts: dict[int, str] = {}
-        self._logprobs: dict[int, Logprobs] = {}
 
-    def take(self, prompt: int, told: PromptLogprobs) -> None:
+    def take(self, prompt: int, stretch: PromptLogprobs) -> None:
         """Takes a stretch of what the engine tells of a prompt's tokens; the stretches come in order."""
-        self._told.setdefault(prompt, []).extend(told.logprobs)
+        # The service has tokenized every prompt.
+        tokens = cast("Sequence[int]", self._generation.requests[prompt].prompt)
+        if (told := self._told.get(prompt)) is None:
+            n_put_before = len(self._engine.detokenize(tokens)) - len(self.text(prompt))
+            told = self._told[prompt] = _Told(max(n_put_before, 0))
+        places = range(stretch.start, stretch.start + len(stretch.logprobs))
+        told.lists.add(self._lists(told, [tokens[place] for place in places], stretch.logprobs))
 
     def text(self, prompt: int) -> str:
         """A prompt as it was sent, its tokens spelt out."""
         if prompt not in self._texts:
-            self._texts[prompt] = "".join(map(self._spelt, self._generation.asked.prompts[prompt]))
+            pieces = self._generation.asked.prompts[prompt]
+            self._texts[prompt] = self._engine.detokenize(pieces) if isinstance(pieces, TokenIds) else self._spelt(pieces)
         return self._texts[prompt]
 
-    def _spelt(self, piece: Piece) -> str:
-        return piece if isinstance(piece, str) else self._engine.detokenize([piece])
+    def _spelt(self, pieces: Sequence[Piece]) -> str:
+        texts = []
+        for is_text, stretch in groupby(pieces, key=lambda piece: isinstance(piece, str)):
+            alike: list[Any] = list(stretch)
+            # Tokens together, so that bytes that are a character only together are one.
+            texts.append("".join(alike) if is_text else self._engine.detokenize(alike))
+        return "".join(texts)
 
-    def logprobs(self, prompt: int) -> Logprobs | None:
+    def logprobs(self, prompt: int) -> LogprobLists | None:
         """The lists of a prompt's tokens, once all of them were told; None where nothing was."""
-        if prompt in self._told and prompt not in self._logprobs:
-            self._logprobs[prompt] = self._lists(prompt, self._told[prompt])
-        return self._logprobs.get(prompt)
+        told = self._told.get(prompt)
+        return None if told is None else told.lists
 
-    def _lists(self, prompt: int, told: Sequence[TokenLogprobs | None]) -> Logprobs:
-        # The service has tokenized every prompt.
-        tokens = cast("Sequence[int]", self._generation.requests[prompt].prompt)
+    def _lists(self, told: _Told, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> Logprobs:
         spellings = [self._engine.model.token_bytes(token) for token in tokens]
-        shown = [None if one is None else token_logprobs(one, with_top=self._with_top) for one in told]
+        shown = [None if one is None else token_logprobs(one, with_top=self._with_top) for one in logprobs]
         return Logprobs(
             tokens=[spelling.decode(errors="replace") for spelling in spellings],
             token_logprobs=[None if token is None else token.logprob for token in shown],
             top_logprobs=[
                 None if token is None else {top.token: top.logprob for top in reversed(token.top_logprobs)} for token in shown
             ],
-            text_offset=self._offsets(spellings, len(self.text(prompt))),
+            # What the vocabulary put before the text takes no place there.
+            text_offset=[max(told.offsets.next(spelling) - told.n_put_before, 0) for spelling in spellings],
             content=[],
         )
-
-    @staticmethod
-    def _offsets(spellings: Sequence[bytes], length: int) -> list[int]:
-        """Where the tokens begin in the text that was sent: what the vocabulary put before it takes no place there."""
-        offsets = Offsets()
-        found = [offsets.next(spelling) for spelling in spellings]
-        put_before = offsets.end - length
-        return [max(offset - put_before, 0) for offset in found]

@@ -7,6 +7,7 @@ refused by name, unless its value asks for nothing.
 from weft.server.request_fields.constraint import Constraint, constraint
 from weft.server.request_fields.fields import CompletionFields, LogitBias, Prompt, TextPrompt
 from weft.server.request_fields.neutral import refuse_unsupported
+from weft.server.request_fields.paths import paths
 from weft.server.request_fields.requests import RANDOM_SEED, first_given, ping_s, submission, template
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "TextPrompt",
     "constraint",
     "first_given",
+    "paths",
     "ping_s",
     "refuse_unsupported",
     "submission",

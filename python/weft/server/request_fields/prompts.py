@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from weft import InvalidRequest
+from weft._native import Biases, TokenIds
 from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
 from weft.server.run.submission import Piece
 from weft.shown import shown
@@ -14,7 +15,7 @@ MAX_DIGITS = 18
 """A token's number of more digits is in no vocabulary, and costly to read."""
 
 
-def prompts(prompt: Prompt | None) -> list[list[Piece]]:
+def prompts(prompt: Prompt | TokenIds | None) -> list[Sequence[Piece]]:
     """The prompts of a body, each a list of texts and tokens.
 
     A list is one prompt if any of its elements is a token, as llama-server reads it; otherwise each element is a prompt.
@@ -25,6 +26,8 @@ def prompts(prompt: Prompt | None) -> list[list[Piece]]:
         return [_pieces(prompt)]
     if not prompt:
         raise InvalidRequest("prompt", "the list of prompts is empty")
+    if isinstance(prompt, TokenIds):
+        return [prompt]
     if any(isinstance(element, int) for element in prompt):
         if not all(isinstance(element, int | str) for element in prompt):
             raise InvalidRequest("prompt", "a list that holds tokens may hold texts beside them, and nothing else")
@@ -32,7 +35,9 @@ def prompts(prompt: Prompt | None) -> list[list[Piece]]:
     return [_pieces(element) for element in prompt if not isinstance(element, int)]
 
 
-def _pieces(prompt: str | TextPrompt | list[int | str]) -> list[Piece]:
+def _pieces(prompt: str | TextPrompt | list[int | str] | TokenIds) -> Sequence[Piece]:
+    if isinstance(prompt, TokenIds):
+        return prompt
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt, TextPrompt):
@@ -42,15 +47,19 @@ def _pieces(prompt: str | TextPrompt | list[int | str]) -> list[Piece]:
     return list(prompt)
 
 
-def penalty_prompt(given: str | list[int | str] | None) -> Sequence[Piece] | None:
+def penalty_prompt(given: str | list[int | str] | TokenIds | None) -> Sequence[Piece] | None:
     """What the penalties see in place of the prompt; None where that is not said."""
     if not given:
         return None
+    if isinstance(given, TokenIds):
+        return given
     return [given] if isinstance(given, str) else list(given)
 
 
-def logit_bias(biases: LogitBias) -> Sequence[tuple[Piece, float]]:
+def logit_bias(biases: LogitBias | Biases) -> Sequence[tuple[Piece, float]]:
     """Tokens and texts with their biases; a ban is minus infinity."""
+    if isinstance(biases, Biases):
+        return biases
     pairs = [(_key(key), bias) for key, bias in biases.items()] if isinstance(biases, dict) else biases
     for key, bias in pairs:
         if bias is True:

@@ -10,6 +10,7 @@ from weft import InvalidRequest, Request
 from weft.sampling import knobs
 from weft.server.request_fields.constraint import constraint
 from weft.server.request_fields.fields import CompletionFields
+from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import logit_bias, penalty_prompt, prompts
 from weft.server.request_fields.samplers import samplers
 from weft.server.run.submission import Submission
@@ -55,6 +56,8 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
     """What a body asks for; `n_probs` with the name that the body has for it."""
     name, value = n_probs
     asked = constraint(body)
+    # Refused now, and not when the answer has been made.
+    paths(body)
     return Submission(
         prompts=prompts(body.prompt),
         template=template(body, settings, n_probs=value or 0),

@@ -11,7 +11,7 @@ from weft.server.response_fields.probabilities import (
     token_probs,
 )
 from weft.server.response_fields.progress import PromptProgress, Running
-from weft.server.response_fields.projection import paths, projected
+from weft.server.response_fields.projection import projected
 from weft.server.response_fields.result import Branches, CompletionResult
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
 from weft.server.response_fields.timings import Timings, timings
@@ -30,7 +30,6 @@ __all__ = [
     "TokenProbs",
     "completion_probability",
     "generation_settings",
-    "paths",
     "projected",
     "timings",
     "token_logprobs",

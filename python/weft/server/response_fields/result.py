@@ -66,9 +66,9 @@ class Branches:
         *,
         content: str = "",
         tokens: Sequence[int] = (),
-        probabilities: Sequence[CompletionProbability] | Sequence[msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET,
+        probabilities: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET,
     ) -> CompletionResult:
-        """What is told of a branch at its end; its probabilities may be JSON already."""
+        """What is told of a branch at its end; its probabilities are JSON already."""
         usage = finished.usage
         stop_type = STOP_TYPES[finished.reason]
         return CompletionResult(

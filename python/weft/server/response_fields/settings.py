@@ -1,10 +1,12 @@
 """The settings of a request as they took effect: llama-server's names of today, and those that it had in 2024."""
 
-from typing import TYPE_CHECKING, Any, get_type_hints
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 import msgspec
 
 from weft import Request
+from weft._native import Biases, TokenIds
 from weft.sampling import Sampling
 
 __all__ = ["GenerationSettings", "generation_settings"]
@@ -121,13 +123,26 @@ def generation_settings(
         max_token_gap_ms=-1 if request.max_token_gap_ms is None else request.max_token_gap_ms,
         stream=stream,
         # JSON has no infinity: a banned token is `false`, as it is in a request.
-        logit_bias=[{"token": token, "bias": bias if bias > float("-inf") else False} for token, bias in request.biases],
+        logit_bias=_biases(request.biases),
         grammar=request.grammar or "",
         json_schema=msgspec.UNSET if request.schema is None else msgspec.Raw(request.schema.encode()),
         samplers=list(request.samplers),
         timings_per_token=timings_per_token,
         n_ctx=n_ctx,
         model=model,
-        penalty_prompt_tokens=list(request.penalty_prompt or ()),
+        penalty_prompt_tokens=_tokens(request.penalty_prompt or ()),
         use_penalty_prompt_tokens=request.penalty_prompt is not None,
     )
+
+
+# What is long is written already, once for all branches.
+
+
+def _biases(biases: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
+    if isinstance(biases, Biases):
+        return cast("list[dict[str, Any]]", msgspec.Raw(biases.json()))
+    return [{"token": token, "bias": bias if bias > float("-inf") else False} for token, bias in biases]
+
+
+def _tokens(tokens: Sequence[int]) -> list[int]:
+    return cast("list[int]", msgspec.Raw(tokens.json())) if isinstance(tokens, TokenIds) else list(tokens)

@@ -1,17 +1,18 @@
 """The completions of one HTTP request, which may hold several prompts."""
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 
-from weft import Finished, Progress, PromptLogprobs, Request, Stream, Token
+from weft import Event, Progress, PromptLogprobs, Request, Stream, Token
 from weft.server.request_line import current_line
 from weft.server.run.submission import Submission
 from weft.server.run.tally import Tally
 
 __all__ = ["Event", "Generation"]
 
-Event = Token | Finished | Progress | PromptLogprobs
-"""What a stream of completions yields."""
+MAX_WEIGHT = 4_096
+"""Events and log-probabilities that are taken out of several streams at once: about a millisecond of the event loop's time."""
 
 
 class Generation:
@@ -30,7 +31,11 @@ class Generation:
         self.requests = requests
         self.streams = streams
         self._tally = tally
-        self._reading: dict[asyncio.Task[list[Event]], int] = {}
+        self._waiting: dict[asyncio.Task[None], int] = {}
+        """Who waits for which prompt's stream."""
+        self._readable: deque[int] = deque()
+        """Prompts whose streams have something."""
+        self._arrived = asyncio.Event()
         self._is_begun = False
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts: dict[tuple[int, int], list[str]] | None = {} if keeps_text else None
@@ -40,7 +45,7 @@ class Generation:
         self._line = line
 
     async def next_batches(self) -> list[tuple[int, list[Event]]]:
-        """All events that are ready, with the position of their prompt; at least one, and none once all have finished."""
+        """Events that are ready, with the position of their prompt; at least one, and none once all have finished."""
         if len(self.streams) == 1:
             batch = await self.streams[0].next_batch()
             batches = [(0, batch)] if batch else []
@@ -71,34 +76,61 @@ class Generation:
         return (prompt, index) in self._with_new_line
 
     async def _next_of_several(self) -> list[tuple[int, list[Event]]]:
+        # Only the streams that have something are looked at: of a thousand prompts, eight may be running.
         if not self._is_begun:
             self._is_begun = True
             for prompt in range(len(self.streams)):
-                self._read(prompt)
-        while self._reading:
-            done, _ = await asyncio.wait(self._reading, return_when=asyncio.FIRST_COMPLETED)
+                self._wait(prompt)
+        while self._waiting or self._readable:
+            await self._arrived.wait()
             batches = []
-            for task in done:
-                prompt = self._reading.pop(task)
-                if batch := task.result():
+            weight = 0
+            while self._readable and weight < MAX_WEIGHT:
+                prompt = self._readable.popleft()
+                if batch := await self.streams[prompt].next_batch():
                     batches.append((prompt, batch))
-                    self._read(prompt)
+                    weight += sum(map(_weight, batch))
+                    self._wait(prompt)
+            if not self._readable:
+                self._arrived.clear()
             if batches:
                 return sorted(batches, key=lambda item: item[0])
         return []
 
-    def _read(self, prompt: int) -> None:
-        self._reading[asyncio.create_task(_next_batch(self.streams[prompt]))] = prompt
+    def _wait(self, prompt: int) -> None:
+        task = asyncio.create_task(_readable(self.streams[prompt]))
+        self._waiting[task] = prompt
+        task.add_done_callback(self._arrive)
+
+    def _arrive(self, task: asyncio.Task[None]) -> None:
+        prompt = self._waiting.pop(task, None)
+        if prompt is None or task.cancelled():
+            return
+        # What a stream ends with is raised where it is read.
+        task.exception()
+        self._readable.append(prompt)
+        self._arrived.set()
 
     def close(self) -> None:
         """Cancels what still runs. May be called twice."""
-        for task in self._reading:
+        waiting, self._waiting = self._waiting, {}
+        for task in waiting:
             task.cancel()
-        self._reading.clear()
         for stream in self.streams:
             stream.close()
         self.closed.set()
 
 
-async def _next_batch(stream: Stream) -> list[Event]:
-    return await stream.next_batch()
+async def _readable(stream: Stream) -> None:
+    await stream.readable()
+
+
+def _weight(event: Event) -> int:
+    """What it costs to take an event up, in events without log-probabilities."""
+    match event:
+        case Token(logprobs=told) if told is not None:
+            return 1 + len(told.top)
+        case PromptLogprobs(logprobs=stretch):
+            return 1 + sum(1 + len(told.top) for told in stretch if told is not None)
+        case _:
+            return 1

@@ -11,6 +11,7 @@ from weakref import WeakSet
 import msgspec
 
 from weft import ContextOverflow, Engine, EngineStopped, InvalidRequest, Request, Stream, WeftError
+from weft._native import Biases, TokenIds
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.server.errors import StillLoadingError
@@ -33,6 +34,10 @@ MESSAGE_SIZE = 64
 
 LIVENESS_S = 0.25
 """How often the engine is asked whether it still runs."""
+
+MAX_PROMPT_LOGPROBS = 1 << 20
+"""Most log-probabilities that are told of the tokens of a request's prompts, some 60 MB of JSON: all of them are kept until the
+prompt can be shown."""
 
 FAREWELL_S = 1.0
 """How long open streams have, after the engine was stopped, to tell their clients."""
@@ -164,45 +169,62 @@ class Service:
         )
         for prompt in asked.prompts:
             self._check_length(prompt)
-        return [msgspec.structs.replace(template, prompt=self._tokens(prompt)) for prompt in asked.prompts]
+        requests = [msgspec.structs.replace(template, prompt=self._tokens(prompt)) for prompt in asked.prompts]
+        if template.prompt_logprobs is not None:
+            n_tokens = sum(len(request.prompt) for request in requests)
+            if (error := _too_many_logprobs(template.prompt_logprobs, n_tokens)) is not None:
+                raise asked.blame(error)
+        return requests
 
     def _check_length(self, pieces: Sequence[Piece]) -> None:
         """Refuses what cannot fit, were all of its tokens as long as they can be, before any of it is tokenized."""
         longest, n_ctx = self.engine.model.longest_piece, self.engine.limits.n_ctx_slot
         if longest is None:
             return
-        # A character is a byte or more.
-        n_least = sum(-(-len(piece) // longest) if isinstance(piece, str) else 1 for piece in pieces)
+        n_least = _n_least(pieces, longest)
         if n_least >= n_ctx:
-            raise ContextOverflow(n_least, n_ctx, is_least=any(isinstance(piece, str) for piece in pieces))
+            raise ContextOverflow(
+                n_least, n_ctx, is_least=not isinstance(pieces, TokenIds) and any(isinstance(piece, str) for piece in pieces)
+            )
 
-    def _biases(self, biases: Sequence[tuple[Piece, float]]) -> list[tuple[int, float]]:
+    def _biases(self, biases: Sequence[tuple[Piece, float]]) -> Sequence[tuple[int, float]]:
         n_vocab = self.engine.model.n_vocab
         if len(biases) > n_vocab:
             raise InvalidRequest("logit_bias", f"there are {len(biases)} biases; the vocabulary has {n_vocab} pieces")
+        if isinstance(biases, Biases):
+            # Written now, and not when the event loop needs it.
+            biases.json()
+            return biases
         result = [
             (token, bias) for piece, bias in biases for token in self._tokens([piece], add_special=False, parse_special=False)
         ]
         if len(result) > n_vocab:
             raise InvalidRequest("logit_bias", f"there are biases of {len(result)} tokens; the vocabulary has {n_vocab} pieces")
-        return result
+        return self._biases(Biases(result)) if len(result) > LONG_TEXT else result
 
-    def _penalty_prompt(self, pieces: Sequence[Piece] | None) -> list[int] | None:
-        return None if pieces is None else self._tokens(pieces, add_special=False, parse_special=False)
+    def _penalty_prompt(self, pieces: Sequence[Piece] | None) -> Sequence[int] | None:
+        if pieces is None:
+            return None
+        tokens = self._tokens(pieces, add_special=False, parse_special=False)
+        if len(tokens) > LONG_TEXT:
+            tokens = tokens if isinstance(tokens, TokenIds) else TokenIds(tokens)
+            # As with biases.
+            tokens.json()
+        return tokens
 
-    async def tokenize(self, pieces: Sequence[Piece], *, add_special: bool, parse_special: bool) -> list[int]:
+    async def tokenize(self, pieces: Sequence[Piece], *, add_special: bool, parse_special: bool) -> Sequence[int]:
         """The tokens of texts and tokens. Only text that begins them gets the model's opening tokens."""
         more = {"add_special": add_special, "parse_special": parse_special}
         return await self.aside.work(Purpose.TEXT, size_of(pieces), self._tokens, pieces, **more)
 
-    async def prompt_tokens(self, pieces: Sequence[Piece]) -> list[int]:
+    async def prompt_tokens(self, pieces: Sequence[Piece]) -> Sequence[int]:
         """The tokens of a prompt for the engine.
 
         Raises:
             ContextOverflow: it cannot fit.
         """
 
-        def read() -> list[int]:
+        def read() -> Sequence[int]:
             self._check_length(pieces)
             return self._tokens(pieces)
 
@@ -221,7 +243,9 @@ class Service:
         """The prompt that a chat becomes, as a text; it raises what `chat_prompt` does."""
         return await self.aside.work(Purpose.TEXT, _size_of_chat(data), self.chat.text, data)
 
-    def _tokens(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def _tokens(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> Sequence[int]:
+        if isinstance(pieces, TokenIds):
+            return pieces
         tokens: list[int] = []
         for position, piece in enumerate(pieces):
             if isinstance(piece, int):
@@ -235,3 +259,18 @@ class Service:
 def _size_of_chat(data: Chat) -> int:
     """What it costs to make a prompt of a chat follows this: all that a template sees came in the body."""
     return n_body_bytes() + MESSAGE_SIZE * len(data.messages or ())
+
+
+def _too_many_logprobs(n_likely: int, n_tokens: int) -> InvalidRequest | None:
+    n = n_tokens * (1 + max(n_likely, 0))
+    if n <= MAX_PROMPT_LOGPROBS:
+        return None
+    message = f"prompt_logprobs asks for {n} log-probabilities of {n_tokens} tokens; at most {MAX_PROMPT_LOGPROBS} are told"
+    return InvalidRequest("prompt_logprobs", message)
+
+
+def _n_least(pieces: Sequence[Piece], longest: int) -> int:
+    """Fewest tokens that pieces can be, if a token has at most so many bytes: a character is a byte or more."""
+    if isinstance(pieces, TokenIds):
+        return len(pieces)
+    return sum(-(-len(piece) // longest) if isinstance(piece, str) else 1 for piece in pieces)

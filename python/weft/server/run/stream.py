@@ -1,7 +1,7 @@
 """From events to the connection: streamed and whole answers, and what happens when the client leaves."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -11,16 +11,21 @@ from litestar.types import Receive, Scope, Send
 
 from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
+from weft.server.run.pieces import groups
 
-__all__ = ["Answer", "AwaitedAnswer", "StreamedAnswer", "StreamedForm", "WholeAnswer", "WholeForm"]
+__all__ = ["Answer", "AwaitedAnswer", "PiecedAnswer", "StreamedAnswer", "StreamedForm", "WholeAnswer", "WholeForm"]
 
 Events = Sequence[Event]
 
 Body = TypeVar("Body")
 
-MAX_WRITE_BYTES = 256 * 1024
-"""A write of more is cut here. A client that reads slowly lets events pile up: thousands of them, each with a thousand
-probabilities, would take the event loop many seconds to write out at once, and nobody else would be served meanwhile."""
+MAX_WRITE_BYTES = 64 * 1024
+"""A write of more is cut here, and others have their turn. A client that reads slowly lets events pile up: thousands of them,
+each with a thousand probabilities, would take the event loop many seconds to write out at once. So much is made of two hundred
+plain events or of one with a thousand probabilities, in some milliseconds."""
+
+MAX_EVENTS = 1_000
+"""Events that are taken up before others have their turn, where they bring nothing to write."""
 
 TURN_S = 0.005
 """A whole answer takes up events for so long, in seconds, before others have their turn."""
@@ -29,8 +34,8 @@ TURN_S = 0.005
 class StreamedForm(Protocol):
     """How a dialect writes a stream."""
 
-    def frames(self, prompt: int, events: Events) -> bytes:
-        """The frames of events of one prompt, in order."""
+    def frames(self, prompt: int, events: Events) -> Sequence[bytes]:
+        """The frames of events of one prompt, in order and in pieces: one frame may be in several."""
 
     def end(self) -> bytes:
         """What follows the last event of the last branch."""
@@ -42,8 +47,8 @@ class WholeForm(Protocol):
     def add(self, prompt: int, events: Events) -> None:
         """Takes events of one prompt, in order."""
 
-    def body(self) -> bytes:
-        """The JSON, once every branch has finished."""
+    def body(self) -> Sequence[bytes]:
+        """The JSON in pieces, once every branch has finished."""
 
 
 async def _run_while_connected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
@@ -86,6 +91,10 @@ class StreamedAnswer(ASGIResponse):
         self._ping_s = ping_s
         self._is_started = False
         self._sending = asyncio.Lock()
+        self._n_unyielded = 0
+        """Bytes that were written since others had their turn."""
+        self._n_untold = 0
+        """Events that were taken up since then."""
         self._last_write = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
@@ -101,10 +110,7 @@ class StreamedAnswer(ASGIResponse):
         pinging = asyncio.create_task(self._ping(send, self._ping_s)) if self._ping_s is not None else None
         try:
             while batches := await self._generation.next_batches():
-                for frames in self._writes(batches):
-                    await self._write(send, frames)
-                    if len(frames) >= MAX_WRITE_BYTES:
-                        await asyncio.sleep(0)  # Others have their turn.
+                await self._write_events(send, batches)
             tail = self._form.end()
         except Exception as error:
             if not self._is_started:
@@ -116,32 +122,59 @@ class StreamedAnswer(ASGIResponse):
         async with self._sending:
             await send({"type": "http.response.body", "body": tail, "more_body": False})
 
-    def _writes(self, batches: Sequence[tuple[int, Events]]) -> Iterator[bytes]:
-        """The frames of events, in as few writes as may be; none where a step shows nothing, as with half a character."""
-        frames, n_bytes = [], 0
-        for prompt, events in batches:
-            for event in events:
-                frames.append(frame := self._form.frames(prompt, [event]))
-                if (n_bytes := n_bytes + len(frame)) >= MAX_WRITE_BYTES:
-                    yield b"".join(frames)
-                    frames, n_bytes = [], 0
+    async def _write_events(self, send: Send, batches: Sequence[tuple[int, Events]]) -> None:
+        """Writes events in as few writes as may be; none where a step shows nothing, as with half a character."""
+        waiting: list[bytes] = []
+        n_bytes = 0
+        for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
+            pieces = self._form.frames(prompt, [event])
+            waiting += pieces
+            n_bytes += sum(map(len, pieces))
+            self._n_untold += 1
+            if n_bytes + self._n_unyielded >= MAX_WRITE_BYTES or self._n_untold >= MAX_EVENTS:
+                await self._write(send, waiting)
+                await asyncio.sleep(0)
+                waiting, n_bytes, self._n_unyielded, self._n_untold = [], 0, 0, 0
         if n_bytes:
-            yield b"".join(frames)
+            # Where events are ready whenever they are asked for, several small writes come to a large one.
+            self._n_unyielded += n_bytes
+            await self._write(send, waiting)
 
     async def _ping(self, send: Send, ping_s: float) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._last_write + ping_s - loop.time())
             if loop.time() >= self._last_write + ping_s:
-                await self._write(send, sse.PING)
+                await self._write(send, [sse.PING])
 
-    async def _write(self, send: Send, frames: bytes) -> None:
+    async def _write(self, send: Send, pieces: Sequence[bytes]) -> None:
+        """Writes whole frames; nothing comes between their pieces."""
         async with self._sending:
-            if not self._is_started:
-                self._is_started = True
-                await self.start_response(send)
-            await send({"type": "http.response.body", "body": frames, "more_body": True})
+            for nth, frames in enumerate(groups(pieces, MAX_WRITE_BYTES)):
+                if not self._is_started:
+                    self._is_started = True
+                    await self.start_response(send)
+                if nth:
+                    await asyncio.sleep(0)
+                await send({"type": "http.response.body", "body": frames, "more_body": True})
         self._last_write = asyncio.get_running_loop().time()
+
+
+class PiecedAnswer(ASGIResponse):
+    """JSON in pieces. What is long is sent in several writes, between which others have their turn."""
+
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        size = sum(map(len, pieces))
+        self._pieces = pieces if size > MAX_WRITE_BYTES else ()
+        super().__init__(body=b"" if self._pieces else b"".join(pieces))
+        self.headers["content-length"] = str(size)
+
+    async def send_body(self, send: Send, receive: Receive) -> None:
+        """Sends what the headers announce."""
+        for group in groups(self._pieces, MAX_WRITE_BYTES):
+            await send({"type": "http.response.body", "body": group, "more_body": True})
+            await asyncio.sleep(0)
+        await super().send_body(send, receive)
 
 
 class WholeAnswer(ASGIResponse):
@@ -170,7 +203,7 @@ class WholeAnswer(ASGIResponse):
                 if loop.time() >= turn_ends_at:
                     await asyncio.sleep(0)
                     turn_ends_at = loop.time() + TURN_S
-        await ASGIResponse(body=self._form.body())(scope, receive, send)
+        await PiecedAnswer(self._form.body())(scope, receive, send)
 
 
 class AwaitedAnswer(ASGIResponse):

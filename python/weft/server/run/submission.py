@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from weft import InvalidRequest, Request
+from weft._native import Biases, TokenIds
 
 __all__ = ["Piece", "Submission", "size_of"]
 
@@ -37,8 +38,9 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size(self) -> int:
         """Characters and tokens, over all prompts, biases and what the penalties look at."""
-        others = [*(piece for piece, _ in self.logit_bias), *(self.penalty_prompt or ())]
-        return sum(map(size_of, self.prompts)) + size_of(others)
+        biases = self.logit_bias
+        n_biases = len(biases) if isinstance(biases, Biases) else size_of([piece for piece, _ in biases])
+        return sum(map(size_of, self.prompts)) + n_biases + size_of(self.penalty_prompt or ())
 
     @property
     def looks_through_vocabulary(self) -> bool:
@@ -57,4 +59,6 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
 def size_of(pieces: Sequence[Piece]) -> int:
     """Characters and tokens of a prompt: what it costs to tokenize it follows this."""
+    if isinstance(pieces, TokenIds):
+        return len(pieces)
     return sum(max(len(piece), SHORTEST) if isinstance(piece, str) else 1 for piece in pieces)

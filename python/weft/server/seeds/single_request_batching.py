@@ -60,11 +60,11 @@ class Stream:
         self._n_events: Counter[int] = Counter()
         self._is_started = False
 
-    def frames(self, prompt: int, events: Sequence[Event]) -> bytes:
+    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:
         """The frames of events of one prompt, in order."""
         frames = [] if self._is_started else [sse.spaced_frame(Start(self._count))]
         self._is_started = True
-        return b"".join([*frames, *(self._frame(prompt, event) for event in events)])
+        return [*frames, *(self._frame(prompt, event) for event in events)]
 
     def _frame(self, prompt: int, event: Event) -> bytes:
         if isinstance(event, Progress | PromptLogprobs):  # No request for these events asks for them.

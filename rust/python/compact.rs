@@ -1,0 +1,117 @@
+//! Long lists of numbers as one object each: what a large body holds, on its way to the engine.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyBytes;
+
+use crate::request::Token;
+
+/// Token ids.
+#[pyclass(frozen, sequence, module = "weft._native", name = "TokenIds")]
+pub(super) struct PyTokenIds {
+    pub(super) tokens: Arc<Vec<Token>>,
+    json: PyOnceLock<Py<PyBytes>>,
+}
+
+impl From<Vec<Token>> for PyTokenIds {
+    fn from(tokens: Vec<Token>) -> Self {
+        Self { tokens: Arc::new(tokens), json: PyOnceLock::new() }
+    }
+}
+
+#[pymethods]
+impl PyTokenIds {
+    #[new]
+    fn new(tokens: Vec<Token>) -> Self {
+        tokens.into()
+    }
+
+    fn __len__(&self) -> usize {
+        self.tokens.len()
+    }
+
+    fn __getitem__(&self, place: usize) -> PyResult<Token> {
+        self.tokens.get(place).copied().ok_or_else(|| PyIndexError::new_err("there are fewer token ids"))
+    }
+
+    /// The first that is none of a vocabulary of so many pieces.
+    fn outside(&self, py: Python<'_>, n_vocab: usize) -> Option<Token> {
+        py.detach(|| self.tokens.iter().copied().find(|token| !usize::try_from(*token).is_ok_and(|token| token < n_vocab)))
+    }
+
+    /// A JSON list, written once.
+    fn json(&self, py: Python<'_>) -> &Py<PyBytes> {
+        self.json.get_or_init(py, || {
+            let text = py.detach(|| list(&self.tokens, |text, token| write!(text, "{token}")));
+            PyBytes::new(py, text.as_bytes()).unbind()
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("TokenIds([{}])", self.tokens.len())
+    }
+}
+
+/// Pairs of a token and what is added to its logit.
+#[pyclass(frozen, sequence, module = "weft._native", name = "Biases")]
+pub(super) struct PyBiases {
+    pub(super) pairs: Vec<(Token, f32)>,
+    json: PyOnceLock<Py<PyBytes>>,
+}
+
+impl From<Vec<(Token, f32)>> for PyBiases {
+    fn from(pairs: Vec<(Token, f32)>) -> Self {
+        Self { pairs, json: PyOnceLock::new() }
+    }
+}
+
+#[pymethods]
+impl PyBiases {
+    #[new]
+    fn new(pairs: Vec<(Token, f32)>) -> Self {
+        pairs.into()
+    }
+
+    fn __len__(&self) -> usize {
+        self.pairs.len()
+    }
+
+    fn __getitem__(&self, place: usize) -> PyResult<(Token, f32)> {
+        self.pairs.get(place).copied().ok_or_else(|| PyIndexError::new_err("there are fewer biases"))
+    }
+
+    /// A JSON list of objects, as llama-server tells them; a ban is `false`. Written once.
+    fn json(&self, py: Python<'_>) -> &Py<PyBytes> {
+        let pair = |text: &mut String, (token, bias): &(Token, f32)| {
+            if bias.is_finite() {
+                write!(text, "{{\"token\":{token},\"bias\":{bias}}}")
+            } else {
+                write!(text, "{{\"token\":{token},\"bias\":false}}")
+            }
+        };
+        self.json.get_or_init(py, || {
+            let text = py.detach(|| list(&self.pairs, pair));
+            PyBytes::new(py, text.as_bytes()).unbind()
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Biases([{}])", self.pairs.len())
+    }
+}
+
+fn list<T>(items: &[T], write: impl Fn(&mut String, &T) -> std::fmt::Result) -> String {
+    let mut text = String::from("[");
+    for item in items {
+        if text.len() > 1 {
+            text.push(',');
+        }
+        write(&mut text, item).expect("a text takes whatever is written");
+    }
+    text.push(']');
+    text
+}

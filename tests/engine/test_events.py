@@ -1,0 +1,110 @@
+"""What a stream yields is plain data: it can be kept, sent, compared, and made by hand."""
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+import weft
+from tests.helpers import is_idle, wait_until
+from tests.server.matchers import Json
+from weft import Answer, Branch, Event, Finished, Logprob, Logprobs, Progress, PromptLogprobs, Token, Usage
+
+USAGE = Usage(n_computed=3, n_cached=4, n_predicted=2, n_held=8, prompt_ms=1.5, predicted_ms=2.5)
+DRAWN = Logprobs(Logprob(7, b"a", -0.5), (Logprob(7, b"a", -0.5), Logprob(8, b"\xff", -1.5)))
+BY_HAND: list[Json] = [
+    DRAWN.chosen,
+    DRAWN,
+    Token(0, 7, "a", slot=1, n_predicted=2, logprobs=DRAWN),
+    Token(0, 7, "a", slot=1, n_predicted=2),
+    PromptLogprobs(0, (None, DRAWN)),
+    Progress(7, 4, 7, 1.5),
+    USAGE,
+    Finished(0, "stop", USAGE, slot=1, stop="b"),
+    Answer(
+        branches=(
+            Branch(index=0, text="a", tokens=(7,), reason="end", stop=None, usage=USAGE, logprobs=(DRAWN,), truncated=False),
+        ),
+        seed=1,
+        n_prompt=7,
+        prompt_logprobs=(None, DRAWN),
+    ),
+]
+
+
+def pickled(value: Json) -> Json:
+    return pickle.loads(pickle.dumps(value))
+
+
+def as_json(value: Json) -> Json:
+    return msgspec.json.decode(msgspec.json.encode(value), type=type(value))
+
+
+def as_message_pack(value: Json) -> Json:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=type(value))
+
+
+WAYS = [pickled, copy.copy, copy.deepcopy, as_json, as_message_pack]
+
+
+async def events(engine: weft.Engine) -> list[Event]:
+    request = weft.Request(
+        prompt="Once upon a time,", n=2, max_tokens=3, n_probs=2, prompt_logprobs=1, report_progress=True, stop=["."], seed=1
+    )
+    return [event async for event in engine.generate(request)]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_what_is_made_by_hand_goes_there_and_back(way: Callable[[Json], Json]) -> None:
+    for value in BY_HAND:
+        assert way(value) == value
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_what_the_engine_makes_goes_there_and_back(engine: weft.Engine, way: Callable[[Json], Json]) -> None:
+    told = await events(engine)
+    assert {type(event) for event in told} == {Token, Finished, Progress, PromptLogprobs}
+    for event in told:
+        assert way(event) == event
+    completion = await engine.complete("Once upon a time,", n=2, max_tokens=3, n_probs=2, prompt_logprobs=1)
+    assert way(completion) == completion
+
+
+async def test_what_the_engine_makes_is_equal_to_the_same_made_by_hand(engine: weft.Engine) -> None:
+    for event in await events(engine):
+        by_hand = type(event)(*[getattr(event, name) for name in event.__struct_fields__])
+        assert event == by_hand
+        assert hash(event) == hash(by_hand)
+        with pytest.raises(AttributeError):
+            setattr(event, event.__struct_fields__[0], 1)
+
+
+def test_a_spelling_that_is_no_text_is_shown_as_well_as_it_can_be() -> None:
+    assert Logprob(8, b"a\xff", -1.5).text == "a\ufffd"
+
+
+def test_the_prompt_is_what_was_computed_and_what_was_found() -> None:
+    assert USAGE.n_prompt == 7
+
+
+async def test_a_batch_is_bounded_by_what_its_events_hold(engine: weft.Engine) -> None:
+    stream = engine.generate("Once upon a time,", n=4, max_tokens=8, n_probs=1000, prompt_logprobs=1000, ignore_eos=True)
+    await wait_until(lambda: is_idle(engine))
+    batches = []
+    while batch := await stream.next_batch():
+        batches.append([len(event.logprobs.top) for event in batch if isinstance(event, Token) and event.logprobs])
+        assert all(len(event.logprobs) == 1 for event in batch if isinstance(event, PromptLogprobs))
+    assert sum(map(sum, batches)) == 4 * 8 * 1000
+    # 256 KiB are passed with the fifth event of a thousand log-probabilities.
+    assert max(map(len, batches)) == 5
+
+
+async def test_a_stream_that_is_readable_keeps_what_it_has(engine: weft.Engine) -> None:
+    stream = engine.generate("Once upon a time,", max_tokens=1)
+    await stream.readable()
+    await stream.readable()
+    assert [type(event) async for event in stream] == [Token, Finished]
+    await stream.readable()
+    assert await stream.next_batch() == []

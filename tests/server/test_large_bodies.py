@@ -1,0 +1,215 @@
+"""Bodies of more than 64 KiB: what is long in them is one object, and the event loop makes little of the rest."""
+
+import json
+import math
+import threading
+from collections.abc import AsyncIterator
+from typing import Any, Never, cast
+
+import httpx
+import pytest
+from litestar.testing import AsyncTestClient
+
+from tests.server.conftest import answers
+from tests.server.matchers import Json, matching
+from tests.server.scripted import ScriptedEngine
+from weft import QueueFull, Request
+from weft._native import Biases, TokenIds, read_body
+from weft.server import create_app, json_request
+from weft.settings import Settings
+
+FILLER = {"ignored": "x" * json_request.LARGE_BODY}
+IDS = [index % 100 for index in range(40_000)]
+
+
+class FullEngine(ScriptedEngine):
+    """Refuses every request, having taken it down."""
+
+    def generate(self, request: Request) -> Never:
+        self.requests.append(request)
+        raise QueueFull(1)
+
+
+Full = tuple[FullEngine, httpx.AsyncClient]
+
+
+@pytest.fixture(scope="module")
+async def full() -> AsyncIterator[Full]:
+    engine = FullEngine()
+    engine.model.n_vocab = 100_000
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(max_body=8 << 20))) as client:
+        await answers(client, 200)
+        yield engine, client
+
+
+async def asked(full: Full, path: str, body: Json) -> list[Request]:
+    engine, client = full
+    engine.requests.clear()
+    answer = await client.post(path, content=body if isinstance(body, bytes) else json.dumps(body))
+    assert answer.status_code == 429, answer.text
+    return engine.requests
+
+
+async def refused(full: Full, path: str, body: Json) -> Json:
+    engine, client = full
+    engine.requests.clear()
+    answer = await client.post(path, content=body if isinstance(body, bytes) else json.dumps(body))
+    assert answer.status_code == 400
+    assert engine.requests == []
+    return answer.json()["error"]
+
+
+async def test_a_long_list_of_tokens_is_one_object(full: Full, path: str) -> None:
+    [request] = await asked(full, path, {"prompt": IDS, "penalty_prompt": IDS, "seed": 3})
+    assert isinstance(request.prompt, TokenIds)
+    assert isinstance(request.penalty_prompt, TokenIds)
+    assert list(cast("Any", request.prompt)) == list(cast("Any", request.penalty_prompt)) == IDS
+    assert request.seed == 3
+
+
+async def test_each_prompt_of_a_list_is_one_object(full: Full, path: str) -> None:
+    # The engine refuses the first; what the second would have been is in the body that was read.
+    [request] = await asked(full, path, {"prompt": [IDS[:20_000], IDS[:3]]})
+    assert isinstance(request.prompt, TokenIds)
+    assert list(cast("Any", request.prompt)) == IDS[:20_000]
+    rest, beside = read_body(json.dumps({"prompt": [IDS, IDS[:3]]}).encode(), fields=["prompt"], tokens=["prompt"], biases=[])
+    assert rest == b"{}"
+    assert [list(cast("Any", prompt)) for prompt in cast("list[TokenIds]", beside["prompt"])] == [IDS, IDS[:3]]
+
+
+@pytest.mark.parametrize("as_object", [False, True], ids=["pairs", "object"])
+async def test_many_biases_are_one_object(full: Full, path: str, as_object: bool) -> None:
+    pairs = [(token, False if token % 2 else -1.5) for token in range(30_000)]
+    biases = {str(token): bias for token, bias in pairs} if as_object else pairs
+    [request] = await asked(full, path, {"prompt": "a", "logit_bias": biases})
+    assert isinstance(request.logit_bias, Biases)
+    told = sorted(cast("Any", request.logit_bias))
+    assert told == [(token, -math.inf if bias is False else bias) for token, bias in pairs]
+    assert json.loads(request.logit_bias.json())[:2] == [{"token": 0, "bias": -1.5}, {"token": 1, "bias": False}] or as_object
+
+
+async def test_a_large_body_is_read_beside_the_event_loop(full: Full, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def read(*args: Json, **kwargs: Json) -> Json:
+        threads.append(threading.get_ident())
+        return read_body(*args, **kwargs)
+
+    monkeypatch.setattr(json_request, "read_body", read)
+    await asked(full, path, {"prompt": IDS})
+    [thread] = threads
+    assert thread != full[0].loop_thread
+
+
+async def test_what_python_makes_objects_of_is_bounded(full: Full, path: str) -> None:
+    error = await refused(full, path, {"prompt": "a", "stop": ["a"] * 70_000})
+    assert error["message"] == matching("the body has too many values besides its token ids and biases: at most 65536 are read")
+    # What nobody reads costs nothing.
+    await asked(full, path, {"prompt": "a", "unknown": ["a"] * 70_000})
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"[" * 100_000, "the body is nested too deep"),
+        (b'{"ignored": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "the body is nested too deep"),
+        (b'{"ignored": "' + b"a" * 70_000 + b'\xff"}', "the body is no UTF-8: invalid start byte"),
+        (b'{"ignored": "' + b"a" * 70_000 + b'\xed\xa0\x80"}', "the body is no UTF-8: invalid continuation byte"),
+        (b'{"ignored": "' + b"a" * 70_000 + b"\xe2\x82", "the body is no UTF-8: unexpected end of data"),
+        (b'{"ignored": "' + b"a" * 70_000 + b'\\ud800"}', matching("the body is no JSON in UTF-8: .*surrogate.*")),
+        (b'{"ignored": "' + b"a" * 70_000 + b'\\udc00"}', matching("the body is no JSON in UTF-8: .*surrogate.*")),
+        (b'{"ignored": "' + b"a" * 70_000, matching("the body is no JSON in UTF-8: .*")),
+        (b"\xef\xbb\xbf{}" + b" " * 70_000, matching("the body is no JSON in UTF-8: .*")),
+        (b'{"temperature": NaN}' + b" " * 70_000, matching("the body is no JSON in UTF-8: .*")),
+        (b'{"prompt": [' + b"1," * 40_000 + b"]}", matching("the body is no JSON in UTF-8: .*")),
+        (b"[]" + b" " * 70_000, "the body must be a JSON object"),
+        (b'"a"' + b" " * 70_000, "the body must be a JSON object"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+async def test_what_is_wrong_with_a_large_body_is_said_as_of_a_small_one(
+    full: Full, path: str, body: bytes, message: Json
+) -> None:
+    assert await refused(full, path, body) == {"code": 400, "message": message, "type": "invalid_request_error"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"n": "a"}, {"stop": [1]}, {"stream_options": {"include_usage": 7}}, {"penalty_prompt": [[1] * 3000]}, {"prompt": 1.5}],
+    ids=lambda body: next(iter(body)),
+)
+async def test_a_wrong_field_of_a_large_body_is_named_as_that_of_a_small_one(full: Full, body: Json) -> None:
+    large = await refused(full, "/v1/completions", {"prompt": "a", **body, **FILLER})
+    assert large["param"] == next(iter(body))
+    if "penalty_prompt" not in body:
+        assert large == await refused(full, "/v1/completions", {"prompt": "a", **body})
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+async def test_of_two_values_by_one_name_the_last_holds(full: Full, path: str, size: str) -> None:
+    body = b'{"prompt": "a", "seed": 1, "seed": 2' + b" " * (len(FILLER["ignored"]) * (size == "large")) + b"}"
+    [request] = await asked(full, path, body)
+    assert request.seed == 2
+
+
+async def test_escapes_of_pairs_are_characters(full: Full, path: str) -> None:
+    body = b'{"prompt": "\\ud83d\\ude00\\u0041\\\\u", "ignored": "' + b"a" * 70_000 + b'"}'
+    [request] = await asked(full, path, body)
+    assert list(cast("Any", request.prompt)) == [ord(character) for character in "\U0001f600A\\u"]
+
+
+async def test_tokens_outside_of_the_vocabulary_are_found_in_a_large_body(full: Full) -> None:
+    error = await refused(full, "/tokenize", {"content": [*IDS, 100_000]})
+    assert error["message"] == "token 100000 is outside of the vocabulary of 100000 pieces"
+
+
+async def test_a_large_body_goes_through_the_other_routes(client: httpx.AsyncClient) -> None:
+    ids = [300 + index % 100 for index in range(30_000)]
+    tokenized = (await client.post("/tokenize", json={"content": ids, "with_pieces": True})).json()["tokens"]
+    assert [piece["id"] for piece in tokenized] == ids
+    text = (await client.post("/detokenize", json={"tokens": ids})).json()["content"]
+    assert text == "".join(piece["piece"] for piece in tokenized)
+    answer = await client.post("/prefixes", json={"prompt": ids})
+    assert answer.json()["error"]["type"] == "exceed_context_size_error"
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit"), [({}, (4 << 20) + 64 * 64 + 32 * 128), ({"max_body": 100_000}, 100_000)], ids=repr
+)
+async def test_a_body_is_as_long_as_it_may_be(path: str, settings: Json, limit: int) -> None:
+    engine = ScriptedEngine(QueueFull(1))
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:
+        await answers(client, 200)
+        body = b'{"prompt": "a"}'
+        assert (await client.post(path, content=body + b" " * (limit - len(body)))).status_code == 429
+        answer = await client.post(path, content=body + b" " * (limit - len(body) + 1))
+        message = f"the body has more than {limit} bytes; send less, or start the server with a larger --max-body"
+        assert answer.status_code == 413
+        assert answer.json() == {"error": {"code": 413, "message": message, "type": "invalid_request_error"}}
+
+
+@pytest.mark.parametrize("is_announced", [True, False], ids=["announced", "streamed"])
+async def test_a_body_that_is_too_large_is_not_read_to_its_end(path: str, is_announced: bool) -> None:
+    engine = ScriptedEngine()
+    engine.loaded.set()
+    app = create_app(engine.as_engine(), Settings(max_body=100_000))
+    n_read = 0
+    sent: list[Json] = []
+
+    async def receive() -> Json:
+        nonlocal n_read
+        n_read += 1
+        return {"type": "http.request", "body": b" " * 60_000, "more_body": True}
+
+    async def send(message: Json) -> None:
+        sent.append(message)
+
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        headers = [(b"content-length", b"600000")] if is_announced else []
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers, "http_version": "1.1"}
+        await app(cast("Any", scope), receive, send)
+    assert sent[0]["status"] == 413
+    assert n_read == (0 if is_announced else 2)
