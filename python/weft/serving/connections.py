@@ -126,7 +126,7 @@ class Connections:
         with _Hand() as hand, suppress(RuntimeError):  # The loop is closed.
             while True:
                 time.sleep(min(SWEEP_S, self._limit_s / 4))
-                # A request that the loop has not come to is none of its client's delay. What had come before the first turn of the
+                # A request that the loop has not come to is none of its client's delay. What came before the first turn of the
                 # loop has begun by the second.
                 _await_turn(loop)
                 time.sleep(SETTLE_S)
