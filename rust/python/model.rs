@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use super::compact::PyTokenIds;
 use super::convert;
 use super::errors::InvalidRequest;
 use super::fork::ThisProcess;
@@ -179,6 +180,12 @@ impl PyModel {
         let model = self.loaded()?;
         let text = convert::text("text", text)?;
         Ok(py.detach(|| model.tokenize(text.as_bytes(), add_special, parse_special)))
+    }
+
+    /// The token ids of a long text, as one object.
+    #[pyo3(signature = (text, *, add_special=true, parse_special=true))]
+    fn token_ids(&self, py: Python<'_>, text: &Bound<'_, PyAny>, add_special: bool, parse_special: bool) -> PyResult<PyTokenIds> {
+        self.tokenize(py, text, add_special, parse_special).map(PyTokenIds::from)
     }
 
     /// The text that token ids stand for.

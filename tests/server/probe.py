@@ -42,7 +42,8 @@ class Health:
 
     def take(self, now: float) -> None:
         """Takes an answer, which comes in one piece."""
-        assert self.socket.recv(65_536).startswith(b"HTTP/1.1 200 "), "the server answers its probe"
+        answer = self.socket.recv(65_536)
+        assert answer.startswith(b"HTTP/1.1 200 "), f"the server answers its probe, and not {answer!r}"
         assert self._asked_at is not None, "nothing comes unasked"
         self.worst_s = max(self.worst_s, now - self._asked_at)
         self._asked_at, self.next_at = None, now + PERIOD_S

@@ -30,6 +30,9 @@ SWEEP_S = 1.0
 """How often, in seconds, all connections are looked at; four times in a limit that is shorter than four of them. Three thousand
 take one or two hundredths of a second of a processor."""
 
+SETTLE_S = 0.05
+"""What a loop that was busy needs to come to the requests that have waited for it, in seconds."""
+
 HASTE = 10
 """Where more than half of the connections there may be are taken, one without a request has this part of its time."""
 
@@ -123,10 +126,11 @@ class Connections:
         with _Hand() as hand, suppress(RuntimeError):  # The loop is closed.
             while True:
                 time.sleep(min(SWEEP_S, self._limit_s / 4))
-                # A request that the loop has not come to is none of its client's delay.
-                is_heard = threading.Event()
-                loop.call_soon_threadsafe(is_heard.set)
-                is_heard.wait()
+                # A request that the loop has not come to is none of its client's delay. What came before the first turn of the
+                # loop has begun by the second.
+                _await_turn(loop)
+                time.sleep(SETTLE_S)
+                _await_turn(loop)
                 self.sweep(hand, cuts)
 
     def sweep(self, hand: "_Hand", cuts: Cuts) -> None:
@@ -218,6 +222,12 @@ class Connections:
                 connection.is_cut = True
                 return True
         return False
+
+
+def _await_turn(loop: asyncio.AbstractEventLoop) -> None:
+    is_heard = threading.Event()
+    loop.call_soon_threadsafe(is_heard.set)
+    is_heard.wait()
 
 
 class _Hand:

@@ -64,12 +64,13 @@ async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> Answer[Tokeni
 
 
 @post("/detokenize", status_code=200, responses=ERRORS)
-async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> DetokenizeResult:
+async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Answer[DetokenizeResult]:
     """The text of tokens."""
     if data.tokens is None:
         raise InvalidRequest("tokens", "tokens must be given")
-    text = await service.aside.work(Purpose.TEXT, len(data.tokens), service.engine.detokenize, data.tokens)
-    return DetokenizeResult(content=text, prompt=text)
+    return Answer(
+        PiecedAnswer(await service.aside.work(Purpose.TEXT, len(data.tokens), tokens.text, data.tokens, service.engine.model))
+    )
 
 
 @get("/tokenizer_info", responses=ERRORS)

@@ -7,8 +7,8 @@ import msgspec
 
 from weft import InvalidRequest, Model
 from weft._native import TokenIds
-from weft.server.llamacpp.schemas import TokenizeBody, TokenizeResult, TokenizerInfo, TokenPiece
-from weft.server.run.pieces import GAP, entries, filled, json_list
+from weft.server.llamacpp.schemas import DetokenizeResult, TokenizeBody, TokenizeResult, TokenizerInfo, TokenPiece
+from weft.server.run.pieces import GAP, entries, filled, json_list, json_text
 from weft.server.run.service import Service
 from weft.server.run.submission import Piece
 
@@ -61,14 +61,24 @@ def _spelling(model: Model, token: int | None) -> str | None:
 
 def tokens(ids: Sequence[int], model: Model, *, with_pieces: bool) -> list[bytes]:
     """The JSON of tokens in pieces, with what they stand for where that is asked for."""
+    result = msgspec.json.encode(TokenizeResult(cast("Sequence[int]", GAP)))
+    if isinstance(ids, TokenIds) and not with_pieces:
+        return filled(result, [ids.json()])
     parts = []
     for start in range(0, len(ids), AT_ONCE):
         stretch = [ids[place] for place in range(start, min(start + AT_ONCE, len(ids)))]
         parts.append(
             entries([TokenPiece(token, _piece(model.token_bytes(token))) for token in stretch] if with_pieces else stretch)
         )
-    result = TokenizeResult(cast("Sequence[int]", GAP))
-    return filled(msgspec.json.encode(result), json_list(parts))
+    return filled(result, json_list(parts))
+
+
+def text(tokens: Sequence[int], model: Model) -> list[bytes]:
+    """The JSON of the text that tokens stand for, in pieces."""
+    spelt = model.detokenize(tokens)
+    result = msgspec.json.encode(DetokenizeResult(content=cast("str", GAP), prompt=cast("str", GAP)))
+    written = json_text(spelt)
+    return filled(result, written, written)
 
 
 def _piece(data: bytes) -> str | list[int]:

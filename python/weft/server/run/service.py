@@ -246,6 +246,8 @@ class Service:
     def _tokens(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> Sequence[int]:
         if isinstance(pieces, TokenIds):
             return pieces
+        if len(pieces) == 1 and isinstance(text := pieces[0], str) and len(text) > LONG_TEXT:
+            return self.engine.model.token_ids(text, add_special=add_special, parse_special=parse_special)
         tokens: list[int] = []
         for position, piece in enumerate(pieces):
             if isinstance(piece, int):
