@@ -19,8 +19,10 @@ from tests.helpers import prompt_of
 from tests.server.live import LiveServer
 from weft.chat import sandbox
 from weft.fields import abouts
+from weft.server import json_request
 from weft.server.errors import TextsWaitingError, describe
-from weft.server.run import aside, patience
+from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
+from weft.server.run import aside, patience, service, stream
 from weft.serving import handles, place
 
 ROOT = Path(__file__).parent.parent
@@ -161,6 +163,18 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         describe(TextsWaitingError(1)).code,
     ],
     "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
+    "a request's body, `--max-body`": lambda: [
+        json_request.BASE_BYTES >> 20,
+        json_request.BYTES_PER_TOKEN,
+        json_request.BYTES_PER_BIAS,
+    ],
+    "what a body of more than 64 KiB holds beside lists of token ids and biases": lambda: [
+        constant("python/body.rs", "MAX_VALUES"),
+        constant("python/body.rs", "MAX_DEPTH"),
+    ],
+    "`response_fields` of one request": lambda: [MAX_PATHS, MAX_PATH_CHARACTERS],
+    "log-probabilities of a request's prompts, `echo` with `logprobs`": lambda: [service.MAX_PROMPT_LOGPROBS],
+    "one write to a client": lambda: [stream.MAX_WRITE_BYTES >> 10],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],
     "a body": lambda: [patience.BODY_BYTES_PER_S, patience.BODY_GRACE_S],

@@ -11,6 +11,7 @@ from litestar.types import ASGIApp
 
 import weft
 from tests.server.matchers import Json
+from weft._native import TokenIds
 
 Step = Sequence[Any] | Exception
 
@@ -76,6 +77,8 @@ class ScriptedEngine:
             eos_token=None,
             chat_template=None,
             token_bytes=self._token_bytes,
+            token_ids=lambda text, **more: TokenIds(self.tokenize(text, **more)),
+            detokenize=self.detokenize,
             control_tokens=list,
             longest_piece=None,
         )
