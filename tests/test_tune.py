@@ -202,9 +202,10 @@ def test_a_model_with_few_positions_is_timed_within_them(tmp_path: Path) -> None
 
 
 def test_ctrl_c_ends_the_command_and_keeps_nothing(model: weft.Model) -> None:
-    # The key is pressed after the first measurement.
+    # The key is pressed after the first measurement. Where these tests run in the background, a shell has them ignore it.
     pressed = "lambda title: 'timing' in title and (lambda _: os.kill(os.getpid(), signal.SIGINT)) or None"
-    script = f"import os, signal; from weft.cli import main, tune; tune.bar = {pressed}; main.main()"
+    restored = "signal.signal(signal.SIGINT, signal.default_int_handler)"
+    script = f"import os, signal; {restored}; from weft.cli import main, tune; tune.bar = {pressed}; main.main()"
     command = [sys.executable, "-c", script, "tune"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (answer.returncode, answer.stdout) == (130, "")

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Never, cast
 
 import msgspec
 from litestar.types import ASGIApp
@@ -154,3 +154,11 @@ async def connect(app: ASGIApp, path: str, body: object, leave: Callable[[list[A
         has_left.set()
     await app(cast("Any", scope), receive, send)
     return sent
+
+
+class FullEngine(ScriptedEngine):
+    """Refuses every request, having taken it down."""
+
+    def generate(self, request: weft.Request) -> Never:
+        self.requests.append(request)
+        raise weft.QueueFull(1)

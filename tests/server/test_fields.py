@@ -1,6 +1,5 @@
 import math
 from collections.abc import AsyncIterator
-from typing import Never
 
 import httpx
 import msgspec
@@ -9,22 +8,13 @@ from litestar.testing import AsyncTestClient
 
 from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import SOME_TEXT, Json, matching
-from tests.server.scripted import ScriptedEngine, connect
+from tests.server.scripted import FullEngine, ScriptedEngine, connect
 from weft import EngineConfig, QueueFull, Request
 from weft.sampling import Sampling
 from weft.server import create_app
 from weft.server.request_fields import CompletionFields, ping_s
 from weft.server.run import sse
 from weft.settings import Settings
-
-
-class FullEngine(ScriptedEngine):
-    """Refuses every request, having taken it down."""
-
-    def generate(self, request: Request) -> Never:
-        self.requests.append(request)
-        raise QueueFull(1)
-
 
 Full = tuple[FullEngine, httpx.AsyncClient]
 

@@ -4,7 +4,7 @@ import json
 import math
 import threading
 from collections.abc import AsyncIterator
-from typing import Any, Never, cast
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -12,7 +12,7 @@ from litestar.testing import AsyncTestClient
 
 from tests.server.conftest import answers
 from tests.server.matchers import Json, matching
-from tests.server.scripted import ScriptedEngine
+from tests.server.scripted import FullEngine
 from weft import QueueFull, Request
 from weft._native import Biases, TokenIds, read_body
 from weft.server import create_app, json_request
@@ -20,14 +20,6 @@ from weft.settings import Settings
 
 FILLER = {"ignored": "x" * json_request.LARGE_BODY}
 IDS = [index % 100 for index in range(40_000)]
-
-
-class FullEngine(ScriptedEngine):
-    """Refuses every request, having taken it down."""
-
-    def generate(self, request: Request) -> Never:
-        self.requests.append(request)
-        raise QueueFull(1)
 
 
 Full = tuple[FullEngine, httpx.AsyncClient]

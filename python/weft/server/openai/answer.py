@@ -9,7 +9,7 @@ import msgspec
 from weft import Finished, Logprobs, Progress, Token
 from weft import Usage as BranchUsage
 from weft.server import request_fields
-from weft.server.openai.schemas import PromptTokensDetails, StreamOptions, TokenProbability, Usage
+from weft.server.openai.schemas import PromptTokensDetails, StreamOptions, Usage
 from weft.server.request_fields import CompletionFields
 from weft.server.response_fields import (
     Branches,
@@ -17,6 +17,7 @@ from weft.server.response_fields import (
     PromptProgress,
     Running,
     Timings,
+    TokenProbability,
     completion_probability,
     projected,
     token_logprobs,

@@ -19,8 +19,7 @@ from weft.server.openai.chat_schemas import (
     Delta,
     Message,
 )
-from weft.server.openai.schemas import TokenProbability
-from weft.server.response_fields import CompletionResult, timings
+from weft.server.response_fields import CompletionResult, TokenProbability, timings
 from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import GAP, filled, json_list

@@ -2,9 +2,9 @@
 
 import msgspec
 
-from weft.server.openai.schemas import StreamOptions, TokenProbability, Usage
+from weft.server.openai.schemas import StreamOptions, Usage
 from weft.server.request_fields.chat import ChatFields
-from weft.server.response_fields import CompletionResult, PromptProgress, Timings
+from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenProbability
 
 __all__ = ["ChatChoice", "ChatChunk", "ChatCompletion", "ChatLogprobs", "ChunkChoice", "CreateChatCompletion", "Delta", "Message"]
 

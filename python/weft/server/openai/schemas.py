@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from weft.server.request_fields import CompletionFields
-from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenLogprob, TokenProb
+from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenProbability
 
 __all__ = [
     "Choice",
@@ -19,7 +19,6 @@ __all__ = [
     "ModelName",
     "PromptTokensDetails",
     "StreamOptions",
-    "TokenProbability",
     "Usage",
 ]
 
@@ -45,18 +44,6 @@ class CreateCompletion(CompletionFields, kw_only=True):
     # What follows is refused unless it asks for nothing.
     best_of: int | None = None
     suffix: str | None = None
-
-
-class TokenProbability(msgspec.Struct, kw_only=True):
-    """A drawn token and what was likely in its place: logarithms, or with `post_sampling_probs` what the samplers left."""
-
-    id: int
-    token: str
-    bytes: list[int]
-    logprob: float | msgspec.UnsetType = msgspec.UNSET
-    top_logprobs: list[TokenLogprob] | msgspec.UnsetType = msgspec.UNSET
-    prob: float | msgspec.UnsetType = msgspec.UNSET
-    top_probs: list[TokenProb] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Logprobs(msgspec.Struct):

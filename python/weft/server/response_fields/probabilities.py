@@ -11,6 +11,7 @@ __all__ = [
     "TokenLogprob",
     "TokenLogprobs",
     "TokenProb",
+    "TokenProbability",
     "TokenProbs",
     "completion_probability",
     "token_logprobs",
@@ -58,8 +59,8 @@ class Candidate(msgspec.Struct):
     tok_str: str
 
 
-class CompletionProbability(msgspec.Struct, kw_only=True):
-    """One token of `/completion`: [`TokenLogprobs`] or, after the samplers, [`TokenProbs`], with the last two fields of 2024."""
+class TokenProbability(msgspec.Struct, kw_only=True):
+    """A drawn token and what was likely in its place: [`TokenLogprobs`] or, after the samplers, [`TokenProbs`]."""
 
     id: int
     token: str
@@ -68,6 +69,11 @@ class CompletionProbability(msgspec.Struct, kw_only=True):
     top_logprobs: list[TokenLogprob] | msgspec.UnsetType = msgspec.UNSET
     prob: float | msgspec.UnsetType = msgspec.UNSET
     top_probs: list[TokenProb] | msgspec.UnsetType = msgspec.UNSET
+
+
+class CompletionProbability(TokenProbability, kw_only=True):
+    """The same of `/completion`, with the two fields of 2024."""
+
     content: str
     probs: list[Candidate]
 
