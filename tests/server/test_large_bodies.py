@@ -12,7 +12,7 @@ from litestar.testing import AsyncTestClient
 
 from tests.server.conftest import answers
 from tests.server.matchers import Json, matching
-from tests.server.scripted import FullEngine
+from tests.server.scripted import FullEngine, ScriptedEngine
 from weft import QueueFull, Request
 from weft._native import Biases, TokenIds, read_body
 from weft.server import create_app, json_request
