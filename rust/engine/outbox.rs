@@ -97,8 +97,17 @@ impl Outbox {
     /// Wakes the readers of what `n_streams` streams were sent, once each, but those whose bell rests. Who calls this must call
     /// [`Outbox::ring`] before anything that may take long.
     pub(super) fn ring_unless_resting(&mut self, n_streams: usize) {
-        let rested = if self.is_urgent { Duration::MAX } else { self.rung_at.elapsed() };
-        self.is_urgent = false;
+        let is_urgent = std::mem::take(&mut self.is_urgent);
+        self.ring_rested(if is_urgent { Duration::MAX } else { self.rung_at.elapsed() }, n_streams);
+    }
+
+    /// Wakes everybody who has something to read. What the running step tells is no less urgent for it.
+    pub(super) fn ring(&mut self) {
+        self.ring_rested(Duration::MAX, 0);
+    }
+
+    /// Rings the bells that have rested so long.
+    fn ring_rested(&mut self, rested: Duration, n_streams: usize) {
         let mut has_rung = false;
         self.bells.retain(|bell| {
             let rest = bell.rest(n_streams);
@@ -112,12 +121,6 @@ impl Outbox {
         if has_rung {
             self.rung_at = Instant::now();
         }
-    }
-
-    /// Wakes everybody who has something to read.
-    pub(super) fn ring(&mut self) {
-        self.is_urgent = true;
-        self.ring_unless_resting(0);
     }
 
     /// Remembers the prefix that `job` is about to tell it has pinned.

@@ -44,11 +44,10 @@ pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
     }
     let is_steady =
         core.memory.spent().is_zero() && core.slots.running().iter().all(|running| matches!(running.phase, Phase::Decoding));
-    if is_steady {
-        core.outbox.ring_unless_resting(n_told);
-    } else {
-        core.outbox.ring();
+    if !is_steady {
+        core.outbox.hurry();
     }
+    core.outbox.ring_unless_resting(n_told);
 }
 
 /// Makes a change visible before anybody is told of it.

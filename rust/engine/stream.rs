@@ -36,7 +36,7 @@ pub trait Bell: Send + Sync {
 
     /// How long it is not rung again where there is nothing to tell but more tokens of `n_streams` streams that have told some: where
     /// steps are shorter than this, it is rung once for several. It is rung at once for a first token, an end or an error, and
-    /// before the worker computes a prompt, moves cells or waits.
+    /// before the worker computes a prompt, answers a question or waits, and once it has moved cells.
     fn rest(&self, n_streams: usize) -> Duration {
         let n_times = u32::try_from(n_streams.div_ceil(STREAMS_PER_REST)).unwrap_or(u32::MAX);
         BELL_REST.saturating_mul(n_times.max(1)).min(MAX_BELL_REST)

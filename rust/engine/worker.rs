@@ -96,8 +96,8 @@ impl<R: Runner> Worker<R> {
         core.lap(|times| &mut times.place);
         planner.plan(core);
         core.lap(|times| &mut times.plan);
-        if planner.plan.rows.len() != core.slots.running().len() {
-            // It takes longer than the step before, or is none.
+        if planner.plan.rows.len() != core.slots.running().len() || !core.memory.spent().is_zero() {
+            // It takes longer than the step before, or is none; or that time has gone into what was moved.
             core.outbox.ring();
         }
         core.lap(|times| &mut times.emit);
@@ -174,7 +174,10 @@ impl<R: Runner> Worker<R> {
                 }
             }
             Command::Cancel(request_id) => drop(remove(core, request_id)),
-            Command::Ask(question) => answer(core, question),
+            Command::Ask(question) => {
+                core.outbox.ring();
+                answer(core, question);
+            }
             Command::Stop => return false,
         }
         true

@@ -1,7 +1,8 @@
 //! How the worker wakes an event loop without ever taking the GIL.
 //!
 //! Each event loop that waits for a stream has one [`Watch`]: a pipe whose reading end the loop watches (`loop.add_reader`). The
-//! worker writes one byte into it, at most once per step and per [`BELL_REST`](crate::engine::BELL_REST), and only if somebody waits; the loop then looks at all the streams that
+//! worker writes one byte into it, at most once per step, after a rest (see
+//! [`Bell::rest`]), and only if somebody waits; the loop then looks at all the streams that
 //! its tasks wait for and wakes the tasks of those that have something.
 //!
 //! The other way would be a courier: a native thread that the worker wakes, that takes the GIL and calls

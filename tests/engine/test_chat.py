@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import threading
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 import weft
 from tests.server.matchers import Json
 from weft.chat.conversation import ChatMessage
+from weft.chat.format import ChatFormat
 
 HELLO: list[dict[str, Any]] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello <|im_end|>"}]
 CHATML = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHello <|im_end|><|im_end|>\n<|im_start|>assistant\n"
@@ -43,6 +45,31 @@ async def test_a_chat_is_what_its_request_completes(engine: weft.Engine) -> None
 async def test_a_long_chat_is_read_beside_the_event_loop(engine: weft.Engine) -> None:
     said = "word " * 2_000
     assert said in await engine.apply_template([{"role": "user", "content": said}], template="chatml")
+
+
+@pytest.mark.parametrize(
+    ("messages", "options"),
+    [
+        ([{"role": "user", "content": [{"type": "text", "text": ""}] * 1_000}], {}),
+        (HELLO * 65, {}),
+        (HELLO, {"variables": {"numbers": list(range(1_000))}}),
+        ([{"role": "assistant", "content": "", "tool_calls": [{}] * 1_000}, *HELLO], {}),
+    ],
+    ids=["parts", "messages", "variables", "calls"],
+)
+async def test_whatever_may_take_long_is_read_beside_the_event_loop(
+    engine: weft.Engine, messages: Json, options: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+    read = ChatFormat.text
+
+    def noted(self: ChatFormat, chat: Json) -> str:
+        threads.add(threading.get_ident())
+        return read(self, chat)
+
+    monkeypatch.setattr(ChatFormat, "text", noted)
+    await engine.apply_template(messages, template="chatml", **options)
+    assert len(threads - {threading.get_ident()}) == len(threads) == 1
 
 
 @pytest.mark.parametrize(

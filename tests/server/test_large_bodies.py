@@ -138,6 +138,12 @@ async def test_a_wrong_field_of_a_large_body_is_named_as_that_of_a_small_one(ful
         assert large == await refused(full, "/v1/completions", {"prompt": "a", **body})
 
 
+@pytest.mark.parametrize("body", [{"prompt": [1]}, {"add_special": [1]}], ids=["prompt", "add_special"])
+async def test_tokens_where_none_can_be_are_refused_as_in_a_small_body(full: Full, body: Json) -> None:
+    name, tokens = next(iter(body.items()))
+    assert await refused(full, "/tokenize", {name: tokens * 40_000}) == await refused(full, "/tokenize", body)
+
+
 @pytest.mark.parametrize("size", ["small", "large"])
 async def test_of_two_values_by_one_name_the_last_holds(full: Full, path: str, size: str) -> None:
     body = b'{"prompt": "a", "seed": 1, "seed": 2' + b" " * (len(FILLER["ignored"]) * (size == "large")) + b"}"

@@ -8,7 +8,6 @@ import msgspec
 
 from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat, ChatPrompt
-from weft.chat.messages import content_text
 from weft.errors import InvalidConfig, InvalidRequest
 from weft.settings.chat import ChatSettings
 
@@ -25,8 +24,8 @@ Messages = Sequence[Mapping[str, Any] | ChatMessage]
 LONG_TEXT = 8_192
 """Messages of more characters are worked on by another thread: they would hold the event loop up for milliseconds."""
 
-MESSAGE_SIZE = 64
-"""What a message costs beside its text, in characters of it."""
+MANY_MESSAGES = 64
+"""So are more messages than this, whatever is in them."""
 
 
 class ChatOptions(TypedDict, total=False):
@@ -67,16 +66,16 @@ class Templates:
         return await self._make(messages, options, ChatFormat.prompt)
 
     async def _make(self, messages: Messages, options: ChatOptions, make: Callable[[ChatFormat, Conversation], Made]) -> Made:
-        chat = _conversation(messages, options)
         template = options.get("template")
 
         def work() -> Made:
+            chat = _conversation(messages, options)
             try:
                 return make(self._format(template), chat)
             except InvalidConfig as error:
                 raise InvalidRequest("template", error.message) from None
 
-        return work() if _size(chat) <= LONG_TEXT else await asyncio.to_thread(work)
+        return work() if _is_short(messages, options) else await asyncio.to_thread(work)
 
     def _format(self, template: str | None) -> ChatFormat:
         if self._last is None or self._last[0] != template:
@@ -86,13 +85,14 @@ class Templates:
         return self._last[1]
 
 
-def _size(chat: Conversation) -> int:
-    """What it costs to render and tokenize a chat follows this."""
-    texts = (
-        len(content_text(message.content)) + len(message.reasoning_content or "") + len(str(message.tool_calls or ""))
-        for message in chat.messages or ()
-    )
-    return sum(texts) + MESSAGE_SIZE * len(chat.messages or ())
+def _is_short(messages: object, options: ChatOptions) -> bool:
+    """Whether a chat is read, rendered and tokenized in no time worth another thread: it is some texts, all of them short."""
+    if not isinstance(messages, Sequence):
+        return True
+    if len(messages) > MANY_MESSAGES or options.get("variables"):
+        return False
+    said = [value for message in messages if isinstance(message, Mapping) for value in message.values()]
+    return len(said) >= len(messages) and all(isinstance(text, str) for text in said) and sum(map(len, said)) <= LONG_TEXT
 
 
 def _conversation(messages: Messages, options: ChatOptions) -> Conversation:

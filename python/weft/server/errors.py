@@ -84,6 +84,8 @@ def _documented(status: int, description: str) -> dict[int, ResponseSpec]:
 
 ERRORS = {
     **_documented(400, "The request is wrong; `param` names the field."),
+    **_documented(408, "The body did not arrive in its time."),
+    **_documented(413, "The body is larger than it may be."),
     **_documented(429, "Too many requests wait; try again after the seconds in `Retry-After`."),
     **_documented(503, "The model is being loaded, or the server is stopping."),
 }

@@ -1,6 +1,7 @@
 """How a body is read: what is wrong with it as a whole is the client's error, and said so."""
 
 from collections.abc import AsyncGenerator
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
@@ -28,10 +29,9 @@ BYTES_PER_BIAS = 32
 each piece of the vocabulary. A token's number with its comma has up to 8 bytes, a piece of a text is rarely longer, and a
 character that is escaped has 6."""
 
-_TOKENS = ("prompt", "penalty_prompt", "content", "tokens")
-"""Fields that may hold token ids, wherever they are in a body."""
-
-_BIASES = ("logit_bias",)
+ONE_TOKEN = (1,)
+ONE_BIAS = ((1, 0.5),)
+"""The least that a field of token ids holds, and one of biases."""
 
 
 def max_body(service: Service) -> int:
@@ -81,7 +81,8 @@ class JsonRequest(Request[Any, Any, Any]):
         body = await self.body()
         try:
             if len(body) > LARGE_BODY and (struct := self._struct()) is not None:
-                return await _read(body, struct, cast("Application", self.app).service)
+                purpose = self.route_handler.opt.get("purpose", Purpose.PROMPT)
+                return await _read(body, struct, cast("Application", self.app).service, purpose)
             return await super().json()
         except UnicodeDecodeError as error:
             raise ClientException(f"the body is no UTF-8: {error.reason}") from error
@@ -97,23 +98,37 @@ class JsonRequest(Request[Any, Any, Any]):
         return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)), None)
 
 
+@cache
+def _names_of(struct: type[msgspec.Struct], value: object) -> list[str]:
+    """The fields of a struct that may hold such a value, but those that take anything, to refuse it by name."""
+    return [field.encode_name for field in msgspec.structs.fields(struct) if field.type is not Any and _takes(field.type, value)]
+
+
+def _takes(kind: object, value: object) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
 def _check_size(size: int, limit: int) -> None:
     if size > limit:
         message = f"the body has more than {limit} bytes; send less, or start the server with a larger --max-body"
         raise ClientException(message, status_code=HTTP_413_REQUEST_ENTITY_TOO_LARGE)
 
 
-async def _read(body: bytes, struct: type[msgspec.Struct], service: Service) -> Any:  # noqa: ANN401 (the struct, or what cannot become one)
+async def _read(body: bytes, struct: type[msgspec.Struct], service: Service, purpose: Purpose) -> Any:  # noqa: ANN401 (the struct, or what cannot become one)
     names = [field.encode_name for field in msgspec.structs.fields(struct)]
     try:
         rest, beside = await service.aside.work(
-            Purpose.PROMPT,
+            purpose,
             len(body),
             read_body,
             body,
             fields=names,
-            tokens=[name for name in _TOKENS if name in names],
-            biases=[name for name in _BIASES if name in names],
+            tokens=_names_of(struct, ONE_TOKEN),
+            biases=_names_of(struct, ONE_BIAS),
         )
     except ValueError as error:
         raise ClientException(str(error)) from None

@@ -53,7 +53,7 @@ async def completion(data: JSONBody[CompletionBody], service: Here) -> Answer[Co
     return Answer(WholeAnswer(generation, dialect.Results(data, generation, service.engine, service.model_name)))
 
 
-@post("/tokenize", status_code=200, responses=ERRORS)
+@post("/tokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
 async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> Answer[TokenizeResult]:
     """The tokens of a text."""
     pieces = tokens.content(data, service.engine.model.n_vocab)
@@ -63,7 +63,7 @@ async def tokenize(data: JSONBody[TokenizeBody], service: Here) -> Answer[Tokeni
     return Answer(PiecedAnswer(written))
 
 
-@post("/detokenize", status_code=200, responses=ERRORS)
+@post("/detokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
 async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Answer[DetokenizeResult]:
     """The text of tokens."""
     if data.tokens is None:
@@ -79,7 +79,7 @@ async def tokenizer_info(service: Here) -> TokenizerInfo:
     return tokens.tokenizer_info(service)
 
 
-@post("/apply-template", status_code=200, responses=ERRORS)
+@post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
 async def apply_template(data: JSONBody[ChatFields], service: Here) -> ApplyTemplateResult:
     """The prompt that messages become."""
     return ApplyTemplateResult(await service.chat_text(data))

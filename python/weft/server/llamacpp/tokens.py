@@ -10,9 +10,10 @@ from weft._native import TokenIds
 from weft.server.llamacpp.schemas import DetokenizeResult, TokenizeBody, TokenizeResult, TokenizerInfo, TokenPiece
 from weft.server.run.pieces import GAP, entries, filled, json_list, json_text
 from weft.server.run.service import Service
+from weft.server.run.stream import MAX_WRITE_BYTES
 from weft.server.run.submission import Piece
 
-__all__ = ["adds_special", "content", "tokenizer_info", "tokens"]
+__all__ = ["adds_special", "content", "text", "tokenizer_info", "tokens"]
 
 AT_ONCE = 1_000
 """Tokens that are written at once: nothing else in Python runs meanwhile."""
@@ -63,7 +64,9 @@ def tokens(ids: Sequence[int], model: Model, *, with_pieces: bool) -> list[bytes
     """The JSON of tokens in pieces, with what they stand for where that is asked for."""
     result = msgspec.json.encode(TokenizeResult(cast("Sequence[int]", GAP)))
     if isinstance(ids, TokenIds) and not with_pieces:
-        return filled(result, [ids.json()])
+        written = ids.json()
+        stretches = range(0, len(written), MAX_WRITE_BYTES)
+        return filled(result, [written[start : start + MAX_WRITE_BYTES] for start in stretches])
     parts = []
     for start in range(0, len(ids), AT_ONCE):
         stretch = [ids[place] for place in range(start, min(start + AT_ONCE, len(ids)))]
