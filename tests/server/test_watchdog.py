@@ -22,7 +22,7 @@ MOST_HEALTH_MS = 50.0
 MOST_PAUSE_MS = 200.0
 """The longest pause of a stream, likewise: what `--max-token-gap` is without a flag."""
 
-N_TRIES = 4
+N_TRIES = 8
 """A machine that does something else makes one try slow, and not all of them."""
 
 ANSWER_S = 0.7
