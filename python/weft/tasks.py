@@ -11,12 +11,12 @@ from weft.errors import InvalidRequest, PrefixFileError
 from weft.events import Finished
 from weft.prefix import PrefixFile
 
-__all__ = ["erase", "load", "pin", "save"]
+__all__ = ["LONG_TEXT", "erase", "load", "pin", "save"]
 
 Prompt = str | Sequence[int]
 
 LONG_TEXT = 8_192
-"""A text of more characters is tokenized on another thread: it would hold the event loop up for milliseconds."""
+"""Texts of more characters, or so many tokens, are worked on by another thread: they would hold the event loop up."""
 
 ERASE_INTERVAL_S = 0.02
 """Seconds until a slot that is to be erased is looked at again, where a sequence runs in it."""

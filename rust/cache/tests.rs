@@ -469,27 +469,30 @@ fn an_erased_text_is_forgotten_as_far_as_nobody_else_holds_it() {
 
 #[test]
 fn cells_that_lie_high_are_moved_down_for_all_who_share_them() {
-    let mut bench = Bench::new(2000, 8, Forks::Anywhere, Some(0));
-    let low = bench.write(&text(1, 1300)).unwrap();
-    let trunk = text(2, 340);
-    let high = [3, 4].map(|seed| bench.write(&[trunk.clone(), text(seed, 30)].concat()).unwrap());
-    bench.end(low);
-    while bench.evict(u64::MAX) {}
-    assert_eq!((bench.cache.n_used(), bench.cache.n_reached()), (400, 1700));
-    let mut n_moves = 0;
-    while let Some(relocation) = bench.cache.next_relocation(24) {
-        assert!(relocation.range.len() <= 24 && !relocation.ids.is_empty());
-        bench.cache.relocated(&relocation);
-        bench.shadow.relocate(&relocation);
+    // However many are used, they end in as few steps of llama.cpp's as can be, though for so little it would not have begun.
+    for (n_low, n_trunk, n_most) in [(1500, 40, 256), (1300, 340, 512)] {
+        let mut bench = Bench::new(2000, 8, Forks::Anywhere, Some(0));
+        let low = bench.write(&text(1, n_low)).unwrap();
+        let trunk = text(2, n_trunk);
+        let high = [3, 4].map(|seed| bench.write(&[trunk.clone(), text(seed, 30)].concat()).unwrap());
+        bench.end(low);
+        while bench.evict(u64::MAX) {}
+        let n_used = n_trunk + 2 * 30;
+        assert_eq!((bench.cache.n_used(), bench.cache.n_reached()), (n_used, n_low + n_used));
+        let mut n_moves = 0;
+        while let Some(relocation) = bench.cache.next_relocation(24) {
+            assert!(relocation.range.len() <= 24 && !relocation.ids.is_empty());
+            bench.cache.relocated(&relocation);
+            bench.shadow.relocate(&relocation);
+            bench.check();
+            n_moves += 1;
+        }
+        assert!(bench.cache.n_reached() <= n_most, "{} after {n_moves} moves", bench.cache.n_reached());
+        for id in high {
+            bench.end(id);
+        }
         bench.check();
-        n_moves += 1;
     }
-    // As few steps of llama.cpp's as can be, though it would not have begun for what was left at the end.
-    assert!(bench.cache.n_reached() <= 512, "{} after {n_moves} moves", bench.cache.n_reached());
-    for id in high {
-        bench.end(id);
-    }
-    bench.check();
 }
 
 #[test]

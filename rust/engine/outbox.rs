@@ -80,8 +80,7 @@ impl Outbox {
 
     /// Publishes what a request has to tell; its reader is woken by [`Outbox::ring`].
     pub(super) fn send(&mut self, job: &mut Job) {
-        job.sender.send(&mut job.events);
-        self.bells.extend(job.sender.waiting());
+        self.bells.extend(job.sender.send(&mut job.events));
         if let Some(bell) = job.sender.bell()
             && !self.bells.iter().any(|known| Arc::ptr_eq(known, bell))
         {

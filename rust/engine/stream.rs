@@ -218,13 +218,6 @@ impl Sender {
         self.bell.as_ref()
     }
 
-    /// What wakes the threads that wait for an event, once until it is rung; `None` where there are none.
-    pub(crate) fn waiting(&self) -> Option<Arc<dyn Bell>> {
-        let mut queue = self.shared.lock();
-        let is_new = queue.n_waiting > 0 && !std::mem::replace(&mut queue.will_wake, true);
-        is_new.then(|| Arc::<Shared>::clone(&self.shared) as Arc<dyn Bell>)
-    }
-
     /// Whether `events` may wait to be read as well.
     ///
     /// # Errors
@@ -243,15 +236,18 @@ impl Sender {
         Ok(())
     }
 
-    /// Publishes `events`, which are left empty. Who waits for them is woken by the bells.
-    pub(crate) fn send(&self, events: &mut Vec<Event>) {
+    /// Publishes `events`, which are left empty. Returns what wakes the threads that wait for one, once until it is rung; `None`
+    /// where there are none.
+    pub(crate) fn send(&self, events: &mut Vec<Event>) -> Option<Arc<dyn Bell>> {
         let mut queue = self.shared.lock();
         if self.is_cancelled() {
             queue.was_left |= !events.is_empty();
             events.clear();
-        } else {
-            events.drain(..).for_each(|event| queue.push(event));
+            return None;
         }
+        events.drain(..).for_each(|event| queue.push(event));
+        let is_new = queue.n_waiting > 0 && !std::mem::replace(&mut queue.will_wake, true);
+        is_new.then(|| Arc::<Shared>::clone(&self.shared) as Arc<dyn Bell>)
     }
 
     /// Tells what becomes of the events.

@@ -10,6 +10,7 @@ from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.errors import InvalidConfig, InvalidRequest
 from weft.settings.chat import ChatSettings
+from weft.tasks import LONG_TEXT
 
 if TYPE_CHECKING:
     from weft.engine import Engine
@@ -21,11 +22,8 @@ Made = TypeVar("Made")
 Messages = Sequence[Mapping[str, Any] | ChatMessage]
 """What was said, by OpenAI's names: `{"role": "user", "content": "Hello"}`."""
 
-LONG_TEXT = 8_192
-"""Messages of more characters are worked on by another thread: they would hold the event loop up for milliseconds."""
-
 MANY_MESSAGES = 64
-"""So are more messages than this, whatever is in them."""
+"""More messages than this are worked on by another thread, as a long text is, whatever is in them."""
 
 
 class ChatOptions(TypedDict, total=False):

@@ -95,9 +95,7 @@ fn what_a_resting_bell_holds_back_is_told_before_a_prompt_is_computed() {
     // The decode that was held, and then the one with the prompt is.
     control.allow(Some(1));
     wait_until(&engine, |stats| stats.n_decodes == 6);
-    while bell.n_rings() < 2 {
-        std::thread::yield_now();
-    }
+    wait_until(&engine, |_| bell.n_rings() == 2);
     drop((first, second));
     control.allow(None);
 }

@@ -10,14 +10,12 @@ from typing import Generic, ParamSpec, TypeVar
 
 from weft.server.errors import TextsWaitingError
 from weft.server.run.patience import unless_left
+from weft.tasks import LONG_TEXT
 
 __all__ = ["LONG_TEXT", "MAX_WAITING", "VERY_LONG_TEXT", "Aside", "Purpose"]
 
 Made = TypeVar("Made")
 Given = ParamSpec("Given")
-
-LONG_TEXT = 8_192
-"""More characters or tokens than this are worked on by another thread: they would hold the event loop up."""
 
 VERY_LONG_TEXT = 262_144
 """More characters or tokens than this, a tenth of a second of work, wait for a thread that does no other work."""
