@@ -47,7 +47,7 @@ pub enum Error {
         /// Requests that wait.
         n_waiting: usize,
     },
-    /// The reader of a stream fell too far behind.
+    /// The reader of a stream was too far behind, and read nothing for as long as it was waited for.
     #[error("the stream was ended because its reader is {n_behind} {unit} behind (the limit is {limit})")]
     SlowReader {
         /// How much waits to be read.

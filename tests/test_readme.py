@@ -179,7 +179,11 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],
     "a body": lambda: [patience.BODY_BYTES_PER_S, patience.BODY_GRACE_S],
     "queue, `--max-queue`": lambda: [weft.EngineConfig().max_queue],
-    "stream": lambda: [constant(STREAM, "MAX_EVENTS_BEHIND"), constant(STREAM, "MAX_BYTES_BEHIND") >> 20],
+    "stream": lambda: [
+        constant(STREAM, "MAX_EVENTS_BEHIND"),
+        constant(STREAM, "MAX_BYTES_BEHIND") >> 20,
+        constant(CONFIG, "READER_PATIENCE"),
+    ],
     "what a token waits at most, beside its step, to be read together with those after it": lambda: [
         constant(STREAM, "BELL_REST"),
         constant(STREAM, "STREAMS_PER_REST"),

@@ -599,7 +599,7 @@ class Stream:
         Raises:
             StopAsyncIteration: Every branch has finished, or the stream was closed.
             DecodeError: The model could not compute a step. This and the next two are raised once, then the stream has ended.
-            SlowReader: The reader fell too far behind: 10,000 events for each branch, or 32 MiB of them.
+            SlowReader: 10,000 events of each branch waited, or 32 MiB of them, and nothing was read for 30 s.
             EngineStopped: The engine was stopped.
             RuntimeError: No asyncio event loop runs on this thread.
         """
@@ -611,7 +611,7 @@ class Stream:
 
         Raises:
             DecodeError: The model could not compute a step. This and the next two are raised once, then the stream has ended.
-            SlowReader: The reader fell too far behind: 10,000 events for each branch, or 32 MiB of them.
+            SlowReader: 10,000 events of each branch waited, or 32 MiB of them, and nothing was read for 30 s.
             EngineStopped: The engine was stopped.
             RuntimeError: No asyncio event loop runs on this thread.
         """

@@ -97,7 +97,7 @@ class QueueFull(WeftError):
 
 
 class SlowReader(WeftError):
-    """The stream was ended because its reader fell too far behind."""
+    """The stream was ended because its reader was too far behind, and read nothing for half a minute."""
 
     def __init__(self, n_behind: int, limit: int, unit: Literal["events", "bytes"] = "events") -> None:
         self.n_behind = n_behind

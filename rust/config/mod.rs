@@ -24,6 +24,9 @@ pub const MAX_SLOTS: u32 = 254;
 /// Most threads: llama.cpp's `GGML_MAX_N_THREADS`.
 pub const MAX_THREADS: u32 = 512;
 
+/// How long a stream is held back whose reader is too far behind and reads nothing; then it ends with an error, since it holds a slot.
+pub const READER_PATIENCE: Duration = Duration::from_secs(30);
+
 /// llama.cpp's `LLAMA_MAX_SEQ`.
 const MAX_SEQUENCE_IDS: u32 = 256;
 
@@ -245,6 +248,9 @@ pub struct Limits {
     pub max_queue: u32,
     /// See [`EngineConfig::max_token_gap`].
     pub max_token_gap: TokenGap,
+    /// How long a stream whose reader is too far behind waits for it to read anything at all; then it ends with
+    /// [`Error::SlowReader`].
+    pub reader_patience: Duration,
 }
 
 impl Limits {
@@ -321,6 +327,7 @@ impl EngineConfig {
             },
             max_queue: self.max_queue,
             max_token_gap: self.max_token_gap,
+            reader_patience: READER_PATIENCE,
         })
     }
 

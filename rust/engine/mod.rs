@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `runner` `stats` `seniority` `stream` | the words that others use: a model, counters, who goes before whom, a reader's end |
 //! | `step_cost` `scheduler` `stopwatch` `movement` | rules on plain values: what a step costs and computes, where its time goes, what moves |
-//! | `job` `sequence` `running` | a request, one completion of it, and one that is in a slot |
+//! | `job` `sequence` `running` `lagging` | a request, one completion of it, one that is in a slot, and readers that are behind |
 //! | `queue` `slots` `memory` `outbox` | the parts: who starts next, who runs, what is computed, what is told |
 //! | `core` | all of them |
 //! | `leaving` `drawing` `telling` `snapshots` `tasks` | what becomes of a sequence: how it ends or gives way, what it draws and tells, what is kept of it |
@@ -20,6 +20,7 @@ mod core;
 mod drawing;
 mod finding;
 mod job;
+mod lagging;
 mod leaving;
 mod memory;
 mod movement;

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use crate::cache::KvCache;
 use crate::engine::job::{Job, QueuePlace};
+use crate::engine::lagging::Laggards;
 use crate::engine::stats::{MAX_RECENT_STEPS, RecentStep, Stats};
-use crate::engine::stream::{Bell, Receipt};
+use crate::engine::stream::{Bell, Receipt, Sent};
 use crate::error::Error;
 use crate::request::{Event, Made};
 
@@ -55,6 +56,8 @@ pub(super) struct Outbox {
     pub(super) told: Vec<u64>,
     /// Requests that this step ends with an error.
     pub(super) failed: Vec<(u64, Error)>,
+    /// Requests that are held back until their readers have caught up.
+    pub(super) laggards: Laggards,
     /// Who is to be told of events that can be read.
     bells: Vec<Arc<dyn Bell>>,
     /// When the last one was rung that rests afterwards.
@@ -71,6 +74,7 @@ impl Outbox {
             admitted: Vec::new(),
             told: Vec::new(),
             failed: Vec::new(),
+            laggards: Laggards::default(),
             bells: Vec::new(),
             rung_at: Instant::now(),
             is_urgent: false,
@@ -80,7 +84,11 @@ impl Outbox {
 
     /// Publishes what a request has to tell; its reader is woken by [`Outbox::ring`].
     pub(super) fn send(&mut self, job: &mut Job) {
-        self.bells.extend(job.sender.send(&mut job.events));
+        let Sent { bell, backlog } = job.sender.send(&mut job.events);
+        self.bells.extend(bell);
+        if backlog.is_too_much() {
+            self.laggards.add(job.request_id, &backlog, Instant::now());
+        }
         if let Some(bell) = job.sender.bell()
             && !self.bells.iter().any(|known| Arc::ptr_eq(known, bell))
         {

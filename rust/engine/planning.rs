@@ -28,7 +28,7 @@ impl Planner {
 
     /// A step begins: decides how long it may take to move pieces between the tiers.
     pub(super) fn begin_moving<R: Runner>(&mut self, core: &mut Core<R>) {
-        let n_prefilling = count(core.slots.running().iter().filter(|running| running.n_ready() > 1));
+        let n_prefilling = count(core.slots.running().iter().filter(|running| n_ready(core, running) > 1));
         let spare = self.scheduler.spare(streams(core), n_prefilling, core.memory.n_reached());
         core.memory.begin_moving(spare);
     }
@@ -76,7 +76,7 @@ impl Planner {
         self.demands.clear();
         self.demands.extend(running.iter().map(|running| {
             let most = if running.sequence.tells_of_prompt() { 1 + n_more.min(n_told_at_once(running)) } else { u32::MAX };
-            let n_ready = running.n_ready().min(n_to_snapshot(core, running)).min(most);
+            let n_ready = n_ready(core, running).min(n_to_snapshot(core, running)).min(most);
             Demand { n_ready, priority: running.sequence.request().priority }
         }));
     }
@@ -98,6 +98,11 @@ impl Planner {
     }
 }
 
+/// Tokens of a sequence that the next decode could compute: none while its reader is too far behind.
+fn n_ready<R: Runner>(core: &Core<R>, running: &Running) -> u32 {
+    if core.outbox.laggards.holds(running.sequence.request_id) { 0 } else { running.n_ready() }
+}
+
 /// Most bytes of a prompt's log-probabilities that a step tells: a reader that keeps up with its stream is never too far behind.
 const MAX_TOLD: usize = 4 << 20;
 
@@ -109,7 +114,7 @@ fn n_told_at_once(running: &Running) -> u32 {
 
 /// The streams that would get a token in the next decode.
 fn streams<R: Runner>(core: &Core<R>) -> Streams {
-    let decoding = core.slots.running().iter().filter(|running| running.n_ready() == 1);
+    let decoding = core.slots.running().iter().filter(|running| n_ready(core, running) == 1);
     let gaps = decoding.clone().map(|running| running.sequence.request().max_token_gap);
     Streams {
         n_decoding: count(decoding),

@@ -1,13 +1,24 @@
 //! The end of a step: its events can be read, and the snapshot shows what the engine is doing.
 
+use std::time::Instant;
+
 use crate::cache::Counts;
 use crate::engine::core::Core;
 use crate::engine::job::Job;
-use crate::engine::leaving::remove;
+use crate::engine::leaving::{fail_request, remove};
 use crate::engine::runner::Runner;
 use crate::engine::running::{Phase, Running};
 use crate::engine::stats::{RunningStats, SlotStats, Stats, StoreStats};
 use crate::error::Result;
+
+/// Lets go of the streams whose readers have caught up, and ends those of which nothing was read for long.
+pub(super) fn await_readers<R: Runner>(core: &mut Core<R>) {
+    let (queue, patience) = (&core.queue, core.limits.reader_patience);
+    let backlog_of = |request_id| queue.get(request_id).map(|job| job.sender.backlog());
+    for (request_id, error) in core.outbox.laggards.review(Instant::now(), patience, backlog_of) {
+        fail_request(core, request_id, error);
+    }
+}
 
 /// Makes the step's events readable, and wakes those who wait for them.
 pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
@@ -15,9 +26,8 @@ pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
     let mut told = std::mem::take(&mut core.outbox.told);
     for &request_id in &told {
         let Some(job) = core.queue.get(request_id) else { continue };
-        let has_room = job.sender.check_room(&job.events);
-        if has_room.is_err() || job.is_done() {
-            ended.push((request_id, has_room));
+        if job.is_done() {
+            ended.push((request_id, Ok(())));
         }
     }
     let mut leaving: Vec<(Job, Result<()>)> =

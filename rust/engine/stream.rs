@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::error::{Error, Result, Unit};
 use crate::request::Event;
 
-/// Most events of one branch that may wait to be read. A branch makes one per token, so a reader is this many tokens behind
-/// before its stream is ended; the bound of a stream is this times its branches.
+/// Events of one branch that may wait to be read, one for each token. A stream's bound is this times its branches; where more wait,
+/// nothing is computed for it until half of that is read.
 pub const MAX_EVENTS_BEHIND: usize = 10_000;
 
-/// Most bytes of a stream's events that may wait to be read, as [`Event::n_bytes`] counts them: where each token comes with
-/// hundreds of log-probabilities, so much is reached long before the bound on events.
+/// Bytes of a stream's events that may wait to be read, as [`Event::n_bytes`] counts them: where each token comes with hundreds of
+/// log-probabilities, so much is reached long before the bound on events. What a single step adds to it is all that may be more.
 pub const MAX_BYTES_BEHIND: usize = 32 << 20;
 
 /// How long a reader that was woken is not woken again for tokens alone, where few streams have some. A small model makes thousands
@@ -59,6 +59,8 @@ struct Unread {
     events: VecDeque<Event>,
     /// Of all of these.
     n_bytes: usize,
+    /// Events that were read.
+    n_read: u64,
     /// Set once: how the stream ends after the events that still wait.
     end: Option<Result<()>>,
     /// Whether the reader went before it had read everything.
@@ -78,6 +80,7 @@ impl Unread {
     fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
         self.n_bytes -= event.n_bytes();
+        self.n_read += 1;
         Some(event)
     }
 }
@@ -218,36 +221,28 @@ impl Sender {
         self.bell.as_ref()
     }
 
-    /// Whether `events` may wait to be read as well.
-    ///
-    /// # Errors
-    /// [`Error::SlowReader`] where they would be too many, or too large; the stream must be ended with it.
-    pub(crate) fn check_room(&self, events: &[Event]) -> Result<()> {
-        let queue = self.shared.lock();
-        let n_events = queue.events.len() + events.len();
-        if n_events > self.max_events {
-            return Err(Error::SlowReader { n_behind: n_events, limit: self.max_events, unit: Unit::Events });
-        }
-        let n_bytes = queue.n_bytes + events.iter().map(Event::n_bytes).sum::<usize>();
-        // Whoever has read everything is not slow.
-        if n_bytes > MAX_BYTES_BEHIND && !queue.events.is_empty() {
-            return Err(Error::SlowReader { n_behind: n_bytes, limit: MAX_BYTES_BEHIND, unit: Unit::Bytes });
-        }
-        Ok(())
+    /// How far its reader is behind.
+    pub(crate) fn backlog(&self) -> Backlog {
+        self.backlog_of(&self.shared.lock())
     }
 
-    /// Publishes `events`, which are left empty. Returns what wakes the threads that wait for one, once until it is rung; `None`
-    /// where there are none.
-    pub(crate) fn send(&self, events: &mut Vec<Event>) -> Option<Arc<dyn Bell>> {
+    fn backlog_of(&self, queue: &Unread) -> Backlog {
+        let &Unread { ref events, n_bytes, n_read, .. } = queue;
+        Backlog { n_events: events.len(), n_bytes, n_read, max_events: self.max_events }
+    }
+
+    /// Publishes `events`, which are left empty.
+    pub(crate) fn send(&self, events: &mut Vec<Event>) -> Sent {
         let mut queue = self.shared.lock();
         if self.is_cancelled() {
             queue.was_left |= !events.is_empty();
             events.clear();
-            return None;
+            return Sent { bell: None, backlog: self.backlog_of(&queue) };
         }
         events.drain(..).for_each(|event| queue.push(event));
         let is_new = queue.n_waiting > 0 && !std::mem::replace(&mut queue.will_wake, true);
-        is_new.then(|| Arc::<Shared>::clone(&self.shared) as Arc<dyn Bell>)
+        let bell = is_new.then(|| Arc::<Shared>::clone(&self.shared) as Arc<dyn Bell>);
+        Sent { bell, backlog: self.backlog_of(&queue) }
     }
 
     /// Tells what becomes of the events.
@@ -274,6 +269,46 @@ impl Drop for Sender {
                 bell.ring();
             }
         }
+    }
+}
+
+/// What became of events that were published.
+pub(crate) struct Sent {
+    /// Wakes the threads that wait for one, once until it is rung; `None` where there are none.
+    pub(crate) bell: Option<Arc<dyn Bell>>,
+    pub(crate) backlog: Backlog,
+}
+
+/// How far a reader is behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Backlog {
+    /// Events that wait to be read.
+    pub(crate) n_events: usize,
+    /// Of these.
+    pub(crate) n_bytes: usize,
+    /// Events that were read.
+    pub(crate) n_read: u64,
+    /// Most that may wait.
+    pub(crate) max_events: usize,
+}
+
+impl Backlog {
+    /// Whether more waits than may.
+    pub(crate) fn is_too_much(&self) -> bool {
+        self.n_events > self.max_events || self.n_bytes > MAX_BYTES_BEHIND
+    }
+
+    /// Whether no more than half of what may wait is left.
+    pub(crate) fn is_caught_up(&self) -> bool {
+        self.n_events <= self.max_events / 2 && self.n_bytes <= MAX_BYTES_BEHIND / 2
+    }
+
+    /// [`Error::SlowReader`], for a stream that is waited for no longer.
+    pub(crate) fn error(&self) -> Error {
+        if self.n_bytes > MAX_BYTES_BEHIND / 2 {
+            return Error::SlowReader { n_behind: self.n_bytes, limit: MAX_BYTES_BEHIND, unit: Unit::Bytes };
+        }
+        Error::SlowReader { n_behind: self.n_events, limit: self.max_events, unit: Unit::Events }
     }
 }
 

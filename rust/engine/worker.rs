@@ -15,7 +15,7 @@ use crate::engine::leaving::{fail_request, remove};
 use crate::engine::memory::Memory;
 use crate::engine::outbox::{Outbox, Published};
 use crate::engine::planning::{Planner, count};
-use crate::engine::publishing::{publish, show};
+use crate::engine::publishing::{await_readers, publish, show};
 use crate::engine::questions::{Question, answer};
 use crate::engine::queue::Queue;
 use crate::engine::restoring::{move_pieces, use_idle_time};
@@ -89,6 +89,7 @@ impl<R: Runner> Worker<R> {
         core.lap(|times| &mut times.receive);
         planner.begin_moving(core);
         core.has_changed = false;
+        await_readers(core);
         admit(core);
         core.lap(|times| &mut times.place);
         move_pieces(core);

@@ -1,6 +1,5 @@
 use super::*;
 use crate::engine::Ready;
-use crate::error::Unit;
 
 #[test]
 fn a_dropped_stream_frees_its_slots_before_the_next_decode() {
@@ -92,16 +91,6 @@ fn stopping_the_engine_ends_every_stream_with_an_error() {
     assert_eq!(collect(waiting), Err(Error::Stopped));
     assert_eq!(engine.submit(greedy(&prompt(1, 20), 1), None).err(), Some(Error::Stopped));
     assert!(!engine.is_running());
-}
-
-#[test]
-fn a_reader_too_far_behind_is_told_so() {
-    let (engine, _) = start(limits(1, 16_384));
-    let stream = engine.submit(greedy(&prompt(1, 20), 12_000), None).unwrap();
-    wait_until(&engine, is_idle);
-    let last = stream.last().unwrap();
-    assert_eq!(last, Err(Error::SlowReader { n_behind: 10_001, limit: 10_000, unit: Unit::Events }));
-    run(&engine, greedy(&prompt(2, 20), 5));
 }
 
 #[test]

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::engine::{Bell, MAX_BYTES_BEHIND};
-use crate::error::Unit;
-use crate::fake_runner::N_VOCAB;
+use crate::engine::Bell;
 
 /// A request for two completions of a long prompt of its own.
 fn pair(seed: u64) -> Request {
@@ -91,27 +89,6 @@ fn a_step_starts_a_bounded_number_of_branches_and_none_of_them_walks_its_prompt(
     assert!(bell.0.load(Ordering::Relaxed) >= 3, "one step started all of them");
     let n_compared = engine.stats().n_compared;
     assert!(n_compared <= 3 * 20_000, "{n_compared} tokens were compared for 256 branches of one prompt");
-}
-
-#[test]
-fn a_reader_is_too_far_behind_where_its_events_are_many_bytes() {
-    let (engine, _) = start(limits(1, 16_384));
-    let mut request = greedy(&prompt(1, 20), 12_000);
-    request.sampling.n_probs = u32::try_from(N_VOCAB).unwrap();
-    let stream = engine.submit(request, None).unwrap();
-    wait_until(&engine, is_idle);
-    let mut n_bytes = 0;
-    let mut last = Ok(());
-    for event in stream {
-        match event {
-            Ok(event) => n_bytes += event.n_bytes(),
-            Err(error) => last = Err(error),
-        }
-    }
-    let Err(Error::SlowReader { n_behind, limit, unit: Unit::Bytes }) = last else { panic!("it ended with {last:?}") };
-    // The event that was too much is the last that is told.
-    assert_eq!((limit, n_behind), (MAX_BYTES_BEHIND, n_bytes));
-    assert!(n_bytes - limit < 16_384, "{n_bytes} bytes waited");
 }
 
 #[test]

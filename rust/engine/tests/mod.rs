@@ -7,6 +7,7 @@ mod context_shift;
 mod failing;
 mod giving_way;
 mod growth;
+mod lagging;
 mod limits;
 mod many_completions;
 mod pins;
@@ -25,7 +26,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::cache::{Forks, MemoryKind};
-use crate::config::{Limits, TokenGap};
+use crate::config::{Limits, READER_PATIENCE, TokenGap};
 use crate::engine::{Completions, Engine, Stats};
 use crate::error::Error;
 use crate::fake_runner::{FakeControl, FakeRunner, MEMORY, tokens_of};
@@ -52,6 +53,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         max_store_bytes: Some(0),
         max_queue: 256,
         max_token_gap: TokenGap::Auto,
+        reader_patience: READER_PATIENCE,
     }
 }
 

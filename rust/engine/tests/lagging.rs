@@ -1,0 +1,104 @@
+//! Readers that are too far behind are waited for, and nobody waits with them.
+
+use super::*;
+use crate::engine::{MAX_BYTES_BEHIND, MAX_EVENTS_BEHIND, Ready};
+use crate::error::Unit;
+use crate::fake_runner::N_VOCAB;
+
+/// More tokens than may wait to be read.
+const LONG: u32 = 10_500;
+
+/// As many events wait as may, and one more.
+const TOO_MANY: u64 = MAX_EVENTS_BEHIND as u64 + 1;
+
+fn start_long(n_slots: u32, reader_patience: Duration) -> Engine {
+    let limits = Limits { reader_patience, ..limits(n_slots, 16_384) };
+    start_with(limits, FakeRunner::without_record).0
+}
+
+/// A stream whose events come to too many bytes long before they are too many.
+fn with_probabilities() -> Request {
+    let mut request = greedy(&prompt(1, 20), LONG);
+    request.sampling.n_probs = u32::try_from(N_VOCAB).unwrap();
+    request
+}
+
+/// Waits until the worker has found nothing to do for a while.
+fn wait_for_naps(engine: &Engine) {
+    let n_idle = |stats: &Stats| stats.n_steps - stats.n_decodes;
+    let before = n_idle(&engine.stats());
+    wait_until(engine, |stats| n_idle(stats) > before + 3);
+}
+
+#[test]
+fn a_stream_is_held_back_until_its_reader_has_caught_up_and_loses_nothing() {
+    let engine = start_long(1, READER_PATIENCE);
+    let stream = engine.submit(greedy(&prompt(1, 20), LONG), None).unwrap();
+    wait_for_naps(&engine);
+    assert_eq!(engine.stats().n_predicted, TOO_MANY);
+    let branch = collect(stream).unwrap().remove(0);
+    assert_eq!(branch.tokens.len(), LONG as usize);
+    assert_eq!(branch.finished.reason, FinishReason::Length);
+}
+
+#[test]
+fn what_waits_is_counted_in_bytes_too() {
+    let engine = start_long(1, READER_PATIENCE);
+    let stream = engine.submit(with_probabilities(), None).unwrap();
+    wait_for_naps(&engine);
+    let Ready::Events(events) = stream.try_events(usize::MAX).unwrap() else { panic!("nothing was told") };
+    let n_bytes: usize = events.iter().map(Event::n_bytes).sum();
+    assert!(events.len() < MAX_EVENTS_BEHIND);
+    assert!((MAX_BYTES_BEHIND..MAX_BYTES_BEHIND + 32_768).contains(&n_bytes), "{n_bytes} bytes waited");
+    let n_more: usize = stream.map(|event| usize::from(matches!(event.unwrap(), Event::Token(_)))).sum();
+    assert_eq!(events.len() + n_more, LONG as usize);
+}
+
+#[test]
+fn others_go_on_beside_a_stream_that_is_held_back() {
+    let engine = start_long(2, READER_PATIENCE);
+    let held = engine.submit(with_probabilities(), None).unwrap();
+    wait_for_naps(&engine);
+    let before = engine.stats().n_predicted;
+    for seed in 2..5 {
+        run(&engine, greedy(&prompt(seed, 20), 500));
+    }
+    assert_eq!(engine.stats().n_predicted, before + 3 * 500);
+    drop(held);
+    wait_until(&engine, is_idle);
+}
+
+#[test]
+fn a_worker_that_only_waits_for_readers_sleeps() {
+    let engine = start_long(1, READER_PATIENCE);
+    let held = engine.submit(with_probabilities(), None).unwrap();
+    wait_for_naps(&engine);
+    let (n_steps, started) = (engine.stats().n_steps, Instant::now());
+    wait_for_naps(&engine);
+    // One who does not sleep makes more in a millisecond.
+    let most = 4 + started.elapsed().as_millis() / 10;
+    assert!(u128::from(engine.stats().n_steps - n_steps) <= most, "more than one step in ten milliseconds");
+    drop(held);
+}
+
+#[test]
+fn a_reader_that_reads_nothing_is_told_so_in_the_end() {
+    let engine = start_long(1, Duration::ZERO);
+    let stream = engine.submit(greedy(&prompt(1, 20), LONG), None).unwrap();
+    wait_until(&engine, is_idle);
+    let (n_behind, limit) = (MAX_EVENTS_BEHIND + 1, MAX_EVENTS_BEHIND);
+    let events: Vec<_> = stream.collect();
+    assert_eq!(events.len(), n_behind + 1);
+    assert_eq!(events.last(), Some(&Err(Error::SlowReader { n_behind, limit, unit: Unit::Events })));
+    run(&engine, greedy(&prompt(2, 20), 5));
+}
+
+#[test]
+fn the_error_counts_in_what_is_too_much() {
+    let engine = start_long(1, Duration::ZERO);
+    let stream = engine.submit(with_probabilities(), None).unwrap();
+    wait_until(&engine, is_idle);
+    let (events, errors): (Vec<_>, Vec<_>) = stream.partition(Result::is_ok);
+    let n_behind = events.into_iter().flatten().map(|event| event.n_bytes()).sum();
+    assert_eq!(errors, [Err(Error::SlowReader { n_behind, limit: MAX_BYTES_BEHIND, unit: Unit::Bytes })]);
+}
