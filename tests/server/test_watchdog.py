@@ -1,4 +1,4 @@
-"""Whatever is asked of any route, nobody else has to wait: neither who asks `/health` nor who reads a stream; and it is no error."""
+"""Whatever is asked of any route is no error, and nobody else has to wait: neither who asks `/health` nor who reads a stream."""
 
 import asyncio
 import json
