@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from weft.chat.conversation import ChatMessage
-from weft.server.llamacpp.schemas import CompletionBody, DetokenizeBody, SlotActionBody, TokenizeBody
+from weft.server.llamacpp.schemas import CompletionBody, DetokenizeBody, InfillBody, SlotActionBody, TokenizeBody
 from weft.server.openai.chat_schemas import CreateChatCompletion
 from weft.server.openai.schemas import CreateCompletion
 
@@ -18,7 +18,16 @@ PAGE = (TESTS.parent / "docs" / "fields.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize(
     "body",
-    [CompletionBody, CreateCompletion, CreateChatCompletion, ChatMessage, TokenizeBody, DetokenizeBody, SlotActionBody],
+    [
+        CompletionBody,
+        InfillBody,
+        CreateCompletion,
+        CreateChatCompletion,
+        ChatMessage,
+        TokenizeBody,
+        DetokenizeBody,
+        SlotActionBody,
+    ],
     ids=lambda body: body.__name__,
 )
 def test_every_field_has_its_line(body: type[msgspec.Struct]) -> None:

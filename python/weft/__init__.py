@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         WeftError,
     )
     from weft.events import Event, Finished, Logprob, Logprobs, Progress, PromptLogprobs, Token, Usage
+    from weft.infill import Snippet
     from weft.prefix import PrefixFile
     from weft.request import Request, RequestOptions
 
@@ -76,6 +77,7 @@ __all__ = [
     "SavedPrefix",
     "Slot",
     "SlowReader",
+    "Snippet",
     "Stats",
     "StepTimes",
     "StoreStats",
@@ -120,6 +122,7 @@ _HOMES = {
         "WeftError",
     ),
     "weft.events": ("Event", "Finished", "Logprob", "Logprobs", "Progress", "PromptLogprobs", "Token", "Usage"),
+    "weft.infill": ("Snippet",),
     "weft.prefix": ("PrefixFile",),
     "weft.request": ("Request", "RequestOptions"),
 }

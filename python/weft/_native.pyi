@@ -144,6 +144,18 @@ class Model:
         """The token that ends a text."""
 
     @property
+    def adds_bos(self) -> bool:
+        """Whether a text begins with `bos_token`."""
+
+    @property
+    def infill_tokens(self) -> dict[str, int]:
+        """The control tokens of a text with a gap, by what follows each; those that the vocabulary lacks are left out.
+
+        "prefix" and "suffix" stand before what is before and after the gap, "middle" before what belongs into it, "repository"
+        and "file" before the name of one. Models that were not trained to fill gaps have none.
+        """
+
+    @property
     def chat_template(self) -> str | None:
         """The chat template, in Jinja."""
 
@@ -646,6 +658,9 @@ class TokenIds(Sequence[int]):
 
     def __getitem__(self, place: int, /) -> int:  # type: ignore[override]  # No part of it is a sequence.
         """The token id at a place, from 0."""
+
+    def part(self, start: int, end: int) -> list[int]:
+        """Those at the places from `start` to before `end`, as far as there are so many."""
 
     def outside(self, n_vocab: int) -> int | None:
         """The first that is none of a vocabulary of so many pieces; None where all are."""

@@ -21,6 +21,7 @@ from weft.request import Request, RequestOptions
 
 if TYPE_CHECKING:
     from weft.chat.request import ChatOptions, Messages, Templates
+    from weft.infill import Snippet
 
 __all__ = ["Engine"]
 
@@ -153,6 +154,52 @@ class Engine:
             WeftError: What `generate` raises, and `DecodeError` where the model could not compute a step.
         """
         return await Answer.collect(self.generate(prompt, **options))
+
+    def infill(
+        self,
+        prefix: str | Sequence[int],
+        suffix: str | Sequence[int],
+        *,
+        begun: str | Sequence[int] = "",
+        snippets: "Sequence[Snippet]" = (),
+        suffix_first: bool = False,
+        **options: Unpack[RequestOptions],
+    ) -> Stream:
+        r"""Queues a request for what belongs between two texts, and returns the stream of its events as `generate` does.
+
+            stream = engine.infill("def add(a, b):\n    ", "\n    return c", max_tokens=16)
+
+        Texts are cut as [`weft.infill.infill_tokens`][] says, and not read for control tokens, but those of `begun`.
+
+        Args:
+            prefix: What stands before the gap.
+            suffix: What stands behind it.
+            begun: What of the gap is filled already.
+            snippets: Pieces of other files that help.
+            suffix_first: Puts the suffix before the prefix, as some models want it.
+            **options: The other fields of the request.
+
+        Raises:
+            InvalidRequest: The model was not trained to fill gaps, or a field has the wrong type or is out of range.
+            WeftError: What `generate` raises.
+        """
+        from weft.infill import infill_tokens  # noqa: PLC0415 (few fill gaps)
+
+        def read(text: str | Sequence[int], *, parse_special: bool = False) -> Sequence[int]:
+            return self.tokenize(text, add_special=False, parse_special=parse_special) if isinstance(text, str) else text
+
+        prompt = infill_tokens(
+            self.model,
+            read(prefix),
+            read(suffix),
+            begun=read(begun, parse_special=True),
+            snippets=snippets,
+            n_batch=self.config.n_batch,
+            n_ctx=self.limits.n_ctx_slot,
+            n_predict=options.get("max_tokens"),
+            suffix_first=suffix_first,
+        )
+        return self.generate(prompt, **options)
 
     async def chat(self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]) -> Answer:
         """The whole answer to a chat: its next message, by the model's own template.

@@ -382,7 +382,7 @@ fn raw(model: &LlamaModel) -> *mut sys::llama_model {
 }
 
 /// llama.cpp says "none" with a negative token.
-fn some_token(token: sys::llama_token) -> Option<Token> {
+pub(super) fn some_token(token: sys::llama_token) -> Option<Token> {
     (token >= 0).then_some(token)
 }
 

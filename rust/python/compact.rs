@@ -38,6 +38,12 @@ impl PyTokenIds {
         self.tokens.get(place).copied().ok_or_else(|| PyIndexError::new_err("there are fewer token ids"))
     }
 
+    /// Those at the places from `start` to before `end`.
+    fn part(&self, start: usize, end: usize) -> &[Token] {
+        let end = end.min(self.tokens.len());
+        &self.tokens[start.min(end)..end]
+    }
+
     /// The first that is none of a vocabulary of so many pieces.
     fn outside(&self, py: Python<'_>, n_vocab: usize) -> Option<Token> {
         py.detach(|| self.tokens.iter().copied().find(|token| !usize::try_from(*token).is_ok_and(|token| token < n_vocab)))

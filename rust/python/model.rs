@@ -13,7 +13,7 @@ use super::errors::InvalidRequest;
 use super::fork::ThisProcess;
 use super::logging;
 use crate::config::{ModelConfig, Placement, Weights};
-use crate::llama::Model;
+use crate::llama::{InfillTokens, Model};
 use crate::request::Token;
 
 /// `weft._native.Model`.
@@ -152,6 +152,19 @@ impl PyModel {
     #[getter]
     fn eos_token(&self) -> PyResult<Option<Token>> {
         Ok(self.loaded()?.eos_token())
+    }
+
+    #[getter]
+    fn adds_bos(&self) -> PyResult<bool> {
+        Ok(self.loaded()?.adds_bos())
+    }
+
+    /// The control tokens of a text with a gap, by what follows each.
+    #[getter]
+    fn infill_tokens(&self) -> PyResult<BTreeMap<&'static str, Token>> {
+        let InfillTokens { prefix, suffix, middle, repository, file } = self.loaded()?.infill_tokens();
+        let all = [("prefix", prefix), ("suffix", suffix), ("middle", middle), ("repository", repository), ("file", file)];
+        Ok(all.into_iter().filter_map(|(name, token)| Some((name, token?))).collect())
     }
 
     #[getter]

@@ -4,7 +4,7 @@ Their architectures are public ones at toy sizes. What they write is noise, but 
 any model of their kind. The vocabulary is the 256 bytes, after three control tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -49,15 +49,23 @@ _ARCHITECTURES = {"attention": "llama", "window": "gemma3", "recurrent": "mamba"
 
 
 def write_tiny_model(
-    kind: Kind, path: Path, *, seed: int = 0, matrices: gguf.GGMLQuantizationType | None = None, has_end: bool = True
+    kind: Kind,
+    path: Path,
+    *,
+    seed: int = 0,
+    matrices: gguf.GGMLQuantizationType | None = None,
+    has_end: bool = True,
+    gap_tokens: Mapping[str, int] | None = None,
 ) -> None:
     """Writes the model of this kind, the same for the same seed, the matrices of its layers in this format, else in f32.
 
-    Without `has_end` no token ends a text.
+    Without `has_end` no token ends a text. `gap_tokens` are those of a text with a gap, by llama.cpp's names for them.
     """
     writer = gguf.GGUFWriter(str(path), _ARCHITECTURES[kind])
     _add_shape(writer, kind)
     _add_vocabulary(writer, has_end=has_end)
+    for name, token in (gap_tokens or {}).items():
+        writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)
     draw = np.random.default_rng(seed)
     for name, shape in _tensors(kind):
         weights = _weights(draw, name, shape)

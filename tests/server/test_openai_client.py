@@ -140,8 +140,8 @@ async def test_models(official: openai.AsyncOpenAI) -> None:
 
 async def test_an_error_is_the_clients_own_exception(official: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        await official.completions.create(model="any", prompt=PROMPT, suffix="The end.")
-    assert (refused.value.status_code, refused.value.type, refused.value.param) == (400, "invalid_request_error", "suffix")
+        await official.completions.create(model="any", prompt=PROMPT, best_of=2)
+    assert (refused.value.status_code, refused.value.type, refused.value.param) == (400, "invalid_request_error", "best_of")
 
 
 async def test_closing_a_stream_frees_its_slots(official: openai.AsyncOpenAI, live: LiveServer) -> None:

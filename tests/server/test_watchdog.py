@@ -85,7 +85,12 @@ CHATS: dict[str, Body] = {
 
 LARGEST: dict[str, dict[str, Body]] = {
     "POST /completion": COMPLETIONS,
-    "POST /v1/completions": COMPLETIONS,
+    "POST /v1/completions": COMPLETIONS | {"a long suffix": filled('{"prompt": "a", "suffix": "', "word", '"}')},
+    "POST /infill": {
+        "a long prefix": filled('{"input_prefix": "', "word", '"}'),
+        "tokens": filled('{"input_prefix": [', "12", "]}"),
+        "many snippets": filled('{"input_prefix": "a", "input_extra": [', '{"text": ""}', "]}", 1_000_000),
+    },
     "POST /chat/completions": CHATS,
     "POST /apply-template": CHATS,
     "POST /tokenize": TEXTS | {"with pieces": filled('{"with_pieces": true, "content": "', "word", '"}', 3_000_000)},

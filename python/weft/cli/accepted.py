@@ -160,7 +160,6 @@ def _idle_without() -> Iterator[Accepted]:
     why = "embeddings are not supported"
     yield _idle("--embd-normalize", why=why)
     yield _idle("--pooling", env="LLAMA_ARG_POOLING", why=why)
-    yield _idle("--spm-infill", n=0, why="there is no /infill")
     why = "thinking has no budget here"
     yield _idle("--reasoning-budget-message", env="LLAMA_ARG_THINK_BUDGET_MESSAGE", why=why)
     why = "images, audio and video are not supported"

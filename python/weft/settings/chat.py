@@ -1,4 +1,4 @@
-"""How messages become a prompt."""
+"""How messages, and texts with a gap, become a prompt."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def _preserving(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ChatSettings:
-    """How messages become a prompt."""
+    """How messages, and texts with a gap, become a prompt."""
 
     chat_template: str | None = flag(
         None,
@@ -72,4 +72,10 @@ class ChatSettings:
         parse=boolean,
         env="LLAMA_ARG_PREFILL_ASSISTANT",
         help="go on with a last message that is the assistant's, or take it for a whole one (default: go on)",
+    )
+    spm_infill: bool = flag(
+        False,
+        CHAT,
+        constants={"--spm-infill": True},
+        help="put what stands behind a gap before what stands in front of it, as some models want it (default: behind it)",
     )

@@ -1,12 +1,12 @@
-"""`/completion`: events become llama-server's frames and its objects. No I/O here."""
+"""`/completion` and `/infill`: events become llama-server's frames and its objects. No I/O here."""
 
 from collections.abc import Sequence
 
 import msgspec
 
-from weft import Engine, Finished, Progress, PromptLogprobs, Token
+from weft import Engine, Finished, InvalidRequest, Progress, PromptLogprobs, Token
 from weft.server import request_fields
-from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent
+from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent, InfillBody
 from weft.server.response_fields import (
     Branches,
     CompletionProbability,
@@ -19,22 +19,36 @@ from weft.server.response_fields import (
 from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import GAP, filled, json_list
-from weft.server.run.submission import Submission
+from weft.server.run.submission import Gap, Submission
 from weft.settings import Settings
 
-__all__ = ["Results", "Stream", "submission"]
+__all__ = ["Results", "Stream", "infill", "submission"]
 
 
-def submission(data: CompletionBody, settings: Settings) -> Submission:
+def submission(data: CompletionBody | InfillBody, settings: Settings) -> Submission:
     """What a body asks for."""
     request_fields.refuse_unsupported(data)
     return request_fields.submission(data, settings, n_probs=request_fields.first_given(data, "n_probs", "logprobs"))
 
 
+def infill(data: InfillBody, settings: Settings) -> Submission:
+    """The same of what belongs between two texts."""
+    if data.input_prefix is None and data.input_suffix is None:
+        raise InvalidRequest("input_prefix", "input_prefix must be given, or input_suffix")
+    gap = Gap(
+        suffix=request_fields.pieces(data.input_suffix or ""),
+        begun=request_fields.pieces(data.prompt or ""),
+        snippets=data.input_extra or (),
+        suffix_first=settings.spm_infill,
+    )
+    asked = submission(msgspec.structs.replace(data, prompt=""), settings)
+    return msgspec.structs.replace(asked, prompts=[request_fields.pieces(data.input_prefix or "")], gap=gap)
+
+
 class _Form:
     """What a stream and a whole answer have in common."""
 
-    def __init__(self, data: CompletionBody, generation: Generation, engine: Engine, model: str) -> None:
+    def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
         self._branches = Branches(generation, engine, model)
         self._paths = request_fields.paths(data)
         self._post_sampling = data.post_sampling_probs is True
@@ -51,7 +65,7 @@ class Stream(_Form):
     Text that was held back until a branch's end, and that no token shows, has an event of its own before that end.
     """
 
-    def __init__(self, data: CompletionBody, generation: Generation, engine: Engine, model: str) -> None:
+    def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
         super().__init__(data, generation, engine, model)
         self._running = Running(generation) if data.timings_per_token else None
         self._with_progress = data.return_progress is True
@@ -129,7 +143,7 @@ class Stream(_Form):
 class Results(_Form):
     """The whole answer: one object, or a list of them in order of `index` where there are several."""
 
-    def __init__(self, data: CompletionBody, generation: Generation, engine: Engine, model: str) -> None:
+    def __init__(self, data: CompletionBody | InfillBody, generation: Generation, engine: Engine, model: str) -> None:
         super().__init__(data, generation, engine, model)
         self._with_tokens = data.return_tokens is True
         self._texts: dict[int, list[str]] = {}

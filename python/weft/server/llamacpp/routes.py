@@ -20,6 +20,7 @@ from weft.server.llamacpp.schemas import (
     DetokenizeBody,
     DetokenizeResult,
     Health,
+    InfillBody,
     Properties,
     PropertiesSet,
     Slot,
@@ -36,6 +37,7 @@ from weft.server.response_fields import CompletionResult
 from weft.server.run.aside import Purpose
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedAnswer, PiecedAnswer, StreamedAnswer, WholeAnswer
+from weft.server.run.submission import Submission
 from weft.server.slot_files import SlotFiles
 
 __all__ = ["router"]
@@ -46,7 +48,19 @@ Here = NamedDependency[SkipValidation[Service]]
 @post(["/completion", "/completions"], status_code=200, responses=ERRORS)
 async def completion(data: JSONBody[CompletionBody], service: Here) -> Answer[CompletionResult | list[CompletionResult]]:
     """Continues a prompt `n` times."""
-    generation = await service.submit(dialect.submission(data, service.settings))
+    return await _answer(data, dialect.submission(data, service.settings), service)
+
+
+@post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+async def infill(data: JSONBody[InfillBody], service: Here) -> Answer[CompletionResult | list[CompletionResult]]:
+    """Writes what belongs between two texts, `n` times."""
+    return await _answer(data, dialect.infill(data, service.settings), service)
+
+
+async def _answer(
+    data: CompletionBody | InfillBody, asked: Submission, service: Service
+) -> Answer[CompletionResult | list[CompletionResult]]:
+    generation = await service.submit(asked)
     if data.stream:
         form = dialect.Stream(data, generation, service.engine, service.model_name)
         return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
@@ -174,6 +188,7 @@ router = Router(
     path="/",
     route_handlers=[
         completion,
+        infill,
         tokenize,
         detokenize,
         tokenizer_info,

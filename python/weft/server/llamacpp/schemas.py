@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from weft.infill import Snippet
 from weft.server.request_fields import CompletionFields
 from weft.server.response_fields import (
     CompletionProbability,
@@ -22,6 +23,7 @@ __all__ = [
     "DetokenizeBody",
     "DetokenizeResult",
     "Health",
+    "InfillBody",
     "Modalities",
     "NextToken",
     "Properties",
@@ -41,6 +43,16 @@ __all__ = [
 
 class CompletionBody(CompletionFields, kw_only=True):
     """`POST /completion`."""
+
+
+class InfillBody(CompletionFields, kw_only=True):
+    """`POST /infill`: what belongs between two texts. What of it is there already is the `prompt`."""
+
+    prompt: str | None = None
+    input_prefix: str | list[int | str] | None = None
+    input_suffix: str | list[int | str] | None = None
+    input_extra: list[Snippet] | None = None
+    """Pieces of other files that help."""
 
 
 class CompletionEvent(msgspec.Struct):

@@ -1,7 +1,6 @@
 """OpenAI's completions: a body becomes requests, events become chunks and choices. No I/O here."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
@@ -18,22 +17,25 @@ from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import filled, json_list
 from weft.server.run.service import Service
-from weft.server.run.submission import Submission
+from weft.server.run.submission import Gap, Submission
 from weft.settings import Settings
 
 __all__ = ["Stream", "Whole", "submission"]
 
-_NEUTRAL: dict[str, Callable[[Any], bool]] = {"suffix": lambda value: value == ""}
-
 
 def submission(data: CreateCompletion, settings: Settings) -> Submission:
     """What a body asks for."""
-    request_fields.refuse_unsupported(data, _NEUTRAL)
+    request_fields.refuse_unsupported(data)
     # The engine tells of a drawn token only beside the likely ones.
     n_probs = ("logprobs", 1) if data.logprobs == 0 else request_fields.first_given(data, "logprobs", "n_probs")
     asked = request_fields.submission(data, settings, n_probs=n_probs)
     if data.best_of is not None and data.best_of > asked.template.n:
         raise InvalidRequest("best_of", f"best_of is {data.best_of}, more than n, which is not supported; leave it out")
+    if data.suffix:
+        if data.echo:
+            raise InvalidRequest("echo", "echo is not supported beside suffix; leave one of them out")
+        gap = Gap(suffix=[data.suffix], suffix_first=settings.spm_infill)
+        return msgspec.structs.replace(asked, gap=gap)
     if not data.echo or data.logprobs is None:
         return asked
     template = msgspec.structs.replace(asked.template, prompt_logprobs=data.logprobs)

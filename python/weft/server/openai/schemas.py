@@ -41,9 +41,10 @@ class CreateCompletion(CompletionFields, kw_only=True):
     echo: bool | None = None
     """Whether the text begins with the prompt; with `logprobs`, its tokens come with their log-probabilities."""
 
-    # What follows is refused unless it asks for nothing.
-    best_of: int | None = None
     suffix: str | None = None
+    """What the text that is written stands before; the prompt stands behind it. The model must have been trained for that."""
+    best_of: int | None = None
+    """More than `n` is refused."""
 
 
 class Logprobs(msgspec.Struct):

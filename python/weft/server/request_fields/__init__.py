@@ -8,6 +8,7 @@ from weft.server.request_fields.constraint import Constraint, constraint
 from weft.server.request_fields.fields import CompletionFields, LogitBias, Prompt, TextPrompt
 from weft.server.request_fields.neutral import refuse_unsupported
 from weft.server.request_fields.paths import paths
+from weft.server.request_fields.prompts import pieces
 from weft.server.request_fields.requests import RANDOM_SEED, first_given, ping_s, submission, template
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "constraint",
     "first_given",
     "paths",
+    "pieces",
     "ping_s",
     "refuse_unsupported",
     "submission",

@@ -9,7 +9,7 @@ from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
 from weft.server.run.submission import Piece
 from weft.shown import shown
 
-__all__ = ["logit_bias", "penalty_prompt", "prompts"]
+__all__ = ["logit_bias", "penalty_prompt", "pieces", "prompts"]
 
 MAX_DIGITS = 18
 """A token's number of more digits is in no vocabulary, and costly to read."""
@@ -47,13 +47,18 @@ def _pieces(prompt: str | TextPrompt | list[int | str] | TokenIds) -> Sequence[P
     return list(prompt)
 
 
+def pieces(given: str | list[int | str] | TokenIds) -> Sequence[Piece]:
+    """One text, or one list of texts and tokens."""
+    if isinstance(given, str):
+        return [given] if given else []
+    return given
+
+
 def penalty_prompt(given: str | list[int | str] | TokenIds | None) -> Sequence[Piece] | None:
     """What the penalties see in place of the prompt; None where that is not said."""
     if not given:
         return None
-    if isinstance(given, TokenIds):
-        return given
-    return [given] if isinstance(given, str) else list(given)
+    return pieces(given)
 
 
 def logit_bias(biases: LogitBias | Biases) -> Sequence[tuple[Piece, float]]:

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
@@ -14,12 +15,13 @@ from weft import ContextOverflow, Engine, EngineStopped, InvalidRequest, Request
 from weft._native import Biases, TokenIds
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
-from weft.server.errors import StillLoadingError
+from weft.infill import infill_tokens, missing
+from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
 from weft.server.run.aside import LONG_TEXT, Aside, Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.patience import n_body_bytes
-from weft.server.run.submission import Piece, Submission, size_of
+from weft.server.run.submission import Gap, Piece, Submission, size_of
 from weft.server.run.tally import Tally
 from weft.server.slot_files import SlotFiles
 from weft.serving.build import build_info
@@ -167,14 +169,39 @@ class Service:
             penalty_prompt=self._penalty_prompt(asked.penalty_prompt),
             slot=slot,
         )
-        for prompt in asked.prompts:
-            self._check_length(prompt)
-        requests = [msgspec.structs.replace(template, prompt=self._tokens(prompt)) for prompt in asked.prompts]
+        if asked.gap is None:
+            for prompt in asked.prompts:
+                self._check_length(prompt)
+            prompts: Iterable[Sequence[int]] = map(self._tokens, asked.prompts)
+        else:
+            prompts = self._around_gap(asked.prompts, asked.gap, template.max_tokens)
+        requests = [msgspec.structs.replace(template, prompt=prompt) for prompt in prompts]
         if template.prompt_logprobs is not None:
             n_tokens = sum(len(request.prompt) for request in requests)
             if (error := _too_many_logprobs(template.prompt_logprobs, n_tokens)) is not None:
                 raise asked.blame(error)
         return requests
+
+    def _around_gap(self, prefixes: Sequence[Sequence[Piece]], gap: Gap, n_predict: int | None) -> Iterator[Sequence[int]]:
+        """The prompts in which prefixes stand before a gap. They are cut where they are too long."""
+        model = self.engine.model
+        if lacks := missing(model):
+            told = "".join(f"{name} token is missing. " for name in lacks)
+            raise NotSupportedError(f"Infill is not supported by this model: {told}")
+        plain = partial(self._tokens, add_special=False, parse_special=False)
+        suffix, begun = plain(gap.suffix), self._tokens(gap.begun, add_special=False)
+        for prefix in prefixes:
+            yield infill_tokens(
+                model,
+                plain(prefix),
+                suffix,
+                begun=begun,
+                snippets=gap.snippets,
+                n_batch=self.engine.config.n_batch,
+                n_ctx=self.engine.limits.n_ctx_slot,
+                n_predict=n_predict,
+                suffix_first=gap.suffix_first,
+            )
 
     def _check_length(self, pieces: Sequence[Piece]) -> None:
         """Refuses what cannot fit, were all of its tokens as long as they can be, before any of it is tokenized."""

@@ -6,14 +6,31 @@ import msgspec
 
 from weft import InvalidRequest, Request
 from weft._native import Biases, TokenIds
+from weft.infill import Snippet
 
-__all__ = ["Piece", "Submission", "size_of"]
+__all__ = ["Gap", "Piece", "Submission", "size_of"]
 
 Piece = str | int
 """A stretch of a prompt: text, or one token."""
 
 SHORTEST = 4
 """What it costs to tokenize a text of no characters, in characters."""
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows each prompt is to be filled in before this; texts are not read for control tokens, but those of `begun`."""
+
+    suffix: Sequence[Piece]
+    begun: Sequence[Piece] = ()
+    """What of the gap is filled already."""
+    snippets: Sequence[Snippet] = ()
+    """Pieces of other files."""
+    suffix_first: bool = False
+
+    @property
+    def size(self) -> int:
+        """Characters and tokens."""
+        return size_of(self.suffix) + size_of(self.begun) + sum(len(one.filename) + len(one.text) for one in self.snippets)
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +43,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """A text stands for each of its tokens."""
     penalty_prompt: Sequence[Piece] | None = None
     """What the penalties see in place of the prompt. Its texts are not read for control tokens."""
+    gap: Gap | None = None
+    """What the prompts stand before, where the model is to write what is between."""
     slot: int | None
     """The slot that is wished for; any integer, counted around the slots there are."""
     sent_as: dict[str, str]
@@ -40,7 +59,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         """Characters and tokens, over all prompts, biases and what the penalties look at."""
         biases = self.logit_bias
         n_biases = len(biases) if isinstance(biases, Biases) else size_of([piece for piece, _ in biases])
-        return sum(map(size_of, self.prompts)) + n_biases + size_of(self.penalty_prompt or ())
+        n_behind = 0 if self.gap is None else self.gap.size * len(self.prompts)
+        return sum(map(size_of, self.prompts)) + n_behind + n_biases + size_of(self.penalty_prompt or ())
 
     @property
     def looks_through_vocabulary(self) -> bool:
