@@ -279,8 +279,6 @@ def _missing_values() -> Iterator[Accepted]:
     why = "thoughts are left in the text"
     yield _missing("--reasoning-format", env="LLAMA_ARG_THINK", neutral=("none", "auto"), why=why)
     yield _missing("--reasoning-budget", env="LLAMA_ARG_THINK_BUDGET", neutral=("-1",), why="thinking has no budget here")
-    why = "send the text with each request: what requests share is computed once"
-    yield _missing("-spf", "--system-prompt-file", why=why)
     why = "there are no built-in tools"
     yield _missing("--tools", env="LLAMA_ARG_TOOLS", neutral=("",), why=why)
     yield _missing("--mcp-servers-config", env="LLAMA_ARG_MCP_SERVERS_CONFIG", neutral=("",), why=why)

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.settings.flags import Way, flag
-from weft.settings.values import boolean, file, json_object, merged, on_off_auto
+from weft.settings.system_prompt import SystemPrompt, read_system_prompt
+from weft.settings.values import boolean, file, file_text, json_object, merged, on_off_auto
 
 __all__ = ["ChatSettings"]
 
@@ -78,4 +79,14 @@ class ChatSettings:
         CHAT,
         constants={"--spm-infill": True},
         help="put what stands behind a gap before what stands in front of it, as some models want it (default: behind it)",
+    )
+    system_prompt: SystemPrompt | None = flag(  # noqa: RUF009 (it cannot be changed)
+        None,
+        CHAT,
+        "-spf",
+        "--system-prompt-file",
+        metavar="FNAME",
+        parse=file_text(read_system_prompt),
+        help="file of what every prompt of /completion follows: a text, or JSON with prompt, anti_prompt and assistant_name"
+        " (default: nothing)",
     )

@@ -20,19 +20,57 @@ from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.submission import Gap, Submission
+from weft.server.run.system_prompt import CommonPrompt
 from weft.settings import Settings
+from weft.settings.system_prompt import SystemPrompt
 
-__all__ = ["Results", "Stream", "infill", "submission"]
+__all__ = ["Results", "Stream", "following", "infill", "submission", "system_prompt"]
 
 
-def submission(data: CompletionBody | InfillBody, settings: Settings) -> Submission:
-    """What a body asks for."""
-    request_fields.refuse_unsupported(data)
+SYSTEM_PROMPT = frozenset({"system_prompt", "anti_prompt", "assistant_name"})
+"""What only `/completion` takes."""
+
+
+def submission(data: CompletionBody, settings: Settings) -> Submission:
+    """What a body asks for, but for what all prompts follow."""
+    request_fields.refuse_unsupported(data, but=SYSTEM_PROMPT)
+    if data.assistant_name and not isinstance(data.system_prompt, str):
+        raise InvalidRequest("assistant_name", "assistant_name stands beside a system_prompt that is a text; give both, or none")
+    if data.prompt is None and data.system_prompt is not None:
+        data = msgspec.structs.replace(data, prompt="")
+    if isinstance(data.system_prompt, str) and isinstance(data.anti_prompt, list):
+        raise InvalidRequest("anti_prompt", "anti_prompt is a list; beside a system_prompt it must be one text")
+    words = [data.anti_prompt] if isinstance(data.anti_prompt, str) else data.anti_prompt or ()
+    return _with_stop(_submission(data, settings), words)
+
+
+def system_prompt(data: CompletionBody) -> SystemPrompt | None:
+    """What a body wants all prompts to follow from now on; None where it leaves that as it is."""
+    if isinstance(data.system_prompt, str):
+        anti_prompt = data.anti_prompt if isinstance(data.anti_prompt, str) else ""
+        return SystemPrompt(data.system_prompt, anti_prompt, data.assistant_name or "")
+    return data.system_prompt
+
+
+def following(asked: Submission, common: CommonPrompt) -> Submission:
+    """The same, where every prompt follows what all follow."""
+    return _with_stop(msgspec.structs.replace(asked, after=common.tokens), [common.current.anti_prompt])
+
+
+def _with_stop(asked: Submission, words: Sequence[str]) -> Submission:
+    """The same, ended by these words too."""
+    more = [word for word in words if word and word not in asked.template.stop]
+    template = msgspec.structs.replace(asked.template, stop=[*asked.template.stop, *more])
+    return msgspec.structs.replace(asked, template=template) if more else asked
+
+
+def _submission(data: CompletionBody | InfillBody, settings: Settings) -> Submission:
     return request_fields.submission(data, settings, n_probs=request_fields.first_given(data, "n_probs", "logprobs"))
 
 
 def infill(data: InfillBody, settings: Settings) -> Submission:
     """The same of what belongs between two texts."""
+    request_fields.refuse_unsupported(data)
     if data.input_prefix is None and data.input_suffix is None:
         raise InvalidRequest("input_prefix", "input_prefix must be given, or input_suffix")
     gap = Gap(
@@ -41,7 +79,7 @@ def infill(data: InfillBody, settings: Settings) -> Submission:
         snippets=data.input_extra or (),
         suffix_first=settings.spm_infill,
     )
-    asked = submission(msgspec.structs.replace(data, prompt=""), settings)
+    asked = _submission(msgspec.structs.replace(data, prompt=""), settings)
     return msgspec.structs.replace(asked, prompts=[request_fields.pieces(data.input_prefix or "")], gap=gap)
 
 

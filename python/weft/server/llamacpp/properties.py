@@ -36,8 +36,8 @@ def properties(service: Service) -> Properties:
         ui=settings.ui,
         ui_settings={},
         cors_proxy_enabled=False,
-        user_name="",
-        assistant_name="",
+        user_name=service.common_prompt.current.anti_prompt,
+        assistant_name=service.common_prompt.current.assistant_name,
         compute=service.engine.compute.summary,
         repeatable=service.engine.is_repeatable,
     )

@@ -48,7 +48,10 @@ Here = NamedDependency[SkipValidation[Service]]
 @post(["/completion", "/completions"], status_code=200, responses=ERRORS)
 async def completion(data: JSONBody[CompletionBody], service: Here) -> Answer[CompletionResult | list[CompletionResult]]:
     """Continues a prompt `n` times."""
-    return await _answer(data, dialect.submission(data, service.settings), service)
+    asked = dialect.submission(data, service.settings)
+    if (system_prompt := dialect.system_prompt(data)) is not None:
+        await service.common_prompt.change(system_prompt)
+    return await _answer(data, dialect.following(asked, service.common_prompt), service)
 
 
 @post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)

@@ -13,6 +13,7 @@ from weft.server.response_fields import (
     PromptProgress,
     Timings,
 )
+from weft.settings.system_prompt import SystemPrompt
 
 __all__ = [
     "ApplyTemplateResult",
@@ -42,7 +43,16 @@ __all__ = [
 
 
 class CompletionBody(CompletionFields, kw_only=True):
-    """`POST /completion`."""
+    """`POST /completion`.
+
+    `system_prompt` changes what the prompts of all clients follow, until it is changed again: llama-server's object of 2024, or,
+    as before that, a text with the names beside it. With it, the `prompt` may be left out.
+    """
+
+    system_prompt: str | SystemPrompt | None = None
+    anti_prompt: str | list[str] | None = None
+    """Stop strings; beside a `system_prompt` that is a text, the one for all clients."""
+    assistant_name: str | None = None
 
 
 class InfillBody(CompletionFields, kw_only=True):

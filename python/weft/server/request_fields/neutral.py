@@ -1,6 +1,6 @@
 """Fields for what is not there: each is refused by name, unless its value asks for nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from weft import InvalidRequest
@@ -41,12 +41,14 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def refuse_unsupported(body: CompletionFields, more: dict[str, Callable[[Any], bool]] | None = None) -> None:
+def refuse_unsupported(
+    body: CompletionFields, more: dict[str, Callable[[Any], bool]] | None = None, *, but: Container[str] = ()
+) -> None:
     """Raises [`InvalidRequest`] for the first field that asks for what is not there.
 
-    `more` names what a dialect refuses besides.
+    `more` names what a dialect refuses besides, `but` what it does not refuse.
     """
     for name, is_neutral in (_NEUTRAL | (more or {})).items():
-        value = getattr(body, name)
+        value = None if name in but else getattr(body, name)
         if value is not None and not is_neutral(value):
             raise InvalidRequest(name, f"{name} is not supported; leave it out")

@@ -22,6 +22,7 @@ from weft.server.run.aside import LONG_TEXT, Aside, Purpose
 from weft.server.run.generation import Generation
 from weft.server.run.patience import n_body_bytes
 from weft.server.run.submission import Gap, Piece, Submission, size_of
+from weft.server.run.system_prompt import CommonPrompt
 from weft.server.run.tally import Tally
 from weft.server.slot_files import SlotFiles
 from weft.serving.build import build_info
@@ -56,6 +57,7 @@ class Service:
         """When the server was started, in seconds since 1970: by it a reader of its counters knows that they began again."""
         self.chat = ChatFormat(engine, settings)
         self.slot_files = SlotFiles(engine, settings.slot_save_path)
+        self.common_prompt = CommonPrompt(engine, lambda text: self.prompt_tokens([text]))
         self.tally = Tally()
         self.refusals = Refusals()
         self.aside = Aside()
@@ -80,6 +82,8 @@ class Service:
         try:
             await (loading or self.engine.start())
             self.chat.check_settings()
+            if (given := self.settings.system_prompt) is not None:
+                await self.common_prompt.change(given)
         except Exception as error:
             self._failure = error
             if not isinstance(error, WeftError):
@@ -172,7 +176,7 @@ class Service:
         if asked.gap is None:
             for prompt in asked.prompts:
                 self._check_length(prompt)
-            prompts: Iterable[Sequence[int]] = map(self._tokens, asked.prompts)
+            prompts: Iterable[Sequence[int]] = (self._prompt(prompt, asked.after) for prompt in asked.prompts)
         else:
             prompts = self._around_gap(asked.prompts, asked.gap, template.max_tokens)
         requests = [msgspec.structs.replace(template, prompt=prompt) for prompt in prompts]
@@ -181,6 +185,9 @@ class Service:
             if (error := _too_many_logprobs(template.prompt_logprobs, n_tokens)) is not None:
                 raise asked.blame(error)
         return requests
+
+    def _prompt(self, pieces: Sequence[Piece], after: Sequence[int]) -> Sequence[int]:
+        return [*after, *self._tokens(pieces, add_special=False)] if after else self._tokens(pieces)
 
     def _around_gap(self, prefixes: Sequence[Sequence[Piece]], gap: Gap, n_predict: int | None) -> Iterator[Sequence[int]]:
         """The prompts in which prefixes stand before a gap. They are cut where they are too long."""

@@ -37,6 +37,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """One request like `template` for each prompt."""
 
     prompts: Sequence[Sequence[Piece]]
+    after: Sequence[int] = ()
+    """Tokens that each prompt follows, those that begin every prompt included; none where it is a prompt of its own."""
     template: Request
     """All but the prompt, the biases, what the penalties look at, and the slot."""
     logit_bias: Sequence[tuple[Piece, float]]
