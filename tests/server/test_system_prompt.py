@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import httpx
 import pytest
@@ -12,7 +12,6 @@ from litestar.testing import AsyncTestClient
 import weft
 from tests.helpers import prompt_of
 from tests.server.conftest import answers
-from weft.config import EngineOptions
 from weft.server import create_app
 from weft.settings import Settings
 from weft.settings.system_prompt import SystemPrompt, read_system_prompt
@@ -24,9 +23,9 @@ OBJECT = {"prompt": SYSTEM, "anti_prompt": "User:", "assistant_name": "Teller:"}
 
 @asynccontextmanager
 async def serving(
-    settings: Settings | None = None, **more: Unpack[EngineOptions]
+    settings: Settings | None = None, cache_ram: int | None = None
 ) -> AsyncIterator[tuple[httpx.AsyncClient, weft.Engine]]:
-    engine = weft.Engine(n_slots=4, n_ctx=1024, kv_unified=True, n_threads=1, **more)
+    engine = weft.Engine(n_slots=4, n_ctx=1024, kv_unified=True, n_threads=1, cache_ram=cache_ram)
     async with AsyncTestClient(create_app(engine, settings)) as client:
         await answers(client, 200)
         yield client, engine
