@@ -11,6 +11,7 @@ from weft.chat.conversation import ChatMessage
 from weft.server.llamacpp.schemas import CompletionBody, DetokenizeBody, InfillBody, SlotActionBody, TokenizeBody
 from weft.server.openai.chat_schemas import CreateChatCompletion
 from weft.server.openai.schemas import CreateCompletion
+from weft.server.seeds.schemas import StreamBody
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "fields.md").read_text(encoding="utf-8")
@@ -27,6 +28,7 @@ PAGE = (TESTS.parent / "docs" / "fields.md").read_text(encoding="utf-8")
         TokenizeBody,
         DetokenizeBody,
         SlotActionBody,
+        StreamBody,
     ],
     ids=lambda body: body.__name__,
 )

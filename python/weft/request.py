@@ -96,6 +96,10 @@ class Request(Sampling, frozen=True, kw_only=True):
             60_000,
         ),
     ] = None
+    n_batch: Annotated[
+        int | None,
+        About("most tokens of the prompt that one step computes; None leaves it to the engine, which knows best", 1, 2**32 - 1),
+    ] = None
     max_predict_ms: Annotated[
         float | None,
         About("ends a completion with the first new line that it shows later than so many milliseconds after its first token", 0),
@@ -201,6 +205,7 @@ class RequestOptions(TypedDict, total=False):
     n_discard: int
     priority: int
     max_token_gap_ms: float | None
+    n_batch: int | None
     max_predict_ms: float | None
     n_indent: int
     use_cache: bool

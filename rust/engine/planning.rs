@@ -76,8 +76,10 @@ impl Planner {
         self.demands.clear();
         self.demands.extend(running.iter().map(|running| {
             let most = if running.sequence.tells_of_prompt() { 1 + n_more.min(n_told_at_once(running)) } else { u32::MAX };
+            let request = running.sequence.request();
+            let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
             let n_ready = n_ready(core, running).min(n_to_snapshot(core, running)).min(most);
-            Demand { n_ready, priority: running.sequence.request().priority }
+            Demand { n_ready, priority: request.priority }
         }));
     }
 

@@ -62,6 +62,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
     let seed: Option<u32> = field!("seed", "an integer from 0 to 2³² − 1 or None");
     let context_shift: bool = field!("context_shift", "True or False");
     let n_keep: Option<u32> = field!("n_keep", "an integer from 0 to 2³² − 1 or None");
+    let n_batch: Option<u32> = field!("n_batch", "a count or None");
     let max_predict_ms: Option<f64> = field!("max_predict_ms", "a number or None");
     let max_token_gap_ms: Option<f64> = field!("max_token_gap_ms", "a number from 1 to 60000 or None");
     let request = Request {
@@ -112,6 +113,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             .then_some(ContextShift { n_keep, n_discard: field!("n_discard", "an integer from 0 to 2³² − 1") }),
         priority: field!("priority", "an integer from −100 to 100"),
         max_token_gap: max_token_gap_ms.map(|ms| milliseconds("max_token_gap_ms", ms, "1 to 60000")).transpose()?,
+        max_chunk: n_batch,
         max_predict_time: max_predict_ms.map(|ms| milliseconds("max_predict_ms", ms, "0 or more")).transpose()?,
         n_indent: field!("n_indent", "an integer from 0 to 2³² − 1"),
         uses_cache: field!("use_cache", "True or False"),

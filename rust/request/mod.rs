@@ -177,6 +177,8 @@ pub struct Request {
     /// The longest time between two tokens of its completions that others' prompts may cause, 1 ms to [`LONGEST_GAP`]; `None` leaves
     /// it to [`Limits::max_token_gap`](crate::config::Limits::max_token_gap).
     pub max_token_gap: Option<Duration>,
+    /// Most tokens of its prompt that one step computes, at least 1; `None` leaves it to the scheduler.
+    pub max_chunk: Option<u32>,
     /// Ends a completion with the first new line that it shows later than so long after its first token.
     pub max_predict_time: Option<Duration>,
     /// Ends a completion at a line that is indented by fewer white-space characters than this, after its first; 0 is off.
@@ -212,6 +214,7 @@ impl Request {
             context_shift: None,
             priority: 0,
             max_token_gap: None,
+            max_chunk: None,
             max_predict_time: None,
             n_indent: 0,
             uses_cache: true,
@@ -272,6 +275,9 @@ impl Request {
         if let Some(gap) = self.max_token_gap.filter(|gap| !(Duration::from_millis(1)..=LONGEST_GAP).contains(gap)) {
             let limits = format!("it must be 1 to {}", LONGEST_GAP.as_millis());
             return refuse("max_token_gap_ms", format!("max_token_gap_ms is {}; {limits}", gap.as_secs_f64() * 1e3));
+        }
+        if self.max_chunk == Some(0) {
+            return refuse("n_batch", "n_batch is 0; it must be at least 1".to_owned());
         }
         self.validate_snapshots()?;
         self.sampling.validate(n_vocab)

@@ -86,6 +86,7 @@ CHATS: dict[str, Body] = {
 LARGEST: dict[str, dict[str, Body]] = {
     "POST /completion": COMPLETIONS,
     "POST /v1/completions": COMPLETIONS | {"a long suffix": filled('{"prompt": "a", "suffix": "', "word", '"}')},
+    "POST /stream": {"a long text": filled('{"prompt": "', "word", '"}')},
     "POST /infill": {
         "a long prefix": filled('{"input_prefix": "', "word", '"}'),
         "tokens": filled('{"input_prefix": [', "12", "]}"),

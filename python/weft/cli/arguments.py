@@ -29,7 +29,20 @@ COMPLETION = ("--completion-bash",)
 _ESCAPED = ("stop", "dry_sequence_breakers")
 """Settings in whose texts escapes are read."""
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {"": {}, "srb": {"port": 9090}}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "srb": {"port": 9090},
+    "parallel": {"n_ctx": 512, "n_batch": 512, "temperature": 0.1},
+    "stream": {
+        "n_ctx": 2048,
+        "n_batch": 8,
+        "repeat_penalty": 1.3,
+        "repeat_last_n": 64,
+        "temperature": 0.8,
+        "top_k": 40,
+        "top_p": 0.95,
+    },
+}
 """The defaults that `--compat` changes."""
 
 

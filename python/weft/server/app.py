@@ -26,7 +26,9 @@ from weft.server.openai.routes import router as openai_router
 from weft.server.request_line import RequestLine
 from weft.server.run.event_formats import EventFormat, EventFormats
 from weft.server.run.service import Service
+from weft.server.seeds import parallel
 from weft.server.seeds import single_request_batching as srb
+from weft.server.seeds.routes import router as seeds_router
 from weft.settings import Settings
 
 __all__ = ["Application", "create_app"]
@@ -110,14 +112,18 @@ def create_app(
         return service
 
     def provide_event_formats() -> EventFormats:
-        return EventFormats({"srb": EventFormat(srb.submission, srb.Stream)})
+        return EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.Stream)})
+
+    def provide_completion_formats() -> EventFormats:
+        return EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.Stream)})
 
     app = Application(
-        route_handlers=[llamacpp_router, openai_router, cache_router, docs],
+        route_handlers=[llamacpp_router, openai_router, seeds_router, cache_router, docs],
         dependencies={
             "documentation": Provide(provide_documentation, sync_to_thread=False),
             "service": Provide(provide_service, sync_to_thread=False),
             "event_formats": Provide(provide_event_formats, sync_to_thread=False),
+            "completion_formats": Provide(provide_completion_formats, sync_to_thread=False),
         },
         lifespan=[lifespan] if beside is None else [lifespan, cast("Lifespan", beside)],
         exception_handlers={Exception: error_response},

@@ -48,14 +48,16 @@ class ServerSettings:
         env="LLAMA_ARG_REUSE_PORT",
         help="listen also where another process listens; each gets some of the connections",
     )
-    compat: Literal["", "srb"] = flag(
+    compat: Literal["", "srb", "parallel", "stream"] = flag(
         "",
         SERVER,
         "--compat",
         metavar="NAME",
-        parse=one_of("srb"),
+        parse=one_of("srb", "parallel", "stream"),
         env="LLAMA_ARG_COMPAT",
-        help="answer /v1/completions as another server does: 'srb' has the events of single-request batching",
+        help="be as another server: 'srb' answers /v1/completions with the events of single-request batching, 'parallel' has"
+        " the events and defaults of llama.cpp's first server for several users, 'stream' the flags and defaults of the one"
+        " whose /stream is plain text",
     )
     n: int | None = flag(
         None,

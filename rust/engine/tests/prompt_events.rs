@@ -23,6 +23,17 @@ fn prompt_logprobs(completions: Completions) -> (Vec<Option<Logprobs>>, Vec<Even
     (logprobs, rest)
 }
 
+#[test]
+fn a_prompt_is_computed_in_pieces_as_small_as_its_request_wants_them() {
+    for (max_chunk, most) in [(Some(1), 1), (Some(7), 7), (Some(1_000), 512), (None, 512)] {
+        let (engine, control) = start(limits(2, 4096));
+        let branches = run(&engine, Request { max_chunk, ..greedy(&prompt(1, 600), 3) });
+        assert_eq!(branches[0].tokens.len(), 3);
+        let largest = control.plans().iter().map(|plan| plan.rows.len()).max();
+        assert_eq!(largest, Some(most), "{max_chunk:?}");
+    }
+}
+
 fn asking(prompt: &str, n: u32, n_probs: u32) -> Request {
     Request { n, prompt_logprobs: Some(n_probs), ..greedy(prompt, 3) }
 }

@@ -35,6 +35,7 @@ from weft.server.llamacpp.schemas import (
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult
 from weft.server.run.aside import Purpose
+from weft.server.run.event_formats import EventFormat, EventFormats
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedAnswer, PiecedAnswer, StreamedAnswer, WholeAnswer
 from weft.server.run.submission import Submission
@@ -46,12 +47,16 @@ Here = NamedDependency[SkipValidation[Service]]
 
 
 @post(["/completion", "/completions"], status_code=200, responses=ERRORS)
-async def completion(data: JSONBody[CompletionBody], service: Here) -> Answer[CompletionResult | list[CompletionResult]]:
+async def completion(
+    data: JSONBody[CompletionBody], service: Here, completion_formats: NamedDependency[SkipValidation[EventFormats]]
+) -> Answer[CompletionResult | list[CompletionResult]]:
     """Continues a prompt `n` times."""
+    if (other := completion_formats.named(data.event_format, service.settings)) is not None:
+        data = other.prepared(data, service.settings)
     asked = dialect.submission(data, service.settings)
     if (system_prompt := dialect.system_prompt(data)) is not None:
         await service.common_prompt.change(system_prompt)
-    return await _answer(data, dialect.following(asked, service.common_prompt), service)
+    return await _answer(data, dialect.following(asked, service.common_prompt), service, other)
 
 
 @post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)
@@ -61,11 +66,11 @@ async def infill(data: JSONBody[InfillBody], service: Here) -> Answer[Completion
 
 
 async def _answer(
-    data: CompletionBody | InfillBody, asked: Submission, service: Service
+    data: CompletionBody | InfillBody, asked: Submission, service: Service, other: EventFormat | None = None
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     generation = await service.submit(asked)
     if data.stream:
-        form = dialect.Stream(data, generation, service.engine, service.model_name)
+        form = dialect.Stream(data, generation, service.engine, service.model_name) if other is None else other.stream(generation)
         return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
     return Answer(WholeAnswer(generation, dialect.Results(data, generation, service.engine, service.model_name)))
 

@@ -49,6 +49,8 @@ class CompletionBody(CompletionFields, kw_only=True):
     as before that, a text with the names beside it. With it, the `prompt` may be left out.
     """
 
+    event_format: str | None = None
+    """`parallel` asks for the events of llama.cpp's first server for several users: text and nothing else."""
     system_prompt: str | SystemPrompt | None = None
     anti_prompt: str | list[str] | None = None
     """Stop strings; beside a `system_prompt` that is a text, the one for all clients."""

@@ -24,12 +24,12 @@ async def create_completion(
     data: JSONBody[CreateCompletion], service: Here, event_formats: NamedDependency[SkipValidation[EventFormats]]
 ) -> Answer[CompletionObject]:
     """Continues a prompt, or several, `n` times each."""
-    if (other := await event_formats.answer(data.event_format, data, service)) is not None:
-        return other
+    if (other := event_formats.named(data.event_format, service.settings)) is not None:
+        data = other.prepared(data, service.settings)
     generation = await service.submit(completions.submission(data, service.settings))
     if not data.stream:
         return Answer(WholeAnswer(generation, completions.Whole(data, generation, service)))
-    form = completions.Stream(data, generation, service)
+    form = completions.Stream(data, generation, service) if other is None else other.stream(generation)
     return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
 
 

@@ -6,7 +6,7 @@ refused by name, unless its value asks for nothing.
 
 from weft.server.request_fields.constraint import Constraint, constraint
 from weft.server.request_fields.fields import CompletionFields, LogitBias, Prompt, TextPrompt
-from weft.server.request_fields.neutral import refuse_unsupported
+from weft.server.request_fields.neutral import refuse, refuse_unsupported
 from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import pieces
 from weft.server.request_fields.requests import RANDOM_SEED, first_given, ping_s, submission, template
@@ -23,6 +23,7 @@ __all__ = [
     "paths",
     "pieces",
     "ping_s",
+    "refuse",
     "refuse_unsupported",
     "submission",
     "template",

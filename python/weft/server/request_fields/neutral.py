@@ -1,12 +1,12 @@
 """Fields for what is not there: each is refused by name, unless its value asks for nothing."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from weft import InvalidRequest
 from weft.server.request_fields.fields import CompletionFields
 
-__all__ = ["refuse_unsupported"]
+__all__ = ["refuse", "refuse_unsupported"]
 
 
 def _is_no_adapter(lora: Any) -> bool:  # noqa: ANN401 (any JSON)
@@ -48,7 +48,12 @@ def refuse_unsupported(
 
     `more` names what a dialect refuses besides, `but` what it does not refuse.
     """
-    for name, is_neutral in (_NEUTRAL | (more or {})).items():
-        value = None if name in but else getattr(body, name)
+    refuse(body, {name: is_neutral for name, is_neutral in (_NEUTRAL | (more or {})).items() if name not in but})
+
+
+def refuse(body: CompletionFields, table: Mapping[str, Callable[[Any], bool]]) -> None:
+    """Raises [`InvalidRequest`] for the first field of the table that asks for something; a body need not have all of them."""
+    for name, is_neutral in table.items():
+        value = getattr(body, name, None)
         if value is not None and not is_neutral(value):
             raise InvalidRequest(name, f"{name} is not supported; leave it out")

@@ -1,50 +1,56 @@
-"""What `/v1/completions` answers with where a request, or the server's settings, ask for other events than OpenAI's."""
+"""What a route answers with where a request, or the server's settings, ask for other events than its own."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TypeVar
 
 from weft import InvalidRequest
-from weft.server.request_fields import CompletionFields, ping_s
+from weft.server.request_fields import CompletionFields
 from weft.server.run.generation import Generation
-from weft.server.run.service import Service
-from weft.server.run.stream import Answer, StreamedAnswer, StreamedForm
-from weft.server.run.submission import Submission
+from weft.server.run.stream import StreamedForm
 from weft.settings import Settings
 from weft.shown import shown
 
 __all__ = ["EventFormat", "EventFormats"]
 
-OPENAI = "openai"
-"""The route's own events, by the name that a request can ask for them where the settings do not."""
+Body = TypeVar("Body", bound=CompletionFields)
 
 
 class EventFormat:
-    """One dialect's way from a body to a stream."""
+    """Another dialect's stream."""
 
     def __init__(
-        self, submission: Callable[[CompletionFields, Settings], Submission], stream: Callable[[Generation], StreamedForm]
+        self,
+        prepared: Callable[[CompletionFields, Settings], CompletionFields],
+        stream: Callable[[Generation], StreamedForm],
     ) -> None:
-        self.submission = submission
+        self._prepared = prepared
         self.stream = stream
+
+    def prepared(self, data: Body, settings: Settings) -> Body:
+        """The body as one that asks for this stream; what the stream has no place for is refused."""
+        prepared = self._prepared(data, settings)
+        assert isinstance(prepared, type(data)), "some of its fields have other values"
+        return prepared
 
 
 class EventFormats:
-    """Those there are, by name. They stand between dialects, which do not name each other."""
+    """Those that a route has, by name. They stand between dialects, which do not name each other."""
 
-    def __init__(self, formats: Mapping[str, EventFormat]) -> None:
-        self._formats = formats
+    def __init__(self, own: str, others: Mapping[str, EventFormat]) -> None:
+        self._own = own
+        """The route's own events, by the name that a request can ask for them where the settings do not."""
+        self._others = others
 
-    async def answer(self, name: str | None, data: CompletionFields, service: Service) -> Answer[Any] | None:
-        """The answer in the format that a request names, or else the settings; None where that is the route's own.
+    def named(self, name: str | None, settings: Settings) -> EventFormat | None:
+        """The format that a request names, or else the settings; None where that is the route's own.
 
         Raises:
             InvalidRequest: there is no such format.
         """
-        name = name or (service.settings.compat if service.settings.compat in self._formats else OPENAI)
-        if name == OPENAI:
+        name = name or (settings.compat if settings.compat in self._others else self._own)
+        if name == self._own:
             return None
-        if (form := self._formats.get(name)) is None:
-            known = ", ".join([OPENAI, *self._formats])
+        if (form := self._others.get(name)) is None:
+            known = ", ".join([self._own, *self._others])
             raise InvalidRequest("event_format", f"event_format is {shown(name)}; it must be one of {known}")
-        generation = await service.submit(form.submission(data, service.settings))
-        return Answer(StreamedAnswer(generation, form.stream(generation), ping_s(data, service.settings)))
+        return form

@@ -1,7 +1,7 @@
 """From events to the connection: streamed and whole answers, and what happens when the client leaves."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -83,8 +83,18 @@ class StreamedAnswer(ASGIResponse):
     seconds of silence it is sent without them, so that a client knows that it was heard.
     """
 
-    def __init__(self, generation: Generation, form: StreamedForm, ping_s: float | None) -> None:
-        super().__init__(headers=sse.HEADERS)
+    def __init__(
+        self,
+        generation: Generation,
+        form: StreamedForm,
+        ping_s: float | None,
+        *,
+        headers: Mapping[str, str] = sse.HEADERS,
+        failure: Callable[[Exception], bytes] = sse.error_frame,
+    ) -> None:
+        super().__init__(headers=dict(headers))
+        self._failure = failure
+        """The end of a stream that could not be written to its end."""
         del self.headers["content-length"]
         self._generation = generation
         self._form = form
@@ -115,7 +125,7 @@ class StreamedAnswer(ASGIResponse):
         except Exception as error:
             if not self._is_started:
                 raise
-            tail = sse.error_frame(error)
+            tail = self._failure(error)
         finally:
             if pinging is not None:
                 pinging.cancel()

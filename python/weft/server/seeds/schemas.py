@@ -1,8 +1,8 @@
-"""The events of single-request batching: keys and their order are those of llama-srb-api."""
+"""The events of single-request batching, whose keys and their order are those of llama-srb-api, and what other seeds say."""
 
 import msgspec
 
-__all__ = ["BranchStopped", "BranchText", "Done", "Start"]
+__all__ = ["BranchStopped", "BranchText", "Content", "Done", "Start", "StreamBody"]
 
 
 class Start(msgspec.Struct, tag_field="event", tag="start"):
@@ -34,3 +34,25 @@ class Done(msgspec.Struct, tag_field="event", tag="done"):
     """The last event."""
 
     count: int
+
+
+class Content(msgspec.Struct):
+    """All that llama.cpp's first server for several users said of a token."""
+
+    content: str
+
+
+class StreamBody(msgspec.Struct):
+    """`POST /stream`. What is not given is the server's."""
+
+    prompt: str | None = None
+    num_predict: int | None = None
+    """Most tokens after the prompt; 32 where it is not given."""
+    n_batch: int | None = None
+    """Most tokens of the prompt that one step computes."""
+    top_k: int | None = None
+    top_p: float | None = None
+    repeat_penalty: float | None = None
+    temp: float | None = None
+    cache: int = 0
+    """The number of a file, in the folder of `--slot-save-path`, that keeps what was computed of the prompt; 0 is none."""

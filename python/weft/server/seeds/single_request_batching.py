@@ -10,11 +10,10 @@ from weft import Finished, Progress, PromptLogprobs
 from weft.server import request_fields
 from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
-from weft.server.run.submission import Submission
 from weft.server.seeds.schemas import BranchStopped, BranchText, Done, Start
 from weft.settings import Settings
 
-__all__ = ["Stream", "submission"]
+__all__ = ["Stream", "prepared"]
 
 DEFAULT_N = 8
 """Completions of a prompt where neither the request nor the settings say."""
@@ -39,12 +38,11 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def submission(data: request_fields.CompletionFields, settings: Settings) -> Submission:
-    """What a body asks for; the settings say how many completions where it does not."""
-    request_fields.refuse_unsupported(data, {name: is_neutral for name, is_neutral in _NEUTRAL.items() if hasattr(data, name)})
-    if data.n is None and data.n_cmpl is None:
-        data = msgspec.structs.replace(data, n=settings.n or DEFAULT_N)
-    return request_fields.submission(data, settings, n_probs=("n_probs", None))
+def prepared(data: request_fields.CompletionFields, settings: Settings) -> request_fields.CompletionFields:
+    """The same body, as one that asks for a stream; the settings say how many completions where it does not."""
+    request_fields.refuse(data, _NEUTRAL)
+    n = settings.n or DEFAULT_N if data.n is None and data.n_cmpl is None else data.n
+    return msgspec.structs.replace(data, stream=True, n=n)
 
 
 class Stream:

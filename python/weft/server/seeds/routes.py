@@ -1,0 +1,35 @@
+"""Routes of the seeds' own."""
+
+from litestar import Router, post
+from litestar.di import NamedDependency
+from litestar.params import FromQuery, JSONBody, SkipValidation
+
+from weft.server.errors import ERRORS, NOT_SUPPORTED
+from weft.server.json_request import JsonRequest
+from weft.server.run.service import Service
+from weft.server.run.stream import Answer, StreamedAnswer
+from weft.server.seeds import plain
+from weft.server.seeds.prompt_files import recall
+from weft.server.seeds.schemas import StreamBody
+
+__all__ = ["router"]
+
+
+@post("/stream", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+async def stream(
+    data: JSONBody[StreamBody],
+    service: NamedDependency[SkipValidation[Service]],
+    format: FromQuery[str | None] = None,  # noqa: A002
+) -> Answer[str]:
+    """Continues a prompt as plain text: the prompt, then each token, a line each; with `format=ndjson` as JSON texts."""
+    content_type, write = plain.line_form(format)
+    asked = plain.submission(data, service.settings)
+    if data.cache:
+        await recall(service, data.cache, data.prompt or "")
+    generation = await service.submit(asked)
+    headers = {"content-type": content_type, "cache-control": "no-cache", "x-accel-buffering": "no"}
+    form = plain.Lines(data.prompt or "", write)
+    return Answer(StreamedAnswer(generation, form, None, headers=headers, failure=plain.failure))
+
+
+router = Router(path="/", route_handlers=[stream], request_class=JsonRequest, tags=["other servers"])
