@@ -126,8 +126,9 @@ test-miri: ## The kernels' small cases under Miri, which watches each access to 
 	RUSTFLAGS= MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR='$(CARGO_TARGET_DIR)/miri' \
 		cargo +nightly miri test --locked --no-default-features --lib small::
 
-fuzz: extension ## Send 10,000 random requests of the OpenAPI document to a server
-	WEFT_RANDOM_REQUESTS=10000 pytest --quiet tests/server/test_random_requests.py
+fuzz: extension ## Send 10,000 random requests of the OpenAPI document to a server, and 10,000 bodies of real clients, mutated
+	WEFT_RANDOM_REQUESTS=10000 WEFT_MUTATED_BODIES=10000 pytest --quiet tests/server/test_random_requests.py \
+		tests/server/test_mutated_bodies.py
 
 fmt: .venv/synced ## Format everything
 	cargo fmt
