@@ -41,7 +41,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-all wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-all wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -63,6 +63,9 @@ bench-loads: extension ## What clients see, over HTTP too, against loops that do
 
 bench-start: extension ## How long a start takes, and what an idle and a busy server hold in memory (ARGS="--quick")
 	python -m benches.start $(ARGS)
+
+bench-abuse: extension ## What one stream and one chat feel of 200 connections of abuse, and what these leave behind: 12 minutes (ARGS="--seconds 60")
+	python -m benches.abuse $(ARGS)
 
 bench-all: extension bench bench-loads ## All of these, then what sharing is worth, what saving costs, and HTTP's speed against the engine's
 	$(call step,sharing against nothing shared)

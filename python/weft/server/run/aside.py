@@ -27,8 +27,8 @@ MAX_WAITING = 64 * 1024 * 1024
 """Characters and tokens, of one purpose and length, that may wait or be worked on; more are refused, but never one work alone."""
 
 NICENESS = 19
-"""How far a thread steps back for those that compute tokens, as nice(2) counts it. These wait for each other many times in a step,
-so that a step takes a hundred times as long where one of them has to share its core with a thread that is worth as much."""
+"""How far a thread steps back for those that compute tokens, as nice(2) counts it. These wait for each other many times in a
+step, so that it takes a hundred times as long where one of them has to share its core with a thread that is worth as much."""
 
 NICENESS_OF_PROMPTS = 5
 """The same of prompts of a usual length: somebody waits for their first token."""

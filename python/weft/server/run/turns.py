@@ -22,7 +22,8 @@ class _Turns:
         await turn
 
     def _give(self) -> None:
-        while self._waiting and (turn := self._waiting.popleft()):
+        while self._waiting:
+            turn = self._waiting.popleft()
             if not turn.done():  # One that is cancelled has no use for it.
                 turn.set_result(None)
                 break
