@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import selectors
 import socket
 import subprocess
@@ -31,7 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benches.abusers import ABUSES
-from benches.start import MIB, memory, serving
+from benches.start import MIB, cpu_seconds, memory, serving
 from benches.streaming import BenchError
 
 SLOTS = 32
@@ -48,6 +49,7 @@ CHAT_PAUSE_S = 0.05
 """Between the end of a chat and the next."""
 
 PATIENCE_S = 60.0
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 FIRST_TEXT = re.compile(rb'"content":"[^"]')
 SPIN = f"import os\nos.nice(19)\nwhile os.getppid() == {os.getpid()}: pass"
 
@@ -189,7 +191,10 @@ def abused(port: int, connections: int, only: str | None = None) -> Iterator[Cou
     try:
         yield counts
         for process in running:
-            told, _ = process.communicate(timeout=PATIENCE_S)
+            try:
+                told, _ = process.communicate(timeout=PATIENCE_S)
+            except subprocess.TimeoutExpired as error:
+                raise BenchError("the abusive clients find no time to end: others take all of the machine") from error
             for name, statuses in json.loads(told).items():
                 counts.update({(name, status): n for status, n in statuses.items()})
     finally:
@@ -246,6 +251,27 @@ def state(port: int, processes: Sequence[int]) -> State:
     )
 
 
+class Others:
+    """What other programs on the machine take of it meanwhile: figures are worth little where that is much."""
+
+    def __init__(self, processes: Sequence[int]) -> None:
+        self._processes = processes
+        self._before = self._look()
+
+    def _look(self) -> tuple[float, float]:
+        """Seconds of all processors since the start, and those that others than the server, this process and its clients took."""
+        ticks = [int(n) for n in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
+        all_s, idle_s = sum(ticks) / TICKS_PER_S, (ticks[3] + ticks[4]) / TICKS_PER_S
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        ours_s = sum(one.ru_utime + one.ru_stime for one in used) + sum(map(cpu_seconds, self._processes))
+        return all_s, all_s - idle_s - ours_s
+
+    def part(self) -> float:
+        """Of the machine, since the last time; clients must have ended."""
+        before, self._before = self._before, self._look()
+        return max(0.0, (self._before[1] - before[1]) / (self._before[0] - before[0]))
+
+
 def share(times: list[float], part: float) -> float:
     """A percentile, in milliseconds."""
     return 1e3 * sorted(times)[min(len(times) - 1, int(part * len(times)))]
@@ -256,12 +282,12 @@ def numbers(felt: Felt) -> list[float]:
     return [share(times, part) for times in (felt.gaps, felt.firsts) for part in (0.5, 0.99, 1.0)]
 
 
-def print_felt(what: str, felt: Felt) -> None:
+def print_felt(what: str, felt: Felt, others: float) -> None:
     """One row."""
     gaps, firsts = numbers(felt)[:3], numbers(felt)[3:]
     row = " │ ".join(" ".join(f"{value:>8.1f}" for value in part) for part in (gaps, firsts))
     refused = f"  refused: {dict(felt.refused)}" if felt.refused else ""
-    print(f" {what:<26} │ {row} │ {len(felt.gaps):>7} {len(felt.firsts):>6}{refused}", flush=True)
+    print(f" {what:<26} │ {row} │ {len(felt.gaps):>7} {len(felt.firsts):>6} │ {others:>6.1%}{refused}", flush=True)
 
 
 def print_ratio(what: str, felt: Felt, base: Felt) -> None:
@@ -305,16 +331,20 @@ def bench(options: argparse.Namespace, folder: str) -> int:
             time.sleep(min(WARM_S, options.seconds))
         before = state(port, processes)
         beside_s = min(MOST_BESIDE_S, options.seconds)
-        print("                            │ gaps ms: p50      p99      max │ first ms: p50     p99      max │    gaps  chats")
-        print_felt("alone", alone := feel(port, beside_s, options.priority))
+        print(f"{'':<27} │ gaps ms: p50      p99      max │ first ms: p50     p99      max │    gaps  chats │ others")
+        others = Others(processes)
+        alone = feel(port, beside_s, options.priority)
+        print_felt("alone", alone, others.part())
         with spinning():
-            print_felt(f"{PROCESSES} processes spin", control := feel(port, beside_s, options.priority))
+            control = feel(port, beside_s, options.priority)
+        print_felt(f"{PROCESSES} processes spin", control, others.part())
         with abused(port, SLOTS, "a plain stream"):
-            print_felt("plain streams in all slots", feel(port, beside_s, options.priority))
+            plain = feel(port, beside_s, options.priority)
+        print_felt("plain streams in all slots", plain, others.part())
         counted = metrics(port)
         with abused(port, options.connections, options.only) as counts:
             felt = feel(port, options.seconds, options.priority)
-        print_felt("abuse", felt)
+        print_felt("abuse", felt, others.part())
         print_ratio("abuse ÷ alone", felt, alone)
         print_ratio("abuse ÷ spin", felt, control)
         after = state(port, processes)
