@@ -41,7 +41,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-all wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-all wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -63,6 +63,9 @@ bench-loads: extension ## What clients see, over HTTP too, against loops that do
 
 bench-start: extension ## How long a start takes, and what an idle and a busy server hold in memory (ARGS="--quick")
 	python -m benches.start $(ARGS)
+
+bench-abuse: extension ## What one stream and one chat feel of 200 connections of abuse, and what these leave behind: 12 minutes (ARGS="--seconds 60")
+	python -m benches.abuse $(ARGS)
 
 bench-all: extension bench bench-loads ## All of these, then what sharing is worth, what saving costs, and HTTP's speed against the engine's
 	$(call step,sharing against nothing shared)
@@ -126,8 +129,9 @@ test-miri: ## The kernels' small cases under Miri, which watches each access to 
 	RUSTFLAGS= MIRIFLAGS=-Zmiri-disable-isolation CARGO_TARGET_DIR='$(CARGO_TARGET_DIR)/miri' \
 		cargo +nightly miri test --locked --no-default-features --lib small::
 
-fuzz: extension ## Send 10,000 random requests of the OpenAPI document to a server
-	WEFT_RANDOM_REQUESTS=10000 pytest --quiet tests/server/test_random_requests.py
+fuzz: extension ## Send 10,000 random requests of the OpenAPI document to a server, and 10,000 bodies of real clients, mutated
+	WEFT_RANDOM_REQUESTS=10000 WEFT_MUTATED_BODIES=10000 pytest --quiet tests/server/test_random_requests.py \
+		tests/server/test_mutated_bodies.py
 
 fmt: .venv/synced ## Format everything
 	cargo fmt

@@ -1,6 +1,6 @@
 """What existing clients send, replayed: every value in it reaches the engine, and a real one answers in the shape they read.
 
-Each body has all the fields that the client sends, those of other servers among them, with values that are not the defaults.
+The bodies are those of `client_bodies`, with values that are not the defaults.
 """
 
 import json
@@ -12,89 +12,12 @@ import msgspec
 import pytest
 from litestar.testing import AsyncTestClient
 
+from tests.server.client_bodies import OPEN_WEBUI, OPEN_WEBUI_TITLE, SCHEMA, SILLYTAVERN
 from tests.server.live import events_of
 from tests.server.matchers import TEXT, Json
 from tests.server.scripted import ScriptedEngine
 from weft import QueueFull, Request
 from weft.server import create_app
-
-SILLYTAVERN: dict[str, Json] = {
-    "prompt": "The dog is called Rex.\nUser: Hello!\nRex:",
-    "model": "",
-    "max_new_tokens": 12,
-    "max_tokens": 12,
-    "logprobs": 10,
-    "temperature": 0.75,
-    "top_p": 0.9,
-    "typical_p": 0.95,
-    "typical": 0.95,
-    "sampler_seed": 42,
-    "min_p": 0.1,
-    "repetition_penalty": 1.2,
-    "frequency_penalty": 0.25,
-    "presence_penalty": 0.5,
-    "top_k": 30,
-    "skew": 0,
-    "min_tokens": 0,
-    "add_bos_token": True,
-    "dynamic_temperature": True,
-    "dynatemp_low": 0.5,
-    "dynatemp_high": 1,
-    "dynatemp_range": 0.25,
-    "dynatemp_exponent": 2,
-    "smoothing_factor": 0,
-    "smoothing_curve": 1,
-    "dry_allowed_length": 3,
-    "dry_multiplier": 0.8,
-    "dry_base": 1.5,
-    "dry_sequence_breakers": ["\n", ":", '"', "*", "Rex"],
-    "dry_penalty_last_n": 100,
-    "max_tokens_second": 0,
-    "samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "adaptive_p"],
-    "stopping_strings": ["\nUser:", "\nRex:"],
-    "stop": ["\nUser:", "\nRex:"],
-    "truncation_length": 4096,
-    "ban_eos_token": True,
-    "skip_special_tokens": True,
-    "include_reasoning": True,
-    "top_a": 0,
-    "tfs": 1,
-    "mirostat_mode": 2,
-    "mirostat_tau": 4,
-    "mirostat_eta": 0.2,
-    "custom_token_bans": "65",
-    "banned_strings": [],
-    "api_type": "llamacpp",
-    "api_server": "http://127.0.0.1:8080/",
-    "xtc_threshold": 0.2,
-    "xtc_probability": 0.5,
-    "nsigma": 1.5,
-    "top_n_sigma": 1.5,
-    "min_keep": 1,
-    "adaptive_target": 0.4,
-    "adaptive_decay": 0.8,
-    "rep_pen": 1.2,
-    "rep_pen_range": 200,
-    "repetition_penalty_range": 200,
-    "seed": 42,
-    "guidance_scale": 1,
-    "negative_prompt": "",
-    "repeat_penalty": 1.2,
-    "repeat_last_n": 200,
-    "n_predict": 12,
-    "num_predict": 12,
-    "num_ctx": 4096,
-    "mirostat": 2,
-    "ignore_eos": True,
-    "n_probs": 10,
-    "rep_pen_slope": 1,
-    "n": 1,
-    "logit_bias": [[66, 1.5], [65, False]],
-    "grammar": "",
-    "cache_prompt": True,
-    "stream": True,
-}
-"""SillyTavern's llama.cpp backend (`public/scripts/textgen-settings.js`), every slider moved, with fields of other backends."""
 
 SILLYTAVERN_MEANS: dict[str, Json] = {
     "n": 1,
@@ -133,39 +56,6 @@ SILLYTAVERN_MEANS: dict[str, Json] = {
     "use_cache": True,
 }
 
-SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"]}
-
-OPEN_WEBUI: dict[str, Json] = {
-    "stream": True,
-    "model": "storyteller",
-    "messages": [
-        {"role": "system", "content": "You tell short stories."},
-        {"role": "user", "content": "Tell me of a dog."},
-        {"role": "assistant", "content": "There was a dog."},
-        {"role": "user", "content": [{"type": "text", "text": "Go on."}]},
-    ],
-    "stream_options": {"include_usage": True},
-    "temperature": 0.75,
-    "top_p": 0.9,
-    "min_p": 0.1,
-    "top_k": 30,
-    "max_tokens": 12,
-    "frequency_penalty": 0.25,
-    "presence_penalty": 0.5,
-    "repeat_penalty": 1.2,
-    "repeat_last_n": 200,
-    "mirostat": 1,
-    "mirostat_tau": 4,
-    "mirostat_eta": 0.2,
-    "tfs_z": 0.9,
-    "seed": 42,
-    "stop": ["User:", "\n\n"],
-    "logit_bias": {"66": 5, "65": -100},
-    "num_ctx": 4096,
-    "keep_alive": "5m",
-}
-"""Open WebUI's chat over an OpenAI connection (`backend/open_webui/utils/payload.py`), every parameter set."""
-
 OPEN_WEBUI_MEANS: dict[str, Json] = {
     "n": 1,
     "max_tokens": 12,
@@ -185,14 +75,6 @@ OPEN_WEBUI_MEANS: dict[str, Json] = {
     "mirostat_eta": 0.2,
     "logit_bias": [(66, 5), (65, -100)],
 }
-
-OPEN_WEBUI_TITLE = {
-    "model": "storyteller",
-    "messages": [{"role": "user", "content": "### Task:\nGenerate a concise title.\n### Output:\nJSON"}],
-    "stream": False,
-    "max_tokens": 12,
-}
-"""What it asks for on its own when a chat begins."""
 
 
 async def request_for(route: str, body: dict[str, Json]) -> Request:

@@ -1,6 +1,7 @@
 """Work on texts: none keeps other work waiting, what cannot fit is not read, and what nobody waits for is not begun."""
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -263,3 +264,19 @@ async def test_a_client_that_has_left_makes_room(slow: SlowEngine, monkeypatch: 
             assert server.counts.counts[Reason.CLIENT_LEFT] == n_left
         slow.may_go_on.set()
         assert await waiting == 200
+
+
+async def niceness_of(threads: aside.Aside, purpose: aside.Purpose, size: int) -> int:
+    return await threads.elsewhere(purpose, size, lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+
+async def test_threads_for_texts_step_back_for_those_that_compute() -> None:
+    threads = aside.Aside()
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    sizes = (1, VERY_LONG_TEXT + 1)
+    steps = {(purpose, size): await niceness_of(threads, purpose, size) - own for purpose in aside.Purpose for size in sizes}
+    threads.close()
+    # A prompt of a usual length is waited for; nothing else is as urgent as the next token.
+    assert steps.pop((aside.Purpose.PROMPT, 1)) == aside.NICENESS_OF_PROMPTS
+    assert set(steps.values()) == {min(aside.NICENESS, 19 - own)}
+    assert 0 < aside.NICENESS_OF_PROMPTS < aside.NICENESS

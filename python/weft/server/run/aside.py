@@ -1,6 +1,9 @@
 """Work on texts, beside the event loop that serves everybody."""
 
 import asyncio
+import os
+import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
@@ -22,6 +25,13 @@ VERY_LONG_TEXT = 262_144
 
 MAX_WAITING = 64 * 1024 * 1024
 """Characters and tokens, of one purpose and length, that may wait or be worked on; more are refused, but never one work alone."""
+
+NICENESS = 19
+"""How far a thread steps back for those that compute tokens, as nice(2) counts it. These wait for each other many times in a
+step, so that it takes a hundred times as long where one of them has to share its core with a thread that is worth as much."""
+
+NICENESS_OF_PROMPTS = 5
+"""The same of prompts of a usual length: somebody waits for their first token."""
 
 
 class Purpose(Enum):
@@ -54,8 +64,8 @@ class _Job(Generic[Made]):
 class _Lane:
     """One thread, and the work that waits for it in the order of its coming."""
 
-    def __init__(self, name: str) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"weft-{name}")
+    def __init__(self, name: str, niceness: int) -> None:
+        self._thread = ThreadPoolExecutor(1, f"weft-{name}", _step_back, (niceness,))
         self._lock = Lock()
         self._size = 0
 
@@ -88,7 +98,10 @@ class Aside:
 
     def __init__(self) -> None:
         self._lanes = {
-            (purpose, is_very_long): _Lane(f"{purpose.value}{'-long' * is_very_long}")
+            (purpose, is_very_long): _Lane(
+                f"{purpose.value}{'-long' * is_very_long}",
+                NICENESS_OF_PROMPTS if purpose is Purpose.PROMPT and not is_very_long else NICENESS,
+            )
             for purpose in Purpose
             for is_very_long in (False, True)
         }
@@ -124,3 +137,10 @@ class Aside:
         """Lets the threads end; work that waits is not begun."""
         for lane in self._lanes.values():
             lane.close()
+
+
+def _step_back(niceness: int) -> None:
+    """Makes this thread nicer than the process is. Only Linux knows niceness of threads."""
+    if sys.platform == "linux":
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + niceness)

@@ -12,6 +12,7 @@ from litestar.types import Receive, Scope, Send
 from weft.server.run import sse
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import groups
+from weft.server.run.turns import next_turn
 
 __all__ = ["Answer", "AwaitedAnswer", "PiecedAnswer", "StreamedAnswer", "StreamedForm", "WholeAnswer", "WholeForm"]
 
@@ -143,7 +144,8 @@ class StreamedAnswer(ASGIResponse):
             self._n_untold += 1
             if n_bytes + self._n_unyielded >= MAX_WRITE_BYTES or self._n_untold >= MAX_EVENTS:
                 await self._write(send, waiting)
-                await asyncio.sleep(0)
+                # Whoever writes little at a time gives way to others, but does not wait for all that write much.
+                await (next_turn() if n_bytes >= MAX_WRITE_BYTES else asyncio.sleep(0))
                 waiting, n_bytes, self._n_unyielded, self._n_untold = [], 0, 0, 0
         if n_bytes:
             # Where events are ready whenever they are asked for, several small writes come to a large one.
@@ -165,7 +167,7 @@ class StreamedAnswer(ASGIResponse):
                     self._is_started = True
                     await self.start_response(send)
                 if nth:
-                    await asyncio.sleep(0)
+                    await next_turn()
                 await send({"type": "http.response.body", "body": frames, "more_body": True})
         self._last_write = asyncio.get_running_loop().time()
 
@@ -183,7 +185,7 @@ class PiecedAnswer(ASGIResponse):
         """Sends what the headers announce."""
         for group in groups(self._pieces, MAX_WRITE_BYTES):
             await send({"type": "http.response.body", "body": group, "more_body": True})
-            await asyncio.sleep(0)
+            await next_turn()
         await super().send_body(send, receive)
 
 
@@ -204,15 +206,17 @@ class WholeAnswer(ASGIResponse):
 
     async def _collect(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
-        turn_ends_at = loop.time() + TURN_S
+        worked_s = 0.0
         while batches := await self._generation.next_batches():
+            began = loop.time()
             for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
                 self._form.add(prompt, [event])
                 # Events that are ready are had without waiting, and those with a thousand probabilities each are as fast drawn
                 # as taken up: without this nobody else would be served before the answer's end.
-                if loop.time() >= turn_ends_at:
-                    await asyncio.sleep(0)
-                    turn_ends_at = loop.time() + TURN_S
+                if worked_s + loop.time() - began >= TURN_S:
+                    await next_turn()
+                    worked_s, began = 0.0, loop.time()
+            worked_s += loop.time() - began
         await PiecedAnswer(self._form.body())(scope, receive, send)
 
 
