@@ -5,15 +5,13 @@ from typing import Any
 
 import msgspec
 
-from weft.infill import Snippet
-from weft.server.request_fields import CompletionFields
+from weft.server.request_fields import CompletionFields, Snippet, SystemPrompt
 from weft.server.response_fields import (
     CompletionProbability,
     GenerationSettings,
     PromptProgress,
     Timings,
 )
-from weft.settings.system_prompt import SystemPrompt
 
 __all__ = [
     "ApplyTemplateResult",

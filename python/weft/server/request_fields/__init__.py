@@ -4,12 +4,14 @@ Null is absent in every field, and a field that is not named here is ignored. A 
 refused by name, unless its value asks for nothing.
 """
 
+from weft.infill import Snippet
 from weft.server.request_fields.constraint import Constraint, constraint
 from weft.server.request_fields.fields import CompletionFields, LogitBias, Prompt, TextPrompt
 from weft.server.request_fields.neutral import refuse, refuse_unsupported
 from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import pieces
 from weft.server.request_fields.requests import RANDOM_SEED, first_given, ping_s, submission, template
+from weft.settings.system_prompt import SystemPrompt
 
 __all__ = [
     "RANDOM_SEED",
@@ -17,6 +19,8 @@ __all__ = [
     "Constraint",
     "LogitBias",
     "Prompt",
+    "Snippet",
+    "SystemPrompt",
     "TextPrompt",
     "constraint",
     "first_given",
