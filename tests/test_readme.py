@@ -22,7 +22,7 @@ from weft.fields import abouts
 from weft.server import json_request
 from weft.server.errors import TextsWaitingError, describe
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
-from weft.server.run import aside, patience, service, stream
+from weft.server.run import aside, patience, service, stream, turns
 from weft.serving import handles, place
 
 ROOT = Path(__file__).parent.parent
@@ -160,7 +160,11 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), sandbox.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
         *(aside.MAX_WAITING >> 20, aside.VERY_LONG_TEXT >> 10),
-        describe(TextsWaitingError(1)).code,
+        describe(TextsWaitingError("much waits")).code,
+    ],
+    "requests that wait for a look at the cache, and those that wait for what is asked of slots": lambda: [
+        turns.MAX_TURNS,
+        describe(TextsWaitingError("much waits")).code,
     ],
     "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
     "a request's body, `--max-body`": lambda: [

@@ -141,10 +141,10 @@ class ClientLeftError(Exception):
 
 
 class TextsWaitingError(Exception):
-    """As many texts wait to be read as may wait. Try again later."""
+    """As much waits as may wait: texts to be read, looks at the cache, or files of slots. Try again later."""
 
-    def __init__(self, n_waiting: int) -> None:
-        super().__init__(f"texts of {n_waiting} characters and tokens are waiting, which is the limit; try again later")
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}, which is the limit; try again later")
 
 
 class NotSupportedError(Exception):
