@@ -20,9 +20,9 @@ from tests.server.live import LiveServer
 from weft.chat import sandbox
 from weft.fields import abouts
 from weft.server import json_request
-from weft.server.errors import TextsWaitingError, describe
+from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError, TextsWaitingError, describe
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
-from weft.server.run import aside, patience, service, stream, turns
+from weft.server.run import aside, collected, patience, service, stream, turns
 from weft.serving import handles, place
 
 ROOT = Path(__file__).parent.parent
@@ -178,6 +178,10 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     ],
     "`response_fields` of one request": lambda: [MAX_PATHS, MAX_PATH_CHARACTERS],
     "log-probabilities of a request's prompts, `echo` with `logprobs`": lambda: [service.MAX_PROMPT_LOGPROBS],
+    "an answer that is not streamed, while it is collected, and all of them together": lambda: [
+        *(collected.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),
+        *(collected.MAX_TOGETHER_BYTES >> 20, collected.SMALL_BYTES >> 20, describe(AnswersTooLargeError(1)).code),
+    ],
     "one write to a client": lambda: [stream.MAX_WRITE_BYTES >> 10],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],

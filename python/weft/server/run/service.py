@@ -19,6 +19,7 @@ from weft.infill import infill_tokens, missing
 from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
 from weft.server.run.aside import LONG_TEXT, Aside, Purpose
+from weft.server.run.collected import Room
 from weft.server.run.generation import Generation
 from weft.server.run.patience import n_body_bytes
 from weft.server.run.submission import Gap, Piece, Submission, size_of
@@ -61,6 +62,7 @@ class Service:
         self.tally = Tally()
         self.refusals = Refusals()
         self.aside = Aside()
+        self.collected = Room()
         self.looks = Turns()
         """Looks at the cache, each of which waits for a step and may hold ten thousand nodes."""
         self.slot_files = SlotFiles(engine, settings.slot_save_path, self.aside)
