@@ -18,7 +18,7 @@ import weft
 from tests.helpers import prompt_of
 from tests.server.live import LiveServer
 from weft.chat import sandbox
-from weft.fields import abouts
+from weft.fields.about import abouts
 from weft.server import json_request
 from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError, TextsWaitingError, describe
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS

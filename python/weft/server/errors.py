@@ -25,9 +25,9 @@ from weft.errors import (
     QueueFull,
     SlowReader,
 )
+from weft.fields.shown import cut
 from weft.server.refusals import Reason
 from weft.server.request_line import current_line
-from weft.shown import cut
 
 __all__ = [
     "CONFLICT",

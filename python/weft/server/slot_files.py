@@ -5,10 +5,10 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from weft import Engine, InvalidRequest, PrefixFile, PrefixFileError
+from weft.fields.shown import shown
 from weft.server.errors import NotSupportedError, SlotFileError
 from weft.server.run.aside import Aside, Purpose
 from weft.server.run.turns import Turns
-from weft.shown import shown
 
 __all__ = ["SlotFiles"]
 

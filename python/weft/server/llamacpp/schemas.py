@@ -39,6 +39,7 @@ __all__ = [
     "TokenPiece",
     "TokenizeBody",
     "TokenizeResult",
+    "TokenizerInfo",
 ]
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft import InvalidRequest
+from weft.fields.shown import shown
 from weft.server.request_fields import CompletionFields, ping_s
 from weft.server.run.generation import Generation
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, StreamedAnswer, StreamedForm
 from weft.server.run.submission import Submission
 from weft.settings import Settings
-from weft.shown import shown
 
 __all__ = ["EventFormat", "EventFormats"]
 

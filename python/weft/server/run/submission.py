@@ -16,7 +16,6 @@ Piece = str | int
 SHORTEST = 4
 """What it costs to tokenize a text of no characters, in characters."""
 
-
 PROMPT_SIZE = 32
 """What a prompt costs beside its text, in characters of it: a request is made of it, and queued."""
 
