@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from weft.cli.accepted import ACCEPTED, Meaning
+from weft.cli.given import known
 from weft.cli.main import parse
-from weft.cli.spellings import known
 from weft.settings import Settings, table
 
 VALUES = {

@@ -41,7 +41,7 @@ RULES = {
         "python/weft/server", r"\bweft\.(cli\b|serving\b(?!\.(logs|build)\b))"
     ),
     "settings of an engine name nobody": Rule("python/weft/config.py", r"\bweft\.(?!errors\b|fields\b)"),
-    "the table of samplers names nobody": Rule("python/weft/sampling.py", r"\bweft\.(?!(fields|shown)\b)"),
+    "the table of samplers names nobody": Rule("python/weft/sampling.py", r"\bweft\.(?!fields\b)"),
     "settings name nobody who reads them": Rule("python/weft/settings", r"\bweft\.(cli|serving|server|chat|engine)\b"),
     "llama.cpp's dialect names no other": Rule("python/weft/server/llamacpp", r"\bserver(\.| import .*\b)(openai|seeds)\b"),
     "openai's dialect names no other": Rule("python/weft/server/openai", r"\bserver(\.| import .*\b)(llamacpp|seeds)\b"),

@@ -15,7 +15,7 @@ import pytest
 import weft
 from weft import EngineConfig, Request, RequestOptions, _native, answer, config, engine, errors, events, prefix, request
 from weft.config import EngineOptions
-from weft.fields import abouts
+from weft.fields.about import abouts
 
 STUB = ast.parse((Path(weft.__file__).parent / "_native.pyi").read_text(encoding="utf-8"))
 
@@ -82,7 +82,10 @@ def test_options_of_an_engine_are_the_fields_of_its_config() -> None:
     assert get_type_hints(EngineOptions) == hints | lists
 
 
-@pytest.mark.parametrize("struct", [EngineConfig, Request, weft.Answer, weft.Branch, weft.PrefixFile])
+EVENTS = [weft.Token, weft.Logprob, weft.Logprobs, weft.PromptLogprobs, weft.Progress, weft.Usage, weft.Finished]
+
+
+@pytest.mark.parametrize("struct", [EngineConfig, Request, weft.Answer, weft.Branch, weft.PrefixFile, *EVENTS])
 def test_help_tells_each_field(struct: type[msgspec.Struct]) -> None:
     assert list(abouts(struct)) == list(struct.__struct_fields__)
     told = pydoc.plain(pydoc.render_doc(struct))

@@ -18,11 +18,11 @@ import weft
 from tests.helpers import prompt_of
 from tests.server.live import LiveServer
 from weft.chat import sandbox
-from weft.fields import abouts
+from weft.fields.about import abouts
 from weft.server import json_request
-from weft.server.errors import TextsWaitingError, describe
+from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError, TextsWaitingError, describe
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
-from weft.server.run import aside, patience, service, stream
+from weft.server.run import aside, collected, patience, service, stream, turns
 from weft.serving import handles, place
 
 ROOT = Path(__file__).parent.parent
@@ -160,7 +160,11 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), sandbox.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
         *(aside.MAX_WAITING >> 20, aside.VERY_LONG_TEXT >> 10),
-        describe(TextsWaitingError(1)).code,
+        describe(TextsWaitingError("much waits")).code,
+    ],
+    "requests that wait for a look at the cache, and those that wait for what is asked of slots": lambda: [
+        turns.MAX_TURNS,
+        describe(TextsWaitingError("much waits")).code,
     ],
     "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
     "a request's body, `--max-body`": lambda: [
@@ -174,6 +178,10 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     ],
     "`response_fields` of one request": lambda: [MAX_PATHS, MAX_PATH_CHARACTERS],
     "log-probabilities of a request's prompts, `echo` with `logprobs`": lambda: [service.MAX_PROMPT_LOGPROBS],
+    "an answer that is not streamed, while it is collected, and all of them together": lambda: [
+        *(collected.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),
+        *(collected.MAX_TOGETHER_BYTES >> 20, collected.SMALL_BYTES >> 20, describe(AnswersTooLargeError(1)).code),
+    ],
     "one write to a client": lambda: [stream.MAX_WRITE_BYTES >> 10],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],

@@ -8,7 +8,7 @@ import msgspec
 
 from weft._native import Stream
 from weft.events import Finished, Logprobs, PromptLogprobs, Token, Usage
-from weft.fields import About, described
+from weft.fields.about import About, described
 
 __all__ = ["Answer", "Branch"]
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 import msgspec
 
 from weft.errors import InvalidConfig
-from weft.fields import About, described, wrong
+from weft.fields.about import About, described, wrong
 
 __all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType"]
 

@@ -5,12 +5,11 @@ import os
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import msgspec
 
-from weft import _native, tasks, tuning
+from weft import _native, tuning
 from weft._native import CachedNode, Compute, Limits, Model, Prefix, RecentStep, Slot, Stats, Stream
 from weft.answer import Answer
 from weft.config import EngineConfig, EngineOptions
@@ -18,6 +17,8 @@ from weft.demo import DEMO_MODEL
 from weft.errors import EngineStopped
 from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
+from weft.work.cache import CacheWork
+from weft.work.threads import For, Threads
 
 if TYPE_CHECKING:
     from weft.chat.request import ChatOptions, Messages, Templates
@@ -61,6 +62,7 @@ class Engine:
         self._on_progress = on_progress
         self._state: Literal["new", "starting", "running", "closed"] = "new"
         self._native: _native.Engine | None = None
+        self._threads = Threads()
 
     async def start(self) -> None:
         """Loads the model and starts the worker on another thread; the event loop goes on meanwhile.
@@ -79,14 +81,14 @@ class Engine:
             raise RuntimeError("the engine was started before")
         self._state = "starting"
         try:
-            native = await asyncio.to_thread(self._load, self._report())
+            native = await self._threads.work(For.LIFE, self._load, self._report())
         except BaseException:
             self._state = "closed"
             raise
         # Runs at the latest when the interpreter exits: its libraries must not be torn down under a running worker.
         self._stop = weakref.finalize(self, _stop, native, os.getpid())
         if self._is_closed():
-            await asyncio.to_thread(self._stop)
+            await self._threads.work(For.LIFE, self._stop)
             raise EngineStopped
         self._native = native
         self._state = "running"
@@ -106,15 +108,13 @@ class Engine:
         self.__dict__.pop("_templates", None)
         if self._native is not None:
             self._native = None
-            await asyncio.to_thread(self._stop)
+            await self._threads.work(For.LIFE, self._stop)
 
     async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, _class: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def generate(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Stream:
@@ -245,12 +245,10 @@ class Engine:
         # Who never chats needs no Jinja.
         from weft.chat.request import Templates  # noqa: PLC0415
 
-        return Templates(self)
+        return Templates(self, self._threads)
 
     async def pin(self, prompt: str | Sequence[int]) -> Prefix:
         """Computes a prompt, as far as it is not cached, and keeps it computed until it is unpinned. Cancelling it pins nothing.
-
-        A prompt that is a long string is tokenized on another thread.
 
         Raises:
             InvalidRequest: The prompt holds no tokens, or is none.
@@ -260,7 +258,7 @@ class Engine:
             DecodeError: The model could not compute a step.
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        return await tasks.pin(self._running(), prompt)
+        return await self._work().pin(prompt)
 
     async def unpin(self, prefix: Prefix | int) -> bool:
         """Lets a pinned prefix be evicted again, given itself or its id. False where it is not pinned.
@@ -268,7 +266,7 @@ class Engine:
         Raises:
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        return await asyncio.to_thread(self._running().unpin, prefix.id if isinstance(prefix, Prefix) else prefix)
+        return await self._threads.work(For.LOOK, self._running().unpin, prefix.id if isinstance(prefix, Prefix) else prefix)
 
     async def prefixes(self) -> list[Prefix]:
         """Every pinned prefix, in the order of their pinning.
@@ -276,7 +274,7 @@ class Engine:
         Raises:
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        return await asyncio.to_thread(self._running().pinned)
+        return await self._threads.work(For.LOOK, self._running().pinned)
 
     async def cached(self) -> list[CachedNode]:
         """What is cached: the prefix tree, parents before their children. Waits for the step that is running.
@@ -284,7 +282,7 @@ class Engine:
         Raises:
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        return await asyncio.to_thread(self._running().cached)
+        return await self._threads.work(For.LOOK, self._running().cached)
 
     async def recently_used(self, limit: int) -> tuple[list[CachedNode], int]:
         """At most `limit` nodes of the prefix tree, and how many nodes there are in all: a large cache has tens of thousands.
@@ -296,7 +294,7 @@ class Engine:
             EngineStopped: The engine was closed, before or meanwhile.
             OverflowError: `limit` is below 0.
         """
-        return await asyncio.to_thread(self._running().recently_used, limit)
+        return await self._threads.work(For.LOOK, self._running().recently_used, limit)
 
     async def save_prefix(self, prompt: str | Sequence[int], path: str | os.PathLike[str], *, compute: bool = True) -> PrefixFile:
         """Saves the computed state of a prompt to a file, which `load_prefix` of an engine with the same model and cache takes.
@@ -317,7 +315,7 @@ class Engine:
             ModelLoadError: The model's own file is gone, or has changed since it was loaded.
             OSError: The file cannot be written.
         """
-        return await tasks.save(self._running(), prompt, path, compute=compute)
+        return await self._work().save(prompt, path, compute=compute)
 
     async def load_prefix(self, path: str | os.PathLike[str], *, slot: int | None = None) -> PrefixFile:
         """Loads what `save_prefix` has saved: a request that begins like it computes only what is new. Cancelling loads nothing.
@@ -335,7 +333,7 @@ class Engine:
             ModelLoadError: The model's own file is gone, or has changed since it was loaded.
             OSError: The file cannot be read.
         """
-        return await tasks.load(self._running(), path, slot)
+        return await self._work().load(path, slot)
 
     async def slot_tokens(self, slot: int) -> list[int]:
         """The tokens that a slot holds: those that its sequence has computed, or the last one's that ran there.
@@ -346,18 +344,16 @@ class Engine:
             InvalidRequest: There is no such slot.
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        return await asyncio.to_thread(self._running().slot_tokens, slot)
+        return await self._threads.work(For.LOOK, self._running().slot_tokens, slot)
 
     async def erase_slot(self, slot: int) -> int:
-        """Forgets the tokens that a slot holds, as far as nothing else that is cached holds them; returns how many they were.
-
-        A slot where a sequence runs is erased when that has ended.
+        """Forgets the tokens that a slot holds, once nothing runs there; what else is cached stays. Returns how many they were.
 
         Raises:
             InvalidRequest: There is no such slot.
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        return await tasks.erase(self._running(), slot)
+        return await self._work().erase(slot)
 
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of a text; the defaults are how `generate` reads a prompt.
@@ -429,6 +425,9 @@ class Engine:
             return None
         loop = asyncio.get_running_loop()
         return lambda fraction: loop.call_soon_threadsafe(on_progress, fraction)
+
+    def _work(self) -> CacheWork:
+        return CacheWork(self._running(), self._threads)
 
     def _is_closed(self) -> bool:
         return self._state == "closed"

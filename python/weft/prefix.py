@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from weft.fields import About, described
+from weft.fields.about import About, described
 
 __all__ = ["PrefixFile"]
 

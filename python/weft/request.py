@@ -5,7 +5,7 @@ from typing import Annotated, TypedDict
 
 from msgspec.structs import force_setattr
 
-from weft.fields import About, described
+from weft.fields.about import About, described
 from weft.sampling import Sampling
 from weft.schema import JsonSchema, schema_text
 

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import msgspec
 
-from weft.fields import About, abouts, described
-from weft.shown import shown
+from weft.fields.about import About, abouts, described
+from weft.fields.shown import shown
 
 __all__ = ["SAMPLERS", "Knob", "Sampling", "knobs", "samplers_of_letters", "samplers_of_names"]
 

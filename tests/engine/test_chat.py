@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import msgspec
+import pydantic
 import pytest
 
 import weft
@@ -108,12 +109,8 @@ class AnswerToo:
     yes: bool
 
 
-class Model:
-    """What a model of pydantic's looks like from here."""
-
-    @staticmethod
-    def model_json_schema() -> dict[str, Any]:
-        return {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
+class Model(pydantic.BaseModel):
+    yes: bool
 
 
 @pytest.mark.parametrize("schema", [Answer, AnswerToo, Model, Model.model_json_schema(), json.dumps(Model.model_json_schema())])

@@ -15,7 +15,7 @@ import pytest
 import weft
 from tests.helpers import prompt_of, wait_until
 from weft import _native
-from weft.fields import abouts
+from weft.fields.about import abouts
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 from litestar.types import HTTPResponseBodyEvent
 
+import weft
 from tests.helpers import How, wait_until
 from tests.server.live import LiveServer
 from tests.server.matchers import Json
@@ -92,6 +93,19 @@ async def test_a_client_whose_request_is_whole_may_wait_for_its_answer_as_long_a
         await asyncio.wait_for(patience.receive(), 0.1)
 
 
+async def test_who_asks_without_a_body_may_wait_too_though_nobody_has_heard_that_there_is_none() -> None:
+    class Slow(ScriptedEngine):
+        async def prefixes(self) -> list[weft.Prefix]:
+            # Longer than a body may take.
+            await asyncio.sleep(1.1)
+            return []
+
+    # The server under us says it once, perhaps to one who was cancelled meanwhile.
+    client = Client()
+    await _ask(Settings(timeout_s=1), Slow(), client, "GET", "/prefixes")
+    assert [message.get("status") for message in client.sent] == [200, None]
+
+
 async def test_a_client_that_reads_nothing_has_left(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     client = Client(LAST)
@@ -117,10 +131,12 @@ async def test_a_client_that_reads_nothing_while_it_sends_its_body_has_left_too(
     assert await patience.receive() == {"type": "http.disconnect"}
 
 
-async def _ask(settings: Settings, engine: ScriptedEngine, client: Client) -> None:
+async def _ask(
+    settings: Settings, engine: ScriptedEngine, client: Client, method: str = "POST", path: str = "/completion"
+) -> None:
     engine.loaded.set()
     app = create_app(engine.as_engine(), settings)
-    scope: Json = {"type": "http", "method": "POST", "path": "/completion", "query_string": b"", "headers": []}
+    scope: Json = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}
     await app.service.start()
     await app(scope | {"http_version": "1.1"}, client.receive, client.send)
 

@@ -15,6 +15,7 @@ from tests.server.scripted import ScriptedEngine, connect, token
 from weft import EngineStopped
 from weft.server import create_app
 from weft.server.run import sse, stream
+from weft.server.run.collected import Room
 from weft.settings import Settings
 
 
@@ -106,8 +107,9 @@ class Turns:
             self.n += 1
             await asyncio.sleep(0)
 
-    def add(self, _prompt: int, events: Json) -> None:
+    def add(self, _prompt: int, events: Json) -> int:
         self.noted += [self.n for _ in events]
+        return 0
 
     def body(self) -> list[bytes]:
         return [b"{}"]
@@ -130,7 +132,7 @@ async def test_others_have_their_turn_while_a_whole_answer_is_taken_up(monkeypat
     generation: Json = SimpleNamespace(next_batches=next_batches, close=lambda: None)
     counting = asyncio.create_task(turns.count())
     scope: Json = {"type": "http", "headers": []}
-    await stream.WholeAnswer(generation, turns)(scope, receive, send)
+    await stream.WholeAnswer(generation, turns, Room())(scope, receive, send)
     counting.cancel()
     assert len(turns.noted) == len(set(turns.noted)) == 10
 

@@ -17,6 +17,7 @@ ASKED: Json = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
 async def is_submitted_aside(route: str, body: Json, **settings: Json) -> bool:
     engine = ScriptedEngine(QueueFull(1))
     engine.loaded.set()
+    engine.limits.max_queue = 1_000
     async with AsyncTestClient(create_app(engine.as_engine(), Settings.of(settings))) as client:
         await answers(client, 200)
         assert (await client.post(route, json=ASKED | body)).status_code == 429
@@ -53,3 +54,8 @@ async def test_a_short_request_without_these_is_submitted_at_once(route: str) ->
 
 async def test_a_prompt_of_many_tokens_is_submitted_aside() -> None:
     assert await is_submitted_aside("/completion", {"prompt": [1] * 10_000})
+
+
+@pytest.mark.parametrize(("n_prompts", "is_aside"), [(100, False), (1_000, True)])
+async def test_many_prompts_are_submitted_aside(n_prompts: int, *, is_aside: bool) -> None:
+    assert await is_submitted_aside("/completion", {"prompt": ["a"] * n_prompts}) is is_aside

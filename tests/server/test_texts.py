@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,17 +11,20 @@ from typing import Any
 
 import httpx
 import pytest
+from granian.constants import Interfaces
+from granian.server.embed import Server as EmbeddedServer
 from litestar.testing import AsyncTestClient
 
 from tests.helpers import wait_until
 from tests.server.conftest import answers
+from tests.server.live import free_port
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, connect, finished
 from weft.server import create_app
 from weft.server.app import Application
 from weft.server.refusals import Reason
 from weft.server.run import aside
-from weft.server.run.aside import LONG_TEXT, VERY_LONG_TEXT
+from weft.server.run.aside import LONG_TEXT, VERY_LONG_TEXT, Purpose
 from weft.server.static import Files
 from weft.settings import Settings
 
@@ -58,11 +62,11 @@ class Server:
 
     def __init__(self, app: Application) -> None:
         self.counts = app.service.refusals
-        self._app = app
+        self.app = app
 
     async def post(self, path: str, body: Json) -> int:
         """The status of the answer."""
-        sent = await connect(self._app, path, body, lambda _: False)
+        sent = await connect(self.app, path, body, lambda _: False)
         return int(sent[0]["status"])
 
     async def get(self, path: str) -> int:
@@ -79,12 +83,12 @@ class Server:
             sent.append(message)
 
         scope: Json = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [], "http_version": "1.1"}
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
         return int(sent[0]["status"])
 
     async def post_and_leave(self, path: str, body: Json) -> list[Json]:
         """What is sent to a client that leaves as soon as it has asked."""
-        return await connect(self._app, path, body, lambda _: True)
+        return await connect(self.app, path, body, lambda _: True)
 
 
 @asynccontextmanager
@@ -280,3 +284,44 @@ async def test_threads_for_texts_step_back_for_those_that_compute() -> None:
     assert steps.pop((aside.Purpose.PROMPT, 1)) == aside.NICENESS_OF_PROMPTS
     assert set(steps.values()) == {min(aside.NICENESS, 19 - own)}
     assert 0 < aside.NICENESS_OF_PROMPTS < aside.NICENESS
+
+
+@asynccontextmanager
+async def listening(app: Application) -> AsyncIterator[int]:
+    """The port on which Granian serves the application, on this event loop."""
+    port = free_port()
+    server = EmbeddedServer(app, port=port, interface=Interfaces.ASGINL)
+    serving = asyncio.create_task(server.serve())
+    await wait_until(lambda: is_listening(port))
+    yield port
+    server.stop()  # type: ignore[no-untyped-call]
+    await serving
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_over_a_connection_too_what_a_client_has_left_is_not_begun_and_makes_room(
+    slow: SlowEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aside, "MAX_WAITING", 2 * len(SLOW["content"]))
+    async with (
+        serving_many(slow) as server,
+        listening(server.app) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client,
+    ):
+        lane = server.app.service.aside._lanes[Purpose.TEXT, False]
+        waiting = asyncio.create_task(client.post("/tokenize", json=SLOW))
+        await wait_until(lambda: slow.begun != [])
+        for n_left in range(1, 4):
+            leaving = asyncio.create_task(client.post("/tokenize", json={"content": "c" + LONG}))
+            await wait_until(lambda: lane._size > len(SLOW["content"]))
+            leaving.cancel()
+            await wait_until(lambda n=n_left: server.counts.counts[Reason.CLIENT_LEFT] == n)  # type: ignore[misc]
+            assert lane._size == len(SLOW["content"])
+        slow.may_go_on.set()
+        assert (await waiting).status_code == 200
+        assert (await client.post("/tokenize", json={"content": "d" + LONG})).status_code == 200
+    assert [text[0] for text in slow.begun] == ["b", "d"]

@@ -3,7 +3,7 @@
 import asyncio
 from itertools import pairwise
 
-from weft.server.run.turns import next_turn
+from weft.server.run.writing import next_turn
 
 N_WRITERS = 20
 

@@ -17,8 +17,8 @@ from weft.chat.messages import check, content_text, for_template
 from weft.chat.reading import StretchReader
 from weft.chat.sandbox import MAX_SIZE
 from weft.chat.template import ChatTemplate, Message, TemplateError, TooLongError
+from weft.fields.shown import shown
 from weft.settings.chat import ChatSettings
-from weft.shown import shown
 
 __all__ = ["ChatFormat", "ChatPrompt"]
 

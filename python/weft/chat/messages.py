@@ -9,7 +9,7 @@ import msgspec
 from weft import InvalidRequest
 from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.template import ChatTemplate, Message
-from weft.shown import shown
+from weft.fields.shown import shown
 
 __all__ = ["check", "content_text", "for_template"]
 

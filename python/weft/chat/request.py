@@ -1,6 +1,5 @@
 """From messages to a prompt, for Python."""
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
@@ -10,7 +9,7 @@ from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.errors import InvalidConfig, InvalidRequest
 from weft.settings.chat import ChatSettings
-from weft.tasks import LONG_TEXT
+from weft.work.threads import LONG_TEXT, For, Threads
 
 if TYPE_CHECKING:
     from weft.engine import Engine
@@ -43,8 +42,9 @@ class ChatOptions(TypedDict, total=False):
 class Templates:
     """The chat templates of one engine. The last one that was asked for stays compiled."""
 
-    def __init__(self, engine: "Engine") -> None:
+    def __init__(self, engine: "Engine", threads: Threads) -> None:
         self._engine = engine
+        self._threads = threads
         self._last: tuple[str | None, ChatFormat] | None = None
 
     async def text(self, messages: Messages, **options: Unpack[ChatOptions]) -> str:
@@ -73,7 +73,7 @@ class Templates:
             except InvalidConfig as error:
                 raise InvalidRequest("template", error.message) from None
 
-        return work() if _is_short(messages, options) else await asyncio.to_thread(work)
+        return work() if _is_short(messages, options) else await self._threads.work(For.TEXT, work)
 
     def _format(self, template: str | None) -> ChatFormat:
         if self._last is None or self._last[0] != template:

@@ -8,7 +8,7 @@ import jinja2
 
 from weft.chat import sandbox
 from weft.chat.sandbox import TooLongError
-from weft.shown import cut
+from weft.fields.shown import cut
 
 __all__ = ["ChatTemplate", "Message", "TemplateError", "TooLongError"]
 

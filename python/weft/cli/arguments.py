@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from weft.cli.accepted import ACCEPTED, Accepted
 from weft.cli.config_file import Entry, entries
-from weft.cli.spellings import Given, Known, UsageError, known
+from weft.cli.given import Given, Known, UsageError, known
 from weft.settings import Settings, table
 from weft.settings.flags import negated
 from weft.settings.values import unescaped

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 
 from weft.cli.accepted import ACCEPTED, Meaning
 from weft.cli.arguments import COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION
-from weft.cli.spellings import known
+from weft.cli.given import known
 from weft.settings import table
 from weft.settings.flags import Flag
 

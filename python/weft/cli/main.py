@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from weft.cli.arguments import COMPLETION, VERSION, Asked, Parsed, read
+from weft.cli.given import UsageError
 from weft.cli.help import completion_script, help_text
-from weft.cli.spellings import UsageError
 
 __all__ = ["main", "parse"]
 

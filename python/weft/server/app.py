@@ -103,7 +103,7 @@ def create_app(
             await asyncio.gather(running, return_exceptions=True)
             await service.stop()
 
-    documentation = Documentation()
+    documentation = Documentation(service.aside)
 
     def provide_documentation() -> Documentation:
         return documentation

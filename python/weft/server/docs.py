@@ -4,6 +4,7 @@ Litestar's own pages load their scripts from other hosts; this one is plain HTML
 """
 
 import asyncio
+from contextvars import Context
 from importlib.resources import files
 from typing import Any
 
@@ -12,6 +13,8 @@ from litestar.di import NamedDependency
 from litestar.exceptions import NotFoundException
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.params import SkipValidation
+
+from weft.server.run.aside import Aside, Purpose
 
 __all__ = ["Documentation", "docs", "document_router"]
 
@@ -22,7 +25,8 @@ class Documentation:
     It takes some tenths of a second, which the event loop would spend for nobody else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, aside: Aside) -> None:
+        self._aside = aside
         self._making: asyncio.Task[tuple[bytes, str]] | None = None
 
     async def document(self, request: Request[Any, Any, Any]) -> Response[bytes]:
@@ -43,8 +47,9 @@ class Documentation:
 
     async def _made(self, request: Request[Any, Any, Any]) -> tuple[bytes, str]:
         if self._making is None:
-            self._making = asyncio.create_task(asyncio.to_thread(_make, request.app, request))
-        # Whoever leaves does not leave the others without it.
+            # Whoever leaves does not leave the others without it: no client's leaving is waited for.
+            making = self._aside.elsewhere(Purpose.DOCS, 0, _make, request.app, request)
+            self._making = asyncio.create_task(making, context=Context())
         return await asyncio.shield(self._making)
 
 

@@ -25,15 +25,17 @@ from weft.errors import (
     QueueFull,
     SlowReader,
 )
+from weft.fields.shown import cut
 from weft.server.refusals import Reason
 from weft.server.request_line import current_line
-from weft.shown import cut
 
 __all__ = [
     "CONFLICT",
     "ERRORS",
     "NOT_FOUND",
     "NOT_SUPPORTED",
+    "AnswerTooLargeError",
+    "AnswersTooLargeError",
     "BodyTimeoutError",
     "ClientLeftError",
     "ErrorBody",
@@ -141,10 +143,26 @@ class ClientLeftError(Exception):
 
 
 class TextsWaitingError(Exception):
-    """As many texts wait to be read as may wait. Try again later."""
+    """As much waits as may wait: texts to be read, looks at the cache, or files of slots. Try again later."""
 
-    def __init__(self, n_waiting: int) -> None:
-        super().__init__(f"texts of {n_waiting} characters and tokens are waiting, which is the limit; try again later")
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}, which is the limit; try again later")
+
+
+class AnswerTooLargeError(Exception):
+    """A whole answer comes to more than is collected. A streamed one may be as long as it likes."""
+
+    def __init__(self, n_bytes: int) -> None:
+        most = f"more than {n_bytes} bytes, the most that is collected"
+        super().__init__(f"the answer has come to {most}; ask for it with stream, or for less")
+
+
+class AnswersTooLargeError(Exception):
+    """All whole answers together come to more than is collected."""
+
+    def __init__(self, n_bytes: int) -> None:
+        most = f"{n_bytes} bytes, the most that is collected"
+        super().__init__(f"the answers that are not streamed have come to {most}; ask with stream, or try again later")
 
 
 class NotSupportedError(Exception):
@@ -193,12 +211,14 @@ _TABLE = [
     _Row(ContextOverflow, 400, "exceed_context_size_error", Reason.CONTEXT_TOO_LONG, _overflow),
     _Row(InvalidRequest, 400, "invalid_request_error", Reason.INVALID_FIELD, _param),
     _Row(PrefixFileError, 400, "invalid_request_error", Reason.INVALID_FIELD),
+    _Row(AnswerTooLargeError, 400, "invalid_request_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
     _Row(InvalidKeyError, 401, "authentication_error", Reason.NO_KEY),
     _Row(NoSuchPrefixError, 404, "not_found_error", Reason.NO_ROUTE),
     _Row(BodyTimeoutError, 408, "timeout_error", Reason.SLOW_BODY),
     _Row(PinsFull, 409, "conflict_error", Reason.PINS_FULL),
     _Row(QueueFull, 429, "rate_limit_error", Reason.QUEUE_FULL),
     _Row(TextsWaitingError, 429, "rate_limit_error", Reason.TEXTS_WAITING),
+    _Row(AnswersTooLargeError, 429, "rate_limit_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
     _Row(ClientLeftError, 499, "client_closed_request", Reason.CLIENT_LEFT),
     _Row(NotSupportedError, 501, "not_supported_error", Reason.NOT_SUPPORTED),
     _Row(StillLoadingError, 503, "unavailable_error", Reason.NOT_READY),
@@ -266,7 +286,7 @@ def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[byte
     """The answer to a request that failed before anything was sent."""
     described = describe(error)
     headers = error.headers if isinstance(error, HTTPException) else None
-    if isinstance(error, QueueFull | TextsWaitingError):
+    if isinstance(error, QueueFull | TextsWaitingError | AnswersTooLargeError):
         headers = {"retry-after": str(RETRY_AFTER_S)}
     if isinstance(error, InvalidKeyError):
         headers = {"www-authenticate": "Bearer"}

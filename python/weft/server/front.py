@@ -23,6 +23,9 @@ __all__ = ["Front"]
 PROBES = frozenset(("/health", "/v1/health"))
 """No file takes their place: a thread that looks for files may be busy, and who asks here must never wait."""
 
+BODILESS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
+"""Methods of which no route reads a body."""
+
 Routes = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
@@ -47,7 +50,8 @@ class Front:
 
     async def __call__(self, scope: HTTPScope, receive: Receive, send: Send, routes: Routes) -> None:
         """Answers."""
-        with Patience(receive, send, self._service.settings.timeout_s) as client:
+        has_body = scope["method"] not in BODILESS
+        with Patience(receive, send, self._service.settings.timeout_s, has_body=has_body) as client:
             await self._answered(scope, client, routes)
 
     async def _answered(self, scope: HTTPScope, client: Patience, routes: Routes) -> None:

@@ -29,6 +29,7 @@ class Reason(StrEnum):
     CONTEXT_TOO_LONG = "context_too_long"
     QUEUE_FULL = "queue_full"
     TEXTS_WAITING = "texts_waiting"
+    ANSWER_TOO_LARGE = "answer_too_large"
     PINS_FULL = "pins_full"
     SLOTS_BUSY = "slots_busy"
     NOT_READY = "not_ready"

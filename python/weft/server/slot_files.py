@@ -1,12 +1,14 @@
 """What slots hold, saved in one folder and nowhere else."""
 
-import asyncio
 import unicodedata
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from weft import Engine, InvalidRequest, PrefixFile, PrefixFileError
+from weft.fields.shown import shown
 from weft.server.errors import NotSupportedError, SlotFileError
-from weft.shown import shown
+from weft.server.run.aside import Aside, Purpose
+from weft.server.run.turns import Turns
 
 __all__ = ["SlotFiles"]
 
@@ -21,11 +23,13 @@ RESERVED = frozenset({"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port i
 
 
 class SlotFiles:
-    """Saves, restores and erases what slots hold."""
+    """Saves, restores and erases what slots hold: for each slot one thing after the other, and no slot waits for another."""
 
-    def __init__(self, engine: Engine, folder: str | None) -> None:
+    def __init__(self, engine: Engine, folder: str | None, aside: Aside) -> None:
         self._engine = engine
         self._folder = folder
+        self._aside = aside
+        self._turns = Turns()
 
     async def save(self, slot: int, filename: str | None) -> PrefixFile:
         """Saves what a slot holds, as far as it is cached.
@@ -36,15 +40,16 @@ class SlotFiles:
             SlotFileError: the file cannot be written.
         """
         path = await self._path(filename)
-        tokens = await self._engine.slot_tokens(slot)
-        if not tokens:
-            raise InvalidRequest("slot", f"slot {slot} holds no tokens")
-        try:
-            return await self._engine.save_prefix(tokens, path, compute=False)
-        except InvalidRequest:
-            raise InvalidRequest("slot", f"what slot {slot} held is no longer cached") from None
-        except OSError as error:
-            raise SlotFileError(path.name, error) from error
+        async with self._turn(slot):
+            tokens = await self._engine.slot_tokens(slot)
+            if not tokens:
+                raise InvalidRequest("slot", f"slot {slot} holds no tokens")
+            try:
+                return await self._engine.save_prefix(tokens, path, compute=False)
+            except InvalidRequest:
+                raise InvalidRequest("slot", f"what slot {slot} held is no longer cached") from None
+            except OSError as error:
+                raise SlotFileError(path.name, error) from error
 
     async def restore(self, slot: int, filename: str | None) -> PrefixFile:
         """Lets a slot hold what was saved.
@@ -54,12 +59,13 @@ class SlotFiles:
             InvalidRequest: there is no such slot, or no such file, or it does not belong to this model and cache, or is damaged.
         """
         path = await self._path(filename)
-        try:
-            return await self._engine.load_prefix(path, slot=slot)
-        except PrefixFileError as error:
-            raise InvalidRequest("filename", f"cannot restore {path.name}: {error.reason}") from None
-        except OSError as error:
-            raise InvalidRequest("filename", f"cannot restore {path.name}: {error.strerror or error}") from None
+        async with self._turn(slot):
+            try:
+                return await self._engine.load_prefix(path, slot=slot)
+            except PrefixFileError as error:
+                raise InvalidRequest("filename", f"cannot restore {path.name}: {error.reason}") from None
+            except OSError as error:
+                raise InvalidRequest("filename", f"cannot restore {path.name}: {error.strerror or error}") from None
 
     async def erase(self, slot: int) -> int:
         """Forgets what a slot holds; returns how many tokens that was.
@@ -67,7 +73,12 @@ class SlotFiles:
         Raises:
             InvalidRequest: there is no such slot.
         """
-        return await self._engine.erase_slot(slot)
+        async with self._turn(slot):
+            return await self._engine.erase_slot(slot)
+
+    def _turn(self, slot: int) -> AbstractAsyncContextManager[None]:
+        # Who names a slot that is not there waits with others, until he is told.
+        return self._turns.one(slot % self._engine.limits.n_slots)
 
     async def _path(self, filename: str | None) -> Path:
         """The file of that name, once the name is what it may be."""
@@ -78,7 +89,7 @@ class SlotFiles:
         if not _is_name(filename):
             raise InvalidRequest("filename", f"{shown(filename)} is no name of a file")
         # The file system may be slow.
-        return await asyncio.to_thread(_inside, Path(self._folder), filename)
+        return await self._aside.elsewhere(Purpose.SLOT_FILE, 0, _inside, Path(self._folder), filename)
 
 
 def _is_name(text: str) -> bool:

@@ -24,7 +24,7 @@ from fcntl import ioctl
 from ipaddress import IPv6Address
 from typing import Any, Protocol, Self
 
-__all__ = ["Connections", "Cuts"]
+__all__ = ["App", "Connections", "Cuts"]
 
 SWEEP_S = 1.0
 """How often, in seconds, all connections are looked at; four times in a limit that is shorter than four of them. Three thousand

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from weft.fields import abouts
+from weft.fields.about import abouts
 
 __all__ = [
     "at_most",

@@ -37,7 +37,9 @@ async def prefixes(service: Here) -> Answer[PinnedPrefixes]:
 @delete("/prefixes/{prefix_id:int}", responses=ERRORS | NOT_FOUND)
 async def unpin(prefix_id: FromPath[int], service: Here) -> None:
     """Lets a pinned prefix be evicted again."""
-    if not await service.engine.unpin(prefix_id):
+    async with service.looks.one():
+        was_pinned = await service.engine.unpin(prefix_id)
+    if not was_pinned:
         raise NoSuchPrefixError(prefix_id)
 
 
@@ -53,17 +55,19 @@ async def _pin(service: Service, prompt: Sequence[Piece]) -> PinnedPrefix:
 
 
 async def _prefixes(service: Service) -> msgspec.Raw:
-    listed = await service.engine.prefixes()
-    report = partial(translate.prefixes, listed, service.engine.detokenize)
-    return await service.aside.elsewhere(Purpose.SIGHT, len(listed), lambda: _encoded(report()))
+    async with service.looks.one():
+        listed = await service.engine.prefixes()
+        report = partial(translate.prefixes, listed, service.engine.detokenize)
+        return await service.aside.elsewhere(Purpose.SIGHT, len(listed), lambda: _encoded(report()))
 
 
 async def _cache(service: Service, limit: int) -> msgspec.Raw:
-    nodes, n_nodes = await service.engine.recently_used(limit)
-    stats = service.engine.stats()
-    # Neither thousands of texts nor their JSON are the event loop's work.
-    report = partial(translate.report, nodes, n_nodes, stats, service.engine.detokenize)
-    return await service.aside.elsewhere(Purpose.SIGHT, len(nodes), lambda: _encoded(report()))
+    async with service.looks.one():
+        nodes, n_nodes = await service.engine.recently_used(limit)
+        stats = service.engine.stats()
+        # Neither thousands of texts nor their JSON are the event loop's work.
+        report = partial(translate.report, nodes, n_nodes, stats, service.engine.detokenize)
+        return await service.aside.elsewhere(Purpose.SIGHT, len(nodes), lambda: _encoded(report()))
 
 
 def _encoded(result: PinnedPrefixes | CacheReport) -> msgspec.Raw:

@@ -17,6 +17,7 @@ from weft.server.response_fields import (
     projected,
 )
 from weft.server.run import sse
+from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.submission import Gap, Submission
@@ -190,27 +191,33 @@ class Results(_Form):
         self._results: dict[int, list[bytes]] = {}
         """What is told of each branch, in pieces."""
 
-    def add(self, prompt: int, events: Sequence[Event]) -> None:
-        """Takes events of one prompt, in order."""
-        for event in events:
-            match event:
-                case Finished():
-                    index = self._branches.index(prompt, event)
-                    self._results[index] = self._result(prompt, index, event)
-                case Progress() | PromptLogprobs():
-                    pass
-                case _:
-                    self._token(self._branches.index(prompt, event), event)
+    def add(self, prompt: int, events: Sequence[Event]) -> int:
+        """Takes events of one prompt, in order; returns how many bytes more are held by then."""
+        return sum(self._add(prompt, event) for event in events)
 
-    def _token(self, index: int, token: Token) -> None:
+    def _add(self, prompt: int, event: Event) -> int:
+        match event:
+            case Finished():
+                return self._finish(prompt, event)
+            case Progress() | PromptLogprobs():
+                return 0
+            case _:
+                return self._token(self._branches.index(prompt, event), event)
+
+    def _token(self, index: int, token: Token) -> int:
         self._texts.setdefault(index, []).append(token.text)
         if self._with_tokens:
             self._tokens.setdefault(index, []).append(token.token)
+        n_bytes = TOKEN_BYTES + len(token.text)
         if (probability := self._probability(token)) is not None:
             # Written at once, because to write a million of them at the end would hold everybody up.
-            self._probabilities.setdefault(index, []).append(msgspec.json.encode(probability))
+            told = msgspec.json.encode(probability)
+            self._probabilities.setdefault(index, []).append(told)
+            n_bytes += len(told)
+        return n_bytes
 
-    def _result(self, prompt: int, index: int, finished: Finished) -> list[bytes]:
+    def _finish(self, prompt: int, finished: Finished) -> int:
+        index = self._branches.index(prompt, finished)
         told = self._probabilities.pop(index, None)
         result = self._branches.result(
             prompt,
@@ -219,7 +226,9 @@ class Results(_Form):
             tokens=self._tokens.pop(index, []),
             probabilities=msgspec.UNSET if told is None else GAP,
         )
-        return filled(msgspec.json.encode(projected(result, self._paths)), json_list(told or ()))
+        frame = msgspec.json.encode(projected(result, self._paths))
+        self._results[index] = filled(frame, json_list(told or ()))
+        return len(frame)
 
     def body(self) -> list[bytes]:
         """The JSON in pieces, once every branch has finished."""

@@ -72,7 +72,8 @@ async def _answer(
     if data.stream:
         form = dialect.Stream(data, generation, service.engine, service.model_name) if other is None else other.stream(generation)
         return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
-    return Answer(WholeAnswer(generation, dialect.Results(data, generation, service.engine, service.model_name)))
+    results = dialect.Results(data, generation, service.engine, service.model_name)
+    return Answer(WholeAnswer(generation, results, service.collected))
 
 
 @post("/tokenize", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)

@@ -37,6 +37,7 @@ __all__ = [
     "TokenPiece",
     "TokenizeBody",
     "TokenizeResult",
+    "TokenizerInfo",
 ]
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from weft import InvalidRequest, PrefixFile
 from weft import Slot as EngineSlot
+from weft.fields.shown import shown
 from weft.server.llamacpp.schemas import (
     BusySlot,
     Health,
@@ -21,7 +22,6 @@ from weft.server.llamacpp.schemas import (
 )
 from weft.server.response_fields import Branches
 from weft.server.run.service import Service
-from weft.shown import shown
 
 __all__ = ["Action", "SlotAction", "are_all_busy", "blame", "health", "restored", "saved", "slot_action", "slots"]
 

@@ -21,6 +21,7 @@ from weft.server.openai.chat_schemas import (
 )
 from weft.server.response_fields import CompletionResult, TokenProbability, timings
 from weft.server.run import sse
+from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.service import Service
@@ -182,26 +183,33 @@ class Whole(_Form):
         """What the choices leave a gap for."""
         self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
 
-    def add(self, prompt: int, events: Sequence[Event]) -> None:
-        """Takes events of one prompt, in order."""
-        for event in events:
-            match event:
-                case Progress() | PromptLogprobs():
-                    continue
-                case Finished():
-                    self._finish(prompt, event)
-                case _:
-                    self._take(self._about.index(prompt, event), event)
+    def add(self, prompt: int, events: Sequence[Event]) -> int:
+        """Takes events of one prompt, in order; returns how many bytes more are held by then."""
+        return sum(self._add(prompt, event) for event in events)
 
-    def _take(self, index: int, token: Token) -> None:
+    def _add(self, prompt: int, event: Event) -> int:
+        match event:
+            case Progress() | PromptLogprobs():
+                return 0
+            case Finished():
+                return self._finish(prompt, event)
+            case _:
+                return self._take(self._about.index(prompt, event), event)
+
+    def _take(self, index: int, token: Token) -> int:
         self._texts.setdefault(index, []).append(token.text)
         self._tokens.setdefault(index, []).append(token.token)
+        n_bytes = TOKEN_BYTES + len(token.text)
         if token.logprobs is not None:
-            self._told.setdefault(index, []).append(msgspec.json.encode(self._about.token(token.logprobs)))
-            if index == 0 and (told := self._about.verbose_probability(token.logprobs)) is not None:
-                self._told_first.append(told)
+            told = msgspec.json.encode(self._about.token(token.logprobs))
+            self._told.setdefault(index, []).append(told)
+            n_bytes += len(told)
+            if index == 0 and (verbose := self._about.verbose_probability(token.logprobs)) is not None:
+                self._told_first.append(verbose)
+                n_bytes += len(verbose)
+        return n_bytes
 
-    def _finish(self, prompt: int, finished: Finished) -> None:
+    def _finish(self, prompt: int, finished: Finished) -> int:
         self._about.finish(prompt, finished)
         index = self._about.index(prompt, finished)
         text, tokens = "".join([*self._texts.pop(index, []), finished.text]), self._tokens.pop(index, [])
@@ -216,6 +224,7 @@ class Whole(_Form):
             self._verbose = self._about.verbose(
                 prompt, finished, content=text, tokens=tokens, has_probabilities=has_probabilities
             )
+        return len(finished.text)
 
     def body(self) -> list[bytes]:
         """The JSON in pieces, once every branch has finished."""

@@ -14,6 +14,7 @@ from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs
 from weft.server.response_fields import CompletionResult, timings, token_logprobs
 from weft.server.run import sse
+from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import filled, json_list
 from weft.server.run.service import Service
@@ -56,10 +57,9 @@ class _Form:
         """What the text of each branch of a prompt begins with."""
         return ("", None) if self._echo is None else (self._echo.text(prompt), self._echo.logprobs(prompt))
 
-    def _learn(self, prompt: int, told: PromptLogprobs) -> None:
-        """Takes what the engine tells of a prompt's tokens."""
-        if self._echo is not None:
-            self._echo.take(prompt, told)
+    def _learn(self, prompt: int, told: PromptLogprobs) -> int:
+        """Takes what the engine tells of a prompt's tokens; returns how many bytes more are held by then."""
+        return 0 if self._echo is None else self._echo.take(prompt, told)
 
     def _drawn(self, prompt: int, index: int, drawn: Sequence[DrawnLogprobs]) -> Logprobs:
         """The lists of tokens that were drawn one after the other."""
@@ -182,29 +182,34 @@ class Whole(_Form):
         self._choices: list[Choice] = []
         self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
 
-    def add(self, prompt: int, events: Sequence[Event]) -> None:
-        """Takes events of one prompt, in order."""
-        for event in events:
-            match event:
-                case Progress():
-                    continue
-                case PromptLogprobs():
-                    self._learn(prompt, event)
-                case Finished():
-                    self._finish(prompt, event)
-                case _:
-                    self._take(prompt, event)
+    def add(self, prompt: int, events: Sequence[Event]) -> int:
+        """Takes events of one prompt, in order; returns how many bytes more are held by then."""
+        return sum(self._add(prompt, event) for event in events)
 
-    def _take(self, prompt: int, token: Token) -> None:
+    def _add(self, prompt: int, event: Event) -> int:
+        match event:
+            case Progress():
+                return 0
+            case PromptLogprobs():
+                return self._learn(prompt, event)
+            case Finished():
+                return self._finish(prompt, event)
+            case _:
+                return self._take(prompt, event)
+
+    def _take(self, prompt: int, token: Token) -> int:
         index = self._about.index(prompt, token)
         self._texts.setdefault(index, []).append(token.text)
         self._tokens.setdefault(index, []).append(token.token)
+        n_bytes = TOKEN_BYTES + len(token.text)
         if token.logprobs is not None:
-            self._logprobs.setdefault(index, LogprobLists()).add(self._drawn(prompt, index, [token.logprobs]))
+            n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._drawn(prompt, index, [token.logprobs]))
             if index == 0 and (told := self._about.verbose_probability(token.logprobs)) is not None:
                 self._told_first.append(told)
+                n_bytes += len(told)
+        return n_bytes
 
-    def _finish(self, prompt: int, finished: Finished) -> None:
+    def _finish(self, prompt: int, finished: Finished) -> int:
         self._about.finish(prompt, finished)
         index = self._about.index(prompt, finished)
         text, logprobs = self._echoed(prompt)
@@ -220,6 +225,7 @@ class Whole(_Form):
             self._verbose = self._about.verbose(
                 prompt, finished, content=written, tokens=tokens, has_probabilities=has_probabilities
             )
+        return len(text) + len(finished.text)
 
     def body(self) -> list[bytes]:
         """The JSON in pieces, once every branch has finished."""

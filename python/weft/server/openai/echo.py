@@ -37,15 +37,15 @@ class Echo:
         self._told: dict[int, _Told] = {}
         self._texts: dict[int, str] = {}
 
-    def take(self, prompt: int, stretch: PromptLogprobs) -> None:
-        """Takes a stretch of what the engine tells of a prompt's tokens; the stretches come in order."""
+    def take(self, prompt: int, stretch: PromptLogprobs) -> int:
+        """Takes a stretch of what the engine tells of a prompt's tokens; the stretches come in order. Returns its bytes."""
         # The service has tokenized every prompt.
         tokens = cast("Sequence[int]", self._generation.requests[prompt].prompt)
         if (told := self._told.get(prompt)) is None:
             n_put_before = len(self._engine.detokenize(tokens)) - len(self.text(prompt))
             told = self._told[prompt] = _Told(max(n_put_before, 0))
         places = range(stretch.start, stretch.start + len(stretch.logprobs))
-        told.lists.add(self._lists(told, [tokens[place] for place in places], stretch.logprobs))
+        return told.lists.add(self._lists(told, [tokens[place] for place in places], stretch.logprobs))
 
     def text(self, prompt: int) -> str:
         """A prompt as it was sent, its tokens spelt out."""

@@ -19,11 +19,14 @@ class LogprobLists:
     def __init__(self) -> None:
         self._parts: dict[str, list[bytes]] = {name: [] for name in _NAMES}
 
-    def add(self, lists: Logprobs) -> None:
-        """Takes what follows."""
+    def add(self, lists: Logprobs) -> int:
+        """Takes what follows; returns how many bytes it comes to."""
+        n_bytes = 0
         for name, parts in self._parts.items():
             if values := getattr(lists, name):
                 parts.append(entries(values))
+                n_bytes += len(parts[-1])
+        return n_bytes
 
     def followed_by(self, other: Self) -> "LogprobLists":
         """Both, one after the other."""

@@ -28,7 +28,7 @@ async def create_completion(
         data = other.prepared(data, service.settings)
     generation = await service.submit(completions.submission(data, service.settings))
     if not data.stream:
-        return Answer(WholeAnswer(generation, completions.Whole(data, generation, service)))
+        return Answer(WholeAnswer(generation, completions.Whole(data, generation, service), service.collected))
     form = completions.Stream(data, generation, service) if other is None else other.stream(generation)
     return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
 
@@ -40,7 +40,7 @@ async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: 
     prompt = await service.chat_prompt(data)
     generation = await service.submit(chat.submission(data, prompt, service.settings))
     if not data.stream:
-        return Answer(WholeAnswer(generation, chat.Whole(data, generation, service)))
+        return Answer(WholeAnswer(generation, chat.Whole(data, generation, service), service.collected))
     form = chat.Stream(data, generation, service)
     return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
 

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from weft import InvalidRequest
+from weft.fields.shown import shown
 from weft.server.request_fields.fields import CompletionFields
-from weft.shown import shown
 
 __all__ = ["Constraint", "constraint"]
 

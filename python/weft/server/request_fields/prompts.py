@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from weft import InvalidRequest
 from weft._native import Biases, TokenIds
+from weft.fields.shown import shown
 from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
 from weft.server.run.submission import Piece
-from weft.shown import shown
 
 __all__ = ["logit_bias", "penalty_prompt", "pieces", "prompts"]
 

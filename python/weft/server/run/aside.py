@@ -13,7 +13,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from weft.server.errors import TextsWaitingError
 from weft.server.run.patience import unless_left
-from weft.tasks import LONG_TEXT
+from weft.work.threads import LONG_TEXT
 
 __all__ = ["LONG_TEXT", "MAX_WAITING", "VERY_LONG_TEXT", "Aside", "Purpose"]
 
@@ -45,6 +45,10 @@ class Purpose(Enum):
     """A look at the cache."""
     FILE = "file"
     """A file of the folder that is served."""
+    SLOT_FILE = "slot-file"
+    """A file of what a slot holds."""
+    DOCS = "docs"
+    """The page of the routes."""
 
 
 class _Job(Generic[Made]):
@@ -77,7 +81,7 @@ class _Lane:
         """
         with self._lock:
             if self._size and self._size + size > MAX_WAITING:
-                raise TextsWaitingError(self._size)
+                raise TextsWaitingError(f"texts of {self._size} characters and tokens are waiting")
             self._size += size
         job = _Job(work)
         future = self._thread.submit(job)

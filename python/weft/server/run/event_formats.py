@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from weft import InvalidRequest
+from weft.fields.shown import shown
 from weft.server.request_fields import CompletionFields
 from weft.server.run.generation import Generation
 from weft.server.run.stream import StreamedForm
 from weft.settings import Settings
-from weft.shown import shown
 
 __all__ = ["EventFormat", "EventFormats"]
 

@@ -11,8 +11,14 @@ from weft.server.run.tally import Tally
 
 __all__ = ["Event", "Generation"]
 
-MAX_WEIGHT = 4_096
+MAX_WEIGHT = 4_000
 """Events and log-probabilities that are taken out of several streams at once: about a millisecond of the event loop's time."""
+
+MAX_STREAMS = 100
+"""Streams of one request that are waited for, or read, before others have their turn."""
+
+STREAM_WEIGHT = MAX_WEIGHT // MAX_STREAMS
+"""What it costs to turn to a stream, in events."""
 
 
 class Generation:
@@ -80,13 +86,18 @@ class Generation:
         if not self._is_begun:
             self._is_begun = True
             for prompt in range(len(self.streams)):
+                if prompt % MAX_STREAMS == 0:
+                    await asyncio.sleep(0)
                 self._wait(prompt)
         while self._waiting or self._readable:
             await self._arrived.wait()
+            # Whoever asks again at once, since there is more, does so in the next turn.
+            await asyncio.sleep(0)
             batches = []
             weight = 0
             while self._readable and weight < MAX_WEIGHT:
                 prompt = self._readable.popleft()
+                weight += STREAM_WEIGHT
                 if batch := await self.streams[prompt].next_batch():
                     batches.append((prompt, batch))
                     weight += sum(map(_weight, batch))

@@ -53,18 +53,21 @@ class Patience:
     Whoever writes the answer has only that one end to know. (A client reads nothing where the connection's buffers are full, of
     some megabytes.)
 
-    Its block is left when the request is answered. Once the body is read, any number of tasks may wait in `receive` for the
-    client's leaving.
+    Its block is left when the request is answered. Once the body is read, or where there is none, any number of tasks may wait in
+    `receive` for the client's leaving.
     """
 
-    def __init__(self, receive: Receive, send: Send, timeout_s: float, least: LeastRate = DEFAULT_RATE) -> None:
+    def __init__(
+        self, receive: Receive, send: Send, timeout_s: float, least: LeastRate = DEFAULT_RATE, *, has_body: bool = True
+    ) -> None:
         self._receive = receive
         self._send = send
         self._timeout_s = timeout_s
         self._least = least
         self._patience_s = least.grace_s
         """Seconds that may still be waited for the body."""
-        self._is_body_read = False
+        # That there is none is said once, and may be said to one who was cancelled meanwhile: it must not be waited for.
+        self._is_body_read = not has_body
         self._has_left = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self.n_body_bytes = 0

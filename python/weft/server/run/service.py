@@ -19,11 +19,13 @@ from weft.infill import infill_tokens, missing
 from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
 from weft.server.run.aside import LONG_TEXT, Aside, Purpose
+from weft.server.run.collected import Room
 from weft.server.run.generation import Generation
 from weft.server.run.patience import n_body_bytes
 from weft.server.run.submission import Gap, Piece, Submission, size_of
 from weft.server.run.system_prompt import CommonPrompt
 from weft.server.run.tally import Tally
+from weft.server.run.turns import Turns
 from weft.server.slot_files import SlotFiles
 from weft.serving.build import build_info
 from weft.settings import Settings
@@ -56,11 +58,14 @@ class Service:
         self.started_s = int(time.time())
         """When the server was started, in seconds since 1970: by it a reader of its counters knows that they began again."""
         self.chat = ChatFormat(engine, settings)
-        self.slot_files = SlotFiles(engine, settings.slot_save_path)
         self.common_prompt = CommonPrompt(engine, lambda text: self.prompt_tokens([text]))
         self.tally = Tally()
         self.refusals = Refusals()
         self.aside = Aside()
+        self.collected = Room()
+        self.looks = Turns()
+        """Looks at the cache, each of which waits for a step and may hold ten thousand nodes."""
+        self.slot_files = SlotFiles(engine, settings.slot_save_path, self.aside)
         self.tells_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
         """Whether `/slots` tells prompts and what was written: llama-server's variable for it."""
         self._is_ready = False

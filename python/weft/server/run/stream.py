@@ -10,9 +10,10 @@ from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
 from weft.server.run import sse
+from weft.server.run.collected import Collected, Room
 from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import groups
-from weft.server.run.turns import next_turn
+from weft.server.run.writing import next_turn
 
 __all__ = ["Answer", "AwaitedAnswer", "PiecedAnswer", "StreamedAnswer", "StreamedForm", "WholeAnswer", "WholeForm"]
 
@@ -45,8 +46,8 @@ class StreamedForm(Protocol):
 class WholeForm(Protocol):
     """How a dialect writes a whole answer."""
 
-    def add(self, prompt: int, events: Events) -> None:
-        """Takes events of one prompt, in order."""
+    def add(self, prompt: int, events: Events) -> int:
+        """Takes events of one prompt, in order; returns how many bytes more are held by then."""
 
     def body(self) -> Sequence[bytes]:
         """The JSON in pieces, once every branch has finished."""
@@ -190,27 +191,29 @@ class PiecedAnswer(ASGIResponse):
 
 
 class WholeAnswer(ASGIResponse):
-    """One JSON body, sent when every branch has finished."""
+    """One JSON body, sent when every branch has finished. What comes to more than there is room for is ended with an error."""
 
-    def __init__(self, generation: Generation, form: WholeForm) -> None:
+    def __init__(self, generation: Generation, form: WholeForm, room: Room) -> None:
         super().__init__()
+        self._room = room
         self._generation = generation
         self._form = form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Collects, then answers; a client that leaves ends the work, also when nothing was to be sent yet."""
         try:
-            await _run_while_connected(self._collect(scope, receive, send), receive)
+            with Collected(self._room) as collected:
+                await _run_while_connected(self._collect(collected, scope, receive, send), receive)
         finally:
             self._generation.close()
 
-    async def _collect(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _collect(self, collected: Collected, scope: Scope, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
         worked_s = 0.0
         while batches := await self._generation.next_batches():
             began = loop.time()
             for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
-                self._form.add(prompt, [event])
+                collected.grow(self._form.add(prompt, [event]))
                 # Events that are ready are had without waiting, and those with a thousand probabilities each are as fast drawn
                 # as taken up: without this nobody else would be served before the answer's end.
                 if worked_s + loop.time() - began >= TURN_S:

@@ -16,6 +16,9 @@ Piece = str | int
 SHORTEST = 4
 """What it costs to tokenize a text of no characters, in characters."""
 
+PROMPT_SIZE = 32
+"""What a prompt costs beside its text, in characters of it: a request is made of it, and queued."""
+
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True):
     """What follows each prompt is to be filled in before this; texts are not read for control tokens, but those of `begun`."""
@@ -58,11 +61,12 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """Characters and tokens, over all prompts, biases and what the penalties look at."""
+        """What it costs to submit it, in characters and tokens: of all prompts, biases and what the penalties look at."""
         biases = self.logit_bias
         n_biases = len(biases) if isinstance(biases, Biases) else size_of([piece for piece, _ in biases])
         n_behind = 0 if self.gap is None else self.gap.size * len(self.prompts)
-        return sum(map(size_of, self.prompts)) + n_behind + n_biases + size_of(self.penalty_prompt or ())
+        prompts = PROMPT_SIZE * len(self.prompts) + sum(map(size_of, self.prompts))
+        return prompts + n_behind + n_biases + size_of(self.penalty_prompt or ())
 
     @property
     def looks_through_vocabulary(self) -> bool:

@@ -1,45 +1,40 @@
-"""Turns on the event loop, for those that have much to write."""
+"""Who asks the engine about its cache, or for a file of a slot, does so when it is his turn."""
 
 import asyncio
-from collections import deque
-from weakref import WeakKeyDictionary
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-__all__ = ["next_turn"]
+from weft.server.errors import TextsWaitingError
 
+__all__ = ["MAX_TURNS", "Turns"]
 
-class _Turns:
-    """Those that wait for their next turn, in the order of their coming."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    async def next(self) -> None:
-        turn = self._loop.create_future()
-        self._waiting.append(turn)
-        if len(self._waiting) == 1:
-            self._loop.call_soon(self._give)
-        await turn
-
-    def _give(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():  # One that is cancelled has no use for it.
-                turn.set_result(None)
-                break
-        if self._waiting:
-            self._loop.call_soon(self._give)
+MAX_TURNS = 1_024
+"""Requests that may wait for their turns; more are refused."""
 
 
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turns] = WeakKeyDictionary()
+class Turns:
+    """Requests of one kind: one at a time, in the order of their coming, for each thing that they are about.
 
-
-async def next_turn() -> None:
-    """Lets all others go on first, and then one alone of those that wait here, each time that the loop goes round.
-
-    With `asyncio.sleep(0)` all of them would go on at once: who has little to write would wait for a turn of each.
+    So what they hold in memory meanwhile is held once, and whoever else needs the engine's threads finds them free.
     """
-    loop = asyncio.get_running_loop()
-    if (turns := _turns.get(loop)) is None:
-        turns = _turns[loop] = _Turns(loop)
-    await turns.next()
+
+    def __init__(self) -> None:
+        self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._n = 0
+
+    @asynccontextmanager
+    async def one(self, about: int = 0) -> AsyncIterator[None]:
+        """Waits for a turn, which ends with the block.
+
+        Raises:
+            TextsWaitingError: too many wait already.
+        """
+        if self._n >= MAX_TURNS:
+            raise TextsWaitingError(f"{self._n} requests like this one are waiting")
+        self._n += 1
+        try:
+            async with self._locks[about]:
+                yield
+        finally:
+            self._n -= 1

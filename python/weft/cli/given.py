@@ -1,4 +1,4 @@
-"""Every spelling of a flag, and what it gives: to a setting, or to nothing."""
+"""What a flag gives, by every spelling of `weft.settings` and `weft.cli.accepted`: to a setting, or to nothing."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field

@@ -8,12 +8,11 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
+from weft.fields.shown import cut
+
 __all__ = ["About", "abouts", "described", "wrong"]
 
 Struct = TypeVar("Struct", bound=type[msgspec.Struct])
-
-SHOWN = 200
-"""Most characters of a wrong value that a message repeats."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def wrong(struct: msgspec.Struct) -> Iterator[tuple[str, str]]:
         else:
             is_right = about.takes(value)
         if not is_right:
-            yield name, f"{name} is {_short(value)}; it must be {_right(plain, about)}"
+            yield name, f"{name} is {cut(repr(value))}; it must be {_right(plain, about)}"
 
 
 def _hints(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
@@ -73,11 +72,6 @@ def _hints(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
 
 def _parts(hint: Any) -> tuple[Any, ...]:  # noqa: ANN401 (an annotation)
     return get_args(hint)[1:]
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def _right(hint: Any, about: About) -> str:  # noqa: ANN401 (an annotation)

@@ -1,0 +1,85 @@
+"""What an engine does with its cache besides completing prompts: pins, files and slots."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from weft import _native
+from weft._native import Prefix, SavedPrefix, Stream
+from weft.errors import InvalidRequest, PrefixFileError
+from weft.events import Finished
+from weft.prefix import PrefixFile
+from weft.work.threads import LONG_TEXT, For, Threads
+
+__all__ = ["CacheWork"]
+
+Prompt = str | Sequence[int]
+
+ERASE_INTERVAL_S = 0.02
+"""Seconds until a slot that is to be erased is looked at again, where a sequence runs in it."""
+
+
+class CacheWork:
+    """Such work for one engine that runs."""
+
+    def __init__(self, native: _native.Engine, threads: Threads) -> None:
+        self._native = native
+        self._threads = threads
+
+    async def pin(self, prompt: Prompt) -> Prefix:
+        """Computes a prompt and keeps it computed."""
+        made = (await _finish(await self._submit(self._native.pin, prompt))).made
+        assert isinstance(made, Prefix), "a request to pin makes a pinned prefix"
+        return made
+
+    async def save(self, prompt: Prompt, path: str | os.PathLike[str], *, compute: bool) -> PrefixFile:
+        """Writes the computed state of a prompt to a file; where not to be computed, as far as it is cached."""
+        began = time.perf_counter()
+        saved = (await _finish(await self._submit(partial(self._native.save, compute=compute), prompt))).made
+        assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
+        if saved.n_tokens == 0:
+            raise InvalidRequest("prompt", "nothing of the prompt is cached")
+        n_bytes = await self._threads.work(For.FILE, self._native.write_prefix, saved, path)
+        return _file(path, saved, n_bytes, began)
+
+    async def load(self, path: str | os.PathLike[str], slot: int | None) -> PrefixFile:
+        """Brings a file's prefix into the cache, and into a slot where one is named."""
+        began = time.perf_counter()
+        saved, n_bytes = await self._threads.work(For.FILE, self._native.read_prefix, path)
+        try:
+            await _finish(self._native.load(saved, slot=slot))
+        except PrefixFileError as error:
+            # The file is whole, but this model's memory takes none of its pieces; the engine does not know where they came from.
+            raise PrefixFileError(path, error.reason) from None
+        return _file(path, saved, n_bytes, began)
+
+    async def erase(self, slot: int) -> int:
+        """Forgets what a slot holds, once nothing runs there."""
+        # Asked again and again, so that a caller who gives up leaves no thread behind that waits.
+        while (n_tokens := await self._threads.work(For.ERASE, self._native.erase_slot, slot)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(ERASE_INTERVAL_S)
+        return n_tokens
+
+    async def _submit(self, submit: Callable[[Prompt], Stream], prompt: Prompt) -> Stream:
+        """Queues a request. One whose caller gives up meanwhile is dropped with its stream."""
+        is_long = isinstance(prompt, str) and len(prompt) > LONG_TEXT
+        return await self._threads.work(For.TEXT, submit, prompt) if is_long else submit(prompt)
+
+
+async def _finish(stream: Stream) -> Finished:
+    """The end of a request that has one branch, which draws no token. However this ends, the stream is closed."""
+    ends: list[Finished] = []
+    try:
+        while events := await stream.next_batch():
+            ends += [event for event in events if isinstance(event, Finished)]
+    finally:
+        stream.close()
+    [end] = ends
+    return end
+
+
+def _file(path: str | os.PathLike[str], saved: SavedPrefix, n_bytes: int, began: float) -> PrefixFile:
+    ms = (time.perf_counter() - began) * 1000
+    return PrefixFile(path=os.fspath(path), n_tokens=saved.n_tokens, n_bytes=n_bytes, ms=ms)
