@@ -25,6 +25,11 @@ async def texts(client: httpx.AsyncClient, body: dict[str, Any]) -> list[str]:
     return [event["content"] for event in events]
 
 
+async def names(client: httpx.AsyncClient) -> tuple[str, str]:
+    props = (await client.get("/props")).json()
+    return props["user_name"], props["assistant_name"]
+
+
 async def test_each_event_is_text_and_nothing_else(client: httpx.AsyncClient) -> None:
     whole = (await client.post("/completion", json=GREEDY)).json()["content"]
     told = await texts(client, GREEDY | PARALLEL)
@@ -44,9 +49,9 @@ async def test_with_its_flag_nothing_needs_to_be_asked_for() -> None:
             "temperature": 0.2,
             "n_predict": 8,
         }
+        assert await names(client) == ("User:", "Assistant:")
         assert await texts(client, document)
-        props = (await client.get("/props")).json()
-        assert (props["user_name"], props["assistant_name"]) == ("Human:", "Assistant:")
+        assert await names(client) == ("Human:", "Assistant:")
         own = await client.post("/completion", json=GREEDY | {"event_format": "llama.cpp"})
         assert own.json()["tokens_predicted"] == 12
 

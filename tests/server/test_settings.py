@@ -10,6 +10,18 @@ from weft.cli.main import parse
 from weft.sampling import Sampling
 from weft.settings import Settings, table
 
+PARALLEL = {"n_ctx": 512, "n_batch": 512, "temperature": 0.1}
+STREAM = {
+    "n_ctx": 2048,
+    "n_batch": 8,
+    "repeat_penalty": 1.3,
+    "repeat_last_n": 64,
+    "temperature": 0.8,
+    "top_k": 40,
+    "top_p": 0.95,
+}
+"""What `--compat` changes of the defaults."""
+
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
@@ -162,6 +174,25 @@ from weft.settings import Settings, table
         ("--slots-endpoint-disable", {"slots_endpoint": False}),
         ("--n 4", {"n": 4}),
         ("--compat srb", {"compat": "srb", "port": 9090}),
+        ("--compat parallel -r Human:", {"compat": "parallel", "stop": ("Human:",), **PARALLEL}),
+        ("--compat stream", {"compat": "stream", **STREAM}),
+        (
+            "-P 81 --compat=stream -n 512 -r 32 -p 1.1 -k 10 -T 0.5 -t 1 -b 16 -f",
+            {
+                "compat": "stream",
+                **STREAM,
+                "port": 81,
+                "n_ctx": 512,
+                "repeat_last_n": 32,
+                "repeat_penalty": 1.1,
+                "top_k": 10,
+                "temperature": 0.5,
+                "n_threads": 1,
+                "n_batch": 16,
+                "type_k": "f16",
+                "type_v": "f16",
+            },
+        ),
         ("--compat srb --n 2 --port 80", {"compat": "srb", "n": 2, "port": 80}),
         ("--log-format json --log-file log", {"log_format": "json", "log_file": "log"}),
         ("--log-jsonl --log-disable", {"log_format": "json", "log_disable": True}),

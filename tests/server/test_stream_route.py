@@ -83,6 +83,17 @@ async def test_a_prompt_with_a_number_is_kept_in_a_file_and_brought_back(
         assert other.stats().n_computed <= 1, "all of it came from the file"
 
 
+async def test_a_file_may_be_brought_back_at_the_start(keeping: tuple[httpx.AsyncClient, weft.Engine, Path]) -> None:
+    client, _, folder = keeping
+    prompt = PROMPT + " there was a fox who lived at the edge of a very large forest with an old and quiet owl."
+    told = await lines(client, BODY | {"prompt": prompt, "cache": 7})
+    other = weft.Engine(n_slots=2, n_ctx=1024, kv_unified=True, n_threads=1)
+    async with AsyncTestClient(create_app(other, Settings(restore_prompt=str(folder / "prompt-7.bin")))) as second:
+        await answers(second, 200)
+        assert await lines(second, BODY | {"prompt": prompt}) == told
+        assert other.stats().n_computed <= 1, "all of it came from the file"
+
+
 async def test_without_a_folder_no_prompt_is_kept(client: httpx.AsyncClient) -> None:
     answer = await client.post("/stream", json=BODY | {"cache": 1})
     assert answer.status_code == 501

@@ -285,7 +285,6 @@ def _missing_values() -> Iterator[Accepted]:
     yield _missing("--mcp-servers-json", env="LLAMA_ARG_MCP_SERVERS_JSON", neutral=("",), why=why)
     yield _missing("-ag", "--agent", n=0, env="LLAMA_ARG_AGENT", why=why)
     yield _missing("--ui-mcp-proxy", "--webui-mcp-proxy", n=0, env="LLAMA_ARG_UI_MCP_PROXY", why="there is no proxy for MCP")
-    yield _missing("-R", "--restore-prompt", why="--slot-save-path lets POST /slots save and restore what a prompt has computed")
     yield _missing("--args", why="give llama-server's flags to this command itself")
 
 

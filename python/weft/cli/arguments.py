@@ -46,6 +46,21 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """The defaults that `--compat` changes."""
 
 
+RESPELT: Mapping[str, Mapping[str, str]] = {
+    "stream": {
+        "-R": "--restore-prompt",
+        "-P": "--port",
+        "-T": "--temp",
+        "-f": "--float16",
+        "-k": "--top-k",
+        "-n": "--num-ctx-tokens",
+        "-p": "--repeat-penalty",
+        "-r": "--repeat-last-n",
+    }
+}
+"""Short flags that `--compat` lets mean something else, by the long ones that they then are."""
+
+
 class Asked(Exception):  # noqa: N818 (no error: it ends the scan)
     """The command line asks for help, the version or a completion script in place of anything else."""
 
@@ -65,13 +80,15 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
     """Settings of a command line, an environment and the file that either names.
 
     A flag wins over its variable, a variable over the file, the file over the default. `only` some settings are taken from the
-    command line and the environment; None is all.
+    command line and the environment; None is all. What short flags mean is asked of `--compat` there, and not in the file.
 
     Raises:
         UsageError: Something is unknown, wrong, or not supported yet.
         Asked: The command line asks for something else.
     """
-    flags, config = scan(argv, known(only))
+    spellings = known(only)
+    respelt = RESPELT.get(_compat(argv) or environ.get("LLAMA_ARG_COMPAT", ""), {})
+    flags, config = scan(argv, spellings | {short: spellings[long] for short, long in respelt.items() if long in spellings})
     variables = _variables(environ, only)
     path = config or environ.get(CONFIG_VARIABLE)
     file = _file(path) if path else Given()
@@ -80,6 +97,16 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
     if values.get("escape", True):
         values |= {name: tuple(map(unescaped, values[name])) for name in _ESCAPED if name in values}
     return Parsed(Settings.of(values), tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))
+
+
+def _compat(argv: Sequence[str]) -> str | None:
+    """What `--compat` names, before what the other flags mean is known."""
+    named = [
+        value if equals else next(iter(argv[place + 1 : place + 2]), "")
+        for place, (flag, equals, value) in enumerate(argument.partition("=") for argument in argv)
+        if flag == "--compat"
+    ]
+    return named[-1] if named else None
 
 
 def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, str | None]:

@@ -6,7 +6,7 @@ from typing import get_args
 
 from weft.config import EngineConfig, KvType
 from weft.settings.flags import Flag, Way, flag, row
-from weft.settings.values import boolean, folder, one_of, unset_at, whole, within
+from weft.settings.values import boolean, file, folder, one_of, unset_at, whole, within
 
 __all__ = ["CACHE", "ContextSettings"]
 
@@ -42,6 +42,15 @@ class ContextSettings:
         "--keep",
         parse=unset_at(-1, whole(0)),
         help="tokens of the beginning that a context shift keeps; -1 is the whole prompt (default: 0)",
+    )
+    restore_prompt: str | None = flag(
+        None,
+        CONTEXT,
+        "-R",
+        "--restore-prompt",
+        metavar="FNAME",
+        parse=file,
+        help="file of a prompt that was computed and saved, which is brought back at the start (default: none)",
     )
     slot_save_path: str | None = flag(
         None,

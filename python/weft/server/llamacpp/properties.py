@@ -14,6 +14,9 @@ def properties(service: Service) -> Properties:
     """What the server is and what a request gets that says nothing."""
     model, limits, settings = service.engine.model, service.engine.limits, service.settings
     request = request_fields.template(CompletionBody(), settings)
+    common = service.common_prompt.current
+    # The first server for several users had names for both, and the user's was its reverse prompt.
+    user, assistant = (next(iter(settings.stop), "User:"), "Assistant:") if settings.compat == "parallel" else ("", "")
     seed = request_fields.RANDOM_SEED if request.seed is None else request.seed
     params = generation_settings(request, seed=seed, n_ctx=limits.n_ctx_slot, model=service.model_name)
     return Properties(
@@ -36,8 +39,8 @@ def properties(service: Service) -> Properties:
         ui=settings.ui,
         ui_settings={},
         cors_proxy_enabled=False,
-        user_name=service.common_prompt.current.anti_prompt,
-        assistant_name=service.common_prompt.current.assistant_name,
+        user_name=common.anti_prompt or user,
+        assistant_name=common.assistant_name or assistant,
         compute=service.engine.compute.summary,
         repeatable=service.engine.is_repeatable,
     )

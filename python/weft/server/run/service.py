@@ -87,6 +87,8 @@ class Service:
         try:
             await (loading or self.engine.start())
             self.chat.check_settings()
+            if self.settings.restore_prompt is not None:
+                await self.engine.load_prefix(self.settings.restore_prompt)
             if (given := self.settings.system_prompt) is not None:
                 await self.common_prompt.change(given)
         except Exception as error:
