@@ -9,7 +9,9 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::engine::runner::{DecodeError, Forks, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
+use crate::engine::runner::{
+    DecodeError, Forks, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError, Variant,
+};
 use crate::request::Token;
 use crate::sampling::{Lexicon, Vocabulary};
 
@@ -143,6 +145,7 @@ pub struct FakeRunner {
     keeps_plans: bool,
     memory: MemoryKind,
     lexicon: Lexicon,
+    adapters: Vec<(u32, f32)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -181,6 +184,7 @@ impl FakeRunner {
             keeps_plans: true,
             memory: MEMORY,
             lexicon: Lexicon::new(Words { end_tokens: &[END] }),
+            adapters: Vec::new(),
         };
         (runner, control)
     }
@@ -207,6 +211,13 @@ impl FakeRunner {
         self
     }
 
+    /// The same, but with adapters of these scales, on from the start.
+    #[must_use]
+    pub fn with_adapters(mut self, scales: &[f32]) -> Self {
+        self.adapters = (0..).zip(scales.iter().copied()).collect();
+        self
+    }
+
     /// The same, but without a record of the plans, for benches.
     #[must_use]
     pub fn without_record(mut self) -> Self {
@@ -217,7 +228,14 @@ impl FakeRunner {
     /// The token that follows `tokens` where sampling is greedy.
     #[must_use]
     pub fn next_token(tokens: &[Token]) -> Token {
-        let mut logits = Self::logits_after(tokens);
+        Self::next_token_with(&Variant::default(), tokens)
+    }
+
+    /// The same, of a sequence that is computed with these adapters.
+    #[must_use]
+    pub fn next_token_with(variant: &Variant, tokens: &[Token]) -> Token {
+        let change = change_of(variant);
+        let mut logits = row(tokens.iter().fold(0, |digest, &token| digest_of(digest ^ change, token)), false);
         logits[3] = f32::NEG_INFINITY;
         argmax(&logits)
     }
@@ -283,6 +301,14 @@ impl Runner for FakeRunner {
         N_VOCAB
     }
 
+    fn n_adapters(&self) -> u32 {
+        u32::try_from(self.adapters.len()).expect("a test has few adapters")
+    }
+
+    fn default_adapters(&self) -> Vec<(u32, f32)> {
+        self.adapters.clone()
+    }
+
     fn n_threads(&self) -> usize {
         1
     }
@@ -298,6 +324,7 @@ impl Runner for FakeRunner {
         self.logits.clear();
         let n_wanted = plan.rows.iter().filter(|row| row.wants_logits).count();
         assert!(n_wanted <= self.sequences.len(), "{n_wanted} rows want logits, more than there are ids");
+        let change = change_of(&plan.variant);
         let Some(cells) = self.find_cells(plan.rows.len()) else {
             return Err(DecodeError { reason: "the pool is full".into() });
         };
@@ -311,7 +338,7 @@ impl Runner for FakeRunner {
             }
             let held = &self.sequences[usize::from(row_of.sequence.0)];
             assert_eq!(held.len(), row_of.position as usize, "a gap in the positions of {:?}", row_of.sequence);
-            let digest = digest_of(held.last().map_or(0, |held| held.digest), row_of.token);
+            let digest = digest_of(held.last().map_or(0, |held| held.digest) ^ change, row_of.token);
             let ends = self.ends_at.is_some_and(|n| held.len() + 1 >= n);
             let cell = cells[n];
             self.n_owners[cell] = 1;
@@ -545,6 +572,11 @@ pub fn tokens_of(text: &str) -> Vec<Token> {
         if byte == b'\n' { NEWLINE } else { Token::from(byte) - 29 }
     };
     text.bytes().map(token).collect()
+}
+
+/// What adapters change of every digest: nothing where none is on.
+fn change_of(variant: &Variant) -> u64 {
+    variant.adapters().fold(0, |change, (id, scale)| digest_of(change ^ u64::from(scale.to_bits()), id.cast_signed()))
 }
 
 fn digest_of(digest: u64, token: Token) -> u64 {

@@ -81,7 +81,7 @@ fn time_runner(n: u32) -> Duration {
     let row = |sequence, position, token| Row { sequence, token, position, wants_logits: true };
     let first = SequenceId(0);
     let rows = (0..).zip(prompt()).map(|(position, token)| row(first, position, token)).collect();
-    runner.decode(&Plan { rows }).expect("the pool holds the prompt");
+    runner.decode(&Plan { rows, ..Plan::default() }).expect("the pool holds the prompt");
     let ids: Vec<_> = (0..n).map(|id| SequenceId(u16::try_from(id).expect("there are at most 256 ids"))).collect();
     for &id in &ids[1..] {
         runner.fork(first, id, N_PROMPT);
@@ -89,7 +89,7 @@ fn time_runner(n: u32) -> Duration {
     let started = Instant::now();
     for position in N_PROMPT..N_PROMPT + N_STEPS {
         let rows = ids.iter().map(|&id| row(id, position, 3)).collect();
-        runner.decode(&Plan { rows }).expect("the pool holds every step");
+        runner.decode(&Plan { rows, ..Plan::default() }).expect("the pool holds every step");
     }
     started.elapsed()
 }

@@ -149,7 +149,7 @@ fn fan_out(runner: &mut LlamaRunner, limits: &Limits, n_tokens: u32) -> Result<(
     let n_held = N_PROMPT + n_tokens;
     for start in (0..n_held).step_by(limits.n_ubatch as usize) {
         let rows = (start..n_held.min(start + limits.n_ubatch)).map(row).collect();
-        runner.decode(&Plan { rows }).map_err(|error| error.to_string())?;
+        runner.decode(&Plan { rows, ..Plan::default() }).map_err(|error| error.to_string())?;
     }
     let pieces = (N_PROMPT..n_held).map(|position| save(runner, SequenceId(0), &(position..position + 1)));
     let pieces = pieces.collect::<Result<Vec<_>, _>>()?;

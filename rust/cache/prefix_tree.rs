@@ -25,6 +25,17 @@ impl Variant {
         adapters.sort_unstable();
         Self { adapters }
     }
+
+    /// The adapters that are on, each with its scale.
+    pub fn adapters(&self) -> impl Iterator<Item = (u32, f32)> {
+        self.adapters.iter().map(|&(adapter, bits)| (adapter, f32::from_bits(bits)))
+    }
+
+    /// Whether no adapter is on.
+    #[must_use]
+    pub fn is_base(&self) -> bool {
+        self.adapters.is_empty()
+    }
 }
 
 /// Names a node; after a split the lower half keeps its name.

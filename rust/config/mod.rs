@@ -24,6 +24,9 @@ pub const MAX_SLOTS: u32 = 254;
 /// Most threads: llama.cpp's `GGML_MAX_N_THREADS`.
 pub const MAX_THREADS: u32 = 512;
 
+/// Most adapters beside one model: llama.cpp goes through all that are on for each of the model's matrices.
+pub const MAX_ADAPTERS: usize = 64;
+
 /// How long a stream is held back whose reader is too far behind and reads nothing; then it ends with an error, since it holds a slot.
 pub const READER_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -71,6 +74,17 @@ pub struct ModelConfig {
     pub kernels: Kernels,
     /// Whether llama.cpp rearranges weights as its own products want them; `None` leaves it to [`ModelConfig::weights`].
     pub repack: Option<bool>,
+    /// Adapters that are loaded beside the weights, at most [`MAX_ADAPTERS`]; each is known by its place here.
+    pub adapters: Vec<AdapterConfig>,
+}
+
+/// A file of an adapter (`LoRA`), and how strongly it counts where a request does not say.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdapterConfig {
+    /// The GGUF file.
+    pub path: PathBuf,
+    /// What its change of the weights is multiplied by; 0 leaves it out.
+    pub scale: f32,
 }
 
 impl ModelConfig {
@@ -87,6 +101,7 @@ impl ModelConfig {
             placement: Placement::default(),
             kernels: Kernels::default(),
             repack: None,
+            adapters: Vec::new(),
         }
     }
 }

@@ -22,7 +22,13 @@ pub(super) fn compute<R: Runner>(core: &mut Core<R>, planner: &mut Planner) -> O
     let running = core.slots.running();
     let n_rows = count(planner.plan.rows.iter());
     let n_single = count(running.iter().filter(|running| running.takes_one_row()));
-    planner.scheduler.observe(n_single, n_rows - n_single, planner.n_cells, took);
+    if !planner.changes_adapters {
+        planner.scheduler.observe(n_single, n_rows - n_single, planner.n_cells, took);
+    } else if n_single == n_rows {
+        // What it took longer is what the change cost. Steps with prompts differ by more than that.
+        let mean_s = planner.scheduler.mean_s(n_single, planner.n_cells);
+        planner.rounds.observe_change(if mean_s > 0.0 { took.as_secs_f64() - mean_s } else { 0.0 });
+    }
     count_decode(core);
     core.stats.n_computed += u64::from(n_rows - n_drawn_before(core.slots.running()));
     Some(took)

@@ -13,14 +13,15 @@ use crate::sampling::Sampler;
 /// A request, from its submission to the end of its last branch.
 pub(crate) struct Job {
     pub(crate) request_id: u64,
-    /// What was asked for, but for its prompt, its stop strings, and the biases and the prompt of its penalties, which are below.
+    /// What was asked for, but for its prompt, its stop strings, its adapters, and the biases and the prompt of its penalties, which
+    /// are below.
     pub(crate) request: Arc<Request>,
     /// Shared by all branches, as is what follows.
     pub(crate) prompt: Arc<[Token]>,
     pub(crate) stops: Arc<[String]>,
     /// What the branches' samplers are made from: it has seen the prompt.
     pub(crate) sampler: Sampler,
-    /// How its prompt is computed.
+    /// How its prompt and its branches are computed.
     pub(crate) variant: Variant,
     pub(crate) sender: Sender,
     /// How far each of the `n` completions is.
@@ -89,6 +90,7 @@ impl Job {
         let prompt: Arc<[Token]> = std::mem::take(&mut request.prompt).into_tokens().into();
         sampler.accept_prompt(Arc::clone(&prompt));
         (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
+        let variant = Variant::with_adapters(request.adapters.take().unwrap_or_default());
         let stops = std::mem::take(&mut request.stop).into();
         let branches = vec![Branch::Waiting; request.n as usize];
         Self {
@@ -97,7 +99,7 @@ impl Job {
             prompt,
             stops,
             sampler,
-            variant: Variant::default(),
+            variant,
             sender,
             branches,
             waiting: Some(waiting),

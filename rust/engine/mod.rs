@@ -6,7 +6,7 @@
 //! | files | what they are |
 //! | --- | --- |
 //! | `runner` `stats` `seniority` `stream` | the words that others use: a model, counters, who goes before whom, a reader's end |
-//! | `step_cost` `scheduler` `stopwatch` `movement` | rules on plain values: what a step costs and computes, where its time goes, what moves |
+//! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves |
 //! | `job` `sequence` `running` `lagging` | a request, one completion of it, one that is in a slot, and readers that are behind |
 //! | `queue` `slots` `memory` `outbox` | the parts: who starts next, who runs, what is computed, what is told |
 //! | `core` | all of them |
@@ -30,6 +30,7 @@ mod publishing;
 mod questions;
 mod queue;
 mod restoring;
+mod rounds;
 pub mod runner;
 mod running;
 pub mod scheduler;
@@ -56,7 +57,7 @@ pub use stream::{BELL_REST, Bell, Completions, MAX_BELL_REST, MAX_BYTES_BEHIND, 
 
 use crate::config::Limits;
 use crate::error::{Error, Result};
-use crate::request::{PinnedPrefix, Request, Token};
+use crate::request::{PinnedPrefix, Request, Task, Token, validate_adapters};
 use crate::sampling::{Lexicon, Sampler};
 use job::{Job, QueuePlace};
 use outbox::Published;
@@ -73,6 +74,8 @@ pub struct Engine {
 struct Inner {
     limits: Limits,
     known: Known,
+    /// Those of requests that name none.
+    adapters: Mutex<Vec<(u32, f32)>>,
     n_submitted: AtomicU64,
     /// Unbounded, but holds no more than [`Limits::max_queue`] requests, because `n_waiting` counts them.
     commands: mpsc::Sender<Command>,
@@ -86,6 +89,7 @@ struct Inner {
 /// What callers ask of the runner, which lives on another thread.
 struct Known {
     n_vocab: usize,
+    n_adapters: u32,
     lexicon: Lexicon,
     memory: MemoryKind,
     is_repeatable: bool,
@@ -97,6 +101,7 @@ impl Known {
     fn of(runner: &impl Runner) -> Self {
         Self {
             n_vocab: runner.n_vocab(),
+            n_adapters: runner.n_adapters(),
             lexicon: runner.lexicon(),
             memory: runner.memory_kind(),
             is_repeatable: runner.is_repeatable(),
@@ -140,7 +145,7 @@ impl Engine {
             let published = Arc::clone(&published);
             thread::Builder::new().name("weft-worker".into()).spawn(move || match build() {
                 Ok(runner) => {
-                    let known = Known::of(&runner);
+                    let known = (Known::of(&runner), runner.default_adapters());
                     let _alive = Alive::new(&published);
                     let worker = Worker::new(runner, limits, received, published);
                     if tell.send(Ok(known)).is_ok() {
@@ -152,11 +157,12 @@ impl Engine {
             })
         };
         let worker = worker.map_err(|_| Error::Stopped)?;
-        let known = told.recv().map_err(|_| Error::Stopped)??;
+        let (known, adapters) = told.recv().map_err(|_| Error::Stopped)??;
+        let adapters = Mutex::new(adapters);
         let (worker_id, worker) = (worker.thread().id(), Mutex::new(Some(worker)));
         let process_id = std::process::id();
         let n_submitted = AtomicU64::new(0);
-        let inner = Inner { limits, known, n_submitted, commands, published, worker, worker_id, process_id };
+        let inner = Inner { limits, known, adapters, n_submitted, commands, published, worker, worker_id, process_id };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -188,6 +194,12 @@ impl Engine {
         let Inner { limits, known, n_submitted, commands, published, .. } = &*self.inner;
         let Known { n_vocab, lexicon, suppressed, .. } = known;
         request.validate(*n_vocab)?;
+        request.adapters = Some(match (&request.task, request.adapters.take()) {
+            (Task::Load(saved), _) => saved.adapters.clone(),
+            (_, Some(adapters)) => adapters,
+            (_, None) => self.adapters(),
+        });
+        validate_adapters(request.adapters.as_deref().unwrap_or_default(), known.n_adapters)?;
         request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         let (n_prompt, n_ctx) = (request.prompt.n_tokens(), limits.n_ctx_slot as usize);
         if n_prompt >= n_ctx {
@@ -211,6 +223,24 @@ impl Engine {
         let job = Box::new(Job::new(request_id, request, sampler, sender, waiting));
         commands.send(Command::Submit(job)).map_err(|_| Error::Stopped)?;
         Ok(completions)
+    }
+
+    /// The adapters of requests that name none, each with its scale: what [`Engine::set_adapters`] said last, at first those of the
+    /// configuration.
+    #[must_use]
+    pub fn adapters(&self) -> Vec<(u32, f32)> {
+        self.inner.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Requests that come from now on and name no adapters get these; what is not named is off. Requests that came before keep
+    /// theirs.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] as of a request with these; then nothing changes.
+    pub fn set_adapters(&self, adapters: Vec<(u32, f32)>) -> Result<()> {
+        validate_adapters(&adapters, self.inner.known.n_adapters)?;
+        *self.inner.adapters.lock().unwrap_or_else(PoisonError::into_inner) = adapters;
+        Ok(())
     }
 
     /// What the engine is doing, as of its last step.
@@ -251,21 +281,22 @@ impl Engine {
         self.ask(|answer| Question::Unpin(id, answer))
     }
 
-    /// The tokens that `slot` holds: those that its sequence has computed, or the last one's that ran there. A prompt that is
+    /// The tokens that `slot` holds, and the adapters that they were computed with: those that its sequence has computed, or the last
+    /// one's that ran there. A prompt that is
     /// pinned, saved, or loaded into no slot in particular runs in a free slot and leaves what that holds.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a slot that does not exist; [`Error::Stopped`].
-    pub fn slot_tokens(&self, slot: u32) -> Result<Vec<Token>> {
+    pub fn held_by_slot(&self, slot: u32) -> Result<(Vec<Token>, Vec<(u32, f32)>)> {
         self.check_slot(slot)?;
-        self.ask(|answer| Question::SlotTokens(slot, answer))
+        self.ask(|answer| Question::HeldBySlot(slot, answer))
     }
 
     /// Forgets the tokens that `slot` holds, in the pool and in the store, as far as no other path holds them; returns how many
     /// the slot held. `None` while a sequence runs there: then nothing is forgotten.
     ///
     /// # Errors
-    /// As [`Engine::slot_tokens`].
+    /// As [`Engine::held_by_slot`].
     pub fn erase_slot(&self, slot: u32) -> Result<Option<u32>> {
         self.check_slot(slot)?;
         self.ask(|answer| Question::EraseSlot(slot, answer))

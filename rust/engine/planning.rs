@@ -1,8 +1,11 @@
 //! Which rows the next decode computes: what the scheduler grants, as far as there are cells for it.
 
+use std::time::Duration;
+
 use crate::engine::core::Core;
 use crate::engine::leaving::{Urgency, fail_request, finish, leave_slot, make_room, preempt, shift};
 use crate::engine::runner::{Plan, Row, Runner};
+use crate::engine::rounds::{Rounds, Set};
 use crate::engine::running::Running;
 use crate::engine::scheduler::{Demand, Scheduler, Streams};
 use crate::engine::snapshots::n_to_snapshot;
@@ -13,8 +16,13 @@ use crate::request::{FinishReason, Logprobs};
 #[derive(Debug)]
 pub(super) struct Planner {
     pub(super) scheduler: Scheduler,
+    /// Which adapters are on.
+    pub(super) rounds: Rounds,
     /// What the decode of this step computes.
     pub(super) plan: Plan,
+    /// Whether it is computed with other adapters than the decode before.
+    pub(super) changes_adapters: bool,
+    sets: Vec<Set>,
     demands: Vec<Demand>,
     n_rows: Vec<u32>,
     /// The highest used cell before this step's rows, plus one.
@@ -23,13 +31,22 @@ pub(super) struct Planner {
 
 impl Planner {
     pub(super) fn new(scheduler: Scheduler) -> Self {
-        Self { scheduler, plan: Plan::default(), demands: Vec::new(), n_rows: Vec::new(), n_cells: 0 }
+        Self {
+            scheduler,
+            rounds: Rounds::default(),
+            plan: Plan::default(),
+            changes_adapters: false,
+            sets: Vec::new(),
+            demands: Vec::new(),
+            n_rows: Vec::new(),
+            n_cells: 0,
+        }
     }
 
     /// A step begins: decides how long it may take to move pieces between the tiers.
     pub(super) fn begin_moving<R: Runner>(&mut self, core: &mut Core<R>) {
         let n_prefilling = count(core.slots.running().iter().filter(|running| n_ready(core, running) > 1));
-        let spare = self.scheduler.spare(streams(core), n_prefilling, core.memory.n_reached());
+        let spare = self.scheduler.spare(streams(core, |_| true), n_prefilling, core.memory.n_reached());
         core.memory.begin_moving(spare);
     }
 
@@ -37,12 +54,69 @@ impl Planner {
     pub(super) fn plan<R: Runner>(&mut self, core: &mut Core<R>) {
         self.n_cells = core.memory.n_reached();
         self.count_demands(core);
-        self.scheduler.plan(&self.demands, streams(core), self.n_cells, core.memory.spent(), &mut self.n_rows);
+        let within = self.take_turns(core);
+        let current = self.rounds.current();
+        let streams = Streams { within, ..streams(core, |running| running.sequence.variant == *current) };
+        self.scheduler.plan(&self.demands, streams, self.n_cells, core.memory.spent(), &mut self.n_rows);
         self.grant(core);
         let planned = core.slots.running().iter().filter(|running| running.n_planned > 0);
         let rows = planned.flat_map(|running| running.planned().map(|tokens| (running.id, tokens)));
         core.memory.cache_mut().extend(rows);
         self.fill(core.slots.running(), |_| true);
+        self.changes_adapters = !self.plan.rows.is_empty() && self.plan.variant != *self.rounds.current();
+        if self.changes_adapters {
+            self.plan.variant = self.rounds.current().clone();
+            core.stats.n_adapter_changes += 1;
+        }
+    }
+
+    /// Lets the sets of adapters take turns: whoever is not of the one whose turn it is computes nothing in this step. Returns how
+    /// long the step may take because streams of others wait.
+    fn take_turns<R: Runner>(&mut self, core: &Core<R>) -> Option<Duration> {
+        let running = core.slots.running();
+        self.sets.clear();
+        for (running, demand) in running.iter().zip(&self.demands).filter(|(_, demand)| demand.n_ready > 0) {
+            let variant = &running.sequence.variant;
+            let at = self.sets.iter().position(|set| set.variant == *variant).unwrap_or_else(|| {
+                self.sets.push(Set { variant: variant.clone(), n_streams: 0, step_s: 0.0 });
+                self.sets.len() - 1
+            });
+            self.sets[at].n_streams += u32::from(demand.n_ready == 1);
+        }
+        if self.sets.len() > 1 {
+            self.stand_back(running);
+        }
+        for set in &mut self.sets {
+            set.step_s = self.scheduler.stream_step_s(set.n_streams, self.n_cells);
+        }
+        let gap_s = self.scheduler.step_s(streams(core, |_| true), self.n_cells);
+        let within_s = self.rounds.choose(&self.sets, gap_s);
+        let current = self.rounds.current();
+        for (running, demand) in running.iter().zip(&mut self.demands) {
+            if running.sequence.variant != *current {
+                demand.n_ready = 0;
+            }
+        }
+        within_s.map(Duration::from_secs_f64)
+    }
+
+    /// A prompt stands back for those of other sets that are more senior and of higher priority, as it does for those of its own. A
+    /// set that has nothing else gets no turn.
+    fn stand_back(&mut self, running: &[Running]) {
+        for nth in (0..running.len()).filter(|&nth| self.demands[nth].n_ready > 1).collect::<Vec<_>>() {
+            let is_first = |other: usize| {
+                let (variant, demand) = (&running[other].sequence.variant, self.demands[other]);
+                demand.n_ready > 1 && demand.priority > self.demands[nth].priority && *variant != running[nth].sequence.variant
+            };
+            if (0..nth).any(is_first) {
+                self.demands[nth].n_ready = 0;
+            }
+        }
+        let has_demand = |set: &Set| {
+            let of_set = running.iter().zip(&self.demands).filter(|(running, _)| running.sequence.variant == set.variant);
+            of_set.into_iter().any(|(_, demand)| demand.n_ready > 0)
+        };
+        self.sets.retain(has_demand);
     }
 
     /// Gives the most senior what it needs first; where there is too little, the most junior gives up its place.
@@ -114,14 +188,15 @@ fn n_told_at_once(running: &Running) -> u32 {
     u32::try_from(MAX_TOLD / Logprobs::n_bytes(n_probs)).expect("a few million at most")
 }
 
-/// The streams that would get a token in the next decode.
-fn streams<R: Runner>(core: &Core<R>) -> Streams {
-    let decoding = core.slots.running().iter().filter(|running| n_ready(core, running) == 1);
+/// The streams among those that `filter` lets through that could get a token in the next decode.
+fn streams<R: Runner>(core: &Core<R>, filter: impl Fn(&Running) -> bool) -> Streams {
+    let decoding = core.slots.running().iter().filter(|running| filter(running) && n_ready(core, running) == 1);
     let gaps = decoding.clone().map(|running| running.sequence.request().max_token_gap);
     Streams {
         n_decoding: count(decoding),
         n_by_default: count(gaps.clone().filter(Option::is_none)),
         max_token_gap: gaps.flatten().min(),
+        within: None,
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) enum Question {
     Cached(SyncSender<Vec<CachedNode>>),
     Pinned(SyncSender<Vec<PinnedPrefix>>),
     Unpin(u64, SyncSender<bool>),
-    SlotTokens(u32, SyncSender<Vec<Token>>),
+    HeldBySlot(u32, SyncSender<(Vec<Token>, Vec<(u32, f32)>)>),
     EraseSlot(u32, SyncSender<Option<u32>>),
 }
 
@@ -27,7 +27,7 @@ pub(super) fn answer<R: Runner>(core: &mut Core<R>, question: Question) {
             show(core);
             reply(&answer, is_unpinned);
         }
-        Question::SlotTokens(slot, answer) => reply(&answer, tokens_in(core, slot)),
+        Question::HeldBySlot(slot, answer) => reply(&answer, held_in(core, slot)),
         Question::EraseSlot(slot, answer) => {
             let n_tokens = erase_slot(core, slot);
             show(core);
@@ -41,11 +41,14 @@ fn reply<T>(asker: &SyncSender<T>, answer: T) {
     asker.send(answer).ok();
 }
 
-/// What `slot` holds: what the sequence that fills it has computed, else what the last one left.
-fn tokens_in<R: Runner>(core: &Core<R>, slot: u32) -> Vec<Token> {
+/// What `slot` holds, and with which adapters: what the sequence that fills it has computed, else what the last one left.
+fn held_in<R: Runner>(core: &Core<R>, slot: u32) -> (Vec<Token>, Vec<(u32, f32)>) {
     let fills = |running: &&Running| core.queue.job(running.sequence.request_id).fills(slot);
-    let running = core.slots.running_in(slot).filter(fills);
-    running.map_or_else(|| core.slots.left_in(slot), Running::held)
+    let (variant, tokens) = match core.slots.running_in(slot).filter(fills) {
+        Some(running) => (&running.sequence.variant, running.held()),
+        None => core.slots.left_in(slot),
+    };
+    (tokens, variant.adapters().collect())
 }
 
 /// Forgets what was left in `slot`, and says how many tokens that were; `None` where a sequence runs.

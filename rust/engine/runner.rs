@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId};
+pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId, Variant};
 use crate::request::Token;
 use crate::sampling::Lexicon;
 
@@ -25,6 +25,8 @@ pub struct Row {
 pub struct Plan {
     /// The rows; at most `n_ubatch`, and at most `n_outputs` of them want logits.
     pub rows: Vec<Row>,
+    /// The adapters that all of them are computed with. A change of them costs some graphs, so it is not made in every decode.
+    pub variant: Variant,
 }
 
 /// Why a decode failed.
@@ -61,6 +63,12 @@ pub enum RelocateError {
 pub trait Runner {
     /// Length of a row of logits.
     fn n_vocab(&self) -> usize;
+
+    /// How many adapters there are; each is known by its number, from 0.
+    fn n_adapters(&self) -> u32;
+
+    /// The adapters that are on where nobody says otherwise, each with its scale.
+    fn default_adapters(&self) -> Vec<(u32, f32)>;
 
     /// Threads that compute a decode without rows of prompts, the worker's own among them. Between decodes they have nothing to do.
     fn n_threads(&self) -> usize;

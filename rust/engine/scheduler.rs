@@ -42,13 +42,15 @@ pub struct Streams {
     pub n_by_default: u32,
     /// The least gap that one of the others asks for.
     pub max_token_gap: Option<Duration>,
+    /// How long the step may take at most because streams that are not among these wait for its end.
+    pub within: Option<Duration>,
 }
 
 impl Streams {
     /// So many, none of which asks for a gap of its own.
     #[must_use]
     pub const fn by_default(n_decoding: u32) -> Self {
-        Self { n_decoding, n_by_default: n_decoding, max_token_gap: None }
+        Self { n_decoding, n_by_default: n_decoding, max_token_gap: None, within: None }
     }
 }
 
@@ -136,13 +138,14 @@ impl Scheduler {
     fn chunk(&self, streams: Streams, n_wanted: u32, n_cells: u32, spent: Duration) -> u32 {
         let budget_s = self.budget_s(streams, n_cells, spent);
         let n_decoding = streams.n_decoding;
+        let nobody_waits = n_decoding == 0 && streams.within.is_none();
         let fits = |n_prefill| {
             let shape = Shape { n_decoding, n_prefill, n_cells };
-            let estimate_s = if n_decoding == 0 { self.decode.mean_s(shape) } else { self.decode.high_s(shape) };
+            let estimate_s = if nobody_waits { self.decode.mean_s(shape) } else { self.decode.high_s(shape) };
             estimate_s <= budget_s
         };
         let most = self.n_ubatch.saturating_sub(n_decoding).min(n_wanted);
-        let least = if n_decoding > 0 { MIN_BESIDE } else { MIN_CHUNK };
+        let least = if nobody_waits { MIN_CHUNK } else { MIN_BESIDE };
         let [mut low, mut high] = [least, MIN_CHUNK.max(MAX_GROWTH.saturating_mul(self.decode.n_tried()))].map(|n| n.min(most));
         // `low` rows are granted, and `high` is the most that could be.
         while low < high {
@@ -158,11 +161,26 @@ impl Scheduler {
 
     /// Seconds that a step's decode may take. Negative where the rest of the step alone takes more than is allowed.
     fn budget_s(&self, streams: Streams, n_cells: u32, spent: Duration) -> f64 {
-        self.step_s(streams, n_cells) - spent.as_secs_f64() - self.rest_s - 3.0 * self.rest_spread_s
+        let within_s = streams.within.map_or(f64::INFINITY, |within| within.as_secs_f64());
+        self.step_s(streams, n_cells).min(within_s) - spent.as_secs_f64() - self.rest_s - 3.0 * self.rest_spread_s
+    }
+
+    /// Seconds that 99 of 100 steps stay within which compute one token of each of `n_streams`; 0 until one was measured, or where
+    /// there are none.
+    pub(super) fn stream_step_s(&self, n_streams: u32, n_cells: u32) -> f64 {
+        if n_streams == 0 {
+            return 0.0;
+        }
+        self.decode.high_s(Shape { n_decoding: n_streams, n_prefill: 0, n_cells }) + self.rest_s + 3.0 * self.rest_spread_s
+    }
+
+    /// Seconds that a decode of single rows takes on average; 0 until one was measured.
+    pub(super) fn mean_s(&self, n_decoding: u32, n_cells: u32) -> f64 {
+        self.decode.mean_s(Shape { n_decoding, n_prefill: 0, n_cells })
     }
 
     /// Seconds that a whole step may take.
-    fn step_s(&self, streams: Streams, n_cells: u32) -> f64 {
+    pub(super) fn step_s(&self, streams: Streams, n_cells: u32) -> f64 {
         let chunk_s = MAX_CHUNK.as_secs_f64();
         if streams.n_decoding == 0 {
             return chunk_s;
@@ -346,7 +364,8 @@ mod tests {
     #[test]
     fn a_stream_may_ask_for_a_gap_of_its_own() {
         let chunk = |n_by_default, gap_ms| {
-            let streams = Streams { n_decoding: 1, n_by_default, max_token_gap: Some(Duration::from_millis(gap_ms)) };
+            let streams =
+                Streams { n_decoding: 1, n_by_default, max_token_gap: Some(Duration::from_millis(gap_ms)), within: None };
             let mut rows = Vec::new();
             measured().plan(&demands(&[1, 2_000]), streams, N_CELLS, Duration::ZERO, &mut rows);
             rows[1]

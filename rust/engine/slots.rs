@@ -129,10 +129,10 @@ impl Slots {
         (left.at, left.variant, left.tokens, left.n_held) = (self.n_left, variant.clone(), tokens, n_held);
     }
 
-    /// What was left in `slot`.
-    pub(super) fn left_in(&self, slot: u32) -> Vec<Token> {
+    /// What was left in `slot`, and how it was computed.
+    pub(super) fn left_in(&self, slot: u32) -> (&Variant, Vec<Token>) {
         let left = &self.left[slot as usize];
-        left.tokens.first(left.n_held)
+        (&left.variant, left.tokens.first(left.n_held))
     }
 
     /// What was left in `slot` is not known any more.
@@ -149,7 +149,7 @@ impl Slots {
     /// Takes out what was left in `slot`: its tokens, how they were computed, and how many of the first of them other slots hold
     /// too.
     pub(super) fn take_left(&mut self, slot: u32) -> (Variant, Vec<Token>, u32) {
-        let tokens: Arc<[Token]> = self.left_in(slot).into();
+        let tokens: Arc<[Token]> = self.left_in(slot).1.into();
         let Left { variant, .. } = std::mem::take(&mut self.left[slot as usize]);
         let others = self.left.iter().filter(|other| other.variant == variant);
         let n_kept = others.map(|other| other.tokens.common_prefix(&tokens).min(other.n_held)).max().unwrap_or(0);

@@ -31,6 +31,8 @@ pub struct Stats {
     pub n_busy: u64,
     /// Sequences that gave up their slot for an older one.
     pub n_preempted: u64,
+    /// Decodes with other adapters than the one before.
+    pub n_adapter_changes: u64,
     /// Cells of the pool that hold something.
     pub n_cells_used: usize,
     /// Cells of the pool.

@@ -71,7 +71,8 @@ fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
             let variant = &core.queue.job(request_id).variant;
             let logits = core.memory.cache().snapshot(variant, &tokens).flatten().map(|logits| logits.to_vec());
             let Phase::Copying(saved) = &mut running.phase else { unreachable!("what is saved was copied") };
-            let saved = SavedPrefix { tokens, logits, ..std::mem::take(saved) };
+            let adapters = running.sequence.variant.adapters().collect();
+            let saved = SavedPrefix { tokens, logits, adapters, ..std::mem::take(saved) };
             finish(core, running, reason, Some(Made::Saved(saved)));
         }
         Task::Pin => {

@@ -116,6 +116,7 @@ impl<R: Runner> Worker<R> {
         let took = core.lap(|times| &mut times.emit) - started;
         if let Some(decode) = decode {
             planner.scheduler.observe_rest(took.saturating_sub(decode + core.memory.spent()));
+            planner.rounds.observe(took.as_secs_f64());
         }
         let n_rows = if decode.is_some() { count(planner.plan.rows.iter()) } else { 0 };
         if n_rows > 0 || core.memory.spent() > Duration::ZERO {

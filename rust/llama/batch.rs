@@ -167,7 +167,7 @@ pub(super) fn rows_of(sequence: SequenceId, position: u32, tokens: &[Token]) -> 
         position,
         wants_logits: i + 1 == tokens.len(),
     });
-    Plan { rows: rows.collect() }
+    Plan { rows: rows.collect(), ..Plan::default() }
 }
 
 #[cfg(test)]
@@ -200,7 +200,7 @@ mod tests {
     fn a_recurrent_memory_gets_its_rows_in_order_of_their_ids() {
         let mut batch = Batch::new(Bounds { n_outputs: 2, is_by_id: true, ..BOUNDS });
         let rows = [rows_of(SequenceId(1), 0, &[7, 8]).rows, rows_of(SequenceId(0), 3, &[1, 2]).rows].concat();
-        batch.fill(&Plan { rows }, &[3, 0]).expect("the plan keeps the rules");
+        batch.fill(&Plan { rows, ..Plan::default() }, &[3, 0]).expect("the plan keeps the rules");
         assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 2, 7, 8][..], &[0, 0, 1, 1][..]));
         assert_eq!([0, 1, 2, 3].map(|row| batch.output(row)), [None, Some(3), None, Some(1)], "the plan's numbers stay");
     }

@@ -271,7 +271,7 @@ impl Bench {
     /// Computes one token of each of `ids`.
     fn step(&mut self, ids: impl Iterator<Item = SequenceId>, position: u32) -> Result<Duration> {
         let rows = ids.flat_map(|id| rows_of(id, position, &[self.token]).rows);
-        self.compute(&Plan { rows: rows.collect() })
+        self.compute(&Plan { rows: rows.collect(), ..Plan::default() })
     }
 
     fn compute(&mut self, plan: &Plan) -> Result<Duration> {

@@ -119,6 +119,8 @@ pub struct SavedPrefix {
     pub pieces: Vec<SavedPiece>,
     /// The logits after the prompt, where the state cannot be cut to compute them again.
     pub logits: Option<Vec<f32>>,
+    /// The adapters that it was computed with, as those of a [`Request`].
+    pub adapters: Vec<(u32, f32)>,
 }
 
 /// The computed state of a stretch of tokens.
@@ -166,6 +168,9 @@ pub struct Request {
     pub seed: u32,
     /// How each branch chooses its tokens.
     pub sampling: SamplingParams,
+    /// The adapters that prompt and completions are computed with, each at most once, by its number and with its scale; what is not
+    /// named is off. `None` is what [`Engine::set_adapters`](crate::engine::Engine::set_adapters) said last.
+    pub adapters: Option<Vec<(u32, f32)>>,
     /// What each branch is held to, from its first token on; the prompt is not told to it.
     pub constraint: Option<SharedConstraint>,
     /// Whether a full context is shifted; otherwise it ends the completion.
@@ -199,6 +204,30 @@ pub struct Request {
     pub task: Task,
 }
 
+/// Checks a set of adapters, of which there are `n_adapters`.
+///
+/// # Errors
+/// [`Error::InvalidRequest`] names the first that is not there, is named twice, or has a scale that is no number.
+pub fn validate_adapters(adapters: &[(u32, f32)], n_adapters: u32) -> Result<()> {
+    let refuse = |message: String| Err(Error::InvalidRequest { param: "adapters", message });
+    for (place, &(id, scale)) in adapters.iter().enumerate() {
+        if id >= n_adapters {
+            let known = match n_adapters {
+                0 => "none is loaded".to_owned(),
+                n => format!("there are {n}, counted from 0"),
+            };
+            return refuse(format!("adapters has {id}; {known}"));
+        }
+        if !scale.is_finite() {
+            return refuse(format!("adapters has a scale of {scale} for {id}; it must be a finite number"));
+        }
+        if adapters[..place].iter().any(|&(other, _)| other == id) {
+            return refuse(format!("adapters names {id} twice"));
+        }
+    }
+    Ok(())
+}
+
 impl Request {
     /// A request for one completion with default sampling.
     #[must_use]
@@ -210,6 +239,7 @@ impl Request {
             stop: Vec::new(),
             seed,
             sampling: SamplingParams::default(),
+            adapters: None,
             constraint: None,
             context_shift: None,
             priority: 0,

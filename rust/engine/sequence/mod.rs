@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::engine::job::Job;
-use crate::engine::runner::Runner;
+use crate::engine::runner::{Runner, Variant};
 use crate::engine::seniority::Seniority;
 use crate::request::{Constraint, FinishReason, Logprob, Logprobs, Request, Token, TokenEvent, Usage};
 use crate::sampling::{self, Lexicon, Sampler};
@@ -31,6 +31,8 @@ pub(crate) struct Sequence {
     /// Which of its branches.
     pub(crate) index: u32,
     request: Arc<Request>,
+    /// How it is computed.
+    pub(crate) variant: Variant,
     seniority: Seniority,
     /// Prompt and prediction, but for what context shifts have dropped.
     pub(crate) tokens: Tokens,
@@ -62,6 +64,7 @@ impl Sequence {
         Self {
             request_id: job.request_id,
             index,
+            variant: job.variant.clone(),
             seniority: job.seniority(index),
             tokens: Tokens::new(Arc::clone(&job.prompt)),
             n_prompt: job.n_prompt(),

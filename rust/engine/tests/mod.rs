@@ -1,5 +1,6 @@
 //! The whole engine on [`FakeRunner`]: exact texts, and every computed token counted.
 
+mod adapters;
 mod bells;
 mod cancelling;
 mod constraints;

@@ -80,7 +80,7 @@ fn states_of_all_ids_decode_together() {
     let (mut runner, limits) = start(&tiny(Kind::Recurrent));
     let tokens = tokens(3);
     let ids = 0..u16::try_from(limits.n_seq_max).expect("few");
-    let plan = Plan { rows: ids.flat_map(|id| rows_of(SequenceId(id), 0, &tokens).rows).collect() };
+    let plan = Plan { rows: ids.flat_map(|id| rows_of(SequenceId(id), 0, &tokens).rows).collect(), ..Plan::default() };
     runner.decode(&plan).expect("the plan is valid");
     let last = runner.logits(plan.rows.len() - 1).to_vec();
     assert_same_text(&last, runner.logits(tokens.len() - 1), true);
@@ -96,7 +96,7 @@ fn states_in_any_order_keep_their_logits() {
         logits
     });
     let plan =
-        Plan { rows: [(B, &texts[0]), (A, &texts[1])].into_iter().flat_map(|(id, text)| rows_of(id, 0, text).rows).collect() };
+        Plan { rows: [(B, &texts[0]), (A, &texts[1])].into_iter().flat_map(|(id, text)| rows_of(id, 0, text).rows).collect(), ..Plan::default() };
     runner.decode(&plan).expect("the plan is valid");
     assert_same_text(runner.logits(2), &alone[0], true);
     assert_same_text(runner.logits(7), &alone[1], true);

@@ -55,7 +55,7 @@ fn prefix(n_tokens: u32, logits: Option<Vec<f32>>) -> SavedPrefix {
         range,
     };
     let pieces = vec![piece(0..n_tokens / 3), piece(n_tokens / 3..n_tokens)];
-    SavedPrefix { tokens: prompt(n_tokens as usize), pieces, logits }
+    SavedPrefix { tokens: prompt(n_tokens as usize), pieces, logits, adapters: Vec::new() }
 }
 
 #[track_caller]
@@ -99,7 +99,7 @@ fn a_prefix_goes_on_from_its_file_in_an_engine_of_the_other_attention() {
         runner.decode(&rows_of(SequenceId(0), 0, &tokens[..100])).expect("the plan is valid");
         let pieces = [0..70, 70..100]
             .map(|range| SavedPiece { bytes: runner.save(SequenceId(0), range.clone()).expect("it is held"), range });
-        let prefix = SavedPrefix { tokens: tokens[..100].to_vec(), pieces: pieces.into(), logits: None };
+        let prefix = SavedPrefix { tokens: tokens[..100].to_vec(), pieces: pieces.into(), ..SavedPrefix::default() };
         files().write(&folder.at(name), &prefix).expect("the folder is writable");
         runner.decode(&rows_of(SequenceId(0), 100, &tokens[100..])).expect("the plan is valid");
         expected.push(runner.logits(19).to_vec());
@@ -283,7 +283,7 @@ fn a_prefix_may_be_as_long_as_the_context() {
         let n_tokens = n_ctx.unwrap_or(1024);
         let n_bytes = usize::try_from(demo().kv_bytes_per_token(type_k, type_k)).expect("kilobytes") * n_tokens as usize;
         let pieces = vec![SavedPiece { range: 0..n_tokens, bytes: vec![1; n_bytes].into() }];
-        let longest = SavedPrefix { tokens: vec![1; n_tokens as usize], pieces, logits: None };
+        let longest = SavedPrefix { tokens: vec![1; n_tokens as usize], pieces, ..SavedPrefix::default() };
         let files = PrefixFiles::new(demo(), &config);
         files.write(&path, &longest).expect("the folder is writable");
         assert_eq!(files.read(&path).expect("it was just written").0, longest);

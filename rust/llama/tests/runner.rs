@@ -86,7 +86,7 @@ fn chunks_of_several_sequences_ride_in_one_decode() {
     let mut rows: Vec<_> = rest_of_a.rows.iter().chain(&all_of_b.rows).copied().collect();
     rows.sort_by_key(|row| (row.wants_logits, row.token % 7, row.sequence, row.position));
     rows.sort_by_key(|row| row.position);
-    let plan = Plan { rows };
+    let plan = Plan { rows, ..Plan::default() };
     runner.decode(&plan).expect("the plan is valid");
     let mixed: Vec<Vec<f32>> = (0..2)
         .map(|id| {
@@ -122,7 +122,7 @@ fn forked_cells_are_shared() {
         runner.fork(SequenceId(0), SequenceId(id), 1000);
     }
     let rows = (0..20).map(|id| rows_of(SequenceId(id), 1000, &tokens[..1]).rows[0]);
-    runner.decode(&Plan { rows: rows.collect() }).expect("20 of the 24 free cells");
+    runner.decode(&Plan { rows: rows.collect(), ..Plan::default() }).expect("20 of the 24 free cells");
     assert_eq!(limits.n_seq_max, 68);
 }
 
@@ -240,7 +240,7 @@ fn the_most_slots_and_the_smallest_pool_run() {
     let (mut runner, limits) =
         try_start(|c| (c.n_slots, c.n_ctx, c.n_ubatch, c.n_batch) = (Some(254), Some(1), Some(1), 1)).expect("it runs");
     let rows = (0..254).map(|id| rows_of(SequenceId(id), 0, &[5]).rows[0]);
-    runner.decode(&Plan { rows: rows.collect() }).expect("a row of every slot");
+    runner.decode(&Plan { rows: rows.collect(), ..Plan::default() }).expect("a row of every slot");
     assert_eq!(runner.logits(253).len(), 2048);
     assert_eq!((limits.n_ctx, limits.n_ubatch), (512, 270));
 }

@@ -108,7 +108,7 @@ fn compute_among_strangers(runner: &mut LlamaRunner, tokens: &[Token]) -> Vec<u3
         }
         let last = rows.iter().rposition(|row| row.sequence == SequenceId(0)).expect("it is in every decode");
         rows[last].wants_logits = true;
-        runner.decode(&Plan { rows }).expect("the plan is valid");
+        runner.decode(&Plan { rows, ..Plan::default() }).expect("the plan is valid");
         logits = bits(runner.logits(last));
     }
     logits

@@ -42,7 +42,7 @@ fn logprobs(runner: &mut LlamaRunner, sequence: u16, position: usize, tokens: &[
         position: u32::try_from(position).expect("small"),
         wants_logits: true,
     });
-    runner.decode(&Plan { rows: rows.collect() }).expect("the plan is valid");
+    runner.decode(&Plan { rows: rows.collect(), ..Plan::default() }).expect("the plan is valid");
     let logprob = |(row, &next): (usize, &Token)| {
         let logits = runner.logits(row);
         let highest = logits.iter().copied().fold(f32::MIN, f32::max);
@@ -135,7 +135,7 @@ fn fan_out(runner: &mut LlamaRunner, tokens: &[Token]) -> [Vec<Token>; 8] {
     for step in 0..30 {
         let rows =
             (0_u16..).zip(&branches).map(|(branch, text)| rows_of(id(branch), 120 + step, &text[step as usize..][..1]).rows[0]);
-        runner.decode(&Plan { rows: rows.collect() }).expect("the plan is valid");
+        runner.decode(&Plan { rows: rows.collect(), ..Plan::default() }).expect("the plan is valid");
     }
     branches
 }
@@ -198,7 +198,7 @@ fn a_fan_out_of_a_restored_trunk_shares_its_cells() {
     (1..60).for_each(|branch| runner.fork(id(0), id(branch), 500));
     assert_eq!(cells_of(&mut runner).len(), 500);
     let rows = (0..60).map(|branch| rows_of(id(branch), 500, &tokens[..1]).rows[0]);
-    runner.decode(&Plan { rows: rows.collect() }).expect("524 cells are free");
+    runner.decode(&Plan { rows: rows.collect(), ..Plan::default() }).expect("524 cells are free");
 }
 
 #[test]
