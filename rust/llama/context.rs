@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{EngineConfig, FlashAttention, Limits, Used};
-use crate::engine::runner::{DecodeError, MemoryKind, Plan, SequenceId, StateError};
+use crate::engine::runner::{DecodeError, MemoryKind, Plan, SequenceId, StateError, Variant};
 use crate::error::{Error, Result};
 use crate::llama::batch::{Batch, Bounds};
 use crate::llama::kernels;
@@ -34,6 +34,8 @@ pub(super) struct Context {
     /// theirs, and llama.cpp knows the first position, not the holes above it. 0 for a memory without a window.
     whole_from: Vec<u32>,
     n_ctx: u32,
+    /// The adapters that are on.
+    variant: Variant,
     /// Threads of a decode in which every sequence computes one token, and of one with rows of prompts.
     n_threads: u32,
     n_threads_batch: u32,
@@ -74,7 +76,19 @@ impl Context {
         let (n_held, whole_from) = (vec![0; n_seq_max as usize], vec![0; n_seq_max as usize]);
         let (batch, n_ctx, used) = (Batch::new(bounds), limits.n_ctx, config.used);
         let threads = Vec::new();
-        let mut context = Self { raw, batch, n_held, whole_from, n_ctx, n_threads, n_threads_batch, used, threads, model };
+        let mut context = Self {
+            raw,
+            batch,
+            n_held,
+            whole_from,
+            n_ctx,
+            variant: Variant::default(),
+            n_threads,
+            n_threads_batch,
+            used,
+            threads,
+            model,
+        };
         if context.memory().is_null() {
             let reason = "its architecture keeps no memory of a text, so it cannot continue one".to_owned();
             return Err(Error::ModelLoad { path: context.model.path().to_owned(), reason });
@@ -101,6 +115,31 @@ impl Context {
         self.use_threads(if is_decoding { self.n_threads } else { self.n_threads_batch });
     }
 
+    /// Computes with these adapters from now on. llama.cpp then makes its graphs anew, so it is told only where they change.
+    ///
+    /// # Errors
+    /// [`DecodeError`] if one of them is not loaded; nothing changes then.
+    fn use_adapters(&mut self, variant: &Variant) -> std::result::Result<(), DecodeError> {
+        if self.variant == *variant {
+            return Ok(());
+        }
+        let known = self.model.adapters();
+        let mut adapters = Vec::new();
+        for (id, scale) in variant.adapters() {
+            let adapter = known.get(id as usize).filter(|_| scale.is_finite()).ok_or_else(|| DecodeError {
+                reason: format!("the plan breaks a rule: adapter {id} with a scale of {scale} is none of the {}", known.len()),
+            })?;
+            adapters.push((adapter.as_ptr(), scale));
+        }
+        let (mut adapters, mut scales): (Vec<_>, Vec<_>) = adapters.into_iter().unzip();
+        let n = adapters.len();
+        // SAFETY: context and adapters are alive, the latter as long as the model; both lists have `n` entries and are only read.
+        let code = unsafe { sys::llama_set_adapters_lora(self.raw.as_ptr(), adapters.as_mut_ptr(), n, scales.as_mut_ptr()) };
+        assert_eq!(code, 0, "llama.cpp only notes which adapters are on");
+        self.variant = variant.clone();
+        Ok(())
+    }
+
     /// Each number of threads has a pool of its own: in a larger one, those without work would wait at full speed.
     fn use_threads(&mut self, n_threads: u32) {
         if self.threads.first().is_some_and(|(n, _)| *n == n_threads) {
@@ -123,6 +162,7 @@ impl Context {
     /// [`DecodeError`] if a row breaks a rule (then nothing was computed) or llama.cpp failed.
     pub(super) fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
         self.batch.fill(plan, &self.n_held)?;
+        self.use_adapters(&plan.variant)?;
         self.use_threads_for(plan);
         let batch = self.batch.as_raw();
         // SAFETY: `fill` checked every rule that llama.cpp asserts; the arrays live in `self.batch` and are only read.

@@ -33,6 +33,15 @@ fn check_header(path: &Path) -> Result<(), String> {
     }
 }
 
+/// A tensor, as a file describes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tensor {
+    pub(super) format: sys::ggml_type,
+    /// The innermost first, 1 where it has no more.
+    pub(super) sizes: [i64; 4],
+    pub(super) n_bytes: u64,
+}
+
 /// A file's metadata, and the formats of its tensors.
 pub(super) struct Metadata(NonNull<sys::gguf_context>);
 
@@ -87,6 +96,34 @@ impl Metadata {
                 unsafe { (sys::gguf_get_tensor_type(self.0.as_ptr(), i), sys::gguf_get_tensor_size(self.0.as_ptr(), i)) };
             (format, n_bytes as u64)
         })
+    }
+
+    /// Every tensor by its name.
+    pub(super) fn named_tensors(&self) -> impl Iterator<Item = (String, Tensor)> {
+        // SAFETY: the context is alive.
+        let n = unsafe { sys::gguf_get_n_tensors(self.0.as_ptr()) };
+        (0..n).map(|i| {
+            // SAFETY: the context is alive, and `i` below the number of its tensors; a name is NUL-terminated, and there are four sizes.
+            unsafe {
+                let name = CStr::from_ptr(sys::gguf_get_tensor_name(self.0.as_ptr(), i)).to_string_lossy().into_owned();
+                let sizes: [i64; 4] = *sys::gguf_get_tensor_ne(self.0.as_ptr(), i).cast();
+                let format = sys::gguf_get_tensor_type(self.0.as_ptr(), i);
+                (name, Tensor { format, sizes, n_bytes: sys::gguf_get_tensor_size(self.0.as_ptr(), i) as u64 })
+            }
+        })
+    }
+
+    /// Whether there is something under `key`.
+    pub(super) fn has(&self, key: &str) -> bool {
+        // SAFETY: the context is alive and the key NUL-terminated.
+        CString::new(key).is_ok_and(|key| unsafe { sys::gguf_find_key(self.0.as_ptr(), key.as_ptr()) } >= 0)
+    }
+
+    /// The number of 32 bits under `key`; `None` where there is none, or something else.
+    pub(super) fn f32(&self, key: &str) -> Option<f32> {
+        let index = self.find(key, sys::GGUF_TYPE_FLOAT32)?;
+        // SAFETY: `index` is a 32-bit float of this file.
+        Some(unsafe { sys::gguf_get_val_f32(self.0.as_ptr(), index) })
     }
 
     /// Bytes before the first tensor's.

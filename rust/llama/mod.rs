@@ -4,6 +4,7 @@
 //! our own on `llama-cpp-sys-2`. What llama.cpp answers by ending the process is checked before it is called: tokens, sequence
 //! ids, positions and the size of a plan in `batch.rs`, what is done to sequences in `context.rs`.
 
+mod adapters;
 mod backend;
 mod batch;
 mod context;
@@ -39,8 +40,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::config::{EngineConfig, Limits, Weights};
-use crate::engine::runner::{DecodeError, Forks, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
+use crate::engine::runner::{
+    DecodeError, Forks, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError, Variant,
+};
 use crate::error::{Error, Result};
+pub use crate::llama::adapters::Adapter;
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
 pub use crate::llama::grammar::MAX_GRAMMARS;
@@ -140,8 +144,20 @@ struct Trial {
 fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Trial> {
     let token = model.bos_token().unwrap_or(0);
     let plan = rows_of(spare, 0, &[token, token]);
-    let (decoded, counted) = kernels::counting(|| context.decode(&plan));
-    decoded.map_err(|DecodeError { reason }| Error::Decode { reason })?;
+    let failed = |DecodeError { reason }| Error::Decode { reason };
+    let mut n_left_of_adapters = 0;
+    if !model.adapters().is_empty() {
+        // All of them: what the context needs for the most that can be asked for shows now.
+        let all = (0..).zip(model.adapters()).map(|(id, _)| (id, 1.0));
+        let adapted = Plan { variant: Variant::with_adapters(all), ..plan.clone() };
+        let (decoded, counted) = kernels::counting(|| context.decode(&adapted));
+        decoded.map_err(failed)?;
+        n_left_of_adapters = counted.n_products_left;
+        context.clear();
+    }
+    let (decoded, mut counted) = kernels::counting(|| context.decode(&plan));
+    decoded.map_err(failed)?;
+    counted.n_products_left = counted.n_products_left.max(n_left_of_adapters);
     let ends_in_state = model.is_recurrent() || model.is_hybrid();
     let mut n_bytes = 0;
     let read = context.read_state(spare).map(|piece| {
@@ -168,6 +184,14 @@ fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Tr
 impl Runner for LlamaRunner {
     fn n_vocab(&self) -> usize {
         self.model.n_vocab()
+    }
+
+    fn n_adapters(&self) -> u32 {
+        u32::try_from(self.model.adapters().len()).expect("there are few adapters")
+    }
+
+    fn default_adapters(&self) -> Vec<(u32, f32)> {
+        (0..).zip(self.model.adapters()).map(|(id, adapter)| (id, adapter.scale)).collect()
     }
 
     fn n_threads(&self) -> usize {

@@ -10,6 +10,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::{KvType, ModelConfig, ModelFacts, Placement, Weights};
 use crate::error::{Error, Result};
+use crate::llama::adapters::{self, Adapter};
 use crate::llama::backend::backend;
 use crate::llama::gguf::Metadata;
 use crate::llama::grammar::Grammars;
@@ -35,6 +36,8 @@ pub struct Model {
     tokenizer: Tokenizer,
     kv_shape: KvShape,
     grammars: Grammars,
+    /// They belong to `inner`.
+    adapters: Vec<Adapter>,
 }
 
 impl Model {
@@ -42,7 +45,7 @@ impl Model {
     /// panic. Blocks until all is read.
     ///
     /// # Errors
-    /// [`Error::ModelLoad`] says what is wrong with the file.
+    /// [`Error::ModelLoad`] says what is wrong with the file; [`Error::InvalidConfig`] what is wrong with an adapter.
     pub fn load(config: &ModelConfig, progress: impl FnMut(f32) + Send + 'static) -> Result<Self> {
         let refuse = |reason: String| Error::ModelLoad { path: config.path.clone(), reason };
         backend();
@@ -50,7 +53,10 @@ impl Model {
         kinds::check_file(&file).map_err(refuse)?;
         let weights = config.weights(&load::facts(config, &file));
         let inner = load::load(config, weights, progress).map_err(refuse)?;
-        Self::read(config.clone(), weights, inner, &file).map_err(refuse)
+        let mut model = Self::read(config.clone(), weights, inner, &file).map_err(refuse)?;
+        // SAFETY: the model is alive, and nobody else knows it yet.
+        model.adapters = unsafe { adapters::load(model.as_ptr(), &file, &config.path, &config.adapters) }?;
+        Ok(model)
     }
 
     /// Refuses what cannot continue a text, and reads what is asked for often.
@@ -75,8 +81,26 @@ impl Model {
         let n_ctx_train = inner.n_ctx_train();
         let n_parts = value("split.count").and_then(|text| text.parse().ok()).unwrap_or(1);
         let files = ModelFiles::of(&config.path, n_parts).map_err(|error| error.to_string())?;
-        let grammars = Grammars::default();
-        Ok(Self { config, weights, files, inner, n_ctx_train, metadata, architecture, vocabulary, tokenizer, kv_shape, grammars })
+        Ok(Self {
+            config,
+            weights,
+            files,
+            inner,
+            n_ctx_train,
+            metadata,
+            architecture,
+            vocabulary,
+            tokenizer,
+            kv_shape,
+            grammars: Grammars::default(),
+            adapters: Vec::new(),
+        })
+    }
+
+    /// The adapters that were loaded beside it, in the order of the configuration, by which they are known.
+    #[must_use]
+    pub fn adapters(&self) -> &[Adapter] {
+        &self.adapters
     }
 
     /// The file, as it was named.

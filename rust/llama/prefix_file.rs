@@ -11,11 +11,13 @@
 //! | bytes | |
 //! | --- | --- |
 //! | 8 | `weftpref` |
-//! | 4 | version of this format, 1 |
+//! | 4 | version of this format: 1, or 2 where it was computed with adapters |
 //! | 8 | length of the file |
 //! | 32 | identity of the model |
 //! | 4 + 4 | formats of K and V, by ggml's numbers |
 //! | 4 + 4 + 4 | numbers of tokens, of pieces, of logits |
+//! | 4 | number of adapters, in version 2 alone |
+//! | 32 + 4 each | identity of an adapter, and its scale |
 //! | 4 each | tokens |
 //! | 4 + 4 + 8 each | first token, end and bytes of a piece |
 //! | 4 each | logits, 32-bit floats |
@@ -32,13 +34,15 @@ use std::time::{Duration, SystemTime};
 
 use crate::config::{EngineConfig, KvType};
 use crate::error::Error;
-use crate::llama::Model;
+use crate::llama::{Adapter, Model};
 use crate::llama::identity::Identity;
 use crate::llama::kv_size::ggml_type;
 use crate::request::{SavedPiece, SavedPrefix, Token};
 
 const MAGIC: [u8; 8] = *b"weftpref";
 const VERSION: u32 = 1;
+/// The same with a list of adapters.
+const VERSION_ADAPTED: u32 = 2;
 
 /// Magic, version and length: read before the rest is.
 const N_START: usize = 8 + 4 + 8;
@@ -102,11 +106,11 @@ impl PrefixFiles {
         if path.file_name().is_none() {
             return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file")));
         }
-        let identity = self.identity()?;
+        let (identity, adapters) = (self.identity()?, self.adapters()?);
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         remove_stale(folder);
         let partial = partial_path(path);
-        let written = self.write_partial(&partial, prefix, &identity);
+        let written = self.write_partial(&partial, prefix, &identity, &adapters);
         let written = written.and_then(|n_bytes| fs::rename(&partial, path).map(|()| n_bytes));
         if written.is_err() {
             // What matters is why the writing failed; there may be nothing to remove.
@@ -126,7 +130,10 @@ impl PrefixFiles {
         let bytes = read_checked(path, self.max_bytes())?;
         let identity = self.identity()?;
         let refuse = |reason| PrefixFileError::Refused(Error::PrefixFile { path: path.to_owned(), reason });
-        let prefix = self.parse(&bytes[N_START..bytes.len() - N_CHECKSUM], &identity).map_err(refuse)?;
+        let adapters = self.adapters()?;
+        let is_adapted = bytes[MAGIC.len()..].starts_with(&VERSION_ADAPTED.to_le_bytes());
+        let parsed = self.parse(&bytes[N_START..bytes.len() - N_CHECKSUM], &identity, is_adapted.then_some(&adapters));
+        let prefix = parsed.map_err(refuse)?;
         Ok((prefix, bytes.len() as u64))
     }
 
@@ -146,10 +153,24 @@ impl PrefixFiles {
         self.model.identity().map_err(|source| PrefixFileError::Model { path: self.model.path().to_owned(), source })
     }
 
-    fn write_partial(&self, path: &Path, prefix: &SavedPrefix, identity: &Identity) -> io::Result<u64> {
+    /// The identities of the loaded adapters.
+    fn adapters(&self) -> Result<Vec<Identity>, PrefixFileError> {
+        let identity = |adapter: &Adapter| {
+            adapter.identity().map_err(|source| PrefixFileError::Model { path: adapter.path.clone(), source })
+        };
+        self.model.adapters().iter().map(identity).collect()
+    }
+
+    fn write_partial(
+        &self,
+        path: &Path,
+        prefix: &SavedPrefix,
+        identity: &Identity,
+        adapters: &[Identity],
+    ) -> io::Result<u64> {
         let file = OpenOptions::new().write(true).create_new(true).open(path)?;
         let mut out = Hashing { file, hasher: blake3::Hasher::new(), n_bytes: 0 };
-        let header = self.header(prefix, identity)?;
+        let header = self.header(prefix, identity, adapters)?;
         out.write_all(&header)?;
         for piece in &prefix.pieces {
             out.write_all(&piece.bytes)?;
@@ -161,7 +182,7 @@ impl PrefixFiles {
     }
 
     /// Everything before the pieces' bytes.
-    fn header(&self, prefix: &SavedPrefix, identity: &Identity) -> io::Result<Vec<u8>> {
+    fn header(&self, prefix: &SavedPrefix, identity: &Identity, adapters: &[Identity]) -> io::Result<Vec<u8>> {
         let logits = prefix.logits.as_deref().unwrap_or_default();
         let number = |n: usize| u32::try_from(n).map_err(|_| io::Error::other(format!("{n} items do not fit into the format")));
         let mut rest = Vec::new();
@@ -170,6 +191,15 @@ impl PrefixFiles {
         rest.extend(ggml_type(self.type_v).to_le_bytes());
         for n in [prefix.tokens.len(), prefix.pieces.len(), logits.len()] {
             rest.extend(number(n)?.to_le_bytes());
+        }
+        let is_adapted = !prefix.adapters.is_empty();
+        if is_adapted {
+            rest.extend(number(prefix.adapters.len())?.to_le_bytes());
+        }
+        for &(id, scale) in &prefix.adapters {
+            let adapter = adapters.get(id as usize).ok_or_else(|| io::Error::other(format!("adapter {id} is not loaded")))?;
+            rest.extend(adapter);
+            rest.extend(scale.to_le_bytes());
         }
         rest.extend(prefix.tokens.iter().flat_map(|token| token.to_le_bytes()));
         for piece in &prefix.pieces {
@@ -180,12 +210,14 @@ impl PrefixFiles {
         rest.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
         let n_pieces: usize = prefix.pieces.iter().map(|piece| piece.bytes.len()).sum();
         let n_bytes = (N_START + rest.len() + n_pieces + N_CHECKSUM) as u64;
-        Ok([&MAGIC[..], &VERSION.to_le_bytes(), &n_bytes.to_le_bytes(), &rest].concat())
+        let version = if is_adapted { VERSION_ADAPTED } else { VERSION };
+        Ok([&MAGIC[..], &version.to_le_bytes(), &n_bytes.to_le_bytes(), &rest].concat())
     }
 
     /// Reads what lies between the start and the checksum, which has been verified. Still nothing is taken on trust: a checksum
-    /// proves that the bytes are those that somebody wrote, not that we did.
-    fn parse(&self, bytes: &[u8], identity: &Identity) -> Result<SavedPrefix, String> {
+    /// proves that the bytes are those that somebody wrote, not that we did. `loaded` are the adapters there are, where the file has
+    /// a list of its own.
+    fn parse(&self, bytes: &[u8], identity: &Identity, loaded: Option<&Vec<Identity>>) -> Result<SavedPrefix, String> {
         let mut reader = Reader(bytes);
         if reader.take(32)? != identity {
             // Clients of a server read this: the file's name, but not its folder.
@@ -201,6 +233,7 @@ impl PrefixFiles {
             }
         }
         let [n_tokens, n_pieces, n_logits] = [reader.size()?, reader.size()?, reader.size()?];
+        let adapters = loaded.map_or(Ok(Vec::new()), |loaded| read_adapters(&mut reader, loaded))?;
         let n_vocab = self.model.n_vocab();
         let tokens: Vec<Token> = reader.numbers(n_tokens)?.map(Token::from_le_bytes).collect();
         if let Some(token) = tokens.iter().find(|&&token| usize::try_from(token).map_or(true, |token| token >= n_vocab)) {
@@ -217,10 +250,26 @@ impl PrefixFiles {
             return Err(format!("it holds {n_tokens} tokens, but its pieces end at {end}"));
         }
         match reader.0.len() {
-            0 => Ok(SavedPrefix { tokens, pieces, logits: (n_logits > 0).then_some(logits) }),
+            0 => Ok(SavedPrefix { tokens, pieces, logits: (n_logits > 0).then_some(logits), adapters }),
             n => Err(format!("it holds {n} bytes that belong to nothing")),
         }
     }
+}
+
+/// Reads the list of adapters, each of which must be one of those that are `loaded`.
+fn read_adapters(reader: &mut Reader, loaded: &[Identity]) -> Result<Vec<(u32, f32)>, String> {
+    let n = reader.size()?;
+    let mut adapters = Vec::new();
+    for _ in 0..n {
+        let (identity, scale): (Identity, _) = (reader.array()?, f32::from_le_bytes(reader.array()?));
+        let id = (0..).zip(loaded).find(|(_, known)| **known == identity).map(|(id, _)| id);
+        let id = id.ok_or("it was computed with an adapter that is not loaded here; start with the same --lora")?;
+        if !scale.is_finite() || adapters.iter().any(|&(other, _)| other == id) {
+            return Err("its list of adapters names one twice, or a scale that is no number".to_owned());
+        }
+        adapters.push((id, scale));
+    }
+    Ok(adapters)
 }
 
 /// Reads the pieces that `table` lists; they follow each other from 0 on.
@@ -259,8 +308,9 @@ fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError>
         return refuse("it is no saved prefix: it does not begin with \"weftpref\"".to_owned());
     }
     let (version, n_bytes) = (reader.u32().unwrap_or_default(), reader.array().map(u64::from_le_bytes).unwrap_or_default());
-    if version != VERSION {
-        return refuse(format!("its format is version {version}; only version {VERSION} can be read"));
+    if ![VERSION, VERSION_ADAPTED].contains(&version) {
+        let known = format!("only versions {VERSION} and {VERSION_ADAPTED} can be read");
+        return refuse(format!("its format is version {version}; {known}"));
     }
     if metadata.len() != n_bytes {
         let what = if metadata.len() < n_bytes { "it is cut short" } else { "it has bytes too many" };

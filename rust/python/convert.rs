@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::{PyByteArray, PyBytes, PyString};
 
+use super::adapters;
 use super::compact::{PyBiases, PyTokenIds};
 use super::errors::{InvalidConfig, InvalidRequest};
 use crate::config::{CacheRam, FlashAttention, Kernels, KvType, MAX_THREADS, Numa, Split, TokenGap, Tuned};
@@ -108,6 +109,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             n_probs: field!("n_probs", "an integer from 0 to 1000"),
             post_sampling_probs: field!("post_sampling_probs", "True or False"),
         },
+        adapters: adapters::set(&get(intern!(py, "adapters"))?)?,
         constraint: None,
         context_shift: context_shift
             .then_some(ContextShift { n_keep, n_discard: field!("n_discard", "an integer from 0 to 2³² − 1") }),
@@ -136,7 +138,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
     Ok(RequestInput { prompt, request, held_to })
 }
 
-fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
+pub(super) fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
     value.extract().map_err(|_| InvalidRequest::new_err((name, format!("{name} is {}; it must be {what}", shown(value)))))
 }
 

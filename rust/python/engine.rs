@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
+use super::adapters::{self, PyAdapter};
 use super::bell::Bells;
 use super::cached::{self, PyCachedNode};
 use super::convert::{self, HeldTo, PromptInput, RequestInput};
@@ -185,15 +186,39 @@ impl PyEngine {
     }
 
     /// Queues the pinning of a prompt.
-    fn pin(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>) -> PyResult<PyStream> {
-        self.queue(py, convert::prompt(prompt)?, |prompt, _| Ok(Request::for_task(prompt, Task::Pin)))
+    #[pyo3(signature = (prompt, *, adapters=None))]
+    fn pin(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        adapters: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyStream> {
+        let adapters = adapters.map_or(Ok(None), adapters::set)?;
+        self.queue(py, convert::prompt(prompt)?, |prompt, _| Ok(Request { adapters, ..Request::for_task(prompt, Task::Pin) }))
     }
 
     /// Queues the copying of a prompt out of the cache.
-    #[pyo3(signature = (prompt, *, compute=true))]
-    fn save(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, compute: bool) -> PyResult<PyStream> {
+    #[pyo3(signature = (prompt, *, compute=true, adapters=None))]
+    fn save(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        compute: bool,
+        adapters: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyStream> {
         let task = Task::Save { computes: compute };
-        self.queue(py, convert::prompt(prompt)?, |prompt, _| Ok(Request::for_task(prompt, task)))
+        let adapters = adapters.map_or(Ok(None), adapters::set)?;
+        self.queue(py, convert::prompt(prompt)?, |prompt, _| Ok(Request { adapters, ..Request::for_task(prompt, task) }))
+    }
+
+    /// The loaded adapters, with the scales of requests that name none.
+    fn adapters(&self) -> PyResult<Vec<PyAdapter>> {
+        Ok(PyAdapter::list(self.model.get().loaded()?, &self.handle()?.adapters()))
+    }
+
+    /// Requests that name no adapters get these from now on.
+    fn set_adapters(&self, adapters: &Bound<'_, PyAny>) -> PyResult<()> {
+        Ok(self.handle()?.set_adapters(adapters::set(adapters)?.unwrap_or_default())?)
     }
 
     /// Queues the copying of a saved prefix into the cache.
@@ -249,11 +274,11 @@ impl PyEngine {
         }
     }
 
-    /// The tokens that a slot holds.
-    fn slot_tokens(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<Vec<Token>> {
+    /// The tokens that a slot holds, and the adapters that they were computed with.
+    fn held_by_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<(Vec<Token>, Vec<(u32, f32)>)> {
         let engine = self.handle()?;
         let slot = convert::slot_number(slot)?;
-        Ok(py.detach(|| engine.slot_tokens(slot))?)
+        Ok(py.detach(|| engine.held_by_slot(slot))?)
     }
 
     /// Forgets the tokens that a slot holds; returns how many they were.

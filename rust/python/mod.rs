@@ -4,6 +4,7 @@
 //! whatever may wait runs detached from the interpreter. The engine's worker never comes here: it rings a [`bell`], and the event
 //! loop's own thread fetches what is there.
 
+mod adapters;
 mod awaitable;
 mod bell;
 mod body;
@@ -29,6 +30,8 @@ use pyo3::types::PySequence;
 /// The compiled engine.
 #[pymodule(gil_used = false, name = "_native")]
 mod native {
+    #[pymodule_export]
+    use super::adapters::PyAdapter;
     #[pymodule_export]
     use super::body::read_body;
     #[pymodule_export]

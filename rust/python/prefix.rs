@@ -67,6 +67,12 @@ impl PySavedPrefix {
         self.0.tokens.len()
     }
 
+    /// The adapters that it was computed with, each with its scale.
+    #[getter]
+    fn adapters(&self) -> Vec<(u32, f32)> {
+        self.0.adapters.clone()
+    }
+
     /// Bytes of the copy.
     #[getter]
     fn n_bytes(&self) -> usize {

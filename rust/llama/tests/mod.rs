@@ -1,5 +1,6 @@
 //! Tests of this folder on the demo model.
 
+mod adapters;
 mod cells;
 #[allow(dead_code, reason = "the benchmarks, which own this file, use more of it")]
 #[path = "../../benches/support/gguf.rs"]

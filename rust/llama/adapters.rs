@@ -1,0 +1,214 @@
+//! Adapters (`LoRA`): small changes of a model's matrices, loaded beside it.
+//!
+//! llama.cpp looks at few of an adapter's numbers before it computes with them, and ends the process where they do not fit. So the
+//! file is held against the model's own before llama.cpp sees it. What it loads belongs to the model, and is freed with it.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{AdapterConfig, MAX_ADAPTERS};
+use crate::error::{Error, Result};
+use crate::llama::gguf::{Metadata, Tensor};
+use crate::llama::identity::{Identity, ModelFiles, other_parts};
+use crate::llama::logging;
+
+/// Formats that an adapter's numbers may have: those that converters write.
+const FORMATS: [sys::ggml_type; 4] = [sys::GGML_TYPE_F32, sys::GGML_TYPE_F16, sys::GGML_TYPE_BF16, sys::GGML_TYPE_Q8_0];
+
+/// An adapter that is loaded.
+#[derive(Debug)]
+pub struct Adapter {
+    raw: NonNull<sys::llama_adapter_lora>,
+    files: ModelFiles,
+    /// The file, as it was named.
+    pub path: PathBuf,
+    /// How strongly it counts where nobody says otherwise.
+    pub scale: f32,
+    /// Bytes of its numbers.
+    pub n_bytes: u64,
+    /// `adapter.lora.task_name` of its metadata; empty where that says nothing.
+    pub task_name: String,
+    /// `adapter.lora.prompt_prefix` of its metadata; empty where that says nothing.
+    pub prompt_prefix: String,
+}
+
+// SAFETY: nothing is written to an adapter after it was loaded, and llama.cpp reads it on the thread of the context that uses it.
+unsafe impl Send for Adapter {}
+// SAFETY: as above.
+unsafe impl Sync for Adapter {}
+
+impl Adapter {
+    /// llama.cpp's pointer, valid while the model lives.
+    pub(super) fn as_ptr(&self) -> *mut sys::llama_adapter_lora {
+        self.raw.as_ptr()
+    }
+
+    /// What tells this adapter from all others.
+    ///
+    /// # Errors
+    /// If the file cannot be read any more, or has changed since it was loaded.
+    pub(super) fn identity(&self) -> io::Result<Identity> {
+        self.files.identity()
+    }
+}
+
+/// Loads `adapters` for `model`, whose first file is `base`, at `path`.
+///
+/// # Errors
+/// [`Error::InvalidConfig`] names the first file that is no adapter of this model, and says why.
+///
+/// # Safety
+/// `model` is alive, and nobody else loads an adapter for it or computes with it.
+pub(super) unsafe fn load(
+    model: *mut sys::llama_model,
+    base: &Metadata,
+    path: &Path,
+    adapters: &[AdapterConfig],
+) -> Result<Vec<Adapter>> {
+    let refuse = |message: String| Error::InvalidConfig { param: "lora", message };
+    if adapters.is_empty() {
+        return Ok(Vec::new());
+    }
+    if adapters.len() > MAX_ADAPTERS {
+        return Err(refuse(format!("there are {} adapters; at most {MAX_ADAPTERS} can be loaded", adapters.len())));
+    }
+    let base = Base::read(base, path);
+    let load = |config: &AdapterConfig| {
+        let explain = |reason: String| refuse(format!("cannot load the adapter {}: {reason}", config.path.display()));
+        // SAFETY: the caller vouches for the model.
+        unsafe { load_one(model, &base, config) }.map_err(explain)
+    };
+    adapters.iter().map(load).collect()
+}
+
+/// As [`load`], of one.
+unsafe fn load_one(
+    model: *mut sys::llama_model,
+    base: &Base,
+    AdapterConfig { path, scale }: &AdapterConfig,
+) -> std::result::Result<Adapter, String> {
+    if !scale.is_finite() {
+        return Err(format!("its scale is {scale}; it must be a finite number"));
+    }
+    // Opening a pipe would wait for whoever writes to it.
+    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
+        return Err("it is not a regular file".to_owned());
+    }
+    let file = Metadata::open(path)?;
+    let n_bytes = base.check(&file)?;
+    let files = ModelFiles::of(path, 1).map_err(|error| error.to_string())?;
+    let name = CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| "its path holds a NUL byte")?;
+    // SAFETY: the caller vouches for the model; the path is NUL-terminated, and what the file says was checked.
+    let (raw, errors) = logging::errors_during(|| unsafe { sys::llama_adapter_lora_init(model, name.as_ptr()) });
+    let reason = || {
+        let reason = logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned());
+        reason.trim_start_matches("failed to apply lora adapter: ").to_owned()
+    };
+    let raw = NonNull::new(raw).ok_or_else(reason)?;
+    let text = |name: &str| file.string(&format!("adapter.lora.{name}")).unwrap_or_default();
+    let (task_name, prompt_prefix) = (text("task_name"), text("prompt_prefix"));
+    Ok(Adapter { raw, files, path: path.clone(), scale: *scale, n_bytes, task_name, prompt_prefix })
+}
+
+/// What adapters change.
+struct Base {
+    architecture: String,
+    tensors: BTreeMap<String, Tensor>,
+}
+
+impl Base {
+    /// Of a model whose first file is `file`, at `path`.
+    fn read(file: &Metadata, path: &Path) -> Self {
+        let mut tensors: BTreeMap<String, Tensor> = file.named_tensors().collect();
+        for part in other_parts(path).iter().filter_map(|path| Metadata::open(path).ok()) {
+            tensors.extend(part.named_tensors());
+        }
+        Self { architecture: file.string("general.architecture").unwrap_or_default(), tensors }
+    }
+
+    /// Whether llama.cpp can compute with the adapter in `file` beside these weights; returns the bytes of its numbers.
+    fn check(&self, file: &Metadata) -> std::result::Result<u64, String> {
+        self.check_metadata(file)?;
+        let mut pairs: BTreeMap<String, [Option<Tensor>; 2]> = BTreeMap::new();
+        let mut n_bytes = 0;
+        for (name, tensor) in file.named_tensors() {
+            let Some((changed, half)) = split(&name) else {
+                if name.ends_with("_norm.weight") {
+                    tracing::warn!("the adapter changes {name}, which llama.cpp leaves as the model has it");
+                    continue;
+                }
+                return Err(format!("its tensor {name} is neither of the two halves (.lora_a, .lora_b) of a change"));
+            };
+            if !FORMATS.contains(&tensor.format) {
+                return Err(format!("its tensor {name} is not in F32, F16, BF16 or Q8_0"));
+            }
+            n_bytes += tensor.n_bytes;
+            pairs.entry(changed.to_owned()).or_default()[half] = Some(tensor);
+        }
+        if pairs.is_empty() {
+            return Err("it changes nothing: it holds no pair of tensors".to_owned());
+        }
+        for (name, pair) in &pairs {
+            let [Some(a), Some(b)] = pair else { return Err(format!("of its change of {name}, one of the two halves is missing")) };
+            self.check_pair(name, a, b)?;
+        }
+        Ok(n_bytes)
+    }
+
+    fn check_metadata(&self, file: &Metadata) -> std::result::Result<(), String> {
+        for (key, expected) in [("general.type", "adapter"), ("adapter.type", "lora")] {
+            let found = file.string(key).unwrap_or_default();
+            if found != expected {
+                return Err(format!("it is no LoRA adapter: its {key} is {found:?}, not {expected:?}"));
+            }
+        }
+        let architecture = file.string("general.architecture").unwrap_or_default();
+        if architecture != self.architecture {
+            return Err(format!("it was made for the architecture {architecture:?}; that of this model is {:?}", self.architecture));
+        }
+        if file.has("adapter.lora.alpha") && !file.f32("adapter.lora.alpha").is_some_and(f32::is_finite) {
+            return Err("its adapter.lora.alpha is no finite number of 32 bits".to_owned());
+        }
+        if file.has("adapter.alora.invocation_tokens") {
+            let why = "it is an activated LoRA (aLoRA), which counts only from its invocation tokens on";
+            return Err(format!("{why}; these are not supported"));
+        }
+        Ok(())
+    }
+
+    /// Whether `b · a` can be added to the model's matrix `name`, and llama.cpp's graphs do no more than that with it.
+    fn check_pair(&self, name: &str, a: &Tensor, b: &Tensor) -> std::result::Result<(), String> {
+        let Some(weights) = self.tensors.get(name) else {
+            return Err(format!("it changes {name}, which this model lacks: it was made for another one"));
+        };
+        // One table of tokens for both ends: llama.cpp would take the halves of a change of the one for those of the other.
+        let is_embedding = name.ends_with("token_embd.weight");
+        let other = if is_embedding { "output.weight" } else { "token_embd.weight" };
+        if matches!(name, "token_embd.weight" | "output.weight") && !self.tensors.contains_key(other) {
+            return Err(format!("it changes {name}, which this model has for its input and its output at once"));
+        }
+        if weights.format == sys::GGML_TYPE_NVFP4 {
+            return Err(format!("it changes {name}, whose format, NVFP4, takes no adapters"));
+        }
+        let ([n_in, n_out, n_experts, n], rank) = (weights.sizes, b.sizes[0]);
+        let expected = if is_embedding { [rank, n_out, n_experts, n] } else { [n_in, rank, n_experts, n] };
+        let expected = [expected, [rank, if is_embedding { n_in } else { n_out }, n_experts, n]];
+        if [a.sizes, b.sizes] != expected || rank == 0 || n != 1 {
+            let [a, b, of] = [a.sizes, b.sizes, weights.sizes].map(|sizes| sizes.map(|n| n.to_string()).join(" × "));
+            return Err(format!("its change of {name} ({a} and {b}) does not fit that matrix ({of}): it was made for another model"));
+        }
+        Ok(())
+    }
+}
+
+/// What the tensor of this name changes, and which half of the change it is.
+fn split(name: &str) -> Option<(&str, usize)> {
+    let half = |suffix: &str, half| name.strip_suffix(suffix).map(|changed| (changed, half));
+    half(".lora_a", 0).or_else(|| half(".lora_b", 1))
+}

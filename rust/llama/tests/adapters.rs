@@ -1,0 +1,324 @@
+//! Adapters on the demo model: numbers as llama.cpp's, and files that it would end the process for.
+
+use std::path::{Path, PathBuf};
+use std::{fs, process};
+
+use llama_cpp_sys_2 as sys;
+
+use super::gguf_writer::{Header, Tensor, TensorType, padding};
+use super::runner::prompt;
+use super::tiny::{Chance, Kind, write_tiny};
+use super::{demo_path, load};
+use crate::config::{AdapterConfig, EngineConfig, ModelConfig};
+use crate::engine::runner::{DecodeError, Plan, Runner, SequenceId, Variant};
+use crate::error::Error;
+use crate::llama::batch::rows_of;
+use crate::llama::{LlamaRunner, Model, PrefixFiles};
+use crate::request::{SavedPiece, SavedPrefix, Token};
+
+/// As for logits of one text in two shapes of batch; what an adapter here changes is ten times as much.
+const TOLERANCE: f32 = 0.25;
+
+const N_EMBD: usize = 192;
+
+/// What a toy adapter says and changes.
+struct Toy {
+    header: Header,
+    seed: u64,
+}
+
+impl Toy {
+    fn new(architecture: &str) -> Self {
+        let mut header = Header::default();
+        header.string("general.type", "adapter");
+        header.string("adapter.type", "lora");
+        header.string("general.architecture", architecture);
+        header.f32("adapter.lora.alpha", 8.0);
+        Self { header, seed: 1 }
+    }
+
+    /// A change of rank 4 of a matrix with so many rows and columns.
+    fn change(mut self, name: &str, n_in: usize, n_out: usize) -> Self {
+        self = self.half(&format!("{name}.lora_a"), &[n_in, 4]);
+        self.half(&format!("{name}.lora_b"), &[4, n_out])
+    }
+
+    fn half(mut self, name: &str, dims: &[usize]) -> Self {
+        self.header.tensor(Tensor { name: name.to_owned(), dims: dims.to_vec(), kind: TensorType::F32 });
+        self
+    }
+
+    fn write(&self, name: &str) -> PathBuf {
+        let mut bytes = self.header.to_bytes();
+        let mut chance = Chance(self.seed);
+        for tensor in self.header.tensors() {
+            for _ in 0..tensor.n_bytes() / 4 {
+                bytes.extend((0.1 * chance.next()).to_le_bytes());
+            }
+            bytes.extend(padding(tensor.n_bytes()));
+        }
+        let thread = std::thread::current().id();
+        let path = std::env::temp_dir().join(format!("weft-lora-{}-{thread:?}-{name}.gguf", process::id()));
+        fs::write(&path, bytes).expect("the temporary folder is writable");
+        path
+    }
+}
+
+/// Changes queries, values and what leaves the first layers.
+fn toy(seed: u64) -> Toy {
+    let toy = (0..3).fold(Toy::new("llama"), |toy, layer| {
+        toy.change(&format!("blk.{layer}.attn_q.weight"), N_EMBD, N_EMBD)
+            .change(&format!("blk.{layer}.attn_v.weight"), N_EMBD, 64)
+            .change(&format!("blk.{layer}.ffn_down.weight"), 512, N_EMBD)
+    });
+    Toy { seed, ..toy }
+}
+
+fn load_with(adapters: &[&Path]) -> Result<Model, Error> {
+    let adapters = adapters.iter().map(|path| AdapterConfig { path: path.to_path_buf(), scale: 1.0 }).collect();
+    Model::load(&ModelConfig { adapters, ..ModelConfig::at(demo_path()) }, |_| ())
+}
+
+/// The demo model with two toy adapters.
+fn adapted() -> (std::sync::Arc<Model>, [PathBuf; 2]) {
+    let paths = [toy(1).write("one"), toy(2).write("two")];
+    let model = load_with(&[&paths[0], &paths[1]]).expect("both are adapters of the demo model");
+    (std::sync::Arc::new(model), paths)
+}
+
+fn start(model: &std::sync::Arc<Model>) -> LlamaRunner {
+    let config = EngineConfig { n_slots: Some(4), n_ctx: Some(1024), n_threads: Some(1), ..EngineConfig::default() };
+    let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("it fits");
+    let choice = crate::llama::Settled::new(model, &config).expect("it fits").choice;
+    let config = EngineConfig { used: choice.used, flash_attention: choice.flash_attention, ..config };
+    LlamaRunner::new(std::sync::Arc::clone(model), &config, &limits).expect("the demo model runs")
+}
+
+fn decode(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token], adapters: &[(u32, f32)]) -> Vec<f32> {
+    let variant = Variant::with_adapters(adapters.iter().copied());
+    runner.decode(&Plan { variant, ..rows_of(SequenceId(id), position, tokens) }).expect("the plan is valid");
+    runner.logits(tokens.len() - 1).to_vec()
+}
+
+fn most_likely(logits: &[f32]) -> Token {
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("there are tokens");
+    Token::try_from(best).expect("a token")
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// The logits after a prompt and after each of `n` greedy tokens.
+fn ours(runner: &mut LlamaRunner, id: u16, tokens: &[Token], adapters: &[(u32, f32)], n: usize) -> Vec<Vec<f32>> {
+    let mut rows = vec![decode(runner, id, 0, tokens, adapters)];
+    for i in 0..n {
+        let position = u32::try_from(tokens.len() + i).expect("small");
+        let next = most_likely(&rows[i]);
+        rows.push(decode(runner, id, position, &[next], adapters));
+    }
+    rows
+}
+
+/// The same of a bare context of llama.cpp's with its own kernels, where the files at `adapters` are set plainly.
+fn theirs(tokens: &[Token], adapters: &[(&Path, f32)], n: usize) -> Vec<Vec<f32>> {
+    let model = load(&demo_path()).expect("the demo model loads");
+    let n_vocab = model.n_vocab();
+    // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it says.
+    unsafe {
+        let mut params = sys::llama_context_default_params();
+        (params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads) = (512, 512, 512, 1);
+        let context = sys::llama_init_from_model(model.as_ptr(), params);
+        assert!(!context.is_null());
+        let path = |path: &Path| std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
+        let mut raws: Vec<_> =
+            adapters.iter().map(|(file, _)| sys::llama_adapter_lora_init(model.as_ptr(), path(file).as_ptr())).collect();
+        assert!(raws.iter().all(|raw| !raw.is_null()));
+        let mut scales: Vec<f32> = adapters.iter().map(|(_, scale)| *scale).collect();
+        sys::llama_set_adapters_lora(context, raws.as_mut_ptr(), raws.len(), scales.as_mut_ptr());
+        let mut rows: Vec<Vec<f32>> = Vec::new();
+        let mut next = tokens.to_vec();
+        for _ in 0..=n {
+            let batch = sys::llama_batch_get_one(next.as_mut_ptr(), i32::try_from(next.len()).expect("small"));
+            assert_eq!(sys::llama_decode(context, batch), 0);
+            let logits = std::slice::from_raw_parts(sys::llama_get_logits_ith(context, -1), n_vocab).to_vec();
+            next = vec![most_likely(&logits)];
+            rows.push(logits);
+        }
+        sys::llama_free(context);
+        rows
+    }
+}
+
+#[test]
+fn logits_and_greedy_texts_are_those_of_llama_cpp_with_the_adapters_set_plainly() {
+    let (model, [one, two]) = adapted();
+    let mut runner = start(&model);
+    let tokens = prompt(60);
+    let base = theirs(&tokens, &[], 16);
+    // One after the other in one pool, so that what is set before shows where it is not taken off again.
+    let sets: [(&[(u32, f32)], &[(&Path, f32)]); 4] = [
+        (&[(0, 1.0)], &[(&one, 1.0)]),
+        (&[], &[]),
+        (&[(1, 0.5), (0, 1.0)], &[(&one, 1.0), (&two, 0.5)]),
+        (&[(1, -1.0), (0, 0.0)], &[(&two, -1.0)]),
+    ];
+    for (id, (adapters, files)) in (0..).zip(sets) {
+        let (found, expected) = (ours(&mut runner, id, &tokens, adapters, 16), theirs(&tokens, files, 16));
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let distance = distance(found, expected);
+            assert!(distance < TOLERANCE, "{adapters:?}: the logits of token {i} differ by {distance}");
+            assert_eq!(most_likely(found), most_likely(expected), "{adapters:?}: token {i}");
+        }
+        let changed = distance(&expected[0], &base[0]);
+        assert!(adapters.is_empty() || changed > 1.0, "{adapters:?} change the logits by {changed} alone");
+    }
+}
+
+#[test]
+fn a_scale_of_0_is_the_model_itself_bit_by_bit() {
+    let (model, _) = adapted();
+    let mut runner = start(&model);
+    let tokens = prompt(60);
+    let base = ours(&mut runner, 0, &tokens, &[], 4);
+    let other = ours(&mut runner, 1, &tokens, &[(0, 1.0)], 4);
+    let off = ours(&mut runner, 2, &tokens, &[(0, 0.0), (1, -0.0)], 4);
+    assert_eq!(off, base);
+    assert_ne!(other, base);
+    assert_eq!(ours(&mut runner, 3, &tokens, &[(0, 1.0)], 4), other, "and what was on comes back as it was");
+}
+
+#[test]
+fn an_adapter_that_is_not_loaded_computes_nothing() {
+    let (model, _) = adapted();
+    let mut runner = start(&model);
+    let plan = Plan { variant: Variant::with_adapters([(2, 1.0)]), ..rows_of(SequenceId(0), 0, &prompt(4)) };
+    let Err(DecodeError { reason }) = runner.decode(&plan) else { panic!("adapter 2 is none of the 2") };
+    assert_eq!(reason, "the plan breaks a rule: adapter 2 with a scale of 1 is none of the 2");
+}
+
+#[test]
+fn files_that_are_no_adapter_of_this_model_are_refused_by_name() {
+    let matrix = "blk.0.attn_q.weight";
+    let with = |change: fn(&mut Header)| {
+        let mut toy = Toy::new("llama").change("blk.0.attn_q.weight", N_EMBD, N_EMBD);
+        change(&mut toy.header);
+        toy
+    };
+    let without = |set: &[(&str, &str)]| {
+        let mut header = Header::default();
+        set.iter().for_each(|(key, value)| header.string(key, value));
+        Toy { header, seed: 1 }.change("blk.0.attn_q.weight", N_EMBD, N_EMBD)
+    };
+    let cases: Vec<(Toy, &str)> = vec![
+        (Toy::new("qwen2").change(matrix, N_EMBD, N_EMBD), "made for the architecture \"qwen2\"; that of this model is \"llama\""),
+        (without(&[("general.architecture", "llama")]), "its general.type is \"\", not \"adapter\""),
+        (without(&[("general.type", "adapter"), ("adapter.type", "ia3")]), "its adapter.type is \"ia3\", not \"lora\""),
+        (Toy::new("llama"), "it holds no pair of tensors"),
+        (Toy::new("llama").half(&format!("{matrix}.lora_a"), &[N_EMBD, 4]), "one of the two halves is missing"),
+        (Toy::new("llama").half(matrix, &[N_EMBD, 4]), "neither of the two halves"),
+        (Toy::new("llama").change("blk.9.attn_q.weight", N_EMBD, N_EMBD), "which this model lacks"),
+        (Toy::new("llama").change(matrix, N_EMBD, 64), "does not fit that matrix (192 × 192 × 1 × 1)"),
+        (Toy::new("llama").change(matrix, 64, N_EMBD), "does not fit that matrix"),
+        (
+            // llama.cpp looks at the first two sizes alone, and would end the process at the first token.
+            Toy::new("llama").half(&format!("{matrix}.lora_a"), &[N_EMBD, 4, 2]).half(&format!("{matrix}.lora_b"), &[4, N_EMBD, 3]),
+            "does not fit that matrix",
+        ),
+        (
+            Toy::new("llama").half("token_embd.weight.lora_a", &[4, 2048]).half("token_embd.weight.lora_b", &[4, N_EMBD]),
+            "which this model has for its input and its output at once",
+        ),
+        (with(|header| header.i32s("adapter.alora.invocation_tokens", [5, 6].into_iter())), "activated LoRA (aLoRA)"),
+        (
+            {
+                let mut header = Header::default();
+                header.string("general.type", "adapter");
+                header.string("adapter.type", "lora");
+                header.string("general.architecture", "llama");
+                header.string("adapter.lora.alpha", "8");
+                Toy { header, seed: 1 }.change(matrix, N_EMBD, N_EMBD)
+            },
+            "its adapter.lora.alpha is no finite number of 32 bits",
+        ),
+    ];
+    for (i, (toy, words)) in cases.iter().enumerate() {
+        let path = toy.write(&format!("bad-{i}"));
+        let error = load_with(&[&path]).expect_err(words);
+        let Error::InvalidConfig { param: "lora", message } = &error else { panic!("{error:?}") };
+        assert!(message.starts_with(&format!("cannot load the adapter {}: ", path.display())), "{message}");
+        assert!(message.contains(words), "{message} lacks {words}");
+        fs::remove_file(path).expect("it was just written");
+    }
+}
+
+#[test]
+fn files_that_are_missing_damaged_or_models_are_refused() {
+    let whole = fs::read(toy(1).write("whole")).expect("it was just written");
+    let path = std::env::temp_dir().join(format!("weft-lora-{}-damaged.gguf", process::id()));
+    let refusal = |path: &Path| load_with(&[path]).expect_err("it is no adapter").to_string();
+    assert!(refusal(Path::new("/nowhere.gguf")).contains("there is no such file"));
+    assert!(refusal(Path::new("/dev/null")).contains("it is not a regular file"));
+    assert!(refusal(&demo_path()).contains("it is no LoRA adapter"));
+    for n_kept in [0, 3, 100, whole.len() / 2, whole.len() - 40] {
+        fs::write(&path, &whole[..n_kept]).expect("the folder is writable");
+        let reason = refusal(&path);
+        assert!(reason.starts_with("cannot load the adapter"), "{n_kept} bytes: {reason}");
+    }
+    // Whatever else its bytes say, the process lives: of 300 files with one wrong byte in what is read before the numbers.
+    let mut chance = Chance(3);
+    let n_header = whole.len() - toy(1).header.tensors().iter().map(Tensor::n_bytes).sum::<usize>();
+    for _ in 0..300 {
+        let mut damaged = whole.clone();
+        damaged[chance.below(n_header)] = u8::try_from(chance.below(256)).expect("a byte");
+        fs::write(&path, &damaged).expect("the folder is writable");
+        if let Ok(model) = load_with(&[&path]) {
+            start(&std::sync::Arc::new(model));
+        }
+    }
+    fs::remove_file(path).expect("it was just written");
+}
+
+#[test]
+fn every_kind_of_memory_takes_adapters() {
+    for (kind, architecture) in [(Kind::Hybrid, "lfm2"), (Kind::Window, "gemma2")] {
+        let base = write_tiny(kind);
+        let adapter = Toy::new(architecture).change("blk.1.ffn_down.weight", 128, 64).write(architecture);
+        let adapters = vec![AdapterConfig { path: adapter, scale: 1.0 }];
+        let model = Model::load(&ModelConfig { adapters, ..ModelConfig::at(base) }, |_| ()).expect("it is its adapter");
+        let mut runner = start(&std::sync::Arc::new(model));
+        let tokens: Vec<Token> = (3..43).collect();
+        let base = decode(&mut runner, 0, 0, &tokens, &[]);
+        let changed = decode(&mut runner, 1, 0, &tokens, &[(0, 50.0)]);
+        assert!(distance(&base, &changed) > 0.0, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_prefix_file_names_the_adapters_that_it_was_computed_with() {
+    let (model, [one, two]) = adapted();
+    let config = EngineConfig::default();
+    let folder = std::env::temp_dir().join(format!("weft-lora-{}-prefixes", process::id()));
+    fs::create_dir_all(&folder).expect("the temporary folder is writable");
+    let path = folder.join("prefix");
+    let files = PrefixFiles::new(std::sync::Arc::clone(&model), &config);
+    let piece = SavedPiece { range: 0..3, bytes: vec![1, 2, 3].into() };
+    let saved = SavedPrefix {
+        tokens: vec![5, 6, 7],
+        pieces: vec![piece],
+        adapters: vec![(0, 1.0), (1, 0.5)],
+        ..SavedPrefix::default()
+    };
+    files.write(&path, &saved).expect("the folder is writable");
+    assert_eq!(files.read(&path).expect("it was just written").0, saved);
+
+    let of = |adapters: &[&Path]| {
+        let model = load_with(adapters).expect("they are adapters");
+        PrefixFiles::new(std::sync::Arc::new(model), &config).read(&path)
+    };
+    let (turned, _) = of(&[&two, &one]).expect("both are there");
+    assert_eq!(turned.adapters, [(1, 1.0), (0, 0.5)], "they are known by what they hold, not by their place");
+    let refusal = of(&[&one]).expect_err("the second is not there").to_string();
+    assert!(refusal.contains("computed with an adapter that is not loaded here"), "{refusal}");
+    fs::remove_dir_all(folder).expect("it was just written");
+}

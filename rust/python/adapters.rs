@@ -1,0 +1,47 @@
+//! Adapters that are loaded beside a model.
+
+use pyo3::prelude::*;
+
+use super::convert;
+use crate::llama::Model;
+
+/// One of the adapters of an engine, as of now.
+#[pyclass(frozen, get_all, module = "weft._native", name = "Adapter")]
+pub(super) struct PyAdapter {
+    id: u32,
+    path: String,
+    scale: f32,
+    task_name: String,
+    prompt_prefix: String,
+    n_bytes: u64,
+}
+
+impl PyAdapter {
+    /// The adapters of `model`, where requests that name none get those of `set`.
+    pub(super) fn list(model: &Model, set: &[(u32, f32)]) -> Vec<Self> {
+        let adapter = |(id, adapter): (u32, &crate::llama::Adapter)| Self {
+            id,
+            path: adapter.path.to_string_lossy().into_owned(),
+            scale: set.iter().find(|(named, _)| *named == id).map_or(0.0, |(_, scale)| *scale),
+            task_name: adapter.task_name.clone(),
+            prompt_prefix: adapter.prompt_prefix.clone(),
+            n_bytes: adapter.n_bytes,
+        };
+        (0..).zip(model.adapters()).map(adapter).collect()
+    }
+}
+
+#[pymethods]
+impl PyAdapter {
+    fn __repr__(&self) -> String {
+        format!("Adapter(id={}, path={:?}, scale={})", self.id, self.path, self.scale)
+    }
+}
+
+/// Reads a set of adapters, each with its scale.
+///
+/// # Errors
+/// `InvalidRequest` for anything but pairs and `None`.
+pub(super) fn set(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<(u32, f32)>>> {
+    convert::field("adapters", "a sequence of pairs of an adapter's number, from 0, and its scale, or None", value)
+}
