@@ -106,7 +106,12 @@ def test_one_file_serves_both_commands(write: Write) -> None:
         pytest.param('metrics = "on"', "metrics: it is a switch, true or false", id="a text for a switch"),
         pytest.param("mlock = 1", "mlock: it is a switch, true or false", id="a number for a switch"),
         pytest.param("ctx-size = 1\nctx_size = 2", "ctx_size is ctx-size again", id="a key twice"),
-        pytest.param('lora = "a.gguf"', "lora is not supported yet: the model is served as it is", id="what is missing"),
+        pytest.param(
+            'lora-base = "a.gguf"',
+            "lora-base is not supported yet: an adapter in GGUF needs no other model beside it; name it with --lora, and with -m"
+            " the model that it was made for",
+            id="what is missing",
+        ),
         pytest.param("port = ", "it is not TOML: Invalid value (at ", id="no TOML"),
     ],
 )  # fmt: skip

@@ -15,6 +15,7 @@ VALUES = {
     "--load-mode": "none",
     "--split-mode": "row",
     "--numa": "isolate",
+    "--lora-scaled": "a.gguf:2",
     "--flash-attn": "on",
     "--samplers": "top_k",
     "--sampler-seq": "k",
@@ -165,8 +166,8 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
     ("arguments", "environ", "said"),
     [
         ("--mmproj x.gguf", {}, "argument --mmproj is not supported yet: images, audio and video cannot be read"),
-        ("--lora", {}, "argument --lora is not supported yet: the model is served as it is"),
-        ("--lora --port 80", {}, "argument --lora is not supported yet: the model is served as it is"),
+        ("--lora-base", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model beside it"),
+        ("--lora-base --port 80", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model"),
         ("", {"LLAMA_ARG_EMBEDDINGS": "1"}, "variable LLAMA_ARG_EMBEDDINGS is not supported yet: only texts are written"),
         ("", {"LLAMA_ARG_SWA_FULL": "maybe"}, "variable LLAMA_ARG_SWA_FULL: 'maybe' is not one of on, enabled"),
         ("--control-vector-layer-range 1", {}, "argument --control-vector-layer-range: a value must follow"),

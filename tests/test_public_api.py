@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import pydoc
 import subprocess
 import sys
@@ -78,7 +79,8 @@ def test_options_are_the_fields_of_a_request() -> None:
 
 def test_options_of_an_engine_are_the_fields_of_its_config() -> None:
     hints = get_type_hints(EngineConfig)
-    lists = {"devices": Sequence[str] | None, "tensor_split": Sequence[float]}
+    file = str | os.PathLike[str]
+    lists = {"devices": Sequence[str] | None, "tensor_split": Sequence[float], "lora": Sequence[file | tuple[file, float]]}
     assert get_type_hints(EngineOptions) == hints | lists
 
 

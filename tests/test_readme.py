@@ -136,6 +136,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(REQUEST, "MAX_STOPS"),
         constant(REQUEST, "MAX_STOP_BYTES"),
     ],
+    "adapters beside the model, `--lora`": lambda: [constant(CONFIG, "MAX_ADAPTERS")],
     "samplers of one request": lambda: [constant(SAMPLING, "MAX_SAMPLERS")],
     "sequence breakers of one request": lambda: [
         constant(SAMPLING, "MAX_BREAKERS"),

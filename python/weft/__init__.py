@@ -5,6 +5,7 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from weft._native import (
+        Adapter,
         CachedNode,
         Compute,
         Limits,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEMO_MODEL",
+    "Adapter",
     "Answer",
     "Branch",
     "CachedNode",
@@ -89,6 +91,7 @@ __all__ = [
 
 _HOMES = {
     "weft._native": (
+        "Adapter",
         "CachedNode",
         "Compute",
         "Stream",

@@ -17,6 +17,7 @@ from weft.events import Event
 from weft.request import Request
 
 __all__ = [
+    "Adapter",
     "Biases",
     "CachedNode",
     "Compute",
@@ -59,6 +60,7 @@ class Model:
         numa: Literal["distribute", "isolate", "numactl"] | None = None,
         kernels: Literal["auto", "weft", "llama.cpp"] = "auto",
         repack: bool | None = None,
+        lora: Sequence[tuple[str | os.PathLike[str], float]] | None = None,
         on_progress: Callable[[float], object] | None = None,
     ) -> Model:
         """Loads a GGUF file. Blocks until all of it is read, without the GIL.
@@ -80,12 +82,13 @@ class Model:
             kernels: Whose kernels are to compute on the CPU; weights that ours compute stay as they are in the file.
             repack: Whether llama.cpp rearranges weights of some formats as its own products want them; None is where its own are
                 the ones to compute with them.
+            lora: Adapters that are loaded beside the weights, each with its scale in requests that name none; at most 64.
             on_progress: Called with the fraction that is loaded, 0 to 1, on this thread. The load goes on if it raises; its first
                 exception is raised at the end.
 
         Raises:
             ModelLoadError: The file is no model that can be run, or a device is not there; `reason` says what is wrong.
-            InvalidConfig: A number is out of range, or a name is unknown.
+            InvalidConfig: A number is out of range, a name is unknown, or a file of `lora` is no adapter of this model.
         """
 
     @property
@@ -292,7 +295,17 @@ class Engine:
             EngineStopped: The engine was stopped.
         """
 
-    def pin(self, prompt: str | Sequence[int]) -> Stream:
+    def adapters(self) -> list[Adapter]:
+        """The adapters that are loaded, each with its scale in requests that name none."""
+
+    def set_adapters(self, adapters: Sequence[tuple[int, float]]) -> None:
+        """Requests that name no adapters get these from now on; what is not named is off.
+
+        Raises:
+            InvalidRequest: There is no such adapter, or a scale is no finite number; then nothing changes.
+        """
+
+    def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Stream:
         """Queues the pinning of a prompt: it is computed, as far as it is not cached, and stays so until it is unpinned.
 
         The stream yields one event, a `Finished` whose `made` is a `Prefix`, and raises `PinsFull` where pinned prefixes would
@@ -319,7 +332,9 @@ class Engine:
             EngineStopped: The engine was stopped.
         """
 
-    def save(self, prompt: str | Sequence[int], *, compute: bool = True) -> Stream:
+    def save(
+        self, prompt: str | Sequence[int], *, compute: bool = True, adapters: Sequence[tuple[int, float]] | None = None
+    ) -> Stream:
         """Queues the copying of a prompt's computed state out of the cache.
 
         The stream yields one event, a `Finished` whose `made` is a `SavedPrefix`.
@@ -327,6 +342,7 @@ class Engine:
         Args:
             prompt: The prompt; what is not cached of it is computed first.
             compute: False copies only as much as is cached.
+            adapters: Which adapters it is computed with, as in `Request`.
 
         Raises:
             InvalidRequest: The prompt holds no tokens, or is none.
@@ -382,8 +398,10 @@ class Engine:
             OverflowError: `limit` is below 0.
         """
 
-    def slot_tokens(self, slot: int) -> list[int]:
-        """The tokens that a slot holds: those that its sequence has computed, or the last one's that ran there.
+    def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]]]:
+        """The tokens that a slot holds, and the adapters that they were computed with.
+
+        The tokens are those that its sequence has computed, or the last one's that ran there.
 
         A prompt that is pinned, saved, or loaded into no slot in particular runs in a free slot and leaves what that holds.
 
@@ -731,6 +749,34 @@ class Prefix:
         """What its computed state takes, in the KV cache or in host memory, shared with others or not."""
 
 @final
+class Adapter:
+    """A LoRA that is loaded beside the model: a small change of its weights, which a request turns on with a scale of its own."""
+
+    @property
+    def id(self) -> int:
+        """Its number in `Request.adapters`, from 0."""
+
+    @property
+    def path(self) -> str:
+        """The file, as it was named."""
+
+    @property
+    def scale(self) -> float:
+        """Its scale in requests that name no adapters; 0 is off."""
+
+    @property
+    def task_name(self) -> str:
+        """`adapter.lora.task_name` of its metadata."""
+
+    @property
+    def prompt_prefix(self) -> str:
+        """`adapter.lora.prompt_prefix` of its metadata."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of its numbers."""
+
+@final
 class SavedPrefix:
     """The computed state of a prompt, copied out of the cache."""
 
@@ -741,6 +787,10 @@ class SavedPrefix:
     @property
     def n_tokens(self) -> int:
         """How many tokens that is."""
+
+    @property
+    def adapters(self) -> list[tuple[int, float]]:
+        """The adapters that it was computed with, each with its scale."""
 
     @property
     def n_bytes(self) -> int:
@@ -840,6 +890,10 @@ class Stats:
     @property
     def n_preempted(self) -> int:
         """Sequences that gave up their slot for an older one."""
+
+    @property
+    def n_adapter_changes(self) -> int:
+        """Decodes with other adapters than the one before."""
 
     @property
     def n_cells_used(self) -> int:

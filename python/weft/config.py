@@ -6,6 +6,7 @@ and `Engine.limits` answers in the same words.
 """
 
 import difflib
+import os
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -155,12 +156,21 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             " are to compute"
         ),
     ] = None
+    lora: Annotated[
+        tuple[tuple[str, float], ...],
+        About(
+            "adapters (LoRA) that are loaded beside the model, as pairs of a GGUF file and a scale, at most 64; a file alone has"
+            " a scale of 1, and one with a scale of 0 is off. A request may name them by their places here, with other scales"
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         # A list is as good as a tuple.
         for name in ("devices", "tensor_split"):
             if isinstance(given := getattr(self, name), list):
                 msgspec.structs.force_setattr(self, name, tuple(given))
+        if isinstance(self.lora, list | tuple):
+            msgspec.structs.force_setattr(self, "lora", tuple(map(_adapter, self.lora)))
         for name, message in wrong(self):
             raise InvalidConfig(name, message)
 
@@ -192,9 +202,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 _OF_MODEL = (
     *("n_gpu_layers", "use_mmap", "use_mlock", "direct_io", "check_tensors", "devices", "split_mode", "main_gpu", "tensor_split"),
-    *("numa", "kernels", "repack"),
+    *("numa", "kernels", "repack", "lora"),
 )
 _OF_NO_ENGINE = {*_OF_MODEL, "tuned"}
+
+
+def _adapter(given: Any) -> Any:  # noqa: ANN401 (what is wrong is found later)
+    """A file and its scale."""
+    if isinstance(given, str | os.PathLike):
+        return (os.fspath(given), 1.0)
+    if isinstance(given, list | tuple) and given and isinstance(given[0], os.PathLike):
+        return (os.fspath(given[0]), *given[1:])
+    return tuple(given) if isinstance(given, list) else given
 
 
 def _advice(name: str, names: Iterable[str]) -> str:
@@ -232,3 +251,4 @@ class EngineOptions(TypedDict, total=False):
     tensor_split: Sequence[float]
     numa: Literal["distribute", "isolate", "numactl"] | None
     repack: bool | None
+    lora: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 import msgspec
 
 from weft import _native, tuning
-from weft._native import CachedNode, Compute, Limits, Model, Prefix, RecentStep, Slot, Stats, Stream
+from weft._native import Adapter, CachedNode, Compute, Limits, Model, Prefix, RecentStep, Slot, Stats, Stream
 from weft.answer import Answer
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
@@ -247,8 +247,24 @@ class Engine:
 
         return Templates(self, self._threads)
 
-    async def pin(self, prompt: str | Sequence[int]) -> Prefix:
+    @property
+    def adapters(self) -> list[Adapter]:
+        """The adapters (LoRA) that are loaded, each with its scale in requests that name none."""
+        return self._running().adapters()
+
+    def set_adapters(self, adapters: Sequence[tuple[int, float]]) -> None:
+        """Requests that name no adapters get these from now on, as `Request.adapters`; what is not named is off.
+
+        Raises:
+            InvalidRequest: There is no such adapter, or a scale is no finite number; then nothing changes.
+            EngineStopped: The engine was closed.
+        """
+        self._running().set_adapters(adapters)
+
+    async def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Prefix:
         """Computes a prompt, as far as it is not cached, and keeps it computed until it is unpinned. Cancelling it pins nothing.
+
+        It serves requests with the same `adapters`, which are as in `Request`.
 
         Raises:
             InvalidRequest: The prompt holds no tokens, or is none.
@@ -258,7 +274,7 @@ class Engine:
             DecodeError: The model could not compute a step.
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        return await self._work().pin(prompt)
+        return await self._work().pin(prompt, adapters)
 
     async def unpin(self, prefix: Prefix | int) -> bool:
         """Lets a pinned prefix be evicted again, given itself or its id. False where it is not pinned.
@@ -296,7 +312,14 @@ class Engine:
         """
         return await self._threads.work(For.LOOK, self._running().recently_used, limit)
 
-    async def save_prefix(self, prompt: str | Sequence[int], path: str | os.PathLike[str], *, compute: bool = True) -> PrefixFile:
+    async def save_prefix(
+        self,
+        prompt: str | Sequence[int],
+        path: str | os.PathLike[str],
+        *,
+        compute: bool = True,
+        adapters: Sequence[tuple[int, float]] | None = None,
+    ) -> PrefixFile:
         """Saves the computed state of a prompt to a file, which `load_prefix` of an engine with the same model and cache takes.
 
         Cancelling it frees the slot; a file that is being written by then is written to its end.
@@ -305,6 +328,7 @@ class Engine:
             prompt: The prefix; what is not cached of it is computed first.
             path: The file; one that is there is replaced at the end.
             compute: False saves only as much as is cached.
+            adapters: Which adapters it is computed with, as in `Request`; the file knows them, and serves requests with the same.
 
         Raises:
             InvalidRequest: The prompt holds no tokens, or is none, or nothing of it could be copied.
@@ -315,7 +339,7 @@ class Engine:
             ModelLoadError: The model's own file is gone, or has changed since it was loaded.
             OSError: The file cannot be written.
         """
-        return await self._work().save(prompt, path, compute=compute)
+        return await self._work().save(prompt, path, compute=compute, adapters=adapters)
 
     async def load_prefix(self, path: str | os.PathLike[str], *, slot: int | None = None) -> PrefixFile:
         """Loads what `save_prefix` has saved: a request that begins like it computes only what is new. Cancelling loads nothing.
@@ -325,7 +349,7 @@ class Engine:
             slot: Waits for this slot and lets it hold the prefix; None takes any.
 
         Raises:
-            PrefixFileError: The file is of another model or another kind of cache, or it is damaged.
+            PrefixFileError: The file is of another model, another kind of cache or an adapter that is not loaded, or damaged.
             InvalidRequest: There is no such slot.
             ContextOverflow: The prefix alone fills the context.
             QueueFull: `max_queue` requests wait already.
@@ -344,7 +368,17 @@ class Engine:
             InvalidRequest: There is no such slot.
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        return await self._threads.work(For.LOOK, self._running().slot_tokens, slot)
+        tokens, _ = await self.held_by_slot(slot)
+        return tokens
+
+    async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]]]:
+        """What `slot_tokens` gives, and the adapters that these tokens were computed with, as in `Request`.
+
+        Raises:
+            InvalidRequest: There is no such slot.
+            EngineStopped: The engine was closed, before or meanwhile.
+        """
+        return await self._threads.work(For.LOOK, self._running().held_by_slot, slot)
 
     async def erase_slot(self, slot: int) -> int:
         """Forgets the tokens that a slot holds, once nothing runs there; what else is cached stays. Returns how many they were.

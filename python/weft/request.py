@@ -113,6 +113,14 @@ class Request(Sampling, frozen=True, kw_only=True):
             2**32 - 1,
         ),
     ] = 0
+    adapters: Annotated[
+        Sequence[tuple[int, float]] | None,
+        About(
+            "the adapters (LoRA) that prompt and completions are computed with, as pairs of an adapter's number in "
+            "`Engine.adapters` and its scale; what is not named is off. None is what `Engine.set_adapters` said last, at "
+            "first what `EngineConfig.lora` says. Requests with equal adapters share what is computed, others nothing"
+        ),
+    ] = None
     use_cache: Annotated[bool, About("whether what is cached of the prompt is used; otherwise all of it is computed")] = True
     prompt_logprobs: Annotated[
         int | None,
@@ -208,6 +216,7 @@ class RequestOptions(TypedDict, total=False):
     n_batch: int | None
     max_predict_ms: float | None
     n_indent: int
+    adapters: Sequence[tuple[int, float]] | None
     use_cache: bool
     prompt_logprobs: int | None
     report_progress: bool

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::engine::core::Core;
 use crate::engine::leaving::{Urgency, fail_request, finish, leave_slot, make_room, preempt, shift};
-use crate::engine::runner::{Plan, Row, Runner};
 use crate::engine::rounds::{Rounds, Set};
+use crate::engine::runner::{Plan, Row, Runner};
 use crate::engine::running::Running;
 use crate::engine::scheduler::{Demand, Scheduler, Streams};
 use crate::engine::snapshots::n_to_snapshot;

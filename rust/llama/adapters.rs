@@ -155,7 +155,9 @@ impl Base {
             return Err("it changes nothing: it holds no pair of tensors".to_owned());
         }
         for (name, pair) in &pairs {
-            let [Some(a), Some(b)] = pair else { return Err(format!("of its change of {name}, one of the two halves is missing")) };
+            let [Some(a), Some(b)] = pair else {
+                return Err(format!("of its change of {name}, one of the two halves is missing"));
+            };
             self.check_pair(name, a, b)?;
         }
         Ok(n_bytes)
@@ -170,7 +172,10 @@ impl Base {
         }
         let architecture = file.string("general.architecture").unwrap_or_default();
         if architecture != self.architecture {
-            return Err(format!("it was made for the architecture {architecture:?}; that of this model is {:?}", self.architecture));
+            return Err(format!(
+                "it was made for the architecture {architecture:?}; that of this model is {:?}",
+                self.architecture
+            ));
         }
         if file.has("adapter.lora.alpha") && !file.f32("adapter.lora.alpha").is_some_and(f32::is_finite) {
             return Err("its adapter.lora.alpha is no finite number of 32 bits".to_owned());
@@ -201,7 +206,9 @@ impl Base {
         let expected = [expected, [rank, if is_embedding { n_in } else { n_out }, n_experts, n]];
         if [a.sizes, b.sizes] != expected || rank == 0 || n != 1 {
             let [a, b, of] = [a.sizes, b.sizes, weights.sizes].map(|sizes| sizes.map(|n| n.to_string()).join(" × "));
-            return Err(format!("its change of {name} ({a} and {b}) does not fit that matrix ({of}): it was made for another model"));
+            return Err(format!(
+                "its change of {name} ({a} and {b}) does not fit that matrix ({of}): it was made for another model"
+            ));
         }
         Ok(())
     }

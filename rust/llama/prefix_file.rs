@@ -34,9 +34,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::config::{EngineConfig, KvType};
 use crate::error::Error;
-use crate::llama::{Adapter, Model};
 use crate::llama::identity::Identity;
 use crate::llama::kv_size::ggml_type;
+use crate::llama::{Adapter, Model};
 use crate::request::{SavedPiece, SavedPrefix, Token};
 
 const MAGIC: [u8; 8] = *b"weftpref";
@@ -161,13 +161,7 @@ impl PrefixFiles {
         self.model.adapters().iter().map(identity).collect()
     }
 
-    fn write_partial(
-        &self,
-        path: &Path,
-        prefix: &SavedPrefix,
-        identity: &Identity,
-        adapters: &[Identity],
-    ) -> io::Result<u64> {
+    fn write_partial(&self, path: &Path, prefix: &SavedPrefix, identity: &Identity, adapters: &[Identity]) -> io::Result<u64> {
         let file = OpenOptions::new().write(true).create_new(true).open(path)?;
         let mut out = Hashing { file, hasher: blake3::Hasher::new(), n_bytes: 0 };
         let header = self.header(prefix, identity, adapters)?;

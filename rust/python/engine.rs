@@ -187,12 +187,7 @@ impl PyEngine {
 
     /// Queues the pinning of a prompt.
     #[pyo3(signature = (prompt, *, adapters=None))]
-    fn pin(
-        &self,
-        py: Python<'_>,
-        prompt: &Bound<'_, PyAny>,
-        adapters: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<PyStream> {
+    fn pin(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, adapters: Option<&Bound<'_, PyAny>>) -> PyResult<PyStream> {
         let adapters = adapters.map_or(Ok(None), adapters::set)?;
         self.queue(py, convert::prompt(prompt)?, |prompt, _| Ok(Request { adapters, ..Request::for_task(prompt, Task::Pin) }))
     }

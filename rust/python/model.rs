@@ -34,7 +34,7 @@ impl PyModel {
     #[staticmethod]
     #[pyo3(signature = (
         path, *, n_gpu_layers=None, use_mmap=true, use_mlock=false, direct_io=false, check_tensors=false, devices=None,
-        split_mode="layer", main_gpu=None, tensor_split=None, numa=None, kernels="auto", repack=None, lora=Vec::new(),
+        split_mode="layer", main_gpu=None, tensor_split=None, numa=None, kernels="auto", repack=None, lora=None,
         on_progress=None,
     ))]
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keywords of a Python function")]
@@ -53,7 +53,7 @@ impl PyModel {
         numa: Option<&str>,
         kernels: &str,
         repack: Option<bool>,
-        lora: Vec<(PathBuf, f32)>,
+        lora: Option<Vec<(PathBuf, f32)>>,
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         logging::follow(py)?;
@@ -73,7 +73,7 @@ impl PyModel {
             },
             kernels: convert::kernels(kernels)?,
             repack,
-            adapters: lora.into_iter().map(|(path, scale)| AdapterConfig { path, scale }).collect(),
+            adapters: lora.unwrap_or_default().into_iter().map(|(path, scale)| AdapterConfig { path, scale }).collect(),
         };
         // llama.cpp's callback has no way to carry an exception: the first one is kept until the load returns.
         let raised: Arc<Mutex<Option<PyErr>>> = Arc::default();

@@ -326,7 +326,6 @@ UNSUPPORTED: dict[str, list[Json]] = {
     "grammar_lazy": [True],
     "grammar_triggers": [[{"type": 1, "value": "a"}]],
     "image_data": [[{"id": 1, "data": ""}], {"id": 1}],
-    "lora": [[{"id": 0, "scale": 1}], {"id": 0}, [{"id": 0}]],
     "n_cache_reuse": [256],
     "parse_tool_calls": [True, "yes"],
     "preserved_tokens": [["<a>"]],

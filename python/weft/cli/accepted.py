@@ -153,8 +153,6 @@ def _idle_without() -> Iterator[Accepted]:
     yield _idle("--models-autoload", n=0, env="LLAMA_ARG_MODELS_AUTOLOAD", why=why)
     yield _off("--no-models-autoload", env="LLAMA_ARG_MODELS_AUTOLOAD", why=why)
     yield _idle("--tools-runtime", env="LLAMA_ARG_TOOLS_RUNTIME", why="there are no built-in tools")
-    why = "adapters are not supported"
-    yield _idle("--lora-init-without-apply", n=0, why=why)
     yield _idle("--control-vector-layer-range", n=2, why="control vectors are not supported")
     yield _idle("-gaw", "--grp-attn-w", env="LLAMA_ARG_GRP_ATTN_W", why="self-extend is not supported")
     why = "embeddings are not supported"
@@ -249,9 +247,11 @@ def _missing_values() -> Iterator[Accepted]:
     why = "images, audio and video cannot be read"
     yield _missing("-mm", "--mmproj", env="LLAMA_ARG_MMPROJ", why=why)
     yield _missing("-mmu", "--mmproj-url", env="LLAMA_ARG_MMPROJ_URL", why=why)
-    why = "the model is served as it is"
-    yield _missing("--lora", "--lora-scaled", "--lora-base", "--control-vector", "--control-vector-scaled", why=why)
-    yield _missing("--override-kv", why=why)
+    why = "an adapter in GGUF needs no other model beside it; name it with --lora, and with -m the model that it was made for"
+    yield _missing("--lora-base", n=1, why=why)
+    why = "only adapters change a model; name one with --lora"
+    yield _missing("--control-vector", "--control-vector-scaled", why=why)
+    yield _missing("--override-kv", why="the model is served as its file says")
     yield _missing("-gan", "--grp-attn-n", env="LLAMA_ARG_GRP_ATTN_N", neutral=("1",), why="there is no self-extend")
     why = "positions are encoded as the model's file says"
     yield _missing("--rope-scaling", env="LLAMA_ARG_ROPE_SCALING_TYPE", why=why)

@@ -82,6 +82,8 @@ def _right(hint: Any, about: About) -> str:  # noqa: ANN401 (an annotation)
     if get_origin(hint) is Literal:
         *words, last = get_args(hint)
         return f"{', '.join(words)} or {last}"
+    if get_origin(hint) is tuple and get_args(hint)[-1] is not ...:
+        return "a pair of " + " and ".join(_right(part, about) for part in get_args(hint))
     if get_origin(hint) is tuple:
         return f"a list, each element of which is {_right(get_args(hint)[0], about)}"
     names: dict[Any, str] = {int: "an integer", float: "a finite number", bool: "True or False", str: "a text"}

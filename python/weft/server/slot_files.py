@@ -41,11 +41,11 @@ class SlotFiles:
         """
         path = await self._path(filename)
         async with self._turn(slot):
-            tokens = await self._engine.slot_tokens(slot)
+            tokens, adapters = await self._engine.held_by_slot(slot)
             if not tokens:
                 raise InvalidRequest("slot", f"slot {slot} holds no tokens")
             try:
-                return await self._engine.save_prefix(tokens, path, compute=False)
+                return await self._engine.save_prefix(tokens, path, compute=False, adapters=adapters)
             except InvalidRequest:
                 raise InvalidRequest("slot", f"what slot {slot} held is no longer cached") from None
             except OSError as error:

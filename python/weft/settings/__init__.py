@@ -49,6 +49,8 @@ class Settings(LogSettings, AccessSettings, ServerSettings, ChatSettings, Sampli
         parts: dict[str, dict[str, Any]] = {"engine": {}, "sampling": {}, "": {}}
         for name, value in values.items():
             parts[_PART_OF.get(name, "")][name] = value
+        if values.get("lora_init_without_apply"):
+            parts["engine"]["lora"] = tuple((path, 0.0) for path, _ in values.get("lora", ()))
         return cls(engine=EngineConfig(**parts["engine"]), sampling=Sampling(**parts["sampling"]), **parts[""])
 
 

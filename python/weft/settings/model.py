@@ -45,6 +45,25 @@ def _shares(proportions: str) -> tuple[float, ...]:
     return shares
 
 
+def _adapters(names: str) -> tuple[tuple[str, float], ...]:
+    if not (paths := items(names)):
+        raise ValueError("there must be at least one file")
+    return tuple((path, 1.0) for path in paths)
+
+
+def _scaled_adapters(pairs: str) -> tuple[tuple[str, float], ...]:
+    scale = number()
+    adapters = []
+    for pair in items(pairs):
+        path, colon, text = pair.rpartition(":")
+        if not (path and colon):
+            raise ValueError(f"{pair!r} is no file with its scale, as FILE:0.5")
+        adapters.append((path, scale(text)))
+    if not adapters:
+        raise ValueError("there must be at least one file with its scale, as FILE:0.5")
+    return tuple(adapters)
+
+
 _LOAD_MODE = ("-lm", "--load-mode")
 
 
@@ -78,6 +97,12 @@ class ModelSettings:
         also=(Way(("-a", "--alias"), items, env="LLAMA_ARG_ALIAS"),),
         join=lambda first, second: tuple(dict.fromkeys(first + second)),
         help="all that -a names",
+    )
+    lora_init_without_apply: bool = flag(
+        False,
+        MODEL,
+        constants={"--lora-init-without-apply": True},
+        help="load adapters, but leave them off until a request or POST /lora-adapters names them",
     )
 
 
@@ -185,5 +210,15 @@ LOADING: Mapping[str, Flag] = {
         help="rearrange weights of some formats as llama.cpp's own kernels want them, which gives up mapping these, or keep them "
         "as they are in the file (default: kept where Weft's kernels compute them; see --kernels)",
     ),
+    "lora": row(
+        MODEL,
+        "--lora",
+        metavar="FNAMES",
+        parse=_adapters,
+        join=lambda first, second: first + second,
+        also=(Way(("--lora-scaled",), _scaled_adapters),),
+        help="adapters in GGUF to load beside the model, with commas between them; may be given several times. --lora-scaled"
+        " gives each a scale, as FNAME:0.5,FNAME:0.7",
+    ),
 }
-"""Where the weights go: fields of `EngineConfig`."""
+"""Where the weights go, and what is loaded beside them: fields of `EngineConfig`."""

@@ -17,6 +17,8 @@ __all__ = ["CacheWork"]
 
 Prompt = str | Sequence[int]
 
+Adapters = Sequence[tuple[int, float]] | None
+
 ERASE_INTERVAL_S = 0.02
 """Seconds until a slot that is to be erased is looked at again, where a sequence runs in it."""
 
@@ -28,16 +30,19 @@ class CacheWork:
         self._native = native
         self._threads = threads
 
-    async def pin(self, prompt: Prompt) -> Prefix:
+    async def pin(self, prompt: Prompt, adapters: Adapters) -> Prefix:
         """Computes a prompt and keeps it computed."""
-        made = (await _finish(await self._submit(self._native.pin, prompt))).made
+        made = (await _finish(await self._submit(partial(self._native.pin, adapters=adapters), prompt))).made
         assert isinstance(made, Prefix), "a request to pin makes a pinned prefix"
         return made
 
-    async def save(self, prompt: Prompt, path: str | os.PathLike[str], *, compute: bool) -> PrefixFile:
+    async def save(
+        self, prompt: Prompt, path: str | os.PathLike[str], *, compute: bool, adapters: Adapters
+    ) -> PrefixFile:
         """Writes the computed state of a prompt to a file; where not to be computed, as far as it is cached."""
         began = time.perf_counter()
-        saved = (await _finish(await self._submit(partial(self._native.save, compute=compute), prompt))).made
+        submit = partial(self._native.save, compute=compute, adapters=adapters)
+        saved = (await _finish(await self._submit(submit, prompt))).made
         assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
         if saved.n_tokens == 0:
             raise InvalidRequest("prompt", "nothing of the prompt is cached")

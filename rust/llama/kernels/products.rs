@@ -101,8 +101,8 @@ pub(super) fn is_rotation(op: &sys::ggml_tensor) -> bool {
     op.op != sys::GGML_OP_FLASH_ATTN_EXT && op.op_params[1] != 0
 }
 
-/// Whether `tensor` holds a model's weights in the file's own layout, where the CPU reads them. Keys of a cache are no weights, and
-/// what llama.cpp has repacked is not in a host's buffer.
+/// Whether `tensor` holds a model's weights, or half of what an adapter changes of them, in the file's own layout, where the CPU reads
+/// them. Keys of a cache are no weights, and what llama.cpp has repacked is not in a host's buffer.
 fn is_weight(tensor: &sys::ggml_tensor) -> bool {
     if tensor.buffer.is_null() || tensor.data.is_null() {
         return false;
@@ -110,8 +110,19 @@ fn is_weight(tensor: &sys::ggml_tensor) -> bool {
     // SAFETY: a tensor's buffer is alive as long as the tensor.
     unsafe {
         sys::ggml_backend_buffer_is_host(tensor.buffer)
-            && sys::ggml_backend_buffer_get_usage(tensor.buffer) == sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS
+            && (sys::ggml_backend_buffer_get_usage(tensor.buffer) == sys::GGML_BACKEND_BUFFER_USAGE_WEIGHTS
+                || is_of_adapter(tensor))
     }
+}
+
+/// Whether `tensor` is one of an adapter's: llama.cpp does not say of their buffers what they are used for.
+fn is_of_adapter(tensor: &sys::ggml_tensor) -> bool {
+    let n = tensor.name.iter().position(|&byte| byte == 0).unwrap_or(tensor.name.len());
+    let ends_with = |suffix: &[u8]| {
+        let end = n.checked_sub(suffix.len()).map(|start| &tensor.name[start..n]);
+        end.is_some_and(|end| end.iter().zip(suffix).all(|(&byte, &expected)| byte.cast_unsigned() == expected))
+    };
+    ends_with(b".lora_a") || ends_with(b".lora_b")
 }
 
 fn format(kind: sys::ggml_type) -> Option<Format> {

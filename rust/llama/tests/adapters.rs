@@ -189,6 +189,23 @@ fn a_scale_of_0_is_the_model_itself_bit_by_bit() {
 }
 
 #[test]
+fn our_kernels_compute_the_products_of_adapters_too_so_that_texts_repeat() {
+    let (model, _) = adapted();
+    let mut runner = start(&model);
+    let plain = crate::llama::tests::demo();
+    assert_eq!(runner.is_repeatable(), start(&plain).is_repeatable());
+    if !runner.is_repeatable() {
+        // Weights that llama.cpp's own kernels compute faster here.
+        return;
+    }
+    let tokens = prompt(60);
+    let whole = decode(&mut runner, 0, 0, &tokens, &[(0, 1.0), (1, 0.5)]);
+    decode(&mut runner, 1, 0, &tokens[..23], &[(0, 1.0), (1, 0.5)]);
+    let cut = decode(&mut runner, 1, 23, &tokens[23..], &[(0, 1.0), (1, 0.5)]);
+    assert_eq!(whole, cut, "whatever rows a decode has");
+}
+
+#[test]
 fn an_adapter_that_is_not_loaded_computes_nothing() {
     let (model, _) = adapted();
     let mut runner = start(&model);
@@ -211,7 +228,10 @@ fn files_that_are_no_adapter_of_this_model_are_refused_by_name() {
         Toy { header, seed: 1 }.change("blk.0.attn_q.weight", N_EMBD, N_EMBD)
     };
     let cases: Vec<(Toy, &str)> = vec![
-        (Toy::new("qwen2").change(matrix, N_EMBD, N_EMBD), "made for the architecture \"qwen2\"; that of this model is \"llama\""),
+        (
+            Toy::new("qwen2").change(matrix, N_EMBD, N_EMBD),
+            "made for the architecture \"qwen2\"; that of this model is \"llama\"",
+        ),
         (without(&[("general.architecture", "llama")]), "its general.type is \"\", not \"adapter\""),
         (without(&[("general.type", "adapter"), ("adapter.type", "ia3")]), "its adapter.type is \"ia3\", not \"lora\""),
         (Toy::new("llama"), "it holds no pair of tensors"),
@@ -222,7 +242,9 @@ fn files_that_are_no_adapter_of_this_model_are_refused_by_name() {
         (Toy::new("llama").change(matrix, 64, N_EMBD), "does not fit that matrix"),
         (
             // llama.cpp looks at the first two sizes alone, and would end the process at the first token.
-            Toy::new("llama").half(&format!("{matrix}.lora_a"), &[N_EMBD, 4, 2]).half(&format!("{matrix}.lora_b"), &[4, N_EMBD, 3]),
+            Toy::new("llama")
+                .half(&format!("{matrix}.lora_a"), &[N_EMBD, 4, 2])
+                .half(&format!("{matrix}.lora_b"), &[4, N_EMBD, 3]),
             "does not fit that matrix",
         ),
         (
@@ -303,12 +325,8 @@ fn a_prefix_file_names_the_adapters_that_it_was_computed_with() {
     let path = folder.join("prefix");
     let files = PrefixFiles::new(std::sync::Arc::clone(&model), &config);
     let piece = SavedPiece { range: 0..3, bytes: vec![1, 2, 3].into() };
-    let saved = SavedPrefix {
-        tokens: vec![5, 6, 7],
-        pieces: vec![piece],
-        adapters: vec![(0, 1.0), (1, 0.5)],
-        ..SavedPrefix::default()
-    };
+    let saved =
+        SavedPrefix { tokens: vec![5, 6, 7], pieces: vec![piece], adapters: vec![(0, 1.0), (1, 0.5)], ..SavedPrefix::default() };
     files.write(&path, &saved).expect("the folder is writable");
     assert_eq!(files.read(&path).expect("it was just written").0, saved);
 

@@ -95,8 +95,10 @@ fn states_in_any_order_keep_their_logits() {
         runner.drop_sequence(A);
         logits
     });
-    let plan =
-        Plan { rows: [(B, &texts[0]), (A, &texts[1])].into_iter().flat_map(|(id, text)| rows_of(id, 0, text).rows).collect(), ..Plan::default() };
+    let plan = Plan {
+        rows: [(B, &texts[0]), (A, &texts[1])].into_iter().flat_map(|(id, text)| rows_of(id, 0, text).rows).collect(),
+        ..Plan::default()
+    };
     runner.decode(&plan).expect("the plan is valid");
     assert_same_text(runner.logits(2), &alone[0], true);
     assert_same_text(runner.logits(7), &alone[1], true);

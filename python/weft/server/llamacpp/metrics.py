@@ -11,13 +11,15 @@ PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill"
 """The parts of a step that `StepTimes` tells of."""
 
 
-def families(stats: Stats, tally: Tally, refusals: Refusals) -> list[Family]:
+def families(stats: Stats, tally: Tally, refusals: Refusals, *, n_adapter_bytes: int) -> list[Family]:
     """Every metric: the engine's as of its last step, times and throughputs of the branches that have finished."""
     return [
         *_llama_servers(stats),
         *_finished(tally),
         *_speculation(),
         *_prompts(stats),
+        counter("weft:adapter_changes_total", "Decodes with other adapters than the one before.", stats.n_adapter_changes),
+        gauge("weft:adapter_bytes", "Bytes of all adapters that are loaded.", n_adapter_bytes),
         *_pool(stats),
         *_store(stats),
         _step_seconds(stats),

@@ -1,19 +1,30 @@
 """`/props`: the server and its model. No I/O here."""
 
-from weft import Model
+import msgspec
+
+from weft import InvalidRequest, Model
 from weft.chat.template import TemplateError
 from weft.server import request_fields
-from weft.server.llamacpp.schemas import CompletionBody, DefaultSettings, Modalities, Properties
+from weft.server.llamacpp.schemas import (
+    CompletionBody,
+    DefaultSettings,
+    LoraAdapter,
+    LoraScale,
+    LoraScalesSet,
+    Modalities,
+    Properties,
+)
 from weft.server.response_fields import generation_settings
 from weft.server.run.service import Service
 
-__all__ = ["properties"]
+__all__ = ["lora_adapters", "properties", "set_lora_adapters"]
 
 
 def properties(service: Service) -> Properties:
     """What the server is and what a request gets that says nothing."""
     model, limits, settings = service.engine.model, service.engine.limits, service.settings
     request = request_fields.template(CompletionBody(), settings)
+    request = msgspec.structs.replace(request, adapters=service.adapters(None))
     common = service.common_prompt.current
     # The first server for several users had names for both, and the user's was its reverse prompt.
     user, assistant = (next(iter(settings.stop), "User:"), "Assistant:") if settings.compat == "parallel" else ("", "")
@@ -44,6 +55,23 @@ def properties(service: Service) -> Properties:
         compute=service.engine.compute.summary,
         repeatable=service.engine.is_repeatable,
     )
+
+
+def lora_adapters(service: Service) -> list[LoraAdapter]:
+    """What is loaded beside the model."""
+    return [
+        LoraAdapter(adapter.id, adapter.path, adapter.scale, adapter.task_name, adapter.prompt_prefix)
+        for adapter in service.engine.adapters
+    ]
+
+
+def set_lora_adapters(service: Service, scales: list[LoraScale]) -> LoraScalesSet:
+    """Sets the scales of requests that name no adapters. Of several for one adapter the last one counts."""
+    try:
+        service.engine.set_adapters(list({each.id: each.scale for each in scales}.items()))
+    except InvalidRequest as error:
+        raise InvalidRequest("id", error.message.replace("adapters", "the list", 1)) from None
+    return LoraScalesSet(success=True)
 
 
 def _abilities(service: Service) -> dict[str, bool]:

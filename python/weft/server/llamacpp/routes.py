@@ -21,6 +21,9 @@ from weft.server.llamacpp.schemas import (
     DetokenizeResult,
     Health,
     InfillBody,
+    LoraAdapter,
+    LoraScale,
+    LoraScalesSet,
     Properties,
     PropertiesSet,
     Slot,
@@ -174,7 +177,8 @@ async def prometheus_metrics(service: Here) -> Response[str]:
     """Counters for Prometheus, in its text format."""
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
-    families = metrics.families(service.engine.stats(), service.tally, service.refusals)
+    n_adapter_bytes = sum(adapter.n_bytes for adapter in service.engine.adapters)
+    families = metrics.families(service.engine.stats(), service.tally, service.refusals, n_adapter_bytes=n_adapter_bytes)
     started = {"process-start-time-unix": str(service.started_s)}
     return Response(prometheus.write(families), media_type=prometheus.CONTENT_TYPE, headers=started)
 
@@ -193,6 +197,18 @@ async def set_props(service: Here) -> PropertiesSet:
     return PropertiesSet(success=True)
 
 
+@get("/lora-adapters", responses=ERRORS)
+async def lora_adapters(service: Here) -> list[LoraAdapter]:
+    """The adapters that are loaded, with their scales in requests that name none."""
+    return properties.lora_adapters(service)
+
+
+@post("/lora-adapters", status_code=200, responses=ERRORS)
+async def set_lora_adapters(data: JSONBody[list[LoraScale]], service: Here) -> LoraScalesSet:
+    """Sets the adapters of requests that name none, from now on; what is not named is off."""
+    return properties.set_lora_adapters(service, data)
+
+
 router = Router(
     path="/",
     route_handlers=[
@@ -208,6 +224,8 @@ router = Router(
         prometheus_metrics,
         props,
         set_props,
+        lora_adapters,
+        set_lora_adapters,
     ],
     request_class=JsonRequest,
     tags=["llama.cpp"],

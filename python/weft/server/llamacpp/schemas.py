@@ -287,6 +287,30 @@ class PropertiesSet(msgspec.Struct):
     success: bool
 
 
+class LoraScale(msgspec.Struct, forbid_unknown_fields=False):
+    """How strongly an adapter counts in requests that name none."""
+
+    id: int
+    scale: float
+
+
+class LoraAdapter(msgspec.Struct):
+    """An adapter that is loaded."""
+
+    id: int
+    path: str
+    scale: float
+    """Its scale in requests that name no adapters."""
+    task_name: str
+    prompt_prefix: str
+
+
+class LoraScalesSet(msgspec.Struct):
+    """`POST /lora-adapters` was heard."""
+
+    success: bool
+
+
 class ApplyTemplateResult(msgspec.Struct):
     """`POST /apply-template`: the prompt that messages become, without the token that begins every text."""
 

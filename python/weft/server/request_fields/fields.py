@@ -86,6 +86,9 @@ class CompletionFields(SamplingFields, kw_only=True):
     id_slot: int | None = None
     """The slot that is wished for; -1 is none in particular, any other integer wraps around the slots there are."""
 
+    lora: Any = None
+    """The adapters that are on, as `[{"id", "scale"}]`; those that are not named are off, and `[]` leaves them to the server."""
+
     n_probs: int | None = None
     logprobs: int | None = None
     """OpenAI's name for `n_probs`."""
@@ -107,7 +110,6 @@ class CompletionFields(SamplingFields, kw_only=True):
     grammar_lazy: bool | None = None
     grammar_triggers: Any = None
     image_data: Any = None
-    lora: Any = None
     n_cache_reuse: int | None = None
     parse_tool_calls: Any = None
     preserved_tokens: Any = None

@@ -9,11 +9,6 @@ from weft.server.request_fields.fields import CompletionFields
 __all__ = ["refuse", "refuse_unsupported"]
 
 
-def _is_no_adapter(lora: Any) -> bool:  # noqa: ANN401 (any JSON)
-    """Adapters that are scaled by 0 have no effect, and no other is loaded."""
-    return not lora or (isinstance(lora, list) and all(isinstance(one, dict) and one.get("scale") == 0 for one in lora))
-
-
 def _is_no_budget(tokens: Any) -> bool:  # noqa: ANN401 (any JSON)
     """llama-server's number for no limit is any below 0; `False` and the like are no numbers of tokens."""
     return isinstance(tokens, int) and tokens < 0
@@ -27,7 +22,6 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "grammar_lazy": lambda value: value is False,
     "grammar_triggers": lambda value: not value,
     "image_data": lambda value: not value,
-    "lora": _is_no_adapter,
     "n_cache_reuse": lambda value: value == 0,
     "parse_tool_calls": lambda value: value is False,
     "preserved_tokens": lambda value: not value,

@@ -8,6 +8,7 @@ import msgspec
 
 from weft import InvalidRequest, Request
 from weft.sampling import knobs
+from weft.server.request_fields.adapters import adapters
 from weft.server.request_fields.constraint import constraint
 from weft.server.request_fields.fields import CompletionFields
 from weft.server.request_fields.paths import paths
@@ -68,6 +69,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
             "n": first_given(body, *_N)[0],
             "n_probs": name,
             "max_predict_ms": "t_max_predict_ms",
+            "adapters": "lora",
             **({} if asked is None else {"grammar": asked.field, "json_schema": asked.field}),
         },
         stream=body.stream is True,
@@ -98,6 +100,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0) ->
         json_schema=_default(settings, "json_schema") if asked is None else asked.json_schema,
         context_shift=_default(settings, "context_shift"),
         n_keep=_n_keep(body, settings),
+        adapters=adapters(body.lora),
         max_token_gap_ms=_max_token_gap_ms(body),
         max_predict_ms=_max_predict_ms(body),
         use_cache=settings.cache_prompt if body.cache_prompt is None else body.cache_prompt,

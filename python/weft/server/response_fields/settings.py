@@ -65,7 +65,7 @@ _FIELDS: tuple[str | tuple[Any, ...], ...] = (
     ("timings_per_token", bool),
     ("post_sampling_probs", bool),
     ("backend_sampling", bool, False),
-    ("lora", list[Any], msgspec.field(default_factory=list)),
+    ("lora", list[dict[str, float]]),
     # What llama-server told besides in 2024.
     ("n_ctx", int),
     ("model", str),
@@ -128,6 +128,7 @@ def generation_settings(
         json_schema=msgspec.UNSET if request.schema is None else msgspec.Raw(request.schema.encode()),
         samplers=list(request.samplers),
         timings_per_token=timings_per_token,
+        lora=[{"id": adapter, "scale": scale} for adapter, scale in request.adapters or ()],
         n_ctx=n_ctx,
         model=model,
         penalty_prompt_tokens=_tokens(request.penalty_prompt or ()),

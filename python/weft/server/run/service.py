@@ -146,6 +146,15 @@ class Service:
         self._generations.add(generation)
         return generation
 
+    def adapters(self, asked: Sequence[tuple[int, float]] | None) -> Sequence[tuple[int, float]]:
+        """Every loaded adapter with its scale, where these are asked for; None leaves the scales to the server."""
+        loaded = self.engine.adapters
+        if asked is None:
+            return [(adapter.id, adapter.scale) for adapter in loaded]
+        scales = dict(asked)
+        # What is not loaded is refused by the engine.
+        return [*((adapter.id, scales.pop(adapter.id, 0.0)) for adapter in loaded), *scales.items()]
+
     def generation_of(self, request_id: int) -> tuple[Generation, int] | None:
         """The generation of one of the engine's requests, and the position of its prompt there; None once nobody reads it."""
         for generation in list(self._generations):
@@ -178,6 +187,7 @@ class Service:
             asked.template,
             logit_bias=self._biases(asked.logit_bias),
             penalty_prompt=self._penalty_prompt(asked.penalty_prompt),
+            adapters=self.adapters(asked.template.adapters),
             slot=slot,
         )
         if asked.gap is None:

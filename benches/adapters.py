@@ -1,0 +1,98 @@
+"""What a change of adapters costs, and what it leaves of the speed of streams that run beside each other with different ones.
+
+Each change makes llama.cpp plan its graphs anew, so the first decode after one takes longer. `python -m benches.adapters`, in the
+repository's root, measures it on the demo model with two toy adapters, in some seconds; `-m model.gguf --lora a.gguf,b.gguf` on
+others.
+"""
+
+# ruff: noqa: T201  (a bench answers on the standard output)
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import weft
+from tests.adapters import write_adapter
+
+N_ROUNDS = 24
+N_TOKENS = 6
+"""Of each answer: the first of them in the step that changes the adapters."""
+
+N_STREAMS = 8
+MAX_TOKENS = 128
+
+Adapters = list[tuple[int, float]]
+
+
+async def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-m", "--model", default=weft.DEMO_MODEL)
+    parser.add_argument("--lora", help="two adapters of the model, with a comma between them")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        toys = (write_adapter(Path(folder, f"{seed}.gguf"), seed=seed) for seed in (1, 2))
+        files = asked.lora.split(",") if asked.lora else [str(path) for path in toys]
+        async with weft.Engine(asked.model, n_slots=N_STREAMS, n_ctx=8192, lora=[(path, 0.0) for path in files]) as engine:
+            print(engine.compute.summary)
+            await _changes(engine)
+            await _beside(engine)
+
+
+async def _changes(engine: weft.Engine) -> None:
+    """A single stream, whose adapters change from answer to answer, or not."""
+    print(f"\n{'one stream, ms per step':36}{'first':>8}{'others':>8}")
+    sets: dict[str, list[Adapters]] = {
+        "without adapters": [[], []],
+        "with one": [[(0, 1.0)], [(0, 1.0)]],
+        "with two": [[(0, 1.0), (1, 1.0)], [(0, 1.0), (1, 1.0)]],
+        "with one, without, with one": [[(0, 1.0)], []],
+        "with the one, with the other": [[(0, 1.0)], [(1, 1.0)]],
+    }
+    for name, turns in sets.items():
+        first, others = [], []
+        for i in range(N_ROUNDS):
+            await engine.complete("Once upon a time, there was", max_tokens=N_TOKENS, adapters=turns[i % 2], temperature=0.0)
+            steps = [step.times.decode.total_seconds() * 1e3 for step in engine.recent_steps()[-N_TOKENS:]]
+            first.append(steps[0])
+            others += steps[1:]
+        # The first answer of each set computes its prompt.
+        print(f"{name:36}{statistics.median(first[2:]):8.2f}{statistics.median(others):8.2f}")
+
+
+async def _beside(engine: weft.Engine) -> None:
+    """Streams side by side, of as many sets as there are."""
+    print(f"\n{N_STREAMS} streams of {MAX_TOKENS} tokens{'tokens/s':>22}{'changes':>9}{'steps':>7}{'longest pause, ms':>19}")
+    sets: dict[str, list[Adapters]] = {
+        "all without adapters": [[]],
+        "all with the same": [[(0, 1.0)]],
+        "of two sets": [[(0, 1.0)], [(1, 1.0)]],
+        "of four sets": [[], [(0, 1.0)], [(1, 1.0)], [(0, 1.0), (1, 1.0)]],
+    }
+    for name, turns in sets.items():
+        before, began = engine.stats(), time.perf_counter()
+        pauses = await asyncio.gather(*[_read(engine, i, turns[i % len(turns)]) for i in range(N_STREAMS)])
+        took, after = time.perf_counter() - began, engine.stats()
+        n_changes = after.n_adapter_changes - before.n_adapter_changes
+        n_steps = after.n_decodes - before.n_decodes
+        speed = N_STREAMS * MAX_TOKENS / took
+        print(f"{name:28}{speed:20.0f}{n_changes:9}{n_steps:7}{max(pauses) * 1e3:19.1f}")
+
+
+async def _read(engine: weft.Engine, index: int, adapters: Adapters) -> float:
+    """Reads one stream; returns its longest pause after the first token, in seconds."""
+    longest, last = 0.0, None
+    prompt = f"Story number {index}: once upon a time, there was"
+    options: weft.RequestOptions = {"max_tokens": MAX_TOKENS, "ignore_eos": True, "seed": index, "adapters": adapters}
+    async for event in engine.generate(prompt, **options):
+        now = time.perf_counter()
+        if isinstance(event, weft.Token):
+            longest, last = max(longest, now - (last or now)), now
+    return longest
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

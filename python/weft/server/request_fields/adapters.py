@@ -1,0 +1,33 @@
+"""Which adapters a request asks for: llama-server's list of `{id, scale}`."""
+
+import math
+from typing import Any
+
+from weft import InvalidRequest
+
+__all__ = ["adapters"]
+
+RIGHT = "it must be a list of objects with the `id` of an adapter and its `scale`, both numbers"
+
+
+def adapters(lora: Any) -> tuple[tuple[int, float], ...] | None:  # noqa: ANN401 (any JSON)
+    """The adapters that are on, each with its scale; None leaves them to the server, as an empty list does in llama-server.
+
+    Of several entries for one adapter the last one counts, as there. What is not named is off.
+
+    Raises:
+        InvalidRequest: it is no such list.
+    """
+    if not lora:
+        return None
+    scales = dict(map(_entry, lora if isinstance(lora, list) else [lora]))
+    # One that is off need not be there.
+    return tuple((adapter, scale) for adapter, scale in scales.items() if scale != 0)
+
+
+def _entry(entry: Any) -> tuple[int, float]:  # noqa: ANN401 (any JSON)
+    match entry:
+        case {"id": int() as adapter, "scale": int() | float() as scale} if not isinstance(adapter, bool):
+            if 0 <= adapter < 2**32 and not isinstance(scale, bool) and math.isfinite(scale):
+                return adapter, float(scale)
+    raise InvalidRequest("lora", f"lora has {str(entry)[:100]}; {RIGHT}")

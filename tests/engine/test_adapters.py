@@ -1,0 +1,138 @@
+"""Adapters from Python: who computes with which, and what is shared."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.adapters import N_BYTES, write_adapter
+from tests.helpers import prompt_of
+
+PROMPT = "Once upon a time, there was a little"
+GREEDY: Any = {"temperature": 0.0, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("adapters")
+    return [write_adapter(folder / f"{seed}.gguf", seed=seed, task_name=f"task {seed}") for seed in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+async def adapted(files: list[Path]) -> AsyncIterator[weft.Engine]:
+    """Two adapters that are off where a request says nothing."""
+    async with weft.Engine(n_slots=4, n_ctx=4096, n_threads=1, lora=[(file, 0.0) for file in files]) as engine:
+        yield engine
+
+
+async def text_of(engine: weft.Engine, **options: Any) -> str:  # noqa: ANN401 (fields of a request)
+    return (await engine.complete(PROMPT, **GREEDY, **options)).text
+
+
+async def test_each_set_writes_its_own_text_and_none_is_the_model_alone(adapted: weft.Engine, engine: weft.Engine) -> None:
+    alone = await text_of(engine)
+    texts = {alone}
+    for adapters in ([(0, 1.0)], [(1, 1.0)], [(0, 1.0), (1, 1.0)], [(0, -1.0)]):
+        texts.add(await text_of(adapted, adapters=adapters))
+    assert len(texts) == 5
+    for nothing in (None, [], [(0, 0.0)], ((1, 0), (0, 0))):
+        assert await text_of(adapted, adapters=nothing) == alone
+
+
+async def test_adapters_are_on_from_the_start_with_their_scales(files: list[Path], adapted: weft.Engine) -> None:
+    async with weft.Engine(n_slots=1, n_ctx=512, n_threads=1, lora=[(files[1], 0.5), files[0]]) as engine:
+        told = [(adapter.id, adapter.path, adapter.scale, adapter.task_name) for adapter in engine.adapters]
+        assert told == [(0, str(files[1]), 0.5, "task 2"), (1, str(files[0]), 1.0, "task 1")]
+        assert [adapter.n_bytes for adapter in engine.adapters] == [N_BYTES, N_BYTES]
+        assert await text_of(engine) == await text_of(adapted, adapters=[(1, 0.5), (0, 1.0)])
+
+
+async def test_equal_sets_share_and_different_ones_do_not(adapted: weft.Engine) -> None:
+    prompt = prompt_of(100, "adapters share")
+    sets: list[list[tuple[int, float]]] = [[], [(0, 1.0)], [(0, 0.5)], [(0, 1.0), (1, 1.0)]]
+    for adapters in sets:
+        assert (await adapted.complete(prompt, max_tokens=1, adapters=adapters)).n_computed == 100
+    for adapters in ([(1, 0.0)], [(1, 1.0), (0, 1.0)], [(0, 0.5)]):
+        assert (await adapted.complete(prompt, max_tokens=1, adapters=adapters, n=3)).n_cached >= 99
+
+
+async def test_what_is_set_for_all_counts_from_then_on_and_shares_across_it(adapted: weft.Engine) -> None:
+    prompt = prompt_of(100, "adapters for all")
+    try:
+        adapted.set_adapters([(1, 0.7)])
+        assert [adapter.scale for adapter in adapted.adapters] == [0.0, pytest.approx(0.7)]
+        assert (await adapted.complete(prompt, max_tokens=1)).n_computed == 100
+        adapted.set_adapters([])
+        assert (await adapted.complete(prompt, max_tokens=1)).n_computed == 100
+        assert (await adapted.complete(prompt, max_tokens=1, adapters=[(1, 0.7)])).n_computed == 1
+    finally:
+        adapted.set_adapters([])
+
+
+async def test_sets_that_run_beside_each_other_write_what_they_write_alone(adapted: weft.Engine) -> None:
+    sets: list[list[tuple[int, float]]] = [[], [(0, 1.0)], [(1, 1.0)]]
+    alone = [await text_of(adapted, adapters=adapters) for adapters in sets]
+    before = adapted.stats()
+    beside = await asyncio.gather(*[text_of(adapted, adapters=adapters) for adapters in sets])
+    assert list(beside) == alone
+    after = adapted.stats()
+    n_changes = after.n_adapter_changes - before.n_adapter_changes
+    assert 0 < n_changes <= (after.n_decodes - before.n_decodes) / 2
+
+
+async def test_pins_and_files_serve_those_with_the_same_adapters(adapted: weft.Engine, tmp_path: Path) -> None:
+    prompt = prompt_of(100, "adapters that are pinned")
+    prefix = await adapted.pin(prompt, adapters=[(0, 1.0)])
+    assert (await adapted.complete([*prompt, 5], max_tokens=1)).n_computed == 101
+    assert (await adapted.complete([*prompt, 5], max_tokens=1, adapters=[(0, 1.0)])).n_computed == 1
+    assert await adapted.unpin(prefix)
+
+    await adapted.save_prefix(prompt, tmp_path / "prefix", adapters=[(0, 1.0)])
+    async with weft.Engine(n_slots=1, n_ctx=512, n_threads=1, lora=[adapted.adapters[0].path]) as engine:
+        await engine.load_prefix(tmp_path / "prefix")
+        assert (await engine.complete([*prompt, 5], max_tokens=1)).n_computed == 1
+        assert (await engine.complete([*prompt, 5], max_tokens=1, adapters=[])).n_computed == 101
+    async with weft.Engine(n_slots=1, n_ctx=512, n_threads=1) as engine:
+        with pytest.raises(weft.PrefixFileError, match="an adapter that is not loaded here; start with the same --lora"):
+            await engine.load_prefix(tmp_path / "prefix")
+
+
+@pytest.mark.parametrize(
+    ("adapters", "message"),
+    [
+        ([(2, 1.0)], "adapters has 2; there are 2, counted from 0"),
+        ([(0, float("nan"))], "adapters has a scale of NaN for 0; it must be a finite number"),
+        ([(0, 1.0), (0, 2.0)], "adapters names 0 twice"),
+        ([(-1, 1.0)], "adapters is [(-1, 1.0)]; it must be a sequence of pairs of an adapter's number, from 0, and its scale"),
+        ("one", "adapters is 'one'; it must be a sequence of pairs"),
+    ],
+)
+async def test_what_is_no_set_of_adapters_is_refused(adapted: weft.Engine, adapters: Any, message: str) -> None:  # noqa: ANN401
+    with pytest.raises(weft.InvalidRequest) as caught:
+        await adapted.complete(PROMPT, adapters=adapters)
+    assert caught.value.param == "adapters"
+    assert caught.value.message.startswith(message)
+
+
+async def test_a_file_that_is_no_adapter_of_the_model_ends_the_start(tmp_path: Path) -> None:
+    cases = {
+        "made for the architecture": write_adapter(tmp_path / "arch.gguf", seed=1, architecture="qwen2"),
+        "does not fit that matrix": write_adapter(tmp_path / "shape.gguf", seed=1, n_embd=64),
+        "activated LoRA": write_adapter(tmp_path / "alora.gguf", seed=1, invoked_by=[3, 4]),
+        "it is no LoRA adapter": Path(weft.DEMO_MODEL),
+        "there is no such file": tmp_path / "nothing.gguf",
+    }
+    for words, path in cases.items():
+        with pytest.raises(weft.InvalidConfig, match=words) as caught:
+            await weft.Engine(lora=[path]).start()
+        assert caught.value.param == "lora"
+        assert str(path) in caught.value.message
+
+
+def test_settings_that_are_no_adapters_are_refused_at_once() -> None:
+    for lora in ([3], [("a.gguf", "much")], [("a.gguf", float("inf"))], "a.gguf"):
+        with pytest.raises(weft.InvalidConfig, match="a list, each element of which is a pair of a text and a finite number"):
+            weft.EngineConfig(lora=lora)  # type: ignore[arg-type]

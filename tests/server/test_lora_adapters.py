@@ -1,0 +1,129 @@
+"""Adapters over HTTP, as llama-server has them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from litestar.testing import AsyncTestClient
+
+import weft
+from tests.adapters import N_BYTES, write_adapter
+from tests.helpers import prompt_of
+from tests.server.conftest import PROMPT, answers
+from tests.server.matchers import Json
+from weft.cli.main import parse
+from weft.server import create_app
+from weft.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("adapters")
+    return [str(write_adapter(folder / f"{seed}.gguf", seed=seed, task_name=f"task {seed}")) for seed in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("slots")
+
+
+@pytest.fixture
+async def adapted(files: list[str], folder: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """A server with two adapters, of which the first is on."""
+    engine = weft.Engine(n_slots=2, n_ctx=2048, kv_unified=True, n_threads=1, lora=[files[0], (files[1], 0.0)])
+    async with AsyncTestClient(create_app(engine, Settings(slot_save_path=str(folder), metrics=True))) as client:
+        await answers(client, 200)
+        yield client
+
+
+async def complete(client: httpx.AsyncClient, prompt: Json = PROMPT, **fields: Json) -> Json:
+    body = {"prompt": prompt, "n_predict": 8, "temperature": 0, **fields}
+    return (await client.post("/completion", json=body)).raise_for_status().json()
+
+
+async def test_adapters_are_listed_and_set_as_llama_server_does_it(adapted: httpx.AsyncClient, files: list[str]) -> None:
+    listed = [
+        {"id": number, "path": path, "scale": scale, "task_name": f"task {number + 1}", "prompt_prefix": ""}
+        for number, (path, scale) in enumerate(zip(files, (1.0, 0.0), strict=True))
+    ]
+    assert (await adapted.get("/lora-adapters")).json() == listed
+    answer = await adapted.post("/lora-adapters", json=[{"id": 1, "scale": 0.5}])
+    assert (answer.status_code, answer.json()) == (200, {"success": True})
+    assert [each["scale"] for each in (await adapted.get("/lora-adapters")).json()] == [0.0, 0.5], "what is not named is off"
+    params = (await adapted.get("/props")).json()["default_generation_settings"]["params"]
+    assert params["lora"] == [{"id": 0, "scale": 0.0}, {"id": 1, "scale": 0.5}]
+
+
+async def test_a_request_names_its_own_and_the_answer_tells_them(adapted: httpx.AsyncClient) -> None:
+    told = {}
+    for lora in (None, [], [{"id": 1, "scale": 1}], [{"id": 0, "scale": 0}], [{"id": 0, "scale": 9}, {"id": 0, "scale": 1.0}]):
+        answer = await complete(adapted, lora=lora)
+        told[answer["content"]] = [each["scale"] for each in answer["generation_settings"]["lora"]]
+    assert list(told.values()) == [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], "three sets write three texts"
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "temperature": 0, "return_tokens": True}
+    chats = [
+        (await adapted.post("/v1/chat/completions", json=body | {"lora": lora})).raise_for_status().json()
+        for lora in ([], [{"id": 1, "scale": 2}])
+    ]
+    assert chats[0]["choices"][0]["message"] != chats[1]["choices"][0]["message"]
+
+
+async def test_equal_sets_share_what_is_computed_across_changes_of_the_default(adapted: httpx.AsyncClient) -> None:
+    prompt = prompt_of(100, "adapters over http")
+
+    async def n_computed(**fields: Json) -> int:
+        return (await complete(adapted, prompt, n_predict=1, **fields))["timings"]["prompt_n"]  # type: ignore[no-any-return]
+
+    assert await n_computed() == 100
+    await adapted.post("/lora-adapters", json=[])
+    assert await n_computed() == 100
+    assert await n_computed(lora=[{"id": 0, "scale": 1}]) == 1
+    await adapted.post("/lora-adapters", json=[{"id": 0, "scale": 1.0}, {"id": 1, "scale": 0}])
+    assert await n_computed() == 1
+    metrics = (await adapted.get("/metrics")).text
+    assert "weft:adapter_changes_total 3\n" in metrics, "on, off, and on again"
+    assert f"weft:adapter_bytes {2 * N_BYTES}\n" in metrics
+
+
+async def test_a_slot_is_saved_and_restored_with_its_adapters(adapted: httpx.AsyncClient) -> None:
+    prompt = prompt_of(100, "a slot with adapters")
+    await complete(adapted, prompt, id_slot=1, n_predict=1, lora=[{"id": 1, "scale": 0.5}])
+    saved = await adapted.post("/slots/1?action=save", json={"filename": "adapted"})
+    assert saved.status_code == 200, saved.text
+    assert (await adapted.post("/slots/1?action=erase")).status_code == 200
+    assert (await adapted.post("/slots/0?action=restore", json={"filename": "adapted"})).json()["n_restored"] == 100
+    answer = await complete(adapted, [*prompt, 7], n_predict=1, lora=[{"id": 1, "scale": 0.5}])
+    assert answer["timings"]["prompt_n"] == 1
+    answer = await complete(adapted, [*prompt, 7], n_predict=1)
+    assert answer["timings"]["prompt_n"] == 101
+
+
+@pytest.mark.parametrize(
+    "lora",
+    [5, "one", [5], [{"id": 0}], [{"scale": 1}], [{"id": "0", "scale": 1}], [{"id": True, "scale": 1}], [{"id": -1, "scale": 1}]],
+    ids=str,
+)
+async def test_what_is_no_list_of_adapters_is_refused(client: httpx.AsyncClient, path: str, lora: Json) -> None:
+    answer = await client.post(path, json={"prompt": PROMPT, "lora": lora})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == "lora"
+    assert error["message"].endswith("; it must be a list of objects with the `id` of an adapter and its `scale`, both numbers")
+
+
+async def test_adapters_that_are_not_loaded_are_refused_by_number(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.post(path, json={"prompt": PROMPT, "lora": [{"id": 3, "scale": 1}]})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "lora has 3; none is loaded")
+    answer = await client.post("/lora-adapters", json=[{"id": 3, "scale": 1}])
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "the list has 3; none is loaded")
+    assert (await client.post("/lora-adapters", json={"id": 0})).status_code == 400
+    assert (await client.get("/lora-adapters")).json() == []
+
+
+def test_adapters_are_named_on_the_command_line() -> None:
+    arguments = ["--lora", "a.gguf,b.gguf", "--lora-scaled", "C:/c.gguf:0.5,d.gguf:-1", "--lora", "e.gguf"]
+    engine = parse(arguments, {}).settings.engine
+    assert engine.lora == (("a.gguf", 1.0), ("b.gguf", 1.0), ("C:/c.gguf", 0.5), ("d.gguf", -1.0), ("e.gguf", 1.0))
+    off = parse(["--lora-init-without-apply", "--lora-scaled", "a.gguf:2"], {}).settings.engine
+    assert off.lora == (("a.gguf", 0.0),)
