@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::engine::runner::{
     DecodeError, Forks, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError, Variant,
 };
-use crate::request::Token;
+use crate::request::{AdapterScale, Token};
 use crate::sampling::{Lexicon, Vocabulary};
 
 /// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the last is a new line, the others are printable characters.
@@ -145,7 +145,7 @@ pub struct FakeRunner {
     keeps_plans: bool,
     memory: MemoryKind,
     lexicon: Lexicon,
-    adapters: Vec<(u32, f32)>,
+    adapters: Vec<AdapterScale>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -305,7 +305,7 @@ impl Runner for FakeRunner {
         u32::try_from(self.adapters.len()).expect("a test has few adapters")
     }
 
-    fn default_adapters(&self) -> Vec<(u32, f32)> {
+    fn default_adapters(&self) -> Vec<AdapterScale> {
         self.adapters.clone()
     }
 

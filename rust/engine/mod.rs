@@ -57,7 +57,7 @@ pub use stream::{BELL_REST, Bell, Completions, MAX_BELL_REST, MAX_BYTES_BEHIND, 
 
 use crate::config::Limits;
 use crate::error::{Error, Result};
-use crate::request::{PinnedPrefix, Request, Task, Token, validate_adapters};
+use crate::request::{AdapterScale, PinnedPrefix, Request, Task, Token, validate_adapters};
 use crate::sampling::{Lexicon, Sampler};
 use job::{Job, QueuePlace};
 use outbox::Published;
@@ -75,7 +75,7 @@ struct Inner {
     limits: Limits,
     known: Known,
     /// Those of requests that name none.
-    adapters: Mutex<Vec<(u32, f32)>>,
+    adapters: Mutex<Vec<AdapterScale>>,
     n_submitted: AtomicU64,
     /// Unbounded, but holds no more than [`Limits::max_queue`] requests, because `n_waiting` counts them.
     commands: mpsc::Sender<Command>,
@@ -228,7 +228,7 @@ impl Engine {
     /// The adapters of requests that name none, each with its scale: what [`Engine::set_adapters`] said last, at first those of the
     /// configuration.
     #[must_use]
-    pub fn adapters(&self) -> Vec<(u32, f32)> {
+    pub fn adapters(&self) -> Vec<AdapterScale> {
         self.inner.adapters.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -237,7 +237,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] as of a request with these; then nothing changes.
-    pub fn set_adapters(&self, adapters: Vec<(u32, f32)>) -> Result<()> {
+    pub fn set_adapters(&self, adapters: Vec<AdapterScale>) -> Result<()> {
         validate_adapters(&adapters, self.inner.known.n_adapters)?;
         *self.inner.adapters.lock().unwrap_or_else(PoisonError::into_inner) = adapters;
         Ok(())
@@ -287,7 +287,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a slot that does not exist; [`Error::Stopped`].
-    pub fn held_by_slot(&self, slot: u32) -> Result<(Vec<Token>, Vec<(u32, f32)>)> {
+    pub fn held_by_slot(&self, slot: u32) -> Result<(Vec<Token>, Vec<AdapterScale>)> {
         self.check_slot(slot)?;
         self.ask(|answer| Question::HeldBySlot(slot, answer))
     }

@@ -7,14 +7,14 @@ use crate::engine::core::Core;
 use crate::engine::publishing::show;
 use crate::engine::runner::Runner;
 use crate::engine::running::Running;
-use crate::request::{PinnedPrefix, Token};
+use crate::request::{AdapterScale, PinnedPrefix, Token};
 
 /// A question, with the channel for its answer.
 pub(crate) enum Question {
     Cached(SyncSender<Vec<CachedNode>>),
     Pinned(SyncSender<Vec<PinnedPrefix>>),
     Unpin(u64, SyncSender<bool>),
-    HeldBySlot(u32, SyncSender<(Vec<Token>, Vec<(u32, f32)>)>),
+    HeldBySlot(u32, SyncSender<(Vec<Token>, Vec<AdapterScale>)>),
     EraseSlot(u32, SyncSender<Option<u32>>),
 }
 
@@ -42,7 +42,7 @@ fn reply<T>(asker: &SyncSender<T>, answer: T) {
 }
 
 /// What `slot` holds, and with which adapters: what the sequence that fills it has computed, else what the last one left.
-fn held_in<R: Runner>(core: &Core<R>, slot: u32) -> (Vec<Token>, Vec<(u32, f32)>) {
+fn held_in<R: Runner>(core: &Core<R>, slot: u32) -> (Vec<Token>, Vec<AdapterScale>) {
     let fills = |running: &&Running| core.queue.job(running.sequence.request_id).fills(slot);
     let (variant, tokens) = match core.slots.running_in(slot).filter(fills) {
         Some(running) => (&running.sequence.variant, running.held()),

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId, Variant};
-use crate::request::Token;
+use crate::request::{AdapterScale, Token};
 use crate::sampling::Lexicon;
 
 /// One token of one sequence in a decode.
@@ -68,7 +68,7 @@ pub trait Runner {
     fn n_adapters(&self) -> u32;
 
     /// The adapters that are on where nobody says otherwise, each with its scale.
-    fn default_adapters(&self) -> Vec<(u32, f32)>;
+    fn default_adapters(&self) -> Vec<AdapterScale>;
 
     /// Threads that compute a decode without rows of prompts, the worker's own among them. Between decodes they have nothing to do.
     fn n_threads(&self) -> usize;

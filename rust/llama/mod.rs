@@ -53,7 +53,7 @@ pub use crate::llama::model::Model;
 use crate::llama::piece::Layout;
 pub use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};
 pub use crate::llama::start::{Settled, start};
-use crate::request::Token;
+use crate::request::{AdapterScale, Token};
 use crate::sampling::Lexicon;
 
 /// A model with its cells. Made and used on the worker's thread.
@@ -190,7 +190,7 @@ impl Runner for LlamaRunner {
         u32::try_from(self.model.adapters().len()).expect("there are few adapters")
     }
 
-    fn default_adapters(&self) -> Vec<(u32, f32)> {
+    fn default_adapters(&self) -> Vec<AdapterScale> {
         (0..).zip(self.model.adapters()).map(|(id, adapter)| (id, adapter.scale)).collect()
     }
 

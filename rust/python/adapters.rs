@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 
 use super::convert;
 use crate::llama::Model;
+use crate::request::AdapterScale;
 
 /// One of the adapters of an engine, as of now.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Adapter")]
@@ -18,7 +19,7 @@ pub(super) struct PyAdapter {
 
 impl PyAdapter {
     /// The adapters of `model`, where requests that name none get those of `set`.
-    pub(super) fn list(model: &Model, set: &[(u32, f32)]) -> Vec<Self> {
+    pub(super) fn list(model: &Model, set: &[AdapterScale]) -> Vec<Self> {
         let adapter = |(id, adapter): (u32, &crate::llama::Adapter)| Self {
             id,
             path: adapter.path.to_string_lossy().into_owned(),
@@ -42,6 +43,6 @@ impl PyAdapter {
 ///
 /// # Errors
 /// `InvalidRequest` for anything but pairs and `None`.
-pub(super) fn set(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<(u32, f32)>>> {
+pub(super) fn set(value: &Bound<'_, PyAny>) -> PyResult<Option<Vec<AdapterScale>>> {
     convert::field("adapters", "a sequence of pairs of an adapter's number, from 0, and its scale, or None", value)
 }

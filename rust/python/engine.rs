@@ -23,7 +23,7 @@ use super::tune::PyCompute;
 use crate::config::{Choice, EngineConfig, Limits};
 use crate::engine::{Bell, Completions, Engine};
 use crate::llama::{Model, Settled};
-use crate::request::{ContextShift, Prompt, Request, Task, Token};
+use crate::request::{AdapterScale, ContextShift, Prompt, Request, Task, Token};
 
 /// `weft._native.Engine`.
 #[pyclass(frozen, module = "weft._native", name = "Engine")]
@@ -270,7 +270,7 @@ impl PyEngine {
     }
 
     /// The tokens that a slot holds, and the adapters that they were computed with.
-    fn held_by_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<(Vec<Token>, Vec<(u32, f32)>)> {
+    fn held_by_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<(Vec<Token>, Vec<AdapterScale>)> {
         let engine = self.handle()?;
         let slot = convert::slot_number(slot)?;
         Ok(py.detach(|| engine.held_by_slot(slot))?)

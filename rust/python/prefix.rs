@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use super::cached::excerpt;
-use crate::request::{Made, PinnedPrefix, SavedPrefix, Token};
+use crate::request::{AdapterScale, Made, PinnedPrefix, SavedPrefix, Token};
 
 /// The Python object of what a task made.
 pub(super) fn to_python(py: Python<'_>, made: Made) -> PyResult<Py<PyAny>> {
@@ -69,7 +69,7 @@ impl PySavedPrefix {
 
     /// The adapters that it was computed with, each with its scale.
     #[getter]
-    fn adapters(&self) -> Vec<(u32, f32)> {
+    fn adapters(&self) -> Vec<AdapterScale> {
         self.0.adapters.clone()
     }
 

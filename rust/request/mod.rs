@@ -19,6 +19,9 @@ use crate::error::{Error, Result};
 /// A token id of the model's vocabulary, `0 ≤ id < n_vocab`.
 pub type Token = i32;
 
+/// An adapter, by its number from 0, and what its change of the weights is multiplied by.
+pub type AdapterScale = (u32, f32);
+
 /// Most completions that one [`Request`] may ask for.
 pub const MAX_COMPLETIONS: u32 = 256;
 
@@ -120,7 +123,7 @@ pub struct SavedPrefix {
     /// The logits after the prompt, where the state cannot be cut to compute them again.
     pub logits: Option<Vec<f32>>,
     /// The adapters that it was computed with, as those of a [`Request`].
-    pub adapters: Vec<(u32, f32)>,
+    pub adapters: Vec<AdapterScale>,
 }
 
 /// The computed state of a stretch of tokens.
@@ -170,7 +173,7 @@ pub struct Request {
     pub sampling: SamplingParams,
     /// The adapters that prompt and completions are computed with, each at most once, by its number and with its scale; what is not
     /// named is off. `None` is what [`Engine::set_adapters`](crate::engine::Engine::set_adapters) said last.
-    pub adapters: Option<Vec<(u32, f32)>>,
+    pub adapters: Option<Vec<AdapterScale>>,
     /// What each branch is held to, from its first token on; the prompt is not told to it.
     pub constraint: Option<SharedConstraint>,
     /// Whether a full context is shifted; otherwise it ends the completion.
@@ -208,7 +211,7 @@ pub struct Request {
 ///
 /// # Errors
 /// [`Error::InvalidRequest`] names the first that is not there, is named twice, or has a scale that is no number.
-pub fn validate_adapters(adapters: &[(u32, f32)], n_adapters: u32) -> Result<()> {
+pub fn validate_adapters(adapters: &[AdapterScale], n_adapters: u32) -> Result<()> {
     let refuse = |message: String| Err(Error::InvalidRequest { param: "adapters", message });
     for (place, &(id, scale)) in adapters.iter().enumerate() {
         if id >= n_adapters {

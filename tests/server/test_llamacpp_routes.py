@@ -408,7 +408,7 @@ async def test_the_openapi_document_tells_every_route(client: httpx.AsyncClient)
     assert document["info"]["title"] == "Weft"
     assert set(document["paths"]) == {
         "/completion", "/completions", "/infill", "/stream", "/tokenize", "/detokenize", "/tokenizer_info", "/apply-template",
-        "/health", "/v1/health", "/slots", "/props",
+        "/health", "/v1/health", "/slots", "/props", "/lora-adapters",
         "/chat/completions", "/v1/chat/completions", "/slots/{id_slot}", "/metrics", "/v1/completions",
         "/v1/models", "/v1/models/{name}", "/models", "/prefixes", "/prefixes/{prefix_id}", "/cache",
     }  # fmt: skip

@@ -38,6 +38,8 @@ LLAMA_SERVERS = {
 OURS = {
     "prompt_tokens": "counter",
     "preempted": "counter",
+    "adapter_changes": "counter",
+    "adapter_bytes": "gauge",
     "cells": "gauge",
     "cells_used": "gauge",
     "cells_idle": "gauge",

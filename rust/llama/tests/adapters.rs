@@ -14,7 +14,7 @@ use crate::engine::runner::{DecodeError, Plan, Runner, SequenceId, Variant};
 use crate::error::Error;
 use crate::llama::batch::rows_of;
 use crate::llama::{LlamaRunner, Model, PrefixFiles};
-use crate::request::{SavedPiece, SavedPrefix, Token};
+use crate::request::{AdapterScale, SavedPiece, SavedPrefix, Token};
 
 /// As for logits of one text in two shapes of batch; what an adapter here changes is ten times as much.
 const TOLERANCE: f32 = 0.25;
@@ -94,7 +94,7 @@ fn start(model: &std::sync::Arc<Model>) -> LlamaRunner {
     LlamaRunner::new(std::sync::Arc::clone(model), &config, &limits).expect("the demo model runs")
 }
 
-fn decode(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token], adapters: &[(u32, f32)]) -> Vec<f32> {
+fn decode(runner: &mut LlamaRunner, id: u16, position: u32, tokens: &[Token], adapters: &[AdapterScale]) -> Vec<f32> {
     let variant = Variant::with_adapters(adapters.iter().copied());
     runner.decode(&Plan { variant, ..rows_of(SequenceId(id), position, tokens) }).expect("the plan is valid");
     runner.logits(tokens.len() - 1).to_vec()
@@ -110,7 +110,7 @@ fn distance(a: &[f32], b: &[f32]) -> f32 {
 }
 
 /// The logits after a prompt and after each of `n` greedy tokens.
-fn ours(runner: &mut LlamaRunner, id: u16, tokens: &[Token], adapters: &[(u32, f32)], n: usize) -> Vec<Vec<f32>> {
+fn ours(runner: &mut LlamaRunner, id: u16, tokens: &[Token], adapters: &[AdapterScale], n: usize) -> Vec<Vec<f32>> {
     let mut rows = vec![decode(runner, id, 0, tokens, adapters)];
     for i in 0..n {
         let position = u32::try_from(tokens.len() + i).expect("small");
@@ -120,8 +120,10 @@ fn ours(runner: &mut LlamaRunner, id: u16, tokens: &[Token], adapters: &[(u32, f
     rows
 }
 
+type FileScale<'a> = (&'a Path, f32);
+
 /// The same of a bare context of llama.cpp's with its own kernels, where the files at `adapters` are set plainly.
-fn theirs(tokens: &[Token], adapters: &[(&Path, f32)], n: usize) -> Vec<Vec<f32>> {
+fn theirs(tokens: &[Token], adapters: &[FileScale], n: usize) -> Vec<Vec<f32>> {
     let model = load(&demo_path()).expect("the demo model loads");
     let n_vocab = model.n_vocab();
     // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it says.
@@ -157,7 +159,7 @@ fn logits_and_greedy_texts_are_those_of_llama_cpp_with_the_adapters_set_plainly(
     let tokens = prompt(60);
     let base = theirs(&tokens, &[], 16);
     // One after the other in one pool, so that what is set before shows where it is not taken off again.
-    let sets: [(&[(u32, f32)], &[(&Path, f32)]); 4] = [
+    let sets: [(&[AdapterScale], &[FileScale]); 4] = [
         (&[(0, 1.0)], &[(&one, 1.0)]),
         (&[], &[]),
         (&[(1, 0.5), (0, 1.0)], &[(&one, 1.0), (&two, 0.5)]),
@@ -224,7 +226,9 @@ fn files_that_are_no_adapter_of_this_model_are_refused_by_name() {
     };
     let without = |set: &[(&str, &str)]| {
         let mut header = Header::default();
-        set.iter().for_each(|(key, value)| header.string(key, value));
+        for (key, value) in set {
+            header.string(key, value);
+        }
         Toy { header, seed: 1 }.change("blk.0.attn_q.weight", N_EMBD, N_EMBD)
     };
     let cases: Vec<(Toy, &str)> = vec![

@@ -146,11 +146,14 @@ class Service:
         self._generations.add(generation)
         return generation
 
-    def adapters(self, asked: Sequence[tuple[int, float]] | None) -> Sequence[tuple[int, float]]:
-        """Every loaded adapter with its scale, where these are asked for; None leaves the scales to the server."""
+    def adapters(self, asked: Sequence[tuple[int, float]] | None) -> Sequence[tuple[int, float]] | None:
+        """Every loaded adapter with its scale, where these are asked for; None leaves the scales to the server.
+
+        The answer tells them, and they are those of all prompts of a request, whatever is set meanwhile.
+        """
         loaded = self.engine.adapters
         if asked is None:
-            return [(adapter.id, adapter.scale) for adapter in loaded]
+            return [(adapter.id, adapter.scale) for adapter in loaded] or None
         scales = dict(asked)
         # What is not loaded is refused by the engine.
         return [*((adapter.id, scales.pop(adapter.id, 0.0)) for adapter in loaded), *scales.items()]
