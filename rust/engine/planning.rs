@@ -83,13 +83,14 @@ impl Planner {
             });
             self.sets[at].n_streams += u32::from(demand.n_ready == 1);
         }
+        let mut gap_s = 0.0;
         if self.sets.len() > 1 {
             self.stand_back(running);
+            for set in &mut self.sets {
+                set.step_s = self.scheduler.stream_step_s(set.n_streams, self.n_cells);
+            }
+            gap_s = self.scheduler.step_s(streams(core, |_| true), self.n_cells);
         }
-        for set in &mut self.sets {
-            set.step_s = self.scheduler.stream_step_s(set.n_streams, self.n_cells);
-        }
-        let gap_s = self.scheduler.step_s(streams(core, |_| true), self.n_cells);
         let within_s = self.rounds.choose(&self.sets, gap_s);
         let current = self.rounds.current();
         for (running, demand) in running.iter().zip(&mut self.demands) {

@@ -2,7 +2,7 @@
 //!
 //! Model, vocabulary and backend come from `llama-cpp-2`; context and batch, which every step goes through, are a thin layer of
 //! our own on `llama-cpp-sys-2`. What llama.cpp answers by ending the process is checked before it is called: tokens, sequence
-//! ids, positions and the size of a plan in `batch.rs`, what is done to sequences in `context.rs`.
+//! ids, positions and the size of a plan in `batch.rs`, what is done to sequences in `context.rs`, files of adapters in `adapters.rs`.
 
 mod adapters;
 mod backend;

@@ -106,7 +106,8 @@ impl PrefixFiles {
         if path.file_name().is_none() {
             return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file")));
         }
-        let (identity, adapters) = (self.identity()?, self.adapters()?);
+        let identity = self.identity()?;
+        let adapters = if prefix.adapters.is_empty() { Vec::new() } else { self.adapters()? };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         remove_stale(folder);
         let partial = partial_path(path);
@@ -130,9 +131,9 @@ impl PrefixFiles {
         let bytes = read_checked(path, self.max_bytes())?;
         let identity = self.identity()?;
         let refuse = |reason| PrefixFileError::Refused(Error::PrefixFile { path: path.to_owned(), reason });
-        let adapters = self.adapters()?;
         let is_adapted = bytes[MAGIC.len()..].starts_with(&VERSION_ADAPTED.to_le_bytes());
-        let parsed = self.parse(&bytes[N_START..bytes.len() - N_CHECKSUM], &identity, is_adapted.then_some(&adapters));
+        let adapters = is_adapted.then(|| self.adapters()).transpose()?;
+        let parsed = self.parse(&bytes[N_START..bytes.len() - N_CHECKSUM], &identity, adapters.as_deref());
         let prefix = parsed.map_err(refuse)?;
         Ok((prefix, bytes.len() as u64))
     }
@@ -211,7 +212,7 @@ impl PrefixFiles {
     /// Reads what lies between the start and the checksum, which has been verified. Still nothing is taken on trust: a checksum
     /// proves that the bytes are those that somebody wrote, not that we did. `loaded` are the adapters there are, where the file has
     /// a list of its own.
-    fn parse(&self, bytes: &[u8], identity: &Identity, loaded: Option<&Vec<Identity>>) -> Result<SavedPrefix, String> {
+    fn parse(&self, bytes: &[u8], identity: &Identity, loaded: Option<&[Identity]>) -> Result<SavedPrefix, String> {
         let mut reader = Reader(bytes);
         if reader.take(32)? != identity {
             // Clients of a server read this: the file's name, but not its folder.

@@ -36,9 +36,7 @@ class CacheWork:
         assert isinstance(made, Prefix), "a request to pin makes a pinned prefix"
         return made
 
-    async def save(
-        self, prompt: Prompt, path: str | os.PathLike[str], *, compute: bool, adapters: Adapters
-    ) -> PrefixFile:
+    async def save(self, prompt: Prompt, path: str | os.PathLike[str], *, compute: bool, adapters: Adapters) -> PrefixFile:
         """Writes the computed state of a prompt to a file; where not to be computed, as far as it is cached."""
         began = time.perf_counter()
         submit = partial(self._native.save, compute=compute, adapters=adapters)
