@@ -112,13 +112,13 @@ async def test_a_long_text_does_not_hold_the_event_loop_up(
     assert native is not None
     threads: list[int] = []
 
-    def pin(prompt: str) -> weft.Stream:
+    def pin(prompt: str, *, adapters: None) -> weft.Stream:
         threads.append(threading.get_ident())
-        return native.pin(prompt)
+        return native.pin(prompt, adapters=adapters)
 
-    def save(prompt: str, *, compute: bool) -> weft.Stream:
+    def save(prompt: str, *, compute: bool, adapters: None) -> weft.Stream:
         threads.append(threading.get_ident())
-        return native.save(prompt, compute=compute)
+        return native.save(prompt, compute=compute, adapters=adapters)
 
     monkeypatch.setattr(engine, "_native", SimpleNamespace(pin=pin, save=save))
     text = "a" * n_characters
