@@ -219,7 +219,7 @@ async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, field
     assert len(answer["choices"]) == fields.get("n", 1)
 
 
-@pytest.mark.parametrize("fields", [{"lora": [{"id": 0, "scale": 1}]}, {"best_of": 3, "n": 2}], ids=str)
+@pytest.mark.parametrize("fields", [{"n_cache_reuse": 256}, {"best_of": 3, "n": 2}], ids=str)
 async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, fields: dict[str, Json]) -> None:
     answer = await client.post("/v1/completions", json={"prompt": PROMPT, **fields})
     name = next(iter(fields))
