@@ -65,10 +65,14 @@ pub trait Runner {
     fn n_vocab(&self) -> usize;
 
     /// How many adapters there are; each is known by its number, from 0.
-    fn n_adapters(&self) -> u32;
+    fn n_adapters(&self) -> u32 {
+        0
+    }
 
     /// The adapters that are on where nobody says otherwise, each with its scale.
-    fn default_adapters(&self) -> Vec<AdapterScale>;
+    fn default_adapters(&self) -> Vec<AdapterScale> {
+        Vec::new()
+    }
 
     /// Threads that compute a decode without rows of prompts, the worker's own among them. Between decodes they have nothing to do.
     fn n_threads(&self) -> usize;
