@@ -17,10 +17,12 @@ if TYPE_CHECKING:
         StepTimes,
         StoreStats,
         Stream,
+        VectorStats,
     )
     from weft.answer import Answer, Branch
     from weft.config import EngineConfig
     from weft.demo import DEMO_MODEL
+    from weft.embedding import Embeddings, Ranking
     from weft.engine import Engine
     from weft.errors import (
         ContextOverflow,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         InvalidConfig,
         InvalidRequest,
         ModelLoadError,
+        NotSupported,
         PinsFull,
         PrefixFileError,
         PrefixSaveError,
@@ -50,6 +53,7 @@ __all__ = [
     "Compute",
     "ContextOverflow",
     "DecodeError",
+    "Embeddings",
     "Engine",
     "EngineConfig",
     "EngineStopped",
@@ -63,6 +67,7 @@ __all__ = [
     "Logprobs",
     "Model",
     "ModelLoadError",
+    "NotSupported",
     "PinsFull",
     "Prefix",
     "PrefixFile",
@@ -71,6 +76,7 @@ __all__ = [
     "Progress",
     "PromptLogprobs",
     "QueueFull",
+    "Ranking",
     "RecentStep",
     "Request",
     "RequestOptions",
@@ -84,6 +90,7 @@ __all__ = [
     "Stream",
     "Token",
     "Usage",
+    "VectorStats",
     "WeftError",
 ]
 
@@ -101,10 +108,12 @@ _HOMES = {
         "Stats",
         "StepTimes",
         "StoreStats",
+        "VectorStats",
     ),
     "weft.answer": ("Branch", "Answer"),
     "weft.config": ("EngineConfig",),
     "weft.demo": ("DEMO_MODEL",),
+    "weft.embedding": ("Embeddings", "Ranking"),
     "weft.engine": ("Engine",),
     "weft.errors": (
         "ContextOverflow",
@@ -114,6 +123,7 @@ _HOMES = {
         "InvalidConfig",
         "InvalidRequest",
         "ModelLoadError",
+        "NotSupported",
         "PinsFull",
         "PrefixFileError",
         "PrefixSaveError",

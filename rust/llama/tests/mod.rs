@@ -18,6 +18,7 @@ mod start;
 mod state;
 mod tiny;
 mod tokenizer;
+mod vectors;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
