@@ -56,4 +56,5 @@ async def main() -> None:
             print(told(f"beside {n}", pauses), f"{speed:8.0f} tokens/s made into vectors")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

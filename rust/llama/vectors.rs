@@ -23,8 +23,8 @@ use crate::request::Token;
 const MAX_STATES: u32 = 8;
 
 /// How much less of a busy processor the threads get than those that write texts, in the system's levels of niceness: about a
-/// tenth of theirs.
-const NICENESS: i32 = 10;
+/// third of theirs. With 10 a model whose streams never rest made a third as many vectors.
+const NICENESS: i32 = 5;
 
 /// Makes the worker for vectors of `model`. It takes nothing until it is first asked. `on_done` is called on its thread whenever
 /// requests are answered.
