@@ -33,6 +33,12 @@ pub enum Error {
         /// What was wrong and what would be right.
         message: String,
     },
+    /// The model, or the way that it was loaded, cannot do that.
+    #[error("{message}")]
+    NotSupported {
+        /// What is lacking, and what would have it.
+        message: String,
+    },
     /// The prompt alone fills the context of a slot.
     #[error("the prompt of {n_prompt} tokens does not fit in the context of {n_ctx} tokens")]
     ContextOverflow {

@@ -43,6 +43,7 @@
 //! | seniority | who goes before whom: by priority and arrival, a priority being worth so many turns |
 //! | phase | what a sequence in a slot is doing: restoring, prefilling, decoding, copying |
 //! | shift | drop the middle of a full context, and compute what follows again |
+//! | vector, pooling | what [`embedding`] makes of a text; how the vectors of its tokens become one |
 //! | snapshot | a whole saved state of a memory that cannot be cut, at a place of a prompt |
 //! | [`Event`](request::Event) | what a stream yields: tokens, exactly one end per branch, and what is asked about the prompt |
 //!
@@ -58,6 +59,7 @@
 //! - Free + evictable + pinned cells = all cells, so that a decode never finds the pool full.
 //! - What is idle is in the tree, in one tier or both; the store never holds more than its bytes. What is moved beside running
 //!   streams takes no longer than a step has time for.
+//! - Vectors are made by a worker of their own, whose context is there once it is needed; it never touches the engine's.
 //! - All queues are bounded. A slow reader ends only itself.
 //! - What a step costs does not grow with what only waits: not with the requests in the queue, nor with their prompts.
 
@@ -70,6 +72,8 @@ pub mod error;
 pub mod engine;
 
 pub mod cache;
+
+pub mod embedding;
 
 pub mod sampling;
 

@@ -9,7 +9,9 @@ import pytest
 
 from weft.chat.conversation import ChatMessage
 from weft.server.llamacpp.schemas import CompletionBody, DetokenizeBody, InfillBody, SlotActionBody, TokenizeBody
+from weft.server.llamacpp.vectors_schemas import EmbeddingBody, RerankBody
 from weft.server.openai.chat_schemas import CreateChatCompletion
+from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.openai.schemas import CreateCompletion
 from weft.server.seeds.schemas import StreamBody
 
@@ -29,6 +31,9 @@ PAGE = (TESTS.parent / "docs" / "fields.md").read_text(encoding="utf-8")
         DetokenizeBody,
         SlotActionBody,
         StreamBody,
+        EmbeddingBody,
+        RerankBody,
+        CreateEmbedding,
     ],
     ids=lambda body: body.__name__,
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy
 import pytest
 
 import weft
@@ -22,7 +23,7 @@ from weft.fields.about import abouts
 from weft.server import json_request
 from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError, TextsWaitingError, describe
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
-from weft.server.run import aside, collected, patience, service, stream, turns
+from weft.server.run import aside, collected, patience, service, stream, turns, vectors
 from weft.serving import handles, place
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +41,7 @@ PIECES = [block for block in blocks("python") if block not in PROGRAMS + CLIENTS
 
 
 def test_every_snippet_is_run() -> None:
-    assert (len(PROGRAMS), len(CLIENTS), len(PIECES), len(blocks("pycon"))) == (1, 1, 2, 1)
+    assert (len(PROGRAMS), len(CLIENTS), len(PIECES), len(blocks("pycon"))) == (1, 1, 3, 1)
 
 
 def printed_by(program: str) -> str:
@@ -83,7 +84,7 @@ async def result_of(code: str, names: dict[str, Any]) -> object:
 async def test_a_piece_runs(piece: str, engine_of_its_own: weft.Engine) -> None:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
-        await result_of(piece, {"engine": engine_of_its_own, "msgspec": msgspec, "__name__": __name__})
+        await result_of(piece, {"engine": engine_of_its_own, "msgspec": msgspec, "numpy": numpy, "__name__": __name__})
     assert shown.getvalue().strip()
 
 
@@ -124,7 +125,7 @@ def range_of(name: str) -> list[float]:
     return [abs(about.low), about.high]
 
 
-CONFIG, STREAM = "config/mod.rs", "engine/stream.rs"
+CONFIG, STREAM, VECTORS = "config/mod.rs", "engine/stream.rs", "embedding/queue.rs"
 REQUEST, SAMPLING = "request/mod.rs", "request/sampling.rs"
 GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema.rs", "llama/grammar.rs"
 
@@ -153,6 +154,10 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(SCHEMA, "MAX_SCHEMA_PARTS"),
         constant(SCHEMA, "MAX_PROPERTIES"),
     ],
+    "texts that wait for their vectors": lambda: [constant(VECTORS, "MAX_TOKENS")],
+    "vectors of one request": lambda: [constant(VECTORS, "MAX_NUMBERS"), vectors.MAX_TEXTS],
+    "one text that is to be a vector": lambda: [constant("embedding/shape.rs", "DEFAULT_LONGEST")],
+    "the context for vectors": lambda: [constant("embedding/shape.rs", "FILL")],
     "grammars that are kept for later requests": lambda: [
         constant(KEPT, "MAX_GRAMMARS"),
         constant(KEPT, "MAX_KEPT_BYTES") >> 20,

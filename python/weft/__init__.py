@@ -18,10 +18,12 @@ if TYPE_CHECKING:
         StepTimes,
         StoreStats,
         Stream,
+        VectorStats,
     )
     from weft.answer import Answer, Branch
     from weft.config import EngineConfig
     from weft.demo import DEMO_MODEL
+    from weft.embedding import Embeddings, Ranking
     from weft.engine import Engine
     from weft.errors import (
         ContextOverflow,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
         InvalidConfig,
         InvalidRequest,
         ModelLoadError,
+        NotSupported,
         PinsFull,
         PrefixFileError,
         PrefixSaveError,
@@ -52,6 +55,7 @@ __all__ = [
     "Compute",
     "ContextOverflow",
     "DecodeError",
+    "Embeddings",
     "Engine",
     "EngineConfig",
     "EngineStopped",
@@ -65,6 +69,7 @@ __all__ = [
     "Logprobs",
     "Model",
     "ModelLoadError",
+    "NotSupported",
     "PinsFull",
     "Prefix",
     "PrefixFile",
@@ -73,6 +78,7 @@ __all__ = [
     "Progress",
     "PromptLogprobs",
     "QueueFull",
+    "Ranking",
     "RecentStep",
     "Request",
     "RequestOptions",
@@ -86,6 +92,7 @@ __all__ = [
     "Stream",
     "Token",
     "Usage",
+    "VectorStats",
     "WeftError",
 ]
 
@@ -104,10 +111,12 @@ _HOMES = {
         "Stats",
         "StepTimes",
         "StoreStats",
+        "VectorStats",
     ),
     "weft.answer": ("Branch", "Answer"),
     "weft.config": ("EngineConfig",),
     "weft.demo": ("DEMO_MODEL",),
+    "weft.embedding": ("Embeddings", "Ranking"),
     "weft.engine": ("Engine",),
     "weft.errors": (
         "ContextOverflow",
@@ -117,6 +126,7 @@ _HOMES = {
         "InvalidConfig",
         "InvalidRequest",
         "ModelLoadError",
+        "NotSupported",
         "PinsFull",
         "PrefixFileError",
         "PrefixSaveError",

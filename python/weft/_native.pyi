@@ -36,6 +36,8 @@ __all__ = [
     "Timing",
     "TokenIds",
     "Tuning",
+    "VectorStats",
+    "Vectors",
     "read_body",
     "tune",
 ]
@@ -135,6 +137,10 @@ class Model:
         """
 
     @property
+    def is_encoder(self) -> bool:
+        """Whether the model only reads texts: it makes vectors of them, and continues none."""
+
+    @property
     def vocab_type(self) -> int:
         """llama.cpp's number of the kind of tokenizer: 1 is SentencePiece BPE, 2 byte-level BPE."""
 
@@ -226,6 +232,7 @@ class Engine:
         kernels: Literal["auto", "weft", "llama.cpp"] = "auto",
         flash_attention: Literal["auto", "on", "off"] = "auto",
         tuned: tuple[bool | None, int, int] | None = None,
+        pooling: str | None = None,
         type_k: str = "f16",
         type_v: str = "f16",
         cache_ram: int | None = None,
@@ -252,6 +259,8 @@ class Engine:
                 as tuned, else decided by a rule.
             tuned: What `tune` found to be fastest: flash attention (None where our own computed), and the two numbers of threads.
                 It fills what is left open.
+            pooling: What becomes of the vectors of a text's tokens: none, mean, cls, last or rank; None is as the model says, or
+                else the mean.
             type_k: Number format of K in the pool: f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1.
             type_v: The same of V; a quantised one needs flash attention.
             cache_ram: Most MiB of host memory for saved pieces of the cache; -1 is no limit, 0 keeps none, None is 8,192 or a
@@ -304,6 +313,38 @@ class Engine:
         Raises:
             InvalidRequest: There is no such adapter, or a scale is no finite number; then nothing changes.
         """
+
+    def embed(
+        self, texts: Sequence[str | bytes | Sequence[int]], *, normalize: int = 2, dimensions: int | None = None
+    ) -> Coroutine[Any, Any, Vectors]:
+        """Queues texts for their vectors, and returns what to await; dropping that cancels it.
+
+        Texts are tokenized on this thread.
+
+        Args:
+            texts: The texts; a string is tokenized as a prompt is.
+            normalize: -1 is none, 0 makes 32,760 of a vector's largest number, 1 and more make its p-norm 1.
+            dimensions: How many numbers of each vector are kept, before it is normalized.
+
+        Raises:
+            InvalidRequest: A text is empty or too long, there is none, or `normalize` or `dimensions` are out of range.
+            NotSupported: The model's pooling is rank.
+            QueueFull: 2²⁰ tokens wait already.
+            EngineStopped: The engine was stopped.
+        """
+
+    def rerank(self, query: str | bytes, texts: Sequence[str | bytes]) -> Coroutine[Any, Any, Vectors]:
+        """Queues a query with each of the texts, and returns what to await: a row of one number for each.
+
+        Raises:
+            InvalidRequest: A pair is too long, or there is no text.
+            NotSupported: The model's pooling is not rank.
+            QueueFull: 2²⁰ tokens wait already.
+            EngineStopped: The engine was stopped.
+        """
+
+    def vector_stats(self) -> VectorStats:
+        """What was computed of vectors, and what they are made with."""
 
     def pin(self, prompt: str | Sequence[int], *, adapters: Sequence[tuple[int, float]] | None = None) -> Stream:
         """Queues the pinning of a prompt: it is computed, as far as it is not cached, and stays so until it is unpinned.
@@ -1066,3 +1107,79 @@ class Slot:
     @property
     def n_remaining(self) -> int | None:
         """Tokens that it may still draw; None is no limit, in a context that is shifted."""
+
+@final
+class Vectors:
+    """The vectors of some texts: rows of `width` numbers, one for each text, or for each token where nothing is pooled."""
+
+    @property
+    def width(self) -> int:
+        """Numbers of a row."""
+
+    @property
+    def starts(self) -> list[int]:
+        """The rows of text `i` are `[starts[i], starts[i + 1])`."""
+
+    @property
+    def n_tokens(self) -> list[int]:
+        """Tokens of each text."""
+
+    def __len__(self) -> int:
+        """How many texts there are."""
+
+    def data(self) -> bytes:
+        """All numbers of all rows, 32 bits each, in the machine's order of bytes."""
+
+    def little_endian(self, place: int) -> bytes:
+        """The numbers of the text at this place, 32 bits each, the lowest byte first.
+
+        Raises:
+            IndexError: There are fewer texts.
+        """
+
+    def json(self, place: int) -> bytes:
+        """The JSON of the text at this place: a list of its rows, each a list. It is written without the GIL.
+
+        Raises:
+            IndexError: There are fewer texts.
+        """
+
+@final
+class VectorStats:
+    """What was computed of vectors since the start, and what they are made with."""
+
+    @property
+    def pooling(self) -> Literal["none", "mean", "cls", "last", "rank"]:
+        """What becomes of the vectors of a text's tokens."""
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of the longest text."""
+
+    @property
+    def n_texts(self) -> int:
+        """Texts whose vectors were computed."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Their tokens."""
+
+    @property
+    def n_computed(self) -> int:
+        """Tokens that were computed for them; fewer, where texts begin alike and the model is causal."""
+
+    @property
+    def n_batches(self) -> int:
+        """Batches that they were computed in."""
+
+    @property
+    def n_waiting(self) -> int:
+        """Tokens that wait."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that the context for them takes beside the weights; 0 until it is made."""

@@ -15,7 +15,7 @@ import msgspec
 from weft.errors import InvalidConfig
 from weft.fields.about import About, described, wrong
 
-__all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType"]
+__all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType", "Pooling"]
 
 MAX_SLOTS = 254
 MAX_THREADS = 512
@@ -27,6 +27,9 @@ Kernels = Literal["auto", "weft", "llama.cpp"]
 
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 """A number format of the cache."""
+
+Pooling = Literal["none", "mean", "cls", "last", "rank"]
+"""What becomes of the vectors of a text's tokens."""
 
 OTHER_NAMES = {
     "ctx_size": "n_ctx",
@@ -40,6 +43,7 @@ OTHER_NAMES = {
     "cache_type_k": "type_k",
     "cache_type_v": "type_v",
     "max_token_gap": "max_token_gap_ms",
+    "pooling_type": "pooling",
 }
 """What a setting is called elsewhere: on the command line and in other bindings. A message says what it is here."""
 
@@ -97,6 +101,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     tuned: Annotated[bool, About("whether to use what `python -m weft tune` has measured for this model on this machine")] = True
+    pooling: Annotated[
+        Pooling | None,
+        About(
+            'what becomes of the vectors of a text\'s tokens: "mean" is their mean, "cls" the first, "last" the last one, "none"'
+            ' keeps all of them, "rank" scores texts by a reranker; None is as the model says, else the mean'
+        ),
+    ] = None
     type_k: Annotated[KvType, About("number format of the keys in the cache")] = "f16"
     type_v: Annotated[
         KvType, About("number format of the values in the cache; a quantised one cannot be with flash attention off")
@@ -236,6 +247,7 @@ class EngineOptions(TypedDict, total=False):
     kernels: Kernels
     flash_attention: Literal["auto", "on", "off"]
     tuned: bool
+    pooling: Pooling | None
     type_k: KvType
     type_v: KvType
     cache_ram: int | None

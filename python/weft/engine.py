@@ -14,6 +14,7 @@ from weft._native import Adapter, CachedNode, Compute, Limits, Model, Prefix, Re
 from weft.answer import Answer
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
+from weft.embedding import Embedding
 from weft.errors import EngineStopped
 from weft.prefix import PrefixFile
 from weft.request import Request, RequestOptions
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 
-class Engine:
+class Engine(Embedding):
     """One model, one worker thread, one KV cache that all requests share.
 
     Making one loads nothing; `async with` or `await start()` does:

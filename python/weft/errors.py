@@ -16,6 +16,7 @@ __all__ = [
     "InvalidConfig",
     "InvalidRequest",
     "ModelLoadError",
+    "NotSupported",
     "PinsFull",
     "PrefixFileError",
     "PrefixSaveError",
@@ -61,6 +62,18 @@ class InvalidConfig(_InvalidParameterError):
 
 class InvalidRequest(_InvalidParameterError):
     """A field of a request has the wrong type or is out of range."""
+
+
+class NotSupported(WeftError):
+    """The model, or the way that it was loaded, cannot do that."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        """What is lacking, and what would have it."""
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class ContextOverflow(WeftError, ValueError):

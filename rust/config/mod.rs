@@ -3,6 +3,7 @@
 mod choice;
 mod kernels;
 mod placement;
+mod pooling;
 mod weights;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use crate::error::{Error, Result};
 pub use choice::{Choice, Machine, Tuned};
 pub use kernels::{Kernels, Ours, Used};
 pub use placement::{Numa, Placement, Split};
+pub use pooling::Pooling;
 pub use weights::{LoadFacts, Weights};
 
 /// Slots where none are asked for; each of them may use the whole pool.
@@ -178,6 +180,8 @@ pub struct EngineConfig {
     pub used: Used,
     /// `-fa`; what is asked for there is llama.cpp's own.
     pub flash_attention: FlashAttention,
+    /// What becomes of the vectors of a text's tokens (`--pooling`); `None` is as the model says, else their mean.
+    pub pooling: Option<Pooling>,
     /// `-ctk`.
     pub type_k: KvType,
     /// `-ctv`.
@@ -220,6 +224,7 @@ impl Default for EngineConfig {
             kernels: Kernels::Auto,
             used: Used::NONE,
             flash_attention: FlashAttention::Auto,
+            pooling: None,
             type_k: KvType::F16,
             type_v: KvType::F16,
             cache_ram: CacheRam::Default,

@@ -58,13 +58,7 @@ impl Context {
         let mut params = params(config, limits, n_seq_max);
         params.n_threads = n_threads.cast_signed();
         params.n_threads_batch = n_threads_batch.cast_signed();
-        let (raw, errors) = {
-            // Making a context may write to the model, so two are never made at once.
-            static MAKING: Mutex<()> = Mutex::new(());
-            let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: `self` will keep the model alive for longer than the context; the parameters are complete.
-            logging::errors_during(|| NonNull::new(unsafe { sys::llama_init_from_model(model.as_ptr(), params) }))
-        };
+        let (raw, errors) = make(&model, params);
         let raw = raw.ok_or_else(|| refusal(&model, limits, &errors))?;
         let bounds = Bounds {
             n_vocab: model.n_vocab(),
@@ -198,16 +192,7 @@ impl Context {
         }
         let n_rows = self.batch.n_rows();
         self.batch.clear();
-        let words = match code {
-            1 => format!("the pool of {} cells has no room for {n_rows} more", self.n_ctx),
-            2 => "the computation was aborted".to_owned(),
-            -1 => "llama.cpp refused the batch".to_owned(),
-            -2 => "there was not enough memory".to_owned(),
-            -3 => "the backend failed to compute".to_owned(),
-            code => format!("llama.cpp answered {code}"),
-        };
-        let reason = logging::reason(errors).map_or_else(|| words.clone(), |why| format!("{words}: {why}"));
-        DecodeError { reason }
+        DecodeError { reason: reason_of(code, errors, self.n_ctx, n_rows) }
     }
 
     /// The logits after row `row` of the last plan.
@@ -383,6 +368,15 @@ impl Drop for Context {
     }
 }
 
+/// Makes a context of `model`, which must outlive it. Beside it the error lines that say why there is none.
+pub(super) fn make(model: &Model, params: sys::llama_context_params) -> (Option<NonNull<sys::llama_context>>, Vec<String>) {
+    // Making a context may write to the model, so two are never made at once.
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the caller keeps the model alive for longer than the context; the parameters are complete.
+    logging::errors_during(|| NonNull::new(unsafe { sys::llama_init_from_model(model.as_ptr(), params) }))
+}
+
 /// llama.cpp's parameters for `limits`; the threads are left out.
 fn params(config: &EngineConfig, limits: &Limits, n_seq_max: u32) -> sys::llama_context_params {
     // SAFETY: plain data.
@@ -407,6 +401,19 @@ fn params(config: &EngineConfig, limits: &Limits, n_seq_max: u32) -> sys::llama_
     params.swa_full = true;
     params.no_perf = true;
     params
+}
+
+/// Why a decode of `n_rows` rows in a pool of `n_ctx` cells failed with `code`.
+pub(super) fn reason_of(code: i32, errors: &[String], n_ctx: u32, n_rows: usize) -> String {
+    let words = match code {
+        1 => format!("the pool of {n_ctx} cells has no room for {n_rows} more"),
+        2 => "the computation was aborted".to_owned(),
+        -1 => "llama.cpp refused the batch".to_owned(),
+        -2 => "there was not enough memory".to_owned(),
+        -3 => "the backend failed to compute".to_owned(),
+        code => format!("llama.cpp answered {code}"),
+    };
+    logging::reason(errors).map_or_else(|| words.clone(), |why| format!("{words}: {why}"))
 }
 
 fn state_error(words: &str, errors: &[String]) -> StateError {

@@ -126,6 +126,13 @@ impl Metadata {
         Some(unsafe { sys::gguf_get_val_f32(self.0.as_ptr(), index) })
     }
 
+    /// Whether there is a tensor of this name.
+    pub(super) fn has_tensor(&self, name: &str) -> bool {
+        let name = CString::new(name).expect("a tensor's name holds no NUL byte");
+        // SAFETY: the context is alive and the name NUL-terminated.
+        unsafe { sys::gguf_find_tensor(self.0.as_ptr(), name.as_ptr()) >= 0 }
+    }
+
     /// Bytes before the first tensor's.
     pub(super) fn data_offset(&self) -> u64 {
         // SAFETY: the context is alive.

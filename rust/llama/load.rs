@@ -32,8 +32,7 @@ const REARRANGED: [sys::ggml_type; 7] = [
 
 /// What decides on how the weights lie of the model whose first file is `file`. The backend must have been started.
 pub(super) fn facts(config: &ModelConfig, file: &Metadata) -> LoadFacts {
-    // A part that is missing or damaged is reported when it is loaded.
-    let others: Vec<Metadata> = other_parts(&config.path).iter().filter_map(|path| Metadata::open(path).ok()).collect();
+    let others = others(config);
     let has_amx = machine::has_amx();
     let (mut n_covered, mut n_bytes, mut can_be_rearranged) = (0, 0, has_amx);
     for (format, bytes) in [file].into_iter().chain(&others).flat_map(Metadata::tensors) {
@@ -47,6 +46,17 @@ pub(super) fn facts(config: &ModelConfig, file: &Metadata) -> LoadFacts {
         has_cpu_layers: !memory::has_gpus(&config.placement) || config.n_gpu_layers.is_some(),
         can_be_rearranged,
     }
+}
+
+/// The other files of a split model. A part that is missing or damaged is reported when it is loaded.
+fn others(config: &ModelConfig) -> Vec<Metadata> {
+    other_parts(&config.path).iter().filter_map(|path| Metadata::open(path).ok()).collect()
+}
+
+/// Whether the model whose first file is `file` has a tensor of one of these names.
+pub(super) fn has_any_tensor(config: &ModelConfig, file: &Metadata, names: &[&str]) -> bool {
+    let has_one = |file: &Metadata| names.iter().any(|name| file.has_tensor(name));
+    has_one(file) || others(config).iter().any(has_one)
 }
 
 /// Loads the file that `config` names, its weights laid out as `weights` says; `progress` hears the fraction that is loaded, on this

@@ -101,7 +101,9 @@ impl ThreadLog {
 
 fn publish(level: sys::ggml_log_level, line: &str) {
     // llama.cpp compares the whole pool with the training length, as if one sequence filled it. A slot of ours never exceeds it.
-    let level = if line.contains("possible training context overflow") { sys::GGML_LOG_LEVEL_INFO } else { level };
+    // And a pooling that the file does not name is what was chosen for it.
+    let is_so_meant = ["possible training context overflow", "model default pooling_type is"];
+    let level = if is_so_meant.iter().any(|words| line.contains(words)) { sys::GGML_LOG_LEVEL_INFO } else { level };
     match level {
         sys::GGML_LOG_LEVEL_ERROR => tracing::event!(target: "llama.cpp", Level::ERROR, "{line}"),
         sys::GGML_LOG_LEVEL_WARN => tracing::event!(target: "llama.cpp", Level::WARN, "{line}"),

@@ -24,8 +24,10 @@ mod model;
 mod pages;
 mod piece;
 mod prefix_file;
+pub mod rerank;
 #[cfg(test)]
 mod sampler_parity;
+mod silent;
 mod special_tokens;
 mod start;
 mod state;
@@ -34,6 +36,7 @@ mod tests;
 mod threads;
 mod tokenizer;
 pub mod tune;
+mod vectors;
 mod vocabulary;
 
 use std::ops::Range;
@@ -53,6 +56,7 @@ pub use crate::llama::model::Model;
 use crate::llama::piece::Layout;
 pub use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};
 pub use crate::llama::start::{Settled, start};
+pub use crate::llama::vectors::embedder;
 use crate::request::{AdapterScale, Token};
 use crate::sampling::Lexicon;
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{KvType, ModelConfig, ModelFacts, Placement, Weights};
+use crate::config::{KvType, ModelConfig, ModelFacts, Placement, Pooling, Weights};
 use crate::error::{Error, Result};
 use crate::llama::adapters::{self, Adapter};
 use crate::llama::backend::backend;
@@ -35,6 +35,8 @@ pub struct Model {
     vocabulary: Vocabulary,
     tokenizer: Tokenizer,
     kv_shape: KvShape,
+    /// Whether it has a classifier that scores a text.
+    has_head: bool,
     grammars: Grammars,
     /// They belong to `inner`.
     adapters: Vec<Adapter>,
@@ -59,7 +61,7 @@ impl Model {
         Ok(model)
     }
 
-    /// Refuses what cannot continue a text, and reads what is asked for often.
+    /// Refuses what can neither continue a text nor make a vector of it, and reads what is asked for often.
     fn read(config: ModelConfig, weights: Weights, inner: LlamaModel, file: &Metadata) -> std::result::Result<Self, String> {
         let metadata = read_metadata(raw(&inner));
         let value = |key: &str| metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
@@ -81,6 +83,7 @@ impl Model {
         let n_ctx_train = inner.n_ctx_train();
         let n_parts = value("split.count").and_then(|text| text.parse().ok()).unwrap_or(1);
         let files = ModelFiles::of(&config.path, n_parts).map_err(|error| error.to_string())?;
+        let has_head = load::has_any_tensor(&config, file, &["cls.weight", "cls.output.weight"]);
         Ok(Self {
             config,
             weights,
@@ -92,6 +95,7 @@ impl Model {
             vocabulary,
             tokenizer,
             kv_shape,
+            has_head,
             grammars: Grammars::default(),
             adapters: Vec::new(),
         })
@@ -303,9 +307,12 @@ impl Model {
         self.grammars.of_schema(self, text)
     }
 
-    /// Bytes of the pool that one token takes, estimated from the metadata; 0 for a model without attention.
+    /// Bytes of the pool that one token takes, estimated from the metadata; 0 for a model that keeps none.
     #[must_use]
     pub fn kv_bytes_per_token(&self, type_k: KvType, type_v: KvType) -> u64 {
+        if self.is_encoder() {
+            return 0;
+        }
         self.kv_shape.bytes_per_token(type_k, type_v)
     }
 
@@ -351,6 +358,34 @@ impl Model {
         self.inner.is_hybrid()
     }
 
+    /// Whether the model only reads texts: it makes vectors of them, and continues none.
+    #[must_use]
+    pub fn is_encoder(&self) -> bool {
+        kinds::is_encoder(&self.architecture, self.value(&format!("{}.attention.causal", self.architecture)))
+    }
+
+    /// What becomes of the vectors of a text's tokens where nobody says: as the file says, else their mean.
+    #[must_use]
+    pub fn pooling(&self) -> Pooling {
+        let kept = self.value(&format!("{}.pooling_type", self.architecture));
+        let kept = kept.and_then(Pooling::numbered).filter(|pooling| *pooling != Pooling::Rank || self.has_head);
+        kept.unwrap_or(Pooling::Mean)
+    }
+
+    /// Whether the model has a classifier that scores a text.
+    #[must_use]
+    pub fn has_head(&self) -> bool {
+        self.has_head
+    }
+
+    /// Numbers of a vector with this pooling.
+    pub(super) fn vector_width(&self, pooling: Pooling) -> usize {
+        // SAFETY: the model is alive.
+        let (n_out, n_scores) =
+            unsafe { (sys::llama_model_n_embd_out(self.as_ptr()), sys::llama_model_n_cls_out(self.as_ptr())) };
+        if pooling == Pooling::Rank { n_scores as usize } else { n_out.unsigned_abs() as usize }
+    }
+
     /// How far back the layers with a sliding window look, in tokens; 0 for a model without.
     #[must_use]
     pub fn n_swa(&self) -> u32 {
@@ -387,7 +422,8 @@ impl Model {
         unsafe { sys::llama_model_get_vocab(self.as_ptr()) }
     }
 
-    fn value(&self, key: &str) -> Option<&str> {
+    /// The text of a key of the metadata.
+    pub(super) fn value(&self, key: &str) -> Option<&str> {
         self.metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::config::{Choice, EngineConfig, Kernels, Limits, Machine, Ours, Used};
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::llama::silent::Silent;
 use crate::llama::{LlamaRunner, Model, kernels, memory, threads};
 
 /// What is settled before an engine starts.
@@ -49,6 +50,9 @@ impl Settled {
             ..config.clone()
         };
         let (model, limits) = (Arc::clone(model), *limits);
+        if model.is_encoder() {
+            return Engine::start(limits, move || Ok(Silent(model)));
+        }
         Engine::start(limits, move || LlamaRunner::new(model, &config, &limits))
     }
 }

@@ -1,6 +1,6 @@
 //! What `await` sees: ready at once where an event is there, else a future of the running loop.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyStopAsyncIteration, PyStopIteration};
 use pyo3::gc::{PyTraverseError, PyVisit};
@@ -8,9 +8,10 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use super::bell::Watch;
+use super::bell::{Awaited, Watch};
 use super::events;
-use super::stream::PyStream;
+use super::stream::{PyStream, Stream};
+use super::vectors::PendingVectors;
 use crate::engine::Ready;
 
 /// Most bytes of one batch's events, as [`Event::n_bytes`](crate::request::Event::n_bytes) counts them: a bound on how long the loop
@@ -31,15 +32,21 @@ pub(super) enum Want {
     Nothing,
 }
 
-/// One `await` of a stream. It has the four methods of a coroutine, so that `asyncio.create_task` takes it too.
+/// One `await` of a stream, or of vectors. It has the four methods of a coroutine, so that `asyncio.create_task` takes it too.
 ///
 /// An event is taken in the very step that hands it to the task, so a task that is cancelled while it waits, or after it was
 /// woken, leaves the event in the stream. Several tasks may wait for one stream, on several loops: each event goes to one of them.
 #[pyclass(frozen, module = "weft._native", name = "_Next")]
 pub(super) struct PyNext {
-    stream: Py<PyStream>,
-    want: Want,
+    of: Of,
     waits: Mutex<Option<Wait>>,
+}
+
+/// Whose answer is awaited.
+enum Of {
+    Stream(Py<PyStream>, Want),
+    /// Held by nobody else: when Python drops this object, they are not computed.
+    Vectors(Arc<PendingVectors>),
 }
 
 /// The future that the task was told to wait for, and who sets it.
@@ -50,7 +57,11 @@ struct Wait {
 
 impl PyNext {
     pub(super) fn new(stream: Py<PyStream>, want: Want) -> Self {
-        Self { stream, want, waits: Mutex::new(None) }
+        Self { of: Of::Stream(stream, want), waits: Mutex::new(None) }
+    }
+
+    pub(super) fn of_vectors(pending: PendingVectors) -> Self {
+        Self { of: Of::Vectors(Arc::new(pending)), waits: Mutex::new(None) }
     }
 
     fn waits(&self) -> MutexGuard<'_, Option<Wait>> {
@@ -65,10 +76,20 @@ impl PyNext {
         }
     }
 
-    /// What the stream has now: the answer to the `await`, or `None` where nothing is ready.
+    fn awaited(&self) -> PyResult<Arc<dyn Awaited>> {
+        Ok(match &self.of {
+            Of::Stream(stream, _) => Arc::<Stream>::clone(stream.get().stream()?),
+            Of::Vectors(pending) => Arc::<PendingVectors>::clone(pending),
+        })
+    }
+
+    /// What there is now: the answer to the `await`, or `None` where nothing is ready.
     fn look(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let stream = self.stream.get().stream()?;
-        match self.want {
+        let (stream, want) = match &self.of {
+            Of::Stream(stream, want) => (stream.get().stream()?, want),
+            Of::Vectors(pending) => return pending.take(py),
+        };
+        match want {
             Want::Nothing => Ok(Some(py.None())),
             Want::Sign => Ok(stream.is_ready().then(|| py.None())),
             Want::Event => match stream.take(0)? {
@@ -108,7 +129,7 @@ impl PyNext {
                 return Err(PyStopIteration::new_err((answer,)));
             }
             let watch = Watch::current(py)?;
-            if let Some(future) = watch.get().wait(py, self.stream.get().stream()?)? {
+            if let Some(future) = watch.get().wait(py, &self.awaited()?)? {
                 // asyncio's sign that the future is being waited for, as its own `Future.__await__` sets it.
                 future.setattr(intern!(py, "_asyncio_future_blocking"), true)?;
                 *self.waits() = Some(Wait { watch, future: future.clone().unbind() });
@@ -140,7 +161,9 @@ impl PyNext {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.stream)?;
+        if let Of::Stream(stream, _) = &self.of {
+            visit.call(stream)?;
+        }
         // The collector stops the world or holds the GIL, and the lock is never held across Python: this cannot fail.
         if let Ok(waits) = self.waits.try_lock()
             && let Some(Wait { watch, future }) = &*waits

@@ -22,7 +22,6 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::{MutexExt, PyOnceLock};
 
-use super::stream::Stream;
 use crate::engine::Bell;
 
 /// Nobody waits.
@@ -108,10 +107,19 @@ impl Bell for Bells {
     }
 }
 
+/// What a task waits for: a stream, or vectors.
+pub(super) trait Awaited: Send + Sync {
+    /// Whether there is something to be had.
+    fn is_ready(&self) -> bool;
+
+    /// Who is rung when there is.
+    fn bells(&self) -> &Bells;
+}
+
 /// A task of the loop that waits for a stream.
 struct Waiter {
     /// Weak, so that whoever drops the stream cancels its request at once, also while a future of it is left here.
-    stream: Weak<Stream>,
+    stream: Weak<dyn Awaited>,
     future: Py<PyAny>,
 }
 
@@ -166,7 +174,7 @@ impl Watch {
     }
 
     /// A future of this loop that is done when `stream` may have something; `None` if it has by now.
-    pub(super) fn wait<'py>(&self, py: Python<'py>, stream: &Arc<Stream>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    pub(super) fn wait<'py>(&self, py: Python<'py>, stream: &Arc<dyn Awaited>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let future = self.event_loop.bind(py).call_method0(intern!(py, "create_future"))?;
         stream.bells().join(&self.bell);
         lock(&self.waiters).push(Waiter { stream: Arc::downgrade(stream), future: future.clone().unbind() });

@@ -12,7 +12,7 @@ use pyo3::types::{PyByteArray, PyBytes, PyString};
 use super::adapters;
 use super::compact::{PyBiases, PyTokenIds};
 use super::errors::{InvalidConfig, InvalidRequest};
-use crate::config::{CacheRam, FlashAttention, Kernels, KvType, MAX_THREADS, Numa, Split, TokenGap, Tuned};
+use crate::config::{CacheRam, FlashAttention, Kernels, KvType, MAX_THREADS, Numa, Pooling, Split, TokenGap, Tuned};
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, Task, Token};
 
 /// A prompt as the caller gave it.
@@ -386,6 +386,14 @@ pub(super) fn flash_attention(word: &str) -> PyResult<FlashAttention> {
         "off" => Ok(FlashAttention::Off),
         _ => Err(InvalidConfig::new_err(("flash_attention", format!("flash_attention is '{word}'; it must be auto, on or off")))),
     }
+}
+
+/// # Errors
+/// `InvalidConfig` for a word that names no pooling.
+pub(super) fn pooling(word: &str) -> PyResult<Pooling> {
+    Pooling::named(word).ok_or_else(|| {
+        InvalidConfig::new_err(("pooling", format!("pooling is '{word}'; it must be none, mean, cls, last or rank")))
+    })
 }
 
 /// # Errors

@@ -7,10 +7,11 @@ use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
 use super::adapters::{self, PyAdapter};
+use super::awaitable::PyNext;
 use super::bell::Bells;
 use super::cached::{self, PyCachedNode};
 use super::convert::{self, HeldTo, PromptInput, RequestInput};
-use super::errors::ContextOverflow;
+use super::errors::{ContextOverflow, InvalidRequest};
 use super::fork::ThisProcess;
 use super::limits::PyLimits;
 use super::logging;
@@ -20,9 +21,12 @@ use super::prefix_file::Files;
 use super::stats::{PyRecentStep, PyStats};
 use super::stream::{PyStream, Stream};
 use super::tune::PyCompute;
+use super::vectors::{self, PyVectorStats};
 use crate::config::{Choice, EngineConfig, Limits};
+use crate::embedding::{Embedder, Normalization};
 use crate::engine::{Bell, Completions, Engine};
-use crate::llama::{Model, Settled};
+use crate::error::Error;
+use crate::llama::{self, Model, Settled};
 use crate::request::{AdapterScale, ContextShift, Prompt, Request, Task, Token};
 
 /// `weft._native.Engine`.
@@ -34,11 +38,17 @@ pub(super) struct PyEngine {
     model: Py<PyModel>,
     files: Files,
     choice: Choice,
+    /// Always there until the drop.
+    embedder: Option<ThisProcess<Embedder>>,
 }
 
 impl PyEngine {
     fn handle(&self) -> PyResult<&Engine> {
         self.handle.as_ref().expect("only the drop takes the handle").get()
+    }
+
+    fn embedder(&self) -> PyResult<&Embedder> {
+        self.embedder.as_ref().expect("only the drop takes it").get()
     }
 
     /// Queues the request that `request` makes of the prompt's tokens.
@@ -50,6 +60,10 @@ impl PyEngine {
     ) -> PyResult<PyStream> {
         let engine = self.handle()?;
         let model = self.model.get().loaded()?;
+        if model.is_encoder() {
+            let message = format!("the model, {}, reads texts and continues none", model.architecture());
+            return Err(Error::NotSupported { message }.into());
+        }
         if let PromptInput::Text(text) = &prompt {
             check_length(text.as_bytes().len(), model, engine.limits().n_ctx_slot)?;
         }
@@ -73,9 +87,9 @@ impl PyEngine {
 
 impl Drop for PyEngine {
     fn drop(&mut self) {
-        let handle = self.handle.take();
+        let (handle, embedder) = (self.handle.take(), self.embedder.take());
         // The last handle waits for the worker's running step; other Python threads need not.
-        Python::attach(|py| py.detach(|| drop(handle)));
+        Python::attach(|py| py.detach(|| drop((handle, embedder))));
     }
 }
 
@@ -101,7 +115,7 @@ fn keeping_the_opening(shift: ContextShift, model: &Model) -> ContextShift {
 impl PyEngine {
     #[new]
     #[pyo3(signature = (model, *, n_slots=None, n_ctx=None, kv_unified=None, n_batch=None, n_ubatch=None, n_threads=None,
-        n_threads_batch=None, kernels="auto", flash_attention="auto", tuned=None, type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
+        n_threads_batch=None, kernels="auto", flash_attention="auto", tuned=None, pooling=None, type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
         max_token_gap_ms=None))]
     #[expect(clippy::too_many_arguments, clippy::similar_names, reason = "all but the model are keywords in Python")]
     fn new(
@@ -117,6 +131,7 @@ impl PyEngine {
         kernels: &str,
         flash_attention: &str,
         tuned: Option<(Option<bool>, u32, u32)>,
+        pooling: Option<&str>,
         type_k: &str,
         type_v: &str,
         cache_ram: Option<&Bound<'_, PyAny>>,
@@ -137,6 +152,7 @@ impl PyEngine {
             used: default.used,
             flash_attention: convert::flash_attention(flash_attention)?,
             tuned: convert::tuned(tuned)?,
+            pooling: pooling.map(convert::pooling).transpose()?,
             type_k: convert::kv_type("type_k", type_k)?,
             type_v: convert::kv_type("type_v", type_v)?,
             cache_ram: convert::cache_ram(cache_ram)?,
@@ -145,9 +161,13 @@ impl PyEngine {
         };
         let loaded = model.get().loaded()?;
         let settled = Settled::new(loaded, &config)?;
+        let bells = Arc::<Bells>::default();
+        let ringing = Arc::clone(&bells);
+        let embedder = llama::embedder(loaded, &config, &settled, move || ringing.ring())?;
         let engine = py.detach(|| settled.start(loaded, &config))?;
         let files = Files::new(loaded, &config);
-        Ok(Self { handle: Some(ThisProcess::new(engine)), bells: Arc::default(), model, files, choice: settled.choice })
+        let (handle, embedder) = (Some(ThisProcess::new(engine)), Some(ThisProcess::new(embedder)));
+        Ok(Self { handle, bells, model, files, choice: settled.choice, embedder })
     }
 
     #[getter]
@@ -183,6 +203,35 @@ impl PyEngine {
             let context_shift = request.context_shift.map(|shift| keeping_the_opening(shift, model));
             Ok(Request { prompt, constraint, context_shift, ..request })
         })
+    }
+
+    /// Queues texts for their vectors, and returns what to await.
+    #[pyo3(signature = (texts, *, normalize=2, dimensions=None))]
+    fn embed(&self, py: Python<'_>, texts: Vec<Bound<'_, PyAny>>, normalize: i32, dimensions: Option<usize>) -> PyResult<PyNext> {
+        let (embedder, model) = (self.embedder()?, self.model.get().loaded()?);
+        let how = Normalization::numbered(normalize).ok_or_else(|| {
+            let message = format!("normalize is {normalize}; it must be -1 for none, 0 for 16 bits, 1 or more for a p-norm");
+            InvalidRequest::new_err(("normalize", message))
+        })?;
+        let texts = texts.into_iter().map(|text| convert::prompt(&text)).collect::<PyResult<Vec<_>>>()?;
+        Ok(py.detach(|| vectors::embed(embedder, &self.bells, model, texts, (how, dimensions)))?)
+    }
+
+    /// Queues a query with each of the texts, and returns what to await: a row of one number for each.
+    fn rerank(&self, py: Python<'_>, query: &Bound<'_, PyAny>, texts: Vec<Bound<'_, PyAny>>) -> PyResult<PyNext> {
+        let (embedder, model) = (self.embedder()?, self.model.get().loaded()?);
+        let query = convert::text("query", query)?;
+        let texts = texts.into_iter().map(|text| convert::text("texts", &text)).collect::<PyResult<Vec<_>>>()?;
+        let rank = || {
+            let texts: Vec<&[u8]> = texts.iter().map(convert::Text::as_bytes).collect();
+            vectors::rank(embedder, &self.bells, model, query.as_bytes(), &texts)
+        };
+        Ok(py.detach(rank)?)
+    }
+
+    /// What was computed of vectors, and what the context for them is made for.
+    fn vector_stats(&self) -> PyResult<PyVectorStats> {
+        Ok(PyVectorStats::of(self.embedder()?))
     }
 
     /// Queues the pinning of a prompt.
@@ -301,8 +350,12 @@ impl PyEngine {
 
     /// Ends the worker and waits for it.
     fn stop(&self, py: Python<'_>) -> PyResult<()> {
-        let engine = self.handle()?;
-        py.detach(|| engine.stop());
+        let (engine, embedder) = (self.handle()?, self.embedder()?);
+        py.detach(|| {
+            embedder.stop();
+            engine.stop();
+        });
+        self.bells.ring();
         Ok(())
     }
 

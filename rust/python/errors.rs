@@ -8,6 +8,7 @@ use crate::error::Error;
 import_exception!(weft.errors, ModelLoadError);
 import_exception!(weft.errors, InvalidConfig);
 import_exception!(weft.errors, InvalidRequest);
+import_exception!(weft.errors, NotSupported);
 import_exception!(weft.errors, ContextOverflow);
 import_exception!(weft.errors, QueueFull);
 import_exception!(weft.errors, SlowReader);
@@ -25,6 +26,7 @@ impl From<Error> for PyErr {
             Error::ModelLoad { path, reason } => ModelLoadError::new_err((path, reason)),
             Error::InvalidConfig { param, message } => InvalidConfig::new_err((param, message)),
             Error::InvalidRequest { param, message } => InvalidRequest::new_err((param, message)),
+            Error::NotSupported { message } => NotSupported::new_err((message,)),
             Error::ContextOverflow { n_prompt, n_ctx } => ContextOverflow::new_err((n_prompt, n_ctx)),
             Error::QueueFull { n_waiting } => QueueFull::new_err((n_waiting,)),
             Error::SlowReader { n_behind, limit, unit } => SlowReader::new_err((n_behind, limit, unit.to_string())),

@@ -23,6 +23,7 @@ mod prefix_file;
 mod stats;
 mod stream;
 mod tune;
+mod vectors;
 
 use pyo3::prelude::*;
 use pyo3::types::PySequence;
@@ -52,6 +53,8 @@ mod native {
     use super::stream::PyStream;
     #[pymodule_export]
     use super::tune::{PyCompute, PyHardware, PyTiming, PyTuning, tune};
+    #[pymodule_export]
+    use super::vectors::{PyVectorStats, PyVectors};
     use super::{Bound, PyModule, PyResult, PySequence};
 
     #[pymodule_init]

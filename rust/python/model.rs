@@ -143,6 +143,11 @@ impl PyModel {
     }
 
     #[getter]
+    fn is_encoder(&self) -> PyResult<bool> {
+        Ok(self.loaded()?.is_encoder())
+    }
+
+    #[getter]
     fn vocab_type(&self) -> PyResult<u32> {
         Ok(self.loaded()?.vocab_type())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use super::awaitable::{PyNext, Want};
-use super::bell::Bells;
+use super::bell::{Awaited, Bells};
 use super::fork::ThisProcess;
 use crate::engine::{Bell, Completions, Ready};
 use crate::error::Result;
@@ -21,16 +21,6 @@ impl Stream {
         Self { completions, bells }
     }
 
-    pub(super) fn bells(&self) -> &Bells {
-        &self.bells
-    }
-
-    /// Whether [`Stream::take`] would not answer [`Ready::Pending`]. Takes nothing, so that nothing is lost when the task that is
-    /// woken for it is cancelled before it runs.
-    pub(super) fn is_ready(&self) -> bool {
-        self.completions.is_ready()
-    }
-
     /// The next events: at least one, and no further one once they have `max_bytes` bytes.
     ///
     /// # Errors
@@ -43,6 +33,18 @@ impl Stream {
     fn close(&self) {
         self.completions.close();
         self.bells.ring();
+    }
+}
+
+impl Awaited for Stream {
+    /// Whether [`Stream::take`] would not answer [`Ready::Pending`]. Takes nothing, so that nothing is lost when the task that is
+    /// woken for it is cancelled before it runs.
+    fn is_ready(&self) -> bool {
+        self.completions.is_ready()
+    }
+
+    fn bells(&self) -> &Bells {
+        &self.bells
     }
 }
 

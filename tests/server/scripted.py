@@ -80,6 +80,7 @@ class ScriptedEngine:
             token_ids=lambda text, **more: TokenIds(self.tokenize(text, **more)),
             detokenize=self.detokenize,
             control_tokens=list,
+            is_encoder=False,
             longest_piece=None,
         )
         self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=256, n_ctx_slot=64, forks_anywhere=True)
@@ -128,6 +129,9 @@ class ScriptedEngine:
 
     def stats(self) -> Json:
         return SimpleNamespace(slots=self.slots)
+
+    def vector_stats(self) -> Json:
+        return SimpleNamespace(pooling="mean")
 
     def as_engine(self) -> weft.Engine:
         return cast("weft.Engine", self)

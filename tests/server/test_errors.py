@@ -118,7 +118,7 @@ async def test_several_prompts_are_submitted_all_or_none() -> None:
     [
         ("GET", "/no/such/route", error_of(404, "Not Found", "not_found_error")),
         ("POST", "/", error_of(404, "Not Found", "not_found_error")),
-        ("POST", "/v1/embeddings", error_of(404, "Not Found", "not_found_error")),
+        ("POST", "/v1/images/generations", error_of(404, "Not Found", "not_found_error")),
         ("GET", "/completion", error_of(405, "Method Not Allowed", "invalid_request_error")),
         ("POST", "/slots", error_of(405, "Method Not Allowed", "invalid_request_error")),
     ],

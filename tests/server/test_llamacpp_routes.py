@@ -112,6 +112,7 @@ async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) ->
         "assistant_name": "",
         "compute": matching(r"attention .+, products .+, at most 512 tokens per decode, 1 threads \(asked for\)"),
         "repeatable": BOOLEAN,
+        "pooling": "mean",
     }
 
 
@@ -180,7 +181,12 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
             }
         ],
         "models": [
-            {"name": "storyteller", "model": "storyteller", "capabilities": ["completion"], "details": {"format": "gguf"}}
+            {
+                "name": "storyteller",
+                "model": "storyteller",
+                "capabilities": ["completion", "embedding"],
+                "details": {"format": "gguf"},
+            }
         ],
     }
 
@@ -411,6 +417,7 @@ async def test_the_openapi_document_tells_every_route(client: httpx.AsyncClient)
         "/health", "/v1/health", "/slots", "/props", "/lora-adapters",
         "/chat/completions", "/v1/chat/completions", "/slots/{id_slot}", "/metrics", "/v1/completions",
         "/v1/models", "/v1/models/{name}", "/models", "/prefixes", "/prefixes/{prefix_id}", "/cache",
+        "/embedding", "/embeddings", "/v1/embeddings", "/rerank", "/reranking", "/v1/rerank", "/v1/reranking",
     }  # fmt: skip
     for operations in document["paths"].values():
         for operation in operations.values():

@@ -36,6 +36,11 @@ LLAMA_SERVERS = {
     "spec_decode_num_accepted_tokens": "counter",
 }
 OURS = {
+    "vectors_texts": "counter",
+    "vectors_tokens": "counter",
+    "vectors_batches": "counter",
+    "vectors_tokens_waiting": "gauge",
+    "vectors_context_bytes": "gauge",
     "prompt_tokens": "counter",
     "preempted": "counter",
     "adapter_changes": "counter",

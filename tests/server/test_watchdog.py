@@ -83,6 +83,18 @@ CHATS: dict[str, Body] = {
     "many tools": filled(CHAT + '"a"}], "tools": [', '{"type": "function"}', "]}", 3_000_000),
 }
 
+VECTORS: dict[str, Body] = {
+    "a long text": filled('{"input": "', "word", '"}'),
+    "many texts": filled('{"input": [', '"a fox"', "]}"),
+    "as many texts as may be": filled('{"input": [', '"a fox"', "]}", 2048 * 8),
+    "many tokens": filled('{"input": [', "12", "]}"),
+    "many lists of tokens": filled('{"input": [', "[12]", "]}"),
+}
+PAIRS: dict[str, Body] = {
+    "many texts": filled('{"query": "a", "documents": [', '"a fox"', "]}"),
+    "a long query": filled('{"documents": ["a"], "query": "', "word", '"}'),
+}
+
 LARGEST: dict[str, dict[str, Body]] = {
     "POST /completion": COMPLETIONS,
     "POST /v1/completions": COMPLETIONS | {"a long suffix": filled('{"prompt": "a", "suffix": "', "word", '"}')},
@@ -100,6 +112,9 @@ LARGEST: dict[str, dict[str, Body]] = {
     "POST /props": {"anything": filled('{"a": [', "12", "]}")},
     "POST /slots/{id_slot:str}": {"a long name": filled('{"filename": "', "word", '"}')},
     "GET /cache": {"all nodes": None},
+    "POST /embedding": VECTORS,
+    "POST /v1/embeddings": VECTORS,
+    "POST /rerank": PAIRS,
 }
 """The largest that a route takes, or refuses for what it says and not for its size. Other routes take nothing but their query."""
 

@@ -155,9 +155,6 @@ def _idle_without() -> Iterator[Accepted]:
     yield _idle("--tools-runtime", env="LLAMA_ARG_TOOLS_RUNTIME", why="there are no built-in tools")
     yield _idle("--control-vector-layer-range", n=2, why="control vectors are not supported")
     yield _idle("-gaw", "--grp-attn-w", env="LLAMA_ARG_GRP_ATTN_W", why="self-extend is not supported")
-    why = "embeddings are not supported"
-    yield _idle("--embd-normalize", why=why)
-    yield _idle("--pooling", env="LLAMA_ARG_POOLING", why=why)
     why = "thinking has no budget here"
     yield _idle("--reasoning-budget-message", env="LLAMA_ARG_THINK_BUDGET_MESSAGE", why=why)
     why = "images, audio and video are not supported"
@@ -272,9 +269,6 @@ def _missing_values() -> Iterator[Accepted]:
     yield _missing("-ncmoe", "--n-cpu-moe", env="LLAMA_ARG_N_CPU_MOE", neutral=("0",), why=why)
     yield _missing("-ncffn", "--n-cpu-ffn", env="LLAMA_ARG_N_CPU_FFN", neutral=("0",), why=why)
 
-    why = "only texts are written"
-    yield _missing("--embedding", "--embeddings", n=0, env="LLAMA_ARG_EMBEDDINGS", why=why)
-    yield _missing("--rerank", "--reranking", n=0, env="LLAMA_ARG_RERANKING", why=why)
     yield _missing("-sp", "--special", n=0, why="the text of special tokens is never shown")
     why = "thoughts are left in the text"
     yield _missing("--reasoning-format", env="LLAMA_ARG_THINK", neutral=("none", "auto"), why=why)

@@ -10,7 +10,6 @@ from litestar.exceptions import ClientException, InternalServerException, Serial
 from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
 
 from weft._native import read_body
-from weft.server.request_fields import CompletionFields
 from weft.server.run.aside import Purpose
 from weft.server.run.service import Service
 
@@ -133,7 +132,7 @@ async def _read(body: bytes, struct: type[msgspec.Struct], service: Service, pur
     except ValueError as error:
         raise ClientException(str(error)) from None
     for name, value in beside.items():
-        if isinstance(value, list) and not (name == "prompt" and issubclass(struct, CompletionFields)):
+        if isinstance(value, list) and name not in _names_of(struct, (ONE_TOKEN,)):
             raise ValidationException(extra=[{"key": f"{name}[0]", "message": "Expected `int | str`, got `array`"}])
     try:
         data = msgspec.json.decode(rest, type=struct, strict=False)

@@ -20,18 +20,21 @@ from weft.settings.log import LogSettings
 from weft.settings.model import LOADING, ModelSettings
 from weft.settings.sampling import DRAWING, SamplingSettings
 from weft.settings.server import ServerSettings
+from weft.settings.vectors import POOLING, VectorSettings
 
 __all__ = ["Settings", "table"]
 
 _GROUPS: tuple[type | Mapping[str, Flag], ...] = (
     *(ModelSettings, LOADING, CACHE, ContextSettings, STEPS),
-    *(SamplingSettings, DRAWING, ChatSettings, ServerSettings, AccessSettings, LogSettings),
+    *(SamplingSettings, DRAWING, VectorSettings, POOLING, ChatSettings, ServerSettings, AccessSettings, LogSettings),
 )
 """In the order of help: settings of the server, and the flags of those that its parts have."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(LogSettings, AccessSettings, ServerSettings, ChatSettings, SamplingSettings, ContextSettings, ModelSettings):
+class Settings(
+    LogSettings, AccessSettings, ServerSettings, ChatSettings, VectorSettings, SamplingSettings, ContextSettings, ModelSettings
+):
     """What a user asks of the server. `None` leaves the choice to the engine."""
 
     engine: EngineConfig = field(default_factory=EngineConfig)

@@ -19,6 +19,7 @@ mod start;
 mod state;
 mod tiny;
 mod tokenizer;
+mod vectors;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};

@@ -1,6 +1,6 @@
 """What `/metrics` tells: llama-server's counters by its names, and those that only a shared cache has by ours."""
 
-from weft import Stats
+from weft import Stats, VectorStats
 from weft.server.prometheus import Family, counter, gauge
 from weft.server.refusals import Refusals
 from weft.server.run.tally import Tally
@@ -11,7 +11,9 @@ PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill"
 """The parts of a step that `StepTimes` tells of."""
 
 
-def families(stats: Stats, tally: Tally, refusals: Refusals, *, n_adapter_bytes: int) -> list[Family]:
+def families(
+    stats: Stats, vectors: VectorStats, tally: Tally, refusals: Refusals, *, n_adapter_bytes: int
+) -> list[Family]:
     """Every metric: the engine's as of its last step, times and throughputs of the branches that have finished."""
     return [
         *_llama_servers(stats),
@@ -24,6 +26,7 @@ def families(stats: Stats, tally: Tally, refusals: Refusals, *, n_adapter_bytes:
         *_store(stats),
         _step_seconds(stats),
         _kernel_calls(stats),
+        *_vectors(vectors),
         _refused(refusals),
     ]
 
@@ -120,6 +123,18 @@ def _step_seconds(stats: Stats) -> Family:
 def _kernel_calls(stats: Stats) -> Family:
     calls = {"attention": stats.n_kernel_attentions, "products": stats.n_kernel_products}
     return counter("weft:kernel_calls_total", "Operations that Weft's own kernels computed.", calls, label="kernel")
+
+
+def _vectors(vectors: VectorStats) -> list[Family]:
+    sources = {"computed": vectors.n_computed, "shared": vectors.n_tokens - vectors.n_computed}
+    about = "Tokens of texts whose vectors were made, by where they came from; shared ones begin several texts."
+    return [
+        counter("weft:vectors_texts_total", "Texts whose vectors were made.", vectors.n_texts),
+        counter("weft:vectors_tokens_total", about, sources, label="source"),
+        counter("weft:vectors_batches_total", "Batches that they were computed in.", vectors.n_batches),
+        gauge("weft:vectors_tokens_waiting", "Tokens of texts that wait for their vectors.", vectors.n_waiting),
+        gauge("weft:vectors_context_bytes", "Bytes of the context for vectors; 0 until it is needed.", vectors.n_bytes),
+    ]
 
 
 def _refused(refusals: Refusals) -> Family:

@@ -54,6 +54,7 @@ def properties(service: Service) -> Properties:
         assistant_name=common.assistant_name or assistant,
         compute=service.engine.compute.summary,
         repeatable=service.engine.is_repeatable,
+        pooling=service.engine.vector_stats().pooling,
     )
 
 

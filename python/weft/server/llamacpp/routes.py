@@ -11,7 +11,7 @@ from weft.server import prometheus, request_fields
 from weft.server.errors import ERRORS, NOT_SUPPORTED, NotSupportedError, SlotsBusyError
 from weft.server.json_request import JsonRequest
 from weft.server.llamacpp import completion as dialect
-from weft.server.llamacpp import metrics, properties, tokens
+from weft.server.llamacpp import metrics, properties, tokens, vectors
 from weft.server.llamacpp import slots as places
 from weft.server.llamacpp.schemas import (
     ApplyTemplateResult,
@@ -35,12 +35,14 @@ from weft.server.llamacpp.schemas import (
     TokenizeResult,
     TokenizerInfo,
 )
+from weft.server.llamacpp.vectors_schemas import EmbeddingBody, RankedByTei, RankedList, RerankBody, TextEmbedding
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult
+from weft.server.run import vectors as run
 from weft.server.run.aside import Purpose
 from weft.server.run.event_formats import EventFormat, EventFormats
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedAnswer, PiecedAnswer, StreamedAnswer, WholeAnswer
+from weft.server.run.stream import Answer, AwaitedAnswer, AwaitedPieces, PiecedAnswer, StreamedAnswer, WholeAnswer
 from weft.server.run.submission import Submission
 from weft.server.slot_files import SlotFiles
 
@@ -97,6 +99,22 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Answer[De
     return Answer(
         PiecedAnswer(await service.aside.work(Purpose.TEXT, len(data.tokens), tokens.text, data.tokens, service.engine.model))
     )
+
+
+@post(["/embedding", "/embeddings"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
+async def embedding(data: JSONBody[EmbeddingBody], service: Here) -> Answer[list[TextEmbedding]]:
+    """The vectors of texts; of each token, where nothing is pooled."""
+    name, texts = vectors.texts(data)
+    work = partial(run.embed, service, texts, vectors.write, name=name, normalize=data.embd_normalize)
+    return Answer(AwaitedPieces(work, service.collected))
+
+
+@post(["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
+async def rerank(data: JSONBody[RerankBody], service: Here) -> Answer[RankedList | list[RankedByTei]]:
+    """How well texts answer a query, the best first."""
+    asked = vectors.asked(data)
+    write = vectors.written(asked, service.model_name)
+    return Answer(AwaitedPieces(partial(run.rank, service, asked.query, asked.texts, write, name=asked.name), service.collected))
 
 
 @get("/tokenizer_info", responses=ERRORS)
@@ -178,7 +196,8 @@ async def prometheus_metrics(service: Here) -> Response[str]:
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
     n_adapter_bytes = sum(adapter.n_bytes for adapter in service.engine.adapters)
-    families = metrics.families(service.engine.stats(), service.tally, service.refusals, n_adapter_bytes=n_adapter_bytes)
+    counted = (service.engine.stats(), service.engine.vector_stats(), service.tally, service.refusals)
+    families = metrics.families(*counted, n_adapter_bytes=n_adapter_bytes)
     started = {"process-start-time-unix": str(service.started_s)}
     return Response(prometheus.write(families), media_type=prometheus.CONTENT_TYPE, headers=started)
 
@@ -217,6 +236,8 @@ router = Router(
         tokenize,
         detokenize,
         tokenizer_info,
+        embedding,
+        rerank,
         apply_template,
         health,
         slots,

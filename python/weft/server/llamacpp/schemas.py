@@ -279,6 +279,8 @@ class Properties(msgspec.Struct):
     """How steps are computed, and why so."""
     repeatable: bool
     """Whether a seeded request gives the same text whoever else is served."""
+    pooling: str
+    """What becomes of the vectors of a text's tokens: none, mean, cls, last or rank."""
 
 
 class PropertiesSet(msgspec.Struct):

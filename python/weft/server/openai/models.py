@@ -22,10 +22,10 @@ def model(served: Model, name: str, aliases: Sequence[str]) -> ModelCard:
     return ModelCard(id=name, aliases=list(aliases), object="model", created=int(time.time()), owned_by="weft", meta=meta)
 
 
-def models(served: Model, name: str, aliases: Sequence[str]) -> ModelList:
+def models(served: Model, name: str, aliases: Sequence[str], capabilities: Sequence[str]) -> ModelList:
     """The one model that is served, as OpenAI and as llama-server list it."""
     return ModelList(
         object="list",
         data=[model(served, name, aliases)],
-        models=[ModelName(name=name, model=name, capabilities=["completion"], details={"format": "gguf"})],
+        models=[ModelName(name=name, model=name, capabilities=list(capabilities), details={"format": "gguf"})],
     )

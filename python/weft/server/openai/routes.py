@@ -1,18 +1,22 @@
 """OpenAI's routes."""
 
+from functools import partial
+
 from litestar import Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
 from weft.server import request_fields
-from weft.server.errors import ERRORS
+from weft.server.errors import ERRORS, NOT_SUPPORTED
 from weft.server.json_request import JsonRequest
-from weft.server.openai import chat, completions, models
+from weft.server.openai import chat, completions, embeddings, models
 from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion
+from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
+from weft.server.run import vectors
 from weft.server.run.event_formats import EventFormats
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, StreamedAnswer, WholeAnswer
+from weft.server.run.stream import Answer, AwaitedPieces, StreamedAnswer, WholeAnswer
 
 __all__ = ["router"]
 
@@ -45,10 +49,19 @@ async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: 
     return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
 
 
+@post("/v1/embeddings", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+async def create_embedding(data: JSONBody[CreateEmbedding], service: Here) -> Answer[EmbeddingList]:
+    """The vectors of texts."""
+    texts = embeddings.texts(data, service.engine.vector_stats().pooling)
+    write = embeddings.written(data, service.model_name)
+    work = partial(vectors.embed, service, texts, write, name="input", normalize=data.embd_normalize, dimensions=data.dimensions)
+    return Answer(AwaitedPieces(work, service.collected))
+
+
 @get(["/v1/models", "/models"], responses=ERRORS)
 async def list_models(service: Here) -> ModelList:
     """The one model that is served."""
-    return models.models(service.engine.model, service.model_name, service.settings.aliases)
+    return models.models(service.engine.model, service.model_name, service.settings.aliases, service.capabilities)
 
 
 @get("/v1/models/{name:path}", responses=ERRORS)
@@ -59,7 +72,7 @@ async def retrieve_model(service: Here) -> ModelCard:
 
 router = Router(
     path="/",
-    route_handlers=[create_completion, create_chat_completion, list_models, retrieve_model],
+    route_handlers=[create_completion, create_chat_completion, create_embedding, list_models, retrieve_model],
     request_class=JsonRequest,
     tags=["OpenAI"],
 )

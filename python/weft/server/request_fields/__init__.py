@@ -9,7 +9,7 @@ from weft.server.request_fields.constraint import Constraint, constraint
 from weft.server.request_fields.fields import CompletionFields, LogitBias, Prompt, TextPrompt
 from weft.server.request_fields.neutral import refuse, refuse_unsupported
 from weft.server.request_fields.paths import paths
-from weft.server.request_fields.prompts import pieces
+from weft.server.request_fields.prompts import pieces, texts
 from weft.server.request_fields.requests import RANDOM_SEED, first_given, ping_s, submission, template
 from weft.settings.system_prompt import SystemPrompt
 
@@ -31,4 +31,5 @@ __all__ = [
     "refuse_unsupported",
     "submission",
     "template",
+    "texts",
 ]

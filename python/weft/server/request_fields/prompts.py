@@ -9,7 +9,7 @@ from weft.fields.shown import shown
 from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
 from weft.server.run.submission import Piece
 
-__all__ = ["logit_bias", "penalty_prompt", "pieces", "prompts"]
+__all__ = ["logit_bias", "penalty_prompt", "pieces", "prompts", "texts"]
 
 MAX_DIGITS = 18
 """A token's number of more digits is in no vocabulary, and costly to read."""
@@ -33,6 +33,15 @@ def prompts(prompt: Prompt | TokenIds | None) -> list[Sequence[Piece]]:
             raise InvalidRequest("prompt", "a list that holds tokens may hold texts beside them, and nothing else")
         return [[element for element in prompt if isinstance(element, int | str)]]
     return [_pieces(element) for element in prompt if not isinstance(element, int)]
+
+
+def texts(name: str, given: Prompt | TokenIds | None) -> list[Sequence[Piece]]:
+    """The texts of a body's field of this name, read as prompts are."""
+    try:
+        return prompts(given)
+    except InvalidRequest as error:
+        message = f"{name} must be given" if given is None else error.message.replace("prompts", "texts")
+        raise InvalidRequest(name, message) from None
 
 
 def _pieces(prompt: str | TextPrompt | list[int | str] | TokenIds) -> Sequence[Piece]:

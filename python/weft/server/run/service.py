@@ -128,6 +128,13 @@ class Service:
         """What answers call the model."""
         return self.settings.alias or Path(self.engine.model.path).name
 
+    @property
+    def capabilities(self) -> list[str]:
+        """What the model is served for, in llama-server's words; it makes vectors beside whatever it writes."""
+        vectors = "reranking" if self.engine.vector_stats().pooling == "rank" else "embedding"
+        only_vectors = self.engine.model.is_encoder or self.settings.embeddings or self.settings.reranking
+        return [vectors] if only_vectors else ["completion", vectors]
+
     async def submit(self, asked: Submission) -> Generation:
         """Submits one request for each prompt: all of them, or none.
 
@@ -138,7 +145,12 @@ class Service:
             TextsWaitingError: too many texts wait.
             ClientLeftError: the client has left.
             EngineStopped: the engine was stopped.
+            NotSupportedError: the server makes vectors only.
+            NotSupported: the model does.
         """
+        if self.settings.embeddings or self.settings.reranking:
+            flag = "--embeddings" if self.settings.embeddings else "--reranking"
+            raise NotSupportedError(f"This server does not support completions. Start it without `{flag}`")
         # With a vocabulary of 150,000 pieces that takes up to a third of a second.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
         requests, streams = await self.aside.work(Purpose.PROMPT, size, self._begin, asked)
@@ -283,6 +295,10 @@ class Service:
             return self._tokens(pieces)
 
         return await self.aside.work(Purpose.PROMPT, size_of(pieces), read)
+
+    def text_or_tokens(self, pieces: Sequence[Piece]) -> str | Sequence[int]:
+        """A text as it is, or its tokens where it is made of several pieces."""
+        return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], str) else self._tokens(pieces)
 
     async def chat_prompt(self, data: Chat) -> ChatPrompt:
         """The prompt that a chat becomes, in tokens.

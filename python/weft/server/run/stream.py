@@ -15,7 +15,16 @@ from weft.server.run.generation import Event, Generation
 from weft.server.run.pieces import groups
 from weft.server.run.writing import next_turn
 
-__all__ = ["Answer", "AwaitedAnswer", "PiecedAnswer", "StreamedAnswer", "StreamedForm", "WholeAnswer", "WholeForm"]
+__all__ = [
+    "Answer",
+    "AwaitedAnswer",
+    "AwaitedPieces",
+    "PiecedAnswer",
+    "StreamedAnswer",
+    "StreamedForm",
+    "WholeAnswer",
+    "WholeForm",
+]
 
 Events = Sequence[Event]
 
@@ -236,6 +245,23 @@ class AwaitedAnswer(ASGIResponse):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         await ASGIResponse(body=msgspec.json.encode(await self._work()))(scope, receive, send)
+
+
+class AwaitedPieces(ASGIResponse):
+    """JSON in pieces, which some work makes; a client that leaves cancels it."""
+
+    def __init__(self, work: Callable[[Collected], Coroutine[Any, Any, Sequence[bytes]]], room: Room) -> None:
+        super().__init__()
+        self._work = work
+        self._room = room
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Works, then answers."""
+        await _run_while_connected(self._answer(scope, receive, send), receive)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with Collected(self._room) as collected:
+            await PiecedAnswer(await self._work(collected))(scope, receive, send)
 
 
 class Answer(Response[Body]):

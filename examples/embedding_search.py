@@ -1,0 +1,26 @@
+"""Finds the sentence that is nearest in meaning to a question; give it an embedding model for a good one."""
+
+import asyncio
+import sys
+
+import weft
+
+SENTENCES = [
+    "The fox hid the bread under a stone.",
+    "A whale sang in the deep sea.",
+    "It rained in the mountains all night.",
+]
+
+
+async def main() -> None:
+    """Makes a vector of each sentence, and one of the question."""
+    async with weft.Engine(*sys.argv[1:2]) as engine:
+        known = (await engine.embed(SENTENCES)).vectors.tolist()
+        (asked,) = (await engine.embed("Where is the bread?")).vectors.tolist()
+        # Vectors have the length 1, so that this is the cosine of their angle.
+        scores = [sum(a * b for a, b in zip(asked, vector, strict=True)) for vector in known]
+        for score, sentence in sorted(zip(scores, SENTENCES, strict=True), reverse=True):
+            print(f"{score:.3f} {sentence}")
+
+
+asyncio.run(main())

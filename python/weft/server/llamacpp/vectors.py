@@ -1,0 +1,92 @@
+"""`/embedding` and `/rerank` in llama-server's shapes. No I/O here."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from weft import InvalidRequest
+from weft._native import Vectors
+from weft.server import request_fields
+from weft.server.llamacpp.vectors_schemas import (
+    Document,
+    EmbeddingBody,
+    Ranked,
+    RankedByTei,
+    RankedList,
+    RerankBody,
+    Usage,
+)
+from weft.server.run.pieces import json_list
+from weft.server.run.submission import Piece
+
+__all__ = ["Asked", "asked", "texts", "write", "written"]
+
+Told = TypeVar("Told")
+
+
+def texts(data: EmbeddingBody) -> tuple[str, list[Sequence[Piece]]]:
+    """The field that the texts are in, and the texts."""
+    if data.image_data:
+        raise InvalidRequest("image_data", "image_data is not supported; leave it out")
+    name = "input" if data.content is None else "content"
+    return name, request_fields.texts(name, data.input if data.content is None else data.content)
+
+
+def write(vectors: Vectors) -> list[bytes]:
+    """The JSON of vectors in pieces: for each text a list of its rows."""
+    return json_list(b'{"index":%d,"embedding":%b}' % (index, vectors.json(index)) for index in range(len(vectors)))
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be ranked."""
+
+    query: str
+    name: str
+    """The body's name of the texts."""
+    texts: Sequence[str]
+    n_top: int
+    """How many are told."""
+    tells_texts: bool
+    is_tei: bool
+
+
+def asked(data: RerankBody) -> Asked:
+    """What a body asks for."""
+    if data.truncate:
+        raise InvalidRequest("truncate", "truncate is not supported: no text is ever cut; leave it out")
+    if data.query is None:
+        raise InvalidRequest("query", "query must be given, as a string")
+    name, given = ("documents", data.documents) if data.texts is None else ("texts", data.texts)
+    if not given:
+        raise InvalidRequest(name, "documents must be given, as a list of one string or more")
+    if data.top_n is not None and data.top_n < 0:
+        raise InvalidRequest("top_n", f"top_n is {data.top_n}; it must be 0 or more")
+    return Asked(
+        query=data.query,
+        name=name,
+        texts=[document.text if isinstance(document, Document) else document for document in given],
+        n_top=len(given) if data.top_n is None else data.top_n,
+        tells_texts=bool(data.return_text or data.return_documents),
+        is_tei=data.texts is not None,
+    )
+
+
+def written(asked: Asked, model_name: str) -> Callable[[Vectors], list[bytes]]:
+    """How the scores of what was asked are written."""
+
+    def write(vectors: Vectors) -> list[bytes]:
+        scores = memoryview(vectors.data()).cast("f").tolist()
+        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: asked.n_top]
+        if asked.is_tei:
+            rows = [RankedByTei(index, scores[index], _told(asked, asked.texts[index])) for index in order]
+            return [msgspec.json.encode(rows)]
+        ranked = [Ranked(index, scores[index], _told(asked, Document(asked.texts[index]))) for index in order]
+        n_tokens = sum(vectors.n_tokens)
+        return [msgspec.json.encode(RankedList(model_name, "list", Usage(n_tokens, n_tokens), ranked))]
+
+    return write
+
+
+def _told(asked: Asked, told: Told) -> Told | msgspec.UnsetType:
+    return told if asked.tells_texts else msgspec.UNSET

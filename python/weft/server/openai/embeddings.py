@@ -1,0 +1,47 @@
+"""`/v1/embeddings`: the body's texts, and the answer in OpenAI's shape. No I/O here."""
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from weft import InvalidRequest
+from weft._native import Vectors
+from weft.server import request_fields
+from weft.server.openai.embeddings_schemas import CreateEmbedding
+from weft.server.run.pieces import json_list
+from weft.server.run.submission import Piece
+
+__all__ = ["texts", "written"]
+
+
+def texts(data: CreateEmbedding, pooling: str) -> list[Sequence[Piece]]:
+    """The texts of a body."""
+    if pooling == "none":
+        raise InvalidRequest("input", "Pooling type 'none' is not OAI compatible. Please use a different pooling type")
+    if data.dimensions is not None and data.dimensions < 1:
+        raise InvalidRequest("dimensions", f"dimensions is {data.dimensions}; it must be 1 or more")
+    return request_fields.texts("input", data.input)
+
+
+def written(data: CreateEmbedding, model_name: str) -> Callable[[Vectors], list[bytes]]:
+    """How vectors are written."""
+    entry = _base64 if data.encoding_format == "base64" else _floats
+
+    def write(vectors: Vectors) -> list[bytes]:
+        n_tokens = sum(vectors.n_tokens)
+        tail = b',"model":%b,"usage":{"prompt_tokens":%d,"total_tokens":%d}}'
+        entries: Iterator[bytes] = (entry(vectors, index) for index in range(len(vectors)))
+        return [b'{"object":"list","data":', *json_list(entries), tail % (msgspec.json.encode(model_name), n_tokens, n_tokens)]
+
+    return write
+
+
+def _floats(vectors: Vectors, index: int) -> bytes:
+    # A text has one row: the list of it is taken out of the list of rows.
+    return b'{"object":"embedding","embedding":%b,"index":%d}' % (vectors.json(index)[1:-1], index)
+
+
+def _base64(vectors: Vectors, index: int) -> bytes:
+    data = b64encode(vectors.little_endian(index))
+    return b'{"object":"embedding","embedding":"%b","index":%d,"encoding_format":"base64"}' % (data, index)

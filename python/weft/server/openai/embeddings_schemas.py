@@ -1,0 +1,45 @@
+"""The fields of `/v1/embeddings`, by OpenAI's names."""
+
+from typing import Literal
+
+import msgspec
+
+from weft.server.request_fields import Prompt
+
+__all__ = ["CreateEmbedding", "EmbeddingList", "EmbeddingObject", "EmbeddingUsage"]
+
+
+class CreateEmbedding(msgspec.Struct):
+    """`POST /v1/embeddings`."""
+
+    input: Prompt | None = None
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    user: str | None = None
+    embd_normalize: int | None = None
+
+
+class EmbeddingObject(msgspec.Struct):
+    """The vector of one text: numbers, or the base64 of 32-bit floats, the lowest byte first."""
+
+    object: str
+    embedding: list[float] | str
+    index: int
+    encoding_format: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class EmbeddingUsage(msgspec.Struct):
+    """Tokens of all texts."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(msgspec.Struct):
+    """The vectors of all texts, in their order."""
+
+    object: str
+    data: list[EmbeddingObject]
+    model: str
+    usage: EmbeddingUsage

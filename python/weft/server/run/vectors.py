@@ -1,0 +1,86 @@
+"""From the texts of a request to their vectors or scores."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from weft import InvalidRequest
+from weft._native import Vectors
+from weft.server.run.aside import Purpose
+from weft.server.run.collected import Collected
+from weft.server.run.service import Service
+from weft.server.run.submission import Piece, size_of
+
+__all__ = ["MAX_TEXTS", "Written", "embed", "rank"]
+
+MAX_TEXTS = 2048
+"""Most texts of one request, as with OpenAI."""
+
+NUMBER_BYTES = 16
+"""What a number of a vector takes: 32 bits, and some twelve characters."""
+
+Written = Callable[[Vectors], list[bytes]]
+"""How a dialect writes vectors, in pieces."""
+
+
+async def embed(
+    service: Service,
+    texts: Sequence[Sequence[Piece]],
+    write: Written,
+    collected: Collected,
+    *,
+    name: str,
+    normalize: int | None = None,
+    dimensions: int | None = None,
+) -> list[bytes]:
+    """The JSON of the vectors of texts, which are the field `name` of the body.
+
+    Raises:
+        InvalidRequest: a text is too long or empty, or they are too many.
+        NotSupported: the model ranks texts.
+        QueueFull: too much waits.
+        AnswerTooLargeError: the answer would be, alone or beside others (AnswersTooLargeError).
+        ClientLeftError: the client has left.
+        EngineStopped: the engine was stopped.
+    """
+    _check(texts, name)
+    how = service.settings.embd_normalize if normalize is None else normalize
+
+    def begin() -> Coroutine[Any, Any, Vectors]:
+        return service.engine.begin_embedding([service.text_or_tokens(text) for text in texts], how, dimensions)
+
+    vectors = await _vectors(service, sum(map(size_of, texts)), begin, name)
+    return await _written(service, vectors, write, collected)
+
+
+async def rank(
+    service: Service, query: str, texts: Sequence[str], write: Written, collected: Collected, *, name: str
+) -> list[bytes]:
+    """The JSON of how well texts answer a query; it raises what `embed` does, or that the model ranks nothing."""
+    _check(texts, name)
+
+    def begin() -> Coroutine[Any, Any, Vectors]:
+        return service.engine.begin_ranking(query, texts)
+
+    # The query is read once for each where the model has a template for both.
+    size = size_of(texts) + len(texts) * len(query)
+    return await _written(service, await _vectors(service, size, begin, name), write, collected)
+
+
+def _check(texts: Sequence[object], name: str) -> None:
+    if len(texts) > MAX_TEXTS:
+        raise InvalidRequest(name, f"there are {len(texts)} texts; at most {MAX_TEXTS} are read at once")
+
+
+async def _vectors(service: Service, size: int, begin: Callable[[], Coroutine[Any, Any, Vectors]], name: str) -> Vectors:
+    try:
+        pending = await service.aside.work(Purpose.PROMPT, size, begin)
+    except InvalidRequest as error:
+        sent_as = {"texts": name, "normalize": "embd_normalize"}
+        raise InvalidRequest(sent_as.get(error.param, error.param), error.message) from None
+    return await pending
+
+
+async def _written(service: Service, vectors: Vectors, write: Written, collected: Collected) -> list[bytes]:
+    n_numbers = vectors.starts[-1] * vectors.width
+    collected.grow(n_numbers * NUMBER_BYTES)
+    return await service.aside.work(Purpose.TEXT, n_numbers, write, vectors)

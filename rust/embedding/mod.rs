@@ -1,0 +1,48 @@
+//! Texts become vectors, or scores.
+//!
+//! A second worker beside the engine's: a thread with a context of its own over the same weights, both made when they are first
+//! needed. It takes texts of all requests in turns, computes as many together as a batch holds, and keeps nothing of them.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `shape.rs` | what the context is made for: its numbers, settled from the model |
+//! | `queue.rs` | requests that wait, and which texts are computed next; pure |
+//! | `normalize.rs` | a vector's length; pure |
+//! | `prefixes.rs` | which texts begin alike, so that it is computed once; pure |
+//! | `worker.rs` | the thread |
+
+mod normalize;
+mod prefixes;
+mod queue;
+mod shape;
+mod worker;
+
+pub use normalize::Normalization;
+pub use prefixes::{Group, groups, n_alike};
+pub use queue::{MAX_NUMBERS, MAX_TOKENS, Vectors};
+pub use shape::{MAX_SEQUENCES, Shape};
+pub use worker::{Embedder, Pending, Stats};
+
+use crate::request::Token;
+
+/// What a batch of texts came to.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Encoded {
+    /// For each text its rows one after the other, each [`Shape::width`] numbers.
+    pub vectors: Vec<Vec<f32>>,
+    /// Tokens that were computed for them: what texts have in common is computed once.
+    pub n_computed: usize,
+}
+
+/// A model that turns texts into vectors. Made and used on the worker's thread.
+pub trait Encoder {
+    /// Computes the vectors of texts, none of them empty: at most [`Shape::n_sequences`], of at most [`Shape::n_batch`] tokens
+    /// together.
+    ///
+    /// # Errors
+    /// What the backend answered, in words.
+    fn encode(&mut self, texts: &[Vec<Token>]) -> Result<Encoded, String>;
+
+    /// Bytes that the context takes beside the weights.
+    fn n_bytes(&self) -> u64;
+}

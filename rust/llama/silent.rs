@@ -1,0 +1,102 @@
+//! A model that reads texts and continues none, as the engine sees it: nothing runs on it, and the engine keeps its slots, counters
+//! and questions.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::engine::runner::{DecodeError, Forks, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
+use crate::llama::lexicon;
+use crate::llama::model::Model;
+use crate::request::Token;
+use crate::sampling::Lexicon;
+
+/// An encoder. It holds no cells.
+pub(super) struct Silent(pub(super) Arc<Model>);
+
+impl Silent {
+    fn refusal(&self) -> String {
+        format!("its architecture, {}, continues no text", self.0.architecture())
+    }
+}
+
+impl Runner for Silent {
+    fn n_vocab(&self) -> usize {
+        self.0.n_vocab()
+    }
+
+    fn n_threads(&self) -> usize {
+        1
+    }
+
+    fn decode(&mut self, _: &Plan) -> Result<(), DecodeError> {
+        Err(DecodeError { reason: self.refusal() })
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        panic!("no decode succeeds, so row {row} has no logits")
+    }
+
+    fn can_fork(&self, _: SequenceId, _: u32, _: u32) -> bool {
+        false
+    }
+
+    fn fork(&mut self, _: SequenceId, _: SequenceId, _: u32) {}
+
+    fn truncate(&mut self, _: SequenceId, _: u32) -> bool {
+        true
+    }
+
+    fn drop_sequence(&mut self, _: SequenceId) {}
+
+    fn memory_kind(&self) -> MemoryKind {
+        MemoryKind {
+            forks: Forks::Anywhere,
+            idle_cost: IdleCost::Nothing,
+            can_be_saved: false,
+            bytes_per_token: 0,
+            bytes_per_state: 0,
+            tokens_per_run: 0,
+            n_window: 0,
+        }
+    }
+
+    fn save(&mut self, _: SequenceId, _: Range<u32>) -> Result<Arc<[u8]>, StateError> {
+        Err(StateError { reason: self.refusal() })
+    }
+
+    fn whole_from(&self, _: SequenceId, range: &Range<u32>) -> u32 {
+        range.start
+    }
+
+    fn restore(&mut self, _: SequenceId, _: &[u8], _: Range<u32>) -> Result<(), StateError> {
+        Err(StateError { reason: self.refusal() })
+    }
+
+    fn relocate(&mut self, _: &[SequenceId], _: Range<u32>) -> Result<(), RelocateError> {
+        Err(RelocateError::Refused(StateError { reason: self.refusal() }))
+    }
+
+    fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(self.0.text_piece(token).unwrap_or_default());
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        self.0.is_end(token)
+    }
+
+    fn end_tokens(&self) -> &[Token] {
+        self.0.end_tokens()
+    }
+
+    fn suppressed_tokens(&self) -> &[Token] {
+        self.0.suppressed_tokens()
+    }
+
+    fn lexicon(&self) -> Lexicon {
+        lexicon::lexicon(&self.0)
+    }
+
+    fn is_repeatable(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,148 @@
+//! Vectors, held to what llama.cpp's own calls answer for one text at a time.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use llama_cpp_sys_2 as sys;
+
+use super::demo;
+use super::tiny::{Kind, tiny};
+use crate::config::{EngineConfig, Pooling};
+use crate::embedding::{Embedder, Normalization, Stats, Vectors};
+use crate::error::Error;
+use crate::llama::{Model, Settled, embedder};
+use crate::request::Token;
+
+/// Fewest tokens that are shared.
+const N_PREFIX: usize = 40;
+
+fn worker(model: &Arc<Model>, pooling: Pooling) -> (Embedder, mpsc::Receiver<()>) {
+    let config = EngineConfig { pooling: Some(pooling), n_ctx: Some(512), n_threads: Some(1), ..EngineConfig::default() };
+    let settled = Settled::new(model, &config).expect("the model can be served");
+    let (ring, rung) = mpsc::channel();
+    (embedder(model, &config, &settled, move || ring.send(()).unwrap_or(())).expect("the model can be pooled so"), rung)
+}
+
+fn embed((embedder, rung): &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Result<Vectors, Error> {
+    let pending = embedder.submit(texts.to_vec(), Normalization::None, None)?;
+    loop {
+        if let Some(answer) = pending.take() {
+            return answer;
+        }
+        rung.recv_timeout(Duration::from_secs(20)).expect("the worker answers");
+    }
+}
+
+/// What a context of llama.cpp's for one text puts out.
+fn reference(model: &Model, pooling: Pooling, text: &[Token]) -> Vec<f32> {
+    // SAFETY: a plain program of llama.cpp's calls: the context is freed before the model, and all that is read is there.
+    unsafe {
+        let mut params = sys::llama_context_default_params();
+        (params.n_ctx, params.n_batch, params.n_ubatch) = (1024, 1024, 1024);
+        (params.n_threads, params.n_threads_batch) = (1, 1);
+        params.embeddings = true;
+        params.pooling_type = match pooling {
+            Pooling::None => sys::LLAMA_POOLING_TYPE_NONE,
+            Pooling::Mean => sys::LLAMA_POOLING_TYPE_MEAN,
+            Pooling::Cls => sys::LLAMA_POOLING_TYPE_CLS,
+            Pooling::Last => sys::LLAMA_POOLING_TYPE_LAST,
+            Pooling::Rank => sys::LLAMA_POOLING_TYPE_RANK,
+        };
+        let context = sys::llama_init_from_model(model.as_ptr(), params);
+        let mut tokens = text.to_vec();
+        let n = i32::try_from(tokens.len()).expect("the text is short");
+        assert_eq!(sys::llama_decode(context, sys::llama_batch_get_one(tokens.as_mut_ptr(), n)), 0);
+        let width = usize::try_from(sys::llama_model_n_embd_out(model.as_ptr())).expect("it has a width");
+        let row = |row: *mut f32| std::slice::from_raw_parts(row, width).to_vec();
+        let vectors = if pooling == Pooling::None {
+            (0..n).flat_map(|i| row(sys::llama_get_embeddings_ith(context, i))).collect()
+        } else {
+            row(sys::llama_get_embeddings_seq(context, 0))
+        };
+        sys::llama_free(context);
+        vectors
+    }
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    assert_eq!(a.len(), b.len());
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+/// The demo model has weights of 8 bits, by which numbers are multiplied that are rounded to 8 bits as well: llama.cpp itself answers
+/// otherwise where it computes one text and where it computes several.
+fn least_alike(model: &Arc<Model>) -> f32 {
+    if Arc::ptr_eq(model, &demo()) { 0.9995 } else { 0.9999 }
+}
+
+/// Texts of many lengths, over several batches.
+fn texts(model: &Model) -> Vec<Vec<Token>> {
+    let n_vocab = i32::try_from(model.n_vocab()).expect("it is small");
+    (1..40).map(|n: i32| (0..=n * 7 % 130).map(|i| 3 + (n * 31 + i * 17) % (n_vocab - 3)).collect()).collect()
+}
+
+fn assert_alike(model: &Arc<Model>, pooling: Pooling) {
+    let texts = texts(model);
+    let vectors = embed(&worker(model, pooling), &texts).expect("the texts are short");
+    for (i, text) in texts.iter().enumerate() {
+        let rows = vectors.starts[i] * vectors.width..vectors.starts[i + 1] * vectors.width;
+        let alike = cosine(&vectors.numbers[rows], &reference(model, pooling, text));
+        assert!(alike > least_alike(model), "{pooling:?} of text {i}: {alike}");
+    }
+}
+
+#[test]
+fn every_pooling_is_llama_cpps() {
+    for pooling in [Pooling::None, Pooling::Mean, Pooling::Cls, Pooling::Last] {
+        assert_alike(&demo(), pooling);
+    }
+}
+
+#[test]
+fn every_kind_of_memory_makes_vectors() {
+    for kind in [Kind::Recurrent, Kind::Hybrid, Kind::Window] {
+        assert_alike(&tiny(kind), Pooling::Mean);
+        assert_alike(&tiny(kind), Pooling::Last);
+    }
+}
+
+#[test]
+fn what_texts_begin_with_is_computed_once_over_all_batches() {
+    let model = demo();
+    let worker = worker(&model, Pooling::Last);
+    let prefix: Vec<Token> = (0..).take(N_PREFIX).map(|i| 300 + i).collect();
+    let n_texts = 60;
+    let texts: Vec<Vec<Token>> = (0..n_texts).map(|i| [prefix.clone(), vec![600 + i; 10]].concat()).collect();
+    let vectors = embed(&worker, &texts).expect("the texts are short");
+    let Stats { n_tokens, n_computed, n_batches, .. } = worker.0.stats();
+    assert_eq!((n_tokens, n_computed), (60 * 50, 40 + 60 * 10));
+    assert!(n_batches > 1, "one batch alone keeps nothing for the next");
+    for (vector, text) in vectors.numbers.chunks(vectors.width).zip(&texts) {
+        let alike = cosine(vector, &reference(&model, Pooling::Last, text));
+        assert!(alike > least_alike(&model), "{alike}");
+    }
+    // A request that begins so too finds it computed.
+    embed(&worker, &[[prefix, vec![7; 5]].concat()]).expect("the text is short");
+    assert_eq!(worker.0.stats().n_computed - n_computed, 5);
+}
+
+#[test]
+fn a_text_as_long_as_may_be_is_computed_and_a_longer_one_is_refused_with_the_limit() {
+    let model = demo();
+    let worker = worker(&model, Pooling::Mean);
+    let n = worker.0.shape().n_longest;
+    assert!(embed(&worker, &[vec![5; n]]).is_ok());
+    let error = embed(&worker, &[vec![5; n + 1]]).expect_err("it is longer");
+    assert!(error.to_string().contains(&format!("at most {n}")), "{error}");
+    assert!(worker.0.stats().n_bytes > 0);
+}
+
+#[test]
+fn a_model_without_a_classifier_ranks_nothing() {
+    let config = EngineConfig { pooling: Some(Pooling::Rank), ..EngineConfig::default() };
+    let settled = Settled::new(&demo(), &config).expect("the model can be served");
+    let refused = embedder(&demo(), &config, &settled, || ()).err();
+    assert!(matches!(refused, Some(Error::InvalidConfig { param: "pooling", .. })));
+}

@@ -1,0 +1,346 @@
+//! The context that makes vectors: a second one over the weights of a model, or the only one of an encoder.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{EngineConfig, Pooling, Used};
+use crate::embedding::{self, Embedder, Encoded, Encoder, Group, MAX_SEQUENCES, Shape};
+use crate::engine::runner::{Plan, Row, SequenceId};
+use crate::error::{Error, Result};
+use crate::llama::batch::{Batch, Bounds};
+use crate::llama::context::{make, reason_of};
+use crate::llama::kernels;
+use crate::llama::kinds::T5_ENCODER;
+use crate::llama::logging;
+use crate::llama::model::Model;
+use crate::llama::start::Settled;
+use crate::llama::threads::ThreadPool;
+use crate::request::Token;
+
+/// Sequence ids where each takes a whole state.
+const MAX_STATES: u32 = 8;
+
+/// How much less of a busy processor the threads get than those that write texts, in the system's levels of niceness: about a
+/// third of theirs. With 10 a model whose streams never rest made a third as many vectors.
+const NICENESS: i32 = 5;
+
+/// Makes the worker for vectors of `model`. It takes nothing until it is first asked. `on_done` is called on its thread whenever
+/// requests are answered.
+///
+/// # Errors
+/// [`Error::InvalidConfig`] where the model cannot be pooled as `config` says.
+pub fn embedder(
+    model: &Arc<Model>,
+    config: &EngineConfig,
+    settled: &Settled,
+    on_done: impl Fn() + Send + Sync + 'static,
+) -> Result<Embedder> {
+    let pooling = config.pooling.unwrap_or_else(|| model.pooling());
+    if pooling == Pooling::Rank && !model.has_head() {
+        let message = "pooling is rank, but the model has no classifier that scores a text; load a reranker".to_owned();
+        return Err(Error::InvalidConfig { param: "pooling", message });
+    }
+    let width = model.vector_width(pooling);
+    let mut shape = Shape::new(pooling, width, model.n_vocab(), model.n_ctx_train(), config.n_ubatch);
+    if model.is_recurrent() || model.is_hybrid() {
+        shape.n_sequences = MAX_STATES as usize;
+    }
+    let (model, choice) = (Arc::clone(model), settled.choice.clone());
+    let used = Used { attention: false, ..choice.used };
+    let n_threads = choice.n_threads_batch;
+    let make = move || {
+        let context = VectorContext::new(Arc::clone(&model), shape, n_threads, used)?;
+        Ok(Box::new(context) as Box<dyn Encoder>)
+    };
+    Ok(Embedder::new(shape, make, on_done))
+}
+
+/// A context whose decodes put out vectors. Stays on the thread that made it.
+struct VectorContext {
+    raw: NonNull<sys::llama_context>,
+    batch: Batch,
+    shape: Shape,
+    n_ctx: u32,
+    used: Used,
+    /// T5's encoder has a memory as well, and a call of its own.
+    encodes: bool,
+    /// Whether sequences can share cells of what they begin with.
+    shares: bool,
+    /// What each sequence holds.
+    held: Vec<Vec<Token>>,
+    /// The most rows that were put out at once: llama.cpp keeps room for so many.
+    n_rows_most: usize,
+    // Dropped after `raw` is freed, which uses them.
+    _threads: ThreadPool,
+    model: Arc<Model>,
+}
+
+impl VectorContext {
+    fn new(model: Arc<Model>, shape: Shape, n_threads: u32, used: Used) -> Result<Self> {
+        if !model.is_encoder() {
+            // Threads that this one starts are as nice.
+            be_nice();
+        }
+        let keeps_states = model.is_recurrent() || model.is_hybrid();
+        let has_last = matches!(shape.pooling, Pooling::Last | Pooling::Rank);
+        let shares = !model.is_encoder() && !keeps_states && model.n_swa() == 0 && has_last;
+        // One more than a batch has texts, to keep one text for the next batch.
+        let n_sequences = shape.n_sequences + usize::from(shares);
+        let n_ctx = shape.n_batch + if shares { shape.n_longest } else { 0 };
+        let number = |n: usize| u32::try_from(n).expect("a shape is made of 32-bit numbers");
+        // SAFETY: plain data.
+        let mut params = unsafe { sys::llama_context_default_params() };
+        params.n_ctx = number(n_ctx);
+        // llama.cpp asserts that all of a batch is computed at once, and puts out every row of it.
+        (params.n_batch, params.n_ubatch, params.n_outputs_max) =
+            (number(shape.n_batch), number(shape.n_batch), number(shape.n_batch));
+        params.n_seq_max = number(n_sequences);
+        params.n_threads = n_threads.cast_signed();
+        params.n_threads_batch = n_threads.cast_signed();
+        params.embeddings = true;
+        params.pooling_type = match shape.pooling {
+            Pooling::None => sys::LLAMA_POOLING_TYPE_NONE,
+            Pooling::Mean => sys::LLAMA_POOLING_TYPE_MEAN,
+            Pooling::Cls => sys::LLAMA_POOLING_TYPE_CLS,
+            Pooling::Last => sys::LLAMA_POOLING_TYPE_LAST,
+            Pooling::Rank => sys::LLAMA_POOLING_TYPE_RANK,
+        };
+        params.kv_unified = true;
+        params.swa_full = true;
+        params.no_perf = true;
+        let (raw, errors) = make(&model, params);
+        let raw = raw.ok_or_else(|| {
+            let reason = logging::reason(&errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
+            Error::Decode { reason: format!("there is no context for vectors: {reason}") }
+        })?;
+        let threads = ThreadPool::new(n_threads, 0, used);
+        // SAFETY: the context is alive, and the pool lives in `self` until after the context is freed.
+        unsafe { sys::llama_attach_threadpool(raw.as_ptr(), threads.as_ptr(), threads.as_ptr()) };
+        let bounds = Bounds {
+            n_vocab: model.n_vocab(),
+            n_seq_max: n_sequences,
+            n_rows: shape.n_batch,
+            n_outputs: shape.n_batch,
+            is_by_id: false,
+        };
+        let context = Self {
+            raw,
+            batch: Batch::new(bounds),
+            shape,
+            n_ctx: params.n_ctx,
+            used,
+            encodes: model.architecture() == T5_ENCODER,
+            shares,
+            held: vec![Vec::new(); n_sequences],
+            n_rows_most: 0,
+            _threads: threads,
+            model,
+        };
+        let Shape { pooling, width, n_longest, .. } = shape;
+        tracing::info!(
+            "vectors: {width} numbers, pooling {}, texts of {n_longest} tokens, {} MiB",
+            pooling.name(),
+            context.n_bytes() >> 20
+        );
+        Ok(context)
+    }
+
+    /// Computes the tokens from `n_held` on of what the sequences are to hold.
+    fn compute(&mut self, wanted: &[(usize, &[Token])]) -> std::result::Result<(), String> {
+        let rows = wanted.iter().flat_map(|(id, tokens)| {
+            let sequence = SequenceId(u16::try_from(*id).expect("there are at most 256 sequences"));
+            (0..).zip(*tokens).skip(self.held[*id].len()).map(move |(position, token)| Row {
+                sequence,
+                token: *token,
+                position,
+                wants_logits: true,
+            })
+        });
+        let plan = Plan { rows: rows.collect() };
+        let n_held: Vec<u32> = self.held.iter().map(|held| u32::try_from(held.len()).expect("it fits in the context")).collect();
+        self.batch.fill(&plan, &n_held).map_err(|error| error.reason)?;
+        self.n_rows_most = self.n_rows_most.max(plan.rows.len());
+        let batch = self.batch.as_raw();
+        // SAFETY: `fill` checked every rule that llama.cpp asserts but one: all rows are put out, and fit in one `n_ubatch`. The
+        // arrays live in `self.batch` and are only read.
+        let compute = || unsafe {
+            if self.encodes { sys::llama_encode(self.raw.as_ptr(), batch) } else { sys::llama_decode(self.raw.as_ptr(), batch) }
+        };
+        let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, None, compute));
+        if code != 0 {
+            return Err(reason_of(code, &errors, self.n_ctx, plan.rows.len()));
+        }
+        // SAFETY: the context is alive.
+        unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
+        for (id, tokens) in wanted {
+            self.held[*id] = tokens.to_vec();
+        }
+        Ok(())
+    }
+
+    /// Computes texts that share nothing, and forgets them.
+    fn encode_alone(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
+        let wanted: Vec<(usize, &[Token])> = texts.iter().map(Vec::as_slice).enumerate().collect();
+        let computed = self.compute(&wanted);
+        let vectors = computed.map(|()| {
+            let mut first_row = 0;
+            let rows = texts.iter().enumerate().map(|(id, text)| {
+                let rows = self.rows(id, first_row, text.len());
+                first_row += text.len();
+                rows
+            });
+            rows.collect()
+        });
+        self.forget();
+        Ok(Encoded { vectors: vectors?, n_computed: texts.iter().map(Vec::len).sum() })
+    }
+
+    /// Computes what texts begin with in common once, and keeps one of them for the next batch.
+    fn encode_shared(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
+        let kept = self.held.iter().position(|held| !held.is_empty());
+        // The texts take the ids in their order, but for that of the text that was kept.
+        let ids: Vec<usize> = (0..self.held.len()).filter(|id| Some(*id) != kept).take(texts.len()).collect();
+        let groups = embedding::groups(texts);
+        for Group { texts: members, n_shared } in &groups {
+            let first = members[0];
+            let common = if *n_shared > 0 { &texts[first][..*n_shared] } else { &texts[first][..] };
+            if let Some(kept) = kept {
+                // A text on its own keeps its last token to compute; a group's texts have more than they share.
+                let n = embedding::n_alike(&self.held[kept], &texts[first]).min(common.len());
+                self.fork(kept, ids[first], n);
+            }
+        }
+        let mut n_computed = 0;
+        let shared: Vec<(usize, &[Token])> = groups
+            .iter()
+            .filter(|group| group.n_shared > self.held[ids[group.texts[0]]].len())
+            .map(|group| (ids[group.texts[0]], &texts[group.texts[0]][..group.n_shared]))
+            .collect();
+        if !shared.is_empty() {
+            n_computed += self.n_missing(&shared);
+            self.compute(&shared)?;
+        }
+        for Group { texts: members, n_shared } in &groups {
+            for member in &members[1..] {
+                self.fork(ids[members[0]], ids[*member], *n_shared);
+            }
+        }
+        let wanted: Vec<(usize, &[Token])> = ids.iter().copied().zip(texts.iter().map(Vec::as_slice)).collect();
+        n_computed += self.n_missing(&wanted);
+        self.compute(&wanted)?;
+        let vectors = ids.iter().map(|id| self.rows(*id, 0, 1)).collect();
+        let next = groups.iter().max_by_key(|group| group.texts.len()).map(|group| ids[group.texts[0]]);
+        for id in (0..self.held.len()).filter(|id| Some(*id) != next) {
+            self.drop_sequence(id);
+        }
+        Ok(Encoded { vectors, n_computed })
+    }
+
+    fn n_missing(&self, wanted: &[(usize, &[Token])]) -> usize {
+        wanted.iter().map(|(id, tokens)| tokens.len() - self.held[*id].len()).sum()
+    }
+
+    /// The vectors of a text: one row, or `n` of the batch from `first` on where nothing is pooled.
+    fn rows(&self, id: usize, first: usize, n: usize) -> Vec<f32> {
+        let copy = |row: *mut f32| {
+            assert!(!row.is_null(), "llama.cpp has no vector for a text that it has computed");
+            // SAFETY: a vector of this pooling is as wide, and is not written before the next decode.
+            unsafe { std::slice::from_raw_parts(row, self.shape.width) }
+        };
+        let number = |n: usize| i32::try_from(n).expect("a batch has fewer rows");
+        if self.shape.pooling == Pooling::None {
+            // SAFETY: the last decode succeeded and put out every row.
+            let row = |row| copy(unsafe { sys::llama_get_embeddings_ith(self.raw.as_ptr(), number(row)) });
+            (first..first + n).flat_map(row).copied().collect()
+        } else {
+            // SAFETY: the last decode succeeded and had rows of this sequence.
+            copy(unsafe { sys::llama_get_embeddings_seq(self.raw.as_ptr(), number(id)) }).to_vec()
+        }
+    }
+
+    /// Gives the first `n` tokens of `from` to `to` as well, which holds nothing.
+    fn fork(&mut self, from: usize, to: usize, n: usize) {
+        assert!(self.held[to].is_empty() && n <= self.held[from].len(), "a fork of what is there, to where nothing is");
+        if n == 0 {
+            return;
+        }
+        let number = |n: usize| i32::try_from(n).expect("it fits in the context");
+        // SAFETY: both ids are in range, and the pool is unified, so that a part may be copied.
+        unsafe { sys::llama_memory_seq_cp(self.memory(), number(from), number(to), 0, number(n)) };
+        self.held[to] = self.held[from][..n].to_vec();
+    }
+
+    fn drop_sequence(&mut self, id: usize) {
+        if !self.held[id].is_empty() {
+            let id = i32::try_from(id).expect("there are at most 256 sequences");
+            // SAFETY: the id is in range, and every memory can forget a whole sequence.
+            unsafe { sys::llama_memory_seq_rm(self.memory(), id, -1, -1) };
+        }
+        self.held[id].clear();
+    }
+
+    /// Forgets everything.
+    fn forget(&mut self) {
+        let memory = self.memory();
+        if !memory.is_null() {
+            // SAFETY: the memory is alive.
+            unsafe { sys::llama_memory_clear(memory, false) };
+        }
+        self.held.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Null for an encoder.
+    fn memory(&self) -> sys::llama_memory_t {
+        // SAFETY: the context is alive.
+        unsafe { sys::llama_get_memory(self.raw.as_ptr()) }
+    }
+}
+
+impl Encoder for VectorContext {
+    fn encode(&mut self, texts: &[Vec<Token>]) -> std::result::Result<Encoded, String> {
+        let encoded = if self.shares { self.encode_shared(texts) } else { self.encode_alone(texts) };
+        if encoded.is_err() {
+            self.forget();
+        }
+        encoded
+    }
+
+    fn n_bytes(&self) -> u64 {
+        // SAFETY: the context is alive.
+        let n_bytes = unsafe { weft_context_bytes(self.raw.as_ptr()) } as u64;
+        // llama.cpp keeps room for the logits of every row too; those of an encoder, which has none, are never touched.
+        let n_logits = if self.model.is_encoder() { 0 } else { self.model.n_vocab() };
+        n_bytes + (self.n_rows_most * (n_logits + self.shape.width) * size_of::<f32>()) as u64
+    }
+}
+
+impl Drop for VectorContext {
+    fn drop(&mut self) {
+        // SAFETY: made by `llama_init_from_model` and freed only here; threads and model are dropped after it.
+        unsafe { sys::llama_free(self.raw.as_ptr()) }
+    }
+}
+
+// As many sequences as llama.cpp has: `Batch` takes ids of 16 bits.
+const _: () = assert!(MAX_SEQUENCES < 256);
+
+/// Lets this thread and those that it starts give way to others of the process.
+#[cfg(target_os = "linux")]
+fn be_nice() {
+    use std::ffi::{c_int, c_uint};
+    unsafe extern "C" {
+        fn setpriority(which: c_int, who: c_uint, level: c_int) -> c_int;
+    }
+    // SAFETY: it only sets a number of this thread, which Linux takes for a process of its own. That it may not is no harm.
+    let _ = unsafe { setpriority(0, 0, NICENESS) };
+}
+
+/// Elsewhere the level would be the whole process's.
+#[cfg(not(target_os = "linux"))]
+fn be_nice() {}
+
+unsafe extern "C" {
+    fn weft_context_bytes(context: *const sys::llama_context) -> usize;
+}

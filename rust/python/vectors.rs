@@ -1,0 +1,208 @@
+//! Vectors of texts, for Python.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyIndexError, PyRuntimeError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::awaitable::PyNext;
+use super::bell::{Awaited, Bells};
+use super::convert::PromptInput;
+use crate::config::Pooling;
+use crate::embedding::{Embedder, Normalization, Pending, Shape, Stats, Vectors};
+use crate::error::{Error, Result};
+use crate::llama::{Model, rerank};
+use crate::request::Token;
+
+/// Vectors that are being computed, and who is told which event loops wait for them.
+pub(super) struct PendingVectors {
+    pending: Pending,
+    bells: Arc<Bells>,
+}
+
+impl PendingVectors {
+    /// The vectors, once; `None` as long as they are not there.
+    pub(super) fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        match self.pending.take() {
+            None => Ok(None),
+            Some(answer) => Ok(Some(Py::new(py, PyVectors(answer?))?.into_any())),
+        }
+    }
+}
+
+impl Awaited for PendingVectors {
+    fn is_ready(&self) -> bool {
+        self.pending.is_ready()
+    }
+
+    fn bells(&self) -> &Bells {
+        &self.bells
+    }
+}
+
+/// Tokenizes texts as llama-server does for vectors, and queues them.
+///
+/// # Errors
+/// [`Error::NotSupported`] of a model that ranks texts; what [`Embedder::submit`] answers.
+pub(super) fn embed(
+    embedder: &Embedder,
+    bells: &Arc<Bells>,
+    model: &Model,
+    texts: Vec<PromptInput>,
+    (how, dimensions): (Normalization, Option<usize>),
+) -> Result<PyNext> {
+    if embedder.shape().pooling == Pooling::Rank {
+        let message = "this model ranks texts and makes no vectors of them; start it with another pooling than rank".to_owned();
+        return Err(Error::NotSupported { message });
+    }
+    let tokens = tokens(embedder, model, texts)?;
+    queue(embedder, bells, tokens, how, dimensions)
+}
+
+/// Queues the pairs of a query with each of the texts.
+///
+/// # Errors
+/// [`Error::NotSupported`] of a model that has no classifier; what [`Embedder::submit`] answers.
+pub(super) fn rank(embedder: &Embedder, bells: &Arc<Bells>, model: &Model, query: &[u8], texts: &[&[u8]]) -> Result<PyNext> {
+    if embedder.shape().pooling != Pooling::Rank {
+        let message = "this model makes vectors and ranks nothing; load a reranker, or start it with the pooling rank".to_owned();
+        return Err(Error::NotSupported { message });
+    }
+    // The query is in every pair.
+    for (place, text) in texts.iter().enumerate() {
+        check_length(model, place, query.len() + text.len(), embedder.shape())?;
+    }
+    queue(embedder, bells, rerank::pairs(model, query, texts), Normalization::None, Some(1))
+}
+
+fn queue(
+    embedder: &Embedder,
+    bells: &Arc<Bells>,
+    tokens: Vec<Vec<Token>>,
+    how: Normalization,
+    dimensions: Option<usize>,
+) -> Result<PyNext> {
+    let pending = embedder.submit(tokens, how, dimensions)?;
+    Ok(PyNext::of_vectors(PendingVectors { pending, bells: Arc::clone(bells) }))
+}
+
+fn tokens(embedder: &Embedder, model: &Model, texts: Vec<PromptInput>) -> Result<Vec<Vec<Token>>> {
+    let tokens = texts.into_iter().enumerate().map(|(place, text)| match text {
+        PromptInput::Tokens(tokens) => Ok(tokens),
+        PromptInput::Shared(tokens) => Ok(Arc::unwrap_or_clone(tokens)),
+        PromptInput::Text(text) => {
+            check_length(model, place, text.as_bytes().len(), embedder.shape())?;
+            Ok(model.tokenize(text.as_bytes(), true, true))
+        }
+    });
+    tokens.collect()
+}
+
+/// Refuses a text of `n_bytes` that cannot fit, before any work is done on it.
+fn check_length(model: &Model, place: usize, n_bytes: usize, shape: &Shape) -> Result<()> {
+    let n_longest = shape.n_longest;
+    match model.longest_piece().map(|longest| n_bytes.div_ceil(longest)) {
+        Some(n) if n > n_longest => {
+            let message =
+                format!("text {place} has at least {n} tokens; at most {n_longest} are computed together, so shorten it");
+            Err(Error::InvalidRequest { param: "texts", message })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `weft._native.Vectors`.
+#[pyclass(frozen, module = "weft._native", name = "Vectors")]
+pub(super) struct PyVectors(Vectors);
+
+impl PyVectors {
+    /// The rows of the text at this place.
+    fn rows(&self, place: usize) -> PyResult<&[f32]> {
+        let Vectors { numbers, width, starts, .. } = &self.0;
+        match (starts.get(place), starts.get(place + 1)) {
+            (Some(start), Some(end)) => Ok(&numbers[start * width..end * width]),
+            _ => Err(PyIndexError::new_err("there are fewer texts")),
+        }
+    }
+}
+
+#[pymethods]
+impl PyVectors {
+    #[getter]
+    fn width(&self) -> usize {
+        self.0.width
+    }
+
+    #[getter]
+    fn starts(&self) -> Vec<usize> {
+        self.0.starts.clone()
+    }
+
+    #[getter]
+    fn n_tokens(&self) -> Vec<usize> {
+        self.0.n_tokens.clone()
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.n_tokens.len()
+    }
+
+    /// All numbers of all rows, 32 bits each, in the machine's order of bytes.
+    fn data<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        bytes(py, &self.0.numbers, f32::to_ne_bytes)
+    }
+
+    /// The numbers of one text, 32 bits each, the lowest byte first.
+    fn little_endian<'py>(&self, py: Python<'py>, place: usize) -> PyResult<Bound<'py, PyBytes>> {
+        bytes(py, self.rows(place)?, f32::to_le_bytes)
+    }
+
+    /// The JSON of one text: a list of its rows, each a list.
+    fn json<'py>(&self, py: Python<'py>, place: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let rows = self.rows(place)?.chunks(self.0.width);
+        let written = py.detach(|| serde_json::to_vec(&rows.collect::<Vec<_>>()));
+        Ok(PyBytes::new(py, &written.map_err(|error| PyRuntimeError::new_err(error.to_string()))?))
+    }
+}
+
+fn bytes<'py>(py: Python<'py>, numbers: &[f32], to_bytes: impl Fn(f32) -> [u8; 4]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, size_of_val(numbers), |bytes| {
+        for (place, number) in bytes.chunks_exact_mut(4).zip(numbers) {
+            place.copy_from_slice(&to_bytes(*number));
+        }
+        Ok(())
+    })
+}
+
+/// `weft._native.VectorStats`.
+#[pyclass(frozen, get_all, module = "weft._native", name = "VectorStats")]
+pub(super) struct PyVectorStats {
+    pooling: &'static str,
+    width: usize,
+    max_tokens: usize,
+    n_texts: u64,
+    n_tokens: u64,
+    n_computed: u64,
+    n_batches: u64,
+    n_waiting: usize,
+    n_bytes: u64,
+}
+
+impl PyVectorStats {
+    pub(super) fn of(embedder: &Embedder) -> Self {
+        let Shape { pooling, width, n_longest, .. } = *embedder.shape();
+        let Stats { n_texts, n_tokens, n_computed, n_batches, n_waiting, n_bytes } = embedder.stats();
+        Self {
+            pooling: pooling.name(),
+            width,
+            max_tokens: n_longest,
+            n_texts,
+            n_tokens,
+            n_computed,
+            n_batches,
+            n_waiting,
+            n_bytes,
+        }
+    }
+}

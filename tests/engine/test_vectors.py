@@ -1,0 +1,183 @@
+"""Vectors of texts and scores of rerankers, from Python."""
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from tests.engine.tiny_encoders import CLS, ENCODERS, N_POSITIONS, SEP, TEMPLATE, Encoder, vector, write_tiny_encoder
+from tests.helpers import wait_until
+from weft.config import Pooling
+
+MAKERS: tuple[Encoder, ...] = ("bert", "nomic", "qwen")
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[Encoder, Path]:
+    """A small random model of each architecture."""
+    folder = tmp_path_factory.mktemp("encoders")
+    paths = {kind: folder / f"{kind}.gguf" for kind in ENCODERS}
+    for kind, path in paths.items():
+        write_tiny_encoder(kind, path)
+    return paths
+
+
+def engine_of(path: Path, pooling: Pooling | None = None) -> weft.Engine:
+    return weft.Engine(path, n_slots=2, n_ctx=512, n_threads=1, pooling=pooling)
+
+
+def texts(n: int) -> Iterator[list[int]]:
+    """Texts of all lengths, in tokens that every toy has."""
+    draw = random.Random(1)
+    return ([draw.randrange(5, 50) for _ in range(1 + 7 * i % (N_POSITIONS - 1))] for i in range(n))
+
+
+def cosines(a: Any, b: Any) -> np.ndarray:  # noqa: ANN401 (arrays)
+    return np.asarray(np.sum(a * b, axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1))
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+async def test_vectors_are_what_the_model_computes_alone_or_in_batches(encoders: dict[Encoder, Path], kind: Encoder) -> None:
+    asked = list(texts(40))
+    expected = np.array([vector(kind, text) for text in asked])
+    async with engine_of(encoders[kind]) as engine:
+        together = np.asarray((await engine.embed(asked, normalize=-1)).vectors)
+        assert engine.vector_stats().n_batches > 1
+        alone = np.concatenate([np.asarray((await engine.embed([text])).vectors) for text in asked[:10]])
+    assert cosines(together, expected).min() > 0.9999
+    assert np.abs(together - expected).max() < 0.01
+    assert cosines(alone, expected[:10]).min() > 0.9999
+    assert np.allclose(np.linalg.norm(alone, axis=1), 1)
+
+
+async def test_scores_are_what_the_classifier_computes_of_query_and_text(encoders: dict[Encoder, Path]) -> None:
+    query, documents = "a b c", ["c d", "e f g h", "a b c"]
+    async with engine_of(encoders["reranker"]) as engine:
+        ranking = await engine.rerank(query, documents)
+
+        def words(text: str) -> list[int]:
+            return engine.tokenize(text, add_special=False)
+
+        pairs = [[CLS, *words(query), SEP, SEP, *words(text), SEP] for text in documents]
+    assert list(ranking.n_tokens) == [len(pair) for pair in pairs]
+    assert np.allclose(ranking.scores, [vector("reranker", pair)[0] for pair in pairs], atol=0.01)
+
+
+async def test_a_causal_reranker_reads_both_by_its_template_and_computes_the_query_once(encoders: dict[Encoder, Path]) -> None:
+    query, documents = "who is it {document}", [f"the fox {i}" for i in range(20)]
+    async with engine_of(encoders["judge"]) as engine:
+        ranking = await engine.rerank(query, documents)
+        before, middle = TEMPLATE.split("{query}")[0], TEMPLATE.split("{query}")[1]
+        asked = [f"{before}{query}{middle.replace('{document}', text)}" for text in documents]
+        pairs = [engine.tokenize(text, add_special=False) for text in asked]
+        stats = engine.vector_stats()
+    assert list(ranking.n_tokens) == [len(pair) for pair in pairs]
+    assert np.allclose(ranking.scores, [vector("judge", pair)[0] for pair in pairs], atol=0.001)
+    # What follows the number of the text is not alike, nor are numbers.
+    assert stats.n_batches > 1
+    assert stats.n_computed < stats.n_tokens / 4
+
+
+async def test_one_engine_writes_and_makes_vectors_and_takes_no_memory_for_them_before() -> None:
+    async with weft.Engine(n_slots=2, n_ctx=512, n_threads=1) as engine:
+        assert engine.vector_stats().n_bytes == 0
+        assert engine.vector_stats().pooling == "mean"
+        answer, _ = await asyncio.gather(engine.embed("Once upon a time"), engine.complete("Once", max_tokens=4))
+        assert answer.vectors.shape == (1, engine.model.n_embd)
+        assert engine.vector_stats().n_bytes > 0
+
+
+async def test_vectors_are_a_buffer_that_numpy_does_not_copy(encoders: dict[Encoder, Path]) -> None:
+    async with engine_of(encoders["bert"]) as engine:
+        answer = await engine.embed(["a b", "c"])
+    assert (answer.vectors.format, answer.vectors.ndim, answer.vectors.shape) == ("f", 2, (2, 32))
+    assert np.shares_memory(np.asarray(answer.vectors), np.asarray(answer.vectors))
+    assert list(answer.n_tokens) == [4, 3]
+
+
+async def test_nothing_pooled_is_a_row_for_each_token(encoders: dict[Encoder, Path]) -> None:
+    async with engine_of(encoders["nomic"], pooling="none") as engine:
+        answer = await engine.embed([[5, 6, 7], [8]])
+        assert list(answer.starts) == [0, 3, 4]
+    rows = np.asarray(answer.vectors)
+    assert cosines(rows[:3].mean(axis=0, keepdims=True), vector("nomic", [5, 6, 7])[None]).min() > 0.9999
+
+
+async def test_vectors_are_cut_and_scaled_as_asked(encoders: dict[Encoder, Path]) -> None:
+    async with engine_of(encoders["bert"]) as engine:
+        whole = np.asarray((await engine.embed("a b c", normalize=-1)).vectors)[0]
+        cut = np.asarray((await engine.embed("a b c", dimensions=8)).vectors)[0]
+        taxicab = np.asarray((await engine.embed("a b c", normalize=1)).vectors)[0]
+        with pytest.raises(weft.InvalidRequest, match="must be 1 to 32"):
+            await engine.embed("a", dimensions=33)
+        with pytest.raises(weft.InvalidRequest, match="normalize is -2"):
+            await engine.embed("a", normalize=-2)
+    assert np.allclose(cut, whole[:8] / np.linalg.norm(whole[:8]), atol=1e-6)
+    assert np.allclose(taxicab, whole / np.abs(whole).sum(), atol=1e-6)
+
+
+async def test_what_texts_begin_with_is_computed_once_where_the_model_is_causal(encoders: dict[Encoder, Path]) -> None:
+    instruction = list(range(10, 50))
+    asked = [[*instruction, i, i + 1] for i in range(5, 45)]
+    async with engine_of(encoders["qwen"]) as engine:
+        vectors = np.asarray((await engine.embed(asked)).vectors)
+        stats = engine.vector_stats()
+    assert (stats.n_tokens, stats.n_computed) == (40 * 42, 40 + 40 * 2)
+    assert cosines(vectors, np.array([vector("qwen", text) for text in asked])).min() > 0.9999
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "there are no texts"),
+        ([[]], "text 0 is empty"),
+        ([[5], [5] * (N_POSITIONS + 1)], f"text 1 has 129 tokens; at most {N_POSITIONS}"),
+        ([[5_000]], "outside of the vocabulary"),
+    ],
+    ids=["none", "empty", "long", "token"],
+)
+async def test_a_text_that_cannot_be_is_refused(encoders: dict[Encoder, Path], given: Sequence[Any], message: str) -> None:
+    async with engine_of(encoders["bert"]) as engine:
+        with pytest.raises(weft.InvalidRequest, match=message):
+            await engine.embed(given)
+
+
+async def test_what_a_model_is_not_made_for_is_refused_by_name(encoders: dict[Encoder, Path]) -> None:
+    async with engine_of(encoders["bert"]) as engine:
+        with pytest.raises(weft.NotSupported, match="the model, bert, reads texts and continues none"):
+            await engine.complete("a")
+        with pytest.raises(weft.NotSupported, match="ranks nothing"):
+            await engine.rerank("a", ["b"])
+    async with engine_of(encoders["reranker"]) as engine:
+        with pytest.raises(weft.NotSupported, match="makes no vectors"):
+            await engine.embed("a")
+    with pytest.raises(weft.InvalidConfig, match="no classifier"):
+        await engine_of(encoders["bert"], pooling="rank").start()
+
+
+async def test_a_cancelled_call_is_not_computed(encoders: dict[Encoder, Path]) -> None:
+    async with engine_of(encoders["qwen"]) as engine:
+        task = asyncio.create_task(engine.embed([[7] * 100] * 4000))
+        await wait_until(lambda: engine.vector_stats().n_waiting > 0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        del task
+        await wait_until(lambda: engine.vector_stats().n_waiting == 0)
+        assert engine.vector_stats().n_texts < 4000
+        assert (await engine.embed([[7]])).vectors.shape == (1, 32)
+
+
+async def test_a_close_ends_who_waits(encoders: dict[Encoder, Path]) -> None:
+    engine = engine_of(encoders["qwen"])
+    await engine.start()
+    task = asyncio.create_task(engine.embed([[7] * 100] * 4000))
+    await wait_until(lambda: engine.vector_stats().n_waiting > 0)
+    await engine.close()
+    with pytest.raises(weft.EngineStopped):
+        await task
