@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from weft.cli.accepted import ACCEPTED, Accepted, Meaning
-from weft.cli.arguments import COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION
+from weft.cli.arguments import CACHE_LIST, COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION
 from weft.settings import table
 from weft.settings.flags import Flag
 
@@ -62,7 +62,12 @@ def _page() -> Iterator[str]:
         yield from _table(("flags", "older names and others", "variables", "what it is"), map(_row, flags))
         yield ""
     yield "## In place of serving\n"
-    asked = ((HELP, "print all flags"), (VERSION, "print the version"), (COMPLETION, "print a completion script for bash"))
+    asked = (
+        (HELP, "print all flags"),
+        (VERSION, "print the version"),
+        (COMPLETION, "print a completion script for bash"),
+        (CACHE_LIST, "print the models that were downloaded"),
+    )
     yield from _table(("flags", "what it does"), ((_names(names), text) for names, text in asked))
     for meaning, (title, text, why) in SECTIONS.items():
         yield f"\n## {title}\n\n{text}\n"

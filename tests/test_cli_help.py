@@ -24,7 +24,7 @@ def _printed(arguments: list[str], capsys: pytest.CaptureFixture[str], environ: 
 def test_help_shows_every_setting_and_every_variable_once(capsys: pytest.CaptureFixture[str]) -> None:
     shown = _printed(["--help"], capsys)
     heads = [line[2:].split("  ")[0] for line in shown.splitlines() if line.startswith("  -")]
-    spelt = Counter(name.split(" ")[0] for head in heads for name in head.split(", "))
+    spelt = Counter(name.split(" ")[0].rstrip(",") for head in heads for name in head.split(", "))
     rows = [flag for flag in table().values() if flag.spellings]
     assert all(spelt[name] == 1 for flag in rows for name in flag.spellings)
     assert all(shown.count(f"[{flag.env}]") == 1 for flag in rows if flag.env is not None)

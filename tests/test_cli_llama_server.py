@@ -12,6 +12,8 @@ from weft.cli.main import parse
 from weft.settings import Settings, table
 
 VALUES = {
+    "--hf-repo": "user/model",
+    "--model-url": "https://example.org/model.gguf",
     "--load-mode": "none",
     "--split-mode": "row",
     "--numa": "isolate",
@@ -43,6 +45,9 @@ VALUES = {
     "--adaptive-decay": "0.5",
 }
 """What follows a flag that does not take the number 2; by the last of its spellings that this names."""
+
+BESIDE = {"-hff": ("-hf", "user/model"), "--hf-file": ("-hf", "user/model")}
+"""What a flag is nothing without."""
 
 OPPOSITES = {
     "-kvu": "-no-kvu",
@@ -86,7 +91,7 @@ def _lines() -> Iterator[Line]:
 LINES = list(_lines())
 KNOWN = known()
 FLAGS = [pytest.param(line, name, id=name) for line in LINES for name in line.names]
-ASKING = {"-h", "--help", "--usage", "--version", "--completion-bash"}
+ASKING = {"-h", "--help", "--usage", "--version", "--completion-bash", "-cl", "--cache-list"}
 """These are answered at once."""
 
 
@@ -109,7 +114,7 @@ def test_each_spelling_works_or_is_warned_about_or_is_refused(line: Line, name: 
     spelt = [name, name.replace("-", "_").replace("__", "--", 1)] if name.startswith("--") else [name]
     expected = "works" if line.verdict == "always" else line.verdict
     for spelling in spelt:
-        assert _verdict([spelling, *[line.value()] * line.n_values], {}, capsys) == expected
+        assert _verdict([*BESIDE.get(name, ()), spelling, *[line.value()] * line.n_values], {}, capsys) == expected
 
 
 def test_no_flag_is_a_setting_and_without_a_meaning() -> None:
@@ -126,21 +131,23 @@ def test_each_spelling_that_works_sets_something(line: Line, name: str) -> None:
         assert accepted is not None
         assert accepted.meaning is Meaning.ALWAYS
     elif line.verdict == "works" and name not in ASKING:
-        before = [OPPOSITES[name]] if name in OPPOSITES else []
+        before = [OPPOSITES[name]] if name in OPPOSITES else [*BESIDE.get(name, ())]
         given = parse([*before, name, *[line.value()] * line.n_values], {}).settings
         assert given != parse(before, {}).settings
 
 
-@pytest.mark.parametrize("line", [pytest.param(line, id=line.env) for line in LINES if line.env not in (None, "HF_TOKEN")])
+@pytest.mark.parametrize("line", [pytest.param(line, id=line.env) for line in LINES if line.env is not None])
 def test_each_variable_does_what_its_flag_does(line: Line, capsys: pytest.CaptureFixture[str]) -> None:
     assert line.env is not None
     name = line.names[-1]
     is_off = name.startswith("--no-") and name != "--no-host"
     text = line.value() if line.n_values else "off" if is_off else "on"
-    by_flag = _verdict([name, *[text] * line.n_values], {}, capsys)
-    assert _verdict([], {line.env: text}, capsys) == by_flag
-    if by_flag != "refused":
-        assert parse([], {line.env: text}).settings == parse([name, *[text] * line.n_values], {}).settings
+    by_flag = [*BESIDE.get(name, ()), name, *[text] * line.n_values]
+    by_variable = {line.env: text} | ({"LLAMA_ARG_HF_REPO": "user/model"} if name in BESIDE else {})
+    verdict = _verdict(by_flag, {}, capsys)
+    assert _verdict([], by_variable, capsys) == verdict
+    if verdict != "refused":
+        assert parse([], by_variable).settings == parse(by_flag, {}).settings
 
 
 @pytest.mark.parametrize(
@@ -170,6 +177,11 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
         ("--mmproj x.gguf", {}, "argument --mmproj is not supported yet: images, audio and video cannot be read"),
         ("--lora-base", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model beside it"),
         ("--lora-base --port 80", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model"),
+        ("--fim-qwen-7b-spec", {}, "argument --fim-qwen-7b-spec is not supported yet: it drafts with a second model"),
+        (
+            "--vision-gemma-4b-default",
+            {},
+            " is not supported yet: images cannot be read; -hf ggml-org/gemma-3-4b-it-qat-GGUF serves",
         ("", {"LLAMA_ARG_AGENT": "1"}, "variable LLAMA_ARG_AGENT is not supported yet: there are no built-in tools"),
         ("", {"LLAMA_ARG_SWA_FULL": "maybe"}, "variable LLAMA_ARG_SWA_FULL: 'maybe' is not one of on, enabled"),
         ("--control-vector-layer-range 1", {}, "argument --control-vector-layer-range: a value must follow"),
@@ -182,3 +194,46 @@ def test_what_is_missing_ends_it_and_is_named(
         parse(arguments.split(), environ)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("-m a.gguf -hf a/b", "-m/--model and -hf/-hfr/--hf-repo each name a model; give one of them"),
+        ("-hf a/b -mu http://a/b", "-hf/-hfr/--hf-repo and -mu/--model-url each name a model; give one of them"),
+        ("-m a --gpt-oss-20b-default", "-m/--model and a model with its settings, as --gpt-oss-20b-default, each name a model"),
+        ("-hff a.gguf", "-hff/--hf-file names a file of a repository, which -hf/-hfr/--hf-repo is to name"),
+        ("-hf model", "argument -hf/-hfr/--hf-repo: 'model' is not USER/MODEL or USER/MODEL:QUANT"),
+        ("-mu model.gguf", "argument -mu/--model-url: 'model.gguf' is not the address of a file"),
+    ],
+)
+def test_two_models_and_half_a_name_are_refused(arguments: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments.split(), {})
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "named"),
+    [
+        ("-hf a/b", {"LLAMA_ARG_MODEL": "m.gguf"}, (None, "a/b", None, None)),
+        ("-m m.gguf", {"LLAMA_ARG_HF_REPO": "a/b", "LLAMA_ARG_HF_FILE": "c"}, ("m.gguf", None, None, None)),
+        ("-hff c", {"LLAMA_ARG_HF_REPO": "a/b"}, (None, "a/b", "c", None)),
+        ("-mu http://a/b", {"LLAMA_ARG_HF_REPO": "a/b"}, (None, None, None, "http://a/b")),
+    ],
+)
+def test_a_model_that_a_flag_names_is_served_in_place_of_a_variables(
+    arguments: str, environ: dict[str, str], named: tuple[str | None, ...]
+) -> None:
+    settings = parse(arguments.split(), environ).settings
+    assert (settings.model, settings.hf_repo, settings.hf_file, settings.model_url) == named
+
+
+def test_a_preset_names_a_model_and_settings_of_which_each_can_be_given() -> None:
+    settings = parse(["--gpt-oss-20b-default", "-np", "4"], {"LLAMA_ARG_PORT": "80"}).settings
+    assert (settings.hf_repo, settings.hf_file) == ("ggml-org/gpt-oss-20b-GGUF", "gpt-oss-20b-mxfp4.gguf")
+    assert (settings.port, settings.engine.n_slots, settings.engine.n_ctx, settings.sampling.min_p) == (80, 4, 262_144, 0.01)
+    code = parse(["--fim-qwen-1.5b-default"], {}).settings
+    assert (code.hf_repo, code.hf_file) == ("ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF", "qwen2.5-coder-1.5b-q8_0.gguf")
+    assert (code.port, code.engine.n_batch, code.engine.n_ubatch) == (8012, 1024, 1024)

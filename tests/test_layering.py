@@ -36,6 +36,10 @@ RULES = {
     "limits name nobody": Rule("rust/config/*.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
     "errors name nobody": Rule("rust/error.rs", r"\bcrate::(?!request\b|config\b|error\b)"),
     "only the server names litestar": Rule("python/weft", r"\blitestar\b", ("python/weft/server",)),
+    "only models by name need the hub's library": Rule(
+        "python/weft", r"\bhuggingface_hub\b|\bhttpx2\b", ("python/weft/hub", "python/weft/serving/fetching.py")
+    ),
+    "models by name know nobody": Rule("python/weft/hub", r"\bweft\.(?!hub\b|errors\b)"),
     "only what serves names granian": Rule("python/weft", r"\bgranian\b", ("python/weft/serving",)),
     "what serves names no command line": Rule("python/weft/serving", r"\bweft\.cli\b"),
     "the server names of what serves only its log and its build": Rule(

@@ -8,7 +8,20 @@ from importlib.util import find_spec
 
 import pytest
 
-HEAVY = frozenset({"asyncio", "granian", "jinja2", "litestar", "msgspec", "weft._native", "weft.engine", "weft.server"})
+HEAVY = frozenset(
+    {
+        "asyncio",
+        "granian",
+        "httpx2",
+        "huggingface_hub",
+        "jinja2",
+        "litestar",
+        "msgspec",
+        "weft._native",
+        "weft.engine",
+        "weft.server",
+    }
+)
 
 
 def modules_after(code: str) -> set[str]:
@@ -28,7 +41,9 @@ def modules_after(code: str) -> set[str]:
         pytest.param("import weft.cli.main; weft.cli.main.parse([], {})", HEAVY - {"msgspec"}, id="command line"),
         pytest.param("import weft.serving.serve", HEAVY - {"asyncio", "granian", "msgspec"}, id="supervisor"),
         pytest.param(
-            "import weft.serving.worker", {"jinja2", "litestar", "weft.server"}, id="worker until the model is being loaded"
+            "import weft.serving.worker",
+            {"httpx2", "huggingface_hub", "jinja2", "litestar", "weft.server"},
+            id="worker until the model is being loaded",
         ),
     ],
 )

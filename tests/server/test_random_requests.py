@@ -86,7 +86,13 @@ def test_every_random_request_is_answered(running: tuple[TestClient[Any], weft.E
                 content=None if isinstance(case.body, NotSet) else json.dumps(case.body, default=repr),
             )
             is_off = response.status_code == 501 and response.json()["error"]["type"] == "not_supported_error"
-            assert response.status_code < 500 or is_off, (operation.label, case.formatted_path, case.query, case.body, response.text)
+            assert response.status_code < 500 or is_off, (
+                operation.label,
+                case.formatted_path,
+                case.query,
+                case.body,
+                response.text,
+            )
             statuses[operation.label, response.status_code] += 1
 
         run()

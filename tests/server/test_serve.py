@@ -236,8 +236,8 @@ async def test_a_worker_whose_supervisor_was_killed_ends_too(tmp_path: Path) -> 
 
 
 @contextmanager
-def _serving_at(terminal: int) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "weft", "--port", str(free_port()), "-t", "1"]
+def serving_at(terminal: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "weft", "--port", str(free_port()), "-t", "1", *arguments]
     with subprocess.Popen(command, stderr=terminal, env=environ()) as process:
         try:
             yield process
@@ -253,7 +253,7 @@ def _listens(port: int) -> bool:
 
 async def test_a_terminal_sees_how_much_is_loaded() -> None:
     ours, theirs = os.openpty()
-    with _serving_at(theirs) as process:
+    with serving_at(theirs) as process:
         os.close(theirs)
         os.set_blocking(ours, False)
         shown = ""

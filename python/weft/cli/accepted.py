@@ -99,7 +99,6 @@ def _switches() -> Iterator[Accepted]:
     why = "answers are never taken apart into thoughts and tool calls"
     yield _always("--skip-chat-parsing", why=why)
     yield _off("--no-skip-chat-parsing", why=why, env="LLAMA_ARG_SKIP_CHAT_PARSING")
-    yield _always("--offline", env="LLAMA_ARG_OFFLINE", why="nothing is ever fetched from the network")
     yield _always("-no-ag", "--no-agent", why="there are no built-in tools")
     yield _always("--no-ui-mcp-proxy", "--no-webui-mcp-proxy", why="there is no proxy for MCP")
     yield _always("--no-mmproj", "--no-mmproj-auto", why="no projector is ever loaded")
@@ -139,7 +138,6 @@ def _idle_values() -> Iterator[Accepted]:
     yield _idle("--tags", env="LLAMA_ARG_TAGS", why="the list of models shows no tags")
     yield _idle("--sleep-idle-seconds", neutral=("-1",), why="the model stays in memory while the server runs")
     yield _idle("--log-prompts-dir", why="prompts are not written to files")
-    yield _idle("-hft", "--hf-token", why="nothing is ever fetched from the network")
     why = "the page has no settings"
     yield _idle("--ui-config", "--webui-config", env="LLAMA_ARG_UI_CONFIG", why=why)
     yield _idle("--ui-config-file", "--webui-config-file", env="LLAMA_ARG_UI_CONFIG_FILE", why=why)
@@ -219,20 +217,17 @@ def _drafts() -> Iterator[Accepted]:
 
 
 def _missing_models() -> Iterator[Accepted]:
-    """Models that would be fetched, and models beside the one."""
-    why = "download the file and name it with -m"
-    yield _missing("-mu", "--model-url", env="LLAMA_ARG_MODEL_URL", why=why)
+    """Models that cannot be had by their names, and models beside the one."""
+    why = "models are not read from Docker's registry; name one of the hub with -hf, an address with -mu or a file with -m"
     yield _missing("-dr", "--docker-repo", env="LLAMA_ARG_DOCKER_REPO", why=why)
-    yield _missing("-hf", "-hfr", "--hf-repo", env="LLAMA_ARG_HF_REPO", why=why)
-    yield _missing("-hff", "--hf-file", env="LLAMA_ARG_HF_FILE", why=why)
-    for name in (
-        "embd-gemma-default",
-        *(f"fim-qwen-{size}" for size in ("1.5b-default", "3b-default", "7b-default", "7b-spec", "14b-spec", "30b-default")),
-        *(f"gpt-oss-{size}-default" for size in ("20b", "120b")),
-        *(f"vision-gemma-{size}-default" for size in ("4b", "12b")),
-    ):
-        yield _missing(f"--{name}", n=0, why=why)
-    yield _missing("-cl", "--cache-list", n=0, why="no downloaded models are kept")
+    yield _missing("--embd-gemma-default", n=0, why="it is a model of vectors, and only texts are written")
+    why = (
+        "it drafts with a second model, which is not supported; --fim-qwen-7b-default computes every token with the model itself"
+    )
+    yield _missing("--fim-qwen-7b-spec", "--fim-qwen-14b-spec", n=0, why=why)
+    for size in ("4b", "12b"):
+        why = f"images cannot be read; -hf ggml-org/gemma-3-{size}-it-qat-GGUF serves the same model for texts"
+        yield _missing(f"--vision-gemma-{size}-default", n=0, why=why)
     yield _missing("--list-devices", n=0, why="the log of the start names what is used")
     why = "one model is served; name it with -m"
     yield _missing("--models-dir", env="LLAMA_ARG_MODELS_DIR", why=why)

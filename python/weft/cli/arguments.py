@@ -15,9 +15,10 @@ from weft.cli.config_file import Entry, entries
 from weft.cli.given import Given, Known, UsageError, known
 from weft.settings import Settings, table
 from weft.settings.flags import negated
+from weft.settings.presets import PRESETS
 from weft.settings.values import unescaped
 
-__all__ = ["COMPLETION", "CONFIG", "CONFIG_VARIABLE", "HELP", "VERSION", "Asked", "Parsed", "read"]
+__all__ = ["CACHE_LIST", "COMPLETION", "CONFIG", "CONFIG_VARIABLE", "HELP", "VERSION", "Asked", "Parsed", "read"]
 
 CONFIG = ("--config",)
 CONFIG_VARIABLE = "LLAMA_ARG_CONFIG"
@@ -25,11 +26,12 @@ CONFIG_VARIABLE = "LLAMA_ARG_CONFIG"
 HELP = ("-h", "--help", "--usage")
 VERSION = ("--version",)
 COMPLETION = ("--completion-bash",)
+CACHE_LIST = ("-cl", "--cache-list")
 
 _ESCAPED = ("stop", "dry_sequence_breakers")
 """Settings in whose texts escapes are read."""
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {
+COMPATIBLE: Mapping[str, Mapping[str, Any]] = {
     "": {},
     "srb": {"port": 9090},
     "parallel": {"n_ctx": 512, "n_batch": 512, "temperature": 0.1},
@@ -45,6 +47,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """The defaults that `--compat` changes."""
 
+MODELS = ("model", "hf_repo", "model_url", "preset")
+"""Settings each of which names the model."""
 
 RESPELT: Mapping[str, Mapping[str, str]] = {
     "stream": {
@@ -92,8 +96,12 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
     variables = _variables(environ, only)
     path = config or environ.get(CONFIG_VARIABLE)
     file = _file(path) if path else Given()
-    values = file.values | variables.values | flags.values
-    values = {**PRESETS[values.get("compat", "")], **values}
+    values: dict[str, Any] = {}
+    for given in (file, variables, flags):
+        values = _over(values, given.values)
+    if "hf_file" in values and not values.keys() & {"hf_repo", "preset"}:
+        raise UsageError(f"{_spelt('hf_file')} names a file of a repository, which {_spelt('hf_repo')} is to name")
+    values = {**COMPATIBLE[values.get("compat", "")], **PRESETS.get(values.get("preset", ""), {}), **values}
     if values.get("escape", True):
         values |= {name: tuple(map(unescaped, values[name])) for name in _ESCAPED if name in values}
     return Parsed(Settings.of(values), tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))
@@ -109,6 +117,21 @@ def _compat(argv: Sequence[str]) -> str | None:
     return named[-1] if named else None
 
 
+def _over(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given, over what was: a model that is named here is served in place of one that was named there."""
+    named = [name for name in MODELS if name in given]
+    if len(named) > 1:
+        raise UsageError(f"{' and '.join(_spelt(name) for name in named)} each name a model; give one of them")
+    if named:
+        values = {name: value for name, value in values.items() if name not in (*MODELS, "hf_file")}
+    return {**values, **given}
+
+
+def _spelt(name: str) -> str:
+    flag = table()[name]
+    return "/".join(flag.names) if flag.names else "a model with its settings, as --gpt-oss-20b-default,"
+
+
 def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, str | None]:
     """What a command line gives, and the file that it names."""
     given, config = Given(), None
@@ -116,7 +139,7 @@ def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, st
     while left:
         argument = left.pop()
         spelling, attached = _split(argument, spellings)
-        for asked in (HELP, VERSION, COMPLETION):
+        for asked in (HELP, VERSION, COMPLETION, CACHE_LIST):
             if spelling in asked:
                 raise Asked(asked)
         if spelling in CONFIG:

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Collection, Iterable
 
 from weft.cli.accepted import ACCEPTED, Meaning
-from weft.cli.arguments import COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION
+from weft.cli.arguments import CACHE_LIST, COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION
 from weft.cli.given import known
 from weft.settings import table
 from weft.settings.flags import Flag
@@ -26,6 +26,7 @@ ABOUT = (
     (", ".join(HELP), "print this and exit"),
     (", ".join(VERSION), "print the version and exit"),
     (", ".join(COMPLETION), "print a completion script for bash and exit"),
+    (", ".join(CACHE_LIST), "print the models that were downloaded and exit"),
     (f"{CONFIG[0]} FNAME", f"TOML file of settings [{CONFIG_VARIABLE}]"),
 )
 
@@ -60,8 +61,9 @@ def _section(title: str, rows: Iterable[tuple[str, str]], column: int = COLUMN) 
         wrapped = textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
         if len(head) + 2 <= column:
             wrapped[0] = head.ljust(column) + wrapped[0][column:]
-            head = ""
-        lines += [head] * bool(head) + wrapped
+        else:
+            lines += textwrap.wrap(head, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+        lines += wrapped
     return "\n".join(lines)
 
 
@@ -78,7 +80,7 @@ def _names(meaning: Meaning) -> str:
 
 def completion_script() -> str:
     """A script for bash that completes the flags, and names of files after them."""
-    names = " ".join(sorted({*known(), *CONFIG, *HELP, *VERSION}))
+    names = " ".join(sorted({*known(), *CACHE_LIST, *CONFIG, *HELP, *VERSION}))
     return (
         "_weft() {\n"
         '    local word="${COMP_WORDS[COMP_CWORD]}"\n'

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from weft.cli.arguments import COMPLETION, VERSION, Asked, Parsed, read
+from weft.cli.arguments import CACHE_LIST, COMPLETION, VERSION, Asked, Parsed, read
 from weft.cli.given import UsageError
 from weft.cli.help import completion_script, help_text
 
@@ -31,6 +31,7 @@ SERVE = Command(
     "'python -m weft tune' measures how a model is computed fastest here.",
     (
         ("-m model.gguf", "a model of yours, at http://127.0.0.1:8080"),
+        ("-hf ggml-org/gemma-3-1b-it-GGUF", "a model of the Hugging Face hub, which is downloaded once"),
         ("-m model.gguf -c 16384 -np 4", "4 completions at once, in 16,384 tokens of context"),
         ("--host 0.0.0.0 --port 8000 --api-key SECRET", "for other machines too, which show a key"),
         ("--config weft.toml", "all of this from a file"),
@@ -40,7 +41,25 @@ TUNE = Command(
     "python -m weft tune",
     "Measures for about a minute how a GGUF model is computed fastest on this machine, and keeps it for later starts.",
     (("-m model.gguf", "a model of yours"),),
-    frozenset({"model", "n_gpu_layers", "use_mmap", "use_mlock", "direct_io", "numa", "repack", "type_k", "type_v", "kernels"}),
+    frozenset(
+        {
+            "model",
+            "hf_repo",
+            "hf_file",
+            "hf_token",
+            "model_url",
+            "offline",
+            "n_gpu_layers",
+            "use_mmap",
+            "use_mlock",
+            "direct_io",
+            "numa",
+            "repack",
+            "type_k",
+            "type_v",
+            "kernels",
+        }
+    ),
 )
 
 
@@ -74,6 +93,10 @@ def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SE
             print(f"weft {version('weft')}")
         elif asked.what == COMPLETION:
             print(completion_script(), end="")
+        elif asked.what == CACHE_LIST:
+            from weft.cli.cache_list import cache_list  # noqa: PLC0415
+
+            sys.exit(cache_list())
         else:
             print(help_text(command.name, command.about, command.examples, command.settings), end="")
         sys.exit(0)

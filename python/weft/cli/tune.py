@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from weft import tuning
+from weft import hub, tuning
 from weft._native import Hardware, Model
 from weft.demo import DEMO_MODEL
 from weft.errors import WeftError
@@ -42,9 +42,9 @@ def tune(settings: Settings) -> int:
 
     Returns the exit code: 0, 1 if something could not be done, 130 where Ctrl-C ended it.
     """
-    path = settings.model or DEMO_MODEL
     began = time.monotonic()
     try:
+        path = settings.model or DEMO_MODEL if settings.source is None else str(hub.find(settings.source))
         layouts = _measure(settings, path)
     except WeftError as error:
         print(f"tune: {error}", file=sys.stderr)

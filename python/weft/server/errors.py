@@ -4,7 +4,8 @@ The shape is OpenAI's, `{"error": {"code", "message", "type", "param"}}`, with l
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
 import msgspec
@@ -100,9 +101,10 @@ NOT_SUPPORTED = _documented(501, "The server was started without the flag for th
 
 
 class StillLoadingError(Exception):
-    """The model is still being loaded."""
+    """The model is still being loaded, or downloaded, of which the answer tells beside the error how far it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Mapping[str, Any] = MappingProxyType({})) -> None:
+        self.beside = beside
         super().__init__("Loading model")
 
 
@@ -292,6 +294,6 @@ def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[byte
         headers = {"retry-after": str(RETRY_AFTER_S)}
     if isinstance(error, InvalidKeyError):
         headers = {"www-authenticate": "Bearer"}
-    beside = error.beside if isinstance(error, SlotsBusyError) else {}
+    beside = dict(error.beside) if isinstance(error, SlotsBusyError | StillLoadingError) else {}
     body = msgspec.json.encode({"error": described} | beside)
     return Response(body, status_code=described.code, media_type="application/json", headers=headers)

@@ -82,7 +82,11 @@ def log_config(settings: Settings) -> dict[str, Any]:
         "formatters": {"stream": _formatter(settings, colors=_has_colors(settings)), "file": _formatter(settings, colors=False)},
         "handlers": handlers or {"none": {"class": "logging.NullHandler"}},
         "root": {"level": _LEVELS[settings.verbosity], "handlers": list(handlers) or ["none"]},
-        "loggers": {"_granian": {}},
+        "loggers": {
+            "_granian": {},
+            # It tells each request of a download.
+            "httpx2": {"level": logging.DEBUG if settings.verbosity >= 5 else logging.WARNING},
+        },
     }
 
 

@@ -63,7 +63,7 @@ def serve(settings: Settings, warnings: Sequence[str] = ()) -> int:
 
 
 def _supervise(settings: Settings, places: Sequence[Place], config: dict[str, Any]) -> int:
-    if settings.model is None:
+    if settings.model is None and settings.source is None:
         logger.info("serving the demo model, %s; give another with -m", Path(DEMO_MODEL).name)
     ours, workers = Pipe()
     server = _Server("weft", interface=Interfaces.ASGI, workers_kill_timeout=KILL_AFTER_S, **places[0].granian(settings, config))

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
@@ -30,6 +31,7 @@ from weft.serving.progress import bar
 from weft.settings import Settings
 
 if TYPE_CHECKING:
+    from weft.hub.progress import Progress
     from weft.server.app import Application
 
 __all__ = ["application"]
@@ -47,16 +49,16 @@ LISTENING_LOOKS = 1_000
 def application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
     """Makes the application, whose model is being loaded by then. The supervisor has the other end of the line."""
     line.send(LOADING)
+    if settings.hf_repo is not None and settings.alias is None:
+        # As llama-server: answers tell the model's name, and not that of one of its files.
+        settings = replace(settings, alias=settings.hf_repo)
     # Chats are rendered on threads beside the event loop, which gets the interpreter back after this time and not after 5 ms.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     # A terminal that closes tells every process; what is to happen then, the supervisor decides.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     began = time.monotonic()
-    engine = Engine(
-        settings.model,
-        config=settings.engine,
-        on_progress=bar(f"loading {Path(settings.model or DEMO_MODEL).name}") if settings.verbosity >= 3 else None,
-    )
+    fetched: dict[str, Any] = {}
+    engine = _engine(settings, fetched)
 
     def on_started(error: Exception | None) -> None:
         if isinstance(error, EngineStopped):  # Told to stop before the model was there.
@@ -100,11 +102,32 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
         on_died=partial(os._exit, 1),
         beside=partial(_listen_also, places[1:], connections, settings=settings, config=config, line=line),
     )
+    app.service.loading = fetched
     gc.freeze()
     gc.enable()
     threading.Thread(target=_stop_when_told, args=(line, app, loop), name="weft-line", daemon=True).start()
     connections.start(app.service.refusals, loop)
     return connections.watching(cast("App", app))
+
+
+def _engine(settings: Settings, fetched: dict[str, Any]) -> Engine:
+    """The engine, which writes to `fetched` how far its model's download is, if there is one."""
+    shows = settings.verbosity >= 3
+    if (source := settings.source) is None:
+        title = f"loading {Path(settings.model or DEMO_MODEL).name}"
+        return Engine(settings.model, config=settings.engine, on_progress=bar(title) if shows else None)
+    from weft.serving.fetching import FetchingEngine  # noqa: PLC0415
+
+    def on_fetching(progress: "Progress") -> None:
+        fetched["download"] = {"file": progress.file, "bytes": progress.n_bytes, "total": progress.n_total}
+
+    return FetchingEngine(
+        source,
+        config=settings.engine,
+        has_bar=shows,
+        on_fetching=on_fetching,
+        on_progress=bar(f"loading {source.name}") if shows else None,
+    )
 
 
 async def _start(engine: Engine, places: Sequence[Place]) -> None:

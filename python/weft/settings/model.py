@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.config import EngineConfig
+from weft.hub.source import Source, http_address, repo_name
 from weft.settings.flags import Flag, Way, flag, row
+from weft.settings.presets import PRESETS
 from weft.settings.values import boolean, items, layers, number, one_of, within
 
 __all__ = ["LOADING", "ModelSettings"]
@@ -80,6 +82,60 @@ class ModelSettings:
         env="LLAMA_ARG_MODEL",
         help="GGUF file to serve; of a split model, its first part (default: the demo model that comes with weft)",
     )
+    hf_repo: str | None = flag(
+        None,
+        MODEL,
+        "-hf",
+        "-hfr",
+        "--hf-repo",
+        metavar="USER/MODEL[:QUANT]",
+        parse=repo_name,
+        env="LLAMA_ARG_HF_REPO",
+        help="model of the Hugging Face hub, which is downloaded once; QUANT in any case (default: Q4_K_M, else Q8_0, else the"
+        " first GGUF file)",
+    )
+    hf_file: str | None = flag(
+        None,
+        MODEL,
+        "-hff",
+        "--hf-file",
+        metavar="FILE",
+        env="LLAMA_ARG_HF_FILE",
+        help="file of that repository, in place of QUANT",
+    )
+    hf_token: str | None = flag(
+        None,
+        MODEL,
+        "-hft",
+        "--hf-token",
+        metavar="TOKEN",
+        env="HF_TOKEN",
+        help="token that the hub is shown (default: what 'hf auth login' has kept)",
+    )
+    model_url: str | None = flag(
+        None,
+        MODEL,
+        "-mu",
+        "--model-url",
+        metavar="URL",
+        parse=http_address,
+        env="LLAMA_ARG_MODEL_URL",
+        help="http(s) address of a GGUF file, which is downloaded once; of a split model, its first part",
+    )
+    offline: bool = flag(
+        False,
+        MODEL,
+        constants={"--offline": True},
+        parse=boolean,
+        env="LLAMA_ARG_OFFLINE",
+        help="take what is cached of a model that is named, and never use the network",
+    )
+    preset: str | None = flag(
+        None,
+        MODEL,
+        constants={f"--{name}": name for name in PRESETS},
+        help="a model of the hub with settings that suit it, each of which can still be given",
+    )
     alias: str | None = flag(
         None,
         MODEL,
@@ -104,6 +160,13 @@ class ModelSettings:
         constants={"--lora-init-without-apply": True},
         help="load adapters, but leave them off until a request or POST /lora-adapters names them",
     )
+
+    @property
+    def source(self) -> Source | None:
+        """Where the model is to be had from; None is a file that is here, or the demo model."""
+        if self.hf_repo is None and self.model_url is None:
+            return None
+        return Source(repo=self.hf_repo, file=self.hf_file, url=self.model_url, token=self.hf_token or None, offline=self.offline)
 
 
 LOADING: Mapping[str, Flag] = {

@@ -4,9 +4,10 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
 import msgspec
@@ -68,6 +69,8 @@ class Service:
         self.slot_files = SlotFiles(engine, settings.slot_save_path, self.aside)
         self.tells_texts = os.environ.get("LLAMA_SERVER_SLOTS_DEBUG", "") not in ("", "0")
         """Whether `/slots` tells prompts and what was written: llama-server's variable for it."""
+        self.loading: Mapping[str, Any] = {}
+        """How far the model is, where that takes long: those who ask meanwhile are told."""
         self._is_ready = False
         self._is_stopping = False
         self._failure: Exception | None = None
@@ -120,7 +123,7 @@ class Service:
         if self._failure is not None:
             return self._failure
         if not self._is_ready:
-            return StillLoadingError()
+            return StillLoadingError(self.loading)
         return None if self.engine.is_running else EngineStopped()
 
     @property

@@ -1,0 +1,93 @@
+"""Models by name: what the hub, or another server, has, in a local file.
+
+    path = weft.hub.model("ggml-org/gemma-3-1b-it-GGUF:Q8_0")
+    async with weft.Engine(path) as engine: ...
+
+Nothing is imported for it before it is used. It needs the package huggingface-hub, which comes with `weft[hub]`.
+"""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from weft.errors import ModelLoadError
+from weft.hub.progress import Progress, Tally
+from weft.hub.source import Source, http_address, repo_name
+from weft.hub.unavailable import Unavailable
+
+__all__ = ["Progress", "Source", "cached", "find", "model"]
+
+
+def model(
+    repo: str | None = None,
+    *,
+    file: str | None = None,
+    url: str | None = None,
+    token: str | None = None,
+    offline: bool = False,
+    on_progress: Callable[[Progress], object] | None = None,
+) -> Path:
+    """The file of a model that is named, after it was downloaded where that is necessary; blocks meanwhile.
+
+    A download that was cut goes on where it was, also in another process; two that want the same wait for each other. What comes
+    is checked against its length and, on the hub, its hash. On a terminal a bar shows how far it is.
+
+    Args:
+        repo: `USER/MODEL` or `USER/MODEL:QUANT` of the hub; the quantisation's case does not matter. Without one it is Q4_K_M, or
+            Q8_0, or the first GGUF file. `HF_ENDPOINT`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE` hold.
+        file: A file of the repository in place of a quantisation.
+        url: The http(s) address of a GGUF file, in place of a repository.
+        token: What the hub is shown; None is `HF_TOKEN`, or what `hf auth login` has kept.
+        offline: Whether only what is cached may be taken.
+        on_progress: Called with each piece that has come.
+
+    Returns:
+        A GGUF file; of a split model its first part, with the others beside it.
+
+    Raises:
+        ModelLoadError: It cannot be had; the reason says why.
+        ValueError: What is named is no repository or no address, or both or neither are named.
+    """
+    if (repo is None) == (url is None):
+        raise ValueError("name a repository or an address")
+    source = Source(
+        repo=None if repo is None else repo_name(repo),
+        file=file,
+        url=None if url is None else http_address(url),
+        token=token,
+        offline=offline,
+    )
+    return find(source, on_progress)
+
+
+def find(source: Source, on_progress: Callable[[Progress], object] | None = None, *, has_bar: bool = True) -> Path:
+    """The file of a model that is named; see [`model`].
+
+    Raises:
+        ModelLoadError: It cannot be had.
+    """
+    _need_library(source.name)
+    from weft.hub import repository, url  # noqa: PLC0415 (they need it)
+
+    try:
+        tally = Tally(None, on_progress, has_bar)
+        return repository.find(source, tally) if source.url is None else url.find(source, tally)
+    except Unavailable as error:
+        raise ModelLoadError(source.name, str(error)) from None
+
+
+def cached() -> list[str]:
+    """What was downloaded: `USER/MODEL:QUANT` of the hub, then addresses, each in alphabetical order.
+
+    Raises:
+        ModelLoadError: The package huggingface-hub, which knows where, is not installed.
+    """
+    _need_library("by its name")
+    from weft.hub.folders import cached as in_folders  # noqa: PLC0415
+
+    return in_folders()
+
+
+def _need_library(name: str) -> None:
+    if find_spec("huggingface_hub") is None:
+        raise ModelLoadError(name, "models by name need the package huggingface-hub; pip install 'weft[hub]' brings it")

@@ -1,0 +1,92 @@
+"""Which files of a repository are the model: llama.cpp's rule."""
+
+import re
+from collections.abc import Iterable
+
+from weft.hub.unavailable import Unavailable
+
+__all__ = ["DEFAULTS", "choose", "is_first", "parts_of", "quant_of"]
+
+DEFAULTS = ("Q4_K_M", "Q8_0")
+"""Quantisations that are taken where none is named, in this order; then comes whatever is first."""
+
+_BESIDE = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+"""What the names of files hold that are no models but belong to one."""
+
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
+
+_MAX_NAMED = 12
+"""Files or quantisations that a message names at most."""
+
+
+def choose(files: Iterable[str], quant: str | None = None, file: str | None = None) -> tuple[str, ...]:
+    """The model's files, of a split one all its parts with the first in front.
+
+    Args:
+        files: Names of all files, with `/` between folders.
+        quant: A quantisation, whatever its case; None is `DEFAULTS`, then the first.
+        file: The name of one file, which is taken whatever its kind; of a split model, any of its parts.
+
+    Raises:
+        Unavailable: There is no such file, or a part is not there.
+    """
+    there = sorted(files)
+    first = _named(there, file) if file is not None else _fitting(there, quant)
+    parts = parts_of(first)
+    if gone := [part for part in parts if part not in there]:
+        raise Unavailable(f"{gone[0]}, a part of the model, is not there")
+    return parts
+
+
+def _named(files: list[str], file: str) -> str:
+    if file not in files:
+        raise Unavailable(f"it has no file {file}; {_there('its GGUF files are', [name for name in files if _is_gguf(name)])}")
+    return file
+
+
+def _fitting(files: list[str], quant: str | None) -> str:
+    models = [name for name in files if _is_gguf(name) and is_first(name) and not _is_beside(name)]
+    if not models:
+        raise Unavailable("it has no GGUF file of a model")
+    for wanted in DEFAULTS if quant is None else (quant,):
+        for name in models:
+            if re.search(rf"{re.escape(wanted)}[.-]", name, re.IGNORECASE):
+                return name
+    if quant is None:
+        return models[0]
+    quants = dict.fromkeys(found for name in models if (found := quant_of(name)) is not None)
+    raise Unavailable(f"it has no {quant}; {_there('there are', list(quants) or models)}")
+
+
+def quant_of(name: str) -> str | None:
+    """The quantisation that a file's name tells, in capitals; None where it tells none."""
+    stem = parts[1] if (parts := _PART.fullmatch(name)) else re.sub(r"\.gguf$", "", name, flags=re.IGNORECASE)
+    found = re.search(r"[-.]([A-Za-z0-9_]+)$", stem)
+    return found[1].upper() if found is not None else None
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """The names of all parts of the model that a file is of, the first in front."""
+    if (part := _PART.fullmatch(name)) is None:
+        return (name,)
+    prefix, _, count = part.groups()
+    return tuple(f"{prefix}-{index:05}-of-{count}.gguf" for index in range(1, int(count) + 1))
+
+
+def is_first(name: str) -> bool:
+    """Whether a file is a whole model, or the first part of one."""
+    return (part := _PART.fullmatch(name)) is None or int(part[2]) == 1
+
+
+def _is_gguf(name: str) -> bool:
+    return name.lower().endswith(".gguf")
+
+
+def _is_beside(name: str) -> bool:
+    return any(word in name.rpartition("/")[2].lower() for word in _BESIDE)
+
+
+def _there(what: str, names: list[str]) -> str:
+    if not names:
+        return "it has no GGUF files"
+    return f"{what} {', '.join(names[:_MAX_NAMED])}" + (f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else "")

@@ -1,0 +1,65 @@
+"""What went wrong on the way to a model, in one sentence."""
+
+from weft.hub.unavailable import Unavailable
+
+__all__ = ["is_out_of_reach", "reason", "size_text", "words"]
+
+TOKEN = "-hft/--hf-token or HF_TOKEN"
+
+
+def size_text(n_bytes: int) -> str:
+    """A number of bytes for people."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:.1f} {unit}"
+    return f"{n_bytes} bytes"
+
+
+def words(error: Exception) -> str:
+    """What an error says; some say nothing but their names."""
+    return str(error) or type(error).__name__
+
+
+def is_out_of_reach(error: Exception) -> bool:
+    """Whether a server was not reached or cannot answer now, so that what is cached is as good as it gets."""
+    from httpx2 import HTTPStatusError, TransportError  # noqa: PLC0415
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled  # noqa: PLC0415
+
+    if isinstance(error, HfHubHTTPError | HTTPStatusError):
+        return error.response.status_code >= 500 or error.response.status_code == 429
+    return isinstance(error, TransportError | OfflineModeIsEnabled)
+
+
+def reason(error: Exception, *, where: str, has_token: bool = False) -> str:
+    """What a failure means to whoever named the model.
+
+    Args:
+        error: What the hub's library, HTTP or the system has raised.
+        where: The server's address, or the repository's page on it.
+        has_token: Whether a token was shown.
+    """
+    from httpx2 import TransportError  # noqa: PLC0415
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError  # noqa: PLC0415
+
+    if isinstance(error, Unavailable):
+        return str(error)
+    if isinstance(error, GatedRepoError):
+        then = "and the token must be of a user who has" if has_token else f"then give a token by {TOKEN}"
+        return f"its owners let in only those who have agreed to their terms at {where}; {then}"
+    if isinstance(error, HfHubHTTPError):
+        response = error.response
+        said = f"{response.status_code} {response.reason_phrase}".strip()
+        if response.status_code == 401 and has_token and "invalid" in response.headers.get("X-Error-Message", "").lower():
+            return f"{where} does not accept the token of {TOKEN}"
+        if isinstance(error, RepositoryNotFoundError) or (response.status_code == 401 and not has_token):
+            then = f"the token of {TOKEN} may not read it" if has_token else f"it needs a token by {TOKEN}"
+            return f"{where} is not there, or {then} ({said})"
+        if response.status_code in (401, 403):
+            then = f"the token of {TOKEN} does not suffice" if has_token else f"it may need a token by {TOKEN}"
+            return f"{where} answers {said}: {then}"
+        return f"{where} answers {said}"
+    if isinstance(error, TransportError):
+        return f"{where} cannot be reached: {words(error)}"
+    if isinstance(error, OSError) and error.errno is not None:
+        return f"cannot write {error.filename or 'it'}: {error.strerror}"
+    return f"{where}: {' '.join(str(error).split())}"

@@ -1,0 +1,92 @@
+"""Where downloads are kept, and what is there."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from weft.hub.choice import choose, is_first, quant_of
+from weft.hub.unavailable import Unavailable
+
+__all__ = ["cached", "downloaded_urls", "holding", "hub_folder", "repository_folder", "snapshots", "url_folder"]
+
+
+def hub_folder() -> Path:
+    """The cache of the hub's library, which other programs share; it is where `LLAMA_CACHE`, `HF_HUB_CACHE` or `HF_HOME` says."""
+    from huggingface_hub import constants  # noqa: PLC0415
+
+    return Path(os.environ.get("LLAMA_CACHE") or constants.HF_HUB_CACHE).expanduser().resolve()
+
+
+def repository_folder(hub: Path, repo: str) -> Path:
+    """What is kept of a repository: files by their hashes, and in `snapshots/COMMIT` by their names."""
+    return hub / f"models--{repo.replace('/', '--')}"
+
+
+def url_folder() -> Path:
+    """What was downloaded from addresses, in a folder for each."""
+    import platformdirs  # noqa: PLC0415
+
+    return platformdirs.user_cache_path("weft", appauthor=False) / "urls"
+
+
+def snapshots(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """The commits of which something is kept of a repository, the current one first, then the latest, and the files of each."""
+    try:
+        current = (folder / "refs" / "main").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        current = ""
+    try:
+        found = [(entry.name == current, entry.stat().st_mtime, entry) for entry in (folder / "snapshots").iterdir()]
+    except OSError:
+        return
+    for _, _, commit in sorted(found, reverse=True):
+        # A link whose file was deleted is not there.
+        yield commit, [path.relative_to(commit).as_posix() for path in commit.rglob("*") if path.is_file()]
+
+
+def cached() -> list[str]:
+    """Each model of the hub's cache as `USER/MODEL:QUANT`, and each address of which a file is kept; in alphabetical order."""
+    found: set[str] = set()
+    for folder in hub_folder().glob("models--*--*"):
+        repo = folder.name.removeprefix("models--").replace("--", "/")
+        for _, files in snapshots(folder):
+            for name in filter(is_first, files):
+                try:
+                    choose(files, file=name)
+                except Unavailable:  # A part has still to come.
+                    continue
+                if name.lower().endswith(".gguf") and (quant := quant_of(name)) is not None and "mmproj" not in name:
+                    found.add(f"{repo}:{quant}")
+    return sorted(found) + sorted(downloaded_urls())
+
+
+def downloaded_urls() -> Iterator[str]:
+    """The addresses, as far as they are no secrets."""
+    for kept in url_folder().glob("*/*.from"):
+        if is_first(kept.stem) and kept.with_suffix("").is_file():
+            text = kept.read_text(encoding="utf-8").splitlines()
+            yield from text[:1]
+
+
+@contextmanager
+def holding(lock: Path) -> Iterator[None]:
+    """Holds a lock, for which other processes wait that want to download the same."""
+    import logging  # noqa: PLC0415
+
+    from filelock import Timeout  # noqa: PLC0415
+    from huggingface_hub.utils import WeakFileLock  # noqa: PLC0415
+
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as held:
+        try:
+            held.enter_context(WeakFileLock(lock, timeout=0.1))
+        except Timeout:
+            logging.getLogger("weft").info("another process downloads it; waiting")
+            held.enter_context(WeakFileLock(lock))
+        yield
+
+
+HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""How commits and contents are named. What a server says is only a part of a path if it looks so."""

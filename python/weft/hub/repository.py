@@ -1,0 +1,137 @@
+"""A model of a repository of the hub: from the hub, or from what is cached of it."""
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weft.hub.choice import choose
+from weft.hub.download import Remote, download
+from weft.hub.failure import is_out_of_reach, reason, size_text
+from weft.hub.folders import HASH, holding, hub_folder, repository_folder, snapshots
+from weft.hub.progress import Tally
+from weft.hub.source import Source
+from weft.hub.unavailable import Unavailable
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoSibling
+
+__all__ = ["find"]
+
+logger = logging.getLogger("weft")
+
+
+def find(source: Source, tally: Tally) -> Path:
+    """The model's file, of a split model the first, with all others beside it. The hub is asked what is current.
+
+    Raises:
+        Unavailable: It cannot be had.
+    """
+    from httpx2 import HTTPError  # noqa: PLC0415
+    from huggingface_hub import constants, get_token  # noqa: PLC0415
+    from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
+
+    repo, _, quant = str(source.repo).partition(":")
+    hub = hub_folder()
+    if source.offline or constants.is_offline_mode():
+        return _cached(hub, repo, quant or None, source.file)
+    where = f"{constants.ENDPOINT}/{repo}"
+    has_token = bool(source.token or get_token())
+    try:
+        return _current(hub, repo, quant or None, source, tally)
+    except HFValidationError as error:
+        raise Unavailable(str(error)) from None
+    except (HTTPError, OSError) as error:
+        why = reason(error, where=where, has_token=has_token)
+        if not is_out_of_reach(error):
+            raise Unavailable(why) from None
+        try:
+            path = _cached(hub, repo, quant or None, source.file)
+        except Unavailable:
+            raise Unavailable(f"{why}; and it is not cached") from None
+        logger.warning("%s; taking what is cached of it", why)
+        return path
+
+
+def _cached(hub: Path, repo: str, quant: str | None, file: str | None) -> Path:
+    why = f"it is not cached in {hub}, and --offline keeps it from being downloaded"
+    for commit, files in snapshots(repository_folder(hub, repo)):
+        try:
+            path = commit / choose(files, quant, file)[0]
+        except Unavailable as error:
+            why = f"of what is cached in {hub}, {error}; --offline keeps more from being downloaded"
+            continue
+        logger.info("%s is cached: %s", repo, path)
+        return path
+    raise Unavailable(why)
+
+
+def _current(hub: Path, repo: str, quant: str | None, source: Source, tally: Tally) -> Path:
+    from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url  # noqa: PLC0415
+    from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415
+
+    info = HfApi(token=source.token).model_info(repo, files_metadata=True, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    files = {file.rfilename: file for file in info.siblings or ()}
+    if info.sha is None or HASH.fullmatch(info.sha) is None:
+        raise Unavailable("the hub does not tell its commit")
+    names = choose(files, quant, source.file)
+    if any(".." in name.split("/") or name.startswith("/") for name in names):
+        raise Unavailable(f"the hub names {names[0]}, which leads out of the cache")
+    folder = repository_folder(hub, repo)
+    missing = [name for name in names if not (folder / "snapshots" / info.sha / name).is_file()]
+    if not missing:
+        logger.info("%s is cached: %s", repo, names[0])
+    else:
+        sizes = [files[name].size for name in missing]
+        tally.n_total = None if None in sizes else sum(size or 0 for size in sizes)
+        size = "" if tally.n_total is None else f", {size_text(tally.n_total)}"
+        logger.info("downloading %s: %s%s", repo, " and ".join(names[:1] + (f"{len(names) - 1} more",) * (len(names) > 1)), size)
+    headers = build_hf_headers(token=source.token)
+    for name in missing:
+        key, n_bytes = _key(files[name]), files[name].size
+        if key is None or (n_bytes is not None and n_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE):
+            # The hub gives the largest only in pieces, which its library puts together.
+            hf_hub_download(repo, name, revision=info.sha, cache_dir=hub, token=source.token)
+            continue
+        remote = Remote(
+            name=name,
+            url=hf_hub_url(repo, name, revision=info.sha),
+            headers=headers,
+            etag=f'"{key}"',
+            size=n_bytes,
+            sha256=key if files[name].lfs is not None else None,
+        )
+        _bring(remote, folder / "blobs" / key, folder / "snapshots" / info.sha / name, tally)
+    # Only now: whoever looks there for what is current finds all of it.
+    _note(folder / "refs" / "main", info.sha)
+    return folder / "snapshots" / info.sha / names[0]
+
+
+def _key(file: "RepoSibling") -> str | None:
+    """The hash under which the hub's library keeps a file."""
+    key = file.lfs.sha256 if file.lfs is not None else file.blob_id
+    return key if key is not None and HASH.fullmatch(key) is not None else None
+
+
+def _bring(remote: Remote, blob: Path, pointer: Path, tally: Tally) -> None:
+    """Downloads a file to where the hub's library keeps it, and links it to its name.
+
+    That library would do it too, but begins anew after each restart.
+    """
+    folder = blob.parent.parent
+    with holding(folder.parent / ".locks" / folder.name / f"{blob.name}.lock"):
+        if not blob.is_file():
+            download(remote, blob, blob.with_name(f"{blob.name}.incomplete"), tally)
+        pointer.parent.mkdir(parents=True, exist_ok=True)
+        # One that points to what was deleted is in the way.
+        pointer.unlink(missing_ok=True)
+        try:
+            pointer.symlink_to(os.path.relpath(blob, pointer.parent))
+        except OSError:  # There are no links on this file system.
+            blob.replace(pointer)
+
+
+def _note(path: Path, commit: str) -> None:
+    if not path.is_file() or path.read_text(encoding="ascii") != commit:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(commit, encoding="ascii")

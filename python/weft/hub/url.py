@@ -1,0 +1,121 @@
+"""A model at an address: downloaded once, and again where the server has another version."""
+
+import hashlib
+import logging
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from weft.hub.choice import parts_of
+from weft.hub.download import Remote, download, opened
+from weft.hub.failure import is_out_of_reach, reason, size_text
+from weft.hub.folders import holding, url_folder
+from weft.hub.progress import Tally
+from weft.hub.source import Source, bare
+from weft.hub.unavailable import Unavailable
+
+__all__ = ["find"]
+
+logger = logging.getLogger("weft")
+
+MAGIC = b"GGUF"
+"""What every model begins with."""
+
+
+def find(source: Source, tally: Tally) -> Path:
+    """The model's file, of a split model the first, with all others beside it. The server is asked what is current.
+
+    Raises:
+        Unavailable: It cannot be had.
+    """
+    from httpx2 import HTTPError, InvalidURL  # noqa: PLC0415
+    from huggingface_hub import constants, get_token  # noqa: PLC0415
+
+    url = str(source.url)
+    urls = [urlunsplit(urlsplit(url)._replace(path=part)) for part in parts_of(urlsplit(url).path)]
+    # All parts are in one folder, which is that of the first.
+    folder = url_folder() / hashlib.sha256(urls[0].encode()).hexdigest()[:32]
+    kept = [folder / _name(each) for each in urls]
+    is_cached = all(path.is_file() for path in kept)
+    if source.offline or constants.is_offline_mode():
+        if not is_cached:
+            raise Unavailable(f"it is not cached in {folder.parent}, and --offline keeps it from being downloaded")
+        return kept[0]
+    token = source.token or get_token()
+    headers = _headers(url, token)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with holding(folder / "lock"):
+            _bring([_look(each, headers) for each in urls], kept, tally)
+    except (HTTPError, OSError, InvalidURL) as error:
+        why = reason(error, where=bare(url), has_token=bool(headers))
+        if not (is_cached and is_out_of_reach(error)):
+            raise Unavailable(why) from None
+        logger.warning("%s; taking what is cached of it", why)
+    return kept[0]
+
+
+def _bring(remotes: list[Remote], kept: list[Path], tally: Tally) -> None:
+    missing = [(remote, path) for remote, path in zip(remotes, kept, strict=True) if not _is_current(remote, path)]
+    if not missing:
+        logger.info("it is cached: %s", kept[0])
+        return
+    sizes = [remote.size for remote, _ in missing]
+    tally.n_total = None if None in sizes else sum(size or 0 for size in sizes)
+    logger.info("downloading %s%s", kept[0].name, "" if tally.n_total is None else f", {size_text(tally.n_total)}")
+    for remote, path in missing:
+        version = hashlib.sha256(str(remote.etag).encode()).hexdigest()[:16]
+        partial = path.with_name(f"{path.name}.{version}.incomplete")
+        for stale in path.parent.glob(f"{path.name}.*.incomplete"):
+            if stale != partial:
+                stale.unlink()
+        # What is kept has no version while it may be either; it is then taken for old.
+        note = _note(path)
+        note.unlink(missing_ok=True)
+        download(remote, path, partial, tally)
+        note.write_text(f"{bare(remote.url)}\n{remote.etag or ''}\n", encoding="utf-8")
+
+
+def _is_current(remote: Remote, path: Path) -> bool:
+    """Whether what is kept is what the server has; a server that tells no version is believed to have the same."""
+    if not path.is_file() or not _note(path).is_file():
+        return False
+    return remote.etag is None or _note(path).read_text(encoding="utf-8").splitlines()[1:] == [remote.etag]
+
+
+def _note(path: Path) -> Path:
+    """The file that says where another came from, and which version it is."""
+    return path.with_name(f"{path.name}.from")
+
+
+def _look(url: str, headers: dict[str, str]) -> Remote:
+    """What a server says of a file; its beginning shows whether it is a model. Not every server answers HEAD."""
+    with opened(url, headers) as response:
+        beginning = b""
+        for piece in response.iter_bytes():
+            beginning += piece
+            if len(beginning) >= len(MAGIC):
+                break
+        if not beginning.startswith(MAGIC):
+            raise Unavailable(f"what is there is no GGUF file: it begins with {bytes(beginning[:12])!r}")
+        length = response.headers.get("Content-Length", "")
+        return Remote(
+            name=_name(url),
+            url=url,
+            headers=headers,
+            etag=response.headers.get("ETag"),
+            size=int(length) if length.isdecimal() else None,
+        )
+
+
+def _name(url: str) -> str:
+    """The name under which a file is kept."""
+    name = unquote(urlsplit(url).path).rstrip("/").rpartition("/")[2]
+    return name if name not in ("", ".", "..") and "\0" not in name and len(name.encode()) <= 200 else "model.gguf"
+
+
+def _headers(url: str, token: str | None) -> dict[str, str]:
+    """The hub's token is for the hub: another server is not told it."""
+    from huggingface_hub import constants  # noqa: PLC0415
+
+    is_hub = token is not None and urlsplit(url)[:2] == urlsplit(constants.ENDPOINT)[:2]
+    return {"Authorization": f"Bearer {token}"} if is_hub else {}

@@ -1,0 +1,105 @@
+"""The engine of a model that is named: it is downloaded first, beside the event loop."""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from weft import hub
+from weft.config import EngineConfig
+from weft.engine import Engine
+from weft.hub.failure import size_text
+from weft.hub.progress import Progress
+from weft.hub.source import Source
+
+__all__ = ["FetchingEngine"]
+
+logger = logging.getLogger("weft")
+
+LOG_EVERY_S = 10.0
+"""How often the log tells how far a download is, in seconds, where no terminal shows it."""
+
+
+class FetchingEngine(Engine):
+    """An engine whose start brings its model here.
+
+    Args:
+        source: Where the model is to be had from.
+        config: How the engine is to be.
+        has_bar: Whether a terminal is shown how far the download is.
+        on_fetching: Called with how far the download is, on another thread.
+        on_progress: Called with the fraction that is loaded, once the model is here.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        config: EngineConfig,
+        has_bar: bool,
+        on_fetching: Callable[[Progress], object],
+        on_progress: Callable[[float], object] | None,
+    ) -> None:
+        super().__init__(source.name, config=config, on_progress=on_progress)
+        self._source = source
+        self._has_bar = has_bar
+        self._on_fetching = on_fetching
+        self._told_at = time.monotonic()
+
+    async def start(self) -> None:
+        """Downloads the model where that is necessary, and loads it.
+
+        Raises:
+            ModelLoadError: It cannot be had, or is no model that can be run.
+            InvalidConfig: Settings contradict each other, or do not fit the model or the memory.
+            EngineStopped: The engine was closed meanwhile.
+        """
+        self._path = str(await _aside(self._fetch))
+        await super().start()
+
+    def _fetch(self) -> Path:
+        """Called on a thread of its own."""
+        # Its lines go where all others do.
+        library = logging.getLogger("huggingface_hub")
+        import huggingface_hub  # noqa: F401, PLC0415 (only now is its logging set up)
+
+        for handler in list(library.handlers):
+            library.removeHandler(handler)
+        library.propagate = True
+        return hub.find(self._source, self._on_progress_of_download, has_bar=self._has_bar)
+
+    def _on_progress_of_download(self, progress: Progress) -> None:
+        self._on_fetching(progress)
+        now = time.monotonic()
+        if now - self._told_at < LOG_EVERY_S or sys.stderr.isatty():
+            return
+        self._told_at = now
+        total = "" if progress.n_total is None else f" of {size_text(progress.n_total)}"
+        logger.info("downloading %s: %s%s", progress.file, size_text(progress.n_bytes), total)
+
+
+async def _aside(work: Callable[[], Path]) -> Path:
+    """What `work` returns, on a thread for which the process does not wait when it ends."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Path] = loop.create_future()
+
+    def tell(settle: Callable[[Any], None], result: object) -> None:
+        if not done.done():  # Nobody waits any more.
+            settle(result)
+
+    def run() -> None:
+        try:
+            settled = partial(tell, done.set_result, work())
+        except Exception as error:  # noqa: BLE001 (whoever waits raises it)
+            settled = partial(tell, done.set_exception, error)
+        with suppress(RuntimeError):  # The loop has ended.
+            loop.call_soon_threadsafe(settled)
+
+    threading.Thread(target=run, name="weft-download", daemon=True).start()
+    return await done

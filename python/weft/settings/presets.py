@@ -1,0 +1,35 @@
+"""llama-server's models with a name of their own: each is a repository of the hub and defaults that suit it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["PRESETS"]
+
+_CODE: Mapping[str, Any] = {"port": 8012, "n_ubatch": 1024, "n_batch": 1024, "n_ctx": None}
+
+_OPEN: Mapping[str, Any] = {
+    "port": 8013,
+    "n_ubatch": 2048,
+    "n_batch": 32768,
+    "n_slots": 2,
+    "n_ctx": 2 * 131_072,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.01,
+}
+
+
+def _code(model: str) -> Mapping[str, Any]:
+    return {"hf_repo": f"ggml-org/{model}-Q8_0-GGUF", "hf_file": f"{model.lower()}-q8_0.gguf", **_CODE}
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "fim-qwen-1.5b-default": _code("Qwen2.5-Coder-1.5B"),
+    "fim-qwen-3b-default": _code("Qwen2.5-Coder-3B"),
+    "fim-qwen-7b-default": _code("Qwen2.5-Coder-7B"),
+    "fim-qwen-30b-default": _code("Qwen3-Coder-30B-A3B-Instruct"),
+    "gpt-oss-20b-default": {"hf_repo": "ggml-org/gpt-oss-20b-GGUF", "hf_file": "gpt-oss-20b-mxfp4.gguf", **_OPEN},
+    "gpt-oss-120b-default": {"hf_repo": "ggml-org/gpt-oss-120b-GGUF", **_OPEN},
+}
+"""The settings that each sets, by the names of the table."""

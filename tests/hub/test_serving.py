@@ -1,0 +1,139 @@
+"""A server whose model is named: it listens while the model comes, and says how far it is."""
+
+import logging
+import os
+import signal
+import termios
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import weft
+from tests.helpers import wait_until
+from tests.hub.fake_hub import PIECE, FakeHub
+from tests.server.live import LiveServer
+from tests.server.test_serve import serving_at
+from weft.hub import Progress, Source
+from weft.serving import fetching
+
+REPO = "user/storyteller"
+FILE = "storyteller-Q8_0.gguf"
+DATA = Path(weft.DEMO_MODEL).read_bytes()
+
+
+@pytest.fixture(autouse=True)
+def _has_the_demo_model(hub: FakeHub) -> None:
+    hub.repos[REPO] = {FILE: DATA}
+    hub.files["/x.gguf"] = DATA
+
+
+def health(server: LiveServer) -> dict[str, Any]:
+    try:
+        answer = httpx.get(f"{server.url}/health")
+    except httpx.TransportError:
+        return {}
+    return {"status": answer.status_code, **answer.json()}
+
+
+async def test_it_answers_503_with_the_progress_while_the_model_comes(hub: FakeHub, tmp_path: Path) -> None:
+    hub.hold = threading.Event()
+    with LiveServer(tmp_path / "log", "-hf", f"{REPO}:q8_0", "-np", "1") as server:
+        await wait_until(lambda: health(server).get("download", {}).get("bytes", 0) >= len(DATA) // 2 - PIECE, 20)
+        told = health(server)
+        n_bytes = told["download"].pop("bytes")
+        assert told == {
+            "status": 503,
+            "error": {"code": 503, "message": "Loading model", "type": "unavailable_error"},
+            "download": {"file": FILE, "total": len(DATA)},
+        }
+        assert 0 < n_bytes < len(DATA)
+        hub.hold.set()
+        await server.ready()
+        assert server.get("/v1/models")["data"][0]["id"] == f"{REPO}:q8_0"
+        log = server.log
+    assert f"INFO downloading {REPO}: {FILE}, 3." in log
+    assert "demo" not in log
+    assert not [line for line in log.splitlines() if "HTTP" in line or "%" in line], "no request and no bar stands in the log"
+    hub.asked.clear()
+    with LiveServer(tmp_path / "log", "-hf", REPO, "--offline", "-np", "1") as server:
+        await server.ready()
+        assert f"INFO {REPO} is cached: " in server.log
+    assert hub.asked == []
+
+
+async def test_a_signal_ends_a_download_and_the_next_start_goes_on_with_it(hub: FakeHub, tmp_path: Path) -> None:
+    hub.hold = threading.Event()
+    with LiveServer(tmp_path / "log", "-mu", f"{hub.url}/x.gguf", "-np", "1") as server:
+        await wait_until(lambda: health(server).get("download", {}).get("bytes", 0) >= len(DATA) // 2 - PIECE, 20)
+        signalled = time.monotonic()
+        server.process.send_signal(signal.SIGINT)
+        await wait_until(lambda: server.process.poll() is not None)
+        assert time.monotonic() - signalled < 2
+        assert (server.process.returncode, "ERROR" in server.log) == (0, False)
+    hub.hold.set()
+    with LiveServer(tmp_path / "log", "-mu", f"{hub.url}/x.gguf", "-np", "1") as server:
+        await server.ready()
+        assert server.get("/v1/models")["data"][0]["id"] == "x.gguf"
+    [begins] = hub.ranges
+    assert int(begins.removeprefix("bytes=").removesuffix("-")) > len(DATA) // 4
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        (["-hf", "user/none"], "ERROR cannot load the model user/none: http://"),
+        (["-hf", f"{REPO}:Q2_K"], f"ERROR cannot load the model {REPO}:Q2_K: it has no Q2_K; there are Q8_0"),
+        (["-hf", REPO, "--offline"], f"ERROR cannot load the model {REPO}: it is not cached in "),
+    ],
+    ids=["no repository", "no quantisation", "offline"],
+)
+def test_what_cannot_be_had_ends_it_with_the_reason_last(named: list[str], why: str, tmp_path: Path) -> None:
+    with LiveServer(tmp_path / "log", *named) as server:
+        assert server.process.wait(20) == 1
+    assert why in server.log.splitlines()[-1]
+    assert "Traceback" not in server.log
+
+
+async def test_a_terminal_sees_the_bar_of_the_hubs_library() -> None:
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 100))
+    with serving_at(theirs, "-hf", REPO) as process:
+        os.close(theirs)
+        os.set_blocking(ours, False)
+        shown = ""
+
+        def is_ready() -> bool:
+            nonlocal shown
+            with suppress(BlockingIOError):
+                shown += os.read(ours, 65_536).decode()
+            return " ready after " in shown
+
+        await wait_until(is_ready, 20)
+        process.send_signal(signal.SIGTERM)
+        await wait_until(lambda: process.poll() is not None)
+    os.close(ours)
+    assert f"{FILE}: 100%" in shown
+    assert f"\rloading {REPO} [{'#' * 30}] 100%" in shown
+
+
+def test_without_a_terminal_the_log_tells_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fetching, "LOG_EVERY_S", 0)
+    told: list[Progress] = []
+    engine = fetching.FetchingEngine(
+        Source(repo=REPO), config=weft.EngineConfig(), has_bar=False, on_fetching=told.append, on_progress=None
+    )
+    with caplog.at_level(logging.INFO, "weft"):
+        engine._on_progress_of_download(Progress(FILE, 1_500_000, 3_000_000_000))
+        engine._on_progress_of_download(Progress(FILE, 2_000_000, None))
+    assert [record.message for record in caplog.records] == [
+        f"downloading {FILE}: 1.5 MB of 3.0 GB",
+        f"downloading {FILE}: 2.0 MB",
+    ]
+    assert len(told) == 2
