@@ -18,7 +18,7 @@ async def main() -> None:
         known = (await engine.embed(SENTENCES)).vectors.tolist()
         (asked,) = (await engine.embed("Where is the bread?")).vectors.tolist()
         # Vectors have the length 1, so that this is the cosine of their angle.
-        scores = [sum(a * b for a, b in zip(asked, vector, strict=True)) for vector in known]
+        scores = [sum(a * b for a, b in zip(asked, vector, strict=True)) for vector in known]  # type: ignore[call-overload]
         for score, sentence in sorted(zip(scores, SENTENCES, strict=True), reverse=True):
             print(f"{score:.3f} {sentence}")
 

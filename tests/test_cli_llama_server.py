@@ -182,6 +182,7 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
             "--vision-gemma-4b-default",
             {},
             " is not supported yet: images cannot be read; -hf ggml-org/gemma-3-4b-it-qat-GGUF serves",
+        ),
         ("", {"LLAMA_ARG_AGENT": "1"}, "variable LLAMA_ARG_AGENT is not supported yet: there are no built-in tools"),
         ("", {"LLAMA_ARG_SWA_FULL": "maybe"}, "variable LLAMA_ARG_SWA_FULL: 'maybe' is not one of on, enabled"),
         ("--control-vector-layer-range 1", {}, "argument --control-vector-layer-range: a value must follow"),

@@ -11,9 +11,7 @@ PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill"
 """The parts of a step that `StepTimes` tells of."""
 
 
-def families(
-    stats: Stats, vectors: VectorStats, tally: Tally, refusals: Refusals, *, n_adapter_bytes: int
-) -> list[Family]:
+def families(stats: Stats, vectors: VectorStats, tally: Tally, refusals: Refusals, *, n_adapter_bytes: int) -> list[Family]:
     """Every metric: the engine's as of its last step, times and throughputs of the branches that have finished."""
     return [
         *_llama_servers(stats),
