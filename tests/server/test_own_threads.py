@@ -33,6 +33,8 @@ ROUTES: dict[str, tuple[str, Json, int]] = {
     "POST /completion": ("/completion", {"prompt": PROMPT, "n_predict": 2}, 200),
     "POST /v1/completions": ("/v1/completions", {"prompt": PROMPT, "max_tokens": 2, "grammar": 'root ::= "a"'}, 200),
     "POST /chat/completions": ("/chat/completions", {"messages": MESSAGES, "max_tokens": 2}, 200),
+    "GET /lora-adapters": ("/lora-adapters", None, 200),
+    "POST /lora-adapters": ("/lora-adapters", [], 200),
     "POST /stream": ("/stream", {"prompt": PROMPT, "num_predict": 2}, 200),
     "POST /infill": ("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 2}, 200),
     "POST /apply-template": ("/apply-template", {"messages": [{"role": "user", "content": "word " * 2_000}]}, 200),

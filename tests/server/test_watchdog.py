@@ -98,6 +98,7 @@ PAIRS: dict[str, Body] = {
 LARGEST: dict[str, dict[str, Body]] = {
     "POST /completion": COMPLETIONS,
     "POST /v1/completions": COMPLETIONS | {"a long suffix": filled('{"prompt": "a", "suffix": "', "word", '"}')},
+    "POST /lora-adapters": {"many": filled("[", '{"id": 0, "scale": 1}', "]", 1_000_000)},
     "POST /stream": {"a long text": filled('{"prompt": "', "word", '"}')},
     "POST /infill": {
         "a long prefix": filled('{"input_prefix": "', "word", '"}'),
