@@ -8,6 +8,7 @@ from weft import Event, Progress, PromptLogprobs, Request, Stream, Token
 from weft.server.request_line import current_line
 from weft.server.run.submission import Submission
 from weft.server.run.tally import Tally
+from weft.server.run.writing import next_turn
 
 __all__ = ["Event", "Generation"]
 
@@ -19,6 +20,11 @@ MAX_STREAMS = 100
 
 STREAM_WEIGHT = MAX_WEIGHT // MAX_STREAMS
 """What it costs to turn to a stream, in events."""
+
+
+HEAVY = 100
+"""Of requests that are told so many log-probabilities for each token, one alone is served each time that the event loop goes
+round: what they were told since costs milliseconds of its time to take up, and all of them are woken together."""
 
 
 class Generation:
@@ -43,6 +49,7 @@ class Generation:
         """Prompts whose streams have something."""
         self._arrived = asyncio.Event()
         self._is_begun = False
+        self._is_heavy = any(max(request.n_probs, request.prompt_logprobs or 0) >= HEAVY for request in requests)
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts: dict[tuple[int, int], list[str]] | None = {} if keeps_text else None
         self.closed = asyncio.Event()
@@ -53,6 +60,9 @@ class Generation:
     async def next_batches(self) -> list[tuple[int, list[Event]]]:
         """Events that are ready, with the position of their prompt; at least one, and none once all have finished."""
         if len(self.streams) == 1:
+            if self._is_heavy:
+                await self.streams[0].readable()
+                await next_turn()
             batch = await self.streams[0].next_batch()
             batches = [(0, batch)] if batch else []
         else:
@@ -92,7 +102,7 @@ class Generation:
         while self._waiting or self._readable:
             await self._arrived.wait()
             # Whoever asks again at once, since there is more, does so in the next turn.
-            await asyncio.sleep(0)
+            await (next_turn() if self._is_heavy else asyncio.sleep(0))
             batches = []
             weight = 0
             while self._readable and weight < MAX_WEIGHT:
