@@ -1,5 +1,6 @@
 //! The thread that computes vectors. It and its context are made for the first request.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -59,12 +60,12 @@ struct State {
     is_stopped: bool,
     stats: Stats,
     /// Answers that were not fetched yet, and who waits for the others.
-    answers: Vec<(u64, Option<Result<Vectors>>)>,
+    answers: HashMap<u64, Option<Result<Vectors>>>,
 }
 
 impl State {
     fn answer(&mut self, id: u64, answer: Result<Vectors>) {
-        if let Some((_, place)) = self.answers.iter_mut().find(|(known, _)| *known == id) {
+        if let Some(place) = self.answers.get_mut(&id) {
             *place = Some(answer);
         }
     }
@@ -90,7 +91,7 @@ impl Embedder {
         make: impl FnMut() -> Result<Box<dyn Encoder>> + Send + 'static,
         on_done: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let state = State { queue: Queue::new(shape), is_stopped: false, stats: Stats::default(), answers: Vec::new() };
+        let state = State { queue: Queue::new(shape), is_stopped: false, stats: Stats::default(), answers: HashMap::new() };
         let shared = Shared { shape, state: Mutex::new(state), wake: Condvar::new() };
         let thread = Mutex::new(Thread::Unborn(Box::new(make)));
         Self { shared: Arc::new(shared), thread, n_submitted: AtomicU64::new(0), on_done: Arc::new(on_done) }
@@ -115,7 +116,7 @@ impl Embedder {
                 return Err(Error::Stopped);
             }
             state.queue.push(id, texts, how, dimensions)?;
-            state.answers.push((id, None));
+            state.answers.insert(id, None);
         }
         // From here on it is taken out again if the thread cannot be started.
         let pending = Pending { shared: Arc::clone(&self.shared), id };
@@ -173,15 +174,13 @@ impl Pending {
     /// Whether [`Pending::take`] has an answer.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.shared.lock().answers.iter().any(|(id, answer)| *id == self.id && answer.is_some())
+        self.shared.lock().answers.get(&self.id).is_some_and(Option::is_some)
     }
 
     /// The answer, once; `None` as long as there is none.
     #[must_use]
     pub fn take(&self) -> Option<Result<Vectors>> {
-        let mut state = self.shared.lock();
-        let place = state.answers.iter().position(|(id, answer)| *id == self.id && answer.is_some())?;
-        state.answers.swap_remove(place).1
+        self.shared.lock().answers.get_mut(&self.id)?.take()
     }
 }
 
@@ -189,7 +188,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.queue.remove(self.id);
-        state.answers.retain(|(id, _)| *id != self.id);
+        state.answers.remove(&self.id);
     }
 }
 
@@ -261,7 +260,7 @@ impl Drop for Worker {
         self.tell(|state| {
             state.is_stopped = true;
             state.fail_all(&Error::Stopped);
-            for (_, answer) in &mut state.answers {
+            for answer in state.answers.values_mut() {
                 answer.get_or_insert(Err(Error::Stopped));
             }
         });

@@ -1,5 +1,6 @@
 //! Readers that are too far behind, and how long they are waited for.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::engine::stream::Backlog;
@@ -8,12 +9,12 @@ use crate::error::Error;
 /// Requests whose readers are too far behind: nothing more is computed for them until half of what waited is read.
 #[derive(Debug, Default)]
 pub(super) struct Laggards {
-    known: Vec<Laggard>,
+    /// By the ids of their requests.
+    known: HashMap<u64, Laggard>,
 }
 
 #[derive(Debug)]
 struct Laggard {
-    request_id: u64,
     /// How much its reader had read when it last read something.
     n_read: u64,
     /// When that was seen.
@@ -23,14 +24,12 @@ struct Laggard {
 impl Laggards {
     /// Its reader is too far behind.
     pub(super) fn add(&mut self, request_id: u64, backlog: &Backlog, now: Instant) {
-        if !self.holds(request_id) {
-            self.known.push(Laggard { request_id, n_read: backlog.n_read, since: now });
-        }
+        self.known.entry(request_id).or_insert(Laggard { n_read: backlog.n_read, since: now });
     }
 
     /// Whether the branches of a request are held back.
     pub(super) fn holds(&self, request_id: u64) -> bool {
-        self.known.iter().any(|known| known.request_id == request_id)
+        self.known.contains_key(&request_id)
     }
 
     /// Looks how far the readers are by now, where `backlog_of` tells of a request that is still there. Lets go of those that have
@@ -42,13 +41,13 @@ impl Laggards {
         backlog_of: impl Fn(u64) -> Option<Backlog>,
     ) -> Vec<(u64, Error)> {
         let mut given_up = Vec::new();
-        self.known.retain_mut(|known| {
-            let Some(backlog) = backlog_of(known.request_id).filter(|backlog| !backlog.is_caught_up()) else { return false };
+        self.known.retain(|&request_id, known| {
+            let Some(backlog) = backlog_of(request_id).filter(|backlog| !backlog.is_caught_up()) else { return false };
             if backlog.n_read != known.n_read {
                 (known.n_read, known.since) = (backlog.n_read, now);
             }
             if now.duration_since(known.since) >= patience {
-                given_up.push((known.request_id, backlog.error()));
+                given_up.push((request_id, backlog.error()));
             }
             true
         });

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
@@ -15,7 +15,7 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{AdapterConfig, MAX_ADAPTERS};
 use crate::error::{Error, Result};
 use crate::llama::gguf::{Metadata, Tensor};
-use crate::llama::identity::{Identity, ModelFiles, other_parts};
+use crate::llama::identity::{Identity, ModelFiles};
 use crate::llama::logging;
 
 /// Formats that an adapter's numbers may have: those that converters write.
@@ -58,19 +58,14 @@ impl Adapter {
     }
 }
 
-/// Loads `adapters` for `model`, whose first file is `base`, at `path`.
+/// Loads `adapters` for `model`, which was read from the files `base`.
 ///
 /// # Errors
 /// [`Error::InvalidConfig`] names the first file that is no adapter of this model, and says why.
 ///
 /// # Safety
 /// `model` is alive, and nobody else loads an adapter for it or computes with it.
-pub(super) unsafe fn load(
-    model: *mut sys::llama_model,
-    base: &Metadata,
-    path: &Path,
-    adapters: &[AdapterConfig],
-) -> Result<Vec<Adapter>> {
+pub(super) unsafe fn load(model: *mut sys::llama_model, base: &[Metadata], adapters: &[AdapterConfig]) -> Result<Vec<Adapter>> {
     let refuse = |message: String| Error::InvalidConfig { param: "lora", message };
     if adapters.is_empty() {
         return Ok(Vec::new());
@@ -78,7 +73,7 @@ pub(super) unsafe fn load(
     if adapters.len() > MAX_ADAPTERS {
         return Err(refuse(format!("there are {} adapters; at most {MAX_ADAPTERS} can be loaded", adapters.len())));
     }
-    let base = Base::read(base, path);
+    let base = Base::read(base);
     let load = |config: &AdapterConfig| {
         let explain = |reason: String| refuse(format!("cannot load the adapter {}: {reason}", config.path.display()));
         // SAFETY: the caller vouches for the model.
@@ -123,13 +118,10 @@ struct Base {
 }
 
 impl Base {
-    /// Of a model whose first file is `file`, at `path`.
-    fn read(file: &Metadata, path: &Path) -> Self {
-        let mut tensors: BTreeMap<String, Tensor> = file.named_tensors().collect();
-        for part in other_parts(path).iter().filter_map(|path| Metadata::open(path).ok()) {
-            tensors.extend(part.named_tensors());
-        }
-        Self { architecture: file.string("general.architecture").unwrap_or_default(), tensors }
+    /// Of a model in these files.
+    fn read(files: &[Metadata]) -> Self {
+        let tensors = files.iter().flat_map(Metadata::named_tensors).collect();
+        Self { architecture: files[0].string("general.architecture").unwrap_or_default(), tensors }
     }
 
     /// Whether llama.cpp can compute with the adapter in `file` beside these weights; returns the bytes of its numbers.

@@ -30,12 +30,11 @@ const REARRANGED: [sys::ggml_type; 7] = [
     sys::GGML_TYPE_MXFP4,
 ];
 
-/// What decides on how the weights lie of the model whose first file is `file`. The backend must have been started.
-pub(super) fn facts(config: &ModelConfig, file: &Metadata) -> LoadFacts {
-    let others = others(config);
+/// What decides on how the weights lie of the model in `files`. The backend must have been started.
+pub(super) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
     let has_amx = machine::has_amx();
     let (mut n_covered, mut n_bytes, mut can_be_rearranged) = (0, 0, has_amx);
-    for (format, bytes) in [file].into_iter().chain(&others).flat_map(Metadata::tensors) {
+    for (format, bytes) in files.iter().flat_map(Metadata::tensors) {
         n_bytes += bytes;
         n_covered += if coverage::covers_weights(format) { bytes } else { 0 };
         can_be_rearranged |= REARRANGED.contains(&format);
@@ -48,15 +47,10 @@ pub(super) fn facts(config: &ModelConfig, file: &Metadata) -> LoadFacts {
     }
 }
 
-/// The other files of a split model. A part that is missing or damaged is reported when it is loaded.
-fn others(config: &ModelConfig) -> Vec<Metadata> {
-    other_parts(&config.path).iter().filter_map(|path| Metadata::open(path).ok()).collect()
-}
-
-/// Whether the model whose first file is `file` has a tensor of one of these names.
-pub(super) fn has_any_tensor(config: &ModelConfig, file: &Metadata, names: &[&str]) -> bool {
-    let has_one = |file: &Metadata| names.iter().any(|name| file.has_tensor(name));
-    has_one(file) || others(config).iter().any(has_one)
+/// The files of a model, of which `first` is open. A part that is missing or damaged is reported when it is loaded.
+pub(super) fn all_parts(config: &ModelConfig, first: Metadata) -> Vec<Metadata> {
+    let others = other_parts(&config.path);
+    std::iter::once(first).chain(others.iter().filter_map(|path| Metadata::open(path).ok())).collect()
 }
 
 /// Loads the file that `config` names, its weights laid out as `weights` says; `progress` hears the fraction that is loaded, on this

@@ -53,16 +53,17 @@ impl Model {
         backend();
         let file = Metadata::open(&config.path).map_err(refuse)?;
         kinds::check_file(&file).map_err(refuse)?;
-        let weights = config.weights(&load::facts(config, &file));
+        let files = load::all_parts(config, file);
+        let weights = config.weights(&load::facts(config, &files));
         let inner = load::load(config, weights, progress).map_err(refuse)?;
-        let mut model = Self::read(config.clone(), weights, inner, &file).map_err(refuse)?;
+        let mut model = Self::read(config.clone(), weights, inner, &files).map_err(refuse)?;
         // SAFETY: the model is alive, and nobody else knows it yet.
-        model.adapters = unsafe { adapters::load(model.as_ptr(), &file, &config.path, &config.adapters) }?;
+        model.adapters = unsafe { adapters::load(model.as_ptr(), &files, &config.adapters) }?;
         Ok(model)
     }
 
     /// Refuses what can neither continue a text nor make a vector of it, and reads what is asked for often.
-    fn read(config: ModelConfig, weights: Weights, inner: LlamaModel, file: &Metadata) -> std::result::Result<Self, String> {
+    fn read(config: ModelConfig, weights: Weights, inner: LlamaModel, parts: &[Metadata]) -> std::result::Result<Self, String> {
         let metadata = read_metadata(raw(&inner));
         let value = |key: &str| metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
         let architecture = value("general.architecture").unwrap_or_default().to_owned();
@@ -74,7 +75,7 @@ impl Model {
         // SAFETY: as above, and the vocabulary was found to be one that can read every text.
         let tokenizer = unsafe { Tokenizer::read(sys::llama_model_get_vocab(raw(&inner)), kind, vocabulary.adds_special()) }?;
         let number = |name: &str| value(&format!("{architecture}.{name}")).and_then(|text| text.parse().ok());
-        let array = |name: &str| file.u32_array(&format!("{architecture}.{name}"));
+        let array = |name: &str| parts[0].u32_array(&format!("{architecture}.{name}"));
         let kv_shape = if inner.is_recurrent() {
             KvShape { n_query_heads: 0, n_heads: Vec::new(), key_length: 0, value_length: 0 }
         } else {
@@ -83,7 +84,7 @@ impl Model {
         let n_ctx_train = inner.n_ctx_train();
         let n_parts = value("split.count").and_then(|text| text.parse().ok()).unwrap_or(1);
         let files = ModelFiles::of(&config.path, n_parts).map_err(|error| error.to_string())?;
-        let has_head = load::has_any_tensor(&config, file, &["cls.weight", "cls.output.weight"]);
+        let has_head = parts.iter().any(|part| ["cls.weight", "cls.output.weight"].iter().any(|name| part.has_tensor(name)));
         Ok(Self {
             config,
             weights,
@@ -336,7 +337,8 @@ impl Model {
     /// Whether the weights could lie otherwise too, see [`ModelConfig::is_layout_open`], and there is memory for a copy of them.
     #[must_use]
     pub fn is_layout_open(&self) -> bool {
-        let is_open = |file: Metadata| self.config.is_layout_open(&load::facts(&self.config, &file));
+        let facts = |file: Metadata| load::facts(&self.config, &load::all_parts(&self.config, file));
+        let is_open = |file: Metadata| self.config.is_layout_open(&facts(file));
         Metadata::open(self.path()).is_ok_and(is_open) && self.size_bytes() <= memory::free_bytes(self)
     }
 

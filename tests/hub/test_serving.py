@@ -1,12 +1,9 @@
 """A server whose model is named: it listens while the model comes, and says how far it is."""
 
 import logging
-import os
 import signal
-import termios
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,7 @@ import weft
 from tests.helpers import wait_until
 from tests.hub.fake_hub import PIECE, FakeHub
 from tests.server.live import LiveServer
-from tests.server.test_serve import serving_at
+from tests.server.test_serve import shown_on_a_terminal
 from weft.hub import Progress, Source
 from weft.serving import fetching
 
@@ -100,23 +97,7 @@ def test_what_cannot_be_had_ends_it_with_the_reason_last(named: list[str], why: 
 
 
 async def test_a_terminal_sees_the_bar_of_the_hubs_library() -> None:
-    ours, theirs = os.openpty()
-    termios.tcsetwinsize(theirs, (24, 100))
-    with serving_at(theirs, "-hf", REPO) as process:
-        os.close(theirs)
-        os.set_blocking(ours, False)
-        shown = ""
-
-        def is_ready() -> bool:
-            nonlocal shown
-            with suppress(BlockingIOError):
-                shown += os.read(ours, 65_536).decode()
-            return " ready after " in shown
-
-        await wait_until(is_ready, 20)
-        process.send_signal(signal.SIGTERM)
-        await wait_until(lambda: process.poll() is not None)
-    os.close(ours)
+    shown = await shown_on_a_terminal("-hf", REPO, n_columns=100)
     assert f"{FILE}: 100%" in shown
     assert f"\rloading {REPO} [{'#' * 30}] 100%" in shown
 

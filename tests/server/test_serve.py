@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -251,9 +252,12 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def test_a_terminal_sees_how_much_is_loaded() -> None:
+async def shown_on_a_terminal(*arguments: str, n_columns: int | None = None) -> str:
+    """What a terminal shows of a server from its start until it is ready and ended."""
     ours, theirs = os.openpty()
-    with serving_at(theirs) as process:
+    if n_columns is not None:
+        termios.tcsetwinsize(theirs, (24, n_columns))
+    with serving_at(theirs, *arguments) as process:
         os.close(theirs)
         os.set_blocking(ours, False)
         shown = ""
@@ -268,4 +272,8 @@ async def test_a_terminal_sees_how_much_is_loaded() -> None:
         process.send_signal(signal.SIGTERM)
         await wait_until(lambda: process.poll() is not None)
     os.close(ours)
-    assert f"\rloading storyteller-q8_0.gguf [{'#' * 30}] 100%" in shown
+    return shown
+
+
+async def test_a_terminal_sees_how_much_is_loaded() -> None:
+    assert f"\rloading storyteller-q8_0.gguf [{'#' * 30}] 100%" in await shown_on_a_terminal()

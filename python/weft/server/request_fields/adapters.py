@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from weft import InvalidRequest
+from weft.fields.shown import shown
 
 __all__ = ["adapters"]
 
@@ -30,4 +31,4 @@ def _entry(entry: Any) -> tuple[int, float]:  # noqa: ANN401 (any JSON)
         case {"id": int() as adapter, "scale": int() | float() as scale} if not isinstance(adapter, bool):
             if 0 <= adapter < 2**32 and not isinstance(scale, bool) and math.isfinite(scale):
                 return adapter, float(scale)
-    raise InvalidRequest("lora", f"lora has {str(entry)[:100]}; {RIGHT}")
+    raise InvalidRequest("lora", f"lora has {shown(entry)}; {RIGHT}")

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from weft import Finished, InvalidRequest, Token
+from weft.fields.shown import shown
 from weft.server import request_fields
 from weft.server.errors import ErrorBody, describe
 from weft.server.run.generation import Event
@@ -67,7 +68,7 @@ def line_form(name: str | None) -> tuple[str, Callable[[str], bytes]]:
             return "text/plain; charset=utf-8", _plain
         case "ndjson":
             return "application/x-ndjson", _quoted
-    raise InvalidRequest("format", f"there is no format of this name: {name[:200]!r}; it must be text or ndjson")
+    raise InvalidRequest("format", f"there is no format of this name: {shown(name)}; it must be text or ndjson")
 
 
 def failure(error: Exception) -> bytes:

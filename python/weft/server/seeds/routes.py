@@ -6,6 +6,7 @@ from litestar.params import FromQuery, JSONBody, SkipValidation
 
 from weft.server.errors import ERRORS, NOT_SUPPORTED
 from weft.server.json_request import JsonRequest
+from weft.server.run import sse
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, StreamedAnswer
 from weft.server.seeds import plain
@@ -27,7 +28,7 @@ async def stream(
     if data.cache:
         await recall(service, data.cache, data.prompt or "")
     generation = await service.submit(asked)
-    headers = {"content-type": content_type, "cache-control": "no-cache", "x-accel-buffering": "no"}
+    headers = sse.HEADERS | {"content-type": content_type}
     form = plain.Lines(data.prompt or "", write)
     return Answer(StreamedAnswer(generation, form, None, headers=headers, failure=plain.failure))
 
