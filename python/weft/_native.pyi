@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Literal, Self, final
 
-from weft.events import Event
+from weft.events import Event, Logprob
 from weft.request import Request
 
 __all__ = [
@@ -641,6 +641,26 @@ def tune(
     """
 
 @final
+class CompactLogprobs:
+    """Log-probabilities of one token that write themselves out as JSON; its length is the number of the most likely ones."""
+
+    @property
+    def chosen(self) -> Logprob:
+        """Of the token that was drawn, or that the prompt has there."""
+
+    def __len__(self) -> int: ...
+    def token_json(self, with_top: bool, is_prob: bool, /) -> bytes:
+        """`{"id", "token", "bytes", "logprob", "top_logprobs": […]}`, with `is_prob` `prob` and `top_probs`.
+
+        Without `with_top` the list is empty.
+        """
+
+    def completion_json(self, is_prob: bool, /) -> bytes:
+        """The same, with `content` and `probs: [{"prob", "tok_str"}, …]`, llama-server's words of 2024."""
+
+    def top_json(self) -> bytes:
+        """`{text: log-probability, …}` of the most likely tokens; of those that are spelt alike, the likeliest."""
+
 class Stream:
     """The stream of one request: the events of all its branches as they come.
 
@@ -675,10 +695,11 @@ class Stream:
             RuntimeError: No asyncio event loop runs on this thread.
         """
 
-    def next_batch(self) -> Coroutine[Any, Any, list[Event]]:
+    def next_batch(self, *, compact: bool = False) -> Coroutine[Any, Any, list[Event]]:
         """Events that are ready, in order, one at least, some 256 KiB at most; an empty list at the end. Cheaper than one by one.
 
         So much is some 2,000 tokens, or five with a thousand log-probabilities each: it holds the event loop for a millisecond.
+        With `compact`, the log-probabilities of a token are a `CompactLogprobs`, which writes itself out and costs little.
 
         Raises:
             DecodeError: The model could not compute a step. This and the next two are raised once, then the stream has ended.

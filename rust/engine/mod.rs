@@ -172,6 +172,12 @@ impl Engine {
         &self.inner.limits
     }
 
+    /// The vocabulary: spells the tokens of events.
+    #[must_use]
+    pub fn lexicon(&self) -> &Lexicon {
+        &self.inner.known.lexicon
+    }
+
     /// What the model's memory can do.
     #[must_use]
     pub fn memory_kind(&self) -> MemoryKind {

@@ -66,7 +66,7 @@ fn tell_logprobs<R: Runner>(core: &mut Core<R>, nth: usize, first_row: usize) {
         samplers.for_each(&mut rows, runner.n_vocab(), |row| {
             row.found = Some(sampling::logprobs(row.logits, row.token, *n_probs));
         });
-        logprobs.extend(rows.into_iter().map(|Row { token, found, .. }| Some(named(found?, token, runner))));
+        logprobs.extend(rows.into_iter().map(|Row { token, found, .. }| Some(named(found?, token))));
     }
     let mut start = if is_first { 0 } else { told.start };
     let (request_id, at_once) = (sequence.request_id, (MAX_EVENT_BYTES / Logprobs::n_bytes(*n_probs)).max(1));

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use super::bell::{Awaited, Watch};
-use super::events;
+use super::events::{self, Telling};
 use super::stream::{PyStream, Stream};
 use super::vectors::PendingVectors;
 use crate::engine::Ready;
@@ -24,8 +24,8 @@ const MAX_BATCH_BYTES: usize = 256 << 10;
 pub(super) enum Want {
     /// One event; after the last, `StopAsyncIteration`.
     Event,
-    /// A list of all that is ready; after the last, an empty one.
-    Batch,
+    /// A list of all that is ready; after the last, an empty one. With `is_compact`, log-probabilities are one object each.
+    Batch { is_compact: bool },
     /// That there is an event, or the end; it stays in the stream.
     Sign,
     /// Nothing: ready at once.
@@ -96,14 +96,18 @@ impl PyNext {
                 Ready::Pending => Ok(None),
                 Ready::Ended => Err(PyStopAsyncIteration::new_err(())),
                 Ready::Events(events) => {
-                    events.into_iter().next().map(|event| events::to_python(py, event).map(Bound::unbind)).transpose()
+                    let telling = Telling { lexicon: &stream.lexicon, is_compact: false };
+                    let event = events.into_iter().next().map(|event| events::to_python(py, event, telling));
+                    event.transpose().map(|event| event.map(Bound::unbind))
                 }
             },
-            Want::Batch => match stream.take(MAX_BATCH_BYTES)? {
+            &Want::Batch { is_compact } => match stream.take(MAX_BATCH_BYTES)? {
                 Ready::Pending => Ok(None),
                 Ready::Ended => Ok(Some(PyList::empty(py).into_any().unbind())),
                 Ready::Events(events) => {
-                    let events = events.into_iter().map(|event| events::to_python(py, event)).collect::<PyResult<Vec<_>>>()?;
+                    let telling = Telling { lexicon: &stream.lexicon, is_compact };
+                    let events = events.into_iter().map(|event| events::to_python(py, event, telling));
+                    let events = events.collect::<PyResult<Vec<_>>>()?;
                     Ok(Some(PyList::new(py, events)?.into_any().unbind()))
                 }
             },

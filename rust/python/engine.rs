@@ -81,7 +81,7 @@ impl PyEngine {
             Ok((engine.submit(request, Some(bell))?, seed, n_prompt))
         };
         let (completions, seed, n_prompt) = py.detach(submit)?;
-        Ok(PyStream::new(Stream::new(completions, Arc::clone(&self.bells)), seed, n_prompt))
+        Ok(PyStream::new(Stream::new(completions, Arc::clone(&self.bells), engine.lexicon().clone()), seed, n_prompt))
     }
 }
 

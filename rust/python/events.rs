@@ -8,8 +8,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyTuple};
 
+use super::logprobs::PyCompactLogprobs;
 use super::prefix;
 use crate::request::{Event, FinishReason, Finished, Logprob, Logprobs, Progress, PromptLogprobs, TokenEvent, Usage};
+use crate::sampling::Lexicon;
 
 /// A class of `weft.events`, found when it is first needed.
 struct Class {
@@ -35,39 +37,57 @@ static PROGRESS: Class = Class::new("Progress");
 static FINISHED: Class = Class::new("Finished");
 static USAGE: Class = Class::new("Usage");
 
+/// How log-probabilities are told.
+#[derive(Clone, Copy)]
+pub(super) struct Telling<'a> {
+    /// Spells the tokens.
+    pub(super) lexicon: &'a Lexicon,
+    /// As one object that writes itself out, instead of one for each token.
+    pub(super) is_compact: bool,
+}
+
+impl Telling<'_> {
+    fn logprobs<'py>(self, py: Python<'py>, told: Logprobs) -> PyResult<Bound<'py, PyAny>> {
+        if self.is_compact {
+            return Ok(Bound::new(py, PyCompactLogprobs::new(told, self.lexicon))?.into_any());
+        }
+        let top = told.top.iter().map(|&one| logprob(py, one, self.lexicon)).collect::<PyResult<Vec<_>>>()?;
+        LOGPROBS.get(py)?.call1((logprob(py, told.chosen, self.lexicon)?, PyTuple::new(py, top)?))
+    }
+}
+
 /// The Python object of an event.
-pub(super) fn to_python(py: Python<'_>, event: Event) -> PyResult<Bound<'_, PyAny>> {
+pub(super) fn to_python<'py>(py: Python<'py>, event: Event, telling: Telling<'_>) -> PyResult<Bound<'py, PyAny>> {
     match event {
-        Event::Token(event) => token(py, event),
+        Event::Token(event) => token(py, event, telling),
         Event::Finished(event) => finished(py, event),
         Event::Progress(Progress { n_prompt, n_cached, n_processed, ms }) => {
             PROGRESS.get(py)?.call1((n_prompt, n_cached, n_processed, ms))
         }
         Event::PromptLogprobs(PromptLogprobs { start, logprobs: told }) => {
-            let of_each = |one: &Option<Logprobs>| one.as_ref().map(|one| logprobs(py, one)).transpose();
-            let told = told.iter().map(of_each).collect::<PyResult<Vec<_>>>()?;
+            let of_each = |one: Option<Logprobs>| one.map(|one| telling.logprobs(py, one)).transpose();
+            let told = told.into_iter().map(of_each).collect::<PyResult<Vec<_>>>()?;
             PROMPT_LOGPROBS.get(py)?.call1((start, PyTuple::new(py, told)?))
         }
     }
 }
 
-fn token(py: Python<'_>, event: TokenEvent) -> PyResult<Bound<'_, PyAny>> {
+fn token<'py>(py: Python<'py>, event: TokenEvent, telling: Telling<'_>) -> PyResult<Bound<'py, PyAny>> {
     let TokenEvent { index, token, text, slot, n_predicted, logprobs: drawn } = event;
     let class = TOKEN.get(py)?;
     match drawn {
         None => class.call1((index, token, text.as_str(), slot, n_predicted)),
-        Some(drawn) => class.call1((index, token, text.as_str(), slot, n_predicted, logprobs(py, &drawn)?)),
+        Some(drawn) => class.call1((index, token, text.as_str(), slot, n_predicted, telling.logprobs(py, *drawn)?)),
     }
 }
 
-fn logprobs<'py>(py: Python<'py>, told: &Logprobs) -> PyResult<Bound<'py, PyAny>> {
-    let class = LOGPROB.get(py)?;
-    let top = told.top.iter().map(|one| logprob(class, one)).collect::<PyResult<Vec<_>>>()?;
-    LOGPROBS.get(py)?.call1((logprob(class, &told.chosen)?, PyTuple::new(py, top)?))
-}
-
-fn logprob<'py>(class: &Bound<'py, PyAny>, Logprob { token, bytes, logprob }: &Logprob) -> PyResult<Bound<'py, PyAny>> {
-    class.call1((*token, PyBytes::new(class.py(), bytes), *logprob))
+/// The Python object of one token.
+pub(super) fn logprob<'py>(
+    py: Python<'py>,
+    Logprob { token, logprob }: Logprob,
+    lexicon: &Lexicon,
+) -> PyResult<Bound<'py, PyAny>> {
+    LOGPROB.get(py)?.call1((token, PyBytes::new(py, lexicon.piece(token)), logprob))
 }
 
 fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {

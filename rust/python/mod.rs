@@ -17,6 +17,7 @@ mod events;
 mod fork;
 mod limits;
 mod logging;
+mod logprobs;
 mod model;
 mod prefix;
 mod prefix_file;
@@ -43,6 +44,8 @@ mod native {
     use super::engine::PyEngine;
     #[pymodule_export]
     use super::limits::PyLimits;
+    #[pymodule_export]
+    use super::logprobs::PyCompactLogprobs;
     #[pymodule_export]
     use super::model::PyModel;
     #[pymodule_export]

@@ -9,16 +9,19 @@ use super::bell::{Awaited, Bells};
 use super::fork::ThisProcess;
 use crate::engine::{Bell, Completions, Ready};
 use crate::error::Result;
+use crate::sampling::Lexicon;
 
 /// The receiving end of one request, and who is told which event loops wait for it.
 pub(super) struct Stream {
     completions: Completions,
     bells: Arc<Bells>,
+    /// Spells the tokens of log-probabilities.
+    pub(super) lexicon: Lexicon,
 }
 
 impl Stream {
-    pub(super) fn new(completions: Completions, bells: Arc<Bells>) -> Self {
-        Self { completions, bells }
+    pub(super) fn new(completions: Completions, bells: Arc<Bells>, lexicon: Lexicon) -> Self {
+        Self { completions, bells, lexicon }
     }
 
     /// The next events: at least one, and no further one once they have `max_bytes` bytes.
@@ -89,8 +92,9 @@ impl PyStream {
     }
 
     /// The events that are ready, at least one; an empty list once all branches have finished.
-    fn next_batch(slf: Py<Self>) -> PyNext {
-        PyNext::new(slf, Want::Batch)
+    #[pyo3(signature = (*, compact = false))]
+    fn next_batch(slf: Py<Self>, compact: bool) -> PyNext {
+        PyNext::new(slf, Want::Batch { is_compact: compact })
     }
 
     /// Waits until `next_batch` would not wait.

@@ -89,20 +89,19 @@ pub struct Logprobs {
 }
 
 impl Logprobs {
-    /// Bytes that they take with `n` of the most likely tokens, about: each token lists its bytes in an allocation of its own.
+    /// Bytes that they count for with `n` of the most likely tokens: about what they come to for whoever reads them, where each
+    /// token is spelt out. While they wait they take an eighth of that.
     #[must_use]
     pub const fn n_bytes(n: usize) -> usize {
-        (1 + n) * (size_of::<Logprob>() + 32)
+        (1 + n) * 64
     }
 }
 
 /// One token with its log-probability.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Logprob {
     /// The token id.
     pub token: Token,
-    /// The bytes that the token stands for, perhaps no whole character.
-    pub bytes: Vec<u8>,
     /// Natural logarithm of its probability.
     pub logprob: f32,
 }

@@ -1,8 +1,10 @@
 """What a stream yields is plain data: it can be kept, sent, compared, and made by hand."""
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
+from typing import cast
 
 import msgspec
 import pytest
@@ -11,6 +13,7 @@ import weft
 from tests.helpers import is_idle, wait_until
 from tests.server.matchers import Json
 from weft import Answer, Branch, Event, Finished, Logprob, Logprobs, Progress, PromptLogprobs, Token, Usage
+from weft._native import CompactLogprobs
 
 USAGE = Usage(n_computed=3, n_cached=4, n_predicted=2, n_held=8, prompt_ms=1.5, predicted_ms=2.5)
 DRAWN = Logprobs(Logprob(7, b"a", -0.5), (Logprob(7, b"a", -0.5), Logprob(8, b"\xff", -1.5)))
@@ -99,6 +102,57 @@ async def test_a_batch_is_bounded_by_what_its_events_hold(engine: weft.Engine) -
     assert sum(map(sum, batches)) == 4 * 8 * 1000
     # 256 KiB are passed with the fifth event of a thousand log-probabilities.
     assert max(map(len, batches)) == 5
+
+
+async def read_compact(stream: weft.Stream) -> list[Event]:
+    events = []
+    while batch := await stream.next_batch(compact=True):
+        events += batch
+    return events
+
+
+def as_written(logprobs: Logprobs, name: str, value: Callable[[float], float]) -> tuple[Json, ...]:
+    """What compact log-probabilities are to write: with and without the likely ones, for `/completion`, and for OpenAI."""
+
+    def one(logprob: Logprob) -> Json:
+        entry = {"id": logprob.token, "token": logprob.text, "bytes": list(logprob.bytes)}
+        return entry | {name: pytest.approx(value(logprob.logprob))}
+
+    top = {f"top_{name}s": [one(logprob) for logprob in logprobs.top]}
+    candidates = [{"prob": pytest.approx(math.exp(logprob.logprob)), "tok_str": logprob.text} for logprob in logprobs.top]
+    by_text = {logprob.text: pytest.approx(logprob.logprob) for logprob in reversed(logprobs.top)}
+    told = one(logprobs.chosen) | top
+    return told, told | {f"top_{name}s": []}, told | {"content": logprobs.chosen.text, "probs": candidates}, by_text
+
+
+@pytest.mark.parametrize("is_prob", [False, True])
+async def test_compact_log_probabilities_write_what_the_others_hold(engine: weft.Engine, is_prob: bool) -> None:
+    # All of the vocabulary: half characters, which are spelt alike, and what JSON has to escape.
+    asked: Json = {"prompt": "Once", "max_tokens": 3, "n_probs": 1000, "prompt_logprobs": 1000, "seed": 1}
+    plain = [event async for event in engine.generate(**asked)]
+    compacts = await read_compact(engine.generate(**asked))
+    n_told = 0
+    for event, compact in zip(plain, compacts, strict=True):
+        match event, compact:
+            case Token(), Token():
+                pairs = [(event.logprobs, compact.logprobs)]
+            case PromptLogprobs(), PromptLogprobs():
+                pairs = list(zip(event.logprobs, compact.logprobs, strict=True))
+            case _:
+                assert type(event) is type(compact)
+                continue
+        for one, other in pairs:
+            if one is None or other is None:
+                assert one is other
+                continue
+            writes = cast("CompactLogprobs", other)
+            assert (writes.chosen, len(writes)) == (one.chosen, len(one.top))
+            written = [writes.token_json(True, is_prob), writes.token_json(False, is_prob), writes.completion_json(is_prob)]
+            name, value = ("prob", math.exp) if is_prob else ("logprob", float)
+            expected = as_written(one, name, value)
+            assert [msgspec.json.decode(text) for text in (*written, writes.top_json())] == list(expected)
+            n_told += 1
+    assert n_told > 3
 
 
 async def test_a_stream_that_is_readable_keeps_what_it_has(engine: weft.Engine) -> None:

@@ -49,7 +49,8 @@ class ScriptedStream:
         if not self._steps:
             await asyncio.get_running_loop().create_future()
 
-    async def next_batch(self) -> Sequence[Any]:
+    async def next_batch(self, *, compact: bool) -> Sequence[Any]:
+        assert compact
         await self.readable()
         step = self._steps.pop(0)
         if isinstance(step, Exception):
@@ -167,3 +168,28 @@ class FullEngine(ScriptedEngine):
     def generate(self, request: weft.Request) -> Never:
         self.requests.append(request)
         raise weft.QueueFull(1)
+
+
+class ScriptedLogprobs:
+    """What a compact stream tells of one token, `n` likely ones beside it, all of them the same."""
+
+    def __init__(self, n: int) -> None:
+        self.chosen = weft.Logprob(0, b"word", -1.0)
+        self._n = n
+
+    def __len__(self) -> int:
+        return self._n
+
+    def token_json(self, with_top: bool, is_prob: bool) -> bytes:
+        assert not is_prob
+        return msgspec.json.encode(self._token() | {"top_logprobs": [self._token()] * (self._n if with_top else 0)})
+
+    def completion_json(self, is_prob: bool) -> bytes:
+        assert not is_prob
+        return msgspec.json.encode(self._token() | {"top_logprobs": [self._token()] * self._n, "content": "word", "probs": []})
+
+    def top_json(self) -> bytes:
+        return msgspec.json.encode({f"word{nth}": -1.0 for nth in range(self._n)})
+
+    def _token(self) -> dict[str, Any]:
+        return {"id": 0, "token": "word", "bytes": list(b"word"), "logprob": -1.0}

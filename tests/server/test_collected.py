@@ -1,6 +1,7 @@
 """A whole answer is in memory until it ends: how much it may come to, alone and with others."""
 
 import asyncio
+from typing import cast
 
 import httpx
 import pytest
@@ -9,7 +10,7 @@ from litestar.testing import AsyncTestClient
 import weft
 from tests.helpers import wait_until
 from tests.server.matchers import Json
-from tests.server.scripted import ScriptedEngine, connect, finished
+from tests.server.scripted import ScriptedEngine, ScriptedLogprobs, connect, finished
 from weft.server import create_app
 from weft.server.app import Application
 from weft.server.refusals import Reason
@@ -17,12 +18,11 @@ from weft.server.run import collected
 
 ASKED: Json = {"prompt": "a", "messages": [{"role": "user", "content": "a"}], "max_tokens": 100, "n_predict": 100}
 LIKELY = {"/completion": {"n_probs": 9}, "/v1/completions": {"logprobs": 9}, "/v1/chat/completions": {"n_probs": 9}}
-TOP = tuple(weft.Logprob(token, b"word", -1.0) for token in range(9))
 
 
 def likely(n_predicted: int) -> weft.Token:
     """A token that comes to more than a kilobyte of JSON."""
-    return weft.Token(0, 7, "word", slot=0, n_predicted=n_predicted, logprobs=weft.Logprobs(TOP[0], TOP))
+    return weft.Token(0, 7, "word", slot=0, n_predicted=n_predicted, logprobs=cast("weft.Logprobs", ScriptedLogprobs(9)))
 
 
 LONG = [[likely(n)] for n in range(1, 50)]

@@ -43,7 +43,7 @@ class CountedStream(ScriptedStream):
     async def readable(self) -> None:
         self._turns.count("waits")
 
-    async def next_batch(self) -> Sequence[Any]:
+    async def next_batch(self, *, compact: bool) -> Sequence[Any]:
         self._turns.count("reads")
         return cast("Sequence[Any]", self._steps.pop(0))
 

@@ -143,7 +143,7 @@ class Stream:
     async def readable(self) -> None:
         await self._has_more.wait()
 
-    async def next_batch(self) -> Sequence[Json]:
+    async def next_batch(self, *, compact: bool) -> Sequence[Json]:
         events = await self.events.get()
         if self.events.empty():
             self._has_more.clear()

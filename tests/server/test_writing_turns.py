@@ -56,9 +56,9 @@ async def test_of_many_that_are_told_much_one_alone_is_served_each_time(n_prompt
             super().__init__([[token(0, "a")], [token(0, "b")], [finished(0)], []])
             self._reader = reader
 
-        async def next_batch(self) -> Sequence[Any]:
+        async def next_batch(self, *, compact: bool) -> Sequence[Any]:
             read.append(self._reader)
-            return await super().next_batch()
+            return await super().next_batch(compact=compact)
 
     async def answer(reader: int) -> None:
         requests = [weft.Request(prompt="a", n_probs=HEAVY)] * n_prompts

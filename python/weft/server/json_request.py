@@ -98,6 +98,12 @@ class JsonRequest(Request[Any, Any, Any]):
 
 
 @cache
+def _names(struct: type[msgspec.Struct]) -> list[str]:
+    """The fields of a struct. To look them up takes a millisecond."""
+    return [field.encode_name for field in msgspec.structs.fields(struct)]
+
+
+@cache
 def _names_of(struct: type[msgspec.Struct], value: object) -> list[str]:
     """The fields of a struct that may hold such a value, but those that take anything, to refuse it by name."""
     return [field.encode_name for field in msgspec.structs.fields(struct) if field.type is not Any and _takes(field.type, value)]
@@ -118,14 +124,13 @@ def _check_size(size: int, limit: int) -> None:
 
 
 async def _read(body: bytes, struct: type[msgspec.Struct], service: Service, purpose: Purpose) -> Any:  # noqa: ANN401 (the struct, or what cannot become one)
-    names = [field.encode_name for field in msgspec.structs.fields(struct)]
     try:
         rest, beside = await service.aside.work(
             purpose,
             len(body),
             read_body,
             body,
-            fields=names,
+            fields=_names(struct),
             tokens=_names_of(struct, ONE_TOKEN),
             biases=_names_of(struct, ONE_BIAS),
         )

@@ -186,7 +186,7 @@ impl Sequence {
                 text = [text, rest].concat().into();
             }
         }
-        let logprobs = logprobs.map(|logprobs| Box::new(named(logprobs, token, runner)));
+        let logprobs = logprobs.map(|logprobs| Box::new(named(logprobs, token)));
         let event = TokenEvent { index: self.index, token, text, slot, n_predicted: self.n_predicted(), logprobs };
         Some(Drawn { event: Some(event), finished })
     }
@@ -248,12 +248,8 @@ struct Chosen {
     logprobs: Option<(f32, Vec<(Token, f32)>)>,
 }
 
-/// The log-probabilities of `token` and of the most likely ones, with what they stand for.
-pub(crate) fn named((chosen, top): (f32, Vec<(Token, f32)>), token: Token, runner: &impl Runner) -> Logprobs {
-    let named = |token, logprob| {
-        let mut bytes = Vec::new();
-        runner.append_piece(token, &mut bytes);
-        Logprob { token, bytes, logprob }
-    };
-    Logprobs { chosen: named(token, chosen), top: top.into_iter().map(|(token, logprob)| named(token, logprob)).collect() }
+/// The log-probabilities of `token` and of the most likely ones.
+pub(crate) fn named((chosen, top): (f32, Vec<(Token, f32)>), token: Token) -> Logprobs {
+    let named = |(token, logprob)| Logprob { token, logprob };
+    Logprobs { chosen: named((token, chosen)), top: top.into_iter().map(named).collect() }
 }

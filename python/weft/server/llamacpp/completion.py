@@ -18,7 +18,7 @@ from weft.server.response_fields import (
 )
 from weft.server.run import sse
 from weft.server.run.collected import TOKEN_BYTES
-from weft.server.run.generation import Event, Generation
+from weft.server.run.generation import Event, Generation, drawn
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.submission import Gap, Submission
 from weft.server.run.system_prompt import CommonPrompt
@@ -93,9 +93,8 @@ class _Form:
         self._post_sampling = data.post_sampling_probs is True
 
     def _probability(self, token: Token) -> CompletionProbability | None:
-        if token.logprobs is None:
-            return None
-        return completion_probability(token.logprobs, post_sampling=self._post_sampling)
+        told = drawn(token)
+        return None if told is None else completion_probability(told, post_sampling=self._post_sampling)
 
 
 class Stream(_Form):

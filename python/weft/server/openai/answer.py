@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft import Finished, Logprobs, Progress, Token
+from weft import Finished, Progress, Token
 from weft import Usage as BranchUsage
+from weft._native import CompactLogprobs
 from weft.server import request_fields
 from weft.server.openai.schemas import PromptTokensDetails, StreamOptions, Usage
 from weft.server.request_fields import CompletionFields
@@ -18,10 +19,8 @@ from weft.server.response_fields import (
     Running,
     Timings,
     TokenProbability,
-    completion_probability,
     projected,
-    token_logprobs,
-    token_probs,
+    token_probability,
 )
 from weft.server.run.generation import Generation
 from weft.server.run.pieces import GAP
@@ -71,10 +70,9 @@ class Answered:
         """Takes the end of a branch."""
         self._usages[prompt].append(finished.usage)
 
-    def token(self, drawn: Logprobs) -> TokenProbability:
-        """A drawn token with what the body wants to know of its probability."""
-        tell = token_probs if self._post_sampling else token_logprobs
-        return TokenProbability(**msgspec.structs.asdict(tell(drawn, with_top=self.with_top)))
+    def token(self, drawn: CompactLogprobs) -> TokenProbability:
+        """A drawn token with what the body wants to know of its probability, written already."""
+        return token_probability(drawn, with_top=self.with_top, post_sampling=self._post_sampling)
 
     def timings(self, prompt: int, index: int, n_predicted: int) -> Timings | msgspec.UnsetType:
         """The timings of a branch of which so many tokens have come, where they are wanted with each event."""
@@ -86,11 +84,11 @@ class Answered:
             self._running.watch(prompt, progress)
         return PromptProgress.of(progress) if self._with_progress else None
 
-    def verbose_probability(self, drawn: Logprobs) -> bytes | None:
+    def verbose_probability(self, drawn: CompactLogprobs) -> bytes | None:
         """A drawn token as llama-server's own route writes it, where that is wanted too."""
         if not self._is_verbose:
             return None
-        return msgspec.json.encode(completion_probability(drawn, post_sampling=self._post_sampling))
+        return drawn.completion_json(self._post_sampling)
 
     def verbose(
         self,

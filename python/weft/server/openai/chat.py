@@ -22,7 +22,7 @@ from weft.server.openai.chat_schemas import (
 from weft.server.response_fields import CompletionResult, TokenProbability, timings
 from weft.server.run import sse
 from weft.server.run.collected import TOKEN_BYTES
-from weft.server.run.generation import Event, Generation
+from weft.server.run.generation import Event, Generation, drawn
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.service import Service
 from weft.server.run.submission import Submission
@@ -123,9 +123,10 @@ class Stream(_Form):
         return self._chunk([ChunkChoice(index, Delta(role="assistant", content=None), None, None)])
 
     def _token(self, prompt: int, token: Token) -> list[ChatChunk]:
-        if not token.text and token.logprobs is None:
+        told = drawn(token)
+        if not token.text and told is None:
             return []
-        logprobs = None if token.logprobs is None else ChatLogprobs([self._about.token(token.logprobs)])
+        logprobs = None if told is None else ChatLogprobs([self._about.token(told)])
         chunk = self._chunk([ChunkChoice(self._about.index(prompt, token), Delta(content=token.text), logprobs, None)])
         chunk.timings = self._about.timings(prompt, token.index, token.n_predicted)
         return [chunk]
@@ -200,11 +201,11 @@ class Whole(_Form):
         self._texts.setdefault(index, []).append(token.text)
         self._tokens.setdefault(index, []).append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
-        if token.logprobs is not None:
-            told = msgspec.json.encode(self._about.token(token.logprobs))
+        if (logprobs := drawn(token)) is not None:
+            told = msgspec.json.encode(self._about.token(logprobs))
             self._told.setdefault(index, []).append(told)
             n_bytes += len(told)
-            if index == 0 and (verbose := self._about.verbose_probability(token.logprobs)) is not None:
+            if index == 0 and (verbose := self._about.verbose_probability(logprobs)) is not None:
                 self._told_first.append(verbose)
                 n_bytes += len(verbose)
         return n_bytes

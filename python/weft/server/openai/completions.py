@@ -5,17 +5,17 @@ from collections.abc import Sequence
 import msgspec
 
 from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
-from weft import Logprobs as DrawnLogprobs
+from weft._native import CompactLogprobs
 from weft.server import request_fields
 from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
 from weft.server.openai.echo import Echo
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Choice, CompletionChunk, CompletionObject, CreateCompletion, Logprobs
-from weft.server.response_fields import CompletionResult, timings, token_logprobs
+from weft.server.response_fields import CompletionResult, likely_by_text, timings
 from weft.server.run import sse
 from weft.server.run.collected import TOKEN_BYTES
-from weft.server.run.generation import Event, Generation
+from weft.server.run.generation import Event, Generation, drawn
 from weft.server.run.pieces import filled, json_list
 from weft.server.run.service import Service
 from weft.server.run.submission import Gap, Submission
@@ -61,17 +61,16 @@ class _Form:
         """Takes what the engine tells of a prompt's tokens; returns how many bytes more are held by then."""
         return 0 if self._echo is None else self._echo.take(prompt, told)
 
-    def _drawn(self, prompt: int, index: int, drawn: Sequence[DrawnLogprobs]) -> Logprobs:
-        """The lists of tokens that were drawn one after the other."""
+    def _drawn(self, prompt: int, index: int, token: CompactLogprobs) -> Logprobs:
+        """The lists of one token that was drawn."""
         offsets = self._offsets.setdefault(index, Offsets(len(self._echoed(prompt)[0])))
-        told = [token_logprobs(one, with_top=self._about.with_top) for one in drawn]
+        chosen = token.chosen
         return Logprobs(
-            tokens=[token.token for token in told],
-            token_logprobs=[token.logprob for token in told],
-            # Two tokens may be spelt alike where their bytes are no whole characters; OpenAI's object keeps the likelier.
-            top_logprobs=[{top.token: top.logprob for top in reversed(token.top_logprobs)} for token in told],
-            text_offset=[offsets.next(one.chosen.bytes) for one in drawn],
-            content=[self._about.token(one) for one in drawn],
+            tokens=[chosen.text],
+            token_logprobs=[chosen.logprob],
+            top_logprobs=[likely_by_text(token) if self._about.with_top else {}],
+            text_offset=[offsets.next(chosen.bytes)],
+            content=[self._about.token(token)],
         )
 
 
@@ -123,10 +122,11 @@ class Stream(_Form):
         return filled(sse.frame(self._chunk([Choice(text, index, logprobs.gaps, None)])), *logprobs.fillings())
 
     def _token(self, prompt: int, token: Token) -> list[CompletionChunk]:
-        if not token.text and token.logprobs is None:
+        told = drawn(token)
+        if not token.text and told is None:
             return []
         index = self._about.index(prompt, token)
-        logprobs = None if token.logprobs is None else self._drawn(prompt, index, [token.logprobs])
+        logprobs = None if told is None else self._drawn(prompt, index, told)
         chunk = self._chunk([Choice(token.text, index, logprobs, None)])
         chunk.timings = self._about.timings(prompt, token.index, token.n_predicted)
         return [chunk]
@@ -202,11 +202,11 @@ class Whole(_Form):
         self._texts.setdefault(index, []).append(token.text)
         self._tokens.setdefault(index, []).append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
-        if token.logprobs is not None:
-            n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._drawn(prompt, index, [token.logprobs]))
-            if index == 0 and (told := self._about.verbose_probability(token.logprobs)) is not None:
-                self._told_first.append(told)
-                n_bytes += len(told)
+        if (told := drawn(token)) is not None:
+            n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._drawn(prompt, index, told))
+            if index == 0 and (verbose := self._about.verbose_probability(told)) is not None:
+                self._told_first.append(verbose)
+                n_bytes += len(verbose)
         return n_bytes
 
     def _finish(self, prompt: int, finished: Finished) -> int:

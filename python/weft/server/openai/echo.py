@@ -5,13 +5,12 @@ from itertools import groupby
 from typing import Any, cast
 
 from weft import Engine, PromptLogprobs
-from weft import Logprobs as TokenLogprobs
-from weft._native import TokenIds
+from weft._native import CompactLogprobs, TokenIds
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Logprobs
-from weft.server.response_fields import token_logprobs
-from weft.server.run.generation import Generation
+from weft.server.response_fields import likely_by_text
+from weft.server.run.generation import Generation, told
 from weft.server.run.submission import Piece
 
 __all__ = ["Echo"]
@@ -41,11 +40,11 @@ class Echo:
         """Takes a stretch of what the engine tells of a prompt's tokens; the stretches come in order. Returns its bytes."""
         # The service has tokenized every prompt.
         tokens = cast("Sequence[int]", self._generation.requests[prompt].prompt)
-        if (told := self._told.get(prompt)) is None:
+        if (known := self._told.get(prompt)) is None:
             n_put_before = len(self._engine.detokenize(tokens)) - len(self.text(prompt))
-            told = self._told[prompt] = _Told(max(n_put_before, 0))
+            known = self._told[prompt] = _Told(max(n_put_before, 0))
         places = range(stretch.start, stretch.start + len(stretch.logprobs))
-        return told.lists.add(self._lists(told, [tokens[place] for place in places], stretch.logprobs))
+        return known.lists.add(self._lists(known, [tokens[place] for place in places], told(stretch)))
 
     def text(self, prompt: int) -> str:
         """A prompt as it was sent, its tokens spelt out."""
@@ -67,16 +66,13 @@ class Echo:
         told = self._told.get(prompt)
         return None if told is None else told.lists
 
-    def _lists(self, told: _Told, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> Logprobs:
+    def _lists(self, known: _Told, tokens: Sequence[int], logprobs: Sequence[CompactLogprobs | None]) -> Logprobs:
         spellings = [self._engine.model.token_bytes(token) for token in tokens]
-        shown = [None if one is None else token_logprobs(one, with_top=self._with_top) for one in logprobs]
         return Logprobs(
             tokens=[spelling.decode(errors="replace") for spelling in spellings],
-            token_logprobs=[None if token is None else token.logprob for token in shown],
-            top_logprobs=[
-                None if token is None else {top.token: top.logprob for top in reversed(token.top_logprobs)} for token in shown
-            ],
+            token_logprobs=[None if one is None else one.chosen.logprob for one in logprobs],
+            top_logprobs=[None if one is None else likely_by_text(one) if self._with_top else {} for one in logprobs],
             # What the vocabulary put before the text takes no place there.
-            text_offset=[max(told.offsets.next(spelling) - told.n_put_before, 0) for spelling in spellings],
+            text_offset=[max(known.offsets.next(spelling) - known.n_put_before, 0) for spelling in spellings],
             content=[],
         )

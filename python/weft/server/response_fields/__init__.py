@@ -2,14 +2,10 @@
 
 from weft.server.response_fields.probabilities import (
     CompletionProbability,
-    TokenLogprob,
-    TokenLogprobs,
-    TokenProb,
     TokenProbability,
-    TokenProbs,
     completion_probability,
-    token_logprobs,
-    token_probs,
+    likely_by_text,
+    token_probability,
 )
 from weft.server.response_fields.progress import PromptProgress, Running
 from weft.server.response_fields.projection import projected
@@ -25,15 +21,11 @@ __all__ = [
     "PromptProgress",
     "Running",
     "Timings",
-    "TokenLogprob",
-    "TokenLogprobs",
-    "TokenProb",
     "TokenProbability",
-    "TokenProbs",
     "completion_probability",
     "generation_settings",
+    "likely_by_text",
     "projected",
     "timings",
-    "token_logprobs",
-    "token_probs",
+    "token_probability",
 ]

@@ -3,14 +3,16 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import cast
 
 from weft import Event, Progress, PromptLogprobs, Request, Stream, Token
+from weft._native import CompactLogprobs
 from weft.server.request_line import current_line
 from weft.server.run.submission import Submission
 from weft.server.run.tally import Tally
 from weft.server.run.writing import next_turn
 
-__all__ = ["Event", "Generation"]
+__all__ = ["Event", "Generation", "drawn", "told"]
 
 MAX_WEIGHT = 4_000
 """Events and log-probabilities that are taken out of several streams at once: about a millisecond of the event loop's time."""
@@ -63,7 +65,7 @@ class Generation:
             if self._is_heavy:
                 await self.streams[0].readable()
                 await next_turn()
-            batch = await self.streams[0].next_batch()
+            batch = await self.streams[0].next_batch(compact=True)
             batches = [(0, batch)] if batch else []
         else:
             batches = await self._next_of_several()
@@ -108,7 +110,7 @@ class Generation:
             while self._readable and weight < MAX_WEIGHT:
                 prompt = self._readable.popleft()
                 weight += STREAM_WEIGHT
-                if batch := await self.streams[prompt].next_batch():
+                if batch := await self.streams[prompt].next_batch(compact=True):
                     batches.append((prompt, batch))
                     weight += sum(map(_weight, batch))
                     self._wait(prompt)
@@ -142,6 +144,16 @@ class Generation:
         self.closed.set()
 
 
+def drawn(token: Token) -> CompactLogprobs | None:
+    """The log-probabilities of a token of a [`Generation`], which reads compact events."""
+    return cast("CompactLogprobs | None", token.logprobs)
+
+
+def told(stretch: PromptLogprobs) -> Sequence[CompactLogprobs | None]:
+    """The same of a stretch of a prompt."""
+    return cast("Sequence[CompactLogprobs | None]", stretch.logprobs)
+
+
 async def _readable(stream: Stream) -> None:
     await stream.readable()
 
@@ -149,9 +161,9 @@ async def _readable(stream: Stream) -> None:
 def _weight(event: Event) -> int:
     """What it costs to take an event up, in events without log-probabilities."""
     match event:
-        case Token(logprobs=told) if told is not None:
-            return 1 + len(told.top)
-        case PromptLogprobs(logprobs=stretch):
-            return 1 + sum(1 + len(told.top) for told in stretch if told is not None)
+        case Token() if (logprobs := drawn(event)) is not None:
+            return 1 + len(logprobs)
+        case PromptLogprobs():
+            return 1 + sum(1 + len(one) for one in told(event) if one is not None)
         case _:
             return 1

@@ -1,0 +1,143 @@
+//! Log-probabilities as the server writes them: JSON made here, since to make a thousand objects of each token, and to write these
+//! out again, holds the event loop for milliseconds.
+
+use std::collections::HashSet;
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::events;
+use crate::request::{Logprob, Logprobs};
+use crate::sampling::Lexicon;
+
+/// The least number of 32 bits: what llama-server writes for the logarithm of 0, as JSON has no infinity.
+const LOWEST: f32 = f32::MIN;
+
+/// `weft._native.CompactLogprobs`.
+#[pyclass(frozen, module = "weft._native", name = "CompactLogprobs")]
+pub(super) struct PyCompactLogprobs {
+    logprobs: Logprobs,
+    lexicon: Lexicon,
+}
+
+impl PyCompactLogprobs {
+    pub(super) fn new(logprobs: Logprobs, lexicon: &Lexicon) -> Self {
+        Self { logprobs, lexicon: lexicon.clone() }
+    }
+
+    /// The fields of a token that it begins with, without the last brace.
+    fn begin(&self, json: &mut Json, one: Logprob, is_prob: bool) {
+        let piece = self.lexicon.piece(one.token);
+        json.raw("{\"id\":").raw(&one.token.to_string()).raw(",\"token\":").text(&String::from_utf8_lossy(piece));
+        json.raw(",\"bytes\":[").list(piece, |json, byte| {
+            json.raw(&byte.to_string());
+        });
+        json.raw(if is_prob { "],\"prob\":" } else { "],\"logprob\":" });
+        json.number(if is_prob { probability(one) } else { logarithm(one) });
+    }
+
+    /// The drawn token and what was likely in its place, without the last brace.
+    fn drawn(&self, json: &mut Json, with_top: bool, is_prob: bool) {
+        self.begin(json, self.logprobs.chosen, is_prob);
+        json.raw(if is_prob { ",\"top_probs\":[" } else { ",\"top_logprobs\":[" });
+        if with_top {
+            json.list(&self.logprobs.top, |json, &top| {
+                self.begin(json, top, is_prob);
+                json.raw("}");
+            });
+        }
+        json.raw("]");
+    }
+}
+
+#[pymethods]
+impl PyCompactLogprobs {
+    /// How many of the most likely tokens there are.
+    fn __len__(&self) -> usize {
+        self.logprobs.top.len()
+    }
+
+    /// The token that was drawn, or that the prompt has there, as a `Logprob`.
+    #[getter]
+    fn chosen<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        events::logprob(py, self.logprobs.chosen, &self.lexicon)
+    }
+
+    /// The token, and the most likely ones in its place, in llama-server's shape of today.
+    fn token_json<'py>(&self, py: Python<'py>, with_top: bool, is_prob: bool) -> Bound<'py, PyBytes> {
+        let mut json = Json::default();
+        self.drawn(&mut json, with_top, is_prob);
+        json.raw("}").bytes(py)
+    }
+
+    /// The same as `/completion` tells it, with the two fields of 2024.
+    fn completion_json<'py>(&self, py: Python<'py>, is_prob: bool) -> Bound<'py, PyBytes> {
+        let mut json = Json::default();
+        let text = |one: Logprob| String::from_utf8_lossy(self.lexicon.piece(one.token));
+        self.drawn(&mut json, true, is_prob);
+        json.raw(",\"content\":").text(&text(self.logprobs.chosen)).raw(",\"probs\":[");
+        json.list(&self.logprobs.top, |json, &top| {
+            json.raw("{\"prob\":").number(probability(top)).raw(",\"tok_str\":").text(&text(top)).raw("}");
+        });
+        json.raw("]}").bytes(py)
+    }
+
+    /// The most likely tokens as OpenAI's object of texts and log-probabilities. Two tokens may be spelt alike where their bytes are
+    /// no whole characters; it has the likelier.
+    fn top_json<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let mut json = Json::default();
+        let mut known = HashSet::with_capacity(self.logprobs.top.len());
+        let texts = self.logprobs.top.iter().map(|&top| (String::from_utf8_lossy(self.lexicon.piece(top.token)), top));
+        let firsts: Vec<_> = texts.filter(|(text, _)| known.insert(text.clone())).collect();
+        json.raw("{");
+        json.list(&firsts, |json, (text, top)| {
+            json.text(text).raw(":").number(logarithm(*top));
+        });
+        json.raw("}").bytes(py)
+    }
+}
+
+/// Of a token, as JSON can have it.
+fn logarithm(one: Logprob) -> f64 {
+    f64::from(one.logprob.max(LOWEST))
+}
+
+fn probability(one: Logprob) -> f64 {
+    f64::from(one.logprob).exp()
+}
+
+/// JSON while it is written.
+#[derive(Default)]
+struct Json(Vec<u8>);
+
+impl Json {
+    fn raw(&mut self, text: &str) -> &mut Self {
+        self.0.extend_from_slice(text.as_bytes());
+        self
+    }
+
+    fn text(&mut self, text: &str) -> &mut Self {
+        serde_json::to_writer(&mut self.0, text).expect("memory takes what is written");
+        self
+    }
+
+    fn number(&mut self, number: f64) -> &mut Self {
+        serde_json::to_writer(&mut self.0, &number).expect("memory takes what is written");
+        self
+    }
+
+    /// The items, with commas between them.
+    fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) -> &mut Self {
+        for (nth, item) in items.iter().enumerate() {
+            if nth > 0 {
+                self.0.push(b',');
+            }
+            write(self, item);
+        }
+        self
+    }
+
+    fn bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0)
+    }
+}
