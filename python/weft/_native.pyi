@@ -38,7 +38,9 @@ __all__ = [
     "Tuning",
     "VectorStats",
     "Vectors",
+    "give_back_what_is_freed",
     "read_body",
+    "step_back",
     "tune",
 ]
 
@@ -198,6 +200,13 @@ class Model:
 
         Raises:
             InvalidRequest: `text` has a lone surrogate, or is no text at all.
+        """
+
+    def pieces_json(self, tokens: Sequence[int], /) -> bytes:
+        """`{"id", "piece"}` of each token as JSON, with commas between them; a piece that is no UTF-8 is a list of bytes.
+
+        Raises:
+            InvalidRequest: `tokens` are no token ids.
         """
 
     def detokenize(self, tokens: Sequence[int]) -> str:
@@ -768,6 +777,15 @@ class Biases(Sequence[tuple[int, float]]):
 
     def json(self) -> bytes:
         """All of them as a JSON list of objects with `token` and `bias`, which is false where the token is banned."""
+
+def give_back_what_is_freed() -> None:
+    """From now on, the allocator gives back what is freed instead of keeping it, where it is glibc's."""
+
+def step_back(niceness: int, /) -> None:
+    """From now on, long work that the engine does for this thread is done by one that is so much nicer, 0 to 19, on Linux.
+
+    The thread itself stays as it is: nobody waits for the interpreter because a thread that holds it finds no processor.
+    """
 
 def read_body(
     body: bytes, *, fields: Sequence[str], tokens: Sequence[str], biases: Sequence[str]

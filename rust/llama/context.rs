@@ -9,6 +9,7 @@ use llama_cpp_sys_2 as sys;
 use crate::config::{EngineConfig, FlashAttention, Limits, Used};
 use crate::engine::runner::{DecodeError, MemoryKind, Plan, SequenceId, StateError, Variant};
 use crate::error::{Error, Result};
+use crate::llama::affinity::Stay;
 use crate::llama::batch::{Batch, Bounds};
 use crate::llama::kernels;
 use crate::llama::kv_size::ggml_type;
@@ -44,6 +45,8 @@ pub(super) struct Context {
     /// By their number, that of the last decode first.
     // Dropped in this order, after `raw` is freed, which uses them.
     threads: Vec<(u32, ThreadPool)>,
+    /// Keeps the thread that decodes where none of theirs is.
+    stay: Stay,
     model: Arc<Model>,
 }
 
@@ -81,6 +84,7 @@ impl Context {
             n_threads_batch,
             used,
             threads,
+            stay: Stay::default(),
             model,
         };
         if context.memory().is_null() {
@@ -158,6 +162,9 @@ impl Context {
         self.batch.fill(plan, &self.n_held)?;
         self.use_adapters(&plan.variant)?;
         self.use_threads_for(plan);
+        if let Some(place) = self.threads[0].1.place() {
+            self.stay.at(place);
+        }
         let batch = self.batch.as_raw();
         // SAFETY: `fill` checked every rule that llama.cpp asserts; the arrays live in `self.batch` and are only read.
         let decode = || unsafe { sys::llama_decode(self.raw.as_ptr(), batch) };

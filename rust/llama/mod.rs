@@ -5,6 +5,8 @@
 //! ids, positions and the size of a plan in `batch.rs`, what is done to sequences in `context.rs`, files of adapters in `adapters.rs`.
 
 mod adapters;
+mod affinity;
+mod allocator;
 mod backend;
 mod batch;
 mod context;
@@ -21,6 +23,7 @@ mod logging;
 pub mod machine;
 mod memory;
 mod model;
+mod niceness;
 mod pages;
 mod piece;
 mod prefix_file;
@@ -48,11 +51,15 @@ use crate::engine::runner::{
 };
 use crate::error::{Error, Result};
 pub use crate::llama::adapters::Adapter;
+#[cfg(feature = "python")]
+pub(crate) use crate::llama::allocator::give_back_what_is_freed;
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
 pub use crate::llama::grammar::MAX_GRAMMARS;
 pub use crate::llama::infill::InfillTokens;
 pub use crate::llama::model::Model;
+#[cfg(feature = "python")]
+pub(crate) use crate::llama::niceness::give_way;
 use crate::llama::piece::Layout;
 pub use crate::llama::prefix_file::{PrefixFileError, PrefixFiles};
 pub use crate::llama::start::{Settled, start};

@@ -1,6 +1,6 @@
 //! How many threads compute, and the threads themselves.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs;
 use std::ptr::NonNull;
 use std::thread;
@@ -8,6 +8,7 @@ use std::thread;
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{MAX_THREADS, Used};
+use crate::llama::affinity::Affinity;
 use crate::llama::kernels;
 
 /// Physical cores that this process may use: two threads of one core only share its arithmetic. 1 to [`MAX_THREADS`].
@@ -21,27 +22,40 @@ pub(super) fn n_allowed() -> u32 {
     thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(MAX_THREADS).min(MAX_THREADS))
 }
 
-/// Physical cores with a processor that this process may run on, where Linux tells.
+/// Physical cores with a processor that this thread may run on, where Linux tells.
 fn n_allowed_cores() -> Option<u32> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let allowed = parse_cpus(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?)?;
-    let siblings = |cpu: u32| fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")).ok();
-    let cores: HashSet<String> = allowed.into_iter().filter_map(siblings).collect();
+    let cores = one_of_each_core(&Affinity::current()?.cpus());
     u32::try_from(cores.len()).ok().filter(|&n| n > 0)
 }
 
-/// The processors of a list such as `0-3,8`.
-fn parse_cpus(list: &str) -> Option<Vec<u32>> {
-    let mut cpus = Vec::new();
-    for part in list.trim().split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        cpus.extend(first.parse::<u32>().ok()?..=last.parse().ok()?);
+/// The first of `cpus` on each physical core, in order, where Linux tells.
+fn one_of_each_core(cpus: &[usize]) -> Vec<usize> {
+    let siblings =
+        |cpu: usize| fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")).ok();
+    let mut firsts = HashMap::new();
+    for &cpu in cpus {
+        if let Some(core) = siblings(cpu) {
+            firsts.entry(core).or_insert(cpu);
+        }
     }
-    Some(cpus)
+    let mut firsts: Vec<usize> = firsts.into_values().collect();
+    firsts.sort_unstable();
+    firsts
+}
+
+/// Where each of `n_threads` has a processor of its own, if they are as many as there are of those, or of cores. Fewer threads
+/// leave the system a choice, which it makes better than we could.
+fn places(n_threads: u32, cpus: &[usize], firsts: &[usize]) -> Option<Vec<usize>> {
+    let n = n_threads as usize;
+    [cpus, firsts].into_iter().find(|places| n > 1 && places.len() == n).map(<[usize]>::to_vec)
 }
 
 /// Threads that are kept between decodes. llama.cpp starts new ones for every graph where it is given none.
+///
+/// Where they are as many as there are processors, each is kept on one of its own. They wait for each other at full speed, many times
+/// in a step: as soon as other work makes the system put two of them on one processor, a step takes a thousand times as long.
 pub(super) struct ThreadPool {
+    place: Option<usize>,
     /// Which kernels its graphs are computed with.
     // Dropped first: once the pool is freed, another one may have its address.
     _registered: kernels::Pool,
@@ -60,10 +74,30 @@ impl ThreadPool {
         // SAFETY: plain data in and out.
         let mut params = unsafe { sys::ggml_threadpool_params_default(n_threads) };
         params.poll = poll;
-        // SAFETY: the parameters are complete, and their CPU mask, all zero, means any CPU.
+        let own = Affinity::current();
+        let cpus = own.map(|own| own.cpus()).unwrap_or_default();
+        let places = places(n_threads.cast_unsigned(), &cpus, &one_of_each_core(&cpus)).unwrap_or_default();
+        // A mask that is all zero means any processor.
+        let is_known = places.iter().all(|&cpu| cpu < params.cpumask.len());
+        for &cpu in places.iter().filter(|_| is_known) {
+            params.cpumask[cpu] = true;
+        }
+        params.strict_cpu = true;
+        // SAFETY: the parameters are complete.
         let pool = unsafe { sys::ggml_threadpool_new(&raw mut params) };
+        // Threads that this one starts before its first decode are free to run anywhere.
+        if let Some(own) = own {
+            own.apply();
+        }
+        // ggml gives the processors to its own threads first, in order.
+        let place = places.last().copied().filter(|_| is_known);
         let raw = RawPool(NonNull::new(pool).expect("llama.cpp ends the process if it cannot start threads"));
-        Self { _registered: kernels::Pool::register(pool, used), raw }
+        Self { place, _registered: kernels::Pool::register(pool, used), raw }
+    }
+
+    /// The processor that is left for the thread that decodes, where the others are kept on theirs.
+    pub(super) fn place(&self) -> Option<usize> {
+        self.place
     }
 
     pub(super) fn as_ptr(&self) -> *mut sys::ggml_threadpool {
@@ -89,9 +123,20 @@ mod tests {
     }
 
     #[test]
-    fn linux_lists_processors_in_ranges() {
-        assert_eq!(parse_cpus("\t0-2,5,7-8\n"), Some(vec![0, 1, 2, 5, 7, 8]));
-        assert_eq!(parse_cpus("\t3\n"), Some(vec![3]));
-        assert_eq!(parse_cpus("none"), None);
+    fn as_many_threads_as_processors_or_cores_have_one_each() {
+        let (cpus, firsts) = ([0, 1, 4, 5], [0, 4]);
+        assert_eq!(places(4, &cpus, &firsts), Some(vec![0, 1, 4, 5]));
+        assert_eq!(places(2, &cpus, &firsts), Some(vec![0, 4]));
+        assert_eq!([1, 3, 5, 8].map(|n| places(n, &cpus, &firsts)), [None, None, None, None]);
+        assert_eq!(places(1, &[3], &[3]), None, "one waits for nobody");
+    }
+
+    #[test]
+    fn whoever_makes_a_pool_is_still_free_to_run_anywhere() {
+        let before = Affinity::current();
+        let cpus = before.map(|before| before.cpus()).unwrap_or_default();
+        let pool = ThreadPool::new(u32::try_from(cpus.len()).expect("a few"), 0, Used::default());
+        assert_eq!(pool.place(), cpus.last().copied().filter(|_| cpus.len() > 1), "the last is left for it");
+        assert_eq!(Affinity::current(), before);
     }
 }

@@ -9,12 +9,14 @@ use crate::config::{EngineConfig, Pooling, Used};
 use crate::embedding::{self, Embedder, Encoded, Encoder, Group, MAX_SEQUENCES, Shape};
 use crate::engine::runner::{Plan, Row, SequenceId, Variant};
 use crate::error::{Error, Result};
+use crate::llama::affinity::Stay;
 use crate::llama::batch::{Batch, Bounds};
 use crate::llama::context::{make, reason_of};
 use crate::llama::kernels;
 use crate::llama::kinds::T5_ENCODER;
 use crate::llama::logging;
 use crate::llama::model::Model;
+use crate::llama::niceness;
 use crate::llama::start::Settled;
 use crate::llama::threads::ThreadPool;
 use crate::request::Token;
@@ -74,6 +76,8 @@ struct VectorContext {
     n_rows_most: usize,
     // Dropped after `raw` is freed, which uses them.
     _threads: ThreadPool,
+    /// Keeps the thread that made it, which is the one that computes, where none of the others is.
+    _stay: Stay,
     model: Arc<Model>,
 }
 
@@ -81,7 +85,7 @@ impl VectorContext {
     fn new(model: Arc<Model>, shape: Shape, n_threads: u32, used: Used) -> Result<Self> {
         if !model.is_encoder() {
             // Threads that this one starts are as nice.
-            be_nice();
+            niceness::give_way(NICENESS);
         }
         let keeps_states = model.is_recurrent() || model.is_hybrid();
         let has_last = matches!(shape.pooling, Pooling::Last | Pooling::Rank);
@@ -116,6 +120,10 @@ impl VectorContext {
             Error::Decode { reason: format!("there is no context for vectors: {reason}") }
         })?;
         let threads = ThreadPool::new(n_threads, 0, used);
+        let mut stay = Stay::default();
+        if let Some(place) = threads.place() {
+            stay.at(place);
+        }
         // SAFETY: the context is alive, and the pool lives in `self` until after the context is freed.
         unsafe { sys::llama_attach_threadpool(raw.as_ptr(), threads.as_ptr(), threads.as_ptr()) };
         let bounds = Bounds {
@@ -136,6 +144,7 @@ impl VectorContext {
             held: vec![Vec::new(); n_sequences],
             n_rows_most: 0,
             _threads: threads,
+            _stay: stay,
             model,
         };
         let Shape { pooling, width, n_longest, .. } = shape;
@@ -325,21 +334,6 @@ impl Drop for VectorContext {
 
 // As many sequences as llama.cpp has: `Batch` takes ids of 16 bits.
 const _: () = assert!(MAX_SEQUENCES < 256);
-
-/// Lets this thread and those that it starts give way to others of the process.
-#[cfg(target_os = "linux")]
-fn be_nice() {
-    use std::ffi::{c_int, c_uint};
-    unsafe extern "C" {
-        fn setpriority(which: c_int, who: c_uint, level: c_int) -> c_int;
-    }
-    // SAFETY: it only sets a number of this thread, which Linux takes for a process of its own. That it may not is no harm.
-    let _ = unsafe { setpriority(0, 0, NICENESS) };
-}
-
-/// Elsewhere the level would be the whole process's.
-#[cfg(not(target_os = "linux"))]
-fn be_nice() {}
 
 unsafe extern "C" {
     fn weft_context_bytes(context: *const sys::llama_context) -> usize;

@@ -9,6 +9,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use serde_json::value::RawValue;
 
+use super::aside::detached;
 use super::compact::{PyBiases, PyTokenIds};
 use crate::request::Token;
 
@@ -48,7 +49,7 @@ pub(super) fn read_body(
     tokens: Vec<String>,
     biases: Vec<String>,
 ) -> PyResult<(Bound<'_, PyBytes>, Bound<'_, PyDict>)> {
-    let (rest, compact) = py.detach(|| parts(&body, &fields, &tokens, &biases)).map_err(PyValueError::new_err)?;
+    let (rest, compact) = detached(py, || parts(&body, &fields, &tokens, &biases)).map_err(PyValueError::new_err)?;
     let beside = PyDict::new(py);
     for (name, value) in compact {
         match value {

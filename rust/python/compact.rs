@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyBytes;
 
+use super::aside::detached;
 use crate::request::Token;
 
 /// Token ids.
@@ -46,13 +47,13 @@ impl PyTokenIds {
 
     /// The first that is none of a vocabulary of so many pieces.
     fn outside(&self, py: Python<'_>, n_vocab: usize) -> Option<Token> {
-        py.detach(|| self.tokens.iter().copied().find(|token| !usize::try_from(*token).is_ok_and(|token| token < n_vocab)))
+        detached(py, || self.tokens.iter().copied().find(|token| !usize::try_from(*token).is_ok_and(|token| token < n_vocab)))
     }
 
     /// A JSON list, written once.
     fn json(&self, py: Python<'_>) -> &Py<PyBytes> {
         self.json.get_or_init(py, || {
-            let text = py.detach(|| list(&self.tokens, |text, token| write!(text, "{token}")));
+            let text = detached(py, || list(&self.tokens, |text, token| write!(text, "{token}")));
             PyBytes::new(py, text.as_bytes()).unbind()
         })
     }
@@ -100,7 +101,7 @@ impl PyBiases {
             }
         };
         self.json.get_or_init(py, || {
-            let text = py.detach(|| list(&self.pairs, pair));
+            let text = detached(py, || list(&self.pairs, pair));
             PyBytes::new(py, text.as_bytes()).unbind()
         })
     }

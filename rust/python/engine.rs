@@ -7,6 +7,7 @@ use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
 use super::adapters::{self, PyAdapter};
+use super::aside::detached;
 use super::awaitable::PyNext;
 use super::bell::Bells;
 use super::cached::{self, PyCachedNode};
@@ -80,7 +81,7 @@ impl PyEngine {
             let seed = request.seed;
             Ok((engine.submit(request, Some(bell))?, seed, n_prompt))
         };
-        let (completions, seed, n_prompt) = py.detach(submit)?;
+        let (completions, seed, n_prompt) = detached(py, submit)?;
         Ok(PyStream::new(Stream::new(completions, Arc::clone(&self.bells), engine.lexicon().clone()), seed, n_prompt))
     }
 }
@@ -214,7 +215,7 @@ impl PyEngine {
             InvalidRequest::new_err(("normalize", message))
         })?;
         let texts = texts.into_iter().map(|text| convert::prompt(&text)).collect::<PyResult<Vec<_>>>()?;
-        Ok(py.detach(|| vectors::embed(embedder, &self.bells, model, texts, (how, dimensions)))?)
+        Ok(detached(py, || vectors::embed(embedder, &self.bells, model, texts, (how, dimensions)))?)
     }
 
     /// Queues a query with each of the texts, and returns what to await: a row of one number for each.
@@ -226,7 +227,7 @@ impl PyEngine {
             let texts: Vec<&[u8]> = texts.iter().map(convert::Text::as_bytes).collect();
             vectors::rank(embedder, &self.bells, model, query.as_bytes(), &texts)
         };
-        Ok(py.detach(rank)?)
+        Ok(detached(py, rank)?)
     }
 
     /// What was computed of vectors, and what the context for them is made for.

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::events;
+use super::json::Json;
 use crate::request::{Logprob, Logprobs};
 use crate::sampling::Lexicon;
 
@@ -29,9 +30,7 @@ impl PyCompactLogprobs {
     fn begin(&self, json: &mut Json, one: Logprob, is_prob: bool) {
         let piece = self.lexicon.piece(one.token);
         json.raw("{\"id\":").raw(&one.token.to_string()).raw(",\"token\":").text(&String::from_utf8_lossy(piece));
-        json.raw(",\"bytes\":[").list(piece, |json, byte| {
-            json.raw(&byte.to_string());
-        });
+        json.raw(",\"bytes\":[").numbers(piece);
         json.raw(if is_prob { "],\"prob\":" } else { "],\"logprob\":" });
         json.number(if is_prob { probability(one) } else { logarithm(one) });
     }
@@ -104,40 +103,4 @@ fn logarithm(one: Logprob) -> f64 {
 
 fn probability(one: Logprob) -> f64 {
     f64::from(one.logprob).exp()
-}
-
-/// JSON while it is written.
-#[derive(Default)]
-struct Json(Vec<u8>);
-
-impl Json {
-    fn raw(&mut self, text: &str) -> &mut Self {
-        self.0.extend_from_slice(text.as_bytes());
-        self
-    }
-
-    fn text(&mut self, text: &str) -> &mut Self {
-        serde_json::to_writer(&mut self.0, text).expect("memory takes what is written");
-        self
-    }
-
-    fn number(&mut self, number: f64) -> &mut Self {
-        serde_json::to_writer(&mut self.0, &number).expect("memory takes what is written");
-        self
-    }
-
-    /// The items, with commas between them.
-    fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) -> &mut Self {
-        for (nth, item) in items.iter().enumerate() {
-            if nth > 0 {
-                self.0.push(b',');
-            }
-            write(self, item);
-        }
-        self
-    }
-
-    fn bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.0)
-    }
 }

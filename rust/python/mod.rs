@@ -5,6 +5,7 @@
 //! loop's own thread fetches what is there.
 
 mod adapters;
+mod aside;
 mod awaitable;
 mod bell;
 mod body;
@@ -15,6 +16,7 @@ mod engine;
 mod errors;
 mod events;
 mod fork;
+mod json;
 mod limits;
 mod logging;
 mod logprobs;
@@ -34,6 +36,8 @@ use pyo3::types::PySequence;
 mod native {
     #[pymodule_export]
     use super::adapters::PyAdapter;
+    #[pymodule_export]
+    use super::aside::{give_back_what_is_freed, step_back};
     #[pymodule_export]
     use super::body::read_body;
     #[pymodule_export]

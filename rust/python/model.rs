@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use super::aside::detached;
 use super::compact::PyTokenIds;
 use super::convert;
 use super::errors::InvalidRequest;
 use super::fork::ThisProcess;
+use super::json::Json;
 use super::logging;
 use crate::config::{AdapterConfig, ModelConfig, Placement, Weights};
 use crate::llama::{InfillTokens, Model};
@@ -200,7 +202,7 @@ impl PyModel {
     fn tokenize(&self, py: Python<'_>, text: &Bound<'_, PyAny>, add_special: bool, parse_special: bool) -> PyResult<Vec<Token>> {
         let model = self.loaded()?;
         let text = convert::text("text", text)?;
-        Ok(py.detach(|| model.tokenize(text.as_bytes(), add_special, parse_special)))
+        Ok(detached(py, || model.tokenize(text.as_bytes(), add_special, parse_special)))
     }
 
     /// The token ids of a long text, as one object.
@@ -213,8 +215,29 @@ impl PyModel {
     fn detokenize(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<String> {
         let model = self.loaded()?;
         let tokens = convert::tokens("tokens", tokens)?;
-        let bytes = py.detach(|| model.detokenize(&tokens))?;
+        let bytes = detached(py, || model.detokenize(&tokens))?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+    }
+
+    /// JSON objects of token ids and what they stand for, with commas between them.
+    fn pieces_json<'py>(&self, py: Python<'py>, tokens: &Bound<'_, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+        let model = self.loaded()?;
+        let tokens = convert::tokens("tokens", tokens)?;
+        let entry = |json: &mut Json, &token: &Token| {
+            let piece = model.piece(token).unwrap_or_default();
+            json.raw("{\"id\":").raw(&token.to_string()).raw(",\"piece\":");
+            match std::str::from_utf8(piece) {
+                Ok(text) => json.text(text),
+                Err(_) => json.raw("[").numbers(piece).raw("]"),
+            };
+            json.raw("}");
+        };
+        let json = detached(py, || {
+            let mut json = Json::default();
+            json.list(&tokens, entry);
+            json
+        });
+        Ok(json.bytes(py))
     }
 
     /// The bytes that one token stands for.

@@ -6,6 +6,7 @@ use pyo3::exceptions::{PyIndexError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use super::aside::detached;
 use super::awaitable::PyNext;
 use super::bell::{Awaited, Bells};
 use super::convert::PromptInput;
@@ -161,7 +162,7 @@ impl PyVectors {
     /// The JSON of one text: a list of its rows, each a list.
     fn json<'py>(&self, py: Python<'py>, place: usize) -> PyResult<Bound<'py, PyBytes>> {
         let rows = self.rows(place)?.chunks(self.0.width);
-        let written = py.detach(|| serde_json::to_vec(&rows.collect::<Vec<_>>()));
+        let written = detached(py, || serde_json::to_vec(&rows.collect::<Vec<_>>()));
         Ok(PyBytes::new(py, &written.map_err(|error| PyRuntimeError::new_err(error.to_string()))?))
     }
 }

@@ -78,6 +78,7 @@ class ScriptedEngine:
             eos_token=None,
             chat_template=None,
             token_bytes=self._token_bytes,
+            pieces_json=self._pieces_json,
             token_ids=lambda text, **more: TokenIds(self.tokenize(text, **more)),
             detokenize=self.detokenize,
             control_tokens=list,
@@ -118,6 +119,9 @@ class ScriptedEngine:
     def _token_bytes(self, token: int) -> bytes:
         self.threads.add(threading.get_ident())
         return chr(token).encode()
+
+    def _pieces_json(self, tokens: Sequence[int]) -> bytes:
+        return msgspec.json.encode([{"id": token, "piece": self._token_bytes(token).decode()} for token in tokens])
 
     def generate(self, request: weft.Request) -> ScriptedStream:
         self.submitted_on.append(threading.get_ident())

@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from granian.constants import Interfaces
 from granian.server.embed import Server as EmbeddedServer
 from litestar.testing import AsyncTestClient
 
+import weft
 from tests.helpers import wait_until
 from tests.server.conftest import answers
 from tests.server.live import free_port
@@ -270,20 +271,47 @@ async def test_a_client_that_has_left_makes_room(slow: SlowEngine, monkeypatch: 
         assert await waiting == 200
 
 
-async def niceness_of(threads: aside.Aside, purpose: aside.Purpose, size: int) -> int:
-    return await threads.elsewhere(purpose, size, lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+def niceness(thread: int) -> int:
+    return os.getpriority(os.PRIO_PROCESS, thread)
 
 
-async def test_threads_for_texts_step_back_for_those_that_compute() -> None:
+def niceness_of_work() -> int | None:
+    """Of the thread that does the engine's work on a text, while there is one."""
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            if (task / "comm").read_text() == "weft-aside\n":
+                return niceness(int(task.name))
+    return None
+
+
+@pytest.mark.parametrize(
+    ("purpose", "size", "levels"),
+    [
+        # Somebody waits for the first token of a prompt of a usual length; nothing else is as urgent as the next one.
+        (aside.Purpose.PROMPT, 1, aside.NICENESS_OF_PROMPTS),
+        (aside.Purpose.PROMPT, VERY_LONG_TEXT + 1, aside.NICENESS),
+        (aside.Purpose.TEXT, 1, aside.NICENESS),
+    ],
+)
+async def test_work_on_texts_steps_back_for_those_that_compute_but_no_thread_of_pythons_does(
+    engine: weft.Engine, purpose: aside.Purpose, size: int, levels: int
+) -> None:
     threads = aside.Aside()
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    sizes = (1, VERY_LONG_TEXT + 1)
-    steps = {(purpose, size): await niceness_of(threads, purpose, size) - own for purpose in aside.Purpose for size in sizes}
+    text = "word " * 800_000
+    seen: set[int] = set()
+
+    def work() -> int:
+        engine.model.token_ids(text)
+        return niceness(threading.get_native_id())
+
+    working = asyncio.create_task(threads.elsewhere(purpose, size, work))
+    while not working.done():
+        seen.add(niceness_of_work() or 0)
+        await asyncio.sleep(0)
     threads.close()
-    # A prompt of a usual length is waited for; nothing else is as urgent as the next token.
-    assert steps.pop((aside.Purpose.PROMPT, 1)) == aside.NICENESS_OF_PROMPTS
-    assert set(steps.values()) == {min(aside.NICENESS, 19 - own)}
-    assert 0 < aside.NICENESS_OF_PROMPTS < aside.NICENESS
+    own = niceness(0)
+    assert await working == own
+    assert min(own + levels, 19) in seen
 
 
 @asynccontextmanager

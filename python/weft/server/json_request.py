@@ -12,6 +12,7 @@ from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
 from weft._native import read_body
 from weft.server.run.aside import Purpose
 from weft.server.run.service import Service
+from weft.server.run.writing import next_turn
 
 if TYPE_CHECKING:
     from weft.server.app import Application
@@ -57,6 +58,8 @@ class JsonRequest(Request[Any, Any, Any]):
         async for part in super().stream():
             size += len(part)
             _check_size(size, limit)
+            if size > LARGE_BODY:
+                await next_turn()
             yield part
 
     async def body(self) -> bytes:
@@ -139,6 +142,8 @@ async def _read(body: bytes, struct: type[msgspec.Struct], service: Service, pur
     for name, value in beside.items():
         if isinstance(value, list) and name not in _names_of(struct, (ONE_TOKEN,)):
             raise ValidationException(extra=[{"key": f"{name}[0]", "message": "Expected `int | str`, got `array`"}])
+    # Thousands of messages become objects here.
+    await next_turn()
     try:
         data = msgspec.json.decode(rest, type=struct, strict=False)
     except msgspec.ValidationError:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from granian.constants import Interfaces
 from granian.server.embed import Server as EmbeddedServer
 
+from weft._native import give_back_what_is_freed
 from weft.demo import DEMO_MODEL
 from weft.engine import Engine
 from weft.errors import EngineStopped
@@ -54,6 +55,7 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
         settings = replace(settings, alias=settings.hf_repo)
     # Chats are rendered on threads beside the event loop, which gets the interpreter back after this time and not after 5 ms.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    give_back_what_is_freed()
     # A terminal that closes tells every process; what is to happen then, the supervisor decides.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     began = time.monotonic()

@@ -7,16 +7,13 @@ import msgspec
 
 from weft import InvalidRequest, Model
 from weft._native import TokenIds
-from weft.server.llamacpp.schemas import DetokenizeResult, TokenizeBody, TokenizeResult, TokenizerInfo, TokenPiece
-from weft.server.run.pieces import GAP, entries, filled, json_list, json_text
+from weft.server.llamacpp.schemas import DetokenizeResult, TokenizeBody, TokenizeResult, TokenizerInfo
+from weft.server.run.pieces import GAP, filled, json_text
 from weft.server.run.service import Service
 from weft.server.run.stream import MAX_WRITE_BYTES
 from weft.server.run.submission import Piece
 
 __all__ = ["adds_special", "content", "text", "tokenizer_info", "tokens"]
-
-AT_ONCE = 1_000
-"""Tokens that are written at once: nothing else in Python runs meanwhile."""
 
 
 def content(data: TokenizeBody, n_vocab: int) -> Sequence[Piece]:
@@ -63,17 +60,14 @@ def _spelling(model: Model, token: int | None) -> str | None:
 def tokens(ids: Sequence[int], model: Model, *, with_pieces: bool) -> list[bytes]:
     """The JSON of tokens in pieces, with what they stand for where that is asked for."""
     result = msgspec.json.encode(TokenizeResult(cast("Sequence[int]", GAP)))
-    if isinstance(ids, TokenIds) and not with_pieces:
-        written = ids.json()
-        stretches = range(0, len(written), MAX_WRITE_BYTES)
-        return filled(result, [written[start : start + MAX_WRITE_BYTES] for start in stretches])
-    parts = []
-    for start in range(0, len(ids), AT_ONCE):
-        stretch = [ids[place] for place in range(start, min(start + AT_ONCE, len(ids)))]
-        parts.append(
-            entries([TokenPiece(token, _piece(model.token_bytes(token))) for token in stretch] if with_pieces else stretch)
-        )
-    return filled(result, json_list(parts))
+    if with_pieces:
+        return filled(result, [b"[", *_cut(model.pieces_json(ids)), b"]"])
+    return filled(result, _cut(ids.json() if isinstance(ids, TokenIds) else msgspec.json.encode(ids)))
+
+
+def _cut(written: bytes) -> list[bytes]:
+    """What is written in so many bytes at once."""
+    return [written[start : start + MAX_WRITE_BYTES] for start in range(0, len(written), MAX_WRITE_BYTES)]
 
 
 def text(tokens: Sequence[int], model: Model) -> list[bytes]:
@@ -82,11 +76,3 @@ def text(tokens: Sequence[int], model: Model) -> list[bytes]:
     result = msgspec.json.encode(DetokenizeResult(content=cast("str", GAP), prompt=cast("str", GAP)))
     written = json_text(spelt)
     return filled(result, written, written)
-
-
-def _piece(data: bytes) -> str | list[int]:
-    """What a token stands for: text, or its bytes where they are no whole characters."""
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return list(data)

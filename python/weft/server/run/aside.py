@@ -1,9 +1,6 @@
 """Work on texts, beside the event loop that serves everybody."""
 
 import asyncio
-import os
-import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import Enum
@@ -11,6 +8,7 @@ from functools import partial
 from threading import Lock
 from typing import Generic, ParamSpec, TypeVar
 
+from weft._native import step_back
 from weft.server.errors import TextsWaitingError
 from weft.server.run.patience import unless_left
 from weft.work.threads import LONG_TEXT
@@ -26,11 +24,14 @@ VERY_LONG_TEXT = 262_144
 MAX_WAITING = 64 * 1024 * 1024
 """Characters and tokens, of one purpose and length, that may wait or be worked on; more are refused, but never one work alone."""
 
-NICENESS = 19
-"""How far a thread steps back for those that compute tokens, as nice(2) counts it. These wait for each other many times in a
-step, so that it takes a hundred times as long where one of them has to share its core with a thread that is worth as much."""
 
-NICENESS_OF_PROMPTS = 5
+NICENESS = 7
+"""How far the engine's work on a text steps back for those that compute tokens, as nice(2) counts it. These wait for each other
+many times in a step, so that it takes a hundred times as long where one of them has to share its core with a thread that is
+worth as much. The threads here do not step back themselves: they hold the interpreter now and then, and all others would wait
+for it with them."""
+
+NICENESS_OF_PROMPTS = 3
 """The same of prompts of a usual length: somebody waits for their first token."""
 
 
@@ -69,7 +70,7 @@ class _Lane:
     """One thread, and the work that waits for it in the order of its coming."""
 
     def __init__(self, name: str, niceness: int) -> None:
-        self._thread = ThreadPoolExecutor(1, f"weft-{name}", _step_back, (niceness,))
+        self._thread = ThreadPoolExecutor(1, f"weft-{name}", step_back, (niceness,))
         self._lock = Lock()
         self._size = 0
 
@@ -141,10 +142,3 @@ class Aside:
         """Lets the threads end; work that waits is not begun."""
         for lane in self._lanes.values():
             lane.close()
-
-
-def _step_back(niceness: int) -> None:
-    """Makes this thread nicer than the process is. Only Linux knows niceness of threads."""
-    if sys.platform == "linux":
-        thread = threading.get_native_id()
-        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + niceness)

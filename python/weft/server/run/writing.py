@@ -1,4 +1,4 @@
-"""Who has much to write takes turns on the event loop."""
+"""Who has much to write, or to read, takes turns on the event loop."""
 
 import asyncio
 from collections import deque

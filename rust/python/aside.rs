@@ -1,0 +1,51 @@
+//! Long work without the interpreter, by threads that step back for those that compute tokens.
+//!
+//! These wait for each other many times in a step, so that it takes a hundred times as long where one of them has to share its core
+//! with a thread that is worth as much. But a thread that steps back must never hold the interpreter: the event loop would wait for
+//! it, and it for a core. So whoever asks for the work stays as it is and sleeps, and another thread steps back and works.
+
+use std::cell::Cell;
+use std::panic;
+use std::thread;
+
+use pyo3::prelude::*;
+
+use crate::llama::{self, give_way};
+
+/// As that of threads that Python starts: grammars are nested.
+const STACK_BYTES: usize = 8 << 20;
+
+thread_local! {
+    static NICENESS: Cell<i32> = const { Cell::new(0) };
+}
+
+/// Long work that this thread asks for steps back so far from now on, as nice(2) counts it.
+#[pyfunction]
+pub(super) fn step_back(niceness: i32) {
+    NICENESS.set(niceness.clamp(0, 19));
+}
+
+/// The allocator gives back what is freed from now on, see [`llama::give_back_what_is_freed`].
+#[pyfunction]
+pub(super) fn give_back_what_is_freed() {
+    llama::give_back_what_is_freed();
+}
+
+/// Does `work` without the interpreter; where this thread has said [`step_back`], by a thread that does so.
+pub(super) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
+    let niceness = NICENESS.get();
+    if niceness == 0 {
+        return py.detach(work);
+    }
+    let work = || {
+        give_way(niceness);
+        work()
+    };
+    py.detach(|| {
+        thread::scope(|scope| {
+            let worker = thread::Builder::new().name("weft-aside".into()).stack_size(STACK_BYTES).spawn_scoped(scope, work);
+            let worker = worker.expect("a thread can be started as long as there is memory");
+            worker.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+        })
+    })
+}

@@ -1,0 +1,47 @@
+//! JSON that is written here, and not by Python.
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// JSON while it is written.
+#[derive(Default)]
+pub(super) struct Json(Vec<u8>);
+
+impl Json {
+    pub(super) fn raw(&mut self, text: &str) -> &mut Self {
+        self.0.extend_from_slice(text.as_bytes());
+        self
+    }
+
+    pub(super) fn text(&mut self, text: &str) -> &mut Self {
+        serde_json::to_writer(&mut self.0, text).expect("memory takes what is written");
+        self
+    }
+
+    pub(super) fn number(&mut self, number: f64) -> &mut Self {
+        serde_json::to_writer(&mut self.0, &number).expect("memory takes what is written");
+        self
+    }
+
+    /// Bytes as numbers, with commas between them.
+    pub(super) fn numbers(&mut self, bytes: &[u8]) -> &mut Self {
+        self.list(bytes, |json, byte| {
+            json.raw(&byte.to_string());
+        })
+    }
+
+    /// The items, with commas between them.
+    pub(super) fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) -> &mut Self {
+        for (nth, item) in items.iter().enumerate() {
+            if nth > 0 {
+                self.0.push(b',');
+            }
+            write(self, item);
+        }
+        self
+    }
+
+    pub(super) fn bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0)
+    }
+}
