@@ -194,10 +194,11 @@ fn streams<R: Runner>(core: &Core<R>, filter: impl Fn(&Running) -> bool) -> Stre
     let decoding = core.slots.running().iter().filter(|running| filter(running) && n_ready(core, running) == 1);
     let gaps = decoding.clone().map(|running| running.sequence.request().max_token_gap);
     Streams {
-        n_decoding: count(decoding),
+        n_decoding: count(decoding.clone()),
         n_by_default: count(gaps.clone().filter(Option::is_none)),
         max_token_gap: gaps.flatten().min(),
         within: None,
+        priority: decoding.map(|running| running.sequence.request().priority).max().unwrap_or_default(),
     }
 }
 

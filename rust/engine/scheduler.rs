@@ -44,13 +44,15 @@ pub struct Streams {
     pub max_token_gap: Option<Duration>,
     /// How long the step may take at most because streams that are not among these wait for its end.
     pub within: Option<Duration>,
+    /// The highest priority that one of them has.
+    pub priority: i32,
 }
 
 impl Streams {
     /// So many, none of which asks for a gap of its own.
     #[must_use]
     pub const fn by_default(n_decoding: u32) -> Self {
-        Self { n_decoding, n_by_default: n_decoding, max_token_gap: None, within: None }
+        Self { n_decoding, n_by_default: n_decoding, max_token_gap: None, within: None, priority: 0 }
     }
 }
 
@@ -79,7 +81,8 @@ impl Scheduler {
     ///
     /// A sequence that waits for one token gets it in every step. Prompts share the chunk. One stands back for those that are more
     /// senior and of higher priority; the others get up to [`MIN_CHUNK`] each, so that a short one need not wait for a long one, and
-    /// the rest goes to the most senior.
+    /// the rest goes to the most senior. Those of a lower priority than some stream get what is left of as much time as the streams
+    /// take by themselves: they slow them down to half their speed at most, however long the allowed gap.
     ///
     /// `n_cells` is how many cells each row looks through, without those that this step fills: the highest used cell of the pool.
     /// `spent` is what this step has spent on moving pieces of the cache; the chunk is smaller by as much time.
@@ -88,13 +91,24 @@ impl Scheduler {
         rows.extend(demands.iter().map(|demand| u32::from(demand.n_ready == 1)));
         let prompts = || demands.iter().filter(|demand| demand.n_ready > 1);
         let n_wanted = prompts().fold(0, |sum: u32, demand| sum.saturating_add(demand.n_ready));
-        let mut chunk = self.chunk(Streams { n_decoding: rows.iter().sum(), ..streams }, n_wanted, n_cells, spent);
-        // Those that nobody more senior stands before, then the rest by their priorities.
-        share(demands, rows, &mut chunk, |demand, highest_before| demand.priority >= highest_before);
-        let mut next = prompts().map(|demand| demand.priority).max();
-        while let Some(priority) = next.filter(|_| chunk > 0) {
-            share(demands, rows, &mut chunk, |demand, _| demand.priority == priority);
-            next = prompts().map(|demand| demand.priority).filter(|&other| other < priority).max();
+        let streams = Streams { n_decoding: rows.iter().sum(), ..streams };
+        let chunk = self.chunk(streams, n_wanted, n_cells, spent);
+        let mut n_granted = 0;
+        for is_low in [false, true] {
+            let is_meant = |demand: &Demand| (streams.n_decoding > 0 && demand.priority < streams.priority) == is_low;
+            let priorities = || prompts().filter(|demand| is_meant(demand)).map(|demand| demand.priority);
+            let Some(highest) = priorities().max() else { continue };
+            let most = if is_low { self.chunk_aside(streams.n_decoding, chunk, n_cells) } else { chunk };
+            let mut left = most.saturating_sub(n_granted);
+            n_granted += left;
+            // Those that nobody more senior stands before, then the rest by their priorities.
+            share(demands, rows, &mut left, |demand, highest_before| is_meant(demand) && demand.priority >= highest_before);
+            let mut next = Some(highest);
+            while let Some(priority) = next.filter(|_| left > 0) {
+                share(demands, rows, &mut left, |demand, _| demand.priority == priority);
+                next = priorities().filter(|&other| other < priority).max();
+            }
+            n_granted -= left;
         }
     }
 
@@ -146,17 +160,13 @@ impl Scheduler {
         };
         let most = self.n_ubatch.saturating_sub(n_decoding).min(n_wanted);
         let least = if nobody_waits { MIN_CHUNK } else { MIN_BESIDE };
-        let [mut low, mut high] = [least, MIN_CHUNK.max(MAX_GROWTH.saturating_mul(self.decode.n_tried()))].map(|n| n.min(most));
-        // `low` rows are granted, and `high` is the most that could be.
-        while low < high {
-            let middle = high - (high - low) / 2;
-            if fits(middle) {
-                low = middle;
-            } else {
-                high = middle - 1;
-            }
-        }
-        low
+        most_rows(least.min(most), MIN_CHUNK.max(MAX_GROWTH.saturating_mul(self.decode.n_tried())).min(most), fits)
+    }
+
+    /// Of `chunk` rows, as many as take no longer than `n_decoding` streams do by themselves.
+    fn chunk_aside(&self, n_decoding: u32, chunk: u32, n_cells: u32) -> u32 {
+        let mean_s = |n_prefill| self.decode.mean_s(Shape { n_decoding, n_prefill, n_cells });
+        most_rows(MIN_BESIDE.min(chunk), chunk, |n_prefill| mean_s(n_prefill) <= 2.0 * mean_s(0))
     }
 
     /// Seconds that a step's decode may take. Negative where the rest of the step alone takes more than is allowed.
@@ -200,6 +210,19 @@ impl Scheduler {
             TokenGap::Auto | TokenGap::AtMost(_) => by_default_s.min(own_s).min(chunk_s),
         }
     }
+}
+
+/// The most rows that fit, from `low`, which are granted, to `high`.
+fn most_rows(mut low: u32, mut high: u32, fits: impl Fn(u32) -> bool) -> u32 {
+    while low < high {
+        let middle = high - (high - low) / 2;
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
 }
 
 /// Gives the prompts that `is_meant` their share of the `chunk`: [`MIN_CHUNK`] each, then what is left to the first. It is told the
@@ -362,10 +385,37 @@ mod tests {
     }
 
     #[test]
+    fn prompts_of_a_lower_priority_than_a_stream_take_as_long_as_the_streams_at_most() {
+        let mut measured = Scheduler::new(512, TokenGap::Auto);
+        for i in 0..200 {
+            let n_prefill = 20 * (i % 5);
+            measured.observe(1, n_prefill, N_CELLS, Duration::from_millis(20 + u64::from(n_prefill)));
+        }
+        let plan_with = |demands: &[(u32, i32)], priority| {
+            let demands: Vec<_> = demands.iter().map(|&(n_ready, priority)| Demand { n_ready, priority }).collect();
+            let mut rows = Vec::new();
+            let streams = Streams { priority, ..Streams::by_default(1) };
+            measured.plan(&demands, streams, N_CELLS, Duration::ZERO, &mut rows);
+            rows
+        };
+        let whole = plan_with(&[(1, 0), (2_000, 0)], 0)[1];
+        let aside = plan_with(&[(1, 3), (2_000, 0)], 3)[1];
+        assert!(whole > 120 && (17..=22).contains(&aside), "{whole} rows of 1 ms in 200 ms, {aside} beside 20 ms");
+        assert_eq!(plan_with(&[(1, 3), (2_000, 3)], 3)[1], whole, "equals may take all of the gap");
+        assert_eq!(
+            plan_with(&[(2_000, 0), (1, 3), (12, 3), (9, 1)], 3),
+            [0, 1, 12, aside - 12],
+            "which comes off what others get"
+        );
+        assert_eq!(plan_with(&[(2_000, 0), (1, 3), (40, 3)], 3), [0, 1, 40]);
+        assert_eq!(plan_with(&[(2_000, 0), (30, 3)], i32::MIN), [whole.max(470), 30], "nobody decodes");
+    }
+
+    #[test]
     fn a_stream_may_ask_for_a_gap_of_its_own() {
         let chunk = |n_by_default, gap_ms| {
             let streams =
-                Streams { n_decoding: 1, n_by_default, max_token_gap: Some(Duration::from_millis(gap_ms)), within: None };
+                Streams { n_decoding: 1, n_by_default, max_token_gap: Some(Duration::from_millis(gap_ms)), ..Streams::default() };
             let mut rows = Vec::new();
             measured().plan(&demands(&[1, 2_000]), streams, N_CELLS, Duration::ZERO, &mut rows);
             rows[1]

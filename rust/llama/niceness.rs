@@ -1,5 +1,10 @@
 //! Threads that give way to others of the process.
 
+/// How far the threads that compute tokens give way. They never rest between tokens, while those that answer requests rest nearly all
+/// the time and are waited for when they do not: at the same level, each of their turns waits some milliseconds for a core. With 10
+/// and other work in the process, streams wait for their tokens as much as they gain.
+pub(super) const NICENESS: i32 = 5;
+
 /// Makes this thread, and those that it starts from now on, `levels` nicer, as nice(2) counts it. At 19 they get what others leave.
 #[cfg(target_os = "linux")]
 pub(crate) fn give_way(levels: i32) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::config::{Choice, EngineConfig, Kernels, Limits, Machine, Ours, Used};
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::llama::niceness::{NICENESS, give_way};
 use crate::llama::silent::Silent;
 use crate::llama::{LlamaRunner, Model, kernels, memory, threads};
 
@@ -53,7 +54,11 @@ impl Settled {
         if model.is_encoder() {
             return Engine::start(limits, move || Ok(Silent(model)));
         }
-        Engine::start(limits, move || LlamaRunner::new(model, &config, &limits))
+        Engine::start(limits, move || {
+            // Threads that this one starts are as nice.
+            give_way(NICENESS);
+            LlamaRunner::new(model, &config, &limits)
+        })
     }
 }
 

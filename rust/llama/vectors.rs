@@ -24,9 +24,9 @@ use crate::request::Token;
 /// Sequence ids where each takes a whole state.
 const MAX_STATES: u32 = 8;
 
-/// How much less of a busy processor the threads get than those that write texts, in the system's levels of niceness: about a
-/// third of theirs. With 10 a model whose streams never rest made a third as many vectors.
-const NICENESS: i32 = 5;
+/// How far the threads give way: by five levels more than those that write texts, which is about a third of a busy processor. With
+/// ten more, a model whose streams never rest made a third as many vectors.
+const NICENESS: i32 = niceness::NICENESS + 5;
 
 /// Makes the worker for vectors of `model`. It takes nothing until it is first asked. `on_done` is called on its thread whenever
 /// requests are answered.

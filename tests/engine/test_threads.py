@@ -1,8 +1,10 @@
 """Many event loops and threads on one engine, and many engines in one process."""
 
 import asyncio
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -28,6 +30,16 @@ async def test_every_thread_and_loop_gets_its_own_answers(engine: weft.Engine) -
         here = await engine.complete(prompt_of(30, "here"), n=4, max_tokens=10, ignore_eos=True)
         assert await asyncio.gather(*elsewhere) == [4 * 2 * 10] * 6
     assert here.n_predicted == 40
+
+
+def niceness_of_workers() -> set[int]:
+    tasks = [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "weft-worker\n"]
+    return {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks}
+
+
+async def test_threads_that_compute_give_way_to_those_that_answer(engine: weft.Engine) -> None:
+    await engine.complete("Once", max_tokens=1)
+    assert niceness_of_workers() == {min(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) + 5, 19)}
 
 
 async def test_uvloop_is_woken_too(engine: weft.Engine) -> None:

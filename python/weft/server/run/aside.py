@@ -25,13 +25,13 @@ MAX_WAITING = 64 * 1024 * 1024
 """Characters and tokens, of one purpose and length, that may wait or be worked on; more are refused, but never one work alone."""
 
 
-NICENESS = 7
-"""How far the engine's work on a text steps back for those that compute tokens, as nice(2) counts it. These wait for each other
-many times in a step, so that it takes a hundred times as long where one of them has to share its core with a thread that is
-worth as much. The threads here do not step back themselves: they hold the interpreter now and then, and all others would wait
-for it with them."""
+NICENESS = 12
+"""How far the engine's work on a text steps back, as nice(2) counts it: further than the threads that compute tokens, which do so
+by 5. These wait for each other many times in a step, so that it takes a hundred times as long where one of them has to share its
+core with a thread that is worth as much. The threads here do not step back themselves: they hold the interpreter now and then, and
+all others would wait for it with them."""
 
-NICENESS_OF_PROMPTS = 3
+NICENESS_OF_PROMPTS = 8
 """The same of prompts of a usual length: somebody waits for their first token."""
 
 
