@@ -10,9 +10,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::engine::runner::{
-    DecodeError, Forks, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError, Variant,
+    DecodeError, Forks, IdleCost, MediaRows, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError, Variant,
 };
-use crate::request::{AdapterScale, Token};
+use crate::request::{AdapterScale, Token, is_of_medium};
 use crate::sampling::{Lexicon, Vocabulary};
 
 /// Its vocabulary: 0 ends a text, 1 and 2 are the halves of "é", the last is a new line, the others are printable characters.
@@ -296,6 +296,23 @@ impl FakeRunner {
     }
 }
 
+/// Asserts that what a plan says of media is what its rows hold.
+fn check_media(plan: &Plan) {
+    let told: Vec<usize> = plan.media.iter().flat_map(|media| media.rows.clone()).collect();
+    let of_media = |n: &usize| is_of_medium(plan.rows[*n].token);
+    assert_eq!((0..plan.rows.len()).filter(of_media).collect::<Vec<_>>(), told, "each place of a medium is told once");
+    for MediaRows { rows, media, start } in &plan.media {
+        assert!(media.vectors().is_some(), "the vectors of {media:?} are ready");
+        let ids = media.ids().skip(*start as usize).take(rows.len());
+        assert!(plan.rows[rows.clone()].iter().map(|row| row.token).eq(ids), "the rows hold {media:?} from {start} on");
+        assert!(!media.is_whole() || rows.len() == media.n_tokens() as usize, "{media:?} is whole or nothing");
+        assert!(plan.rows[rows.clone()].iter().all(|row| !row.wants_logits), "nothing is drawn after {media:?}");
+        let sequence = plan.rows[rows.start].sequence;
+        let n_of_it = plan.rows.iter().filter(|row| row.sequence == sequence).count();
+        assert_eq!(n_of_it, rows.len(), "{sequence:?} computes {media:?} and nothing else");
+    }
+}
+
 impl Runner for FakeRunner {
     fn n_vocab(&self) -> usize {
         N_VOCAB
@@ -321,6 +338,7 @@ impl Runner for FakeRunner {
             Some(Failing::MoreRowsThan(n)) => plan.rows.len() > n,
             None => false,
         };
+        check_media(plan);
         self.logits.clear();
         let n_wanted = plan.rows.iter().filter(|row| row.wants_logits).count();
         assert!(n_wanted <= self.sequences.len(), "{n_wanted} rows want logits, more than there are ids");

@@ -217,7 +217,7 @@ fn resume<R: Runner>(core: &mut Core<R>, budget: &mut Budget) -> bool {
     let job = core.queue.job(sequence.request_id);
     let at_most = sequence.most_found();
     let wanted = Wanted { variant: &job.variant, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
-    let matched = core.memory.find(&wanted);
+    let matched = core.memory.find(&wanted, &job.media);
     let n_needed = n_needed(core, sequence.n_tokens(), &matched) + i64::from(margin(sequence));
     if !core.slots.running().is_empty() && n_needed > n_left(core) {
         core.refused = Some(Refusal { seniority, n_left: n_left(core) });

@@ -31,7 +31,7 @@ pub(super) fn find<R: Runner>(core: &mut Core<R>, request_id: u64) -> Match {
         at_most: if job.request.task == Task::Complete { n - 1 } else { n },
         takes_logits: true,
     };
-    core.memory.find(&wanted)
+    core.memory.find(&wanted, &job.media)
 }
 
 /// What holds all of a prompt in the pool.
@@ -39,7 +39,7 @@ fn find_whole<R: Runner>(core: &mut Core<R>, request_id: u64) -> Option<Match> {
     let job = core.queue.job(request_id);
     let n = job.n_prompt();
     let wanted = Wanted { variant: &job.variant, tokens: &job.prompt, at_least: n, at_most: n, takes_logits: false };
-    Some(core.memory.find(&wanted)).filter(|matched| matched.n_pool == n)
+    Some(core.memory.find(&wanted, &job.media)).filter(|matched| matched.n_pool == n)
 }
 
 /// Keeps the cells of prompts that are computed and that further branches wait for, as far as sequence ids are free. What does not

@@ -7,7 +7,7 @@ use crate::cache::Variant;
 use crate::engine::runner::SequenceId;
 use crate::engine::seniority::Seniority;
 use crate::engine::stream::Sender;
-use crate::request::{Event, Request, Task, Token};
+use crate::request::{Event, PlacedMedia, Request, Task, Token, is_of_medium};
 use crate::sampling::Sampler;
 
 /// A request, from its submission to the end of its last branch.
@@ -18,6 +18,8 @@ pub(crate) struct Job {
     pub(crate) request: Arc<Request>,
     /// Shared by all branches, as is what follows.
     pub(crate) prompt: Arc<[Token]>,
+    /// The pictures and sounds of the prompt, in order.
+    pub(crate) media: Arc<[PlacedMedia]>,
     pub(crate) stops: Arc<[String]>,
     /// What the branches' samplers are made from: it has seen the prompt.
     pub(crate) sampler: Sampler,
@@ -87,8 +89,13 @@ impl Job {
     ///
     /// Called on the thread that submits it: the cost grows with the prompt, as that of nothing does that a branch starts with.
     pub(crate) fn new(request_id: u64, mut request: Request, mut sampler: Sampler, sender: Sender, waiting: QueuePlace) -> Self {
+        let media: Arc<[PlacedMedia]> = request.prompt.media().into();
         let prompt: Arc<[Token]> = std::mem::take(&mut request.prompt).into_tokens().into();
-        sampler.accept_prompt(Arc::clone(&prompt));
+        // Only what can be drawn can be repeated.
+        sampler.accept_prompt(match media.is_empty() {
+            true => Arc::clone(&prompt),
+            false => prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect(),
+        });
         (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
         let variant = Variant::with_adapters(request.adapters.take().unwrap_or_default());
         let stops = std::mem::take(&mut request.stop).into();
@@ -97,6 +104,7 @@ impl Job {
             request_id,
             request: Arc::new(request),
             prompt,
+            media,
             stops,
             sampler,
             variant,

@@ -8,7 +8,7 @@ use crate::cache::{CacheOp, Departure, IdleCost, KvCache, Match, Restore, Saved,
 use crate::config::Limits;
 use crate::engine::movement::Movement;
 use crate::engine::runner::{DecodeError, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
-use crate::request::Token;
+use crate::request::{PlacedMedia, Token};
 
 /// The runner with the cache that keeps its books, so that no call of the one misses what the other has decided: changes are
 /// queued by the cache and carried out here before each call that they concern.
@@ -93,11 +93,21 @@ impl<R: Runner> Memory<R> {
         u32::try_from(self.cache.n_free()).expect("a pool has fewer than 2³² cells")
     }
 
-    /// The longest prefix that can be forked and restored; nothing where none is worth it.
-    pub(super) fn find(&mut self, wanted: &Wanted<'_>) -> Match {
+    /// The longest prefix that can be forked and restored, and that ends in none of `media` that is whole or nothing; nothing where
+    /// none is worth it.
+    pub(super) fn find(&mut self, wanted: &Wanted<'_>, media: &[PlacedMedia]) -> Match {
         self.flush();
         let Self { cache, runner, .. } = self;
-        cache.find(wanted, |id, n_held, n_tokens| runner.can_fork(id, n_held, n_tokens)).unwrap_or_default()
+        let find = |at_most| {
+            let wanted = Wanted { at_most, ..*wanted };
+            cache.find(&wanted, |id, n_held, n_tokens| runner.can_fork(id, n_held, n_tokens)).unwrap_or_default()
+        };
+        let matched = find(wanted.at_most);
+        match media.iter().find(|placed| placed.is_cut_at(matched.n_tokens())) {
+            Some(cut) if cut.start < wanted.at_least => Match::default(),
+            Some(cut) => find(cut.start),
+            None => matched,
+        }
     }
 
     /// Whether what `id` holds can be gone on from.

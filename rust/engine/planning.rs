@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use crate::engine::core::Core;
-use crate::engine::leaving::{Urgency, fail_request, finish, leave_slot, make_room, preempt, shift};
+use crate::engine::leaving::{Urgency, fail, fail_request, finish, leave_slot, make_room, preempt, shift};
 use crate::engine::rounds::{Rounds, Set};
-use crate::engine::runner::{Plan, Row, Runner};
+use crate::engine::runner::{MediaRows, Plan, Row, Runner};
 use crate::engine::running::Running;
 use crate::engine::scheduler::{Demand, Scheduler, Streams};
 use crate::engine::snapshots::n_to_snapshot;
 use crate::error::Error;
-use crate::request::{FinishReason, Logprobs};
+use crate::request::{Encoding, FinishReason, Logprobs};
 
 /// The scheduler, and what the running step plans. Kept between steps for its memory.
 #[derive(Debug)]
@@ -53,11 +53,13 @@ impl Planner {
     /// Decides which tokens go into the next decode, and makes room for them.
     pub(super) fn plan<R: Runner>(&mut self, core: &mut Core<R>) {
         self.n_cells = core.memory.n_reached();
+        fail_unreadable(core);
         self.count_demands(core);
         let within = self.take_turns(core);
         let current = self.rounds.current();
         let streams = Streams { within, ..streams(core, |running| running.sequence.variant == *current) };
         self.scheduler.plan(&self.demands, streams, self.n_cells, core.memory.spent(), &mut self.n_rows);
+        self.grant_whole(core);
         self.grant(core);
         let planned = core.slots.running().iter().filter(|running| running.n_planned > 0);
         let rows = planned.flat_map(|running| running.planned().map(|tokens| (running.id, tokens)));
@@ -120,6 +122,17 @@ impl Planner {
         self.sets.retain(has_demand);
     }
 
+    /// A medium that is whole or nothing gets all of its rows where it got some, one of them in a step.
+    fn grant_whole<R: Runner>(&mut self, core: &Core<R>) {
+        let mut has_one = false;
+        for ((running, demand), n_rows) in core.slots.running().iter().zip(&self.demands).zip(&mut self.n_rows) {
+            if *n_rows > 0 && running.is_before_whole_media() {
+                *n_rows = if has_one { 0 } else { demand.n_ready };
+                has_one = true;
+            }
+        }
+    }
+
     /// Gives the most senior what it needs first; where there is too little, the most junior gives up its place.
     fn grant<R: Runner>(&mut self, core: &mut Core<R>) {
         let (mut nth, mut n_planned) = (0, 0);
@@ -127,6 +140,7 @@ impl Planner {
             let n_wanted = self.n_rows[nth];
             let urgency = if core.slots.running()[nth].n_ready() == 1 { Urgency::Now } else { Urgency::WhenThereIsTime };
             let n = make_room(core, nth, n_planned + n_wanted, urgency).saturating_sub(n_planned);
+            let n = if n < n_wanted && core.slots.running()[nth].is_before_whole_media() { 0 } else { n };
             core.slots.running_mut()[nth].n_planned = n.min(n_wanted);
             if n == 0 && n_wanted > 0 && !is_worth_waiting(core, urgency) {
                 if core.slots.running().len() == 1 {
@@ -153,7 +167,8 @@ impl Planner {
             let most = if running.sequence.tells_of_prompt() { 1 + n_more.min(n_told_at_once(running)) } else { u32::MAX };
             let request = running.sequence.request();
             let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
-            let n_ready = n_ready(core, running).min(n_to_snapshot(core, running)).min(most);
+            let most = if running.is_before_whole_media() { u32::MAX } else { most };
+            let n_ready = n_ready(core, running).min(n_to_snapshot(core, running)).min(most).min(n_of_a_kind(running));
             Demand { n_ready, priority: request.priority }
         }));
     }
@@ -172,6 +187,41 @@ impl Planner {
         });
         self.plan.rows.clear();
         self.plan.rows.extend(rows);
+        self.plan.media.clear();
+        let mut end = 0;
+        self.plan.media.extend(running.iter().filter(|running| filter(running)).filter_map(|running| {
+            let start = end;
+            end += running.n_planned as usize;
+            let placed = running.media_at_hand().filter(|_| end > start)?;
+            Some(MediaRows { rows: start..end, media: placed.media.clone(), start: running.n_held - placed.start })
+        }));
+    }
+}
+
+/// Ends the requests whose pictures and sounds cannot be read. All of those that run are asked for, so that they are ready when their
+/// turn comes.
+fn fail_unreadable<R: Runner>(core: &mut Core<R>) {
+    let mut failed = Vec::new();
+    for running in core.slots.running() {
+        for placed in running.sequence.media_from(running.n_held) {
+            if let Encoding::Failed(reason) = placed.media.encoding() {
+                failed.push((running.sequence.request_id, reason));
+            }
+        }
+    }
+    for (request_id, reason) in failed {
+        fail(core, &[request_id], &Error::InvalidRequest { param: "media", message: reason });
+    }
+}
+
+/// Tokens that stand before a sequence's next picture or sound, or what is left of that one where it is ready: rows of the two are
+/// computed by themselves.
+fn n_of_a_kind(running: &Running) -> u32 {
+    let Some(placed) = running.sequence.media_from(running.n_held).first() else { return u32::MAX };
+    match placed.media.encoding() {
+        _ if running.n_held < placed.start => placed.start - running.n_held,
+        Encoding::Ready => placed.end() - running.n_held,
+        Encoding::Pending | Encoding::Failed(_) => 0,
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId, Variant};
-use crate::request::{AdapterScale, Token};
+use crate::request::{AdapterScale, Media, Token};
 use crate::sampling::Lexicon;
 
 /// One token of one sequence in a decode.
@@ -20,11 +20,25 @@ pub struct Row {
     pub wants_logits: bool,
 }
 
+/// Rows of a plan that vectors fill in place of tokens. None of them wants logits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediaRows {
+    /// Which rows of the plan: some that follow each other in one sequence, which has no others in the plan.
+    pub rows: Range<usize>,
+    /// The medium, whose vectors are ready.
+    pub media: Media,
+    /// The first row's place in the medium. Of one that is whole or nothing, all places are among the rows.
+    pub start: u32,
+}
+
 /// Which tokens of which sequences go into the next decode: any number of rows per sequence, in order of position.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The rows; at most `n_ubatch`, and at most `n_outputs` of them want logits.
+    /// The rows; at most `n_ubatch` of tokens, and as many of each medium that is whole or nothing and of all others together. At
+    /// most `n_outputs` of them want logits.
     pub rows: Vec<Row>,
+    /// Which of them are of media, in order.
+    pub media: Vec<MediaRows>,
     /// The adapters that all of them are computed with. A change of them costs some graphs, so it is not made in every decode.
     pub variant: Variant,
 }

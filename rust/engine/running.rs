@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cache::Restore;
 use crate::engine::runner::SequenceId;
 use crate::engine::sequence::Sequence;
-use crate::request::{FinishReason, SavedPrefix, Token};
+use crate::request::{FinishReason, PlacedMedia, SavedPrefix, Token};
 
 /// What a sequence in a slot is doing.
 pub(crate) enum Phase {
@@ -52,6 +52,16 @@ impl Running {
             Phase::Restoring { .. } | Phase::Copying(_) => 0,
             Phase::Prefilling | Phase::Decoding => self.n_uncomputed(),
         }
+    }
+
+    /// The picture or sound that the next decode begins or goes on with.
+    pub(crate) fn media_at_hand(&self) -> Option<&PlacedMedia> {
+        self.sequence.media_from(self.n_held).first().filter(|placed| placed.start <= self.n_held)
+    }
+
+    /// Whether that is whole or nothing.
+    pub(crate) fn is_before_whole_media(&self) -> bool {
+        self.media_at_hand().is_some_and(|placed| placed.media.is_whole())
     }
 
     /// The next piece that it is to be given back.

@@ -403,8 +403,8 @@ mod tests {
         assert!(whole > 120 && (17..=22).contains(&aside), "{whole} rows of 1 ms in 200 ms, {aside} beside 20 ms");
         assert_eq!(plan_with(&[(1, 3), (2_000, 3)], 3)[1], whole, "equals may take all of the gap");
         assert_eq!(
-            plan_with(&[(2_000, 0), (1, 3), (12, 3), (9, 1)], 3),
-            [0, 1, 12, aside - 12],
+            plan_with(&[(1, 3), (12, 3), (40, 1), (2_000, 0)], 3),
+            [1, 12, aside - 12, 0],
             "which comes off what others get"
         );
         assert_eq!(plan_with(&[(2_000, 0), (1, 3), (40, 3)], 3), [0, 1, 40]);

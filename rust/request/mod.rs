@@ -2,6 +2,7 @@
 
 mod constraint;
 mod event;
+mod media;
 mod sampler_kind;
 mod sampling;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 pub use constraint::{Constraint, ConstraintSource, SharedConstraint};
 pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, Progress, PromptLogprobs, TokenEvent, Usage};
+pub use media::{Encoding, Media, Medium, PlacedMedia, is_of_medium};
 pub use sampler_kind::SamplerKind;
 pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplingParams};
 
@@ -46,12 +48,25 @@ pub const MAX_SNAPSHOTS: usize = 16;
 
 /// A stretch of a prompt that enters the model in one way.
 ///
-/// Text is tokens; media will be a run of its own.
+/// Text is tokens; a picture or a sound is vectors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Run {
     /// Token ids, in order.
     Tokens(Vec<Token>),
+    /// A picture, a sound, or a part of one.
+    Media(Media),
+}
+
+impl Run {
+    /// How many positions of the context it takes.
+    #[must_use]
+    pub fn n_tokens(&self) -> usize {
+        match self {
+            Self::Tokens(tokens) => tokens.len(),
+            Self::Media(media) => media.n_tokens() as usize,
+        }
+    }
 }
 
 /// A prompt: its runs, in order.
@@ -81,16 +96,40 @@ impl Prompt {
     /// How many positions of the context the prompt takes.
     #[must_use]
     pub fn n_tokens(&self) -> usize {
-        self.runs.iter().map(|Run::Tokens(tokens)| tokens.len()).sum()
+        self.runs.iter().map(Run::n_tokens).sum()
     }
 
-    /// The token ids, in order.
+    /// The pictures and sounds, in order.
+    #[must_use]
+    pub fn media(&self) -> Vec<PlacedMedia> {
+        let mut start = 0;
+        let placed = self.runs.iter().filter_map(|run| {
+            let at = start;
+            start += u32::try_from(run.n_tokens()).expect("a prompt has fewer than 2³² tokens");
+            match run {
+                Run::Tokens(_) => None,
+                Run::Media(media) => Some(PlacedMedia { start: at, media: media.clone() }),
+            }
+        });
+        placed.collect()
+    }
+
+    /// Whether it has a picture or a sound.
+    #[must_use]
+    pub fn has_media(&self) -> bool {
+        self.runs.iter().any(|run| matches!(run, Run::Media(_)))
+    }
+
+    /// What stands in each place, in order: token ids, and the ids of media.
     #[must_use]
     pub fn into_tokens(self) -> Vec<Token> {
-        let mut runs = self.runs.into_iter().map(|Run::Tokens(tokens)| tokens);
-        let mut tokens = runs.next().unwrap_or_default();
-        for run in runs {
-            tokens.extend(run);
+        let mut tokens = Vec::new();
+        for run in self.runs {
+            match run {
+                Run::Tokens(run) if tokens.is_empty() => tokens = run,
+                Run::Tokens(run) => tokens.extend(run),
+                Run::Media(media) => tokens.extend(media.ids()),
+            }
         }
         tokens
     }
@@ -272,7 +311,8 @@ impl Request {
     pub fn validate(&self, n_vocab: usize) -> Result<()> {
         let in_vocab = |token: Token| usize::try_from(token).is_ok_and(|id| id < n_vocab);
         let refuse = |param: &'static str, message: String| Err(Error::InvalidRequest { param, message });
-        for Run::Tokens(tokens) in self.prompt.runs() {
+        for run in self.prompt.runs() {
+            let Run::Tokens(tokens) = run else { continue };
             if let Some(token) = tokens.iter().find(|&&token| !in_vocab(token)) {
                 return refuse("prompt", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
             }
@@ -281,6 +321,7 @@ impl Request {
             return refuse("prompt", "the prompt holds no tokens; give at least one".into());
         }
         self.validate_task()?;
+        self.validate_media()?;
         if !(1..=MAX_COMPLETIONS).contains(&self.n) {
             return refuse("n", format!("n is {}; it must be 1 to {MAX_COMPLETIONS}", self.n));
         }
@@ -331,6 +372,36 @@ impl Request {
         Ok(())
     }
 
+    /// Checks what a prompt with pictures or sounds cannot have.
+    fn validate_media(&self) -> Result<()> {
+        let refuse = |param: &'static str, message: &str| Err(Error::InvalidRequest { param, message: message.to_owned() });
+        if !self.prompt.has_media() {
+            return Ok(());
+        }
+        if matches!(self.prompt.runs().last(), Some(Run::Media(_))) {
+            return refuse(
+                "prompt",
+                "the prompt ends with a picture or a sound, after which nothing can be drawn; add a text after it",
+            );
+        }
+        if self.prompt_logprobs.is_some() {
+            return refuse(
+                "prompt_logprobs",
+                "there are no log-probabilities of a prompt with a picture or a sound; leave them out",
+            );
+        }
+        if self.context_shift.is_some() {
+            return refuse("context_shift", "a context that holds a picture or a sound is not shifted; leave context_shift out");
+        }
+        match self.task {
+            Task::Complete | Task::Pin => Ok(()),
+            Task::Save { .. } | Task::Load(_) => refuse(
+                "prompt",
+                "what is computed of a picture or a sound is not saved to a file: its name there would mean nothing",
+            ),
+        }
+    }
+
     /// Checks what the task needs of the other fields.
     fn validate_task(&self) -> Result<()> {
         let refuse = |param: &'static str, message: &str| Err(Error::InvalidRequest { param, message: message.to_owned() });
@@ -341,7 +412,10 @@ impl Request {
             return refuse("n", "a prompt that is not continued has one branch of no tokens: set n to 1 and max_tokens to 0");
         }
         let Task::Load(saved) = &self.task else { return Ok(()) };
-        let is_prompt = self.prompt.runs().iter().flat_map(|Run::Tokens(tokens)| tokens).eq(&saved.tokens);
+        let is_prompt = match self.prompt.runs() {
+            [Run::Tokens(tokens)] => *tokens == saved.tokens,
+            _ => self.prompt.clone().into_tokens() == saved.tokens,
+        };
         let mut end = 0;
         let is_whole = saved.pieces.iter().all(|piece| {
             let follows = piece.range.start == end && piece.range.end > end;

@@ -13,7 +13,7 @@ use std::time::Instant;
 use crate::engine::job::Job;
 use crate::engine::runner::{Runner, Variant};
 use crate::engine::seniority::Seniority;
-use crate::request::{Constraint, FinishReason, Logprob, Logprobs, Request, Token, TokenEvent, Usage};
+use crate::request::{Constraint, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
 use crate::sampling::{self, Lexicon, Sampler};
 use clock::Clock;
 use context_window::ContextWindow;
@@ -36,6 +36,8 @@ pub(crate) struct Sequence {
     seniority: Seniority,
     /// Prompt and prediction, but for what context shifts have dropped.
     pub(crate) tokens: Tokens,
+    /// The pictures and sounds of its prompt, in order. Such a prompt is never shifted.
+    media: Arc<[PlacedMedia]>,
     /// The prompt's length, whatever is left of it.
     pub(crate) n_prompt: u32,
     n_predicted: u32,
@@ -67,6 +69,7 @@ impl Sequence {
             variant: job.variant.clone(),
             seniority: job.seniority(index),
             tokens: Tokens::new(Arc::clone(&job.prompt)),
+            media: Arc::clone(&job.media),
             n_prompt: job.n_prompt(),
             n_predicted: 0,
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
@@ -86,6 +89,11 @@ impl Sequence {
     /// What was asked for.
     pub(crate) fn request(&self) -> &Request {
         &self.request
+    }
+
+    /// The pictures and sounds that end after `place`, in order.
+    pub(crate) fn media_from(&self, place: u32) -> &[PlacedMedia] {
+        &self.media[self.media.partition_point(|placed| placed.end() <= place)..]
     }
 
     pub(crate) fn seniority(&self) -> Seniority {

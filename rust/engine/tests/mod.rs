@@ -11,6 +11,7 @@ mod growth;
 mod lagging;
 mod limits;
 mod many_completions;
+mod media;
 mod pins;
 mod pressure;
 mod priorities;
