@@ -78,6 +78,21 @@ pub struct ModelConfig {
     pub repack: Option<bool>,
     /// Adapters that are loaded beside the weights, at most [`MAX_ADAPTERS`]; each is known by its place here.
     pub adapters: Vec<AdapterConfig>,
+    /// The projector that reads pictures and sounds for it.
+    pub media: Option<MediaConfig>,
+}
+
+/// A file of a projector (`mmproj`), and how it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediaConfig {
+    /// The GGUF file.
+    pub path: PathBuf,
+    /// Whether a GPU computes with it, where there is one.
+    pub offload: bool,
+    /// The fewest and the most places that a picture takes, of a model that leaves a choice; `None` is what the file says.
+    pub image_min_tokens: Option<u32>,
+    /// See above.
+    pub image_max_tokens: Option<u32>,
 }
 
 /// A file of an adapter (`LoRA`), and how strongly it counts where a request does not say.
@@ -104,6 +119,7 @@ impl ModelConfig {
             kernels: Kernels::default(),
             repack: None,
             adapters: Vec::new(),
+            media: None,
         }
     }
 }

@@ -119,6 +119,13 @@ impl Metadata {
         CString::new(key).is_ok_and(|key| unsafe { sys::gguf_find_key(self.0.as_ptr(), key.as_ptr()) } >= 0)
     }
 
+    /// The whole number of 32 bits under `key`; `None` where there is none, or something else.
+    pub(super) fn u32(&self, key: &str) -> Option<u32> {
+        let index = self.find(key, sys::GGUF_TYPE_UINT32)?;
+        // SAFETY: `index` is an unsigned integer of 32 bits of this file.
+        Some(unsafe { sys::gguf_get_val_u32(self.0.as_ptr(), index) })
+    }
+
     /// The number of 32 bits under `key`; `None` where there is none, or something else.
     pub(super) fn f32(&self, key: &str) -> Option<f32> {
         let index = self.find(key, sys::GGUF_TYPE_FLOAT32)?;
