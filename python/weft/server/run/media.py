@@ -37,6 +37,9 @@ MAX_FETCHES = 16
 _PIECE = 64 * 1024
 """Characters of base64 that are decoded before others get the interpreter."""
 
+_LONGEST_HEAD = 256
+"""Characters of a `data:` URI before its data."""
+
 
 class MediaReader:
     """Reads the pictures and sounds of requests."""
@@ -147,25 +150,35 @@ class MediaReader:
 
 
 def _decode(source: str, max_bytes: int) -> bytes:
-    """The bytes of base64, or of a `data:` URI in base64. Line breaks in it are passed over, and padding may be missing."""
-    text = source
+    """The bytes of base64, or of a `data:` URI in base64. Line breaks in it are passed over, and padding may be missing.
+
+    It goes on in pieces: whoever waits for the interpreter gets it between two of them.
+    """
+    start = 0
     if source[:5].lower() == "data:":
-        head, comma, text = source.partition(",")
-        if not comma or not head.lower().endswith(";base64"):
-            raise UnreadableError(f"{shown(head)} is the beginning of no data: URI in base64")
-    if any(space in text for space in " \r\n\t"):
-        text = "".join(text.split())
-    text = text.rstrip("=")
-    if len(text) * 3 // 4 > max_bytes:
+        start = source.find(",", 0, _LONGEST_HEAD) + 1
+        if not source[: max(start - 1, 0)].lower().endswith(";base64"):
+            raise UnreadableError(f"{shown(source)} is no data: URI in base64")
+    decoded = bytearray()
+    rest, is_ended = "", False
+    try:
+        for place in range(start, len(source), _PIECE):
+            # Of texts without spaces this is one comparison of each character.
+            text = rest + "".join(source[place : place + _PIECE].split())
+            whole, rest = text[: len(text) // 4 * 4], text[len(text) // 4 * 4 :]
+            if is_ended and text:
+                raise binascii.Error
+            decoded += binascii.a2b_base64(whole, strict_mode=True)
+            is_ended = whole.endswith("=")
+            if len(decoded) > max_bytes:
+                raise UnreadableError(_too_large())
+        rest = rest.rstrip("=")
+        decoded += binascii.a2b_base64(rest + "=" * (-len(rest) % 4), strict_mode=True)
+    except ValueError:
+        raise UnreadableError(f"{shown(source)} is no base64") from None
+    if len(decoded) > max_bytes:
         raise UnreadableError(_too_large())
-    pieces = []
-    for start in range(0, len(text), _PIECE):
-        piece = text[start : start + _PIECE]
-        try:
-            pieces.append(binascii.a2b_base64(piece + "=" * (-len(piece) % 4), strict_mode=True))
-        except (binascii.Error, ValueError):
-            raise UnreadableError(f"{shown(source)} is no base64") from None
-    return b"".join(pieces)
+    return bytes(decoded)
 
 
 def _inside(folder: Path, address: str, max_bytes: int) -> tuple[Path, int]:
