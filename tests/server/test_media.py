@@ -10,17 +10,15 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import httpx
 import msgspec
 import pytest
-from litestar.testing import AsyncTestClient
 
 import weft
 from tests.engine.tiny_projectors import PROJECTORS, Projector, png_of, wav_of, write_tiny_projector
 from tests.helpers import n_processing, wait_until
-from tests.server.conftest import answers
 from tests.server.live import LiveServer
 from tests.server.matchers import Json
 from tests.server.test_watchdog import N_ALONE, Case, Probe, Watched, filled, worst_of
@@ -122,19 +120,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+class Client(httpx.AsyncClient):
+    """A client on this event loop, which can ask several things at once."""
+
+    app: Application
+
+
 @asynccontextmanager
-async def serving(paths: tuple[Path, Path] | None, **settings: Json) -> AsyncIterator[httpx.AsyncClient]:
+async def serving(paths: tuple[Path, Path] | None, **settings: Json) -> AsyncIterator[Client]:
     model, projector = (None, None) if paths is None else map(str, paths)
     engine = weft.Engine(model, mmproj=projector, n_slots=4, n_ctx=4096, kv_unified=True, n_threads=1)
-    async with AsyncTestClient(create_app(engine, Settings(**settings))) as client:
-        await answers(client, 200)
+    app = create_app(engine, Settings(**settings))
+    await app.service.start()
+    async with Client(transport=httpx.ASGITransport(cast("Any", app)), base_url="http://a") as client:
+        client.app = app
         yield client
+    await app.service.stop()
 
 
 @pytest.fixture(scope="module")
-async def seeing(
-    files: Files, folder: Path, host: Host, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[httpx.AsyncClient]:
+async def seeing(files: Files, folder: Path, host: Host, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
     """A server that reads pictures."""
     hosts = (f"127.0.0.1:{host.port}", "*")
     slots = str(tmp_path_factory.mktemp("slots"))
@@ -144,7 +149,7 @@ async def seeing(
 
 
 @pytest.fixture(scope="module")
-async def hearing(files: Files) -> AsyncIterator[httpx.AsyncClient]:
+async def hearing(files: Files) -> AsyncIterator[Client]:
     """A server that reads sounds."""
     async with serving(files["ultravox"]) as client:
         yield client
@@ -193,10 +198,9 @@ def prompt_of(answer: httpx.Response) -> str:
     return str(told["__verbose"]["prompt"] if "choices" in told else told["prompt"])
 
 
-def encoded(client: httpx.AsyncClient) -> tuple[int, int]:
+def encoded(client: Client) -> tuple[int, int]:
     """How many pictures and sounds the projector has seen, and how many it need not see."""
-    app = cast("AsyncTestClient[Application]", client).app
-    stats = app.service.engine.model.media_stats()
+    stats = client.app.service.engine.model.media_stats()
     return stats.n_encoded, stats.n_reused
 
 
@@ -221,28 +225,30 @@ async def test_the_server_tells_what_it_reads(files: Files, projector: Projector
     "data", [PICTURE, f"data:image/png;base64,{PICTURE}", PICTURE.rstrip("="), f"{PICTURE[:76]}\r\n{PICTURE[76:]}"]
 )
 @pytest.mark.parametrize("path", ["/completion", "/completions", "/v1/completions"])
-async def test_a_prompt_has_a_picture_at_each_marker(seeing: httpx.AsyncClient, path: str, data: str) -> None:
-    prompt = {"prompt_string": "one <__media__> two <__media__>", "multimodal_data": [data, in_base64(png_of(2))]}
+async def test_a_prompt_has_a_picture_at_each_marker(seeing: Client, path: str, data: str) -> None:
+    prompt = {"prompt_string": "one <__media__> two <__media__> three", "multimodal_data": [data, in_base64(png_of(2))]}
     answer = await seeing.post(path, json={"prompt": prompt, "max_tokens": 2, "verbose": True})
     assert answer.status_code == 200, answer.text
-    assert [part.strip("▁ ") for part in prompt_of(answer).removeprefix("<s>").split("<__media__>")] == ["one", "two", ""]
-    text = (await seeing.post(path, json={"prompt": "one  two ", "max_tokens": 2, "verbose": True})).json()
+    assert [part.strip("▁ ") for part in prompt_of(answer).removeprefix("<s>").split("<__media__>")] == ["one", "two", "three"]
+    text = (await seeing.post(path, json={"prompt": "one  two  three", "max_tokens": 2, "verbose": True})).json()
     n_text, n_all = (
         told["usage"]["prompt_tokens"] if "usage" in told else told["tokens_evaluated"] for told in (text, answer.json())
     )
     assert 2 * N_PICTURE <= n_all - n_text <= 2 * N_PICTURE + 12, "what begins a text stands after a picture too"
 
 
-async def test_prompts_with_and_without_pictures_stand_in_one_list(seeing: httpx.AsyncClient) -> None:
-    mixed = {"prompt_string": "a <__media__>", "multimodal_data": [PICTURE]}
+async def test_prompts_with_and_without_pictures_stand_in_one_list(seeing: Client) -> None:
+    mixed = {"prompt_string": "a <__media__> b", "multimodal_data": [PICTURE]}
     answer = await complete(seeing, ["only a text", mixed, {"prompt_string": "no <__media__> here"}])
-    assert [told["prompt"].count("<__media__>") for told in answer.json()] == [0, 1, 0]
-    assert [told["tokens_evaluated"] > N_PICTURE + 5 for told in answer.json()] == [False, True, True]
-    assert "no" in answer.json()[2]["prompt"], "a text without data is a text"
+    assert [told["prompt"].count("<__media__>") for told in answer.json()] == [0, 1, 1]
+    n_evaluated = [told["tokens_evaluated"] for told in answer.json()]
+    n_spelt = len((await seeing.post("/tokenize", json={"content": "no <__media__> here", "add_special": True})).json()["tokens"])
+    assert n_evaluated[1] > N_PICTURE
+    assert n_evaluated[2] == n_spelt, "a text without data is a text"
 
 
 @pytest.mark.parametrize(("marker", "data"), [("", [PICTURE]), ("<__media__>", []), ("<__media__><__media__>", [PICTURE])])
-async def test_as_many_markers_as_pictures(seeing: httpx.AsyncClient, marker: str, data: Json) -> None:
+async def test_as_many_markers_as_pictures(seeing: Client, marker: str, data: Json) -> None:
     status, param, message = refusal(await complete(seeing, {"prompt_string": f"a {marker} b", "multimodal_data": data}))
     n_markers = marker.count("<")
     assert (status, param) == (400, "prompt")
@@ -251,13 +257,13 @@ async def test_as_many_markers_as_pictures(seeing: httpx.AsyncClient, marker: st
     )
 
 
-async def test_2024s_markers_name_pictures_by_their_ids(seeing: httpx.AsyncClient) -> None:
+async def test_2024s_markers_name_pictures_by_their_ids(seeing: Client) -> None:
     images = [{"data": in_base64(png_of(2)), "id": 7}, {"data": PICTURE, "id": 12}]
-    old = await complete(seeing, "one [img-12] two [img-7] and [img-12]", image_data=images)
+    old = await complete(seeing, "one [img-12] two [img-7] and [img-12].", image_data=images)
     new = await complete(
         seeing,
         {
-            "prompt_string": "one <__media__> two <__media__> and <__media__>",
+            "prompt_string": "one <__media__> two <__media__> and <__media__>.",
             "multimodal_data": [PICTURE, in_base64(png_of(2)), PICTURE],
         },
     )
@@ -277,18 +283,16 @@ async def test_2024s_markers_name_pictures_by_their_ids(seeing: httpx.AsyncClien
         ([1, 2], [{"id": 1, "data": PICTURE}], "image_data stands beside a prompt that is one text"),
     ],
 )
-async def test_2024s_markers_and_pictures_belong_together(
-    seeing: httpx.AsyncClient, prompt: Json, images: Json, message: str
-) -> None:
+async def test_2024s_markers_and_pictures_belong_together(seeing: Client, prompt: Json, images: Json, message: str) -> None:
     assert refusal(await complete(seeing, prompt, image_data=images)) == (400, "image_data", message)
 
 
-async def test_2024s_marker_without_pictures_is_a_text(seeing: httpx.AsyncClient) -> None:
+async def test_2024s_marker_without_pictures_is_a_text(seeing: Client) -> None:
     assert "[img-1]" in prompt_of(await complete(seeing, "a [img-1]"))
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions"])
-async def test_a_chat_holds_pictures_and_what_spells_one_is_a_text(seeing: httpx.AsyncClient, path: str) -> None:
+async def test_a_chat_holds_pictures_and_what_spells_one_is_a_text(seeing: Client, path: str) -> None:
     content = ("what <__media__> is", picture(1), "and", picture(2), "?")
     answer = await chat(seeing, said(*content), path=path)
     assert answer.status_code == 200, answer.text
@@ -300,7 +304,7 @@ async def test_a_chat_holds_pictures_and_what_spells_one_is_a_text(seeing: httpx
     assert prompt_of(answer).replace("▁", " ").count("<__media__>") == 3
 
 
-async def test_a_chat_holds_sounds(hearing: httpx.AsyncClient) -> None:
+async def test_a_chat_holds_sounds(hearing: Client) -> None:
     answer = await chat(hearing, said("what is this", sound(in_base64(wav_of(1)))))
     assert answer.status_code == 200, answer.text
     assert prompt_of(answer).count("<__media__>") == 1
@@ -326,12 +330,12 @@ async def test_a_chat_holds_sounds(hearing: httpx.AsyncClient) -> None:
         ),
     ],
 )
-async def test_what_is_no_picture_is_refused_with_its_place(seeing: httpx.AsyncClient, part: Json, message: str) -> None:
+async def test_what_is_no_picture_is_refused_with_its_place(seeing: Client, part: Json, message: str) -> None:
     status, param, told = refusal(await chat(seeing, said(part)))
     assert (status, param, told[: len(message)]) == (400, "messages", message)
 
 
-async def test_a_sound_is_no_picture(files: Files, seeing: httpx.AsyncClient, hearing: httpx.AsyncClient) -> None:
+async def test_a_sound_is_no_picture(files: Files, seeing: Client, hearing: Client) -> None:
     url = f"data:image/png;base64,{in_base64(wav_of(1))}"
     status, param, _ = refusal(await chat(seeing, said(at(url))))
     assert (status, param) == (400, "messages")
@@ -340,7 +344,7 @@ async def test_a_sound_is_no_picture(files: Files, seeing: httpx.AsyncClient, he
 
 
 async def test_what_the_model_does_not_read_is_refused_in_llama_servers_words(
-    client: httpx.AsyncClient, seeing: httpx.AsyncClient, hearing: httpx.AsyncClient
+    client: httpx.AsyncClient, seeing: Client, hearing: Client
 ) -> None:
     hint = "input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
     assert refusal(await chat(client, said(picture(1)))) == (501, None, f"image {hint}")
@@ -369,7 +373,7 @@ async def test_a_picture_stands_where_the_template_writes_it(files: Files) -> No
         assert prompt_of(answer).replace("▁", "").endswith("<__media__>B|A<__media__>|")
 
 
-async def test_branches_share_a_picture(seeing: httpx.AsyncClient) -> None:
+async def test_branches_share_a_picture(seeing: Client) -> None:
     before = encoded(seeing)
     data = {"prompt_string": "shared by two <__media__> branches", "multimodal_data": [in_base64(png_of(50))]}
     first, second = (await complete(seeing, data, n=2, cache_prompt=False)).json()
@@ -378,7 +382,7 @@ async def test_branches_share_a_picture(seeing: httpx.AsyncClient) -> None:
     assert encoded(seeing) == (before[0] + 1, before[1])
 
 
-async def test_the_next_turn_computes_neither_the_picture_nor_what_was_said(seeing: httpx.AsyncClient) -> None:
+async def test_the_next_turn_computes_neither_the_picture_nor_what_was_said(seeing: Client) -> None:
     first = said("what is in this picture of two turns?", picture(51))
     before = encoded(seeing)
     one = (await chat(seeing, first, max_tokens=4)).json()
@@ -393,10 +397,10 @@ async def test_the_next_turn_computes_neither_the_picture_nor_what_was_said(seei
     assert 0 < n_shared < n_held - N_PICTURE, "another picture is another prompt"
 
 
-async def test_what_was_encoded_is_counted(seeing: httpx.AsyncClient) -> None:
+async def test_what_was_encoded_is_counted(seeing: Client) -> None:
     before = await metrics(seeing)
     for text in ("a", "b"):
-        await complete(seeing, {"prompt_string": f"{text}<__media__>", "multimodal_data": [in_base64(png_of(53))]})
+        await complete(seeing, {"prompt_string": f"{text}<__media__>.", "multimodal_data": [in_base64(png_of(53))]})
     after = await metrics(seeing)
     names = ['weft:media_total{source="encoded"}', 'weft:media_total{source="kept"}']
     assert [after[name] - before[name] for name in names] == [1, 1]
@@ -404,8 +408,8 @@ async def test_what_was_encoded_is_counted(seeing: httpx.AsyncClient) -> None:
     assert after["weft:media_bytes"] > before["weft:media_bytes"]
 
 
-async def test_numbers_below_0_are_no_tokens_of_a_client(seeing: httpx.AsyncClient) -> None:
-    await complete(seeing, {"prompt_string": "held <__media__>", "multimodal_data": [in_base64(png_of(54))]})
+async def test_numbers_below_0_are_no_tokens_of_a_client(seeing: Client) -> None:
+    await complete(seeing, {"prompt_string": "held <__media__>.", "multimodal_data": [in_base64(png_of(54))]})
     for path, body, param in (
         ("/detokenize", {"tokens": [5, -5]}, "tokens"),
         ("/tokenize", {"content": [5, -5]}, "content"),
@@ -419,22 +423,22 @@ async def test_numbers_below_0_are_no_tokens_of_a_client(seeing: httpx.AsyncClie
         assert refusal(await seeing.post(path, json=body))[:2] == (400, param), path
 
 
-async def test_the_cache_and_the_slots_tell_a_picture_by_its_marker(seeing: httpx.AsyncClient) -> None:
-    app = cast("AsyncTestClient[Application]", seeing).app
-    app.service.tells_texts = True
-    data = {"prompt_string": "told in a slot <__media__>", "multimodal_data": [in_base64(png_of(55))]}
+async def test_the_cache_and_the_slots_tell_a_picture_by_its_marker(seeing: Client) -> None:
+    service = seeing.app.service
+    service.tells_texts = True
+    data = {"prompt_string": "told in a slot <__media__>.", "multimodal_data": [in_base64(png_of(55))]}
     running = asyncio.create_task(complete(seeing, data, n_predict=2000, ignore_eos=True, stream=True, id_slot=3))
-    await wait_until(lambda: n_processing(app.service.engine) > 0)
+    await wait_until(lambda: n_processing(service.engine) > 0)
     busy = [slot for slot in (await seeing.get("/slots")).json() if slot["is_processing"]]
     assert [slot["prompt"].replace("▁", " ").count("<__media__>") for slot in busy] == [1]
     assert (await running).status_code == 200
-    app.service.tells_texts = False
+    service.tells_texts = False
     texts = [node["text"] for node in (await seeing.get("/cache")).json()["nodes"]]
     assert any("slot" in text and "<__media__>" in text for text in texts)
 
 
-async def test_a_slot_that_holds_a_picture_is_not_saved_and_can_be_erased(seeing: httpx.AsyncClient) -> None:
-    data = {"prompt_string": "not to be saved <__media__>", "multimodal_data": [in_base64(png_of(56))]}
+async def test_a_slot_that_holds_a_picture_is_not_saved_and_can_be_erased(seeing: Client) -> None:
+    data = {"prompt_string": "not to be saved <__media__>.", "multimodal_data": [in_base64(png_of(56))]}
     slot = (await complete(seeing, data, id_slot=1)).json()["id_slot"]
     answer = await seeing.post(f"/slots/{slot}?action=save", json={"filename": "a"})
     assert refusal(answer)[0] == 501
@@ -442,7 +446,7 @@ async def test_a_slot_that_holds_a_picture_is_not_saved_and_can_be_erased(seeing
     assert (await seeing.post(f"/slots/{slot}?action=erase")).json()["n_erased"] > N_PICTURE
 
 
-async def test_the_prompt_is_echoed_by_its_markers_and_without_probabilities(seeing: httpx.AsyncClient) -> None:
+async def test_the_prompt_is_echoed_by_its_markers_and_without_probabilities(seeing: Client) -> None:
     body = {"prompt": {"prompt_string": "an echo <__media__> of", "multimodal_data": [PICTURE]}, "max_tokens": 1, "echo": True}
     text = (await seeing.post("/v1/completions", json=body)).json()["choices"][0]["text"]
     assert text.startswith("an echo <__media__> of")
@@ -453,7 +457,7 @@ async def test_the_prompt_is_echoed_by_its_markers_and_without_probabilities(see
 
 async def test_a_system_prompt_stands_before_a_picture(files: Files) -> None:
     async with serving(files["llava"]) as client:
-        data = {"prompt_string": "and <__media__>", "multimodal_data": [PICTURE]}
+        data = {"prompt_string": "and <__media__>.", "multimodal_data": [PICTURE]}
         answer = await complete(
             client, data, system_prompt={"prompt": "what all prompts follow", "anti_prompt": "", "assistant_name": ""}
         )
@@ -465,12 +469,12 @@ async def test_a_system_prompt_stands_before_a_picture(files: Files) -> None:
 
 @pytest.mark.parametrize("name", ["a%20cat.png", "below/cat.png", "inner.png", "below/../a cat.png"])
 @pytest.mark.parametrize("head", ["file://", "file:", "FILE://"])
-async def test_a_file_of_the_folder_is_read(seeing: httpx.AsyncClient, head: str, name: str) -> None:
+async def test_a_file_of_the_folder_is_read(seeing: Client, head: str, name: str) -> None:
     answer = await chat(seeing, said(at(f"{head}{name}")))
     assert answer.status_code == 200, answer.text
 
 
-async def test_a_file_of_the_folder_may_be_named_by_its_whole_path(seeing: httpx.AsyncClient, folder: Path) -> None:
+async def test_a_file_of_the_folder_may_be_named_by_its_whole_path(seeing: Client, folder: Path) -> None:
     for head in ("file://", "file://localhost"):
         assert (await chat(seeing, said(at(f"{head}{folder}/below/cat.png")))).status_code == 200
 
@@ -490,7 +494,7 @@ async def test_a_file_of_the_folder_may_be_named_by_its_whole_path(seeing: httpx
         *("missing.png", "below", "", ".", "pipe.png", "a\0.png", "x" * 5000, "~/secret.png", "//etc/passwd"),
     ],
 )
-async def test_nothing_outside_of_the_folder_is_read(seeing: httpx.AsyncClient, name: str) -> None:
+async def test_nothing_outside_of_the_folder_is_read(seeing: Client, name: str) -> None:
     status, param, message = refusal(await chat(seeing, said(at(f"file://{name}"))))
     assert (status, param) == (400, "messages")
     assert "names no file in the folder of --media-path" in message
@@ -505,14 +509,14 @@ async def test_nothing_is_read_or_fetched_by_a_server_that_was_not_told_to(files
         assert len(host.asked) == n_asked
 
 
-async def test_addresses_stand_in_chats_alone(seeing: httpx.AsyncClient, host: Host) -> None:
+async def test_addresses_stand_in_chats_alone(seeing: Client, host: Host) -> None:
     for url in (f"{host.url}/cat.png", "file://below/cat.png"):
         data = {"prompt_string": "<__media__>", "multimodal_data": [url]}
         assert refusal(await complete(seeing, data))[:2] == (400, "prompt")
         assert refusal(await complete(seeing, "[img-1]", image_data=[{"id": 1, "data": url}]))[:2] == (400, "image_data")
 
 
-async def test_a_file_of_a_host_that_is_named_is_fetched(seeing: httpx.AsyncClient, host: Host) -> None:
+async def test_a_file_of_a_host_that_is_named_is_fetched(seeing: Client, host: Host) -> None:
     host.asked.clear()
     answer = await chat(seeing, said("fetched", at(f"{host.url}/cat.png#fragment")))
     assert answer.status_code == 200, answer.text
@@ -533,7 +537,7 @@ async def test_a_file_of_a_host_that_is_named_is_fetched(seeing: httpx.AsyncClie
         ("/to/" * 5 + "cat.png", "it is redirected more than 3 times"),
     ],
 )
-async def test_what_cannot_be_fetched_is_said(seeing: httpx.AsyncClient, host: Host, path: str, told: str) -> None:
+async def test_what_cannot_be_fetched_is_said(seeing: Client, host: Host, path: str, told: str) -> None:
     if path.startswith("/to//to"):
         path = "/to/HERE/to/HERE/to/HERE/to/HERE/cat.png"
     status, param, message = refusal(await chat(seeing, said(at(f"{host.url}{path}"))))
@@ -556,7 +560,7 @@ async def test_what_cannot_be_fetched_is_said(seeing: httpx.AsyncClient, host: H
         *("http://127.0.0.1:99999/", "https:cat.png", "http://exa mple.org/", "http://bücher.example/a"),
     ],
 )
-async def test_no_private_host_is_asked_that_is_not_named(seeing: httpx.AsyncClient, host: Host, url: str) -> None:
+async def test_no_private_host_is_asked_that_is_not_named(seeing: Client, host: Host, url: str) -> None:
     host.asked.clear()
     status, param, _ = refusal(await chat(seeing, said(at(url.format(port=host.port)))))
     assert (status, param, host.asked) == (400, "messages", [])
@@ -590,7 +594,7 @@ def test_an_address_is_public(address: str, public: bool) -> None:
     assert is_public(address) is public
 
 
-async def test_a_slow_host_is_given_up(seeing: httpx.AsyncClient, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_host_is_given_up(seeing: Client, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "FETCH_S", 0.3)
     began = time.monotonic()
     message = refusal(await chat(seeing, said(at(f"{host.url}/slow"))))[2]
@@ -598,9 +602,7 @@ async def test_a_slow_host_is_given_up(seeing: httpx.AsyncClient, host: Host, mo
     assert time.monotonic() - began < 5
 
 
-async def test_only_so_many_files_are_fetched_at_once(
-    seeing: httpx.AsyncClient, host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_so_many_files_are_fetched_at_once(seeing: Client, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "FETCH_S", 2)
     monkeypatch.setattr(media, "MAX_FETCHES", 1)
     host.asked.clear()
@@ -613,32 +615,30 @@ async def test_only_so_many_files_are_fetched_at_once(
     assert (await chat(seeing, said(at(f"{host.url}/cat.png")))).status_code == 200
 
 
-async def test_only_so_many_bytes_wait_to_be_decoded(seeing: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = cast("AsyncTestClient[Application]", seeing).app
-    may_go_on, threads = threading.Event(), []
+async def test_only_so_many_bytes_wait_to_be_decoded(seeing: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_go_on, threads = threading.Event(), set()
     decoded = media.MediaReader._decoded
 
     def slow(self: media.MediaReader, source: str, n_left: int) -> weft.Media:
-        threads.append(threading.current_thread().name)
+        threads.add(threading.current_thread().name)
         may_go_on.wait(20)
         return decoded(self, source, n_left)
 
     monkeypatch.setattr(media.MediaReader, "_decoded", slow)
     monkeypatch.setattr(aside, "MAX_WAITING", aside.LONG_TEXT)
     first = asyncio.create_task(chat(seeing, said(picture(57))))
-    await wait_until(lambda: threads != [])
+    await wait_until(lambda: threads != set())
     answer = await chat(seeing, said(picture(58)))
     assert refusal(answer)[0] == 429
     assert "pictures and sounds of " in refusal(answer)[2]
     assert (await seeing.post("/tokenize", json={"content": "texts wait for no picture"})).status_code == 200
     may_go_on.set()
     assert (await first).status_code == 200
-    assert all(name.startswith("weft-media") for name in threads)
-    assert app.service.aside is not None
+    assert all(name.startswith("weft-media") for name in threads), "never on the event loop"
 
 
 async def test_a_request_has_only_so_many_pictures_of_so_many_bytes(
-    seeing: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, folder: Path, host: Host
+    seeing: Client, monkeypatch: pytest.MonkeyPatch, folder: Path, host: Host
 ) -> None:
     n = media.MAX_FILES + 1
     data = {"prompt_string": "<__media__>" * n, "multimodal_data": ["YQ=="] * n}
@@ -653,16 +653,12 @@ async def test_a_request_has_only_so_many_pictures_of_so_many_bytes(
         assert "bytes" in message
 
 
-async def test_a_body_may_be_larger_where_pictures_are_read(seeing: httpx.AsyncClient, client: httpx.AsyncClient) -> None:
-    limits = {
-        name: max_body(cast("AsyncTestClient[Application]", each).app.service) for name, each in (("a", seeing), ("b", client))
-    }
-    assert limits["a"] > 32 << 20 > limits["b"]
+async def test_a_body_may_be_larger_where_pictures_are_read(seeing: Client, client: httpx.AsyncClient) -> None:
+    assert max_body(seeing.app.service) > 32 << 20
     large = png_of(59, width=1400, height=1400)
-    assert len(large) > limits["b"]
     answer = await chat(seeing, said("large", at(f"data:image/png;base64,{in_base64(large)}")))
     assert answer.status_code == 200, answer.text
-    assert (await chat(client, said("large", at(f"data:image/png;base64,{in_base64(large * 2)}")))).status_code == 413
+    assert (await chat(client, said("large", at(f"data:image/png;base64,{in_base64(large)}")))).status_code == 413
 
 
 def _mutated(draw: random.Random, data: bytes) -> bytes:
@@ -676,19 +672,14 @@ def _mutated(draw: random.Random, data: bytes) -> bytes:
             case 1:
                 changed[place] ^= 1 << draw.randrange(8)
             case 2:
-                del changed[place : place + draw.choice((1, 4, 100))]
+                del changed[max(place, 8) : place + draw.choice((1, 4, 100))]
             case 3:
                 changed[place:place] = changed[place : place + draw.choice((1, 4, 100))]
             case 4 if draw.random() < 0.3:
-                del changed[max(place, 4) :]
-        if not changed:
-            break
+                del changed[max(place, 8) :]
     # Most of what is in a head decides how the rest is read.
-    if draw.random() < 0.5:
-        for _ in range(4):
-            changed[draw.randrange(min(len(changed), 48)) : 0] = b""
-            place = draw.randrange(min(len(changed), 48))
-            changed[place] = draw.choice((0, 1, 0x7F, 0x80, 0xFF))
+    for _ in range(draw.choice((0, 0, 1, 4))):
+        changed[draw.randrange(min(len(changed), 48))] = draw.choice((0, 1, 0x7F, 0x80, 0xFF))
     return bytes(changed)
 
 
@@ -707,16 +698,16 @@ async def test_damaged_files_are_refused_or_read_and_the_server_lives(
             for number in range(150):
                 wrong = in_base64(_mutated(draw, data))
                 answer = await complete(
-                    client, {"prompt_string": f"{number} <__media__>", "multimodal_data": [wrong]}, n_predict=1
+                    client, {"prompt_string": f"{number} <__media__>.", "multimodal_data": [wrong]}, n_predict=1
                 )
                 assert answer.status_code in (200, 400), f"{number}: {answer.text}"
                 if answer.status_code == 400:
                     assert answer.json()["error"]["param"] == "prompt", answer.text
                 statuses.append(answer.status_code)
-            good = {"prompt_string": "at last <__media__>", "multimodal_data": [in_base64(data)]}
+            good = {"prompt_string": "at last <__media__>.", "multimodal_data": [in_base64(data)]}
             assert (await complete(client, good)).status_code == 200
-        assert "ERROR" not in server.log
         assert len(server.worker_ids()) == 1
+        assert "Traceback" not in server.log
     assert 5 <= statuses.count(400) <= 145, "some of them are still what they were"
 
 
