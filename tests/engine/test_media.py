@@ -64,14 +64,17 @@ async def test_behind_another_text_a_picture_is_decoded_again_but_not_encoded(se
     assert after.n_kept_bytes >= before.n_kept_bytes + 4 * 64 * 4
 
 
-async def test_another_picture_shares_the_text_before_it_alone(seeing: weft.Engine) -> None:
-    text = "The same words before both of them: "
-    n_text = len(seeing.tokenize(text))
-    first, second = [list[Any]((text, await seeing.read_media(png_of(seed)), "?")) for seed in (3, 4)]
-    await seeing.complete(first, **GREEDY)
-    answer = await seeing.complete(second, **GREEDY)
-    assert n_text <= answer.n_cached < n_text + 16
-    assert (await seeing.complete(first, n_probs=1, **GREEDY)).n_computed == 1
+@pytest.mark.parametrize("projector", ["llava", "qwen2vl"])
+async def test_another_picture_shares_the_text_before_it_alone(projector: Projector, folder: Path) -> None:
+    async with engine_of(projector, folder) as engine:
+        text = "The same words before both of them: "
+        n_text = len(engine.tokenize(text))
+        first, second = [list[Any]((text, await engine.read_media(png_of(seed)), "?")) for seed in (3, 4)]
+        await engine.complete(first, **GREEDY)
+        answer = await engine.complete(second, **GREEDY)
+        # Some models have words around a picture, which are the same.
+        assert n_text <= answer.n_cached < n_text + 30
+        assert (await engine.complete(first, **GREEDY)).n_computed == 1
 
 
 async def test_a_picture_changes_what_is_said(seeing: weft.Engine) -> None:
@@ -129,12 +132,14 @@ async def test_a_crowd_under_pressure_gets_what_each_gets_alone(projector: Proje
 
 
 @pytest.mark.parametrize("projector", PROJECTORS)
-async def test_a_thousand_damaged_files_are_read_or_refused(projector: Projector, folder: Path) -> None:
+async def test_damaged_files_are_read_or_refused(projector: Projector, folder: Path) -> None:
     draw = random.Random(2)
+    # llama.cpp takes a tenth of a second for a sound.
+    n_files = 60 if projector == "ultravox" else 320
     whole = file_of(projector, 9)
     async with engine_of(projector, folder, n_ctx=2048) as engine:
         n_read = n_refused = 0
-        for _ in range(300):
+        for _ in range(n_files):
             data = bytearray(whole)
             for _ in range(draw.randint(1, 6)):
                 data[draw.randrange(min(len(data), draw.choice((64, len(data)))))] = draw.randrange(256)
@@ -195,13 +200,6 @@ async def test_a_projector_of_another_width_ends_the_start(folder: Path) -> None
             pass
 
 
-async def test_a_picture_that_one_decode_must_compute_is_refused_where_it_does_not_fit(folder: Path) -> None:
-    async with engine_of("gemma3", folder, n_slots=1, n_ubatch=3) as engine:
-        media = await engine.read_media(png_of(1))
-        with pytest.raises(weft.InvalidRequest, match="n_ubatch = 3"):
-            await engine.complete(["", media, "?"], **GREEDY)
-
-
 async def test_prompts_with_media_are_checked_as_others(seeing: weft.Engine) -> None:
     media = await seeing.read_media(png_of(1))
     with pytest.raises(weft.ContextOverflow):
@@ -210,7 +208,7 @@ async def test_prompts_with_media_are_checked_as_others(seeing: weft.Engine) -> 
         await seeing.complete([media, 5.5], **GREEDY)  # type: ignore[list-item]
     with pytest.raises(weft.InvalidRequest, match="token"):
         await seeing.complete([1, -2, 3], **GREEDY)
-    with pytest.raises(weft.InvalidRequest, match="prompt"):
+    with pytest.raises(weft.InvalidRequest, match="vectors of pictures"):
         await seeing.embed([["a", media]])  # type: ignore[list-item]
 
 
@@ -235,11 +233,11 @@ async def test_listings_show_media_as_marks(seeing: weft.Engine) -> None:
 
 
 async def test_what_waits_is_bounded_in_places(folder: Path) -> None:
-    async with engine_of("ultravox", folder) as engine:
-        n_places = (await engine.read_media(wav_of(0))).n_tokens
-        n_most = 65_536 // n_places + 1
-        held = [await engine.read_media(wav_of(seed)) for seed in range(n_most)]
+    picture = png_of(1, width=512, height=512)
+    async with engine_of("qwen2vl", folder) as engine:
+        n_places = (await engine.read_media(picture)).n_tokens
+        held = [await engine.read_media(picture) for _ in range(65_536 // n_places + 4)]
         with pytest.raises(weft.QueueFull):
-            await engine.read_media(wav_of(n_most))
+            await engine.read_media(picture)
         held.clear()
-        await engine.read_media(wav_of(n_most))
+        await engine.read_media(picture)
