@@ -50,7 +50,9 @@ async def test_branches_and_turns_compute_a_shared_medium_once(projector: Projec
         assert (await engine.complete(turn, **GREEDY)).n_computed <= n_turn - n_prompt + 1
         again = await engine.read_media(file_of(projector, 1))
         assert (again.digest, again.n_tokens, again.kind) == (media.digest, media.n_tokens, media.kind)
-        assert (await engine.complete(["Look: ", again, " What is it?"], **GREEDY)).n_computed == 1
+        n_computed = (await engine.complete(["Look: ", again, " What is it?"], **GREEDY)).n_computed
+        # A sliding window that has moved on is computed again.
+        assert n_computed == 1 or PROJECTORS[projector] == "window"
         assert engine.model.media_stats().n_encoded == 1
 
 
