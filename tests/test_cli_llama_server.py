@@ -177,6 +177,7 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
         ("--mmproj x.gguf", {}, "argument --mmproj is not supported yet: images, audio and video cannot be read"),
         ("--lora-base", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model beside it"),
         ("--lora-base --port 80", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model"),
+        ("--engine a", {}, "argument --engine is not supported yet: the engine is part of this process and no program beside it"),
         ("--fim-qwen-7b-spec", {}, "argument --fim-qwen-7b-spec is not supported yet: it drafts with a second model"),
         (
             "--vision-gemma-4b-default",

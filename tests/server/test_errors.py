@@ -204,6 +204,12 @@ async def test_a_prompt_of_the_whole_context_is_refused_with_both_numbers(client
     assert answer.json() == error_of(400, message, "exceed_context_size_error", n_prompt_tokens=1024, n_ctx=1024)
 
 
+async def test_a_grammar_that_is_none_is_a_bad_request(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.post(path, json={"prompt": "a", "grammar": "root ::= ("})
+    [error] = answer.json().values()
+    assert (answer.status_code, error["code"], error["type"], error["param"]) == (400, 400, "invalid_request_error", "grammar")
+
+
 async def test_every_route_is_503_while_the_model_is_loaded() -> None:
     engine = ScriptedEngine()
     app = create_app(engine.as_engine())

@@ -141,7 +141,6 @@ def _idle_values() -> Iterator[Accepted]:
     why = "the page has no settings"
     yield _idle("--ui-config", "--webui-config", env="LLAMA_ARG_UI_CONFIG", why=why)
     yield _idle("--ui-config-file", "--webui-config-file", env="LLAMA_ARG_UI_CONFIG_FILE", why=why)
-    yield _idle("--engine", why="the engine is part of this process")
 
 
 def _idle_without() -> Iterator[Accepted]:
@@ -274,7 +273,8 @@ def _missing_values() -> Iterator[Accepted]:
     yield _missing("--mcp-servers-json", env="LLAMA_ARG_MCP_SERVERS_JSON", neutral=("",), why=why)
     yield _missing("-ag", "--agent", n=0, env="LLAMA_ARG_AGENT", why=why)
     yield _missing("--ui-mcp-proxy", "--webui-mcp-proxy", n=0, env="LLAMA_ARG_UI_MCP_PROXY", why="there is no proxy for MCP")
-    yield _missing("--args", why="give llama-server's flags to this command itself")
+    why = "the engine is part of this process and no program beside it; give its flags to this command itself, or in --args"
+    yield _missing("--engine", why=why)
 
 
 ACCEPTED: tuple[Accepted, ...] = (
