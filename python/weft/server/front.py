@@ -12,7 +12,7 @@ from litestar.types import HTTPScope, Message, Receive, Scope, Send
 from weft.server.auth import Keys
 from weft.server.cors import Cors, Headers
 from weft.server.errors import ClientLeftError, InvalidKeyError, TextsWaitingError, error_response
-from weft.server.page import PATHS, page
+from weft.server.page import PATHS, SCRIPT, page, script
 from weft.server.run.patience import Patience
 from weft.server.run.service import Service
 from weft.server.static import Files
@@ -43,7 +43,7 @@ class Front:
         self._service = service
         self._cors = Cors(settings)
         self._keys = Keys(keys_of(settings))
-        self._has_page = settings.ui and settings.static_path is None
+        self._settings = settings
         self._files = (
             Files(settings.static_path, service.aside, self.prefix) if settings.ui and settings.static_path is not None else None
         )
@@ -81,7 +81,7 @@ class Front:
     async def _answer(self, scope: HTTPScope, path: str | None) -> ASGIResponse | None:
         """The answer to what is no matter of the routes."""
         is_get = scope["method"] == "GET"
-        if is_get and path in PATHS and (answer := await self._page(path)) is not None:
+        if is_get and path in (*PATHS, SCRIPT) and (answer := await self._page(path)) is not None:
             return answer
         if (refusal := self._service.refusal()) is not None:
             return _refused(scope, refusal)
@@ -94,9 +94,13 @@ class Front:
         return await self._files.answer(path)
 
     async def _page(self, path: str) -> ASGIResponse | None:
-        if self._has_page:
-            return page()
-        return None if self._files is None else await self._files.answer(path)
+        """A file of the folder, else what is ours: the page where there is no folder, and always the script."""
+        if not self._settings.ui:
+            return None
+        found = None if self._files is None else await self._files.answer(path)
+        if found is None and path == SCRIPT:
+            return script()
+        return page(self._settings) if self._files is None else found
 
 
 def _refused(scope: HTTPScope, error: Exception) -> ASGIResponse:
