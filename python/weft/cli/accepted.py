@@ -219,7 +219,6 @@ def _missing_models() -> Iterator[Accepted]:
     """Models that cannot be had by their names, and models beside the one."""
     why = "models are not read from Docker's registry; name one of the hub with -hf, an address with -mu or a file with -m"
     yield _missing("-dr", "--docker-repo", env="LLAMA_ARG_DOCKER_REPO", why=why)
-    yield _missing("--embd-gemma-default", n=0, why="-hf ggml-org/embeddinggemma-300M-qat-q4_0-GGUF --embeddings serves it")
     why = (
         "it drafts with a second model, which is not supported; --fim-qwen-7b-default computes every token with the model itself"
     )
