@@ -15,6 +15,7 @@ from weft.server.errors import ClientLeftError, InvalidKeyError, TextsWaitingErr
 from weft.server.page import PATHS, SCRIPT, page, script
 from weft.server.run.patience import Patience
 from weft.server.run.service import Service
+from weft.server.seeds import waiting
 from weft.server.static import Files
 from weft.settings.keys import keys_of
 
@@ -33,7 +34,8 @@ class Front:
     """Answers a request itself, or lets the routes do so.
 
     The order is llama-server's: OPTIONS is answered without a key, because browsers show none; the page is there while the
-    model is loaded; all else needs first an engine that runs and then a key.
+    model is loaded; all else needs first an engine that runs and then a key. Only single-request batching's list of models
+    says what the engine is about before it runs.
     """
 
     def __init__(self, service: Service) -> None:
@@ -84,6 +86,8 @@ class Front:
         if is_get and path in (*PATHS, SCRIPT) and (answer := await self._page(path)) is not None:
             return answer
         if (refusal := self._service.refusal()) is not None:
+            if is_get and path in waiting.PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
+                return waiting.waiting(self._service)
             return _refused(scope, refusal)
         if not self._keys.allow(path, scope["headers"]):
             return _refused(scope, InvalidKeyError())
