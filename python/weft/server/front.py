@@ -1,6 +1,7 @@
 """What every request passes before the routes: CORS, the prefix, the page, whether the engine runs, and the keys."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from litestar import Request
@@ -11,7 +12,7 @@ from litestar.types import HTTPScope, Message, Receive, Scope, Send
 
 from weft.server.auth import Keys
 from weft.server.cors import Cors, Headers
-from weft.server.errors import ClientLeftError, InvalidKeyError, TextsWaitingError, error_response
+from weft.server.errors import ClientLeftError, InvalidKeyError, StillLoadingError, TextsWaitingError, error_response
 from weft.server.page import PATHS, SCRIPT, page, script
 from weft.server.run.patience import Patience
 from weft.server.run.service import Service
@@ -88,7 +89,7 @@ class Front:
         if (refusal := self._service.refusal()) is not None:
             if is_get and path in waiting.PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
                 return waiting.waiting(self._service)
-            return _refused(scope, refusal)
+            return _refused(scope, refusal, _health_of_2024(refusal) if path in PROBES else {})
         if not self._keys.allow(path, scope["headers"]):
             return _refused(scope, InvalidKeyError())
         if path is None:
@@ -107,9 +108,14 @@ class Front:
         return page(self._settings) if self._files is None else found
 
 
-def _refused(scope: HTTPScope, error: Exception) -> ASGIResponse:
+def _refused(scope: HTTPScope, error: Exception, also: Mapping[str, str] = MappingProxyType({})) -> ASGIResponse:
     request = Request[Any, Any, Any](scope)
-    return error_response(request, error).to_asgi_response(None, request)
+    return error_response(request, error, also).to_asgi_response(None, request)
+
+
+def _health_of_2024(refusal: Exception) -> dict[str, str]:
+    """What `/health` said of an engine that does not run when it had no error to tell."""
+    return {"status": "loading model" if isinstance(refusal, StillLoadingError) else "error"}
 
 
 def _with_headers(send: Send, headers: Headers) -> Send:
