@@ -5,8 +5,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import ClassVar
 
 import httpx
 import pytest
@@ -63,6 +66,40 @@ def test_a_talk_goes_on_where_it_was(server: LiveServer, name: str) -> None:
     assert re.fullmatch(r"> .+\n> .+\n> \n", told, re.DOTALL), told
     assert "Human:" not in told
     assert "never asked" not in told
+
+
+class Scripted(BaseHTTPRequestHandler):
+    """Answers in two events, of which the first is longer than what is read at once."""
+
+    long = "ü" * 100_000
+    prompts: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.prompts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["prompt"])
+        self.send_response(200)
+        self.end_headers()
+        events = f'data: {{"content": " {self.long}"}}\n\n: ping\n\ndata: {{"content": " two", "stop": true}}\n\n'
+        self.wfile.write(events.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Nobody wants to know."""
+
+
+@pytest.fixture
+def scripted() -> Iterator[str]:
+    Scripted.prompts.clear()
+    with HTTPServer(("127.0.0.1", 0), Scripted) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("name", ["chat.sh", "chat.mjs"])
+def test_each_question_comes_after_all_that_was_said(scripted: str, name: str) -> None:
+    assert ran(name, scripted, typed="First?\nSecond?\n").count(f"{Scripted.long} two\n> ") == 2
+    first, second = Scripted.prompts
+    assert first.endswith("\nHuman: First?\nAssistant:")
+    assert second == f"{first} {Scripted.long} two\nHuman: Second?\nAssistant:"
 
 
 @pytest.mark.parametrize("name", ["chat.sh", "chat.mjs", "complete.sh", "chat_completion.sh"])

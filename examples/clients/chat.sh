@@ -6,7 +6,7 @@ readonly url="${API_URL:-http://127.0.0.1:8080}"
 
 # Writes the answer to a prompt while it comes.
 continued() {
-    jq --null-input --arg prompt "$1" '{$prompt, stop: ["\nHuman:"], n_predict: 128, temperature: 0.5, stream: true}' |
+    printf %s "$1" | jq --raw-input --slurp '{prompt: ., stop: ["\nHuman:"], n_predict: 128, temperature: 0.5, stream: true}' |
         curl --silent --show-error --fail --no-buffer --header "Content-Type: application/json" --data @- "$url/completion" |
         jq --raw-input --unbuffered --join-output 'select(startswith("data: ")) | .[6:] | fromjson | .content // error(.error.message)'
 }

@@ -124,25 +124,42 @@ def test_an_answer_that_is_not_streamed_is_one_chunk(module: Module, expected: s
     """) == [expected]
 
 
-async def test_leaving_the_loop_and_the_controller_end_the_request(module: Module, live: LiveServer) -> None:
-    ended = module.run(
-        """
-        const endless = { n_predict: -1, ignore_eos: true }, busy = async () => {
-            const slots = await (await fetch(URL)).json();
-            return slots.filter(slot => slot.is_processing).length;
-        }, idle = async () => { while (await busy()) await new Promise(resolve => setTimeout(resolve, 5)); };
-        for await (const chunk of llama(prompt, endless)) break;
+def test_leaving_the_loop_and_the_controller_end_the_request(module: Module, live: LiveServer) -> None:
+    use = """
+        const busy = async () => (await (await fetch(URL)).json()).some(slot => slot.is_processing);
+        const idle = async () => { while (await busy()) await new Promise(resolve => setTimeout(resolve, 5)); };
+        const controllers = [new AbortController(), new AbortController()];
+        for await (const chunk of llama(prompt, {}, { controller: controllers[0] })) break;
         await idle();
-        const controller = new AbortController();
-        let reason;
+        let thrown;
         try {
-            for await (const chunk of llama(prompt, endless, { controller })) controller.abort();
-        } catch (error) { reason = error.name; }
+            for await (const chunk of llama(prompt, {}, { controller: controllers[1] })) controllers[1].abort();
+        } catch (error) { thrown = error.name; }
         await idle();
-        give(reason);
-    """.replace("URL", json.dumps(f"{live.url}/slots"))
-    )
-    assert ended == "AbortError"
+        const whole = new AbortController();
+        await llamaPromise(prompt, { n_predict: 1 }, { controller: whole });
+        give([controllers.map(controller => controller.signal.aborted), thrown, whole.signal.aborted]);
+    """
+    assert module.run(use.replace("URL", json.dumps(f"{live.url}/slots"))) == [[True, True], "AbortError", False]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_events_are_read_however_their_bytes_are_cut(module: Module, size: int) -> None:
+    contents = ["a\n\n", "é🙂 data: x", ""]
+    events = ": ping\n\n" + "".join(f"data: {json.dumps({'content': text}, ensure_ascii=False)}\n\n" for text in contents)
+    read = module.run(f"""
+        const bytes = new TextEncoder().encode({json.dumps(events + "data: [DONE]" + chr(10) * 2)});
+        globalThis.fetch = async () => new Response(new ReadableStream({{
+            start(stream) {{
+                for (let at = 0; at < bytes.length; at += {size}) stream.enqueue(bytes.slice(at, at + {size}));
+                stream.close();
+            }},
+        }}), {{ headers: {{ "Content-Type": "text/event-stream" }} }});
+        const read = [];
+        for await (const chunk of llama("")) read.push(chunk.data.content);
+        give(read);
+    """)
+    assert read == contents
 
 
 def test_what_the_server_refuses_is_an_error_with_its_reason(module: Module) -> None:
