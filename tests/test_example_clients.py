@@ -71,7 +71,7 @@ def test_a_talk_goes_on_where_it_was(server: LiveServer, name: str) -> None:
 class Scripted(BaseHTTPRequestHandler):
     """Answers in two events, of which the first is longer than what is read at once."""
 
-    long = "ü" * 100_000
+    long = "ü" + "x" * 100_000
     prompts: ClassVar[list[str]] = []
 
     def do_POST(self) -> None:
