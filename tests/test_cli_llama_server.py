@@ -177,6 +177,7 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
         ("--mmproj x.gguf", {}, "argument --mmproj is not supported yet: images, audio and video cannot be read"),
         ("--lora-base", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model beside it"),
         ("--lora-base --port 80", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model"),
+        ("--engine a", {}, "argument --engine is not supported yet: the engine is part of this process and no program beside it"),
         ("--fim-qwen-7b-spec", {}, "argument --fim-qwen-7b-spec is not supported yet: it drafts with a second model"),
         (
             "--vision-gemma-4b-default",
@@ -238,3 +239,11 @@ def test_a_preset_names_a_model_and_settings_of_which_each_can_be_given() -> Non
     code = parse(["--fim-qwen-1.5b-default"], {}).settings
     assert (code.hf_repo, code.hf_file) == ("ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF", "qwen2.5-coder-1.5b-q8_0.gguf")
     assert (code.port, code.engine.n_batch, code.engine.n_ubatch) == (8012, 1024, 1024)
+    vectors = parse(["--embd-gemma-default"], {}).settings
+    assert (vectors.hf_repo, vectors.hf_file) == (
+        "ggml-org/embeddinggemma-300M-qat-q4_0-GGUF",
+        "embeddinggemma-300M-qat-Q4_0.gguf",
+    )
+    assert (vectors.port, vectors.embeddings) == (8011, True)
+    engine = vectors.engine
+    assert (engine.n_batch, engine.n_ubatch, engine.n_slots, engine.n_ctx) == (2048, 2048, 32, 65_536)
