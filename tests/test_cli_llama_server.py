@@ -181,6 +181,7 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
     [
         ("--lora-base", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model beside it"),
         ("--lora-base --port 80", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model"),
+        ("--engine a", {}, "argument --engine is not supported yet: the engine is part of this process and no program beside it"),
         ("--fim-qwen-7b-spec", {}, "argument --fim-qwen-7b-spec is not supported yet: it drafts with a second model"),
         ("", {"LLAMA_ARG_AGENT": "1"}, "variable LLAMA_ARG_AGENT is not supported yet: there are no built-in tools"),
         ("", {"LLAMA_ARG_SWA_FULL": "maybe"}, "variable LLAMA_ARG_SWA_FULL: 'maybe' is not one of on, enabled"),
@@ -262,3 +263,11 @@ def test_a_preset_names_a_model_and_settings_of_which_each_can_be_given() -> Non
     assert (code.port, code.engine.n_batch, code.engine.n_ubatch) == (8012, 1024, 1024)
     vision = parse(["--vision-gemma-4b-default"], {}).settings
     assert (vision.hf_repo, vision.hf_file, vision.port) == ("ggml-org/gemma-3-4b-it-qat-GGUF", None, 8014)
+    vectors = parse(["--embd-gemma-default"], {}).settings
+    assert (vectors.hf_repo, vectors.hf_file) == (
+        "ggml-org/embeddinggemma-300M-qat-q4_0-GGUF",
+        "embeddinggemma-300M-qat-Q4_0.gguf",
+    )
+    assert (vectors.port, vectors.embeddings) == (8011, True)
+    engine = vectors.engine
+    assert (engine.n_batch, engine.n_ubatch, engine.n_slots, engine.n_ctx) == (2048, 2048, 32, 65_536)

@@ -20,10 +20,15 @@ __all__ = [
     "Adapter",
     "Biases",
     "CachedNode",
+    "CompactLogprobs",
     "Compute",
     "Engine",
     "Hardware",
     "Limits",
+    "Media",
+    "MediaStats",
+    "MixedPrompt",
+    "Modalities",
     "Model",
     "Prefix",
     "RecentStep",
@@ -56,6 +61,7 @@ class Modalities:
     def audio(self) -> bool:
         """Sounds."""
 
+@final
 class MediaStats:
     """What was done with pictures and sounds, since the model was loaded."""
 
@@ -75,6 +81,7 @@ class MediaStats:
     def n_kept_bytes(self) -> int:
         """Bytes of vectors that are kept, at most 256 MiB."""
 
+@final
 class Media:
     """A picture or a sound, cut as the model wants it: a part of a prompt."""
 
@@ -94,6 +101,7 @@ class Media:
     def n_tokens(self) -> int:
         """Places that it takes in a context, with those of the tokens that the model wants around it."""
 
+@final
 class MixedPrompt:
     """Texts, token ids and media, tokenized: what `Model.tokenize_parts` makes, and `Engine.generate` takes."""
 
@@ -113,8 +121,10 @@ class MixedPrompt:
     def text_tokens(self) -> list[int]:
         """The token ids of its texts and of what stands around its media, one after the other."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """As `n_tokens`."""
 
+@final
 class Model:
     """A loaded GGUF file: its vocabulary, its metadata, its weights."""
 
@@ -281,7 +291,7 @@ class Model:
             InvalidRequest: `text` has a lone surrogate, or is no text at all.
         """
 
-    def pieces_json(self, tokens: Sequence[int], /) -> bytes:
+    def pieces_json(self, tokens: Sequence[int]) -> bytes:
         """`{"id", "piece"}` of each token as JSON, with commas between them; a piece that is no UTF-8 is a list of bytes.
 
         Raises:
@@ -771,19 +781,22 @@ class CompactLogprobs:
     def chosen(self) -> Logprob:
         """Of the token that was drawn, or that the prompt has there."""
 
-    def __len__(self) -> int: ...
-    def token_json(self, with_top: bool, is_prob: bool, /) -> bytes:
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def token_json(self, with_top: bool, is_prob: bool) -> bytes:
         """`{"id", "token", "bytes", "logprob", "top_logprobs": […]}`, with `is_prob` `prob` and `top_probs`.
 
         Without `with_top` the list is empty.
         """
 
-    def completion_json(self, is_prob: bool, /) -> bytes:
+    def completion_json(self, is_prob: bool) -> bytes:
         """The same, with `content` and `probs: [{"prob", "tok_str"}, …]`, llama-server's words of 2024."""
 
     def top_json(self) -> bytes:
         """`{text: log-probability, …}` of the most likely tokens; of those that are spelt alike, the likeliest."""
 
+@final
 class Stream:
     """The stream of one request: the events of all its branches as they come.
 
@@ -895,7 +908,7 @@ class Biases(Sequence[tuple[int, float]]):
 def give_back_what_is_freed() -> None:
     """From now on, the allocator gives back what is freed instead of keeping it, where it is glibc's."""
 
-def step_back(niceness: int, /) -> None:
+def step_back(niceness: int) -> None:
     """From now on, long work that the engine does for this thread is done by one that is so much nicer, 0 to 19, on Linux.
 
     The thread itself stays as it is: nobody waits for the interpreter because a thread that holds it finds no processor.

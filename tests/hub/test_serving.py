@@ -34,7 +34,7 @@ def health(server: LiveServer) -> dict[str, Any]:
         answer = httpx.get(f"{server.url}/health")
     except httpx.TransportError:
         return {}
-    return {"status": answer.status_code, **answer.json()}
+    return {"code": answer.status_code, **answer.json()}
 
 
 async def test_it_answers_503_with_the_progress_while_the_model_comes(hub: FakeHub, tmp_path: Path) -> None:
@@ -44,7 +44,8 @@ async def test_it_answers_503_with_the_progress_while_the_model_comes(hub: FakeH
         told = health(server)
         n_bytes = told["download"].pop("bytes")
         assert told == {
-            "status": 503,
+            "code": 503,
+            "status": "loading model",
             "error": {"code": 503, "message": "Loading model", "type": "unavailable_error"},
             "download": {"file": FILE, "total": len(DATA)},
         }

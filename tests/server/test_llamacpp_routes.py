@@ -79,8 +79,9 @@ async def test_health_tells_of_no_slots_where_they_are_nobodys_business() -> Non
 
 
 async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) -> None:
+    defaults = SETTINGS | {"seed": 2**32 - 1}
     assert (await client.get("/props")).json() == {
-        "default_generation_settings": {"params": SETTINGS | {"seed": 2**32 - 1}, "n_ctx": 1024},
+        "default_generation_settings": defaults | {"params": defaults},
         "total_slots": 4,
         "n_ctx": 4096,
         "model_alias": "storyteller",

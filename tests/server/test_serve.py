@@ -64,7 +64,8 @@ async def test_it_listens_while_the_model_is_loaded(tmp_path: Path) -> None:
         response = answer()
         assert response is not None
         assert response.status_code == 503
-        assert response.json() == {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+        error = {"code": 503, "message": "Loading model", "type": "unavailable_error"}
+        assert response.json() == {"status": "loading model", "error": error}
 
 
 @pytest.mark.parametrize(("data", "reason"), [(None, "there is no such file"), (b"not a model", "it is not a GGUF file")])

@@ -205,6 +205,7 @@ STREAM = {
                 "type_v": "f16",
             },
         ),
+        (f"--compat stream -R {__file__}", {"compat": "stream", "restore_prompt": __file__, **STREAM}),
         ("--compat srb --n 2 --port 80", {"compat": "srb", "n": 2, "port": 80}),
         ("--log-format json --log-file log", {"log_format": "json", "log_file": "log"}),
         ("--log-jsonl --log-disable", {"log_format": "json", "log_disable": True}),
@@ -232,6 +233,23 @@ STREAM = {
 )
 def test_a_flag_sets_its_setting_and_no_other(arguments: str, expected: dict[str, Any]) -> None:
     assert parse(arguments.split(), {}) == (Settings.of(expected), ())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--args", "-c 512 --mlock"], {"n_ctx": 512, "use_mlock": True}),
+        (["--args", "--mlock"], {"use_mlock": True}),
+        (["--args=-c 512", "-c", "256"], {"n_ctx": 256}),
+        (["-c", "256", "--args", "-c 512"], {"n_ctx": 512}),
+        (["--args", "-a 'two words' --args '-np 2'"], {"alias": "two words", "aliases": ("two words",), "n_slots": 2}),
+        (["--args", ""], {}),
+        (["--args", "--compat stream -k 10"], {"compat": "stream", **STREAM, "top_k": 10}),
+    ],
+    ids=str,
+)
+def test_further_flags_are_given_in_one_text(arguments: list[str], expected: dict[str, Any]) -> None:
+    assert parse(arguments, {}) == (Settings.of(expected), ())
 
 
 @pytest.mark.parametrize(
@@ -307,6 +325,9 @@ def test_a_variable_wins_over_the_default_and_a_flag_over_its_variable(
         ("--adaptive-decay 1", {}, "argument --adaptive-decay: 1.0 is not in 0 to 0.99"),
         ("--mirostat 3", {}, "argument --mirostat: 3 is not in 0 to 2"),
         ("--metrics=1", {}, "argument --metrics: it takes no value"),
+        ("--args", {}, "argument --args: a text of flags must follow"),
+        ("--args '", {}, 'argument --args: "\'" cannot be read as a shell reads it: no closing quotation'),
+        ("--args --xyzzy", {}, "unknown argument --xyzzy; "),
         ("-m", {}, "argument -m/--model: a value must follow"),
         ("-m --port 80", {}, "argument -m/--model: a value must follow, but --port is a flag"),
         ("model.gguf", {}, "unexpected argument 'model.gguf'; the model is named with -m"),

@@ -140,7 +140,6 @@ def _idle_values() -> Iterator[Accepted]:
     why = "the page has no settings"
     yield _idle("--ui-config", "--webui-config", env="LLAMA_ARG_UI_CONFIG", why=why)
     yield _idle("--ui-config-file", "--webui-config-file", env="LLAMA_ARG_UI_CONFIG_FILE", why=why)
-    yield _idle("--engine", why="the engine is part of this process")
 
 
 def _idle_without() -> Iterator[Accepted]:
@@ -213,7 +212,6 @@ def _missing_models() -> Iterator[Accepted]:
     """Models that cannot be had by their names, and models beside the one."""
     why = "models are not read from Docker's registry; name one of the hub with -hf, an address with -mu or a file with -m"
     yield _missing("-dr", "--docker-repo", env="LLAMA_ARG_DOCKER_REPO", why=why)
-    yield _missing("--embd-gemma-default", n=0, why="-hf ggml-org/embeddinggemma-300M-qat-q4_0-GGUF --embeddings serves it")
     why = (
         "it drafts with a second model, which is not supported; --fim-qwen-7b-default computes every token with the model itself"
     )
@@ -261,7 +259,8 @@ def _missing_values() -> Iterator[Accepted]:
     yield _missing("--mcp-servers-json", env="LLAMA_ARG_MCP_SERVERS_JSON", neutral=("",), why=why)
     yield _missing("-ag", "--agent", n=0, env="LLAMA_ARG_AGENT", why=why)
     yield _missing("--ui-mcp-proxy", "--webui-mcp-proxy", n=0, env="LLAMA_ARG_UI_MCP_PROXY", why="there is no proxy for MCP")
-    yield _missing("--args", why="give llama-server's flags to this command itself")
+    why = "the engine is part of this process and no program beside it; give its flags to this command itself, or in --args"
+    yield _missing("--engine", why=why)
 
 
 ACCEPTED: tuple[Accepted, ...] = (

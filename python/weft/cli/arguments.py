@@ -6,6 +6,7 @@ argparse does not do: here a spelling may set several settings, what is given la
 
 import difflib
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -18,7 +19,10 @@ from weft.settings.flags import negated
 from weft.settings.presets import PRESETS
 from weft.settings.values import unescaped
 
-__all__ = ["CACHE_LIST", "COMPLETION", "CONFIG", "CONFIG_VARIABLE", "HELP", "VERSION", "Asked", "Parsed", "read"]
+__all__ = ["ARGS", "CACHE_LIST", "COMPLETION", "CONFIG", "CONFIG_VARIABLE", "HELP", "VERSION", "Asked", "Parsed", "read"]
+
+ARGS = ("--args",)
+"""What is followed by further flags in one text."""
 
 CONFIG = ("--config",)
 CONFIG_VARIABLE = "LLAMA_ARG_CONFIG"
@@ -93,6 +97,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
         UsageError: Something is unknown, wrong, or not supported yet.
         Asked: The command line asks for something else.
     """
+    argv = list(_spread(argv))
     spellings = known(only)
     respelt = RESPELT.get(_compat(argv) or environ.get("LLAMA_ARG_COMPAT", ""), {})
     flags, config = scan(argv, spellings | {short: spellings[long] for short, long in respelt.items() if long in spellings})
@@ -108,6 +113,26 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
     if values.get("escape", True):
         values |= {name: tuple(map(unescaped, values[name])) for name in _ESCAPED if name in values}
     return Parsed(Settings.of(values), tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))
+
+
+def _spread(argv: Sequence[str]) -> Iterator[str]:
+    """The command line with the flags that stand in the text behind `--args` in that place, read as a shell reads them."""
+    left = list(reversed(argv))
+    while left:
+        argument = left.pop()
+        name, equals, text = argument.partition("=")
+        if name not in ARGS:
+            yield argument
+            continue
+        if not equals:
+            if not left:
+                raise UsageError(f"argument {name}: a text of flags must follow")
+            text = left.pop()
+        try:
+            further = shlex.split(text)
+        except ValueError as error:
+            raise UsageError(f"argument {name}: {text!r} cannot be read as a shell reads it: {str(error).lower()}") from None
+        left += reversed(further)
 
 
 def _compat(argv: Sequence[str]) -> str | None:
@@ -193,7 +218,7 @@ def _following(name: str, n: int, attached: str | None, left: list[str], spellin
 def _unknown(argument: str, spellings: Iterable[str]) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}; the model is named with -m"
-    near = _nearest(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *CONFIG, *HELP, *VERSION])
+    near = _nearest(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *ARGS, *CONFIG, *HELP, *VERSION])
     return f"unknown argument {argument}; " + (f"did you mean {near}?" if near else "--help shows all there are")
 
 

@@ -19,6 +19,15 @@ _OPEN: Mapping[str, Any] = {
     "min_p": 0.01,
 }
 
+_VECTORS: Mapping[str, Any] = {
+    "port": 8011,
+    "n_ubatch": 2048,
+    "n_batch": 2048,
+    "n_slots": 32,
+    "n_ctx": 2048 * 32,
+    "embeddings": True,
+}
+
 
 _VISION: Mapping[str, Any] = {"port": 8014, "n_ctx": None}
 
@@ -28,6 +37,11 @@ def _code(model: str) -> Mapping[str, Any]:
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "embd-gemma-default": {
+        "hf_repo": "ggml-org/embeddinggemma-300M-qat-q4_0-GGUF",
+        "hf_file": "embeddinggemma-300M-qat-Q4_0.gguf",
+        **_VECTORS,
+    },
     "fim-qwen-1.5b-default": _code("Qwen2.5-Coder-1.5B"),
     "fim-qwen-3b-default": _code("Qwen2.5-Coder-3B"),
     "fim-qwen-7b-default": _code("Qwen2.5-Coder-7B"),

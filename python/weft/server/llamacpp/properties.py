@@ -32,7 +32,7 @@ def properties(service: Service) -> Properties:
     seed = request_fields.RANDOM_SEED if request.seed is None else request.seed
     params = generation_settings(request, seed=seed, n_ctx=limits.n_ctx_slot, model=service.model_name)
     return Properties(
-        default_generation_settings=DefaultSettings(params=params, n_ctx=limits.n_ctx_slot),
+        default_generation_settings=DefaultSettings(**msgspec.structs.asdict(params), params=params),
         total_slots=limits.n_slots,
         n_ctx=limits.n_ctx,
         model_alias=service.model_name,

@@ -35,7 +35,14 @@ from weft.server.llamacpp.schemas import (
     TokenizeResult,
     TokenizerInfo,
 )
-from weft.server.llamacpp.vectors_schemas import EmbeddingBody, RankedByTei, RankedList, RerankBody, TextEmbedding
+from weft.server.llamacpp.vectors_schemas import (
+    EmbeddingBody,
+    OneEmbedding,
+    RankedByTei,
+    RankedList,
+    RerankBody,
+    TextEmbedding,
+)
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult
 from weft.server.run import vectors as run
@@ -102,10 +109,10 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Answer[De
 
 
 @post(["/embedding", "/embeddings"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def embedding(data: JSONBody[EmbeddingBody], service: Here) -> Answer[list[TextEmbedding]]:
+async def embedding(data: JSONBody[EmbeddingBody], service: Here) -> Answer[list[TextEmbedding] | OneEmbedding]:
     """The vectors of texts; of each token, where nothing is pooled."""
     name, texts = vectors.texts(data)
-    work = partial(run.embed, service, texts, vectors.write, name=name, normalize=data.embd_normalize)
+    work = partial(run.embed, service, texts, vectors.form(data), name=name, normalize=data.embd_normalize)
     return Answer(AwaitedPieces(work, service.collected))
 
 

@@ -236,11 +236,10 @@ class SlotErased(msgspec.Struct):
     n_erased: int
 
 
-class DefaultSettings(msgspec.Struct):
-    """What a request that says nothing gets."""
+class DefaultSettings(GenerationSettings, kw_only=True):
+    """What a request that says nothing gets: under `params`, and beside it, where it stood in 2024."""
 
     params: GenerationSettings
-    n_ctx: int
 
 
 class Modalities(msgspec.Struct):

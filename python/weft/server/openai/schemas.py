@@ -141,6 +141,8 @@ class ModelCard(msgspec.Struct):
     created: int
     owned_by: str
     meta: ModelMeta
+    engine_state: str | msgspec.UnsetType = msgspec.UNSET
+    """INIT, LOADING, READY, RUNNING or DEAD, where the server is started with `--compat srb`."""
 
 
 class ModelName(msgspec.Struct):

@@ -21,6 +21,7 @@ from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
 from weft.server.run.aside import LONG_TEXT, Aside, Purpose
 from weft.server.run.collected import Room
+from weft.server.run.engine_state import EngineState
 from weft.server.run.generation import Generation
 from weft.server.run.media import MediaReader
 from weft.server.run.media_files import MediaFile, MediaPrompt
@@ -74,6 +75,7 @@ class Service:
         """Whether `/slots` tells prompts and what was written: llama-server's variable for it."""
         self.loading: Mapping[str, Any] = {}
         """How far the model is, where that takes long: those who ask meanwhile are told."""
+        self._is_started = False
         self._is_ready = False
         self._is_stopping = False
         self._failure: Exception | None = None
@@ -90,6 +92,7 @@ class Service:
             InvalidConfig: a setting does not fit the model.
             RuntimeError: the engine was started before.
         """
+        self._is_started = True
         try:
             await (loading or self.engine.start())
             self.chat.check_settings()
@@ -128,6 +131,17 @@ class Service:
         if not self._is_ready:
             return StillLoadingError(self.loading)
         return None if self.engine.is_running else EngineStopped()
+
+    @property
+    def state(self) -> EngineState:
+        """What the engine is about."""
+        if self._failure is not None or (self._is_ready and not self.engine.is_running):
+            return EngineState.DEAD
+        if not self._is_ready:
+            download = self.loading.get("download")
+            is_here = download is None or download["bytes"] == download["total"]
+            return EngineState.LOADING if self._is_started and is_here else EngineState.INIT
+        return EngineState.RUNNING if any(slot.is_processing for slot in self.engine.stats().slots) else EngineState.READY
 
     @property
     def model_name(self) -> str:
