@@ -217,7 +217,10 @@ async def test_the_server_tells_what_it_reads(files: Files, projector: Projector
         props = (await client.get("/props")).json()
         assert props["modalities"] == {"vision": vision, "video": False, "audio": audio}
         assert props["media_marker"] == "<__media__>"
-        [listed] = (await client.get("/v1/models")).json()["models"]
+        models = (await client.get("/v1/models")).json()
+        reads = ["text", *["image"] * vision, *["audio"] * audio]
+        assert models["data"][0]["architecture"] == {"input_modalities": reads, "output_modalities": ["text"]}
+        [listed] = models["models"]
         assert listed["capabilities"] == ["completion", *["multimodal"] * (vision or audio), "embedding"]
 
 
