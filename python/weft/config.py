@@ -75,12 +75,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     n_threads: Annotated[
         int | None,
-        About("threads of a decode without rows of prompts; None is as tuned, else one for each physical core", 1, MAX_THREADS),
+        About(
+            "threads of a decode without rows of prompts, never more than there are processors; None is as tuned, else one for "
+            "each physical core",
+            1,
+            MAX_THREADS,
+        ),
     ] = None
     n_threads_batch: Annotated[
         int | None,
         About(
-            "threads of a decode with rows of prompts; None is the same as n_threads, if that is given, else as tuned",
+            "threads of a decode with rows of prompts, never more than there are processors; None is the same as n_threads, if "
+            "that is given, else as tuned",
             1,
             MAX_THREADS,
         ),

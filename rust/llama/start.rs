@@ -68,6 +68,7 @@ pub(super) fn machine(model: &Model, config: &EngineConfig) -> Machine {
     Machine {
         is_offloaded: memory::is_offloaded(model),
         n_cores: threads::n_cores(),
+        n_processors: threads::n_allowed(),
         free_bytes: memory::free_bytes(model),
         ours: Ours {
             usable: installed.usable,
