@@ -7,7 +7,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::{EngineConfig, Pooling, Used};
 use crate::embedding::{self, Embedder, Encoded, Encoder, Group, MAX_SEQUENCES, Shape};
-use crate::engine::runner::{Plan, Row, SequenceId, Variant};
+use crate::engine::runner::{Plan, Row, SequenceId};
 use crate::error::{Error, Result};
 use crate::llama::affinity::Stay;
 use crate::llama::batch::{Batch, Bounds};
@@ -167,7 +167,7 @@ impl VectorContext {
                 wants_logits: true,
             })
         });
-        let plan = Plan { rows: rows.collect(), variant: Variant::default() };
+        let plan = Plan { rows: rows.collect(), ..Plan::default() };
         let n_held: Vec<u32> = self.held.iter().map(|held| u32::try_from(held.len()).expect("it fits in the context")).collect();
         self.batch.fill(&plan, &n_held).map_err(|error| error.reason)?;
         self.n_rows_most = self.n_rows_most.max(plan.rows.len());
