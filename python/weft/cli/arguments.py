@@ -18,7 +18,7 @@ from weft.settings.flags import negated
 from weft.settings.presets import PRESETS
 from weft.settings.values import unescaped
 
-__all__ = ["CACHE_LIST", "COMPLETION", "CONFIG", "CONFIG_VARIABLE", "HELP", "VERSION", "Asked", "Parsed", "read"]
+__all__ = ["CACHE_LIST", "COMPLETION", "CONFIG", "CONFIG_VARIABLE", "DEVICES", "HELP", "VERSION", "Asked", "Parsed", "read"]
 
 CONFIG = ("--config",)
 CONFIG_VARIABLE = "LLAMA_ARG_CONFIG"
@@ -27,6 +27,7 @@ HELP = ("-h", "--help", "--usage")
 VERSION = ("--version",)
 COMPLETION = ("--completion-bash",)
 CACHE_LIST = ("-cl", "--cache-list")
+DEVICES = ("--list-devices",)
 
 _ESCAPED = ("stop", "dry_sequence_breakers")
 """Settings in whose texts escapes are read."""
@@ -139,7 +140,7 @@ def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, st
     while left:
         argument = left.pop()
         spelling, attached = _split(argument, spellings)
-        for asked in (HELP, VERSION, COMPLETION, CACHE_LIST):
+        for asked in (HELP, VERSION, COMPLETION, CACHE_LIST, DEVICES):
             if spelling in asked:
                 raise Asked(asked)
         if spelling in CONFIG:

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 from weft import Model
 from weft.server.openai.schemas import ModelCard, ModelList, ModelMeta, ModelName
+from weft.settings import Settings
 
 __all__ = ["model", "models"]
 
 
-def model(served: Model, name: str, aliases: Sequence[str]) -> ModelCard:
+def model(served: Model, name: str, settings: Settings) -> ModelCard:
     """The one model that is served, as OpenAI describes it."""
     meta = ModelMeta(
         vocab_type=served.vocab_type,
@@ -19,13 +20,29 @@ def model(served: Model, name: str, aliases: Sequence[str]) -> ModelCard:
         n_params=served.n_params,
         size=served.size_bytes,
     )
-    return ModelCard(id=name, aliases=list(aliases), object="model", created=int(time.time()), owned_by="weft", meta=meta)
+    return ModelCard(
+        id=name,
+        aliases=list(settings.aliases),
+        tags=list(settings.tags),
+        object="model",
+        created=int(time.time()),
+        owned_by="weft",
+        meta=meta,
+    )
 
 
-def models(served: Model, name: str, aliases: Sequence[str], capabilities: Sequence[str]) -> ModelList:
+def models(served: Model, name: str, settings: Settings, capabilities: Sequence[str]) -> ModelList:
     """The one model that is served, as OpenAI and as llama-server list it."""
     return ModelList(
         object="list",
-        data=[model(served, name, aliases)],
-        models=[ModelName(name=name, model=name, capabilities=list(capabilities), details={"format": "gguf"})],
+        data=[model(served, name, settings)],
+        models=[
+            ModelName(
+                name=name,
+                model=name,
+                tags=list(settings.tags),
+                capabilities=list(capabilities),
+                details={"format": "gguf"},
+            )
+        ],
     )

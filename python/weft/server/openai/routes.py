@@ -61,13 +61,13 @@ async def create_embedding(data: JSONBody[CreateEmbedding], service: Here) -> An
 @get(["/v1/models", "/models"], responses=ERRORS)
 async def list_models(service: Here) -> ModelList:
     """The one model that is served."""
-    return models.models(service.engine.model, service.model_name, service.settings.aliases, service.capabilities)
+    return models.models(service.engine.model, service.model_name, service.settings, service.capabilities)
 
 
 @get("/v1/models/{name:path}", responses=ERRORS)
 async def retrieve_model(service: Here) -> ModelCard:
     """The one model that is served, by whatever name."""
-    return models.model(service.engine.model, service.model_name, service.settings.aliases)
+    return models.model(service.engine.model, service.model_name, service.settings)
 
 
 router = Router(
