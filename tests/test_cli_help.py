@@ -52,7 +52,7 @@ def test_help_lists_flags_without_a_meaning_last_and_is_no_wider_than_its_termin
     assert all(name in words for accepted in ACCEPTED for name in accepted.names)
     assert len(rest.splitlines()) < 60
     assert max(map(len, shown.splitlines())) <= 130
-    assert "--threads-http" not in settings
+    assert "--defrag-thold" not in settings
 
 
 def test_help_of_tuning_shows_what_tuning_takes(capsys: pytest.CaptureFixture[str]) -> None:

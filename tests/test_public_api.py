@@ -6,7 +6,7 @@ import os
 import pydoc
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_type_hints
 
@@ -80,7 +80,16 @@ def test_options_are_the_fields_of_a_request() -> None:
 def test_options_of_an_engine_are_the_fields_of_its_config() -> None:
     hints = get_type_hints(EngineConfig)
     file = str | os.PathLike[str]
-    lists = {"devices": Sequence[str] | None, "tensor_split": Sequence[float], "lora": Sequence[file | tuple[file, float]]}
+    value = bool | int | float | str
+    lists = {
+        "devices": Sequence[str] | None,
+        "tensor_split": Sequence[float],
+        "lora": Sequence[file | tuple[file, float]],
+        "kv_overrides": Mapping[str, value] | Sequence[tuple[str, value]],
+        "tensor_overrides": Mapping[str, str] | Sequence[tuple[str, str]],
+        "cpus": Sequence[int],
+        "cpus_batch": Sequence[int] | None,
+    }
     assert get_type_hints(EngineOptions) == hints | lists
 
 

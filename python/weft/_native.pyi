@@ -96,8 +96,8 @@ class Model:
             lora: Adapters that are loaded beside the weights, each with its scale in requests that name none; at most 64.
             kv_overrides: Values of the metadata in place of the file's: whole numbers of 32 bits, finite numbers, truths, and
                 texts of at most 127 bytes; of several for one key the last counts.
-            tensor_overrides: Patterns (ECMAScript's, searched in the names of tensors) with the memory that those go to, by ggml's
-                names (`CPU`, `CUDA0`); the first that is found counts.
+            tensor_overrides: Patterns (ECMAScript's, searched in the names of tensors) with the memory that those go to, by
+                ggml's names (`CPU`, `CUDA0`); the first that is found counts.
             cpu_moe: Keeps the experts of every layer in the CPU's memory.
             n_cpu_moe: Layers, from the first one on, whose experts stay in the CPU's memory; None is 0.
             n_cpu_ffn: The same of dense feed-forward weights.
@@ -107,8 +107,8 @@ class Model:
 
         Raises:
             ModelLoadError: The file is no model that can be run, or a device is not there; `reason` says what is wrong.
-            InvalidConfig: A number is out of range, a name is unknown, a pattern is none, a value is not of the type that the file
-                has, or a file of `lora` is no adapter of this model.
+            InvalidConfig: A number is out of range, a name is unknown, a pattern is none, a value is not of the type that the
+                file has, or a file of `lora` is no adapter of this model.
         """
 
     @property

@@ -199,9 +199,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ()
     cpu_moe: Annotated[bool, About("keeps the experts of every layer in the CPU's memory")] = False
-    n_cpu_moe: Annotated[
-        int, About("layers, from the first one on, whose experts stay in the CPU's memory", 0, MAX_NUMBER)
-    ] = 0
+    n_cpu_moe: Annotated[int, About("layers, from the first one on, whose experts stay in the CPU's memory", 0, MAX_NUMBER)] = 0
     n_cpu_ffn: Annotated[
         int,
         About("layers, from the first one on, whose dense feed-forward weights stay in the CPU's memory", 0, MAX_NUMBER),
@@ -210,16 +208,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         About("keeps weights of the CPU out of memory that a GPU reads faster, so that llama.cpp may rearrange them"),
     ] = False
-    offload_kqv: Annotated[bool, About("whether the cache is on the GPU that has its layer, or else in the machine's memory")] = True
-    op_offload: Annotated[
-        bool, About("whether a GPU computes large products with weights that are in the machine's memory")
-    ] = True
+    offload_kqv: Annotated[bool, About("whether the cache is on the GPU that has its layer, or else in the machine's memory")] = (
+        True
+    )
+    op_offload: Annotated[bool, About("whether a GPU computes large products with weights that are in the machine's memory")] = (
+        True
+    )
     rope_scaling_type: Annotated[
         RopeScaling | None, About("how the frequencies of positions are scaled; None is as the model's file says")
     ] = None
-    rope_freq_base: Annotated[
-        float | None, About("base of those frequencies; None is as the model's file says", 2, 1e12)
-    ] = None
+    rope_freq_base: Annotated[float | None, About("base of those frequencies; None is as the model's file says", 2, 1e12)] = None
     rope_freq_scale: Annotated[
         float | None,
         About(

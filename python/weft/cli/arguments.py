@@ -198,7 +198,7 @@ def _nearest(word: str, spellings: Iterable[str]) -> str | None:
     """The spelling that a word was most likely meant to be, or None.
 
     Of several that are as near it is the one of the same letters, then the one that sets something: `--prot` is `--port`, and
-    not `--prio`, which has no meaning here.
+    not a flag of fewer of its letters that has no meaning here.
     """
     set_nothing = {name for accepted in ACCEPTED for name in accepted.names}
 

@@ -53,8 +53,8 @@ THREADS: Mapping[str, Flag] = {
         parse=_mask,
         join=_both,
         also=(Way(("-Cr", "--cpu-range"), _range),),
-        help="processors that threads compute on, as a mask in hexadecimal digits; -Cr or --cpu-range LO-HI adds a range (default:"
-        " all that the process may use)",
+        help="processors that threads compute on, as a mask in hexadecimal digits; -Cr or --cpu-range LO-HI adds a range"
+        " (default: all that the process may use)",
     ),
     "strict_cpu": row(
         GROUP,
