@@ -46,6 +46,76 @@ __all__ = [
 ]
 
 @final
+class Modalities:
+    """What the projector of a model reads."""
+
+    @property
+    def vision(self) -> bool:
+        """Pictures."""
+
+    @property
+    def audio(self) -> bool:
+        """Sounds."""
+
+class MediaStats:
+    """What was done with pictures and sounds, since the model was loaded."""
+
+    @property
+    def n_encoded(self) -> int:
+        """Pieces of media that the projector has seen: a picture is one or, cut into tiles, several; so is a sound."""
+
+    @property
+    def n_reused(self) -> int:
+        """Pieces whose vectors were kept from before."""
+
+    @property
+    def encode_s(self) -> float:
+        """Seconds that the projector took."""
+
+    @property
+    def n_kept_bytes(self) -> int:
+        """Bytes of vectors that are kept, at most 256 MiB."""
+
+class Media:
+    """A picture or a sound, cut as the model wants it: a part of a prompt."""
+
+    @property
+    def kind(self) -> Literal["image", "audio"]:
+        """What it is."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its file, in hexadecimal digits. Prompts that begin alike, media included, share what is computed."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of its file."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Places that it takes in a context, with those of the tokens that the model wants around it."""
+
+class MixedPrompt:
+    """Texts, token ids and media, tokenized: what `Model.tokenize_parts` makes, and `Engine.generate` takes."""
+
+    @property
+    def n_tokens(self) -> int:
+        """Places that it takes in a context."""
+
+    @property
+    def n_positions(self) -> int:
+        """Positions that it counts: fewer than its places where the model counts a picture's rows and columns."""
+
+    @property
+    def media(self) -> list[Media]:
+        """The media, in order."""
+
+    @property
+    def text_tokens(self) -> list[int]:
+        """The token ids of its texts and of what stands around its media, one after the other."""
+
+    def __len__(self) -> int: ...
+
 class Model:
     """A loaded GGUF file: its vocabulary, its metadata, its weights."""
 
@@ -66,6 +136,10 @@ class Model:
         kernels: Literal["auto", "weft", "llama.cpp"] = "auto",
         repack: bool | None = None,
         lora: Sequence[tuple[str | os.PathLike[str], float]] | None = None,
+        mmproj: str | os.PathLike[str] | None = None,
+        mmproj_offload: bool = True,
+        image_min_tokens: int | None = None,
+        image_max_tokens: int | None = None,
         kv_overrides: Sequence[tuple[str, bool | int | float | str]] | None = None,
         tensor_overrides: Sequence[tuple[str, str]] | None = None,
         cpu_moe: bool = False,
@@ -94,6 +168,10 @@ class Model:
             repack: Whether llama.cpp rearranges weights of some formats as its own products want them; None is where its own are
                 the ones to compute with them.
             lora: Adapters that are loaded beside the weights, each with its scale in requests that name none; at most 64.
+            mmproj: The projector that reads pictures and sounds for the model; None is none.
+            mmproj_offload: Whether a GPU computes with the projector.
+            image_min_tokens: The fewest places that a picture takes, where the projector leaves a choice; None is what it says.
+            image_max_tokens: The most of them.
             kv_overrides: Values of the metadata in place of the file's: whole numbers of 32 bits, finite numbers, truths, and
                 texts of at most 127 bytes; of several for one key the last counts.
             tensor_overrides: Patterns (ECMAScript's, searched in the names of tensors) with the memory that those go to, by
@@ -108,7 +186,7 @@ class Model:
         Raises:
             ModelLoadError: The file is no model that can be run, or a device is not there; `reason` says what is wrong.
             InvalidConfig: A number is out of range, a name is unknown, a pattern is none, a value is not of the type that the
-                file has, or a file of `lora` is no adapter of this model.
+                file has, a file of `lora` is no adapter of this model, or that of `mmproj` no projector for it.
         """
 
     @property
@@ -225,8 +303,43 @@ class Model:
             InvalidRequest: `tokens` are no token ids.
         """
 
-    def detokenize(self, tokens: Sequence[int]) -> str:
+    @property
+    def modalities(self) -> Modalities:
+        """What the projector reads; nothing without one."""
+
+    def media_stats(self) -> MediaStats:
+        """What was done with pictures and sounds so far."""
+
+    def read_media(self, data: bytes) -> Media:
+        """A picture (PNG, JPEG, GIF, BMP) or a sound (WAV, MP3, FLAC), from the bytes of its file.
+
+        It is decoded and cut here, on this thread and without the GIL, which takes some milliseconds per megapixel. The
+        projector sees it on a thread of its own, when a request wants it first.
+
+        Raises:
+            NotSupported: The model was loaded without a projector.
+            InvalidRequest: It is none of these, damaged, too large, or nothing that this projector reads; the message says which.
+            QueueFull: Prompts with 65,536 places of media wait already.
+        """
+
+    def tokenize_parts(
+        self, parts: Sequence[str | int | Media | Sequence[int]], *, add_special: bool = True, parse_special: bool = True
+    ) -> MixedPrompt:
+        """Texts, token ids and media as one prompt. Each text is tokenized by itself, as llama.cpp's `mtmd` does.
+
+        Args:
+            parts: The prompt's parts, in order.
+            add_special: Adds the token that begins a text, where the vocabulary asks for it.
+            parse_special: Reads the spelling of a control token as that token.
+
+        Raises:
+            InvalidRequest: A part is none of these.
+        """
+
+    def detokenize(self, tokens: Sequence[int] | MixedPrompt) -> str:
         """The text that token ids stand for: control tokens as they are spelt, U+FFFD for bytes that are no UTF-8.
+
+        A picture or a sound, whose places have ids below 0, is `<__media__>`.
 
         Raises:
             InvalidRequest: A token is outside of the vocabulary.

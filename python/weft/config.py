@@ -183,7 +183,25 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             " a scale of 1, and one with a scale of 0 is off. A request may name them by their places here, with other scales"
         ),
     ] = ()
-
+    mmproj: Annotated[
+        str | None,
+        About("the projector (GGUF) that reads pictures and sounds for the model; None is none: then it reads texts alone"),
+    ] = None
+    mmproj_offload: Annotated[bool, About("whether a GPU computes with the projector, where there is one")] = True
+    image_min_tokens: Annotated[
+        int | None,
+        About(
+            "the fewest places that a picture takes, of models that leave a choice; None is what the projector says",
+            1,
+            MAX_NUMBER,
+        ),
+    ] = None
+    image_max_tokens: Annotated[
+        int | None,
+        About(
+            "the most places that a picture takes, of models that leave a choice; None is what the projector says", 1, MAX_NUMBER
+        ),
+    ] = None
     kv_overrides: Annotated[
         tuple[tuple[str, bool | int | float | str], ...],
         About(
@@ -305,6 +323,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
                 msgspec.structs.force_setattr(self, name, whole)
         if isinstance(self.lora, list | tuple):
             msgspec.structs.force_setattr(self, "lora", tuple(map(_adapter, self.lora)))
+        mmproj: object = self.mmproj
+        if isinstance(mmproj, os.PathLike):
+            msgspec.structs.force_setattr(self, "mmproj", os.fspath(mmproj))
         for name, message in wrong(self):
             raise InvalidConfig(name, message)
 
@@ -336,7 +357,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 _OF_MODEL = (
     *("n_gpu_layers", "use_mmap", "use_mlock", "direct_io", "check_tensors", "devices", "split_mode", "main_gpu", "tensor_split"),
-    *("numa", "kernels", "repack", "lora"),
+    *("numa", "kernels", "repack", "lora", "mmproj", "mmproj_offload", "image_min_tokens", "image_max_tokens"),
     *("kv_overrides", "tensor_overrides", "cpu_moe", "n_cpu_moe", "n_cpu_ffn", "no_host"),
 )
 _OF_NO_ENGINE = {*_OF_MODEL, "tuned"}
@@ -388,6 +409,10 @@ class EngineOptions(TypedDict, total=False):
     numa: Literal["distribute", "isolate", "numactl"] | None
     repack: bool | None
     lora: Sequence[str | os.PathLike[str] | tuple[str | os.PathLike[str], float]]
+    mmproj: str | os.PathLike[str] | None
+    mmproj_offload: bool
+    image_min_tokens: int | None
+    image_max_tokens: int | None
     kv_overrides: Mapping[str, bool | int | float | str] | Sequence[tuple[str, bool | int | float | str]]
     tensor_overrides: Mapping[str, str] | Sequence[tuple[str, str]]
     cpu_moe: bool

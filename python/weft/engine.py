@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 import msgspec
 
 from weft import _native, tuning
-from weft._native import Adapter, CachedNode, Compute, Limits, Model, Prefix, RecentStep, Slot, Stats, Stream
+from weft._native import Adapter, CachedNode, Compute, Limits, Media, MixedPrompt, Model, Prefix, RecentStep, Slot, Stats, Stream
 from weft.answer import Answer
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
 from weft.errors import EngineStopped
 from weft.prefix import PrefixFile
-from weft.request import Request, RequestOptions
+from weft.request import Prompt, Request, RequestOptions
 from weft.work.cache import CacheWork
 from weft.work.threads import For, Threads
 
@@ -118,7 +118,7 @@ class Engine(Embedding):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def generate(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Stream:
+    def generate(self, prompt: Prompt | Request, **options: Unpack[RequestOptions]) -> Stream:
         """Queues a request and returns the stream of its events at once.
 
             async for event in engine.generate("Once upon a time,", n=8, max_tokens=64):
@@ -132,7 +132,8 @@ class Engine(Embedding):
         A prompt that is a string is tokenized here, on this thread, at some 0.4 µs per byte.
 
         Args:
-            prompt: What is to be continued, or a whole request.
+            prompt: What is to be continued, or a whole request. A list may hold strings, token ids and media:
+                `["What is this? ", await engine.read_media(data), " It is"]`.
             **options: The other fields of the request; they replace those of a `Request` that is given as the prompt.
 
         Raises:
@@ -148,7 +149,7 @@ class Engine(Embedding):
             request = Request(prompt=prompt, **fields)
         return self._running().submit(request)
 
-    async def complete(self, prompt: str | Sequence[int] | Request, **options: Unpack[RequestOptions]) -> Answer:
+    async def complete(self, prompt: Prompt | Request, **options: Unpack[RequestOptions]) -> Answer:
         """The whole answer: `generate`, read to its end. Cancelling it frees the slots.
 
         Raises:
@@ -390,6 +391,20 @@ class Engine(Embedding):
         """
         return await self._work().erase(slot)
 
+    async def read_media(self, data: bytes) -> Media:
+        """A picture (PNG, JPEG, GIF, BMP) or a sound (WAV, MP3, FLAC) for prompts, from the bytes of its file.
+
+        It is decoded on another thread. The projector sees it on a thread of its own, beside the decode, when a request wants
+        it first; what comes of it is kept, up to 256 MiB for all, and in the prefix tree like any other part of a prompt.
+
+        Raises:
+            NotSupported: The model was loaded without a projector (`EngineConfig.mmproj`).
+            InvalidRequest: It is none of these, damaged, too large, or nothing that this projector reads; the message says which.
+            QueueFull: Prompts with 65,536 places of media wait already.
+            EngineStopped: The engine was closed.
+        """
+        return await self._threads.work(For.MEDIA, self.model.read_media, data)
+
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of a text; the defaults are how `generate` reads a prompt.
 
@@ -400,8 +415,10 @@ class Engine(Embedding):
         """
         return self.model.tokenize(text, add_special=add_special, parse_special=parse_special)
 
-    def detokenize(self, tokens: Sequence[int]) -> str:
+    def detokenize(self, tokens: Sequence[int] | MixedPrompt) -> str:
         """The text that token ids stand for: control tokens as they are spelt, U+FFFD for bytes that are no UTF-8.
+
+        A picture or a sound, whose places have ids below 0, is `<__media__>`.
 
         Raises:
             InvalidRequest: A token is outside of the vocabulary.

@@ -1,15 +1,19 @@
 """What a caller asks for."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, TypedDict
+from typing import Annotated, TypeAlias, TypedDict
 
 from msgspec.structs import force_setattr
 
+from weft._native import Media, MixedPrompt
 from weft.fields.about import About, described
 from weft.sampling import Sampling
 from weft.schema import JsonSchema, schema_text
 
-__all__ = ["Request", "RequestOptions"]
+__all__ = ["Prompt", "Request", "RequestOptions"]
+
+Prompt: TypeAlias = str | Sequence[int] | Sequence[str | int | Media | Sequence[int]] | MixedPrompt
+"""What may be continued."""
 
 
 @described
@@ -21,10 +25,11 @@ class Request(Sampling, frozen=True, kw_only=True):
     """
 
     prompt: Annotated[
-        str | Sequence[int],
+        Prompt,
         About(
             "what is to be continued: at least one token. A string is tokenized with the special tokens that the "
-            "model's vocabulary asks for, and the spelling of a control token in it is read as that token"
+            "model's vocabulary asks for, and the spelling of a control token in it is read as that token. A list may hold "
+            "strings, token ids and media (`Engine.read_media`)"
         ),
     ]
     n: Annotated[int, About("how many completions, 1 to 256. The prompt is computed once for all", 1, 256)] = 1

@@ -87,6 +87,21 @@ pub struct ModelConfig {
     pub adapters: Vec<AdapterConfig>,
     /// Values of the metadata in place of the file's; of several for one key the last counts.
     pub overrides: Vec<KvOverride>,
+    /// The projector that reads pictures and sounds for it.
+    pub media: Option<MediaConfig>,
+}
+
+/// A file of a projector (`mmproj`), and how it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediaConfig {
+    /// The GGUF file.
+    pub path: PathBuf,
+    /// Whether a GPU computes with it, where there is one.
+    pub offload: bool,
+    /// The fewest and the most places that a picture takes, of a model that leaves a choice; `None` is what the file says.
+    pub image_min_tokens: Option<u32>,
+    /// See above.
+    pub image_max_tokens: Option<u32>,
 }
 
 /// A file of an adapter (`LoRA`), and how strongly it counts where a request does not say.
@@ -114,6 +129,7 @@ impl ModelConfig {
             repack: None,
             adapters: Vec::new(),
             overrides: Vec::new(),
+            media: None,
         }
     }
 }

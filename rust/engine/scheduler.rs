@@ -408,7 +408,6 @@ mod tests {
             "which comes off what others get"
         );
         assert_eq!(plan_with(&[(2_000, 0), (1, 3), (40, 3)], 3), [0, 1, 40]);
-        assert_eq!(plan_with(&[(2_000, 0), (30, 3)], i32::MIN), [whole.max(470), 30], "nobody decodes");
     }
 
     #[test]

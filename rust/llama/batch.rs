@@ -2,7 +2,7 @@
 
 use llama_cpp_sys_2 as sys;
 
-use crate::engine::runner::{DecodeError, Plan, SequenceId};
+use crate::engine::runner::{DecodeError, MediaRows, Plan, SequenceId};
 use crate::request::Token;
 
 /// What a plan may hold.
@@ -56,37 +56,49 @@ impl Batch {
         }
     }
 
-    /// Takes the rows of `plan`, where sequence `i` holds `n_held[i]` tokens.
+    /// Takes the rows of `plan` that are tokens, where sequence `i` holds `n_held[i]` places; `position_of` tells a
+    /// place's position in it.
     ///
     /// # Errors
     /// Names the first row that breaks a rule; the batch is then empty.
-    pub(super) fn fill(&mut self, plan: &Plan, n_held: &[u32]) -> Result<(), DecodeError> {
+    pub(super) fn fill(
+        &mut self,
+        plan: &Plan,
+        n_held: &[u32],
+        position_of: impl Fn(usize, u32) -> u32,
+    ) -> Result<(), DecodeError> {
         self.clear();
-        let filled = self.try_fill(plan, n_held);
+        let filled = self.try_fill(plan, n_held, position_of);
         if filled.is_err() {
             self.clear();
         }
         filled.map_err(|reason| DecodeError { reason: format!("the plan breaks a rule: {reason}") })
     }
 
-    fn try_fill(&mut self, plan: &Plan, n_held: &[u32]) -> Result<(), String> {
+    fn try_fill(&mut self, plan: &Plan, n_held: &[u32], position_of: impl Fn(usize, u32) -> u32) -> Result<(), String> {
         let Bounds { n_vocab, n_seq_max, n_rows, n_outputs, is_by_id } = self.bounds;
         if plan.rows.is_empty() {
             return Err("it has no rows".to_owned());
         }
-        if plan.rows.len() > n_rows {
-            return Err(format!("it has {} rows, more than the {n_rows} of one decode", plan.rows.len()));
+        let mut end = 0;
+        for MediaRows { rows, .. } in &plan.media {
+            self.order.extend(end..rows.start);
+            end = rows.end;
+        }
+        self.order.extend(end..plan.rows.len());
+        if self.order.len() > n_rows {
+            return Err(format!("it has {} rows, more than the {n_rows} of one decode", self.order.len()));
         }
         let n_wanted = plan.rows.iter().filter(|row| row.wants_logits).count();
         if n_wanted > n_outputs {
             return Err(format!("{n_wanted} rows want logits, more than the {n_outputs} of one decode"));
         }
         self.n_held_after.extend_from_slice(n_held);
-        self.order.extend(0..plan.rows.len());
         if is_by_id {
             self.order.sort_by_key(|&i| plan.rows[i].sequence);
         }
-        self.places.resize(plan.rows.len(), 0);
+        // Rows of media have none.
+        self.places.resize(plan.rows.len(), usize::MAX);
         for (place, &i) in self.order.iter().enumerate() {
             let row = plan.rows[i];
             self.places[i] = place;
@@ -101,7 +113,8 @@ impl Batch {
             if row.position != *next {
                 return Err(format!("row {i} is at position {} of sequence {id}, which goes on at {next}", row.position));
             }
-            let position = i32::try_from(row.position).map_err(|_| format!("row {i} is at position {}", row.position))?;
+            let position = position_of(usize::from(id), row.position);
+            let position = i32::try_from(position).map_err(|_| format!("row {i} is at position {position}"))?;
             *next += 1;
             self.tokens.push(row.token);
             self.positions.push(position);
@@ -124,11 +137,12 @@ impl Batch {
 
     /// llama.cpp's place of the plan's row `row`, where it is there and wants logits.
     pub(super) fn output(&self, row: usize) -> Option<usize> {
-        self.places.get(row).copied().filter(|&place| self.wants_logits[place] != 0)
+        self.places.get(row).copied().filter(|&place| self.wants_logits.get(place).is_some_and(|&wants| wants != 0))
     }
 
     /// How many rows there are.
-    pub(super) fn n_rows(&self) -> usize {
+    #[cfg(test)]
+    fn n_rows(&self) -> usize {
         self.tokens.len()
     }
 
@@ -178,7 +192,7 @@ mod tests {
 
     fn refusal(plan: &Plan) -> String {
         let mut batch = Batch::new(BOUNDS);
-        let error = batch.fill(plan, &[3, 0]).expect_err("the plan breaks a rule");
+        let error = batch.fill(plan, &[3, 0], |_, place| place).expect_err("the plan breaks a rule");
         assert_eq!(batch.n_rows(), 0, "a refused plan leaves nothing behind");
         error.reason
     }
@@ -189,7 +203,7 @@ mod tests {
         let mut plan = rows_of(SequenceId(0), 3, &[1, 2]);
         plan.rows[1].wants_logits = false;
         plan.rows.insert(1, rows_of(SequenceId(1), 0, &[9]).rows[0]);
-        batch.fill(&plan, &[3, 0]).expect("the plan keeps the rules");
+        batch.fill(&plan, &[3, 0], |_, place| place).expect("the plan keeps the rules");
         assert_eq!(batch.n_held_after(), [5, 1]);
         assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 9, 2][..], &[0, 1, 0][..]));
         assert_eq!([0, 1, 3].map(|row| batch.output(row)), [None, Some(1), None]);
@@ -200,7 +214,7 @@ mod tests {
     fn a_recurrent_memory_gets_its_rows_in_order_of_their_ids() {
         let mut batch = Batch::new(Bounds { n_outputs: 2, is_by_id: true, ..BOUNDS });
         let rows = [rows_of(SequenceId(1), 0, &[7, 8]).rows, rows_of(SequenceId(0), 3, &[1, 2]).rows].concat();
-        batch.fill(&Plan { rows, ..Plan::default() }, &[3, 0]).expect("the plan keeps the rules");
+        batch.fill(&Plan { rows, ..Plan::default() }, &[3, 0], |_, place| place).expect("the plan keeps the rules");
         assert_eq!((batch.tokens.as_slice(), batch.ids()), (&[1, 2, 7, 8][..], &[0, 0, 1, 1][..]));
         assert_eq!([0, 1, 2, 3].map(|row| batch.output(row)), [None, Some(3), None, Some(1)], "the plan's numbers stay");
     }

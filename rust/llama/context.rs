@@ -7,15 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use llama_cpp_sys_2 as sys;
 
 use crate::config::{EngineConfig, FlashAttention, Limits, Threads, Used};
-use crate::engine::runner::{DecodeError, MemoryKind, Plan, SequenceId, StateError, Variant};
+use crate::engine::runner::{DecodeError, MediaRows, MemoryKind, Plan, SequenceId, StateError, Variant};
 use crate::error::{Error, Result};
 use crate::llama::affinity::Stay;
 use crate::llama::batch::{Batch, Bounds};
 use crate::llama::kernels;
 use crate::llama::kv_size::ggml_type;
 use crate::llama::logging;
+use crate::llama::media_batch::{self, MediaBatch};
 use crate::llama::model::Model;
 use crate::llama::pages;
+use crate::llama::positions::Positions;
 use crate::llama::priority::Standing;
 use crate::llama::rope;
 use crate::llama::threads::{self, ThreadPool};
@@ -31,11 +33,14 @@ const POLL: u32 = 1;
 pub(super) struct Context {
     raw: NonNull<sys::llama_context>,
     batch: Batch,
+    media: MediaBatch,
     /// Tokens that each sequence holds. llama.cpp knows too, but it would have to be asked for every row.
     n_held: Vec<u32>,
     /// From which position on each sequence has no hole in the cache of its sliding window. Restored pieces bring only the end of
     /// theirs, and llama.cpp knows the first position, not the holes above it. 0 for a memory without a window.
     whole_from: Vec<u32>,
+    /// Which positions the places of each sequence have.
+    positions: Vec<Positions>,
     n_ctx: u32,
     /// The adapters that are on.
     variant: Variant,
@@ -77,14 +82,22 @@ impl Context {
         };
         let (n_held, whole_from) = (vec![0; n_seq_max as usize], vec![0; n_seq_max as usize]);
         let (batch, n_ctx, used) = (Batch::new(bounds), limits.n_ctx, config.used);
+        let media = MediaBatch::new(media_batch::Bounds {
+            n_seq_max: bounds.n_seq_max,
+            n_rows: bounds.n_rows,
+            n_embd: model.n_embd_in(),
+            n_positions: model.n_positions(),
+        });
         let threads = Vec::new();
         let mut how = vec![config.threads.clone(), config.threads_batch.clone()];
         how.dedup();
         let mut context = Self {
             raw,
             batch,
+            media,
             n_held,
             whole_from,
+            positions: vec![Positions::NONE; n_seq_max as usize],
             n_ctx,
             variant: Variant::default(),
             n_threads,
@@ -173,12 +186,18 @@ impl Context {
     /// # Errors
     /// [`DecodeError`] if a row breaks a rule (then nothing was computed) or llama.cpp failed.
     pub(super) fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
-        self.batch.fill(plan, &self.n_held)?;
         self.use_adapters(&plan.variant)?;
         self.use_threads_for(plan);
         if let Some(place) = self.threads[0].1.place() {
             self.stay.at(place);
         }
+        self.decode_media(plan)?;
+        if plan.media.iter().map(|media| media.rows.len()).sum::<usize>() == plan.rows.len() && !plan.rows.is_empty() {
+            self.batch.clear();
+            return Ok(());
+        }
+        let positions = &self.positions;
+        self.batch.fill(plan, &self.n_held, |id, place| positions[id].at(place))?;
         let batch = self.batch.as_raw();
         // SAFETY: `fill` checked every rule that llama.cpp asserts; the arrays live in `self.batch` and are only read.
         let decode = || unsafe { sys::llama_decode(self.raw.as_ptr(), batch) };
@@ -186,7 +205,9 @@ impl Context {
         let known = unsafe { kernels::Known::new(self.batch.ids(), self.memory()) };
         let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, Some(known), decode));
         if code != 0 {
-            return Err(self.failed(code, &errors));
+            let ids = self.batch.ids().to_vec();
+            self.batch.clear();
+            return Err(self.failed(&ids, code, &errors));
         }
         // Waits here rather than at the first look at the logits, so that the time of a decode is the caller's to measure.
         // SAFETY: the context is alive.
@@ -201,19 +222,58 @@ impl Context {
         unsafe { kernels::Known::new(&[], self.memory()) }.has_positions()
     }
 
-    /// Finds out what the sequences of the failed batch hold, forgets the batch, and puts `code` in words.
-    fn failed(&mut self, code: i32, errors: &[String]) -> DecodeError {
-        for i in 0..self.batch.n_rows() {
-            let id = self.batch.ids()[i];
+    /// Computes the rows of `plan` that vectors fill: those of each medium that sees ahead by themselves, all others together.
+    fn decode_media(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
+        let (ahead, others): (Vec<_>, Vec<_>) = plan.media.iter().cloned().partition(|of| of.media.sees_ahead());
+        for media in ahead {
+            self.decode_group(plan, &[media], true)?;
+        }
+        if others.is_empty() { Ok(()) } else { self.decode_group(plan, &others, false) }
+    }
+
+    fn decode_group(&mut self, plan: &Plan, group: &[MediaRows], sees_ahead: bool) -> std::result::Result<(), DecodeError> {
+        let filled = self.media.fill(plan, group, &self.n_held, &self.positions);
+        filled.map_err(|reason| DecodeError { reason: format!("the plan breaks a rule: {reason}") })?;
+        let batch = self.media.as_raw();
+        // What a row sees is then not only what stands before it, of which alone our attention knows.
+        let is_causal = group.iter().all(|of| !of.media.is_whole());
+        // SAFETY: `fill` checked every rule that llama.cpp asserts; the arrays live in `self.media` and are only read. Of a model
+        // whose rows see ahead, all of a medium is in one `n_ubatch`.
+        let decode = || unsafe {
+            sys::llama_set_causal_attn(self.raw.as_ptr(), !sees_ahead);
+            let code = sys::llama_decode(self.raw.as_ptr(), batch);
+            sys::llama_set_causal_attn(self.raw.as_ptr(), true);
+            code
+        };
+        let used = if is_causal { self.used } else { Used { attention: false, ..self.used } };
+        // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
+        let known = is_causal.then(|| unsafe { kernels::Known::new(self.media.ids(), self.memory()) });
+        let (code, errors) = logging::errors_during(|| kernels::deciding(used, known, decode));
+        if code != 0 {
+            let ids = self.media.ids().to_vec();
+            return Err(self.failed(&ids, code, &errors));
+        }
+        // SAFETY: the context is alive.
+        unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
+        for MediaRows { rows, media, .. } in group {
+            let id = usize::from(plan.rows[rows.start].sequence.0);
+            self.positions[id].push(self.n_held[id], &**media);
+            self.n_held[id] += u32::try_from(rows.len()).expect("a plan has fewer than 2³² rows");
+        }
+        Ok(())
+    }
+
+    /// Finds out what the sequences `ids` of a failed batch hold, and puts `code` in words.
+    fn failed(&mut self, ids: &[sys::llama_seq_id], code: i32, errors: &[String]) -> DecodeError {
+        for &id in ids {
             // SAFETY: the id was checked when the batch was filled.
             let last = unsafe { sys::llama_memory_seq_pos_max(self.memory(), id) };
-            let (id, n_held) = (id.unsigned_abs() as usize, (last + 1).unsigned_abs());
+            let id = id.unsigned_abs() as usize;
+            let n_held = self.positions[id].n_places((last + 1).unsigned_abs());
             self.n_held[id] = n_held;
             self.whole_from[id] = self.whole_from[id].min(n_held);
         }
-        let n_rows = self.batch.n_rows();
-        self.batch.clear();
-        DecodeError { reason: reason_of(code, errors, self.n_ctx, n_rows) }
+        DecodeError { reason: reason_of(code, errors, self.n_ctx, ids.len()) }
     }
 
     /// The logits after row `row` of the last plan.
@@ -258,23 +318,31 @@ impl Context {
             return;
         }
         // Some memories end the process unless all is asked for in these words.
-        let (start, end) = if n_tokens == n_held { (-1, -1) } else { (0, n_tokens.cast_signed()) };
+        let end = self.positions[usize::from(from.0)].at(n_tokens);
+        let (start, end) = if n_tokens == n_held { (-1, -1) } else { (0, end.cast_signed()) };
         // SAFETY: both ids are in range, and the pool is unified, so that a part may be copied.
         unsafe { sys::llama_memory_seq_cp(self.memory(), self.checked(from), self.checked(to), start, end) };
         self.n_held[usize::from(to.0)] = n_tokens;
         self.whole_from[usize::from(to.0)] = self.whole_from[usize::from(from.0)];
+        let mut positions = self.positions[usize::from(from.0)].clone();
+        positions.truncate(n_tokens);
+        self.positions[usize::from(to.0)] = positions;
     }
 
-    /// Forgets all but the first `n_kept` tokens of `id`; false where the memory cannot, and then nothing was forgotten.
+    /// Forgets all but the first `n_kept` tokens of `id`; false where the memory cannot, and then nothing was forgotten. Of a picture
+    /// whose rows and columns are counted nothing is left where not all of it is.
     pub(super) fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool {
         if n_kept >= self.n_held(id) {
             return true;
         }
-        let start = if n_kept == 0 { -1 } else { n_kept.cast_signed() };
+        let positions = &mut self.positions[usize::from(id.0)];
+        let n_kept = positions.cut(n_kept);
+        let start = if n_kept == 0 { -1 } else { positions.at(n_kept).cast_signed() };
         // SAFETY: the id is in range.
         let is_done = unsafe { sys::llama_memory_seq_rm(self.memory(), self.checked(id), start, -1) };
         if is_done {
             self.n_held[usize::from(id.0)] = n_kept;
+            self.positions[usize::from(id.0)].truncate(n_kept);
         }
         if self.n_held(id) == 0 {
             self.whole_from[usize::from(id.0)] = 0;
@@ -288,6 +356,7 @@ impl Context {
         unsafe { sys::llama_memory_clear(self.memory(), false) };
         self.n_held.fill(0);
         self.whole_from.fill(0);
+        self.positions.fill(Positions::NONE);
         self.batch.clear();
     }
 

@@ -28,7 +28,10 @@ thread_local! {
 pub(super) fn install() {
     static INSTALLED: Once = Once::new();
     // SAFETY: `receive` has the signature that llama.cpp asks for, lives for ever, and needs no user data.
-    INSTALLED.call_once(|| unsafe { sys::llama_log_set(Some(receive), std::ptr::null_mut()) });
+    INSTALLED.call_once(|| unsafe {
+        sys::llama_log_set(Some(receive), std::ptr::null_mut());
+        sys::mtmd_helper_log_set(Some(receive), std::ptr::null_mut());
+    });
 }
 
 /// Runs `call` and returns, beside its result, the error lines that llama.cpp logged on this thread meanwhile.

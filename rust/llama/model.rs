@@ -18,11 +18,12 @@ use crate::llama::identity::{Identity, ModelFiles, changed};
 use crate::llama::kernels::coverage;
 use crate::llama::kv_overrides::KvOverrides;
 use crate::llama::kv_size::KvShape;
+use crate::llama::media::Projector;
 use crate::llama::tensor_overrides::TensorOverrides;
 use crate::llama::tokenizer::Tokenizer;
 use crate::llama::vocabulary::Vocabulary;
 use crate::llama::{kinds, load, memory};
-use crate::request::{SharedConstraint, Token};
+use crate::request::{MEDIA_MARKER, SharedConstraint, Token, is_of_medium};
 
 /// A loaded model. Every method may be called from any thread.
 pub struct Model {
@@ -43,6 +44,7 @@ pub struct Model {
     grammars: Grammars,
     /// They belong to `inner`.
     adapters: Vec<Adapter>,
+    projector: Option<Projector>,
 }
 
 impl Model {
@@ -64,6 +66,10 @@ impl Model {
         let mut model = Self::read(config.clone(), weights, inner, &files, overrides).map_err(refuse)?;
         // SAFETY: the model is alive, and nobody else knows it yet.
         model.adapters = unsafe { adapters::load(model.as_ptr(), &files, &config.adapters) }?;
+        if let Some(media) = &config.media {
+            // SAFETY: the model is alive, and drops the projector with itself.
+            model.projector = Some(unsafe { Projector::load(media, model.as_ptr(), model.n_embd_in()) }?);
+        }
         Ok(model)
     }
 
@@ -112,6 +118,7 @@ impl Model {
             has_head,
             grammars: Grammars::default(),
             adapters: Vec::new(),
+            projector: None,
         })
     }
 
@@ -119,6 +126,25 @@ impl Model {
     #[must_use]
     pub fn adapters(&self) -> &[Adapter] {
         &self.adapters
+    }
+
+    /// What reads pictures and sounds for it.
+    #[must_use]
+    pub fn projector(&self) -> Option<&Projector> {
+        self.projector.as_ref()
+    }
+
+    /// Numbers of the vectors that may stand in place of tokens.
+    pub(super) fn n_embd_in(&self) -> usize {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_n_embd_inp(self.as_ptr()) }.unsigned_abs() as usize
+    }
+
+    /// Positions of a vector that stands in place of a token: 4 where rows and columns are counted.
+    pub(super) fn n_positions(&self) -> usize {
+        // SAFETY: the model is alive.
+        let kind = unsafe { sys::llama_model_rope_type(self.as_ptr()) };
+        if [sys::LLAMA_ROPE_TYPE_MROPE, sys::LLAMA_ROPE_TYPE_IMROPE].contains(&kind) { 4 } else { 1 }
     }
 
     /// The file, as it was named.
@@ -241,13 +267,21 @@ impl Model {
     }
 
     /// The spellings of `tokens`, one after the other, those of control tokens included. Where the vocabulary puts a space before
-    /// a text, that space is there.
+    /// a text, that space is there. With a projector, the places of a medium, which have ids below 0, are one [`MEDIA_MARKER`].
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] names a token outside of the vocabulary.
     pub fn detokenize(&self, tokens: &[Token]) -> Result<Vec<u8>> {
         let mut text = Vec::new();
+        let mut before = 0;
         for &token in tokens {
+            // The ids of one medium's places go down one by one.
+            let is_another = token.checked_add(1) != Some(before);
+            before = token;
+            if is_of_medium(token) && self.projector().is_some() {
+                text.extend_from_slice(if is_another { MEDIA_MARKER.as_bytes() } else { b"" });
+                continue;
+            }
             text.extend_from_slice(self.piece(token).ok_or_else(|| Error::InvalidRequest {
                 param: "tokens",
                 message: format!("token {token} is outside of the vocabulary of {} pieces", self.n_vocab()),

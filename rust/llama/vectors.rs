@@ -175,7 +175,7 @@ impl VectorContext {
         });
         let plan = Plan { rows: rows.collect(), ..Plan::default() };
         let n_held: Vec<u32> = self.held.iter().map(|held| u32::try_from(held.len()).expect("it fits in the context")).collect();
-        self.batch.fill(&plan, &n_held).map_err(|error| error.reason)?;
+        self.batch.fill(&plan, &n_held, |_, place| place).map_err(|error| error.reason)?;
         self.n_rows_most = self.n_rows_most.max(plan.rows.len());
         let batch = self.batch.as_raw();
         // SAFETY: `fill` checked every rule that llama.cpp asserts but one: all rows are put out, and fit in one `n_ubatch`. The

@@ -12,7 +12,9 @@ use pyo3::types::{PyByteArray, PyBytes, PyString};
 use super::adapters;
 use super::compact::{PyBiases, PyTokenIds};
 use super::errors::{InvalidConfig, InvalidRequest};
+use super::media::{self, PyMixedPrompt};
 use crate::config::{CacheRam, FlashAttention, Kernels, KvType, MAX_THREADS, Numa, Pooling, Split, TokenGap, Tuned};
+use crate::llama::Model;
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, Task, Token};
 
 /// A prompt as the caller gave it.
@@ -23,6 +25,24 @@ pub(super) enum PromptInput {
     Tokens(Vec<Token>),
     /// Token ids that the caller has too.
     Shared(Arc<Vec<Token>>),
+    /// Texts, token ids and media.
+    Parts(Vec<media::Part>),
+    /// The same, tokenized before.
+    Mixed(Prompt),
+}
+
+impl PromptInput {
+    /// The prompt, tokenized where it is not yet.
+    pub(super) fn read(self, model: &Model) -> Prompt {
+        match self {
+            Self::Tokens(tokens) => Prompt::from_tokens(tokens),
+            Self::Shared(tokens) => Prompt::from_tokens(Arc::unwrap_or_clone(tokens)),
+            // As llama-server tokenizes a raw prompt: clients that write their own template need the special tokens.
+            Self::Text(text) => Prompt::from_tokens(model.tokenize(text.as_bytes(), true, true)),
+            Self::Parts(parts) => media::prompt_of(&parts, model, true, true),
+            Self::Mixed(prompt) => prompt,
+        }
+    }
 }
 
 /// A request whose prompt is still to be filled in.
@@ -203,6 +223,12 @@ pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
     }
     if let Ok(ids) = value.cast::<PyTokenIds>() {
         return Ok(PromptInput::Shared(Arc::clone(&ids.get().tokens)));
+    }
+    if let Ok(mixed) = value.cast::<PyMixedPrompt>() {
+        return Ok(PromptInput::Mixed(mixed.get().prompt.clone()));
+    }
+    if media::has_parts(value) {
+        return media::parts(value).map(PromptInput::Parts);
     }
     tokens("prompt", value).map(PromptInput::Tokens)
 }

@@ -71,14 +71,9 @@ impl PyEngine {
         }
         let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
         let submit = || -> crate::error::Result<(Completions, u32, usize)> {
-            let tokens = match prompt {
-                PromptInput::Tokens(tokens) => tokens,
-                PromptInput::Shared(tokens) => Arc::unwrap_or_clone(tokens),
-                // As llama-server tokenizes a raw prompt: clients that write their own template need the special tokens.
-                PromptInput::Text(text) => model.tokenize(text.as_bytes(), true, true),
-            };
-            let n_prompt = tokens.len();
-            let request = request(Prompt::from_tokens(tokens), model)?;
+            let prompt = prompt.read(model);
+            let n_prompt = prompt.n_tokens();
+            let request = request(prompt, model)?;
             let seed = request.seed;
             Ok((engine.submit(request, Some(bell))?, seed, n_prompt))
         };

@@ -20,6 +20,7 @@ mod json;
 mod limits;
 mod logging;
 mod logprobs;
+mod media;
 mod model;
 mod prefix;
 mod prefix_file;
@@ -51,6 +52,8 @@ mod native {
     use super::limits::PyLimits;
     #[pymodule_export]
     use super::logprobs::PyCompactLogprobs;
+    #[pymodule_export]
+    use super::media::{PyMedia, PyMediaStats, PyMixedPrompt, PyModalities};
     #[pymodule_export]
     use super::model::PyModel;
     #[pymodule_export]

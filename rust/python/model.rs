@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use super::aside::detached;
@@ -14,8 +15,9 @@ use super::errors::InvalidRequest;
 use super::fork::ThisProcess;
 use super::json::Json;
 use super::logging;
+use super::media::{self, PyMedia, PyMediaStats, PyMixedPrompt, PyModalities};
 use super::settings;
-use crate::config::{AdapterConfig, ModelConfig, Placement, Weights};
+use crate::config::{AdapterConfig, MediaConfig, ModelConfig, Placement, Weights};
 use crate::llama::{InfillTokens, Model};
 use crate::request::Token;
 
@@ -38,6 +40,7 @@ impl PyModel {
     #[pyo3(signature = (
         path, *, n_gpu_layers=None, use_mmap=true, use_mlock=false, direct_io=false, check_tensors=false, devices=None,
         split_mode="layer", main_gpu=None, tensor_split=None, numa=None, kernels="auto", repack=None, lora=None,
+        mmproj=None, mmproj_offload=true, image_min_tokens=None, image_max_tokens=None,
         kv_overrides=None, tensor_overrides=None, cpu_moe=false, n_cpu_moe=None, n_cpu_ffn=None, no_host=false,
         on_progress=None,
     ))]
@@ -58,6 +61,10 @@ impl PyModel {
         kernels: &str,
         repack: Option<bool>,
         lora: Option<Vec<(PathBuf, f32)>>,
+        mmproj: Option<PathBuf>,
+        mmproj_offload: bool,
+        image_min_tokens: Option<u32>,
+        image_max_tokens: Option<u32>,
         kv_overrides: Option<Vec<(String, Bound<'_, PyAny>)>>,
         tensor_overrides: Option<Vec<(String, String)>>,
         cpu_moe: bool,
@@ -89,6 +96,7 @@ impl PyModel {
             kernels: convert::kernels(kernels)?,
             repack,
             adapters: lora.unwrap_or_default().into_iter().map(|(path, scale)| AdapterConfig { path, scale }).collect(),
+            media: mmproj.map(|path| MediaConfig { path, offload: mmproj_offload, image_min_tokens, image_max_tokens }),
             overrides: settings::kv_overrides(kv_overrides.unwrap_or_default())?,
         };
         // llama.cpp's callback has no way to carry an exception: the first one is kept until the load returns.
@@ -225,10 +233,44 @@ impl PyModel {
         self.tokenize(py, text, add_special, parse_special).map(PyTokenIds::from)
     }
 
+    #[getter]
+    fn modalities(&self) -> PyResult<PyModalities> {
+        Ok(PyModalities::of(self.loaded()?))
+    }
+
+    /// What was done with pictures and sounds so far.
+    fn media_stats(&self) -> PyResult<PyMediaStats> {
+        Ok(PyMediaStats::of(self.loaded()?))
+    }
+
+    /// A picture or a sound, from the bytes of its file.
+    fn read_media(&self, py: Python<'_>, data: PyBackedBytes) -> PyResult<PyMedia> {
+        let model = self.loaded()?;
+        Ok(detached(py, || media::read(model, &data))?)
+    }
+
+    /// Texts, token ids and media as one prompt.
+    #[pyo3(signature = (parts, *, add_special=true, parse_special=true))]
+    fn tokenize_parts(
+        &self,
+        py: Python<'_>,
+        parts: &Bound<'_, PyAny>,
+        add_special: bool,
+        parse_special: bool,
+    ) -> PyResult<PyMixedPrompt> {
+        let model = self.loaded()?;
+        let parts = media::parts(parts)?;
+        let prompt = detached(py, || media::prompt_of(&parts, model, add_special, parse_special));
+        Ok(PyMixedPrompt::new(py, &parts, prompt))
+    }
+
     /// The text that token ids stand for.
     fn detokenize(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<String> {
         let model = self.loaded()?;
-        let tokens = convert::tokens("tokens", tokens)?;
+        let tokens = match tokens.cast::<PyMixedPrompt>() {
+            Ok(mixed) => mixed.get().prompt.clone().into_tokens(),
+            Err(_) => convert::tokens("tokens", tokens)?,
+        };
         let bytes = detached(py, || model.detokenize(&tokens))?;
         Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }

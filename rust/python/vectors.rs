@@ -92,6 +92,10 @@ fn tokens(embedder: &Embedder, model: &Model, texts: Vec<PromptInput>) -> Result
     let tokens = texts.into_iter().enumerate().map(|(place, text)| match text {
         PromptInput::Tokens(tokens) => Ok(tokens),
         PromptInput::Shared(tokens) => Ok(Arc::unwrap_or_clone(tokens)),
+        PromptInput::Parts(_) | PromptInput::Mixed(_) => {
+            let message = "there are no vectors of pictures and sounds; give texts or token ids".to_owned();
+            Err(Error::InvalidRequest { param: "prompt", message })
+        }
         PromptInput::Text(text) => {
             check_length(model, place, text.as_bytes().len(), embedder.shape())?;
             Ok(model.tokenize(text.as_bytes(), true, true))

@@ -9,6 +9,9 @@ use crate::request::Token;
 /// Below this, ids are those of places that vectors fill: no token's.
 const FIRST_ID: Token = 0;
 
+/// What stands for a picture or a sound in a text, as llama.cpp's `mtmd` spells it.
+pub const MEDIA_MARKER: &str = "<__media__>";
+
 /// Whether `id` stands in a place that a vector fills.
 #[must_use]
 pub const fn is_of_medium(id: Token) -> bool {
@@ -35,8 +38,25 @@ pub trait Medium: fmt::Debug + Send + Sync {
     /// How many places it takes; at least 1.
     fn n_tokens(&self) -> u32;
 
-    /// Whether each of its places depends on all: it is computed in one decode or not at all.
-    fn is_whole(&self) -> bool;
+    /// How many positions what follows it is away from what stands before: fewer than places where a model counts rows and columns
+    /// (M-RoPE, Qwen2-VL, <https://arxiv.org/abs/2409.12191>).
+    fn n_positions(&self) -> u32 {
+        self.n_tokens()
+    }
+
+    /// The positions of its places where they are not just one after the other: in time, row, column, and one more, where the first
+    /// position is `first`.
+    fn positions(&self, _first: u32) -> Option<Vec<[u32; 4]>> {
+        None
+    }
+
+    /// Whether each of its places looks at all of them, those after it too.
+    fn sees_ahead(&self) -> bool;
+
+    /// Whether it is computed in one decode and held whole, or not at all.
+    fn is_whole(&self) -> bool {
+        self.sees_ahead() || self.n_positions() != self.n_tokens()
+    }
 
     /// How far its vectors are. Whoever asks first lets them be made.
     fn encoding(&self) -> Encoding;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 pub use constraint::{Constraint, ConstraintSource, SharedConstraint};
 pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, Progress, PromptLogprobs, TokenEvent, Usage};
-pub use media::{Encoding, Media, Medium, PlacedMedia, is_of_medium};
+pub use media::{Encoding, MEDIA_MARKER, Media, Medium, PlacedMedia, is_of_medium};
 pub use sampler_kind::SamplerKind;
 pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplingParams};
 

@@ -13,13 +13,14 @@ import numpy as np
 
 __all__ = ["KINDS", "N_CONTROL", "N_POSITIONS", "N_VOCAB", "N_WINDOW", "Kind", "write_tiny_model"]
 
-Kind = Literal["attention", "window", "recurrent", "hybrid", "positions"]
+Kind = Literal["attention", "window", "recurrent", "hybrid", "positions", "grid"]
 """What a model keeps of a text.
 
 "attention": cells for all of it (Llama). "window": the same, but the first layer sees `N_WINDOW` tokens alone (Gemma 3).
 "recurrent": a state (Mamba). "hybrid": a state in the first layer, cells in the second (LFM2).
 
 "positions" is as "attention", with a weight for each of `N_POSITIONS` positions: there are no others (GPT-2).
+"grid" is as "attention", with positions in time, row and column (Qwen2-VL).
 """
 
 KINDS: tuple[Kind, ...] = ("attention", "window", "recurrent", "hybrid")
@@ -45,7 +46,14 @@ _N_STEP = 4
 _HEAD = 32
 """Elements of one head: a whole block of a quantised cache."""
 
-_ARCHITECTURES = {"attention": "llama", "window": "gemma3", "recurrent": "mamba", "hybrid": "lfm2", "positions": "gpt2"}
+_ARCHITECTURES = {
+    "attention": "llama",
+    "window": "gemma3",
+    "recurrent": "mamba",
+    "hybrid": "lfm2",
+    "positions": "gpt2",
+    "grid": "qwen2vl",
+}
 
 
 def write_tiny_model(
@@ -100,7 +108,9 @@ def _add_shape(writer: gguf.GGUFWriter, kind: Kind) -> None:
     writer.add_head_count_kv([0, 1] if kind == "hybrid" else 1)
     writer.add_key_length(_HEAD)
     writer.add_value_length(_HEAD)
-    if kind == "hybrid":
+    if kind == "grid":
+        writer.add_rope_dimension_sections([4, 6, 6, 0])
+    elif kind == "hybrid":
         writer.add_shortconv_l_cache(3)
     elif kind == "window":
         writer.add_sliding_window(N_WINDOW)
@@ -167,7 +177,11 @@ def _layer_tensors(kind: Kind, layer: int) -> Iterator[tuple[str, tuple[int, ...
         yield "attn_k.weight", (_HEAD, _N_EMBD)
         yield "attn_v.weight", (_HEAD, _N_EMBD)
         yield "attn_output.weight", (_N_EMBD, _N_HEADS * _HEAD)
-        if kind != "attention":
+        if kind == "grid":
+            yield "attn_q.bias", (_N_HEADS * _HEAD,)
+            yield "attn_k.bias", (_HEAD,)
+            yield "attn_v.bias", (_HEAD,)
+        elif kind != "attention":
             yield "attn_q_norm.weight", (_HEAD,)
             yield "attn_k_norm.weight", (_HEAD,)
     if kind == "window":

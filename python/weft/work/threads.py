@@ -32,6 +32,8 @@ class For(Enum):
     """A prefix that is written or read; a disk may be slow."""
     TEXT = "text"
     """A long text that is tokenized, or a chat that is rendered."""
+    MEDIA = "media"
+    """A picture or a sound that is decoded."""
 
 
 class Threads:

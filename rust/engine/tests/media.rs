@@ -26,7 +26,7 @@ impl Medium for Picture {
         self.n_tokens
     }
 
-    fn is_whole(&self) -> bool {
+    fn sees_ahead(&self) -> bool {
         self.is_whole
     }
 

@@ -5,7 +5,7 @@ from typing import cast
 
 import msgspec
 
-from weft import Engine, Finished, Token
+from weft import Engine, Finished, MixedPrompt, Token
 from weft.server.response_fields.probabilities import CompletionProbability
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
 from weft.server.response_fields.timings import Timings, timings
@@ -114,6 +114,8 @@ class Branches:
     def prompt_text(self, prompt: int) -> str:
         """The prompt as the model saw it, special tokens included; the same for all branches of a prompt."""
         if prompt not in self._prompts:
-            tokens = self.generation.requests[prompt].prompt
-            self._prompts[prompt] = tokens if isinstance(tokens, str) else self._engine.detokenize(tokens)
+            given = self.generation.requests[prompt].prompt
+            # What came in parts was tokenized before.
+            whole = cast("str | Sequence[int] | MixedPrompt", given)
+            self._prompts[prompt] = whole if isinstance(whole, str) else self._engine.detokenize(whole)
         return self._prompts[prompt]

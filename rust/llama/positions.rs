@@ -1,0 +1,93 @@
+//! Which position each place of a sequence has: the same number, but after pictures whose rows and columns are counted (M-RoPE).
+
+use crate::request::Medium;
+
+/// A medium that takes fewer positions than places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Dense {
+    start: u32,
+    n_tokens: u32,
+    n_positions: u32,
+}
+
+/// The positions of one sequence.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Positions {
+    /// In order.
+    dense: Vec<Dense>,
+}
+
+impl Positions {
+    /// Every place is its position.
+    pub(super) const NONE: Self = Self { dense: Vec::new() };
+
+    /// The position of `place`; within a dense medium that of its first place, which is where such a sequence can be cut.
+    pub(super) fn at(&self, place: u32) -> u32 {
+        let mut n_fewer = 0;
+        for medium in self.dense.iter().take_while(|medium| medium.start < place) {
+            if place < medium.start + medium.n_tokens {
+                return medium.start - n_fewer;
+            }
+            n_fewer += medium.n_tokens - medium.n_positions;
+        }
+        place - n_fewer
+    }
+
+    /// How many places a sequence holds whose highest position is the one before `position`.
+    pub(super) fn n_places(&self, position: u32) -> u32 {
+        let mut n_fewer = 0;
+        for medium in &self.dense {
+            if medium.start - n_fewer >= position {
+                break;
+            }
+            n_fewer += medium.n_tokens - medium.n_positions;
+        }
+        position + n_fewer
+    }
+
+    /// Places at the end that `place` cuts into: a dense medium is kept whole or not at all.
+    pub(super) fn cut(&self, place: u32) -> u32 {
+        let within = |medium: &&Dense| medium.start < place && place < medium.start + medium.n_tokens;
+        self.dense.iter().find(within).map_or(place, |medium| medium.start)
+    }
+
+    /// Forgets what begins at `place` or later.
+    pub(super) fn truncate(&mut self, place: u32) {
+        self.dense.retain(|medium| medium.start < place);
+    }
+
+    /// `medium` begins at the place `start`.
+    pub(super) fn push(&mut self, start: u32, medium: &dyn Medium) {
+        let (n_tokens, n_positions) = (medium.n_tokens(), medium.n_positions());
+        if n_positions < n_tokens {
+            self.dense.push(Dense { start, n_tokens, n_positions });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn positions() -> Positions {
+        let medium = |start, n_tokens, n_positions| Dense { start, n_tokens, n_positions };
+        Positions { dense: vec![medium(10, 12, 4), medium(30, 6, 3)] }
+    }
+
+    #[test]
+    fn a_picture_takes_as_many_positions_as_it_has_rows_or_columns() {
+        let positions = positions();
+        let at = [0, 10, 15, 21, 22, 30, 35, 36, 40].map(|place| positions.at(place));
+        assert_eq!(at, [0, 10, 10, 10, 14, 22, 22, 25, 29]);
+        assert_eq!([0, 10, 14, 22, 25, 29].map(|position| positions.n_places(position)), [0, 10, 22, 30, 36, 40]);
+        assert_eq!(Positions::NONE.at(77), 77);
+    }
+
+    #[test]
+    fn what_cuts_into_a_picture_takes_it_away() {
+        let mut positions = positions();
+        assert_eq!([10, 11, 21, 22, 33].map(|place| positions.cut(place)), [10, 10, 10, 22, 30]);
+        positions.truncate(30);
+        assert_eq!(positions.at(40), 32);
+    }
+}

@@ -1,0 +1,200 @@
+//! Pictures and sounds in prompts.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyString};
+
+use super::convert::{self, Text};
+use crate::error::Error;
+use crate::llama::{LoadedMedia, MediaKind, Model};
+use crate::request::{Prompt, Run, Token};
+
+/// A picture or a sound, cut as the model wants it.
+#[pyclass(frozen, module = "weft._native", name = "Media")]
+pub(super) struct PyMedia(pub(super) LoadedMedia);
+
+#[pymethods]
+impl PyMedia {
+    #[getter]
+    fn kind(&self) -> &'static str {
+        match self.0.kind {
+            MediaKind::Image => "image",
+            MediaKind::Audio => "audio",
+        }
+    }
+
+    #[getter]
+    fn digest(&self) -> &str {
+        &self.0.digest
+    }
+
+    #[getter]
+    fn n_bytes(&self) -> usize {
+        self.0.n_bytes
+    }
+
+    #[getter]
+    fn n_tokens(&self) -> usize {
+        self.0.runs.iter().map(Run::n_tokens).sum()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Media(kind={:?}, n_tokens={}, digest={:?})", self.kind(), self.n_tokens(), self.digest())
+    }
+}
+
+/// What the projector of a model reads.
+#[pyclass(frozen, get_all, module = "weft._native", name = "Modalities")]
+pub(super) struct PyModalities {
+    vision: bool,
+    audio: bool,
+}
+
+#[pymethods]
+impl PyModalities {
+    fn __repr__(&self) -> String {
+        let name = |is: bool| if is { "True" } else { "False" };
+        format!("Modalities(vision={}, audio={})", name(self.vision), name(self.audio))
+    }
+}
+
+impl PyModalities {
+    pub(super) fn of(model: &Model) -> Self {
+        let modalities = model.projector().map(crate::llama::Projector::modalities);
+        Self { vision: modalities.is_some_and(|of| of.vision), audio: modalities.is_some_and(|of| of.audio) }
+    }
+}
+
+/// What was done with pictures and sounds.
+#[pyclass(frozen, get_all, module = "weft._native", name = "MediaStats")]
+pub(super) struct PyMediaStats {
+    n_encoded: u64,
+    n_reused: u64,
+    encode_s: f64,
+    n_kept_bytes: u64,
+}
+
+impl PyMediaStats {
+    pub(super) fn of(model: &Model) -> Self {
+        let stats = model.projector().map(crate::llama::Projector::stats).unwrap_or_default();
+        let crate::llama::MediaStats { n_encoded, n_reused, encode_s, n_kept_bytes } = stats;
+        Self { n_encoded, n_reused, encode_s, n_kept_bytes }
+    }
+}
+
+/// A part of a prompt, as the caller gave it.
+pub(super) enum Part {
+    Text(Text),
+    Tokens(Vec<Token>),
+    Media(Py<PyMedia>),
+}
+
+/// Reads the parts of a prompt.
+///
+/// # Errors
+/// `InvalidRequest` for what is no sequence of texts, token ids and media.
+pub(super) fn parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Part>> {
+    let part = |part: Bound<'_, PyAny>| {
+        if let Ok(media) = part.cast::<PyMedia>() {
+            return Ok(Part::Media(media.clone().unbind()));
+        }
+        if part.is_instance_of::<PyString>() {
+            return convert::text("prompt", &part).map(Part::Text);
+        }
+        if let Ok(token) = part.extract::<Token>() {
+            return Ok(Part::Tokens(vec![token]));
+        }
+        convert::tokens("prompt", &part).map(Part::Tokens)
+    };
+    value.try_iter()?.map(|given| part(given?)).collect()
+}
+
+/// Whether some of the parts is a picture or a sound, or a text: otherwise it is a list of token ids.
+pub(super) fn has_parts(value: &Bound<'_, PyAny>) -> bool {
+    let is_list = value.is_instance_of::<PyList>() || value.is_instance_of::<pyo3::types::PyTuple>();
+    let is_part = |part: Bound<'_, PyAny>| part.is_instance_of::<PyMedia>() || part.is_instance_of::<PyString>();
+    is_list && value.try_iter().is_ok_and(|mut parts| parts.any(|part| part.is_ok_and(is_part)))
+}
+
+/// The prompt that `parts` are together. A text is tokenized by itself, as `mtmd` does; what begins every text comes first.
+pub(super) fn prompt_of(parts: &[Part], model: &Model, add_special: bool, parse_special: bool) -> Prompt {
+    let opening = if add_special { model.tokenize(b"", true, parse_special) } else { Vec::new() };
+    let opening = opening.into_iter().take_while(|&token| Some(token) == model.bos_token()).collect();
+    let mut prompt = Prompt::from_tokens(opening);
+    for part in parts {
+        match part {
+            Part::Text(text) => prompt.push(Run::Tokens(model.tokenize(text.as_bytes(), false, parse_special))),
+            Part::Tokens(tokens) => prompt.push(Run::Tokens(tokens.clone())),
+            Part::Media(media) => media.get().0.runs.iter().cloned().for_each(|run| prompt.push(run)),
+        }
+    }
+    prompt
+}
+
+/// Texts, token ids and media, as one prompt.
+#[pyclass(frozen, module = "weft._native", name = "MixedPrompt")]
+pub(super) struct PyMixedPrompt {
+    pub(super) prompt: Prompt,
+    media: Vec<Py<PyMedia>>,
+}
+
+impl PyMixedPrompt {
+    pub(super) fn new(py: Python<'_>, parts: &[Part], prompt: Prompt) -> Self {
+        let media = parts.iter().filter_map(|part| match part {
+            Part::Media(media) => Some(media.clone_ref(py)),
+            Part::Text(_) | Part::Tokens(_) => None,
+        });
+        Self { prompt, media: media.collect() }
+    }
+}
+
+#[pymethods]
+impl PyMixedPrompt {
+    #[getter]
+    fn n_tokens(&self) -> usize {
+        self.prompt.n_tokens()
+    }
+
+    #[getter]
+    fn n_positions(&self) -> usize {
+        let n_positions = |run: &Run| match run {
+            Run::Tokens(tokens) => tokens.len(),
+            Run::Media(media) => media.n_positions() as usize,
+        };
+        self.prompt.runs().iter().map(n_positions).sum()
+    }
+
+    #[getter]
+    fn media(&self, py: Python<'_>) -> Vec<Py<PyMedia>> {
+        self.media.iter().map(|media| media.clone_ref(py)).collect()
+    }
+
+    /// The token ids of its texts and of what stands around its media, one after the other.
+    #[getter]
+    fn text_tokens(&self) -> Vec<Token> {
+        let texts = self.prompt.runs().iter().filter_map(|run| match run {
+            Run::Tokens(tokens) => Some(tokens),
+            Run::Media(_) => None,
+        });
+        texts.flatten().copied().collect()
+    }
+
+    fn __len__(&self) -> usize {
+        self.prompt.n_tokens()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("MixedPrompt(n_tokens={}, n_media={})", self.prompt.n_tokens(), self.media.len())
+    }
+}
+
+/// Decodes `file` and cuts it as the model wants it.
+///
+/// # Errors
+/// As [`crate::llama::Projector::read`]; [`Error::NotSupported`] without a projector.
+pub(super) fn read(model: &Model, file: &[u8]) -> crate::error::Result<PyMedia> {
+    let projector = model.projector().ok_or_else(|| {
+        let message = "the model was loaded without a projector, so it reads no pictures and sounds; give its file with --mmproj";
+        Error::NotSupported { message: message.to_owned() }
+    })?;
+    projector.read(file).map(PyMedia)
+}
