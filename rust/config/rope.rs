@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use crate::error::{Error, Result};
 
 /// Frequencies of rotations: the base of the slowest, and how they are scaled for texts longer than those of the training.
-const BASES: (f32, f32) = (2.0, 1e12);
-const SCALES: (f32, f32) = (1e-4, 1e4);
-const FACTORS: (f32, f32) = (0.0, 1e6);
+const BASES: (f64, f64) = (2.0, 1e12);
+const SCALES: (f64, f64) = (1e-4, 1e4);
+const FACTORS: (f64, f64) = (0.0, 1e6);
 
 /// The longest text that a scale makes room for: positions are 32-bit signed numbers in llama.cpp.
 const MAX_REACH: f64 = 2_147_483_392.0;
@@ -18,20 +18,20 @@ pub struct Rope {
     /// How frequencies are scaled (`--rope-scaling`).
     pub scaling: Option<RopeScaling>,
     /// The base of the frequencies (`--rope-freq-base`), 2 to 10¹².
-    pub freq_base: Option<f32>,
+    pub freq_base: Option<f64>,
     /// What positions are multiplied by (`--rope-freq-scale`), 0.0001 to 10,000: 0.25 makes room for texts four times as long.
-    pub freq_scale: Option<f32>,
+    pub freq_scale: Option<f64>,
     /// Tokens of context that the model had before it was extended (`--yarn-orig-ctx`), at least 1.
     pub yarn_orig_ctx: Option<u32>,
     /// How much is extrapolated (`--yarn-ext-factor`), 0 to 10⁶; 0 is interpolation alone.
-    pub yarn_ext_factor: Option<f32>,
+    pub yarn_ext_factor: Option<f64>,
     /// What the lengths of queries and keys are multiplied by (`--yarn-attn-factor`), 0 to 10⁶; llama.cpp computes it itself where
     /// the factor of extrapolation is not 0.
-    pub yarn_attn_factor: Option<f32>,
+    pub yarn_attn_factor: Option<f64>,
     /// Rotations over the original context below which a frequency is interpolated (`--yarn-beta-slow`), 0 to 10⁶.
-    pub yarn_beta_slow: Option<f32>,
+    pub yarn_beta_slow: Option<f64>,
     /// Rotations over the original context above which a frequency is left as it is (`--yarn-beta-fast`), 0 to 10⁶.
-    pub yarn_beta_fast: Option<f32>,
+    pub yarn_beta_fast: Option<f64>,
 }
 
 /// How frequencies are scaled.
@@ -93,7 +93,7 @@ impl Rope {
             _ => f64::from(n_ctx_train) * f64::from(trained_scale),
         };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within the bounds")]
-        let n = (n_before / f64::from(scale)).round().clamp(0.0, MAX_REACH) as u32;
+        let n = (n_before / scale).round().clamp(0.0, MAX_REACH) as u32;
         n.max(n_ctx_train)
     }
 
@@ -119,7 +119,7 @@ impl Rope {
     }
 
     /// Each number with its name, and the least and the greatest that it may be.
-    fn numbers(&self) -> [(&'static str, Option<f32>, (f32, f32)); 6] {
+    fn numbers(&self) -> [(&'static str, Option<f64>, (f64, f64)); 6] {
         [
             ("rope_freq_base", self.freq_base, BASES),
             ("rope_freq_scale", self.freq_scale, SCALES),
@@ -147,13 +147,13 @@ mod tests {
         let as_in_file = Rope::default();
         assert_eq!(as_in_file.validate(), Ok(()));
         assert_eq!(refused(Rope { freq_base: Some(1.0), ..as_in_file }), "rope_freq_base");
-        assert_eq!(refused(Rope { freq_base: Some(f32::INFINITY), ..as_in_file }), "rope_freq_base");
+        assert_eq!(refused(Rope { freq_base: Some(f64::INFINITY), ..as_in_file }), "rope_freq_base");
         assert_eq!(refused(Rope { freq_scale: Some(0.0), ..as_in_file }), "rope_freq_scale");
-        assert_eq!(refused(Rope { freq_scale: Some(f32::NAN), ..as_in_file }), "rope_freq_scale");
+        assert_eq!(refused(Rope { freq_scale: Some(f64::NAN), ..as_in_file }), "rope_freq_scale");
         assert_eq!(refused(Rope { yarn_ext_factor: Some(-1.0), ..as_in_file }), "yarn_ext_factor");
         assert_eq!(refused(Rope { yarn_attn_factor: Some(-0.5), ..as_in_file }), "yarn_attn_factor");
         assert_eq!(refused(Rope { yarn_beta_slow: Some(2e6), ..as_in_file }), "yarn_beta_slow");
-        assert_eq!(refused(Rope { yarn_beta_fast: Some(f32::NAN), ..as_in_file }), "yarn_beta_fast");
+        assert_eq!(refused(Rope { yarn_beta_fast: Some(f64::NAN), ..as_in_file }), "yarn_beta_fast");
         assert_eq!(refused(Rope { yarn_orig_ctx: Some(0), ..as_in_file }), "yarn_orig_ctx");
     }
 

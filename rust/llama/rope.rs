@@ -22,7 +22,9 @@ pub(super) fn apply(rope: &Rope, params: &mut sys::llama_context_params) {
         (&mut params.yarn_beta_slow, rope.yarn_beta_slow),
         (&mut params.yarn_beta_fast, rope.yarn_beta_fast),
     ] {
-        *field = value.unwrap_or(*field);
+        #[expect(clippy::cast_possible_truncation, reason = "it is within the bounds of a setting")]
+        let given = value.map(|value| value as f32);
+        *field = given.unwrap_or(*field);
     }
     params.yarn_orig_ctx = rope.yarn_orig_ctx.unwrap_or(params.yarn_orig_ctx);
 }

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
 
-use super::convert::shown;
+use super::convert::{setting, shown};
 use super::errors::InvalidConfig;
 use crate::config::{KvOverride, KvValue, Priority, Rope, RopeScaling, TensorOverride, Threads};
 use crate::llama::machine;
@@ -26,9 +26,9 @@ pub(super) fn rope_scaling(name: Option<&str>) -> PyResult<Option<RopeScaling>> 
 /// How positions are encoded; its numbers are checked when the engine's are settled.
 pub(super) fn rope(
     scaling: Option<&str>,
-    [freq_base, freq_scale]: [Option<f32>; 2],
+    [freq_base, freq_scale]: [Option<f64>; 2],
     yarn_orig_ctx: Option<u32>,
-    [yarn_ext_factor, yarn_attn_factor, yarn_beta_slow, yarn_beta_fast]: [Option<f32>; 4],
+    [yarn_ext_factor, yarn_attn_factor, yarn_beta_slow, yarn_beta_fast]: [Option<f64>; 4],
 ) -> PyResult<Rope> {
     Ok(Rope {
         scaling: rope_scaling(scaling)?,
@@ -42,27 +42,36 @@ pub(super) fn rope(
     })
 }
 
+/// A setting with the name that the caller gave it.
+type Named<T> = (&'static str, Option<T>);
+
 /// Where and how threads compute; processors and waits are checked when the engine's numbers are settled. What is left open is as
 /// `default` has it.
 ///
 /// # Errors
-/// `InvalidConfig` under the name `param` for a priority that there is not.
+/// `InvalidConfig` for what is no list of processors, no priority and no number.
 pub(super) fn threads(
     default: &Threads,
-    cpus: Option<Vec<u32>>,
+    cpus: Named<&Bound<'_, PyAny>>,
     is_strict: Option<bool>,
-    (param, prio): (&'static str, Option<i32>),
-    poll: Option<u32>,
+    prio: Named<i32>,
+    poll: Named<&Bound<'_, PyAny>>,
 ) -> PyResult<Threads> {
+    let (name, cpus) = cpus;
+    let read_cpus = |cpus: &Bound<'_, PyAny>| {
+        let message = || format!("{name} is {}; it must be a sequence of processors, from 0", shown(cpus));
+        cpus.extract().map_err(|_| InvalidConfig::new_err((name, message())))
+    };
+    let (param, prio) = prio;
     let priority = |number| {
         let message = || format!("{param} is {number}; it must be -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime)");
         Priority::numbered(number).ok_or_else(|| InvalidConfig::new_err((param, message())))
     };
     Ok(Threads {
-        cpus: cpus.unwrap_or_else(|| default.cpus.clone()),
+        cpus: cpus.map_or_else(|| Ok(default.cpus.clone()), read_cpus)?,
         is_strict: is_strict.unwrap_or(default.is_strict),
         priority: prio.map_or(Ok(default.priority), priority)?,
-        poll: poll.or(default.poll),
+        poll: setting(poll.0, poll.1)?.or(default.poll),
     })
 }
 
