@@ -19,7 +19,11 @@ async def logprobs_of(**options: Any) -> list[weft.Logprobs]:  # noqa: ANN401 (f
 
 
 async def test_metadata_is_as_a_user_says() -> None:
-    overrides = {"tokenizer.ggml.add_bos_token": False, "general.name": "Other", "llama.context_length": 128}
+    overrides: dict[str, bool | int | float | str] = {
+        "tokenizer.ggml.add_bos_token": False,
+        "general.name": "Other",
+        "llama.context_length": 128,
+    }
     async with weft.Engine(config=SMALL, kv_overrides=overrides) as engine:
         assert engine.model.tokenize("cow", add_special=True)[0] != engine.model.bos_token
         assert (engine.model.name, engine.model.n_ctx_train, engine.limits.n_ctx_slot) == ("Other", 128, 128)

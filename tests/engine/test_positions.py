@@ -76,8 +76,7 @@ async def test_each_number_counts(plain: Path, options: EngineOptions, beside: E
 
 
 async def test_a_scale_lets_texts_be_longer_than_those_of_the_training(plain: Path) -> None:
-    options: EngineOptions = {"rope_freq_scale": 0.5}
-    async with weft.Engine(plain, n_slots=1, n_ctx=16_384, n_threads=1, **options) as engine:
+    async with weft.Engine(plain, n_slots=1, n_ctx=16_384, n_threads=1, rope_freq_scale=0.5) as engine:
         assert (engine.limits.n_ctx_slot, engine.model.n_ctx_train) == (8192, 4096)
         prompt = PROMPT * 45
         assert (await engine.complete(prompt, max_tokens=2, ignore_eos=True)).n_predicted == 2

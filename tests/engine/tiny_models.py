@@ -68,8 +68,8 @@ def write_tiny_model(
 ) -> None:
     """Writes the model of this kind, the same for the same seed, the matrices of its layers in this format, else in f32.
 
-    Without `has_end` no token ends a text. `gap_tokens` are those of a text with a gap, by llama.cpp's names for them. `scaling` is
-    how its positions are scaled, for texts that are longer by this factor.
+    Without `has_end` no token ends a text. `gap_tokens` are those of a text with a gap, by llama.cpp's names for them. `scaling`
+    is how its positions are scaled, for texts that are longer by this factor.
     """
     writer = gguf.GGUFWriter(str(path), _ARCHITECTURES[kind])
     _add_shape(writer, kind)

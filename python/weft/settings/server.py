@@ -10,6 +10,9 @@ __all__ = ["ServerSettings"]
 
 SERVER = "server"
 
+MAX_THREADS_HTTP = 256
+"""Most threads that read and write connections."""
+
 
 def _hosts(text: str) -> tuple[str, ...]:
     if not (hosts := items(text)):
@@ -85,7 +88,7 @@ class ServerSettings:
         None,
         SERVER,
         "--threads-http",
-        parse=unset_below(1, whole(1, 256)),
+        parse=unset_below(1, whole(1, MAX_THREADS_HTTP)),
         env="LLAMA_ARG_THREADS_HTTP",
         help="threads that read and write connections, beside the one event loop that answers requests; 0 or less is 1"
         " (default: -1)",
