@@ -206,7 +206,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         tuple[tuple[str, bool | int | float | str], ...],
         About(
             "values of the file's metadata that are others than it says, as pairs of a key and a value or as a mapping: whole"
-            " numbers of 32 bits, finite numbers, True or False, and texts; keys and texts of at most 127 bytes"
+            " and finite numbers of 32 bits, True or False, and texts; keys and texts of at most 127 bytes"
         ),
     ] = ()
     tensor_overrides: Annotated[

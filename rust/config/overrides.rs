@@ -25,7 +25,7 @@ pub struct KvOverride {
 pub enum KvValue {
     /// A whole number, −2³¹ to 2³² − 1.
     Int(i64),
-    /// A finite number.
+    /// A finite number of 32 bits.
     Float(f64),
     /// Yes or no.
     Bool(bool),
@@ -71,7 +71,9 @@ impl KvOverride {
             KvValue::Int(n) if !(i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(n) => {
                 refuse(format!("{key} is {n}; a whole number must be {} to {}", i32::MIN, u32::MAX))
             }
-            KvValue::Float(x) if !x.is_finite() => refuse(format!("{key} is {x}; it must be a finite number")),
+            KvValue::Float(x) if !x.is_finite() || x.abs() > f64::from(f32::MAX) => {
+                refuse(format!("{key} is {x}; it must be a finite number of 32 bits"))
+            }
             KvValue::Text(text) if text.len() > MAX_BYTES || text.contains('\0') => {
                 refuse(format!("the text of {key} has {} bytes; it must be at most {MAX_BYTES}, none of them 0", text.len()))
             }
@@ -156,6 +158,7 @@ mod tests {
             ("key".to_owned(), KvValue::Int(1 << 32)),
             ("key".to_owned(), KvValue::Int(i64::MIN)),
             ("key".to_owned(), KvValue::Float(f64::NAN)),
+            ("key".to_owned(), KvValue::Float(1e39)),
         ] {
             let refused = validate(&key, value.clone());
             assert!(matches!(refused, Err(Error::InvalidConfig { param: "kv_overrides", .. })), "{key:?} {value:?}");

@@ -42,6 +42,10 @@ impl KvOverrides {
         if is(".rope.scaling.type") && !["none", "linear", "yarn", "longrope"].contains(&value.shown().as_str()) {
             return Err(format!("{key} is {:?}; it must be none, linear, yarn or longrope", value.shown()));
         }
+        let x = if let KvValue::Float(x) = value { *x } else { 1.0 };
+        if (is("_epsilon") || is(".rope.freq_base")) && x <= 0.0 {
+            return Err(format!("{key} is {x}; it must be greater than 0"));
+        }
         if is(".block_count") && !(1..=i64::from(MAX_LAYERS)).contains(&number(key).unwrap_or_default()) {
             return Err(format!("{key} is {}; it must be 1 to {MAX_LAYERS}", value.shown()));
         }
@@ -181,6 +185,9 @@ mod tests {
         assert!(refused("llama.block_count", KvValue::Int(513)).ends_with("it must be 1 to 512"));
         let scaling = refused("llama.rope.scaling.type", KvValue::Text("quadratic".to_owned()));
         assert!(scaling.ends_with("it must be none, linear, yarn or longrope"), "{scaling}");
+        let epsilon = refused("llama.attention.layer_norm_rms_epsilon", KvValue::Float(-1.0));
+        assert_eq!(epsilon, "llama.attention.layer_norm_rms_epsilon is -1; it must be greater than 0");
+        assert!(refused("llama.rope.freq_base", KvValue::Float(0.0)).ends_with("it must be greater than 0"));
         assert_eq!(
             refused("llama.expert_used_count", KvValue::Int(2)),
             "2 experts are used of 0; at least 1 must be, and none that is not there"
