@@ -305,7 +305,7 @@ fn check_media(plan: &Plan) {
         assert!(media.vectors().is_some(), "the vectors of {media:?} are ready");
         let ids = media.ids().skip(*start as usize).take(rows.len());
         assert!(plan.rows[rows.clone()].iter().map(|row| row.token).eq(ids), "the rows hold {media:?} from {start} on");
-        assert!(!media.is_whole() || rows.len() == media.n_tokens() as usize, "{media:?} is whole or nothing");
+        assert!(!media.sees_ahead() || rows.len() == media.n_tokens() as usize, "{media:?} is computed in one decode");
         assert!(plan.rows[rows.clone()].iter().all(|row| !row.wants_logits), "nothing is drawn after {media:?}");
         let sequence = plan.rows[rows.start].sequence;
         let n_of_it = plan.rows.iter().filter(|row| row.sequence == sequence).count();

@@ -53,7 +53,8 @@ pub(super) fn fail_request<R: Runner>(core: &mut Core<R>, request_id: u64, error
 /// Takes a request out, with everything that it holds.
 pub(super) fn remove<R: Runner>(core: &mut Core<R>, request_id: u64) -> Option<Job> {
     core.queue.get(request_id)?;
-    for running in core.slots.take_all(|running| running.sequence.request_id == request_id) {
+    for mut running in core.slots.take_all(|running| running.sequence.request_id == request_id) {
+        leave_cut_media(core, &mut running);
         leave_slot(core, &running);
         core.memory.cache_mut().unpin(running.id);
     }
@@ -67,7 +68,8 @@ pub(super) fn remove<R: Runner>(core: &mut Core<R>, request_id: u64) -> Option<J
 /// Takes the sequence at `nth` off its slot. Its text and its generator stay; its cells can be evicted, after others. What is being
 /// loaded has neither: it goes back to its place in the queue, and to the copy that it is loaded from.
 pub(super) fn preempt<R: Runner>(core: &mut Core<R>, nth: usize) {
-    let running = core.slots.take(nth);
+    let mut running = core.slots.take(nth);
+    leave_cut_media(core, &mut running);
     leave_slot(core, &running);
     core.stats.n_preempted += 1;
     if matches!(running.sequence.request().task, Task::Load(_)) {
@@ -102,6 +104,14 @@ pub(super) fn shift<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     let reservation = core.memory.cache_mut().reserve_first(running.id, running.n_held.min(n_kept));
     core.queue.wait_to_resume(Preempted { sequence: running.sequence, reservation, slot: running.slot });
     true
+}
+
+/// Forgets what it computed of a picture that is held whole or not at all, where that is not all of it.
+fn leave_cut_media<R: Runner>(core: &mut Core<R>, running: &mut Running) {
+    let n_kept = running.n_worth_keeping();
+    if n_kept < running.n_held && core.memory.truncate(running.id, n_kept) {
+        running.n_held = n_kept;
+    }
 }
 
 /// A slot keeps the tokens that the sequence which leaves it has computed, until the next one comes that fills it.

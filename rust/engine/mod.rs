@@ -211,6 +211,12 @@ impl Engine {
         if n_prompt >= n_ctx {
             return Err(Error::ContextOverflow { n_prompt, n_ctx });
         }
+        let n_at_once = request.prompt.media().iter().filter(|of| of.media.sees_ahead()).map(|of| of.media.n_tokens()).max();
+        if let Some(n) = n_at_once.filter(|&n| n > limits.n_ubatch) {
+            let n_ubatch = limits.n_ubatch;
+            let message = format!("a picture of {n} places is computed in one decode, which has at most n_ubatch = {n_ubatch}");
+            return Err(Error::InvalidRequest { param: "prompt", message });
+        }
         let n_penalised = request.sampling.penalty_prompt.as_ref().map_or(0, Vec::len);
         if n_penalised > n_ctx {
             let message = format!("penalty_prompt has {n_penalised} tokens; a slot's context, the limit, holds {n_ctx}");

@@ -122,11 +122,11 @@ impl Planner {
         self.sets.retain(has_demand);
     }
 
-    /// A medium that is whole or nothing gets all of its rows where it got some, one of them in a step.
+    /// A medium that sees ahead gets all of its rows where it got some, one of them in a step.
     fn grant_whole<R: Runner>(&mut self, core: &Core<R>) {
         let mut has_one = false;
         for ((running, demand), n_rows) in core.slots.running().iter().zip(&self.demands).zip(&mut self.n_rows) {
-            if *n_rows > 0 && running.is_before_whole_media() {
+            if *n_rows > 0 && running.takes_all_at_hand() {
                 *n_rows = if has_one { 0 } else { demand.n_ready };
                 has_one = true;
             }
@@ -140,7 +140,7 @@ impl Planner {
             let n_wanted = self.n_rows[nth];
             let urgency = if core.slots.running()[nth].n_ready() == 1 { Urgency::Now } else { Urgency::WhenThereIsTime };
             let n = make_room(core, nth, n_planned + n_wanted, urgency).saturating_sub(n_planned);
-            let n = if n < n_wanted && core.slots.running()[nth].is_before_whole_media() { 0 } else { n };
+            let n = if n < n_wanted && core.slots.running()[nth].takes_all_at_hand() { 0 } else { n };
             core.slots.running_mut()[nth].n_planned = n.min(n_wanted);
             if n == 0 && n_wanted > 0 && !is_worth_waiting(core, urgency) {
                 if core.slots.running().len() == 1 {
@@ -167,7 +167,7 @@ impl Planner {
             let most = if running.sequence.tells_of_prompt() { 1 + n_more.min(n_told_at_once(running)) } else { u32::MAX };
             let request = running.sequence.request();
             let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
-            let most = if running.is_before_whole_media() { u32::MAX } else { most };
+            let most = if running.takes_all_at_hand() { u32::MAX } else { most };
             let n_ready = n_ready(core, running).min(n_to_snapshot(core, running)).min(most).min(n_of_a_kind(running));
             Demand { n_ready, priority: request.priority }
         }));

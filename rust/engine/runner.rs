@@ -27,14 +27,14 @@ pub struct MediaRows {
     pub rows: Range<usize>,
     /// The medium, whose vectors are ready.
     pub media: Media,
-    /// The first row's place in the medium. Of one that is whole or nothing, all places are among the rows.
+    /// The first row's place in the medium. Of one that sees ahead, all places are among the rows.
     pub start: u32,
 }
 
 /// Which tokens of which sequences go into the next decode: any number of rows per sequence, in order of position.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The rows; at most `n_ubatch` of tokens, and as many of each medium that is whole or nothing and of all others together. At
+    /// The rows; at most `n_ubatch` of tokens, and as many of each medium that sees ahead and of all others together. At
     /// most `n_outputs` of them want logits.
     pub rows: Vec<Row>,
     /// Which of them are of media, in order.

@@ -59,9 +59,15 @@ impl Running {
         self.sequence.media_from(self.n_held).first().filter(|placed| placed.start <= self.n_held)
     }
 
-    /// Whether that is whole or nothing.
-    pub(crate) fn is_before_whole_media(&self) -> bool {
-        self.media_at_hand().is_some_and(|placed| placed.media.is_whole())
+    /// Whether that is to be computed in one decode.
+    pub(crate) fn takes_all_at_hand(&self) -> bool {
+        self.media_at_hand().is_some_and(|placed| placed.media.sees_ahead())
+    }
+
+    /// How much of it may stay where it ends here: a picture that is held whole or not at all goes if it is not all there.
+    pub(crate) fn n_worth_keeping(&self) -> u32 {
+        let cut = self.media_at_hand().filter(|placed| placed.is_cut_at(self.n_held));
+        cut.map_or(self.n_held, |placed| placed.start)
     }
 
     /// The next piece that it is to be given back.

@@ -235,7 +235,7 @@ impl Context {
         let filled = self.media.fill(plan, group, &self.n_held, &self.positions);
         filled.map_err(|reason| DecodeError { reason: format!("the plan breaks a rule: {reason}") })?;
         let batch = self.media.as_raw();
-        // What a row sees is then not only what stands before it, of which alone our attention knows.
+        // Otherwise a row does not see what stands before it and that alone: our attention looks at the mask.
         let is_causal = group.iter().all(|of| !of.media.is_whole());
         // SAFETY: `fill` checked every rule that llama.cpp asserts; the arrays live in `self.media` and are only read. Of a model
         // whose rows see ahead, all of a medium is in one `n_ubatch`.
@@ -245,19 +245,20 @@ impl Context {
             sys::llama_set_causal_attn(self.raw.as_ptr(), true);
             code
         };
-        let used = if is_causal { self.used } else { Used { attention: false, ..self.used } };
         // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
         let known = is_causal.then(|| unsafe { kernels::Known::new(self.media.ids(), self.memory()) });
-        let (code, errors) = logging::errors_during(|| kernels::deciding(used, known, decode));
+        let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, known, decode));
         if code != 0 {
             let ids = self.media.ids().to_vec();
             return Err(self.failed(&ids, code, &errors));
         }
         // SAFETY: the context is alive.
         unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
-        for MediaRows { rows, media, .. } in group {
+        for MediaRows { rows, media, start } in group {
             let id = usize::from(plan.rows[rows.start].sequence.0);
-            self.positions[id].push(self.n_held[id], &**media);
+            if *start == 0 {
+                self.positions[id].push(self.n_held[id], &**media);
+            }
             self.n_held[id] += u32::try_from(rows.len()).expect("a plan has fewer than 2³² rows");
         }
         Ok(())
@@ -329,14 +330,16 @@ impl Context {
         self.positions[usize::from(to.0)] = positions;
     }
 
-    /// Forgets all but the first `n_kept` tokens of `id`; false where the memory cannot, and then nothing was forgotten. Of a picture
-    /// whose rows and columns are counted nothing is left where not all of it is.
+    /// Forgets all but the first `n_kept` tokens of `id`; false where the memory cannot, as within a picture whose rows and columns
+    /// are counted, and then nothing was forgotten.
     pub(super) fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool {
         if n_kept >= self.n_held(id) {
             return true;
         }
-        let positions = &mut self.positions[usize::from(id.0)];
-        let n_kept = positions.cut(n_kept);
+        let positions = &self.positions[usize::from(id.0)];
+        if positions.cuts(n_kept) {
+            return false;
+        }
         let start = if n_kept == 0 { -1 } else { positions.at(n_kept).cast_signed() };
         // SAFETY: the id is in range.
         let is_done = unsafe { sys::llama_memory_seq_rm(self.memory(), self.checked(id), start, -1) };

@@ -60,7 +60,7 @@ impl MediaBatch {
                 return Err(format!("the rows of a medium do not go on at {held} of sequence {id} without logits"));
             }
             let (n, all, start) = (rows.len(), media.n_tokens() as usize, *start as usize);
-            if start + n > all || (media.is_whole() && n != all) {
+            if start + n > all || (media.sees_ahead() && n != all) {
                 return Err(format!("{n} places from {start} on of a medium of {all} cannot be computed by themselves"));
             }
             let vectors = media.vectors().filter(|vectors| vectors.len() == all * n_embd);

@@ -33,22 +33,24 @@ impl Positions {
         place - n_fewer
     }
 
-    /// How many places a sequence holds whose highest position is the one before `position`.
+    /// How many places a sequence holds whose highest position is the one before `position`. Where that is in a dense medium, the
+    /// sequence holds all of it.
     pub(super) fn n_places(&self, position: u32) -> u32 {
         let mut n_fewer = 0;
-        for medium in &self.dense {
+        let mut end = 0;
+        for medium in self.dense.iter() {
             if medium.start - n_fewer >= position {
                 break;
             }
             n_fewer += medium.n_tokens - medium.n_positions;
+            end = medium.start + medium.n_tokens;
         }
-        position + n_fewer
+        end.max(position + n_fewer)
     }
 
-    /// Places at the end that `place` cuts into: a dense medium is kept whole or not at all.
-    pub(super) fn cut(&self, place: u32) -> u32 {
-        let within = |medium: &&Dense| medium.start < place && place < medium.start + medium.n_tokens;
-        self.dense.iter().find(within).map_or(place, |medium| medium.start)
+    /// Whether a sequence that ends at `place` would hold a part of a dense medium, all of which has the same position in time.
+    pub(super) fn cuts(&self, place: u32) -> bool {
+        self.dense.iter().any(|medium| medium.start < place && place < medium.start + medium.n_tokens)
     }
 
     /// Forgets what begins at `place` or later.
@@ -79,14 +81,14 @@ mod tests {
         let positions = positions();
         let at = [0, 10, 15, 21, 22, 30, 35, 36, 40].map(|place| positions.at(place));
         assert_eq!(at, [0, 10, 10, 10, 14, 22, 22, 25, 29]);
-        assert_eq!([0, 10, 14, 22, 25, 29].map(|position| positions.n_places(position)), [0, 10, 22, 30, 36, 40]);
+        assert_eq!([0, 10, 11, 14, 22, 25, 29].map(|position| positions.n_places(position)), [0, 10, 22, 22, 30, 36, 40]);
         assert_eq!(Positions::NONE.at(77), 77);
     }
 
     #[test]
-    fn what_cuts_into_a_picture_takes_it_away() {
+    fn a_picture_is_not_cut() {
         let mut positions = positions();
-        assert_eq!([10, 11, 21, 22, 33].map(|place| positions.cut(place)), [10, 10, 10, 22, 30]);
+        assert_eq!([10, 11, 21, 22, 33].map(|place| positions.cuts(place)), [false, true, true, false, true]);
         positions.truncate(30);
         assert_eq!(positions.at(40), 32);
     }

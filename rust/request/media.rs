@@ -50,10 +50,10 @@ pub trait Medium: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether each of its places looks at all of them, those after it too.
+    /// Whether each of its places looks at all of them, those after it too, so that one decode computes all.
     fn sees_ahead(&self) -> bool;
 
-    /// Whether it is computed in one decode and held whole, or not at all.
+    /// Whether it is held whole or not at all.
     fn is_whole(&self) -> bool {
         self.sees_ahead() || self.n_positions() != self.n_tokens()
     }

@@ -6,12 +6,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::request::{ContextShift, Encoding, Media, Medium, Run};
 
+/// How a picture is computed and held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// As text is.
+    Plain,
+    /// In one decode.
+    SeesAhead,
+    /// In pieces, and held whole or not at all.
+    Grid,
+}
+
+const KINDS: [Kind; 3] = [Kind::Plain, Kind::SeesAhead, Kind::Grid];
+
 /// A picture whose vectors are there once it was asked for so many times.
 #[derive(Debug)]
 struct Picture {
     first_id: Token,
     n_tokens: u32,
-    is_whole: bool,
+    kind: Kind,
     n_asked: AtomicUsize,
     ready_at: usize,
     is_damaged: bool,
@@ -27,7 +40,11 @@ impl Medium for Picture {
     }
 
     fn sees_ahead(&self) -> bool {
-        self.is_whole
+        self.kind == Kind::SeesAhead
+    }
+
+    fn n_positions(&self) -> u32 {
+        if self.kind == Kind::Grid { self.n_tokens / 8 } else { self.n_tokens }
     }
 
     fn encoding(&self) -> Encoding {
@@ -45,7 +62,7 @@ impl Medium for Picture {
 
 impl Picture {
     fn new(first_id: Token, n_tokens: u32) -> Self {
-        Self { first_id, n_tokens, is_whole: false, n_asked: AtomicUsize::new(0), ready_at: 3, is_damaged: false }
+        Self { first_id, n_tokens, kind: Kind::Plain, n_asked: AtomicUsize::new(0), ready_at: 3, is_damaged: false }
     }
 
     fn into_media(self) -> Media {
@@ -78,9 +95,9 @@ fn expected_after(prompt: &Prompt, n: usize) -> Vec<Token> {
 
 #[test]
 fn a_picture_stands_in_the_places_of_tokens() {
-    for is_whole in [false, true] {
+    for kind in KINDS {
         let (engine, control) = start(limits(2, 4096));
-        let media = Picture { is_whole, ..Picture::new(-1, 40) }.into_media();
+        let media = Picture { kind, ..Picture::new(-1, 40) }.into_media();
         let prompt = with_picture(&prompt(1, 30), &media, &prompt(2, 20));
         let branches = collect(engine.submit(about(prompt.clone(), 5), None).unwrap()).unwrap();
         assert_eq!(branches[0].tokens, expected_after(&prompt, 5));
@@ -91,7 +108,7 @@ fn a_picture_stands_in_the_places_of_tokens() {
 #[test]
 fn branches_and_turns_compute_a_shared_picture_once() {
     let (engine, control) = start(limits(8, 4096));
-    let media = Picture { is_whole: true, ..Picture::new(-1, 64) }.into_media();
+    let media = Picture { kind: Kind::SeesAhead, ..Picture::new(-1, 64) }.into_media();
     let first = with_picture(&prompt(1, 30), &media, &prompt(2, 20));
     let branches = collect(engine.submit(Request { n: 4, ..about(first.clone(), 3) }, None).unwrap()).unwrap();
     assert!(branches.iter().all(|branch| branch.tokens == expected_after(&first, 3)));
@@ -113,14 +130,32 @@ fn another_picture_shares_what_stands_before_it_alone() {
 }
 
 #[test]
-fn one_that_is_whole_is_computed_in_one_decode_however_small_the_chunks() {
-    let (runner, control) = FakeRunner::new(4096, 66);
-    let engine = Engine::start(limits(2, 4096), move || Ok(runner)).unwrap();
-    let media = Picture { is_whole: true, ..Picture::new(-1, 300) }.into_media();
-    let request = Request { max_chunk: Some(16), ..about(with_picture(&prompt(1, 30), &media, &prompt(2, 20)), 1) };
-    collect(engine.submit(request, None).unwrap()).unwrap();
-    let sizes: Vec<usize> = control.plans().iter().map(|plan| plan.rows.len()).collect();
-    assert_eq!(sizes, [16, 14, 300, 16, 4]);
+fn one_that_sees_ahead_is_computed_in_one_decode_however_small_the_chunks() {
+    for (kind, expected) in [(Kind::SeesAhead, vec![16, 14, 50, 16, 4]), (Kind::Grid, vec![16, 14, 16, 16, 16, 2, 16, 4])] {
+        let (runner, control) = FakeRunner::new(4096, 66);
+        let engine = Engine::start(limits(2, 4096), move || Ok(runner)).unwrap();
+        let media = Picture { kind, ..Picture::new(-1, 50) }.into_media();
+        let request = Request { max_chunk: Some(16), ..about(with_picture(&prompt(1, 30), &media, &prompt(2, 20)), 1) };
+        collect(engine.submit(request, None).unwrap()).unwrap();
+        let sizes: Vec<usize> = control.plans().iter().map(|plan| plan.rows.len()).collect();
+        assert_eq!(sizes, expected);
+    }
+}
+
+#[test]
+fn one_that_is_held_whole_leaves_nothing_where_it_ends_half_computed() {
+    for kind in [Kind::Plain, Kind::Grid] {
+        let (engine, control) = start(limits(2, 4096));
+        control.allow(Some(0));
+        let media = Picture { kind, ready_at: 0, ..Picture::new(-1, 64) }.into_media();
+        let prompt = with_picture(&prompt(1, 30), &media, &prompt(2, 20));
+        let halved = engine.submit(Request { max_chunk: Some(16), ..about(prompt.clone(), 1) }, None).unwrap();
+        step_until(&engine, &control, |stats| stats.n_computed >= 46);
+        drop(halved);
+        control.allow(None);
+        let n_cached = collect(engine.submit(about(prompt, 1), None).unwrap()).unwrap()[0].finished.usage.n_cached;
+        assert_eq!((kind, n_cached == 30, n_cached > 30), (kind, kind == Kind::Grid, kind == Kind::Plain));
+    }
 }
 
 #[test]
@@ -150,12 +185,12 @@ fn a_picture_that_cannot_be_read_ends_its_request_alone() {
 
 #[test]
 fn a_picture_gives_way_to_others_and_comes_back() {
-    for is_whole in [false, true] {
+    for kind in KINDS {
         for max_store_bytes in [Some(0), STORE] {
             let (engine, _control) = start(Limits { max_store_bytes, ..limits(4, 512) });
             let streams: Vec<_> = (0..6)
                 .map(|nth| {
-                    let media = Picture { is_whole, ..Picture::new(-1 - 1_000 * nth, 100) }.into_media();
+                    let media = Picture { kind, ..Picture::new(-1 - 1_000 * nth, 100) }.into_media();
                     let prompt = with_picture(&prompt(1, 30), &media, &prompt(u64::from(nth.unsigned_abs()), 20));
                     (expected_after(&prompt, 60), engine.submit(about(prompt, 60), None).unwrap())
                 })
@@ -179,6 +214,8 @@ fn what_a_picture_cannot_have_is_refused_by_name() {
         _ => panic!("it is refused"),
     };
     assert_eq!(refused(about(last, 1)), "prompt");
+    let large = Picture { kind: Kind::SeesAhead, ..Picture::new(-1, 1 + limits(2, 4096).n_ubatch) }.into_media();
+    assert_eq!(refused(about(with_picture("a", &large, "b"), 1)), "prompt");
     assert_eq!(refused(Request { prompt_logprobs: Some(0), ..about(whole.clone(), 1) }), "prompt_logprobs");
     assert_eq!(refused(Request { context_shift: Some(ContextShift::default()), ..about(whole.clone(), 1) }), "context_shift");
     assert_eq!(refused(Request::for_task(whole, Task::Save { computes: true })), "prompt");

@@ -9,6 +9,7 @@ mod gguf_writer;
 mod grammar;
 mod identity;
 mod kernels;
+mod media;
 mod memories;
 mod model;
 mod piece;

@@ -26,6 +26,8 @@ pub(super) enum Kind {
     Hybrid,
     /// Cells, where the first layer looks back [`N_SWA`] tokens (Gemma 2).
     Window,
+    /// Cells, with positions in time, row and column (Qwen2-VL).
+    Grid,
 }
 
 /// The sliding window of [`Kind::Window`], in tokens.
@@ -73,6 +75,7 @@ fn add_metadata(header: &mut Header, kind: Kind) {
         Kind::Recurrent => "mamba",
         Kind::Hybrid => "lfm2",
         Kind::Window => "gemma2",
+        Kind::Grid => "qwen2vl",
     };
     header.string("general.architecture", architecture);
     let key = |name: &str| format!("{architecture}.{name}");
@@ -94,6 +97,14 @@ fn add_metadata(header: &mut Header, kind: Kind) {
             header.u32(&key("attention.head_count"), 4);
             header.i32s(&key("attention.head_count_kv"), [0, 2].into_iter());
             header.u32(&key("shortconv.l_cache"), 3);
+        }
+        Kind::Grid => {
+            header.u32(&key("feed_forward_length"), 128);
+            header.u32(&key("attention.head_count"), 2);
+            header.u32(&key("attention.head_count_kv"), 1);
+            header.u32(&key("attention.key_length"), 32);
+            header.u32(&key("attention.value_length"), 32);
+            header.i32s(&key("rope.dimension_sections"), [4, 6, 6, 0].into_iter());
         }
         Kind::Window => {
             header.u32(&key("feed_forward_length"), 128);
@@ -138,7 +149,7 @@ fn layer_tensors(kind: Kind, layer: usize) -> Vec<(&'static str, Vec<usize>)> {
             ("shortconv.in_proj.weight", vec![N_EMBD, 3 * N_EMBD]),
             ("shortconv.out_proj.weight", vec![N_EMBD, N_EMBD]),
         ]),
-        (Kind::Hybrid | Kind::Window, _) => tensors.extend([
+        (Kind::Hybrid | Kind::Window | Kind::Grid, _) => tensors.extend([
             ("attn_q.weight", vec![N_EMBD, 64]),
             ("attn_k.weight", vec![N_EMBD, 32]),
             ("attn_v.weight", vec![N_EMBD, 32]),
@@ -147,6 +158,9 @@ fn layer_tensors(kind: Kind, layer: usize) -> Vec<(&'static str, Vec<usize>)> {
     }
     if kind == Kind::Hybrid && layer == 1 {
         tensors.extend([("attn_q_norm.weight", vec![16]), ("attn_k_norm.weight", vec![16])]);
+    }
+    if kind == Kind::Grid {
+        tensors.extend([("attn_q.bias", vec![64]), ("attn_k.bias", vec![32]), ("attn_v.bias", vec![32])]);
     }
     if kind == Kind::Window {
         tensors.extend([("post_attention_norm.weight", vec![N_EMBD]), ("post_ffw_norm.weight", vec![N_EMBD])]);
@@ -163,7 +177,7 @@ fn layer_tensors(kind: Kind, layer: usize) -> Vec<(&'static str, Vec<usize>)> {
 }
 
 /// Writes the file with weights between −0.5 and 0.5, norms of 1, and Mamba's rates of decay (`ssm_a`) so small that a state remembers.
-fn write(header: &Header, name: &str) -> PathBuf {
+pub(super) fn write(header: &Header, name: &str) -> PathBuf {
     let mut bytes = header.to_bytes();
     let mut chance = Chance(1);
     for tensor in header.tensors() {

@@ -1,0 +1,390 @@
+//! Pictures and sounds through toy projectors: numbers as `mtmd`'s own, and files that it would end the process for.
+
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use std::{fs, ptr};
+
+use llama_cpp_sys_2 as sys;
+
+use super::gguf_writer::{Header, Tensor, TensorType};
+use super::tiny::{Kind, write, write_tiny};
+use crate::config::{EngineConfig, MediaConfig, ModelConfig};
+use crate::engine::runner::{MediaRows, Plan, Row, Runner, SequenceId};
+use crate::error::Error;
+use crate::llama::{LlamaRunner, Model};
+use crate::request::{Encoding, Prompt, Run, Token};
+
+/// Logits of one text in two shapes of batch differ by up to a hundredth; those after another picture by more than 1.
+const TOLERANCE: f32 = 0.05;
+
+const N_EMBD: usize = 32;
+const N_FF: usize = 64;
+const N_TEXT: usize = 64;
+const N_MEL: usize = 80;
+const PATCH: usize = 8;
+const SIDE: usize = 32;
+
+/// Public projectors at toy sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Toy {
+    /// LLaVA's: CLIP and two layers.
+    Llava,
+    /// Gemma 3's: SigLIP, and the places of a picture see each other.
+    Gemma3,
+    /// Qwen2-VL's: rows and columns are positions.
+    Qwen2Vl,
+    /// Ultravox's: Whisper.
+    Ultravox,
+}
+
+impl Toy {
+    fn text(self) -> Kind {
+        if self == Self::Qwen2Vl { Kind::Grid } else { Kind::Window }
+    }
+
+    /// Writes the projector, which joins `stack` frames of a sound.
+    fn write(self, stack: u32) -> PathBuf {
+        let mut header = Header::default();
+        header.string("general.architecture", "clip");
+        let (name, kind) = match self {
+            Self::Llava => ("mlp", "vision"),
+            Self::Gemma3 => ("gemma3", "vision"),
+            Self::Qwen2Vl => ("qwen2vl_merger", "vision"),
+            Self::Ultravox => ("ultravox", "audio"),
+        };
+        header.string("clip.projector_type", name);
+        header.bool(&format!("clip.has_{kind}_encoder"), true);
+        header.bool("clip.use_gelu", true);
+        header.f32(&format!("clip.{kind}.attention.layer_norm_epsilon"), 1e-5);
+        let sizes = [("embedding_length", 32), ("attention.head_count", 2), ("feed_forward_length", 64), ("block_count", 2)];
+        for (name, size) in sizes.into_iter().chain([("projection_dim", 64)]) {
+            header.u32(&format!("clip.{kind}.{name}"), size);
+        }
+        if self == Self::Ultravox {
+            header.u32("clip.audio.num_mel_bins", 80);
+            header.u32("clip.audio.projector.stack_factor", stack);
+        } else {
+            header.u32("clip.vision.image_size", 32);
+            header.u32("clip.vision.patch_size", 8);
+            header.f32s("clip.vision.image_mean", [0.5; 3].into_iter());
+            header.f32s("clip.vision.image_std", [0.5; 3].into_iter());
+        }
+        if self == Self::Gemma3 {
+            header.u32("clip.vision.projector.scale_factor", 2);
+        }
+        for (name, dims) in self.tensors(stack as usize) {
+            header.tensor(Tensor { name, dims, kind: TensorType::F32 });
+        }
+        write(&header, &format!("{self:?}-{stack}"))
+    }
+
+    /// Names and sizes, fastest-running dimension first.
+    fn tensors(self, stack: usize) -> Vec<(String, Vec<usize>)> {
+        let n_patches = (SIDE / PATCH) * (SIDE / PATCH);
+        let patch = vec![PATCH, PATCH, 3, N_EMBD];
+        let own: Vec<(&str, Vec<usize>)> = match self {
+            Self::Llava => vec![
+                ("v.class_embd", vec![N_EMBD]),
+                ("v.patch_embd.weight", patch),
+                ("v.position_embd.weight", vec![N_EMBD, n_patches + 1]),
+                ("v.pre_ln.weight", vec![N_EMBD]),
+                ("v.pre_ln.bias", vec![N_EMBD]),
+                ("mm.0.weight", vec![N_EMBD, N_TEXT]),
+                ("mm.0.bias", vec![N_TEXT]),
+                ("mm.2.weight", vec![N_TEXT, N_TEXT]),
+                ("mm.2.bias", vec![N_TEXT]),
+            ],
+            Self::Gemma3 => vec![
+                ("v.patch_embd.weight", patch),
+                ("v.patch_embd.bias", vec![N_EMBD]),
+                ("v.position_embd.weight", vec![N_EMBD, n_patches]),
+                ("v.post_ln.weight", vec![N_EMBD]),
+                ("v.post_ln.bias", vec![N_EMBD]),
+                ("mm.input_projection.weight", vec![N_TEXT, N_EMBD]),
+                ("mm.soft_emb_norm.weight", vec![N_EMBD]),
+            ],
+            Self::Qwen2Vl => vec![
+                ("v.patch_embd.weight", patch.clone()),
+                ("v.patch_embd.weight.1", patch),
+                ("v.post_ln.weight", vec![N_EMBD]),
+                ("v.post_ln.bias", vec![N_EMBD]),
+                ("mm.0.weight", vec![4 * N_EMBD, 4 * N_EMBD]),
+                ("mm.0.bias", vec![4 * N_EMBD]),
+                ("mm.2.weight", vec![4 * N_EMBD, N_TEXT]),
+                ("mm.2.bias", vec![N_TEXT]),
+            ],
+            Self::Ultravox => vec![
+                ("a.position_embd.weight", vec![N_EMBD, 1_500]),
+                ("a.conv1d.1.weight", vec![3, N_MEL, N_EMBD]),
+                ("a.conv1d.1.bias", vec![1, N_EMBD]),
+                ("a.conv1d.2.weight", vec![3, N_EMBD, N_EMBD]),
+                ("a.conv1d.2.bias", vec![1, N_EMBD]),
+                ("a.post_ln.weight", vec![N_EMBD]),
+                ("a.post_ln.bias", vec![N_EMBD]),
+                ("mm.a.mlp.1.weight", vec![stack * N_EMBD, 2 * N_FF]),
+                ("mm.a.mlp.2.weight", vec![N_FF, N_TEXT]),
+                ("mm.a.norm_pre.weight", vec![stack * N_EMBD]),
+                ("mm.a.norm_mid.weight", vec![N_FF]),
+            ],
+        };
+        let mut tensors: Vec<(String, Vec<usize>)> = own.into_iter().map(|(name, dims)| (name.to_owned(), dims)).collect();
+        let prefix = if self == Self::Ultravox { "a" } else { "v" };
+        for layer in 0..2 {
+            for (name, n_in, n_out) in [
+                ("attn_q", Some(N_EMBD), N_EMBD),
+                ("attn_k", Some(N_EMBD), N_EMBD),
+                ("attn_v", Some(N_EMBD), N_EMBD),
+                ("attn_out", Some(N_EMBD), N_EMBD),
+                ("ffn_up", Some(N_EMBD), N_FF),
+                ("ffn_down", Some(N_FF), N_EMBD),
+                ("ln1", None, N_EMBD),
+                ("ln2", None, N_EMBD),
+            ] {
+                tensors.push((format!("{prefix}.blk.{layer}.{name}.weight"), n_in.into_iter().chain([n_out]).collect()));
+                if (prefix, name) != ("a", "attn_k") {
+                    tensors.push((format!("{prefix}.blk.{layer}.{name}.bias"), vec![n_out]));
+                }
+            }
+        }
+        tensors
+    }
+
+    /// A file that it reads.
+    fn file(self, seed: u8) -> Vec<u8> {
+        if self == Self::Ultravox { wav(seed) } else { bmp(seed, 64, 32) }
+    }
+
+    /// Writes both, loads them, and hands them on.
+    fn with<T>(self, work: impl FnOnce(&Arc<Model>, &Path, &Path) -> T) -> T {
+        let (text, projector) = (write_tiny(self.text()), self.write(4));
+        let model = load(&text, &projector).expect("the toys load");
+        let made = work(&Arc::new(model), &text, &projector);
+        fs::remove_file(text).and_then(|()| fs::remove_file(projector)).expect("they were just written");
+        made
+    }
+}
+
+fn load(text: &Path, projector: &Path) -> Result<Model, Error> {
+    let media = MediaConfig { path: projector.to_owned(), offload: true, image_min_tokens: None, image_max_tokens: None };
+    Model::load(&ModelConfig { media: Some(media), ..ModelConfig::at(text.to_owned()) }, |_| ())
+}
+
+/// A picture of stripes, whose rows are a multiple of four bytes long.
+fn bmp(seed: u8, width: u32, height: u32) -> Vec<u8> {
+    let n_bytes = 3 * width * height;
+    let mut file = b"BM".to_vec();
+    for number in [54 + n_bytes, 0, 54, 40, width, height, 1 | 24 << 16, 0, n_bytes, 2_835, 2_835, 0, 0] {
+        file.extend(number.to_le_bytes());
+    }
+    file.extend((0..n_bytes).map(|at| (at / 7 * 31 % 251) as u8 ^ seed));
+    file
+}
+
+/// A second of a crackle: one channel of 16 bits.
+fn wav(seed: u8) -> Vec<u8> {
+    let n_bytes = 32_000_u32;
+    let mut file = b"RIFF".to_vec();
+    file.extend((36 + n_bytes).to_le_bytes());
+    file.extend(b"WAVEfmt \x10\0\0\0\x01\0\x01\0");
+    file.extend(16_000_u32.to_le_bytes());
+    file.extend(32_000_u32.to_le_bytes());
+    file.extend(b"\x02\0\x10\0data");
+    file.extend(n_bytes.to_le_bytes());
+    file.extend((0..n_bytes).map(|at| (at / 3 * 29 % 113) as u8 ^ seed));
+    file
+}
+
+fn start(model: &Arc<Model>) -> LlamaRunner {
+    let config = EngineConfig { n_slots: Some(2), n_ctx: Some(2_048), n_threads: Some(1), ..EngineConfig::default() };
+    let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("it fits");
+    LlamaRunner::new(Arc::clone(model), &config, &limits).expect("the toy runs")
+}
+
+/// The prompt `before`, a file, `after`, as its parts are read one by one.
+fn prompt(model: &Model, before: &str, file: &[u8], after: &str) -> Prompt {
+    let mut prompt = Prompt::from_tokens(model.tokenize(before.as_bytes(), true, true));
+    let media = model.projector().expect("there is one").read(file).expect("the file is sound");
+    media.runs.into_iter().for_each(|run| prompt.push(run));
+    prompt.push(Run::Tokens(model.tokenize(after.as_bytes(), false, true)));
+    prompt
+}
+
+/// Computes `prompt` in sequence `id`, each run by itself and in pieces of at most `n_at_once`; returns the logits after it.
+fn compute(runner: &mut LlamaRunner, id: u16, prompt: &Prompt, n_at_once: usize) -> Vec<f32> {
+    let n = prompt.n_tokens();
+    let mut place = 0;
+    for run in prompt.runs() {
+        let (ids, media): (Vec<Token>, _) = match run {
+            Run::Tokens(tokens) => (tokens.clone(), None),
+            Run::Media(media) => (media.ids().collect(), Some(media)),
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while media.is_some_and(|media| media.encoding() == Encoding::Pending) {
+            assert!(Instant::now() < deadline, "the projector makes no vectors");
+            std::thread::yield_now();
+        }
+        let n_at_once = if media.is_some_and(|media| media.sees_ahead()) { ids.len() } else { n_at_once };
+        for (nth, piece) in ids.chunks(n_at_once.max(1)).enumerate() {
+            let rows = piece.iter().zip(place..).map(|(&token, position)| Row {
+                sequence: SequenceId(id),
+                token,
+                position: u32::try_from(position).expect("small"),
+                wants_logits: position + 1 == n,
+            });
+            let start = u32::try_from(nth * n_at_once).expect("small");
+            let media = media.map(|media| MediaRows { rows: 0..piece.len(), media: media.clone(), start });
+            let plan = Plan { rows: rows.collect(), media: media.into_iter().collect(), ..Plan::default() };
+            runner.decode(&plan).expect("the plan is valid");
+            place += piece.len();
+        }
+    }
+    let last = prompt.runs().last().map_or(0, Run::n_tokens);
+    runner.logits((last - 1) % n_at_once).to_vec()
+}
+
+fn most_likely(logits: &[f32]) -> Token {
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("there are tokens");
+    Token::try_from(best).expect("a token")
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// The logits after `prompt`, and after each of `n` tokens that follow it.
+fn ours(runner: &mut LlamaRunner, prompt: &Prompt, n_at_once: usize, n: usize) -> Vec<Vec<f32>> {
+    let mut rows = vec![compute(runner, 0, prompt, n_at_once)];
+    for i in 0..n {
+        let next = most_likely(&rows[i]);
+        let position = u32::try_from(prompt.n_tokens() + i).expect("small");
+        let row = Row { sequence: SequenceId(0), token: next, position, wants_logits: true };
+        runner.decode(&Plan { rows: vec![row], ..Plan::default() }).expect("the plan is valid");
+        rows.push(runner.logits(0).to_vec());
+    }
+    rows
+}
+
+/// The same by `mtmd`'s own helpers in a bare context of llama.cpp's.
+fn theirs(text: &Path, projector: &Path, before: &str, file: &[u8], after: &str, n: usize) -> Vec<Vec<f32>> {
+    let path = |path: &Path| CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
+    let prompt = CString::new(format!("{before}<__media__>{after}")).expect("no NUL");
+    let (text, projector) = (path(text), path(projector));
+    // SAFETY: what is made is alive until it is freed at the end, each of them once; a batch has as many rows as it says.
+    unsafe {
+        let model = sys::llama_model_load_from_file(text.as_ptr(), sys::llama_model_default_params());
+        let mut params = sys::llama_context_default_params();
+        (params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads) = (2_048, 512, 512, 1);
+        params.swa_full = true;
+        let context = sys::llama_init_from_model(model, params);
+        let mut params = sys::mtmd_context_params_default();
+        (params.use_gpu, params.warmup, params.n_threads) = (false, false, 1);
+        let reader = sys::mtmd_init_from_file(projector.as_ptr(), model, params);
+        let options = sys::mtmd_helper_init_opt_default();
+        let bitmap = sys::mtmd_helper_bitmap_init_from_buf(reader, file.as_ptr(), file.len(), false, options).bitmap;
+        let chunks = sys::mtmd_input_chunks_init();
+        let length = prompt.as_bytes().len();
+        let input = sys::mtmd_input_text { text: prompt.as_ptr(), text_len: length, add_special: true, parse_special: true };
+        let mut bitmaps = [bitmap.cast_const()];
+        assert_eq!(sys::mtmd_tokenize(reader, chunks, &raw const input, bitmaps.as_mut_ptr(), 1), 0);
+        let mut position = 0;
+        assert_eq!(sys::mtmd_helper_eval_chunks(reader, context, chunks, 0, 0, 512, true, &raw mut position), 0);
+        let n_vocab = usize::try_from(sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(model))).expect("small");
+        let logits = || std::slice::from_raw_parts(sys::llama_get_logits_ith(context, -1), n_vocab).to_vec();
+        let mut rows = vec![logits()];
+        for nth in 0..n {
+            let (mut token, mut at, mut id, mut n_ids, mut wants) = (most_likely(&rows[nth]), position, 0, 1, 1);
+            let mut ids = ptr::from_mut(&mut id);
+            let batch = sys::llama_batch {
+                n_tokens: 1,
+                token: &raw mut token,
+                embd: ptr::null_mut(),
+                pos: &raw mut at,
+                n_seq_id: &raw mut n_ids,
+                seq_id: &raw mut ids,
+                logits: &raw mut wants,
+            };
+            assert_eq!(sys::llama_decode(context, batch), 0);
+            rows.push(logits());
+            position += 1;
+        }
+        sys::mtmd_input_chunks_free(chunks);
+        sys::mtmd_bitmap_free(bitmap);
+        sys::mtmd_free(reader);
+        sys::llama_free(context);
+        sys::llama_model_free(model);
+        rows
+    }
+}
+
+/// Holds our numbers to `mtmd`'s, however the prompt is cut.
+fn check(toy: Toy) {
+    toy.with(|model, text, projector| {
+        let (before, after) = ("what is", "? it is");
+        let expected = theirs(text, projector, before, &toy.file(1), after, 4);
+        let other = theirs(text, projector, before, &toy.file(90), after, 0);
+        assert!(distance(&expected[0], &other[0]) > 4.0 * TOLERANCE, "{toy:?}: another file gives other numbers");
+        let prompt = prompt(model, before, &toy.file(1), after);
+        for n_at_once in [512, 5] {
+            let mut runner = start(model);
+            let rows = ours(&mut runner, &prompt, n_at_once, 4);
+            for (nth, (ours, theirs)) in rows.iter().zip(&expected).enumerate() {
+                let distance = distance(ours, theirs);
+                assert!(distance < TOLERANCE, "{toy:?}, {n_at_once} at once: {distance} after {nth} tokens");
+            }
+        }
+    });
+}
+
+#[test]
+fn llava_computes_what_mtmd_computes() {
+    check(Toy::Llava);
+}
+
+#[test]
+fn places_that_see_each_other_compute_what_mtmd_computes() {
+    check(Toy::Gemma3);
+}
+
+#[test]
+fn rows_and_columns_have_the_positions_that_mtmd_gives_them() {
+    check(Toy::Qwen2Vl);
+}
+
+#[test]
+fn a_sound_computes_what_mtmd_computes() {
+    check(Toy::Ultravox);
+}
+
+#[test]
+fn a_fork_behind_a_picture_goes_on_as_if_computed() {
+    for toy in [Toy::Gemma3, Toy::Qwen2Vl] {
+        toy.with(|model, _, _| {
+            let mut runner = start(model);
+            let whole = prompt(model, "what is", &toy.file(1), "? it is");
+            let n = whole.n_tokens();
+            let last = whole.runs().last().map_or(0, Run::n_tokens);
+            let expected = compute(&mut runner, 0, &whole, 512);
+            let n_shared = u32::try_from(n - last).expect("small");
+            runner.fork(SequenceId(0), SequenceId(1), n_shared);
+            let Some(Run::Tokens(tokens)) = whole.runs().last() else { panic!("the prompt ends with a text") };
+            runner.decode(&crate::llama::batch::rows_of(SequenceId(1), n_shared, tokens)).expect("the plan is valid");
+            assert!(distance(runner.logits(last - 1), &expected) < TOLERANCE);
+            assert!(runner.truncate(SequenceId(0), n_shared), "what follows a picture can be forgotten");
+            let is_cut = runner.truncate(SequenceId(0), n_shared - 4 - u32::from(toy == Toy::Gemma3) * 12);
+            assert_eq!(is_cut, toy != Toy::Qwen2Vl, "{toy:?}: a picture whose rows are counted is not cut");
+        });
+    }
+}
+
+#[test]
+fn a_projector_whose_places_llama_cpp_counts_wrongly_is_refused() {
+    let (text, projector) = (write_tiny(Toy::Ultravox.text()), Toy::Ultravox.write(8));
+    let refused = load(&text, &projector).err();
+    fs::remove_file(text).and_then(|()| fs::remove_file(projector)).expect("they were just written");
+    assert!(
+        matches!(&refused, Some(Error::InvalidConfig { param: "mmproj", message }) if message.contains("187 places")),
+        "{refused:?}"
+    );
+}

@@ -1,0 +1,245 @@
+"""Pictures and sounds from Python: what is shared, what is refused, and that nothing ends the process."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.engine.tiny_projectors import PROJECTORS, Projector, png_of, wav_of, write_tiny_projector
+
+GREEDY: Any = {"temperature": 0.0, "max_tokens": 6}
+
+VISION: tuple[Projector, ...] = ("llava", "gemma3", "qwen2vl")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("projectors")
+
+
+def engine_of(projector: Projector, folder: Path, **options: Any) -> weft.Engine:  # noqa: ANN401 (settings)
+    model, mmproj = write_tiny_projector(projector, folder)
+    return weft.Engine(model, mmproj=mmproj, **{"n_ctx": 1024, "n_slots": 4, "n_threads": 1, "kv_unified": True, **options})
+
+
+@pytest.fixture(scope="module", params=VISION)
+async def seeing(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[weft.Engine]:
+    async with engine_of(request.param, folder) as engine:
+        yield engine
+
+
+def file_of(projector: Projector, seed: int) -> bytes:
+    return wav_of(seed) if projector == "ultravox" else png_of(seed)
+
+
+@pytest.mark.parametrize("projector", PROJECTORS)
+async def test_branches_and_turns_compute_a_shared_medium_once(projector: Projector, folder: Path) -> None:
+    async with engine_of(projector, folder, n_ctx=2048) as engine:
+        media = await engine.read_media(file_of(projector, 1))
+        prompt: list[Any] = ["Look: ", media, " What is it?"]
+        n_prompt = engine.model.tokenize_parts(prompt).n_tokens
+        answer = await engine.complete(prompt, n=4, **GREEDY)
+        assert (answer.n_prompt, answer.n_computed) == (n_prompt, n_prompt)
+        assert engine.model.media_stats().n_encoded == 1
+        turn: list[Any] = [*prompt, list(answer.branches[0].tokens), " And now?"]
+        n_turn = engine.model.tokenize_parts(turn).n_tokens
+        assert (await engine.complete(turn, **GREEDY)).n_computed <= n_turn - n_prompt + 1
+        again = await engine.read_media(file_of(projector, 1))
+        assert (again.digest, again.n_tokens, again.kind) == (media.digest, media.n_tokens, media.kind)
+        assert (await engine.complete(["Look: ", again, " What is it?"], **GREEDY)).n_computed == 1
+        assert engine.model.media_stats().n_encoded == 1
+
+
+async def test_behind_another_text_a_picture_is_decoded_again_but_not_encoded(seeing: weft.Engine) -> None:
+    before = seeing.model.media_stats()
+    for text in ("First: ", "Another one: ", "A third: "):
+        media = await seeing.read_media(png_of(2))
+        await seeing.complete([text, media, " Well?"], **GREEDY)
+    after = seeing.model.media_stats()
+    assert (after.n_encoded - before.n_encoded, after.n_reused - before.n_reused) == (1, 2)
+    assert after.n_kept_bytes >= before.n_kept_bytes + 4 * 64 * 4
+
+
+async def test_another_picture_shares_the_text_before_it_alone(seeing: weft.Engine) -> None:
+    text = "The same words before both of them: "
+    n_text = len(seeing.tokenize(text))
+    first, second = [list[Any]((text, await seeing.read_media(png_of(seed)), "?")) for seed in (3, 4)]
+    await seeing.complete(first, **GREEDY)
+    answer = await seeing.complete(second, **GREEDY)
+    assert n_text <= answer.n_cached < n_text + 16
+    assert (await seeing.complete(first, n_probs=1, **GREEDY)).n_computed == 1
+
+
+async def test_a_picture_changes_what_is_said(seeing: weft.Engine) -> None:
+    said = set()
+    for seed in (5, 6, 7):
+        answer = await seeing.complete(["", await seeing.read_media(png_of(seed)), "?"], n_probs=1, **GREEDY)
+        said.add(answer.branches[0].logprobs[0].chosen.logprob)
+    assert len(said) == 3
+
+
+@pytest.mark.parametrize("projector", ["llava", "gemma3"])
+async def test_what_leaves_the_context_comes_back_from_memory(projector: Projector, folder: Path) -> None:
+    async with engine_of(projector, folder, n_ctx=256, n_slots=1, cache_ram=64 * 2**20) as engine:
+        prompt: list[Any] = ["Look: ", await engine.read_media(png_of(8)), " What is it, and what else is there to be seen?"]
+        first = await engine.complete(prompt, n_probs=1, **GREEDY)
+        await engine.complete("x" * 240, **GREEDY)
+        again = await engine.complete(prompt, n_probs=1, **GREEDY)
+        assert again.n_computed < first.n_prompt / 2
+        assert engine.stats().store.n_restored > 0
+        assert logprob(again) == pytest.approx(logprob(first), abs=0.02)
+        assert engine.model.media_stats().n_encoded == 1
+
+
+def logprob(answer: weft.Answer) -> float:
+    return answer.branches[0].logprobs[0].chosen.logprob
+
+
+@pytest.mark.parametrize("projector", VISION)
+async def test_a_crowd_under_pressure_gets_what_each_gets_alone(projector: Projector, folder: Path) -> None:
+    draw = random.Random(1)
+    seeds = [draw.choices(range(4), k=draw.randint(1, 3)) for _ in range(24)]
+    async with engine_of(projector, folder, n_ctx=512, n_ubatch=64) as engine:
+        # A large picture takes several decodes, where it may.
+        side = 64 if projector == "qwen2vl" else 32
+
+        async def prompt(nth: int) -> list[Any]:
+            pictures = [await engine.read_media(png_of(seed, width=2 * side, height=side)) for seed in seeds[nth]]
+            return [part for picture in pictures for part in (f"{nth % 3}: ", picture)] + [f" {nth}?"]
+
+        async def ask(nth: int) -> float:
+            answer = await engine.complete(await prompt(nth), n_probs=1, priority=nth % 5, n_batch=8 + nth, **GREEDY)
+            return logprob(answer)
+
+        async def leave(nth: int) -> None:
+            task = asyncio.create_task(ask(nth))
+            await asyncio.sleep(draw.random() * 0.05)
+            task.cancel()
+
+        alone = [await ask(nth) for nth in range(len(seeds))]
+        for _ in range(4):
+            leaving = [leave(nth) for nth in draw.sample(range(len(seeds)), k=8)]
+            crowd = await asyncio.gather(*map(ask, range(len(seeds))), *leaving)
+            assert crowd[: len(seeds)] == pytest.approx(alone, abs=0.02)
+        assert engine.is_running
+
+
+@pytest.mark.parametrize("projector", PROJECTORS)
+async def test_a_thousand_damaged_files_are_read_or_refused(projector: Projector, folder: Path) -> None:
+    draw = random.Random(2)
+    whole = file_of(projector, 9)
+    async with engine_of(projector, folder, n_ctx=2048) as engine:
+        n_read = n_refused = 0
+        for _ in range(300):
+            data = bytearray(whole)
+            for _ in range(draw.randint(1, 6)):
+                data[draw.randrange(min(len(data), draw.choice((64, len(data)))))] = draw.randrange(256)
+            cut = draw.randrange(len(data)) if draw.random() < 0.3 else len(data)
+            try:
+                media = await engine.read_media(bytes(data[:cut]))
+            except weft.InvalidRequest:
+                n_refused += 1
+                continue
+            n_read += 1
+            if n_read % 10 == 0 and media.n_tokens < 1_500:
+                await engine.complete(["", media, "?"], **GREEDY)
+        assert n_read > 0
+        assert n_refused > 0
+        media = await engine.read_media(whole)
+        assert (await engine.complete(["", media, "?"], **GREEDY)).branches[0].reason in {"length", "end"}
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "PNG"),
+        (b"GIF89a", "read"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "PNG"),
+        (png_of(1, width=32, height=32)[:40], "read"),
+        (png_of(1).replace((32).to_bytes(4, "big") * 2, (60_000).to_bytes(4, "big") * 2), "too large"),
+        (png_of(1, width=2_010, height=10), "narrow"),
+        (wav_of(1), "sounds"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused_with_the_reason(seeing: weft.Engine, data: bytes, reason: str) -> None:
+    with pytest.raises(weft.InvalidRequest, match=reason) as raised:
+        await seeing.read_media(data)
+    assert raised.value.param == "media"
+
+
+async def test_a_model_without_a_projector_reads_none(engine: weft.Engine) -> None:
+    assert not engine.model.modalities.vision
+    with pytest.raises(weft.NotSupported, match="mmproj"):
+        await engine.read_media(png_of(1))
+
+
+async def test_a_file_that_is_no_projector_ends_the_start(folder: Path) -> None:
+    model, mmproj = write_tiny_projector("llava", folder)
+    wrong = folder / "wrong.gguf"
+    wrong.write_bytes(mmproj.read_bytes()[:2_000])
+    for path in (model, wrong, folder / "none.gguf", folder):
+        with pytest.raises(weft.InvalidConfig, match="projector") as raised:
+            async with weft.Engine(model, mmproj=path, n_ctx=256):
+                pass
+        assert raised.value.param == "mmproj"
+
+
+async def test_a_projector_of_another_width_ends_the_start(folder: Path) -> None:
+    _, mmproj = write_tiny_projector("llava", folder)
+    with pytest.raises(weft.InvalidConfig, match="projector"):
+        async with weft.Engine(mmproj=mmproj, n_ctx=256):
+            pass
+
+
+async def test_a_picture_that_one_decode_must_compute_is_refused_where_it_does_not_fit(folder: Path) -> None:
+    async with engine_of("gemma3", folder, n_slots=1, n_ubatch=3) as engine:
+        media = await engine.read_media(png_of(1))
+        with pytest.raises(weft.InvalidRequest, match="n_ubatch = 3"):
+            await engine.complete(["", media, "?"], **GREEDY)
+
+
+async def test_prompts_with_media_are_checked_as_others(seeing: weft.Engine) -> None:
+    media = await seeing.read_media(png_of(1))
+    with pytest.raises(weft.ContextOverflow):
+        await seeing.complete([media] * 70 + ["?"], **GREEDY)
+    with pytest.raises(weft.InvalidRequest, match="prompt"):
+        await seeing.complete([media, 5.5], **GREEDY)  # type: ignore[list-item]
+    with pytest.raises(weft.InvalidRequest, match="token"):
+        await seeing.complete([1, -2, 3], **GREEDY)
+    with pytest.raises(weft.InvalidRequest, match="prompt"):
+        await seeing.embed([["a", media]])  # type: ignore[list-item]
+
+
+async def test_penalties_see_the_text_around_media_alone(seeing: weft.Engine) -> None:
+    media = await seeing.read_media(png_of(1))
+    options: Any = {"repeat_penalty": 1.3, "repeat_last_n": -1, "dry_multiplier": 0.8, "presence_penalty": 0.2, "mirostat": 0}
+    answer = await seeing.complete(["What? ", media, " What?"], max_tokens=24, seed=1, **options)
+    assert len(answer.branches[0].tokens) == 24
+
+
+async def test_listings_show_media_as_marks(seeing: weft.Engine) -> None:
+    media = await seeing.read_media(png_of(11))
+    prompt = seeing.model.tokenize_parts(["Look: ", media, " Well?"])
+    assert seeing.detokenize(prompt).count("<__media__>") == 1
+    assert prompt.media[0].digest == media.digest
+    assert len(prompt) == prompt.n_tokens > len(prompt.text_tokens) > 0
+    answer = await seeing.complete(prompt, slot=1, **GREEDY)
+    assert seeing.detokenize(await seeing.slot_tokens(1)).count("<__media__>") == 1
+    texts = [seeing.detokenize([*node.excerpt(400)[0], *node.excerpt(400)[1]]) for node in await seeing.cached()]
+    assert any("<__media__>" in text for text in texts)
+    assert answer.n_prompt == prompt.n_tokens
+
+
+async def test_what_waits_is_bounded_in_places(folder: Path) -> None:
+    async with engine_of("ultravox", folder) as engine:
+        n_places = (await engine.read_media(wav_of(0))).n_tokens
+        n_most = 65_536 // n_places + 1
+        held = [await engine.read_media(wav_of(seed)) for seed in range(n_most)]
+        with pytest.raises(weft.QueueFull):
+            await engine.read_media(wav_of(n_most))
+        held.clear()
+        await engine.read_media(wav_of(n_most))
