@@ -168,6 +168,7 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
             {
                 "id": "storyteller",
                 "aliases": [],
+                "tags": [],
                 "object": "model",
                 "created": COUNT,
                 "owned_by": "weft",
@@ -185,6 +186,7 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
             {
                 "name": "storyteller",
                 "model": "storyteller",
+                "tags": [],
                 "capabilities": ["completion", "embedding"],
                 "details": {"format": "gguf"},
             }

@@ -18,14 +18,17 @@ from weft.settings.context import CACHE, ContextSettings
 from weft.settings.flags import Flag
 from weft.settings.log import LogSettings
 from weft.settings.model import LOADING, ModelSettings
+from weft.settings.overrides import OVERRIDES
+from weft.settings.positions import POSITIONS
 from weft.settings.sampling import DRAWING, SamplingSettings
 from weft.settings.server import ServerSettings
+from weft.settings.threads import THREADS
 from weft.settings.vectors import POOLING, VectorSettings
 
 __all__ = ["Settings", "table"]
 
 _GROUPS: tuple[type | Mapping[str, Flag], ...] = (
-    *(ModelSettings, LOADING, CACHE, ContextSettings, STEPS),
+    *(ModelSettings, LOADING, OVERRIDES, CACHE, ContextSettings, POSITIONS, STEPS, THREADS),
     *(SamplingSettings, DRAWING, VectorSettings, POOLING, ChatSettings, ServerSettings, AccessSettings, LogSettings),
 )
 """In the order of help: settings of the server, and the flags of those that its parts have."""

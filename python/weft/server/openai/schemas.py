@@ -137,6 +137,8 @@ class ModelCard(msgspec.Struct):
     id: str
     aliases: list[str]
     """Every name that it was given."""
+    tags: list[str]
+    """What the operator says of it."""
     object: str
     created: int
     owned_by: str
@@ -150,6 +152,7 @@ class ModelName(msgspec.Struct):
 
     name: str
     model: str
+    tags: list[str]
     capabilities: list[str]
     details: dict[str, Any]
 
