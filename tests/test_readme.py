@@ -23,7 +23,7 @@ from weft.fields.about import abouts
 from weft.server import json_request
 from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError, TextsWaitingError, describe
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
-from weft.server.run import aside, collected, patience, service, stream, turns, vectors
+from weft.server.run import aside, collected, fetching, media, patience, service, stream, turns, vectors
 from weft.serving import handles, place
 from weft.settings.server import MAX_THREADS_HTTP
 
@@ -185,6 +185,16 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         json_request.BASE_BYTES >> 20,
         json_request.BYTES_PER_TOKEN,
         json_request.BYTES_PER_BIAS,
+        json_request.MEDIA_BYTES >> 20,
+    ],
+    "pictures and sounds of one request": lambda: [media.MAX_FILES, media.MAX_BYTES >> 20],
+    "a file that is fetched from another host": lambda: [
+        *(media.MAX_FETCHED >> 20, int(media.FETCH_S), fetching.MAX_REDIRECTS, media.MAX_FETCHES),
+        describe(TextsWaitingError("much waits")).code,
+    ],
+    "pictures and sounds that wait to be decoded": lambda: [
+        *(aside.MAX_WAITING >> 20, aside.VERY_LONG_TEXT >> 10),
+        describe(TextsWaitingError("much waits")).code,
     ],
     "what a body of more than 64 KiB holds beside lists of token ids and biases": lambda: [
         constant("python/body.rs", "MAX_VALUES"),

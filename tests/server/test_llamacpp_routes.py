@@ -88,6 +88,7 @@ async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) ->
         "model_path": DEMO_MODEL,
         "model_ftype": "Q8_0",
         "modalities": {"vision": False, "video": False, "audio": False},
+        "media_marker": "<__media__>",
         "chat_template": SOME_TEXT,
         "chat_template_caps": {
             "supports_string_content": True,

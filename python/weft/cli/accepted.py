@@ -93,7 +93,6 @@ def _switches() -> Iterator[Accepted]:
     yield _off("--no-skip-chat-parsing", why=why, env="LLAMA_ARG_SKIP_CHAT_PARSING")
     yield _always("-no-ag", "--no-agent", why="there are no built-in tools")
     yield _always("--no-ui-mcp-proxy", "--no-webui-mcp-proxy", why="there is no proxy for MCP")
-    yield _always("--no-mmproj", "--no-mmproj-auto", why="no projector is ever loaded")
     why = "drafts need a draft model, which is not supported"
     yield _always("--no-spec-draft-backend-sampling", why=why)
     yield _idle("--spec-draft-backend-sampling", n=0, why=why, env="LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING")
@@ -139,18 +138,12 @@ def _idle_without() -> Iterator[Accepted]:
     yield _idle("-gaw", "--grp-attn-w", env="LLAMA_ARG_GRP_ATTN_W", why="self-extend is not supported")
     why = "thinking has no budget here"
     yield _idle("--reasoning-budget-message", env="LLAMA_ARG_THINK_BUDGET_MESSAGE", why=why)
-    why = "images, audio and video are not supported"
-    yield _idle("--mmproj-auto", n=0, env="LLAMA_ARG_MMPROJ_AUTO", why=why)
-    yield _idle("--mmproj-offload", n=0, env="LLAMA_ARG_MMPROJ_OFFLOAD", why=why)
-    yield _off("--no-mmproj-offload", env="LLAMA_ARG_MMPROJ_OFFLOAD", why=why)
-    yield _idle("-mmdev", "--mmproj-device", env="MTMD_BACKEND_DEVICE", why=why)
-    yield _idle("--image-min-tokens", env="LLAMA_ARG_IMAGE_MIN_TOKENS", why=why)
-    yield _idle("--image-max-tokens", env="LLAMA_ARG_IMAGE_MAX_TOKENS", why=why)
+    why = "the projector sees one picture, or tile of one, after the other"
     yield _idle("--mtmd-batch-max-tokens", env="LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", why=why)
+    why = "videos are not read"
     yield _idle("--video-fps", env="LLAMA_ARG_VIDEO_FPS", why=why)
     yield _idle("--video-timestamp-interval", env="LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", why=why)
     yield _idle("--video-ffmpeg-dir", env="LLAMA_ARG_VIDEO_FFMPEG_DIR", why=why)
-    yield _idle("--media-path", why=why)
 
 
 def _drafts() -> Iterator[Accepted]:
@@ -208,9 +201,6 @@ def _missing_models() -> Iterator[Accepted]:
         "it drafts with a second model, which is not supported; --fim-qwen-7b-default computes every token with the model itself"
     )
     yield _missing("--fim-qwen-7b-spec", "--fim-qwen-14b-spec", n=0, why=why)
-    for size in ("4b", "12b"):
-        why = f"images cannot be read; -hf ggml-org/gemma-3-{size}-it-qat-GGUF serves the same model for texts"
-        yield _missing(f"--vision-gemma-{size}-default", n=0, why=why)
     why = "one model is served; name it with -m"
     yield _missing("--models-dir", env="LLAMA_ARG_MODELS_DIR", why=why)
     yield _missing("--models-preset", env="LLAMA_ARG_MODELS_PRESET", why=why)
@@ -218,9 +208,6 @@ def _missing_models() -> Iterator[Accepted]:
 
 def _missing_values() -> Iterator[Accepted]:
     """What would change answers, or what the server does, and is not there."""
-    why = "images, audio and video cannot be read"
-    yield _missing("-mm", "--mmproj", env="LLAMA_ARG_MMPROJ", why=why)
-    yield _missing("-mmu", "--mmproj-url", env="LLAMA_ARG_MMPROJ_URL", why=why)
     why = "an adapter in GGUF needs no other model beside it; name it with --lora, and with -m the model that it was made for"
     yield _missing("--lora-base", n=1, why=why)
     why = "only adapters change a model; name one with --lora"

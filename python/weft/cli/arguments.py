@@ -67,6 +67,9 @@ COMPATIBLE: Mapping[str, Mapping[str, Any]] = {
 MODELS = ("model", "hf_repo", "model_url", "preset")
 """Settings each of which names the model."""
 
+PROJECTORS = ("mmproj", "mmproj_url")
+"""Settings each of which names the projector."""
+
 RESPELT: Mapping[str, Mapping[str, str]] = {
     "stream": {
         "-R": "--restore-prompt",
@@ -157,11 +160,12 @@ def _compat(argv: Sequence[str]) -> str | None:
 
 def _over(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """What is given, over what was: a model that is named here is served in place of one that was named there."""
-    named = [name for name in MODELS if name in given]
-    if len(named) > 1:
-        raise UsageError(f"{' and '.join(_spelt(name) for name in named)} each name a model; give one of them")
-    if named:
-        values = {name: value for name, value in values.items() if name not in (*MODELS, "hf_file")}
+    for what, names, beside in (("model", MODELS, ("hf_file",)), ("projector", PROJECTORS, ())):
+        named = [name for name in names if name in given]
+        if len(named) > 1:
+            raise UsageError(f"{' and '.join(_spelt(name) for name in named)} each name a {what}; give one of them")
+        if named:
+            values = {name: value for name, value in values.items() if name not in (*names, *beside)}
     return {**values, **given}
 
 

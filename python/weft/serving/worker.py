@@ -115,7 +115,8 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
 def _engine(settings: Settings, fetched: dict[str, Any]) -> Engine:
     """The engine, which writes to `fetched` how far its model's download is, if there is one."""
     shows = settings.verbosity >= 3
-    if (source := settings.source) is None:
+    source, projector = settings.source, settings.projector_source
+    if source is None and projector is None:
         title = f"loading {Path(settings.model or DEMO_MODEL).name}"
         return Engine(settings.model, config=settings.engine, on_progress=bar(title) if shows else None)
     from weft.serving.fetching import FetchingEngine  # noqa: PLC0415
@@ -123,12 +124,14 @@ def _engine(settings: Settings, fetched: dict[str, Any]) -> Engine:
     def on_fetching(progress: "Progress") -> None:
         fetched["download"] = {"file": progress.file, "bytes": progress.n_bytes, "total": progress.n_total}
 
+    name = source.name if source is not None else Path(settings.model or DEMO_MODEL).name
     return FetchingEngine(
-        source,
+        source or settings.model,
+        projector,
         config=settings.engine,
         has_bar=shows,
         on_fetching=on_fetching,
-        on_progress=bar(f"loading {source.name}") if shows else None,
+        on_progress=bar(f"loading {name}") if shows else None,
     )
 
 

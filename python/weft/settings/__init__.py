@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from weft.config import EngineConfig
+from weft.hub.source import Source
 from weft.sampling import Sampling
 from weft.settings.access import AccessSettings
 from weft.settings.chat import ChatSettings
@@ -17,6 +18,7 @@ from weft.settings.compute import STEPS
 from weft.settings.context import CACHE, ContextSettings
 from weft.settings.flags import Flag
 from weft.settings.log import LogSettings
+from weft.settings.media import PROJECTOR, MediaSettings
 from weft.settings.model import LOADING, ModelSettings
 from weft.settings.overrides import OVERRIDES
 from weft.settings.positions import POSITIONS
@@ -28,7 +30,7 @@ from weft.settings.vectors import POOLING, VectorSettings
 __all__ = ["Settings", "table"]
 
 _GROUPS: tuple[type | Mapping[str, Flag], ...] = (
-    *(ModelSettings, LOADING, OVERRIDES, CACHE, ContextSettings, POSITIONS, STEPS, THREADS),
+    *(ModelSettings, LOADING, OVERRIDES, MediaSettings, PROJECTOR, CACHE, ContextSettings, POSITIONS, STEPS, THREADS),
     *(SamplingSettings, DRAWING, VectorSettings, POOLING, ChatSettings, ServerSettings, AccessSettings, LogSettings),
 )
 """In the order of help: settings of the server, and the flags of those that its parts have."""
@@ -36,7 +38,15 @@ _GROUPS: tuple[type | Mapping[str, Flag], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(
-    LogSettings, AccessSettings, ServerSettings, ChatSettings, VectorSettings, SamplingSettings, ContextSettings, ModelSettings
+    LogSettings,
+    AccessSettings,
+    ServerSettings,
+    ChatSettings,
+    VectorSettings,
+    SamplingSettings,
+    ContextSettings,
+    MediaSettings,
+    ModelSettings,
 ):
     """What a user asks of the server. `None` leaves the choice to the engine."""
 
@@ -44,6 +54,25 @@ class Settings(
     """How the engine is to be."""
     sampling: Sampling = field(default_factory=Sampling)
     """How a token is chosen where a request does not say."""
+
+    @property
+    def source(self) -> Source | None:
+        """Where the model is to be had from; None is a file that is here, or the demo model."""
+        if self.hf_repo is None and self.model_url is None:
+            return None
+        return Source(
+            repo=self.hf_repo,
+            file=self.hf_file,
+            url=self.model_url,
+            token=self.hf_token or None,
+            offline=self.offline,
+            wants_projector=self.engine.mmproj is None and self.mmproj_url is None and self.mmproj_auto,
+        )
+
+    @property
+    def projector_source(self) -> Source | None:
+        """Where the projector is to be had from, where it has an address of its own."""
+        return None if self.mmproj_url is None else Source(url=self.mmproj_url, offline=self.offline)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":

@@ -29,6 +29,9 @@ _VECTORS: Mapping[str, Any] = {
 }
 
 
+_VISION: Mapping[str, Any] = {"port": 8014, "n_ctx": None}
+
+
 def _code(model: str) -> Mapping[str, Any]:
     return {"hf_repo": f"ggml-org/{model}-Q8_0-GGUF", "hf_file": f"{model.lower()}-q8_0.gguf", **_CODE}
 
@@ -43,6 +46,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "fim-qwen-3b-default": _code("Qwen2.5-Coder-3B"),
     "fim-qwen-7b-default": _code("Qwen2.5-Coder-7B"),
     "fim-qwen-30b-default": _code("Qwen3-Coder-30B-A3B-Instruct"),
+    "vision-gemma-4b-default": {"hf_repo": "ggml-org/gemma-3-4b-it-qat-GGUF", **_VISION},
+    "vision-gemma-12b-default": {"hf_repo": "ggml-org/gemma-3-12b-it-qat-GGUF", **_VISION},
     "gpt-oss-20b-default": {"hf_repo": "ggml-org/gpt-oss-20b-GGUF", "hf_file": "gpt-oss-20b-mxfp4.gguf", **_OPEN},
     "gpt-oss-120b-default": {"hf_repo": "ggml-org/gpt-oss-120b-GGUF", **_OPEN},
 }

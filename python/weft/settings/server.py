@@ -111,7 +111,8 @@ class ServerSettings:
         metavar="BYTES",
         parse=whole(1024),
         env="LLAMA_ARG_MAX_BODY",
-        help="most bytes of a request's body (default: 4 MiB, 64 per token of a slot's context, 32 per piece of the vocabulary)",
+        help="most bytes of a request's body (default: 4 MiB, 64 per token of a slot's context, 32 per piece of the vocabulary,"
+        " and with a projector 32 MiB)",
     )
     ping_s: float | None = flag(
         30,

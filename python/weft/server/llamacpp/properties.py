@@ -15,6 +15,7 @@ from weft.server.llamacpp.schemas import (
     Properties,
 )
 from weft.server.response_fields import generation_settings
+from weft.server.run.media_files import MEDIA_MARKER
 from weft.server.run.service import Service
 
 __all__ = ["lora_adapters", "properties", "set_lora_adapters"]
@@ -37,7 +38,8 @@ def properties(service: Service) -> Properties:
         model_alias=service.model_name,
         model_path=model.path,
         model_ftype=_file_type(model),
-        modalities=Modalities(vision=False, video=False, audio=False),
+        modalities=Modalities(vision=model.modalities.vision, video=False, audio=model.modalities.audio),
+        media_marker=MEDIA_MARKER,
         chat_template=service.chat.source,
         chat_template_caps=_abilities(service),
         bos_token=_spelling(model, model.bos_token),

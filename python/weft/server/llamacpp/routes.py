@@ -58,7 +58,7 @@ __all__ = ["router"]
 Here = NamedDependency[SkipValidation[Service]]
 
 
-@post(["/completion", "/completions"], status_code=200, responses=ERRORS)
+@post(["/completion", "/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def completion(
     data: JSONBody[CompletionBody], service: Here, completion_formats: NamedDependency[SkipValidation[EventFormats]]
 ) -> Answer[CompletionResult | list[CompletionResult]]:
@@ -130,10 +130,10 @@ async def tokenizer_info(service: Here) -> TokenizerInfo:
     return tokens.tokenizer_info(service)
 
 
-@post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
+@post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def apply_template(data: JSONBody[ChatFields], service: Here) -> ApplyTemplateResult:
-    """The prompt that messages become."""
-    return ApplyTemplateResult(await service.chat_text(data))
+    """The prompt that messages become; `<__media__>` stands for each picture and sound, and none of them is read."""
+    return ApplyTemplateResult(await service.chat_text(data, request_fields.chat_files(data.messages)))
 
 
 @get(["/health", "/v1/health"], responses=ERRORS)
@@ -203,7 +203,8 @@ async def prometheus_metrics(service: Here) -> Response[str]:
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
     n_adapter_bytes = sum(adapter.n_bytes for adapter in service.engine.adapters)
-    counted = (service.engine.stats(), service.engine.vector_stats(), service.tally, service.refusals)
+    engine = service.engine
+    counted = (engine.stats(), engine.vector_stats(), engine.model.media_stats(), service.tally, service.refusals)
     families = metrics.families(*counted, n_adapter_bytes=n_adapter_bytes)
     started = {"process-start-time-unix": str(service.started_s)}
     return Response(prometheus.write(families), media_type=prometheus.CONTENT_TYPE, headers=started)

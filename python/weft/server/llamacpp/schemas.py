@@ -260,6 +260,8 @@ class Properties(msgspec.Struct):
     model_path: str
     model_ftype: str
     modalities: Modalities
+    media_marker: str
+    """What stands for a picture or a sound in a `prompt_string`."""
     chat_template: str
     chat_template_caps: dict[str, bool]
     bos_token: str
