@@ -73,7 +73,7 @@ pub(super) fn machine(model: &Model, config: &EngineConfig) -> Machine {
     Machine {
         is_offloaded: memory::is_offloaded(model),
         n_cores: threads::n_cores_for(&config.threads),
-        n_processors: threads::n_allowed(),
+        n_processors: threads::n_processors_for(&config.threads),
         free_bytes: memory::free_bytes(model, config.offload_kqv),
         ours: Ours {
             usable: installed.usable,
