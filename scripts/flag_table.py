@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from weft.cli.accepted import ACCEPTED, Accepted, Meaning
-from weft.cli.arguments import ARGS, CACHE_LIST, COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION
+from weft.cli.arguments import ARGS, CACHE_LIST, COMPLETION, CONFIG, CONFIG_VARIABLE, DEVICES, HELP, VERSION
 from weft.settings import table
 from weft.settings.flags import Flag
 
@@ -68,6 +68,7 @@ def _page() -> Iterator[str]:
         (VERSION, "print the version"),
         (COMPLETION, "print a completion script for bash"),
         (CACHE_LIST, "print the models that were downloaded"),
+        (DEVICES, "print the devices beside the CPU, with their memory"),
     )
     yield from _table(("flags", "what it does"), ((_names(names), text) for names, text in asked))
     for meaning, (title, text, why) in SECTIONS.items():

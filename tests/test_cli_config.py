@@ -74,9 +74,9 @@ def test_a_flag_that_names_a_file_wins_over_the_variable_that_does(write: Write)
 
 
 def test_a_flag_without_a_meaning_is_warned_about_from_a_file_too(write: Write) -> None:
-    path = write("threads-http = 4\ncont-batching = false\nwarmup = true")
+    path = write("defrag-thold = 0.1\ncont-batching = false\nwarmup = true")
     assert parse(["--config", path], {}).warnings == (
-        f"{path}: threads-http has no meaning here: one event loop serves all connections",
+        f"{path}: defrag-thold has no meaning here: the cache is compacted on its own",
         f"{path}: cont-batching has no meaning here: requests are always batched continuously",
     )
 

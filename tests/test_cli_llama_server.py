@@ -20,6 +20,14 @@ VALUES = {
     "--media-path": "/",
     "--split-mode": "row",
     "--numa": "isolate",
+    "--rope-scaling": "yarn",
+    "--rope-scale": "4",
+    "--override-kv": "general.name=str:x",
+    "--override-tensor": "ffn=CPU",
+    "--cpu-range": "0-1",
+    "--cpu-range-batch": "0-1",
+    "--cpu-strict": "1",
+    "--cpu-strict-batch": "1",
     "--lora-scaled": "a.gguf:2",
     "--flash-attn": "on",
     "--samplers": "top_k",
@@ -55,6 +63,9 @@ BESIDE = {"-hff": ("-hf", "user/model"), "--hf-file": ("-hf", "user/model")}
 OPPOSITES = {
     "-kvu": "-no-kvu",
     "--kv-unified": "--no-kv-unified",
+    "-kvo": "-nkvo",
+    "--kv-offload": "--no-kv-offload",
+    "--op-offload": "--no-op-offload",
     "--mmproj-auto": "--no-mmproj",
     "--mmproj-offload": "--no-mmproj-offload",
     "--slots": "--no-slots",
@@ -96,7 +107,7 @@ def _lines() -> Iterator[Line]:
 LINES = list(_lines())
 KNOWN = known()
 FLAGS = [pytest.param(line, name, id=name) for line in LINES for name in line.names]
-ASKING = {"-h", "--help", "--usage", "--version", "--completion-bash", "-cl", "--cache-list"}
+ASKING = {"-h", "--help", "--usage", "--version", "--completion-bash", "-cl", "--cache-list", "--list-devices"}
 """These are answered at once."""
 
 
@@ -168,9 +179,9 @@ def test_a_value_that_asks_for_nothing_is_fine(arguments: str) -> None:
 
 
 def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
-    _, warnings = parse(["--threads-http", "4", "--threads-http", "4", "-nocb"], {"LLAMA_ARG_NO_JINJA": "", "HF_TOKEN": "x"})
+    _, warnings = parse(["-sps", "0.5", "-sps", "0.5", "-nocb"], {"LLAMA_ARG_NO_JINJA": "", "HF_TOKEN": "x"})
     assert warnings == (
-        "argument --threads-http has no meaning here: one event loop serves all connections",
+        "argument -sps has no meaning here: a prompt finds the longest prefix that any slot has computed",
         "argument -nocb has no meaning here: requests are always batched continuously",
         "variable LLAMA_ARG_NO_JINJA has no meaning here: templates are always Jinja",
     )
@@ -179,6 +190,7 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environ", "said"),
     [
+        ("--rpc localhost:50052", {}, "argument --rpc is not supported yet: llama.cpp is built without RPC"),
         ("--lora-base", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model beside it"),
         ("--lora-base --port 80", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model"),
         ("--engine a", {}, "argument --engine is not supported yet: the engine is part of this process and no program beside it"),

@@ -25,8 +25,10 @@ from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError, TextsW
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
 from weft.server.run import aside, collected, fetching, media, patience, service, stream, turns, vectors
 from weft.serving import handles, place
+from weft.settings.server import MAX_THREADS_HTTP
 
 ROOT = Path(__file__).parent.parent
+CPUS = abouts(weft.EngineConfig)["cpus"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -162,6 +164,12 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(KEPT, "MAX_GRAMMARS"),
         constant(KEPT, "MAX_KEPT_BYTES") >> 20,
     ],
+    "a key or a text of `--override-kv`, and a pattern of `--override-tensor`": lambda: [
+        constant("config/overrides.rs", "MAX_BYTES"),
+        constant("config/overrides.rs", "MAX_PATTERN"),
+    ],
+    "processors of `-C` and `-Cr`": lambda: [int(CPUS.low), int(CPUS.high)],
+    "threads that read and write connections, `--threads-http`": lambda: [1, MAX_THREADS_HTTP],
     "snapshots at turn ends of one prompt": lambda: [constant(REQUEST, "MAX_SNAPSHOTS")],
     "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), sandbox.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
@@ -253,4 +261,6 @@ def test_the_bounds_of_a_request_are_the_engines() -> None:
     assert fields["n_probs"].high == fields["prompt_logprobs"].high == constant(SAMPLING, "MAX_PROBS")
     settings = abouts(weft.EngineConfig)
     assert settings["n_slots"].high == constant(CONFIG, "MAX_SLOTS")
+    assert settings["cpus"].high + 1 == settings["cpus_batch"].high + 1 == constant(CONFIG, "MAX_THREADS")
+    assert settings["poll"].high == settings["poll_batch"].high == constant("config/threads.rs", "MAX_POLL")
     assert settings["n_threads"].high == settings["n_threads_batch"].high == constant(CONFIG, "MAX_THREADS")

@@ -2,8 +2,11 @@
 
 mod choice;
 mod kernels;
+mod overrides;
 mod placement;
 mod pooling;
+mod rope;
+mod threads;
 mod weights;
 
 use std::path::PathBuf;
@@ -13,8 +16,12 @@ use crate::error::{Error, Result};
 
 pub use choice::{Choice, Machine, Tuned};
 pub use kernels::{Kernels, Ours, Used};
+
+pub use overrides::{KvOverride, KvValue, MAX_LAYERS, TensorOverride};
 pub use placement::{Numa, Placement, Split};
 pub use pooling::Pooling;
+pub use rope::{Rope, RopeScaling};
+pub use threads::{Priority, Threads, ThreadsNames};
 pub use weights::{LoadFacts, Weights};
 
 /// Slots where none are asked for; each of them may use the whole pool.
@@ -78,6 +85,8 @@ pub struct ModelConfig {
     pub repack: Option<bool>,
     /// Adapters that are loaded beside the weights, at most [`MAX_ADAPTERS`]; each is known by its place here.
     pub adapters: Vec<AdapterConfig>,
+    /// Values of the metadata in place of the file's; of several for one key the last counts.
+    pub overrides: Vec<KvOverride>,
     /// The projector that reads pictures and sounds for it.
     pub media: Option<MediaConfig>,
 }
@@ -119,6 +128,7 @@ impl ModelConfig {
             kernels: Kernels::default(),
             repack: None,
             adapters: Vec::new(),
+            overrides: Vec::new(),
             media: None,
         }
     }
@@ -198,6 +208,16 @@ pub struct EngineConfig {
     pub flash_attention: FlashAttention,
     /// What becomes of the vectors of a text's tokens (`--pooling`); `None` is as the model says, else their mean.
     pub pooling: Option<Pooling>,
+    /// How positions are encoded (`--rope-…`, `--yarn-…`).
+    pub rope: Rope,
+    /// Threads of a decode without rows of prompts: where and how they compute.
+    pub threads: Threads,
+    /// The same of a decode with rows of prompts.
+    pub threads_batch: Threads,
+    /// Whether the cache is where its layers are (`-kvo`), or else in the machine's memory.
+    pub offload_kqv: bool,
+    /// Whether a GPU computes large products with weights that are in the machine's memory (`--op-offload`).
+    pub op_offload: bool,
     /// `-ctk`.
     pub type_k: KvType,
     /// `-ctv`.
@@ -241,6 +261,11 @@ impl Default for EngineConfig {
             used: Used::NONE,
             flash_attention: FlashAttention::Auto,
             pooling: None,
+            rope: Rope::default(),
+            threads: Threads::default(),
+            threads_batch: Threads::default(),
+            offload_kqv: true,
+            op_offload: true,
             type_k: KvType::F16,
             type_v: KvType::F16,
             cache_ram: CacheRam::Default,
@@ -387,6 +412,9 @@ impl EngineConfig {
                 return refuse(param, format!("{param} is {n}; it must be 1 to {MAX_THREADS}"));
             }
         }
+        self.rope.validate()?;
+        self.threads.validate(&ThreadsNames::DECODING)?;
+        self.threads_batch.validate(&ThreadsNames::PROMPTS)?;
         if self.flash_attention == FlashAttention::Off && self.type_v.is_quantized() {
             let message = format!("type_v is {:?}, which needs flash attention; turn it on, or use F16", self.type_v);
             return refuse("type_v", message);

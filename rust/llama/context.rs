@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{EngineConfig, FlashAttention, Limits, Used};
+use crate::config::{EngineConfig, FlashAttention, Limits, Threads, Used};
 use crate::engine::runner::{DecodeError, MediaRows, MemoryKind, Plan, SequenceId, StateError, Variant};
 use crate::error::{Error, Result};
 use crate::llama::affinity::Stay;
@@ -18,6 +18,8 @@ use crate::llama::media_batch::{self, MediaBatch};
 use crate::llama::model::Model;
 use crate::llama::pages;
 use crate::llama::positions::Positions;
+use crate::llama::priority::Standing;
+use crate::llama::rope;
 use crate::llama::threads::{self, ThreadPool};
 
 /// How long the threads of a pool wait for the next graph at full speed, in the unit of [`ThreadPool::new`].
@@ -45,11 +47,14 @@ pub(super) struct Context {
     /// Threads of a decode in which every sequence computes one token, and of one with rows of prompts.
     n_threads: u32,
     n_threads_batch: u32,
+    /// Where and how the former compute, and the latter where they do otherwise.
+    how: Vec<Threads>,
     /// Which of our kernels compute.
     used: Used,
-    /// By their number, that of the last decode first.
+    /// By their number, and which of `how` they are; that of the last decode first.
     // Dropped in this order, after `raw` is freed, which uses them.
-    threads: Vec<(u32, ThreadPool)>,
+    threads: Vec<((u32, usize), ThreadPool)>,
+    standing: Standing,
     /// Keeps the thread that decodes where none of theirs is.
     stay: Stay,
     model: Arc<Model>,
@@ -84,6 +89,8 @@ impl Context {
             n_positions: model.n_positions(),
         });
         let threads = Vec::new();
+        let mut how = vec![config.threads.clone(), config.threads_batch.clone()];
+        how.dedup();
         let mut context = Self {
             raw,
             batch,
@@ -95,8 +102,10 @@ impl Context {
             variant: Variant::default(),
             n_threads,
             n_threads_batch,
+            how,
             used,
             threads,
+            standing: Standing::default(),
             stay: Stay::default(),
             model,
         };
@@ -109,9 +118,8 @@ impl Context {
         assert_eq!(n_ctx_of_one, limits.n_ctx, "one sequence may use the whole pool, so the pool is unified");
         // SAFETY: the memory lives as long as the context, and is as llama.cpp has made it: zeros.
         unsafe { pages::give_back(context.memory()) };
-        for n in [n_threads_batch, n_threads] {
-            context.use_threads(n);
-        }
+        context.use_threads(n_threads_batch, 1);
+        context.use_threads(n_threads, 0);
         Ok(context)
     }
 
@@ -123,7 +131,8 @@ impl Context {
     /// Gives `plan` its threads. By itself llama.cpp would take those for prompts wherever there are two rows.
     fn use_threads_for(&mut self, plan: &Plan) {
         let is_decoding = plan.rows.iter().all(|row| row.wants_logits);
-        self.use_threads(if is_decoding { self.n_threads } else { self.n_threads_batch });
+        let (n_threads, kind) = if is_decoding { (self.n_threads, 0) } else { (self.n_threads_batch, 1) };
+        self.use_threads(n_threads, kind);
     }
 
     /// Computes with these adapters from now on. llama.cpp then makes its graphs anew, so it is told only where they change.
@@ -151,14 +160,19 @@ impl Context {
         Ok(())
     }
 
-    /// Each number of threads has a pool of its own: in a larger one, those without work would wait at full speed.
-    fn use_threads(&mut self, n_threads: u32) {
-        if self.threads.first().is_some_and(|(n, _)| *n == n_threads) {
+    /// Each number of threads has a pool of its own: in a larger one, those without work would wait at full speed. `kind` is 0 for a
+    /// decode without rows of prompts, 1 for one with them.
+    fn use_threads(&mut self, n_threads: u32, kind: usize) {
+        let key = (n_threads, kind.min(self.how.len() - 1));
+        if self.threads.first().is_some_and(|(known, _)| *known == key) {
             return;
         }
-        match self.threads.iter().position(|(n, _)| *n == n_threads) {
+        let how = &self.how[key.1];
+        // Threads that are started for a pool have the priority of who starts them.
+        self.standing.take(how.priority);
+        match self.threads.iter().position(|(known, _)| *known == key) {
             Some(place) => self.threads.swap(0, place),
-            None => self.threads.insert(0, (n_threads, ThreadPool::new(n_threads, POLL, self.used))),
+            None => self.threads.insert(0, (key, ThreadPool::new(n_threads, how, POLL, self.used))),
         }
         let (pool, n_threads) = (self.threads[0].1.as_ptr(), n_threads.cast_signed());
         // SAFETY: the context is alive, and the pool lives in `self` until after the context is freed.
@@ -475,6 +489,9 @@ fn params(config: &EngineConfig, limits: &Limits, n_seq_max: u32) -> sys::llama_
     };
     params.type_k = ggml_type(config.type_k);
     params.type_v = ggml_type(config.type_v);
+    params.offload_kqv = config.offload_kqv;
+    params.op_offload = config.op_offload;
+    rope::apply(&config.rope, &mut params);
     params.kv_unified = true;
     // A sliding window's cache as large as the other one: a smaller one can be full while our count of cells says it is not.
     params.swa_full = true;

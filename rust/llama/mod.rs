@@ -16,6 +16,7 @@ mod identity;
 mod infill;
 pub mod kernels;
 mod kinds;
+mod kv_overrides;
 mod kv_size;
 mod lexicon;
 mod load;
@@ -31,13 +32,16 @@ mod pages;
 mod piece;
 mod positions;
 mod prefix_file;
+mod priority;
 pub mod rerank;
+mod rope;
 #[cfg(test)]
 mod sampler_parity;
 mod silent;
 mod special_tokens;
 mod start;
 mod state;
+mod tensor_overrides;
 #[cfg(test)]
 mod tests;
 mod threads;

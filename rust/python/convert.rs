@@ -303,7 +303,7 @@ pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<V
 }
 
 /// A value as Python shows it, short enough for a message.
-fn shown(value: &Bound<'_, PyAny>) -> String {
+pub(super) fn shown(value: &Bound<'_, PyAny>) -> String {
     const N_CHARS: usize = 60;
     let shown = value.repr().map_or_else(|_| "an object without repr".into(), |text| text.to_string_lossy().into_owned());
     match shown.char_indices().nth(N_CHARS) {

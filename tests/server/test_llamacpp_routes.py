@@ -169,6 +169,7 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
             {
                 "id": "storyteller",
                 "aliases": [],
+                "tags": [],
                 "object": "model",
                 "created": COUNT,
                 "owned_by": "weft",
@@ -187,6 +188,7 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
             {
                 "name": "storyteller",
                 "model": "storyteller",
+                "tags": [],
                 "capabilities": ["completion", "embedding"],
                 "details": {"format": "gguf"},
             }

@@ -85,14 +85,6 @@ def _switches() -> Iterator[Accepted]:
     why = "what is idle always leaves the context for the memory that --cache-ram bounds"
     yield _always("--cache-idle-slots", why=why)
     yield _off("--no-cache-idle-slots", why=why, env="LLAMA_ARG_CACHE_IDLE_SLOTS")
-    why = "the cache is always where the layers are; -ngl sets how many are on the GPU"
-    yield _always("-kvo", "--kv-offload", why=why)
-    yield _off("-nkvo", "--no-kv-offload", why=why, env="LLAMA_ARG_KV_OFFLOAD")
-    why = "llama.cpp always chooses where a step is computed; -ngl sets how many layers are on the GPU"
-    yield _always("--op-offload", why=why)
-    yield _off("--no-op-offload", why=why)
-    why = "weights are kept where llama.cpp chooses; --no-repack keeps them as they are in the file"
-    yield _idle("--no-host", n=0, why=why, env="LLAMA_ARG_NO_HOST")
     why = "every request's timings are in its answer and in the log, llama.cpp's own are not shown"
     yield _always("--no-perf", why=why)
     yield _idle("--perf", n=0, why=why, env="LLAMA_ARG_PERF")
@@ -108,7 +100,6 @@ def _switches() -> Iterator[Accepted]:
 
 def _idle_values() -> Iterator[Accepted]:
     """What changes no answer, and nothing else here."""
-    yield _idle("--threads-http", env="LLAMA_ARG_THREADS_HTTP", neutral=("-1",), why="one event loop serves all connections")
     why = "the cache is compacted on its own"
     yield _idle("-dt", "--defrag-thold", env="LLAMA_ARG_DEFRAG_THOLD", why=why)
     why = "a window of attention is kept as small as the model allows, and what falls out of it is computed again"
@@ -124,17 +115,11 @@ def _idle_values() -> Iterator[Accepted]:
     yield _idle("-fit", "--fit", env="LLAMA_ARG_FIT", neutral=("on", "true", "1", "enabled"), why=why)
     yield _idle("-fitt", "--fit-target", env="LLAMA_ARG_FIT_TARGET", why=why)
     yield _idle("-fitc", "--fit-ctx", env="LLAMA_ARG_FIT_CTX", why=why)
-    why = "threads are bound by who starts the server, as with taskset, nice or chrt"
-    yield _idle("-C", "--cpu-mask", "-Cr", "--cpu-range", "-Cb", "--cpu-mask-batch", "-Crb", "--cpu-range-batch", why=why)
-    yield _idle("--cpu-strict", "--prio", "--cpu-strict-batch", "--prio-batch", neutral=("0",), why=why)
-    why = "how long threads wait for work before they sleep is llama.cpp's choice"
-    yield _idle("--poll", "--poll-batch", neutral=("50",), why=why)
     why = "weights are read as llama.cpp chooses"
     yield _idle("-lzm", "--lazy-mode", env="LLAMA_ARG_LAZY_MODE", neutral=("auto",), why=why)
     yield _idle("--moe-cache-mib", env="LLAMA_ARG_MOE_CACHE_MIB", neutral=("0",), why=why)
     why = "tokens are drawn on the CPU from the same logits"
     yield _idle("-bs", "--backend-sampling", n=0, env="LLAMA_ARG_BACKEND_SAMPLING", why=why)
-    yield _idle("--tags", env="LLAMA_ARG_TAGS", why="the list of models shows no tags")
     yield _idle("--sleep-idle-seconds", neutral=("-1",), why="the model stays in memory while the server runs")
     yield _idle("--log-prompts-dir", why="prompts are not written to files")
     why = "the page has no settings"
@@ -216,7 +201,6 @@ def _missing_models() -> Iterator[Accepted]:
         "it drafts with a second model, which is not supported; --fim-qwen-7b-default computes every token with the model itself"
     )
     yield _missing("--fim-qwen-7b-spec", "--fim-qwen-14b-spec", n=0, why=why)
-    yield _missing("--list-devices", n=0, why="the log of the start names what is used")
     why = "one model is served; name it with -m"
     yield _missing("--models-dir", env="LLAMA_ARG_MODELS_DIR", why=why)
     yield _missing("--models-preset", env="LLAMA_ARG_MODELS_PRESET", why=why)
@@ -228,27 +212,11 @@ def _missing_values() -> Iterator[Accepted]:
     yield _missing("--lora-base", n=1, why=why)
     why = "only adapters change a model; name one with --lora"
     yield _missing("--control-vector", "--control-vector-scaled", why=why)
-    yield _missing("--override-kv", why="the model is served as its file says")
     yield _missing("-gan", "--grp-attn-n", env="LLAMA_ARG_GRP_ATTN_N", neutral=("1",), why="there is no self-extend")
-    why = "positions are encoded as the model's file says"
-    yield _missing("--rope-scaling", env="LLAMA_ARG_ROPE_SCALING_TYPE", why=why)
-    yield _missing("--rope-scale", env="LLAMA_ARG_ROPE_SCALE", why=why)
-    yield _missing("--rope-freq-base", env="LLAMA_ARG_ROPE_FREQ_BASE", neutral=("0",), why=why)
-    yield _missing("--rope-freq-scale", env="LLAMA_ARG_ROPE_FREQ_SCALE", neutral=("0",), why=why)
-    yield _missing("--yarn-orig-ctx", env="LLAMA_ARG_YARN_ORIG_CTX", neutral=("0",), why=why)
-    for name in ("ext-factor", "attn-factor", "beta-slow", "beta-fast"):
-        env = f"LLAMA_ARG_YARN_{name.upper().replace('-', '_')}"
-        yield _missing(f"--yarn-{name}", env=env, neutral=("-1",), why=why)
     why = "a slot's share is set by -c, the number of slots times the share, with --no-kv-unified"
     yield _missing("--kv-unified-per-slot", env="LLAMA_ARG_KV_UNIFIED_PER_SLOT", why=why)
 
-    why = "all layers are computed by this process, and -ngl sets how many on the GPU"
-    yield _missing("--rpc", env="LLAMA_ARG_RPC", why=why)
-    yield _missing("-ot", "--override-tensor", env="LLAMA_ARG_OVERRIDE_TENSOR", why=why)
-    yield _missing("-cmoe", "--cpu-moe", n=0, env="LLAMA_ARG_CPU_MOE", why=why)
-    yield _missing("-ncmoe", "--n-cpu-moe", env="LLAMA_ARG_N_CPU_MOE", neutral=("0",), why=why)
-    yield _missing("-ncffn", "--n-cpu-ffn", env="LLAMA_ARG_N_CPU_FFN", neutral=("0",), why=why)
-
+    yield _missing("--rpc", env="LLAMA_ARG_RPC", why="llama.cpp is built without RPC: this machine computes all of the model")
     yield _missing("-sp", "--special", n=0, why="the text of special tokens is never shown")
     why = "thoughts are left in the text"
     yield _missing("--reasoning-format", env="LLAMA_ARG_THINK", neutral=("none", "auto"), why=why)

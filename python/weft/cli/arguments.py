@@ -19,7 +19,19 @@ from weft.settings.flags import negated
 from weft.settings.presets import PRESETS
 from weft.settings.values import unescaped
 
-__all__ = ["ARGS", "CACHE_LIST", "COMPLETION", "CONFIG", "CONFIG_VARIABLE", "HELP", "VERSION", "Asked", "Parsed", "read"]
+__all__ = [
+    "ARGS",
+    "CACHE_LIST",
+    "COMPLETION",
+    "CONFIG",
+    "CONFIG_VARIABLE",
+    "DEVICES",
+    "HELP",
+    "VERSION",
+    "Asked",
+    "Parsed",
+    "read",
+]
 
 ARGS = ("--args",)
 """What is followed by further flags in one text."""
@@ -31,6 +43,7 @@ HELP = ("-h", "--help", "--usage")
 VERSION = ("--version",)
 COMPLETION = ("--completion-bash",)
 CACHE_LIST = ("-cl", "--cache-list")
+DEVICES = ("--list-devices",)
 
 _ESCAPED = ("stop", "dry_sequence_breakers")
 """Settings in whose texts escapes are read."""
@@ -168,7 +181,7 @@ def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, st
     while left:
         argument = left.pop()
         spelling, attached = _split(argument, spellings)
-        for asked in (HELP, VERSION, COMPLETION, CACHE_LIST):
+        for asked in (HELP, VERSION, COMPLETION, CACHE_LIST, DEVICES):
             if spelling in asked:
                 raise Asked(asked)
         if spelling in CONFIG:
@@ -226,7 +239,7 @@ def _nearest(word: str, spellings: Iterable[str]) -> str | None:
     """The spelling that a word was most likely meant to be, or None.
 
     Of several that are as near it is the one of the same letters, then the one that sets something: `--prot` is `--port`, and
-    not `--prio`, which has no meaning here.
+    not a flag of fewer of its letters that has no meaning here.
     """
     set_nothing = {name for accepted in ACCEPTED for name in accepted.names}
 

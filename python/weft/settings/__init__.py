@@ -20,14 +20,17 @@ from weft.settings.flags import Flag
 from weft.settings.log import LogSettings
 from weft.settings.media import PROJECTOR, MediaSettings
 from weft.settings.model import LOADING, ModelSettings
+from weft.settings.overrides import OVERRIDES
+from weft.settings.positions import POSITIONS
 from weft.settings.sampling import DRAWING, SamplingSettings
 from weft.settings.server import ServerSettings
+from weft.settings.threads import THREADS
 from weft.settings.vectors import POOLING, VectorSettings
 
 __all__ = ["Settings", "table"]
 
 _GROUPS: tuple[type | Mapping[str, Flag], ...] = (
-    *(ModelSettings, LOADING, MediaSettings, PROJECTOR, CACHE, ContextSettings, STEPS),
+    *(ModelSettings, LOADING, OVERRIDES, MediaSettings, PROJECTOR, CACHE, ContextSettings, POSITIONS, STEPS, THREADS),
     *(SamplingSettings, DRAWING, VectorSettings, POOLING, ChatSettings, ServerSettings, AccessSettings, LogSettings),
 )
 """In the order of help: settings of the server, and the flags of those that its parts have."""

@@ -25,6 +25,7 @@ def model(service: Service) -> ModelCard:
     return ModelCard(
         id=service.model_name,
         aliases=list(service.settings.aliases),
+        tags=list(service.settings.tags),
         object="model",
         created=int(time.time()),
         owned_by="weft",
@@ -40,5 +41,13 @@ def models(service: Service) -> ModelList:
     return ModelList(
         object="list",
         data=[model(service)],
-        models=[ModelName(name=name, model=name, capabilities=list(service.capabilities), details={"format": "gguf"})],
+        models=[
+            ModelName(
+                name=name,
+                model=name,
+                tags=list(service.settings.tags),
+                capabilities=list(service.capabilities),
+                details={"format": "gguf"},
+            )
+        ],
     )

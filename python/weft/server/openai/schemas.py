@@ -145,6 +145,8 @@ class ModelCard(msgspec.Struct):
     id: str
     aliases: list[str]
     """Every name that it was given."""
+    tags: list[str]
+    """What the operator says of it."""
     object: str
     created: int
     owned_by: str
@@ -159,6 +161,7 @@ class ModelName(msgspec.Struct):
 
     name: str
     model: str
+    tags: list[str]
     capabilities: list[str]
     details: dict[str, Any]
 
