@@ -260,7 +260,7 @@ impl PyModel {
     ) -> PyResult<PyMixedPrompt> {
         let model = self.loaded()?;
         let parts = media::parts(parts)?;
-        let prompt = detached(py, || media::prompt_of(&parts, model, add_special, parse_special));
+        let prompt = detached(py, || media::prompt_of(&parts, model, add_special, parse_special))?;
         Ok(PyMixedPrompt::new(py, &parts, prompt))
     }
 
@@ -268,7 +268,7 @@ impl PyModel {
     fn detokenize(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<String> {
         let model = self.loaded()?;
         let tokens = match tokens.cast::<PyMixedPrompt>() {
-            Ok(mixed) => mixed.get().prompt.clone().into_tokens(),
+            Ok(mixed) => mixed.get().ids(),
             Err(_) => convert::tokens("tokens", tokens)?,
         };
         let bytes = detached(py, || model.detokenize(&tokens))?;
