@@ -266,6 +266,7 @@ impl Projector {
         // SAFETY: the list is alive.
         let n = unsafe { sys::mtmd_input_chunks_size(chunks.0.as_ptr()) };
         let mut runs = Vec::with_capacity(n);
+        let mut n_places = 0;
         for nth in 0..n {
             // SAFETY: the list is alive, and has so many.
             let chunk = unsafe { sys::mtmd_input_chunks_get(chunks.0.as_ptr(), nth) };
@@ -294,8 +295,9 @@ impl Projector {
             // SAFETY: as above.
             let has_grid = kind == sys::MTMD_INPUT_CHUNK_TYPE_IMAGE && unsafe { sys::mtmd_decode_use_mrope(self.raw.0.as_ptr()) };
             let first_id = lock(&self.names).id(digest, nth, n_tokens)?;
-            // What it is made of is kept in 32-bit numbers where it had bytes.
-            let n_bytes = u64::from(n_tokens) * self.n_embd as u64 * 4 + 4 * n_decoded / n as u64;
+            // What all is made of counts with the first: it is kept in 32-bit numbers where it had bytes.
+            let n_bytes = u64::from(n_tokens) * self.n_embd as u64 * 4 + if n_places == 0 { 4 * n_decoded } else { 0 };
+            n_places += n_tokens;
             self.shared.n_loaded_bytes.fetch_add(n_bytes, Ordering::Relaxed);
             let chunk = Arc::new_cyclic(|own| Chunk {
                 own: own.clone(),

@@ -218,7 +218,7 @@ async def test_damaged_files_are_read_or_refused(projector: Projector, folder: P
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "PNG"),
         (png_of(1, width=32, height=32)[:40], "picture is damaged"),
         (png_of(1, width=32, height=32)[:-40], "picture is damaged"),
-        (png_of(1).replace((32).to_bytes(4, "big") * 2, (60_000).to_bytes(4, "big") * 2), "too large"),
+        (FILES["quarters.bmp"][:18] + (30_000).to_bytes(4, "little") * 2 + FILES["quarters.bmp"][26:], "too large"),
         (png_of(1, width=2_010, height=10), "narrow"),
         (wav_of(1), "sounds"),
     ],
