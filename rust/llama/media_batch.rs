@@ -79,7 +79,9 @@ impl MediaBatch {
                 Some(own) => return Err(format!("a medium of {all} places has {} positions", own.len())),
                 None => {
                     let last = first + u32::try_from(n).map_err(|_| "a medium is too long")?;
-                    dimensions.iter_mut().for_each(|positions| positions.extend((first..last).map(u32::cast_signed)));
+                    for positions in &mut dimensions {
+                        positions.extend((first..last).map(u32::cast_signed));
+                    }
                 }
             }
         }

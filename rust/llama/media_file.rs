@@ -10,7 +10,7 @@ use symphonia::core::errors::Error as SoundError;
 use symphonia::core::formats::FormatOptions;
 use symphonia::core::formats::TrackType;
 use symphonia::core::formats::probe::Hint;
-use symphonia::core::io::MediaSourceStream;
+use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 
 /// Most pixels of a picture: 192 MiB where each has three bytes.
@@ -29,7 +29,7 @@ const MAX_DECODER_BYTES: u64 = 512 << 20;
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=384_000;
 
 /// Most samples of a channel, which are kept until all are there: a sound of [`MAX_SECONDS`] at 48,000 a second.
-const MAX_SAMPLES: usize = 48_000 * MAX_SECONDS as usize;
+const MAX_SAMPLES: u64 = 48_000 * MAX_SECONDS;
 
 /// Parts of a second that a sound has at least; a shorter one ends in silence.
 const LEAST_PARTS: u32 = 10;
@@ -123,7 +123,7 @@ pub(super) fn sound(file: &[u8], rate: u32) -> Result<Vec<f32>, String> {
 fn decoded(file: &[u8]) -> Result<(u32, Vec<f32>), String> {
     let damaged = |error: SoundError| format!("the sound is damaged: {error}");
     let bytes: Box<[u8]> = file.into();
-    let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), Default::default());
+    let stream = MediaSourceStream::new(Box::new(Cursor::new(bytes)), MediaSourceStreamOptions::default());
     let probe = symphonia::default::get_probe();
     let mut format = probe.probe(&Hint::new(), stream, FormatOptions::default(), MetadataOptions::default()).map_err(damaged)?;
     let track = format.default_track(TrackType::Audio).ok_or("the file holds no sound")?;
@@ -162,8 +162,8 @@ fn decoded(file: &[u8]) -> Result<(u32, Vec<f32>), String> {
         buffer.copy_to_slice_interleaved(&mut packet_samples);
         #[expect(clippy::cast_precision_loss, reason = "there are few channels")]
         samples.extend(packet_samples.chunks_exact(n_channels).map(|frame| frame.iter().sum::<f32>() / n_channels as f32));
-        let n_seconds = samples.len() as u64 / u64::from(buffer.spec().rate());
-        if samples.len() > MAX_SAMPLES || n_seconds > MAX_SECONDS {
+        let n_samples = samples.len() as u64;
+        if n_samples > MAX_SAMPLES || n_samples / u64::from(buffer.spec().rate()) > MAX_SECONDS {
             return Err(format!("the sound is longer than {MAX_SECONDS} seconds, or has more than {MAX_SAMPLES} samples"));
         }
     }
@@ -193,6 +193,7 @@ mod tests {
         file.extend((2 * rate).to_le_bytes());
         file.extend(b"\x02\0\x10\0data");
         file.extend(n_said.to_le_bytes());
+        #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "numbers are small")]
         let sine = (0..n_there / 2).map(|at| (f64::sin(at as f64 * 0.05) * 10_000.0) as i16);
         file.extend(sine.flat_map(i16::to_le_bytes));
         file

@@ -6,6 +6,7 @@
 
 mod adapters;
 mod affinity;
+#[cfg(feature = "python")]
 mod allocator;
 mod backend;
 mod batch;
@@ -60,6 +61,7 @@ use crate::engine::runner::{
 };
 use crate::error::{Error, Result};
 pub use crate::llama::adapters::Adapter;
+#[cfg(feature = "python")]
 #[cfg(feature = "python")]
 pub(crate) use crate::llama::allocator::give_back_what_is_freed;
 use crate::llama::batch::rows_of;

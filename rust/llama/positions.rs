@@ -38,7 +38,7 @@ impl Positions {
     pub(super) fn n_places(&self, position: u32) -> u32 {
         let mut n_fewer = 0;
         let mut end = 0;
-        for medium in self.dense.iter() {
+        for medium in &self.dense {
             if medium.start - n_fewer >= position {
                 break;
             }

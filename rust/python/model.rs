@@ -252,6 +252,7 @@ impl PyModel {
     }
 
     /// A picture or a sound, from the bytes of its file.
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 reads bytes into a value")]
     fn read_media(&self, py: Python<'_>, data: PyBackedBytes) -> PyResult<PyMedia> {
         let model = self.loaded()?;
         Ok(detached(py, || media::read(model, &data))?)

@@ -30,9 +30,9 @@ const SIDE: usize = 32;
 /// Public projectors at toy sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Toy {
-    /// LLaVA's: CLIP and two layers.
+    /// `LLaVA`'s: CLIP and two layers.
     Llava,
-    /// Gemma 3's: SigLIP, and the places of a picture see each other.
+    /// Gemma 3's: `SigLIP`, and the places of a picture see each other.
     Gemma3,
     /// Qwen2-VL's: rows and columns are positions.
     Qwen2Vl,
@@ -294,7 +294,8 @@ fn theirs(text: &Path, projector: &Path, before: &str, file: &[u8], after: &str,
         let n_vocab = usize::try_from(sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(model))).expect("small");
         let logits = || std::slice::from_raw_parts(sys::llama_get_logits_ith(context, -1), n_vocab).to_vec();
         let mut rows = vec![logits()];
-        for nth in 0..n {
+        while rows.len() <= n {
+            let nth = rows.len() - 1;
             let (mut token, mut at, mut id, mut n_ids, mut wants) = (most_likely(&rows[nth]), position, 0, 1, 1);
             let mut ids = ptr::from_mut(&mut id);
             let batch = sys::llama_batch {
