@@ -19,7 +19,8 @@ message that names it. An unknown flag is answered with the nearest one. In long
 `{ARGS[0]} "-c 8192 -np 4"` gives further flags in one text, which is read as a shell reads it.
 
 Each setting can also be given in its variable, and in a TOML file that `{CONFIG[0]}` or `{CONFIG_VARIABLE}` names. A flag wins
-over its variable, a variable over the file, the file over the default. Keys of the file are the long flags without their dashes:
+over its variable, a variable over the file, the file over the default. Keys of the file are the long flags of the settings below
+without their dashes:
 
 ```toml
 model = "model.gguf"

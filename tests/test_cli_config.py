@@ -108,7 +108,7 @@ def test_one_file_serves_both_commands(write: Write) -> None:
         pytest.param("ctx-size = 1\nctx_size = 2", "ctx_size is ctx-size again", id="a key twice"),
         pytest.param(
             'lora-base = "a.gguf"',
-            "lora-base is not supported yet: an adapter in GGUF needs no other model beside it; name it with --lora, and with -m"
+            "lora-base is not supported: an adapter in GGUF needs no other model beside it; name it with --lora, and with -m"
             " the model that it was made for",
             id="what is missing",
         ),

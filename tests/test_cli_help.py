@@ -48,7 +48,7 @@ def test_help_lists_flags_without_a_meaning_last_and_is_no_wider_than_its_termin
     shown = _printed(["-h"], capsys)
     settings, _, rest = shown.partition("what is always so:")
     assert "accepted, with a warning" in rest
-    assert "not supported yet:" in rest
+    assert "not supported:" in rest
     words = set(rest.split())
     assert all(name in words for accepted in ACCEPTED for name in accepted.names)
     assert len(rest.splitlines()) < 60

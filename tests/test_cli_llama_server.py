@@ -121,7 +121,7 @@ def _verdict(arguments: list[str], environ: dict[str, str], capsys: pytest.Captu
         assert all(" has no meaning here: " in warning for warning in warnings)
         return "warned" if warnings else "works"
     # Help and the like are printed; what is missing is named.
-    assert said.out if ended == 0 else ended == 2 and " is not supported yet: " in said.err
+    assert said.out if ended == 0 else ended == 2 and " is not supported: " in said.err
     return "works" if ended == 0 else "refused"
 
 
@@ -190,12 +190,12 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environ", "said"),
     [
-        ("--rpc localhost:50052", {}, "argument --rpc is not supported yet: llama.cpp is built without RPC"),
-        ("--lora-base", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model beside it"),
-        ("--lora-base --port 80", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model"),
-        ("--engine a", {}, "argument --engine is not supported yet: the engine is part of this process and no program beside it"),
-        ("--fim-qwen-7b-spec", {}, "argument --fim-qwen-7b-spec is not supported yet: it drafts with a second model"),
-        ("", {"LLAMA_ARG_AGENT": "1"}, "variable LLAMA_ARG_AGENT is not supported yet: there are no built-in tools"),
+        ("--rpc localhost:50052", {}, "argument --rpc is not supported: llama.cpp is built without RPC"),
+        ("--lora-base", {}, "argument --lora-base is not supported: an adapter in GGUF needs no other model beside it"),
+        ("--lora-base --port 80", {}, "argument --lora-base is not supported: an adapter in GGUF needs no other model"),
+        ("--engine a", {}, "argument --engine is not supported: the engine is part of this process and no program beside it"),
+        ("--fim-qwen-7b-spec", {}, "argument --fim-qwen-7b-spec is not supported: it drafts with a second model"),
+        ("", {"LLAMA_ARG_AGENT": "1"}, "variable LLAMA_ARG_AGENT is not supported: there are no built-in tools"),
         ("", {"LLAMA_ARG_SWA_FULL": "maybe"}, "variable LLAMA_ARG_SWA_FULL: 'maybe' is not one of on, enabled"),
         ("--control-vector-layer-range 1", {}, "argument --control-vector-layer-range: a value must follow"),
     ],

@@ -93,6 +93,49 @@ def features() -> Iterator[Feature]:
 ROWS = list(features())
 
 
+class Named(NamedTuple):
+    """Something that a document names."""
+
+    document: str
+    kind: str
+    name: str
+
+
+def named() -> Iterator[Named]:
+    for line in (TESTS / "document_features.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            told, names = line.split(": ", 1)
+            document, kind = told.split(", ")
+            yield from (Named(document, kind, name) for name in names.split(", "))
+
+
+def words_of(cell: str) -> set[str]:
+    """The words of what is spelt in a cell."""
+    return {word for spelt in re.findall(r"`([^`]+)`", cell) for word in re.findall(r"[\w:]+", spelt)}
+
+
+@pytest.mark.parametrize("document", sorted(DOCUMENTS))
+@pytest.mark.parametrize("kind", ["flags", "routes", "fields", "else"])
+def test_all_that_a_document_names_stands_in_a_row_of_it(document: str, kind: str) -> None:
+    names = [name for of, what, name in named() if (of, what) == (document, kind)]
+    assert names
+    rows = [row for row in ROWS if document in row.documents]
+    there = {
+        "flags": {flag for row in rows for flag in row.flags},
+        "routes": {spelt for row in rows for spelt in re.findall(r"`([^`]+)`", row.feature)},
+        "fields": {word for row in rows for word in words_of(row.feature) | words_of(row.here)},
+    }
+    if kind == "else":
+        assert [name for name in names if name not in FEATURES] == []
+    else:
+        assert [name for name in names if name not in there[kind]] == []
+
+
+def test_every_document_and_kind_of_the_list_is_known() -> None:
+    assert {document for document, _, _ in named()} == DOCUMENTS
+    assert {kind for _, kind, _ in named()} == {"flags", "routes", "fields", "else"}
+
+
 @cache
 def functions_of(file: str) -> set[str]:
     """The functions of a file of tests."""

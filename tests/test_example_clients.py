@@ -1,9 +1,7 @@
-"""The clients in examples/clients, each against a server of the demo model that is started as it says."""
+"""The clients in examples/clients, each against a server of the demo model."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,7 +12,7 @@ from typing import ClassVar
 import httpx
 import pytest
 
-from tests.node import node
+from tests.programs import printed
 from tests.server.live import LiveServer, events_of
 
 CLIENTS = Path(__file__).parent.parent / "examples" / "clients"
@@ -32,13 +30,9 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live
 
 def ran(name: str, url: str, typed: str = "") -> str:
     """What a client prints."""
-    file, environ = CLIENTS / name, os.environ | {"API_URL": url}
-    command = {".sh": ["bash"], ".py": [sys.executable], ".js": ["node"], ".mjs": ["node"]}[file.suffix]
-    done = subprocess.run(
-        [*command, str(file)], input=typed, capture_output=True, text=True, check=False, timeout=20, env=environ
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    file = CLIENTS / name
+    program = {".sh": "bash", ".py": sys.executable, ".js": "node", ".mjs": "node"}[file.suffix]
+    return printed(program, file, typed=typed, API_URL=url)
 
 
 def test_every_client_is_in_the_table_and_tested() -> None:
@@ -69,17 +63,19 @@ def test_a_talk_goes_on_where_it_was(server: LiveServer, name: str) -> None:
 
 
 class Scripted(BaseHTTPRequestHandler):
-    """Answers in two events, of which the first is longer than what is read at once."""
+    """Answers in two events, of which the first is longer than what is read at once; or with the status and text of `failure`."""
 
     long = "ü" + "x" * 100_000
     prompts: ClassVar[list[str]] = []
+    failure: ClassVar[tuple[int, str] | None] = None
 
     def do_POST(self) -> None:
-        self.prompts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["prompt"])
-        self.send_response(200)
-        self.end_headers()
+        self.prompts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))).get("prompt"))
         events = f'data: {{"content": " {self.long}"}}\n\n: ping\n\ndata: {{"content": " two", "stop": true}}\n\n'
-        self.wfile.write(events.encode())
+        status, text = self.failure or (200, events)
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(text.encode())
 
     def log_message(self, *_: object) -> None:
         """Nobody wants to know."""
@@ -88,6 +84,7 @@ class Scripted(BaseHTTPRequestHandler):
 @pytest.fixture
 def scripted() -> Iterator[str]:
     Scripted.prompts.clear()
+    Scripted.failure = None
     with HTTPServer(("127.0.0.1", 0), Scripted) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -102,7 +99,39 @@ def test_each_question_comes_after_all_that_was_said(scripted: str, name: str) -
     assert second == f"{first} {Scripted.long} two\nHuman: Second?\nAssistant:"
 
 
-@pytest.mark.parametrize("name", ["chat.sh", "chat.mjs", "complete.sh", "chat_completion.sh"])
+@pytest.mark.parametrize("end", ["\n", ""], ids=["whole line", "no end of line"])
+@pytest.mark.parametrize("name", ["chat.sh", "chat.mjs"])
+def test_a_talk_may_be_read_from_a_file_and_written_to_one(scripted: str, name: str, end: str, tmp_path: Path) -> None:
+    (tmp_path / "questions").write_text(f"First?\nSecond?{end}")
+    command = f'{"bash" if name.endswith(".sh") else "node"} "$1" < "$2/questions" > "$2/talk"'
+    printed("bash", "-c", command, "bash", CLIENTS / name, tmp_path, API_URL=scripted)
+    told = (tmp_path / "talk").read_text(encoding="utf-8").split("\n")
+    assert [line.removeprefix("> ").strip() for line in told] == [f"{Scripted.long} two", f"{Scripted.long} two", "", ""]
+
+
+ASKING = [
+    *("chat.sh", "chat.mjs", "complete.sh", "complete.js", "chat_completion.sh", "chat_completion.py", "embeddings.sh"),
+    *("many_completions.sh", "several_users.sh", "plain_text.sh"),
+]
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_client_that_is_refused_ends_with_the_servers_reason(scripted: str, name: str) -> None:
+    Scripted.failure = 400, '{"error": {"code": 400, "message": "the moon is full", "type": "invalid_request_error"}}'
+    with pytest.raises(AssertionError, match="the moon is full"):
+        ran(name, scripted, typed="Hello\n")
+
+
+@pytest.mark.parametrize("name", ["chat.sh", "chat.mjs"])
+def test_an_answer_that_fails_ends_a_talk_with_the_reason(scripted: str, name: str) -> None:
+    error = '{"error": {"code": 503, "message": "the engine has stopped", "type": "unavailable_error"}}'
+    Scripted.failure = 200, f'data: {{"content": " One"}}\n\ndata: {error}\n\n'
+    with pytest.raises(AssertionError, match=r"(?s)> ?.*One.*the engine has stopped"):
+        ran(name, scripted, typed="Hello\nStill there?\n")
+    assert len(Scripted.prompts) == 1
+
+
+@pytest.mark.parametrize("name", ["chat.sh", "chat.mjs", "complete.sh", "complete.js", "chat_completion.sh"])
 def test_a_server_that_is_not_there_ends_a_client_with_the_reason(name: str) -> None:
     with pytest.raises(AssertionError, match=r"curl: \(7\)|ECONNREFUSED|fetch failed"):
         ran(name, "http://127.0.0.1:9", typed="Hello\n")
@@ -143,7 +172,7 @@ def test_a_page_of_ones_own_has_a_text_written(server: LiveServer, tmp_path: Pat
     shown = "const shown = [], document = { getElementById: () => ({ append: text => shown.push(text) }) };\n"
     program = tmp_path / "page.mjs"
     program.write_text(shown + script.replace("'/completion.js'", "'./completion.mjs'") + "console.log(shown.join(''));\n")
-    assert len(node(program).removeprefix("Once upon a time, there was a fox who").split()) > 3
+    assert len(printed("node", program).removeprefix("Once upon a time, there was a fox who").split()) > 3
 
 
 async def test_eight_continuations_come_as_events(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ async function main() {
     method: "POST",
     body: JSON.stringify({ prompt, n_predict: 64 }),
   });
-  console.log((await answer.json()).content);
+  const told = await answer.json();
+  if (!answer.ok) throw new Error(told.error.message);
+  console.log(told.content);
 }
 
 main();

@@ -426,6 +426,16 @@ class Engine(Embedding):
         return self.model.detokenize(tokens)
 
     @property
+    def path(self) -> str:
+        """The model's file, before it is loaded too."""
+        return self._path
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the files of the model are here, or are taken to be: an engine whose start brings them has them then."""
+        return True
+
+    @property
     def is_running(self) -> bool:
         """Whether the worker thread lives: it was started, was not stopped and has not died."""
         return self._native is not None and self._native.is_running

@@ -1,5 +1,6 @@
 """A server whose model is named: it listens while the model comes, and says how far it is."""
 
+import asyncio
 import logging
 import signal
 import threading
@@ -80,6 +81,54 @@ async def test_a_signal_ends_a_download_and_the_next_start_goes_on_with_it(hub: 
         assert server.get("/v1/models")["data"][0]["id"] == "x.gguf"
     [begins] = hub.ranges
     assert int(begins.removeprefix("bytes=").removesuffix("-")) > len(DATA) // 4
+
+
+@pytest.mark.parametrize(
+    ("named", "model"),
+    [(["-hf", f"{REPO}:q8_0"], f"{REPO}:q8_0"), (["-hf", REPO, "-hff", FILE], REPO), (["-mu", "/x.gguf?token=secret"], "x.gguf")],
+    ids=["repository", "file", "address"],
+)
+async def test_a_model_has_its_name_and_its_state_from_the_start_on(
+    hub: FakeHub, tmp_path: Path, named: list[str], model: str
+) -> None:
+    told: list[tuple[str, str]] = []
+
+    def tell() -> str:
+        try:
+            [card] = server.get("/v1/models")["data"]
+        except httpx.TransportError:
+            return ""
+        if not told or told[-1] != (card["id"], card["engine_state"]):
+            told.append((card["id"], card["engine_state"]))
+        return str(card["engine_state"])
+
+    hub.hold = threading.Event()
+    flag, where, *more = named
+    with LiveServer(tmp_path / "log", "--compat", "srb", flag, where.replace("/x", f"{hub.url}/x"), *more, "-np", "1") as server:
+        await wait_until(lambda: tell() == "INIT" and "download" in health(server), 20)
+        hub.hold.set()
+        await wait_until(lambda: tell() == "READY", 20)
+    assert [(name, state) for name, state in told if state != "LOADING"] == [(model, "INIT"), (model, "READY")]
+    assert {name for name, _ in told} == {model}
+
+
+def test_an_engine_says_when_its_model_is_here_whatever_its_progress_told(hub: FakeHub) -> None:
+    engine = fetching.FetchingEngine(
+        Source(url=f"{hub.url}/x.gguf"),
+        config=weft.EngineConfig(n_slots=1, n_ctx=256, n_threads=1, tuned=False),
+        has_bar=False,
+        on_fetching=lambda progress: None,
+        on_progress=lambda _: seen.append(engine.has_files),
+    )
+    seen = [engine.has_files]
+
+    async def start() -> None:
+        async with engine:
+            pass
+
+    asyncio.run(start())
+    assert seen[0] is False
+    assert set(seen[1:]) == {True}
 
 
 @pytest.mark.parametrize(

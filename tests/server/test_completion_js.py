@@ -10,7 +10,7 @@ import pytest
 from litestar.testing import AsyncTestClient
 
 from tests.helpers import wait_until
-from tests.node import node
+from tests.programs import printed
 from tests.server.conftest import PROMPT
 from tests.server.live import LiveServer
 from tests.server.matchers import Json
@@ -48,7 +48,7 @@ class Module:
             "const give = value => console.log(JSON.stringify(value));\n"
             f"const prompt = {json.dumps(PROMPT)};\n{use}\n"
         )
-        return json.loads(node(program))
+        return json.loads(printed("node", program))
 
 
 @pytest.fixture
@@ -143,12 +143,69 @@ def test_leaving_the_loop_and_the_controller_end_the_request(module: Module, liv
     assert module.run(use.replace("URL", json.dumps(f"{live.url}/slots"))) == [[True, True], "AbortError", False]
 
 
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_several_completions_are_a_list_of_texts(module: Module, expected: str, stream: str) -> None:
+    promised, done, indexes = module.run(f"""
+        const params = {{ ...{GREEDY}, n: 3, stream: {stream} }}, indexes = new Set();
+        const target = llamaEventTarget([prompt, prompt], params);
+        target.addEventListener("message", event => indexes.add(event.detail.index));
+        const done = await new Promise(resolve => target.addEventListener("done", resolve));
+        give([await llamaPromise(prompt, params), done.detail.content, [...indexes].sort()]);
+    """)
+    assert promised == [expected] * 3
+    assert done == [expected] * 6
+    assert indexes == list(range(6))
+
+
+def test_another_route_with_content_and_no_other_server(module: Module, expected: str) -> None:
+    use = f"""
+        give([await llamaPromise(prompt, {GREEDY}, {{ endpoint: "/completions", api_url: null }}),
+              await llamaPromise(prompt, {GREEDY}, {{ api_url: "" }})]);
+    """
+    assert module.run(use) == [expected] * 2
+
+
+def test_a_callback_that_throws_ends_the_request(module: Module) -> None:
+    assert module.run("""
+        const controller = new AbortController();
+        const failing = llamaComplete({ prompt }, controller, () => { throw new Error("enough"); });
+        const thrown = await failing.catch(error => error.message);
+        give([thrown, controller.signal.aborted]);
+    """) == ["enough", True]
+
+
+FAILURES = [
+    ('500, "null"', "the server answered 500", 500),
+    ('502, "<html>"', "the server answered 502", 502),
+    ("400, '{\"error\": null}'", "the server answered 400", 400),
+    ('503, \'{"error": {"message": "loading"}}\'', "loading", 503),
+    ('200, \'data: {"content": "a"}\\n\\ndata: {"error": {"code": 503, "message": "stopped"}}\\n\\n\'', "stopped", 503),
+]
+
+
+@pytest.mark.parametrize(("answer", "message", "status"), FAILURES)
+def test_what_is_no_success_is_an_error_whatever_it_says(module: Module, answer: str, message: str, status: int) -> None:
+    use = f"""
+        const answered = (status, text) => new Response(text, {{ status, headers: {{ "Content-Type": "text/event-stream" }} }});
+        globalThis.fetch = async () => answered({answer});
+        const failure = error => [error.message, error.status];
+        const failures = [await llamaPromise("").catch(failure)];
+        if ({status} !== 503) failures.push(await llamaModelInfo().catch(failure));
+        give(failures);
+    """
+    failures = module.run(use)
+    assert failures == [[message, status]] * len(failures)
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("end", ["\n\ndata: [DONE]\n\n", "\n\n", "\n", ""])
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_events_are_read_however_their_bytes_are_cut(module: Module, size: int) -> None:
+def test_events_are_read_however_their_bytes_are_cut(module: Module, size: int, end: str, line_end: str) -> None:
     contents = ["a\n\n", "é🙂 data: x", ""]
-    events = ": ping\n\n" + "".join(f"data: {json.dumps({'content': text}, ensure_ascii=False)}\n\n" for text in contents)
+    events = ": ping\n\n" + "\n\n".join(f"data: {json.dumps({'content': text}, ensure_ascii=False)}" for text in contents)
+    stream = (events + end).replace("\n", line_end)
     read = module.run(f"""
-        const bytes = new TextEncoder().encode({json.dumps(events + "data: [DONE]" + chr(10) * 2)});
+        const bytes = new TextEncoder().encode({json.dumps(stream)});
         globalThis.fetch = async () => new Response(new ReadableStream({{
             start(stream) {{
                 for (let at = 0; at < bytes.length; at += {size}) stream.enqueue(bytes.slice(at, at + {size}));

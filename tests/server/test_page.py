@@ -4,7 +4,6 @@ import json
 import re
 from base64 import b64encode
 from hashlib import sha256
-from importlib.resources import files
 
 import pytest
 from litestar.testing import AsyncTestClient
@@ -13,8 +12,9 @@ from tests.server.inline import only, run_script
 from tests.server.scripted import ScriptedEngine
 from tests.server.serving import serving
 from weft.server import create_app
+from weft.server.page import text_of
 
-PAGE, CHATS = ((files("weft.server") / name).read_text(encoding="utf-8") for name in ("page.html", "parallel.html"))
+PAGE, CHATS = (text_of(name) for name in ("page.html", "parallel.html"))
 
 both = pytest.mark.parametrize(("page", "compat"), [(PAGE, ""), (CHATS, "parallel")], ids=["branches", "chats"])
 
@@ -83,8 +83,10 @@ EVENTS = [{"index": 0, "content": " a\n\n"}, {"index": 1, "content": "é🙂 dat
 
 @both
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_events_are_read_however_the_stream_is_cut(size: int, page: str, compat: str) -> None:
-    stream = ": ping\n\n" + "".join(f"data: {json.dumps(event, ensure_ascii=False)}\n\n" for event in EVENTS)
+@pytest.mark.parametrize(("line_end", "end"), [("\n", "\n\n"), ("\r\n", "\n\n"), ("\n", "\n"), ("\n", "")])
+def test_events_are_read_however_the_stream_is_cut(size: int, page: str, compat: str, line_end: str, end: str) -> None:
+    stream = ": ping\n\n" + "\n\n".join(f"data: {json.dumps(event, ensure_ascii=False)}" for event in EVENTS) + end
+    stream = stream.replace("\n", line_end)
     pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
     read = run_script(
         page,

@@ -275,6 +275,16 @@ def test_a_flag_sets_its_setting_and_no_other(arguments: str, expected: dict[str
         (["--args", "-a 'two words' --args '-np 2'"], {"alias": "two words", "aliases": ("two words",), "n_slots": 2}),
         (["--args", ""], {}),
         (["--args", "--compat stream -k 10"], {"compat": "stream", **STREAM, "top_k": 10}),
+        (
+            ["-k", "10", "-f", "--args=--compat=stream"],
+            {"compat": "stream", **STREAM, "top_k": 10, "type_k": "f16", "type_v": "f16"},
+        ),
+        (["--numa", "--args", "-np 2"], {"numa": "distribute", "n_slots": 2}),
+        (["--numa", "--args=-np 2"], {"numa": "distribute", "n_slots": 2}),
+        (["--numa", "--parallel=2"], {"numa": "distribute", "n_slots": 2}),
+        # What is the value of another flag is none of these.
+        (["-a", "--args=-c 512"], {"alias": "--args=-c 512", "aliases": ("--args=-c 512",)}),
+        (["-a", "--compat=stream", "-n", "10"], {"alias": "--compat=stream", "aliases": ("--compat=stream",), "n_predict": 10}),
     ],
     ids=str,
 )

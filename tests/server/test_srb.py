@@ -1,8 +1,10 @@
 """Single-request batching: its events, byte for byte, and when they are asked for."""
 
 import json
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import httpx
@@ -213,7 +215,8 @@ async def test_the_other_routes_answer_as_ever(srb: httpx.AsyncClient) -> None:
 
 async def test_the_model_says_what_its_engine_is_about() -> None:
     engine = ScriptedEngine()
-    app = create_app(engine.as_engine(), Settings(compat="srb", model="/models/scripted.gguf"))
+    engine.has_files = False
+    app = create_app(engine.as_engine(), Settings(compat="srb"))
 
     async def state(route: str = "/v1/models") -> str:
         answer = await client.get(route)
@@ -223,11 +226,9 @@ async def test_the_model_says_what_its_engine_is_about() -> None:
         return str(model["engine_state"])
 
     async with AsyncTestClient(app) as client:
+        assert [await state(), await state("/models")] == ["INIT"] * 2
+        engine.has_files = True
         assert [await state(), await state("/models")] == ["LOADING"] * 2
-        app.service.loading = {"download": {"file": "a", "bytes": 1, "total": 2}}
-        assert await state() == "INIT"
-        app.service.loading = {"download": {"file": "a", "bytes": 2, "total": 2}}
-        assert await state() == "LOADING"
         engine.model.__dict__.update(vocab_type=1, n_ctx_train=8, n_embd=8, n_params=8, size_bytes=8)
         engine.loaded.set()
         await answers(client, 200)
@@ -237,6 +238,29 @@ async def test_the_model_says_what_its_engine_is_about() -> None:
         engine.is_running = False
         assert await state() == "DEAD"
         assert (await client.get("/health")).status_code == 503
+
+
+async def test_an_engine_that_makes_vectors_is_running() -> None:
+    app = create_app(weft.Engine(n_slots=1, n_ctx=1024, n_threads=1), Settings(compat="srb"))
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        is_over = threading.Event()
+
+        def watched() -> list[str]:
+            states: list[str] = [app.service.state]
+            while not is_over.wait(0.001):
+                states += [app.service.state] if app.service.state != states[-1] else []
+            return states
+
+        # The client keeps the event loop to itself while it waits.
+        with ThreadPoolExecutor() as threads:
+            watching = threads.submit(watched)
+            answer = await client.post("/embedding", json={"content": ["Once upon a time " * 40] * 20})
+            is_over.set()
+        assert answer.status_code == 200
+        assert watching.result()[:2] == ["READY", "RUNNING"]
+        assert (await client.post("/embedding", json={"content": "fox " * 5000})).status_code == 400
+        assert app.service.state == "READY"
 
 
 async def test_before_anything_is_begun_the_engine_is_at_its_init() -> None:

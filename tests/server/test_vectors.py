@@ -114,6 +114,15 @@ async def test_one_text_beside_images_that_are_none_is_answered_as_in_2024(bert:
         assert (await bert.post("/embedding", json=body)).json() == [{"index": 0, "embedding": [unit(A)]}]
 
 
+@pytest.mark.parametrize("tokens", [[5], [5, 6]], ids=str)
+async def test_rows_of_tokens_are_no_vector_of_2024_however_few_they_are(
+    encoders: dict[Encoder, Path], tokens: list[int]
+) -> None:
+    async with client_of(encoders["bert"], pooling="none") as client:
+        (told,) = (await client.post("/embedding", json={"content": tokens, "image_data": []})).json()
+    assert (told["index"], len(told["embedding"])) == (0, len(tokens))
+
+
 async def test_embd_normalize_of_a_request_goes_before_that_of_the_server(encoders: dict[Encoder, Path]) -> None:
     async with client_of(encoders["bert"], Settings(embd_normalize=-1)) as client:
         (plain,) = (await client.post("/embedding", json={"content": "a"})).json()

@@ -18,7 +18,7 @@ class Meaning(Enum):
 
     ALWAYS = "is always so"
     IDLE = "has no meaning here"
-    MISSING = "is not supported yet"
+    MISSING = "is not supported"
 
 
 @dataclass(frozen=True)

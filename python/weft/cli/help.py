@@ -73,7 +73,7 @@ def _names(meaning: Meaning) -> str:
     titles = {
         Meaning.ALWAYS: "what is always so",
         Meaning.IDLE: "accepted, with a warning that says why it has no meaning here",
-        Meaning.MISSING: "not supported yet",
+        Meaning.MISSING: "not supported",
     }
     names = [name for accepted in ACCEPTED if accepted.meaning is meaning for name in accepted.names]
     body = textwrap.fill(" ".join(names), WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)

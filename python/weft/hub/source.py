@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
-__all__ = ["Found", "Source", "bare", "http_address", "repo_name"]
+__all__ = ["Found", "Source", "bare", "file_name", "http_address", "repo_name"]
 
 
 class Found(NamedTuple):
@@ -67,3 +67,9 @@ def bare(url: str) -> str:
     """An address without its user, its password, and what follows its path."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def file_name(url: str) -> str:
+    """The name under which the file at an address is kept."""
+    name = unquote(urlsplit(url).path).rstrip("/").rpartition("/")[2]
+    return name if name not in ("", ".", "..") and "\0" not in name and len(name.encode()) <= 200 else "model.gguf"

@@ -6,7 +6,11 @@
 //
 // `params` are the fields of a request to /completion, and what they leave unsaid are DEFAULTS, else the server's own. `config` may
 // hold `api_url`, the address of another server than the one that this file came from; `api_key`; `endpoint`, another route than
-// "/completion"; and `controller`, an AbortController by which the caller ends the request.
+// "/completion" whose answers hold their text in `content`, as "/completions" and "/infill" do; and `controller`, an AbortController
+// by which the caller ends the request.
+//
+// Of several completions, by `n` or of several prompts, every way tells the whole text as a list, in the order of `index`, which
+// each chunk has in its data.
 
 const DEFAULTS = { stream: true, n_predict: 500, temperature: 0.2 };
 
@@ -23,39 +27,39 @@ export async function* llama(prompt, params = {}, config = {}) {
     body: JSON.stringify({ ...DEFAULTS, ...asked, prompt }),
     signal: controller.signal,
   });
-  if (!answer.ok) throw failure(await answer.json().catch(() => ({})), answer.status);
-  let content = "", isWhole = false;
+  if (!answer.ok) throw failure(await answer.json().catch(() => null), answer.status);
+  const texts = [];
+  const told = data => {
+    const { index = 0, content = "" } = data;
+    texts[index] = (texts[index] ?? "") + content;
+    return { data };
+  };
+  let isWhole = false;
   try {
     if (!/^text\/event-stream\b/.test(answer.headers.get("Content-Type"))) {
       const data = await answer.json();
-      for (const one of Array.isArray(data) ? data : [data]) {
-        content += one.content ?? "";
-        yield { data: one };
-      }
+      for (const one of Array.isArray(data) ? data : [data]) yield told(one);
     } else {
-      for await (const data of events(answer.body)) {
+      for await (const data of eventsOf(answer.body.pipeThrough(new TextDecoderStream()))) {
         if (data.error) throw failure(data);
-        content += data.content ?? "";
-        yield { data };
+        yield told(data);
       }
     }
     isWhole = true;
   } finally {
     if (!isWhole) controller.abort();
   }
-  return content;
+  return texts.length > 1 ? texts : texts[0] ?? "";
 }
 
 // Resolves to the whole text.
 export async function llamaPromise(prompt, params = {}, config = {}) {
-  let content = "";
-  for await (const chunk of llama(prompt, params, config)) content += chunk.data.content ?? "";
-  return content;
+  return heard(llama(prompt, params, config), () => {});
 }
 
 // Calls `callback` with each chunk; the prompt is one of the fields of `params`.
 export async function llamaComplete(params, controller, callback) {
-  for await (const chunk of llama(params.prompt, params, { controller })) callback(chunk);
+  await heard(llama(params.prompt, params, { controller }), callback);
 }
 
 // An EventTarget that is told each event as "message", of the last one its "generation_settings" and "timings", and then "done" with
@@ -64,14 +68,13 @@ export function llamaEventTarget(prompt, params = {}, config = {}) {
   const target = new EventTarget();
   const tell = (name, detail) => target.dispatchEvent(new CustomEvent(name, { detail }));
   (async () => {
-    let content = "";
+    let content;
     try {
-      for await (const { data } of llama(prompt, params, config)) {
-        content += data.content ?? "";
+      content = await heard(llama(prompt, params, config), ({ data }) => {
         tell("message", data);
         if (data.generation_settings) tell("generation_settings", data.generation_settings);
         if (data.timings) tell("timings", data.timings);
-      }
+      });
     } catch (error) {
       tell("error", error);
       return;
@@ -84,36 +87,36 @@ export function llamaEventTarget(prompt, params = {}, config = {}) {
 // What a request gets that says nothing.
 export async function llamaModelInfo(config = {}) {
   const answer = await fetch(address("/props", config), { headers: shown(config.api_key) });
-  const told = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw failure(told, answer.status);
-  return told.default_generation_settings;
+  if (!answer.ok) throw failure(await answer.json().catch(() => null), answer.status);
+  return (await answer.json()).default_generation_settings;
 }
 
 // Where a route is: beside this file, which stands below the prefix of all routes, or at another server.
 function address(route, config) {
-  return config.api_url === undefined ? new URL(`.${route}`, import.meta.url) : config.api_url.replace(/\/+$/, "") + route;
+  return config.api_url ? config.api_url.replace(/\/+$/, "") + route : new URL(`.${route}`, import.meta.url);
 }
 
 function shown(key) {
   return key ? { Authorization: `Bearer ${key}` } : {};
 }
 
-function failure({ error = {} }, status = error.code) {
-  const message = error.message ?? `the server answered ${status}`;
-  return Object.assign(new Error(message), { status, type: error.type });
+// The error of an answer, or of an event, which need not tell why.
+function failure(told, status = told?.error?.code) {
+  const message = told?.error?.message ?? `the server answered ${status}`;
+  return Object.assign(new Error(message), { status, type: told?.error?.type });
 }
 
-// What each server-sent event of a stream of bytes says, however it is cut; comments are left out.
-async function* events(stream) {
-  const reader = stream.getReader(), decoder = new TextDecoder();
-  for (let text = ""; ;) {
-    const { done, value } = await reader.read();
-    if (done) return;
-    const frames = (text + decoder.decode(value, { stream: true })).split("\n\n");
-    text = frames.pop();
-    for (const frame of frames) {
-      const data = frame.split("\n").filter(line => line.startsWith("data:")).map(line => line.slice(5).trimStart());
-      if (data.length && data[0] !== "[DONE]") yield JSON.parse(data.join("\n"));
+// Calls `hear` with each chunk, and returns the whole text.
+async function heard(chunks, hear) {
+  try {
+    for (;;) {
+      const { done, value } = await chunks.next();
+      if (done) return value;
+      hear(value);
     }
+  } finally {
+    await chunks.return();
   }
 }
+
+// events.js

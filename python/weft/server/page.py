@@ -10,7 +10,7 @@ from litestar.response.base import ASGIResponse
 
 from weft.settings import Settings
 
-__all__ = ["PATHS", "SCRIPT", "page", "script"]
+__all__ = ["PATHS", "SCRIPT", "page", "script", "text_of"]
 
 PATHS = ("/", "/index.html")
 """Where the page is."""
@@ -27,7 +27,7 @@ def page(settings: Settings) -> ASGIResponse:
 @cache
 def script() -> ASGIResponse:
     """A module of JavaScript that has texts written by this server."""
-    return ASGIResponse(body=_text("completion.js"), media_type="text/javascript", headers=_HEADERS)
+    return ASGIResponse(body=text_of("completion.js"), media_type="text/javascript", headers=_HEADERS)
 
 
 _HEADERS = {
@@ -37,14 +37,21 @@ _HEADERS = {
 }
 
 
-def _text(name: str) -> str:
+@cache
+def text_of(name: str) -> str:
+    """A file beside this one, with what several share in the place of the line that names it."""
+    shared = "events.js"
+    return _read(name).replace(f"// {shared}\n", _read(shared))
+
+
+def _read(name: str) -> str:
     return (files("weft.server") / name).read_text(encoding="utf-8")
 
 
 @cache
 def _page(name: str) -> ASGIResponse:
     """A page of one file. Its browser is told to run and load nothing else."""
-    text = _text(name)
+    text = text_of(name)
     policy = {
         "default-src": "'none'",
         "connect-src": "'self'",

@@ -57,6 +57,12 @@ class FetchingEngine(Engine):
         self._has_bar = has_bar
         self._on_fetching = on_fetching
         self._told_at = time.monotonic()
+        self._has_files = False
+
+    @property
+    def has_files(self) -> bool:
+        """Whether all that is downloaded is here."""
+        return self._has_files
 
     async def start(self) -> None:
         """Downloads what is necessary, and loads the model.
@@ -71,6 +77,7 @@ class FetchingEngine(Engine):
             self._path = str(model)
         if projector is not None:
             self._config = msgspec.structs.replace(self._config, mmproj=str(projector))
+        self._has_files = True
         await super().start()
 
     def _fetch(self) -> tuple[Path | None, Path | None]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from weft.config import EngineConfig
-from weft.hub.source import Source
+from weft.hub.source import Source, file_name
 from weft.sampling import Sampling
 from weft.settings.access import AccessSettings
 from weft.settings.chat import ChatSettings
@@ -68,6 +68,14 @@ class Settings(
             offline=self.offline,
             wants_projector=self.engine.mmproj is None and self.mmproj_url is None and self.mmproj_auto,
         )
+
+    @property
+    def model_name(self) -> str | None:
+        """What answers call the model; None is the name of its file, which the engine knows.
+
+        As with llama-server a model of the hub has its own name, and not that of one of its files.
+        """
+        return self.alias or self.hf_repo or (None if self.model_url is None else file_name(self.model_url))
 
     @property
     def projector_source(self) -> Source | None:

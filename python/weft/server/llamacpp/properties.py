@@ -52,6 +52,7 @@ def properties(service: Service) -> Properties:
         ui=settings.ui,
         ui_settings={},
         cors_proxy_enabled=False,
+        system_prompt=common.prompt,
         user_name=common.anti_prompt or user,
         assistant_name=common.assistant_name or assistant,
         compute=service.engine.compute.summary,

@@ -112,7 +112,8 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Answer[De
 async def embedding(data: JSONBody[EmbeddingBody], service: Here) -> Answer[list[TextEmbedding] | OneEmbedding]:
     """The vectors of texts; of each token, where nothing is pooled."""
     name, texts = vectors.texts(data)
-    work = partial(run.embed, service, texts, vectors.form(data), name=name, normalize=data.embd_normalize)
+    form = vectors.form(data, len(texts), service.engine.vector_stats().pooling)
+    work = partial(run.embed, service, texts, form, name=name, normalize=data.embd_normalize)
     return Answer(AwaitedPieces(work, service.collected))
 
 

@@ -274,6 +274,8 @@ class Properties(msgspec.Struct):
     ui: bool
     ui_settings: dict[str, Any]
     cors_proxy_enabled: bool
+    system_prompt: str
+    """What every prompt of `/completion` follows; empty where there is none."""
     user_name: str
     assistant_name: str
     compute: str

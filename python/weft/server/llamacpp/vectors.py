@@ -34,17 +34,16 @@ def texts(data: EmbeddingBody) -> tuple[str, list[Sequence[Piece]]]:
     return name, request_fields.texts(name, data.input if data.content is None else data.content)
 
 
-def form(data: EmbeddingBody) -> Written:
+def form(data: EmbeddingBody, n_texts: int, pooling: str) -> Written:
     """How vectors are written: `image_data`, which only clients of 2024 send, asks for the answer of then where that has a place.
 
-    It had one for the vector of one text.
+    It had one for the vector of one text; where nothing is pooled, a text has no such vector, however few its tokens are.
     """
-    return _written_of_one if isinstance(data.image_data, list) and data.content is not None else _write
+    is_of_2024 = isinstance(data.image_data, list) and data.content is not None
+    return _written_of_one if is_of_2024 and n_texts == 1 and pooling != "none" else _write
 
 
 def _written_of_one(vectors: Vectors) -> list[bytes]:
-    if vectors.starts != [0, 1]:
-        return _write(vectors)
     # A text has one row: the list of it is taken out of the list of rows.
     return [b'{"embedding":%b}' % vectors.json(0)[1:-1]]
 

@@ -12,7 +12,7 @@ class EngineState(StrEnum):
     """Its model is not there yet: nothing was begun, or it is being downloaded."""
     LOADING = "LOADING"
     READY = "READY"
-    """The model is loaded, and no slot is busy."""
+    """The model is loaded, no slot is busy, and no vectors are computed."""
     RUNNING = "RUNNING"
     DEAD = "DEAD"
     """The model could not be loaded, or the engine ended."""

@@ -75,6 +75,8 @@ class Service:
         """Whether `/slots` tells prompts and what was written: llama-server's variable for it."""
         self.loading: Mapping[str, Any] = {}
         """How far the model is, where that takes long: those who ask meanwhile are told."""
+        self.n_vectors = 0
+        """Requests whose vectors are computed, or wait for it."""
         self._is_started = False
         self._is_ready = False
         self._is_stopping = False
@@ -138,15 +140,14 @@ class Service:
         if self._failure is not None or (self._is_ready and not self.engine.is_running):
             return EngineState.DEAD
         if not self._is_ready:
-            download = self.loading.get("download")
-            is_here = download is None or download["bytes"] == download["total"]
-            return EngineState.LOADING if self._is_started and is_here else EngineState.INIT
-        return EngineState.RUNNING if any(slot.is_processing for slot in self.engine.stats().slots) else EngineState.READY
+            return EngineState.LOADING if self._is_started and self.engine.has_files else EngineState.INIT
+        is_busy = self.n_vectors > 0 or any(slot.is_processing for slot in self.engine.stats().slots)
+        return EngineState.RUNNING if is_busy else EngineState.READY
 
     @property
     def model_name(self) -> str:
-        """What answers call the model."""
-        return self.settings.alias or Path(self.engine.model.path).name
+        """What answers call the model, before it is loaded too."""
+        return self.settings.model_name or Path(self.engine.path).name
 
     @property
     def capabilities(self) -> list[str]:

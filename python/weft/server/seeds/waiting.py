@@ -1,11 +1,8 @@
 """`GET /v1/models` with `--compat srb`, while there is no model to tell of: what the engine is about. No I/O here."""
 
-from pathlib import Path
-
 import msgspec
 from litestar.response.base import ASGIResponse
 
-from weft.demo import DEMO_MODEL
 from weft.server.run.service import Service
 from weft.server.seeds.schemas import WaitingModel, WaitingModels
 
@@ -17,7 +14,5 @@ PATHS = ("/v1/models", "/models")
 
 def waiting(service: Service) -> ASGIResponse:
     """The model that is to be served, with what the engine is about."""
-    settings = service.settings
-    name = settings.alias or (Path(settings.model or DEMO_MODEL).name if settings.source is None else settings.source.name)
-    body = msgspec.json.encode(WaitingModels([WaitingModel(name, service.state)]))
+    body = msgspec.json.encode(WaitingModels([WaitingModel(service.model_name, service.state)]))
     return ASGIResponse(body=body, media_type="application/json")
