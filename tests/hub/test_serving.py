@@ -97,6 +97,15 @@ def test_what_cannot_be_had_ends_it_with_the_reason_last(named: list[str], why: 
     assert "Traceback" not in server.log
 
 
+async def test_an_image_is_served_by_its_name(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_DOCKER_REGISTRY", hub.url)
+    hub.images["ai/storyteller:Q8_0"] = DATA
+    with LiveServer(tmp_path / "log", "-dr", "storyteller:Q8_0", "-np", "1") as server:
+        await server.ready()
+        assert server.get("/v1/models")["data"][0]["id"] == "storyteller:Q8_0"
+        assert "INFO downloading ai/storyteller:Q8_0, 3." in server.log
+
+
 async def test_a_terminal_sees_the_bar_of_the_hubs_library() -> None:
     shown = await shown_on_a_terminal("-hf", REPO, n_columns=100)
     assert f"{FILE}: 100%" in shown

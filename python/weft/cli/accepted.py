@@ -195,8 +195,6 @@ def _drafts() -> Iterator[Accepted]:
 
 def _missing_models() -> Iterator[Accepted]:
     """Models that cannot be had by their names, and models beside the one."""
-    why = "models are not read from Docker's registry; name one of the hub with -hf, an address with -mu or a file with -m"
-    yield _missing("-dr", "--docker-repo", env="LLAMA_ARG_DOCKER_REPO", why=why)
     why = (
         "it drafts with a second model, which is not supported; --fim-qwen-7b-default computes every token with the model itself"
     )

@@ -50,9 +50,9 @@ LISTENING_LOOKS = 1_000
 def application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
     """Makes the application, whose model is being loaded by then. The supervisor has the other end of the line."""
     line.send(LOADING)
-    if settings.hf_repo is not None and settings.alias is None:
+    if (named := settings.hf_repo or settings.docker_repo) is not None and settings.alias is None:
         # As llama-server: answers tell the model's name, and not that of one of its files.
-        settings = replace(settings, alias=settings.hf_repo)
+        settings = replace(settings, alias=named)
     # Chats are rendered on threads beside the event loop, which gets the interpreter back after this time and not after 5 ms.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     give_back_what_is_freed()

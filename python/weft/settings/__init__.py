@@ -58,12 +58,13 @@ class Settings(
     @property
     def source(self) -> Source | None:
         """Where the model is to be had from; None is a file that is here, or the demo model."""
-        if self.hf_repo is None and self.model_url is None:
+        if self.hf_repo is None and self.model_url is None and self.docker_repo is None:
             return None
         return Source(
             repo=self.hf_repo,
             file=self.hf_file,
             url=self.model_url,
+            docker=self.docker_repo,
             token=self.hf_token or None,
             offline=self.offline,
             wants_projector=self.engine.mmproj is None and self.mmproj_url is None and self.mmproj_auto,
