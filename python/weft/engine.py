@@ -61,9 +61,11 @@ class Engine(Embedding):
         self._path = DEMO_MODEL if model is None else os.fspath(model)
         self._config = EngineConfig.of(config, {**options})
         self._on_progress = on_progress
-        self._state: Literal["new", "starting", "running", "closed"] = "new"
+        self._state: Literal["new", "starting", "running", "asleep", "closed"] = "new"
         self._native: _native.Engine | None = None
         self._threads = Threads()
+        self._scales: list[tuple[int, float]] = []
+        """Of the adapters, while it is asleep."""
 
     async def start(self) -> None:
         """Loads the model and starts the worker on another thread; the event loop goes on meanwhile.
@@ -82,10 +84,57 @@ class Engine(Embedding):
             raise RuntimeError("the engine was started before")
         self._state = "starting"
         try:
-            native = await self._threads.work(For.LIFE, self._load, self._report())
+            await self._begin()
         except BaseException:
             self._state = "closed"
             raise
+
+    async def sleep(self) -> None:
+        """Lets the model go, with its worker and all that is cached, until `wake` loads it again; frees their memory.
+
+        Every open stream ends with `EngineStopped`. Prefixes are pinned no longer; `save_prefix` can keep them. Waits, on another
+        thread, for the decode that is running.
+
+        Raises:
+            EngineStopped: The engine was closed.
+            RuntimeError: It does not run.
+        """
+        scales = [(adapter.id, adapter.scale) for adapter in self.adapters]
+        self._scales = scales
+        self._state = "asleep"
+        # It has the words of this model.
+        self.__dict__.pop("_templates", None)
+        self._native = None
+        await self._threads.work(For.LIFE, self._stop)
+
+    async def wake(self) -> None:
+        """Loads the model again, after `sleep`; the adapters count as they did. The event loop goes on meanwhile.
+
+        A load that fails or is cancelled leaves the engine asleep.
+
+        Raises:
+            ModelLoadError: The file is no model that can be run.
+            InvalidConfig: Settings do not fit the model or the memory any more.
+            EngineStopped: The engine was closed, before or meanwhile.
+            RuntimeError: It is not asleep.
+        """
+        if self._is_closed():
+            raise EngineStopped
+        if self._state != "asleep":
+            raise RuntimeError("the engine is not asleep")
+        self._state = "starting"
+        try:
+            await self._begin()
+        except BaseException:
+            if not self._is_closed():
+                self._state = "asleep"
+            raise
+        if self._scales:
+            self.set_adapters(self._scales)
+
+    async def _begin(self) -> None:
+        """Loads the model and starts the worker."""
+        native = await self._threads.work(For.LIFE, self._load, self._report())
         # Runs at the latest when the interpreter exits: its libraries must not be torn down under a running worker.
         self._stop = weakref.finalize(self, _stop, native, os.getpid())
         if self._is_closed():
@@ -489,6 +538,8 @@ class Engine(Embedding):
             return self._native
         if self._is_closed():
             raise EngineStopped
+        if self._state == "asleep":
+            raise RuntimeError("the engine is asleep; `await engine.wake()` loads the model again")
         raise RuntimeError("the engine is not started; use `async with` or `await engine.start()`")
 
 
