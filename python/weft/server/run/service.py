@@ -1,6 +1,7 @@
 """The engine as HTTP sees it: loading or ready, and the requests that run on it."""
 
 import asyncio
+import gc
 import logging
 import os
 import time
@@ -131,6 +132,8 @@ class Service:
         self._kept = {make: make(self) for make in self._remembered}
         logger.info("no request for %d s: unloading the model, which the next one loads again", self.sleep.after_s)
         await self.engine.sleep()
+        # Frames of errors that were caught refer to each other, and some to the model. Nobody waits just now.
+        gc.collect()
         return True
 
     async def _bring_back(self) -> None:
