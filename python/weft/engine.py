@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 import msgspec
 
 from weft import _native, tuning
-from weft._native import Adapter, CachedNode, Compute, Limits, Media, MixedPrompt, Model, Prefix, RecentStep, Slot, Stats, Stream
+from weft._native import (
+    Adapter,
+    CachedNode,
+    Compute,
+    Limits,
+    Media,
+    MixedPrompt,
+    Model,
+    Prefix,
+    RecentStep,
+    SavedPrefix,
+    Slot,
+    Stats,
+    Stream,
+)
 from weft.answer import Answer
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
@@ -19,6 +33,7 @@ from weft.errors import EngineStopped
 from weft.prefix import PrefixFile
 from weft.request import Prompt, Request, RequestOptions
 from weft.work.cache import CacheWork
+from weft.work.memory import free_bytes
 from weft.work.threads import For, Threads
 
 if TYPE_CHECKING:
@@ -92,8 +107,8 @@ class Engine(Embedding):
     async def sleep(self) -> None:
         """Lets the model go, with its worker and all that is cached, until `wake` loads it again; frees their memory.
 
-        Every open stream ends with `EngineStopped`. Prefixes are pinned no longer; `save_prefix` can keep them. Waits, on another
-        thread, for the decode that is running.
+        Every open stream ends with `EngineStopped`. Prefixes are pinned no longer; `copy_store` and `save_prefix` keep what was
+        computed. Waits, on another thread, for the decode that is running.
 
         Raises:
             EngineStopped: The engine was closed.
@@ -409,6 +424,30 @@ class Engine(Embedding):
             OSError: The file cannot be read.
         """
         return await self._work().load(path, slot)
+
+    async def copy_store(self, *, goes_on: Callable[[], bool] = lambda: True) -> list[SavedPrefix]:
+        """Copies of what is cached beside the context, for `load_copies` after the engine has slept and woken.
+
+        They are of whole prompts, the most recently used first, and take no more memory than that did, nor more than half of what
+        is free: where prompts share much, not all are kept. Prompts of other adapters than those set, and those with pictures or
+        sounds, are left out.
+
+        Args:
+            goes_on: Asked before each copy; False leaves it at those that there are.
+
+        Raises:
+            EngineStopped: The engine was closed, before or meanwhile.
+        """
+        max_bytes = min(self.stats().store.n_bytes, free_bytes() // 2)
+        return await self._work().copies(max_bytes, goes_on)
+
+    async def load_copies(self, copies: Sequence[SavedPrefix]) -> None:
+        """Brings back what `copy_store` has copied: a request that begins like it computes only what is new.
+
+        Raises:
+            EngineStopped: The engine was closed, before or meanwhile.
+        """
+        await self._work().bring(copies)
 
     async def slot_tokens(self, slot: int) -> list[int]:
         """The tokens that a slot holds: those that its sequence has computed, or the last one's that ran there.

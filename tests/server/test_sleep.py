@@ -16,7 +16,7 @@ from litestar.testing import AsyncTestClient
 import weft
 from tests.adapters import write_adapter
 from tests.engine import tiny_models
-from tests.helpers import read_sse, wait_until
+from tests.helpers import prompt_of, read_sse, wait_until
 from tests.server.conftest import PROMPT, answers
 from tests.server.live import LiveServer
 from tests.server.matchers import Json
@@ -126,6 +126,7 @@ async def test_whoever_asks_how_it_is_neither_wakes_it_nor_keeps_it_awake() -> N
         while not server.engine.is_asleep:
             assert await ask() == {200, 401, 404}
             assert time.monotonic() < end
+            await asyncio.sleep(0.01)
         assert await ask() == {200, 401, 404}
         assert server.engine.n_loads == 1
         assert (await server.client.get("/slots", headers=key)).status_code == 200
@@ -223,6 +224,22 @@ async def test_a_load_that_fails_is_told_to_all_that_wait_and_the_next_request_t
         assert server.engine.n_loads == 3
 
 
+async def test_what_cannot_be_unloaded_stays_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with sleeping() as server:
+
+        async def fail(**_: object) -> None:
+            raise RuntimeError("no copies")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server.engine, "copy_store", fail)
+            await wait_until(lambda: "the model stays loaded" in caplog.text)
+            assert (await server.complete())["content"]
+            assert server.engine.n_loads == 1
+        await server.asleep()
+
+
 async def test_what_was_set_survives(tmp_path: Path) -> None:
     adapters = [str(write_adapter(tmp_path / f"{seed}.gguf", seed=seed)) for seed in (1, 2)]
     system = SystemPrompt("A story of a fox and an owl, who meet in the wood by night and talk of the moon.", "User:", "Teller:")
@@ -269,6 +286,63 @@ async def test_a_prefix_keeps_its_number_and_no_other_gets_it() -> None:
             assert (await server.client.delete(f"/prefixes/{number}")).status_code == 204
         assert await listed() == []
         assert [(await server.client.delete(f"/prefixes/{number}")).status_code for number in (*ids, new, 77)] == [404] * 6
+
+
+async def test_what_was_cached_in_memory_is_not_computed_again() -> None:
+    async with sleeping() as server:
+        prompts = [prompt_of(200, f"chat {number}") for number in range(8)]
+        shared = prompt_of(150, "shared")
+        for prompt in (*prompts, *([*shared, *prompt_of(30, f"branch {number}")] for number in range(3))):
+            await server.complete(prompt)
+        for _ in range(2):
+            stored = await samples(server.client)
+            await server.asleep()
+            assert (await samples(server.client))["weft:store_bytes"] == 0
+            for prompt in prompts[2:]:
+                told = await server.complete(prompt)
+                assert told["timings"]["prompt_n"] == 1
+            assert (await samples(server.client))["weft:store_bytes"] <= stored["weft:store_bytes"]
+        assert (await server.complete([*shared, 7, 8]))["timings"]["prompt_n"] <= 2
+
+
+async def test_copies_take_no_more_than_what_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with weft.Engine(n_slots=2, n_ctx=1024, kv_unified=True, n_threads=1) as engine:
+        assert await engine.copy_store() == []
+        trunk = prompt_of(60, "trunk")
+        prompts = [[*trunk, *prompt_of(60, f"leaf {number}")] for number in range(10)]
+        for prompt in prompts:
+            await engine.complete(prompt, max_tokens=1)
+        await wait_until(lambda: engine.stats().store.n_pieces > 10)
+        copies = await engine.copy_store()
+        assert 1 < len(copies) < len(prompts)
+        assert sum(copy.n_bytes for copy in copies) <= engine.stats().store.n_bytes
+        assert copies[0].tokens[:120] == prompts[-1], "the last one that was used is the first"
+        allowed = iter([True, True, False])
+        assert len(await engine.copy_store(goes_on=lambda: next(allowed))) == 2
+        monkeypatch.setattr("weft.engine.free_bytes", lambda: 2 * copies[0].n_bytes)
+        assert len(await engine.copy_store()) == 1
+
+
+async def test_a_request_that_comes_while_copies_are_made_keeps_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with sleeping() as server:
+        copying, go_on = asyncio.Event(), asyncio.Event()
+        real = server.engine.copy_store
+
+        async def copy_store(*, goes_on: Callable[[], bool]) -> Any:  # noqa: ANN401 (what the engine returns)
+            copying.set()
+            await go_on.wait()
+            return await real(goes_on=goes_on)
+
+        monkeypatch.setattr(server.engine, "copy_store", copy_store)
+        await server.complete()
+        await copying.wait()
+        asked = asyncio.create_task(server.complete())
+        await asyncio.sleep(0.02)
+        assert not asked.done()
+        go_on.set()
+        assert (await asked)["content"]
+        assert server.engine.n_loads == 1
+        await server.asleep()
 
 
 async def test_what_is_counted_goes_on_and_what_there_is_is_nothing_meanwhile() -> None:

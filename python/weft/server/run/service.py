@@ -14,7 +14,7 @@ from weakref import WeakSet
 import msgspec
 
 from weft import ContextOverflow, Engine, EngineStopped, InvalidRequest, Media, MixedPrompt, Request, Stream, WeftError
-from weft._native import Biases, TokenIds
+from weft._native import Biases, SavedPrefix, TokenIds
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.infill import infill_tokens, missing
@@ -91,6 +91,8 @@ class Service:
         self.sleep = Sleep(settings.sleep_idle_s, let_go=self._let_go, bring_back=self._bring_back)
         self._remembered = remembered
         self._kept: dict[Callable[[Service], Any], Any] = {}
+        self._copies: list[SavedPrefix] = []
+        """What was cached beside the context, while the model is unloaded."""
         self._is_started = False
         self._is_ready = False
         self._is_stopping = False
@@ -127,7 +129,9 @@ class Service:
     async def _let_go(self, is_needed: Callable[[], bool]) -> bool:
         """Unloads the model; False where a request has come before that has begun."""
         await self.pins.remember()
+        self._copies = await self.engine.copy_store(goes_on=lambda: not is_needed())
         if is_needed():
+            self._copies = []
             return False
         self._kept = {make: make(self) for make in self._remembered}
         logger.info("no request for %d s: unloading the model, which the next one loads again", self.sleep.after_s)
@@ -150,6 +154,8 @@ class Service:
         # The file may have been replaced.
         self.chat = ChatFormat(self.engine, self.settings)
         self.chat.check_settings()
+        await self.engine.load_copies(self._copies)
+        self._copies = []
         try:
             if self.settings.restore_prompt is not None:
                 await self.engine.load_prefix(self.settings.restore_prompt)

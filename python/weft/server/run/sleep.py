@@ -95,8 +95,11 @@ class Sleep:
             is_gone = await self._let_go(lambda: self._n_requests > 0)
         except EngineStopped:  # It has died, or the server ends: who asks is told so.
             pass
+        except Exception:
+            logger.exception("the model stays loaded")
         finally:
             self.is_awake = not is_gone
+            self._set_timer()
 
     async def _rise(self) -> None:
         await self._bring_back()
