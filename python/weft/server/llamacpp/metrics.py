@@ -26,12 +26,14 @@ def of_engine(service: Service) -> list[Family]:
         *_pool(stats),
         *_store(stats),
         _step_seconds(stats),
-        _kernel_calls(stats),
         *_vectors(engine.vector_stats()),
         *_media(engine.model.media_stats()),
     ]
     before = service.told_before(of_engine)
-    return families if before is None else [now.after(then) for now, then in zip(families, before, strict=True)]
+    if before is not None:
+        families = [now.after(then) for now, then in zip(families, before[:-1], strict=True)]
+    # These are of the process, whichever engine computes there.
+    return [*families, _kernel_calls(stats)]
 
 
 def without_engine(of_engine: Iterable[Family]) -> list[Family]:
