@@ -135,7 +135,7 @@ class Engine(Embedding):
         """
         if self._is_closed():
             raise EngineStopped
-        if self._state != "asleep":
+        if not self.is_asleep:
             raise RuntimeError("the engine is not asleep")
         self._state = "starting"
         try:
@@ -518,6 +518,11 @@ class Engine(Embedding):
         """Whether the worker thread lives: it was started, was not stopped and has not died."""
         return self._native is not None and self._native.is_running
 
+    @property
+    def is_asleep(self) -> bool:
+        """Whether `sleep` has let the model go, and `wake` has not brought it back."""
+        return self._state == "asleep"
+
     def stats(self) -> Stats:
         """What the engine is doing, as of its last step."""
         return self._running().stats()
@@ -577,7 +582,7 @@ class Engine(Embedding):
             return self._native
         if self._is_closed():
             raise EngineStopped
-        if self._state == "asleep":
+        if self.is_asleep:
             raise RuntimeError("the engine is asleep; `await engine.wake()` loads the model again")
         raise RuntimeError("the engine is not started; use `async with` or `await engine.start()`")
 

@@ -55,10 +55,6 @@ class CountedEngine(weft.Engine):
         await super().sleep()
         await self.hold_sleep.wait()
 
-    @property
-    def is_asleep(self) -> bool:
-        return self._state == "asleep"
-
 
 class Sleeper:
     """A server in this process that falls asleep soon."""
@@ -366,6 +362,23 @@ async def test_what_is_counted_goes_on_and_what_there_is_is_nothing_meanwhile() 
         assert after[kernels] <= stats.n_kernel_products, "they are the process's, and not counted twice"
         await server.asleep()
         assert (await samples(server.client))["llamacpp:tokens_predicted_total"] == after["llamacpp:tokens_predicted_total"]
+
+
+async def test_an_engine_that_dies_on_waking_is_found_dead(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with sleeping() as server:
+        await server.asleep()
+
+        async def die(_: object) -> None:
+            assert server.engine._native is not None
+            server.engine._native.stop()
+            raise weft.EngineStopped
+
+        monkeypatch.setattr(server.engine, "load_copies", die)
+        assert (await server.client.post("/completion", json={"prompt": "a"})).status_code == 503
+        await wait_until(lambda: "the engine has died" in caplog.text)
+        assert (await server.client.get("/health")).status_code == 503
 
 
 @pytest.mark.parametrize("is_loading", [False, True])

@@ -184,7 +184,9 @@ class Service:
     @property
     def _is_alive(self) -> bool:
         """Whether the engine runs, or will where a request comes."""
-        return self.engine.is_running or not self.sleep.is_awake
+        if self.engine.is_running:
+            return True
+        return not self.sleep.is_awake and (self.sleep.is_turning or self.engine.is_asleep)
 
     async def stop_engine(self) -> None:
         """Stops the engine: every open stream ends with an error that says so."""

@@ -43,6 +43,11 @@ class Sleep:
         self._turning: asyncio.Task[None] | None = None
         self._is_stopped = False
 
+    @property
+    def is_turning(self) -> bool:
+        """Whether the model is being let go or brought back."""
+        return self._turned is not None
+
     def start(self) -> None:
         """The model is there for the first time: the seconds count from now on."""
         self._set_timer()
