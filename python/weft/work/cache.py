@@ -8,7 +8,7 @@ from functools import partial
 
 from weft import _native
 from weft._native import CachedNode, Prefix, SavedPrefix, Stream
-from weft.errors import ContextOverflow, InvalidRequest, PrefixFileError
+from weft.errors import EngineStopped, InvalidRequest, PrefixFileError, WeftError
 from weft.events import Finished
 from weft.prefix import PrefixFile
 from weft.work.threads import LONG_TEXT, For, Threads
@@ -81,7 +81,12 @@ class CacheWork:
             tokens = _path(nodes, place)
             if min(tokens) < 0:  # Of a picture the tokens do not tell what it showed.
                 continue
-            copy = (await _finish(self._native.save(tokens, compute=False))).made
+            try:
+                copy = (await _finish(self._native.save(tokens, compute=False))).made
+            except EngineStopped:
+                raise
+            except WeftError:
+                continue
             assert isinstance(copy, SavedPrefix), "a request to save makes a saved prefix"
             if copy.n_tokens and n_bytes + copy.n_bytes <= max_bytes:
                 copies.append(copy)
@@ -93,7 +98,9 @@ class CacheWork:
         for copy in reversed(copies):
             try:
                 await _finish(self._native.load(copy))
-            except (PrefixFileError, ContextOverflow):
+            except EngineStopped:
+                raise
+            except WeftError:
                 continue
 
     async def _submit(self, submit: Callable[[Prompt], Stream], prompt: Prompt) -> Stream:
