@@ -188,6 +188,19 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         json_request.MEDIA_BYTES >> 20,
     ],
     "pictures and sounds of one request": lambda: [media.MAX_FILES, media.MAX_BYTES >> 20],
+    "a picture, and one side of it against the other": lambda: [
+        constant("llama/media_file.rs", "MAX_PIXELS"),
+        constant("llama/media_file.rs", "MAX_RATIO"),
+    ],
+    "a sound": lambda: [constant("llama/media_file.rs", "MAX_SECONDS")],
+    "pictures and sounds that are loaded for requests, with their vectors": lambda: [
+        constant("llama/media.rs", "MAX_LOADED_BYTES") >> 20,
+        describe(weft.QueueFull(1)).code,
+    ],
+    "vectors of pictures and sounds that are kept for later requests": lambda: [
+        constant("llama/media.rs", "MAX_KEPT_BYTES") >> 20
+    ],
+    "places of a picture, `--image-min-tokens` and `--image-max-tokens`": lambda: [constant(CONFIG, "MAX_IMAGE_TOKENS")],
     "a file that is fetched from another host": lambda: [
         *(media.MAX_FETCHED >> 20, int(media.FETCH_S), fetching.MAX_REDIRECTS, media.MAX_FETCHES),
         describe(TextsWaitingError("much waits")).code,

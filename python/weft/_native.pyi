@@ -92,7 +92,7 @@ class Media:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its file, in hexadecimal digits. Prompts that begin alike, media included, share what is computed."""
+        """BLAKE3 of its file, in hexadecimal digits. Prompts that begin alike, media included, share what is computed."""
 
     @property
     def n_bytes(self) -> int:
@@ -321,7 +321,7 @@ class Model:
         """What was done with pictures and sounds so far."""
 
     def read_media(self, data: bytes) -> Media:
-        """A picture (PNG, JPEG, GIF, BMP) or a sound (WAV, MP3, FLAC), from the bytes of its file.
+        """A picture (PNG, JPEG, GIF, BMP, WebP) or a sound (WAV, MP3, FLAC, Ogg Vorbis), from the bytes of its file.
 
         It is decoded and cut here, on this thread and without the GIL, which takes some milliseconds per megapixel. The
         projector sees it on a thread of its own, when a request wants it first.
@@ -329,7 +329,7 @@ class Model:
         Raises:
             NotSupported: The model was loaded without a projector.
             InvalidRequest: It is none of these, damaged, too large, or nothing that this projector reads; the message says which.
-            QueueFull: Prompts with 65,536 places of media wait already.
+            QueueFull: 1 GiB of media is loaded and not let go.
         """
 
     def tokenize_parts(

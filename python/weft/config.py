@@ -20,6 +20,7 @@ __all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType", "Pooling", "Rop
 MAX_SLOTS = 254
 MAX_THREADS = 512
 MAX_NUMBER = 2**31 - 1
+MAX_IMAGE_TOKENS = 65_536
 MAX_TOKENS = MAX_NUMBER // 256 * 256
 
 Kernels = Literal["auto", "weft", "llama.cpp"]
@@ -199,13 +200,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         About(
             "the fewest places that a picture takes, of models that leave a choice; None is what the projector says",
             1,
-            MAX_NUMBER,
+            MAX_IMAGE_TOKENS,
         ),
     ] = None
     image_max_tokens: Annotated[
         int | None,
         About(
-            "the most places that a picture takes, of models that leave a choice; None is what the projector says", 1, MAX_NUMBER
+            "the most places that a picture takes, of models that leave a choice; None is what the projector says",
+            1,
+            MAX_IMAGE_TOKENS,
         ),
     ] = None
     kv_overrides: Annotated[

@@ -50,7 +50,7 @@ pub struct Machine {
     pub is_offloaded: bool,
     /// Physical cores that this process may use.
     pub n_cores: u32,
-    /// Threads that this process may run at once.
+    /// Threads that may run at once, where they are to.
     pub n_processors: u32,
     /// Bytes of memory that are free where the pool goes, before it is made.
     pub free_bytes: u64,

@@ -104,6 +104,32 @@ pub struct MediaConfig {
     pub image_max_tokens: Option<u32>,
 }
 
+/// The most places that a picture may be said to take. llama.cpp counts the pixels of as many in 32 bits.
+pub const MAX_IMAGE_TOKENS: u32 = 65_536;
+
+impl MediaConfig {
+    /// # Errors
+    /// [`Error::InvalidConfig`] names the first number that is out of range.
+    pub fn validate(&self) -> Result<()> {
+        let Self { image_min_tokens: min, image_max_tokens: max, .. } = *self;
+        for (param, n) in [("image_min_tokens", min), ("image_max_tokens", max)] {
+            if let Some(n) = n.filter(|n| !(1..=MAX_IMAGE_TOKENS).contains(n)) {
+                return Err(Error::InvalidConfig {
+                    param,
+                    message: format!("{param} is {n}; it must be 1 to {MAX_IMAGE_TOKENS}"),
+                });
+            }
+        }
+        match min.zip(max).filter(|(min, max)| min > max) {
+            Some((min, max)) => {
+                let message = format!("image_min_tokens is {min}, more than image_max_tokens, which is {max}");
+                Err(Error::InvalidConfig { param: "image_min_tokens", message })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 /// A file of an adapter (`LoRA`), and how strongly it counts where a request does not say.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterConfig {
@@ -198,6 +224,8 @@ pub struct EngineConfig {
     pub n_threads: Option<u32>,
     /// Threads of a decode with rows of prompts (`-tb`); `None` is `n_threads`, if that was asked for, else as there.
     pub n_threads_batch: Option<u32>,
+    /// Whether half of them compute while others want the processors too, and that is faster.
+    pub fewer_threads_in_a_crowd: bool,
     /// What was measured to be fastest; it fills what is left open.
     pub tuned: Option<Tuned>,
     /// Whose kernels are to compute on the CPU (`--kernels`).
@@ -256,6 +284,7 @@ impl Default for EngineConfig {
             n_ubatch: None,
             n_threads: None,
             n_threads_batch: None,
+            fewer_threads_in_a_crowd: false,
             tuned: None,
             kernels: Kernels::Auto,
             used: Used::NONE,

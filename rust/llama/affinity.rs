@@ -82,6 +82,13 @@ impl Stay {
         place.apply();
         self.place = Some(place);
     }
+
+    /// It need not stay any more.
+    pub(super) fn leave(&mut self) {
+        if let Some((_, before)) = self.came_from.filter(|_| self.place.take().is_some()) {
+            before.apply();
+        }
+    }
 }
 
 impl Drop for Stay {
@@ -106,6 +113,9 @@ mod tests {
                 stay.at(Affinity::of(&[cpu]));
                 Affinity::current()
             });
+            stay.leave();
+            assert_eq!(Affinity::current(), Some(all));
+            stay.at(Affinity::of(&[last]));
             drop(stay);
             (there, Affinity::current())
         });

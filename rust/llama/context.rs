@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use llama_cpp_sys_2 as sys;
 
@@ -11,6 +12,7 @@ use crate::engine::runner::{DecodeError, MediaRows, MemoryKind, Plan, SequenceId
 use crate::error::{Error, Result};
 use crate::llama::affinity::Stay;
 use crate::llama::batch::{Batch, Bounds};
+use crate::llama::crowd::{Crew, Crowd};
 use crate::llama::kernels;
 use crate::llama::kv_size::ggml_type;
 use crate::llama::logging;
@@ -55,6 +57,8 @@ pub(super) struct Context {
     // Dropped in this order, after `raw` is freed, which uses them.
     threads: Vec<((u32, usize), ThreadPool)>,
     standing: Standing,
+    /// Where fewer of them may compute when others want the processors too.
+    crowd: Option<Crowd>,
     /// Keeps the thread that decodes where none of theirs is.
     stay: Stay,
     model: Arc<Model>,
@@ -105,6 +109,7 @@ impl Context {
             how,
             used,
             threads,
+            crowd: None,
             standing: Standing::default(),
             stay: Stay::default(),
             model,
@@ -118,21 +123,28 @@ impl Context {
         assert_eq!(n_ctx_of_one, limits.n_ctx, "one sequence may use the whole pool, so the pool is unified");
         // SAFETY: the memory lives as long as the context, and is as llama.cpp has made it: zeros.
         unsafe { pages::give_back(context.memory()) };
-        context.use_threads(n_threads_batch, 1);
-        context.use_threads(n_threads, 0);
+        let may_be_fewer = config.fewer_threads_in_a_crowd && n_threads.min(n_threads_batch) > 1;
+        context.crowd = may_be_fewer.then(Crowd::default);
+        // All that may be needed, while this thread may still run anywhere.
+        for n in [half(n_threads), n_threads].into_iter().filter(|&n| may_be_fewer || n == n_threads) {
+            context.use_threads(if n == n_threads { n_threads_batch } else { half(n_threads_batch) }, 1);
+            context.use_threads(n, 0);
+        }
         Ok(context)
     }
 
     /// Computes with `n_threads` from now on, few rows or many.
     pub(super) fn set_threads(&mut self, n_threads: u32) {
         (self.n_threads, self.n_threads_batch) = (n_threads, n_threads);
+        self.crowd = None;
     }
 
     /// Gives `plan` its threads. By itself llama.cpp would take those for prompts wherever there are two rows.
     fn use_threads_for(&mut self, plan: &Plan) {
         let is_decoding = plan.rows.iter().all(|row| row.wants_logits);
         let (n_threads, kind) = if is_decoding { (self.n_threads, 0) } else { (self.n_threads_batch, 1) };
-        self.use_threads(n_threads, kind);
+        let crew = self.crowd.as_mut().map_or(Crew::All, |crowd| crowd.crew(plan.rows.len()));
+        self.use_threads(if crew == Crew::All { n_threads } else { half(n_threads) }, kind);
     }
 
     /// Computes with these adapters from now on. llama.cpp then makes its graphs anew, so it is told only where they change.
@@ -188,8 +200,9 @@ impl Context {
     pub(super) fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
         self.use_adapters(&plan.variant)?;
         self.use_threads_for(plan);
-        if let Some(place) = self.threads[0].1.place() {
-            self.stay.at(place);
+        match self.threads[0].1.place() {
+            Some(place) => self.stay.at(place),
+            None => self.stay.leave(),
         }
         self.decode_media(plan)?;
         if plan.media.iter().map(|media| media.rows.len()).sum::<usize>() == plan.rows.len() && !plan.rows.is_empty() {
@@ -203,6 +216,7 @@ impl Context {
         let decode = || unsafe { sys::llama_decode(self.raw.as_ptr(), batch) };
         // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
         let known = unsafe { kernels::Known::new(self.batch.ids(), self.memory()) };
+        let started = Instant::now();
         let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, Some(known), decode));
         if code != 0 {
             let ids = self.batch.ids().to_vec();
@@ -212,6 +226,9 @@ impl Context {
         // Waits here rather than at the first look at the logits, so that the time of a decode is the caller's to measure.
         // SAFETY: the context is alive.
         unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
+        if let Some(crowd) = self.crowd.as_mut().filter(|_| plan.media.is_empty()) {
+            crowd.took(plan.rows.len(), started.elapsed());
+        }
         self.n_held.copy_from_slice(self.batch.n_held_after());
         Ok(())
     }
@@ -272,6 +289,7 @@ impl Context {
             let id = id.unsigned_abs() as usize;
             let n_held = self.positions[id].n_places((last + 1).unsigned_abs());
             self.n_held[id] = n_held;
+            self.positions[id].truncate(n_held);
             self.whole_from[id] = self.whole_from[id].min(n_held);
         }
         DecodeError { reason: reason_of(code, errors, self.n_ctx, ids.len()) }
@@ -292,6 +310,11 @@ impl Context {
     /// How many tokens `id` holds.
     pub(super) fn n_held(&self, SequenceId(id): SequenceId) -> u32 {
         self.n_held[usize::from(id)]
+    }
+
+    /// Whether a medium with positions of its own begins before `end` in `id`.
+    pub(super) fn has_own_positions(&self, id: SequenceId, end: u32) -> bool {
+        self.positions[usize::from(id.0)].has_own_before(end)
     }
 
     /// From which position on `id` holds everything that a sliding window may look at.
@@ -459,6 +482,11 @@ impl Drop for Context {
         // SAFETY: made by `llama_init_from_model` and freed only here; threads and model are dropped after it.
         unsafe { sys::llama_free(self.raw.as_ptr()) }
     }
+}
+
+/// Threads that are left of `n` where others want the processors too.
+const fn half(n: u32) -> u32 {
+    n.div_ceil(2)
 }
 
 /// Makes a context of `model`, which must outlive it. Beside it the error lines that say why there is none.

@@ -8,7 +8,7 @@ use std::path::Path;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{KvType, ModelConfig, ModelFacts, Placement, Pooling, Weights};
+use crate::config::{KvType, MediaConfig, ModelConfig, ModelFacts, Placement, Pooling, Weights};
 use crate::error::{Error, Result};
 use crate::llama::adapters::{self, Adapter};
 use crate::llama::backend::backend;
@@ -52,9 +52,11 @@ impl Model {
     /// panic. Blocks until all is read.
     ///
     /// # Errors
-    /// [`Error::ModelLoad`] says what is wrong with the file; [`Error::InvalidConfig`] what is wrong with an adapter.
+    /// [`Error::ModelLoad`] says what is wrong with the file; [`Error::InvalidConfig`] what is wrong with an adapter or a
+    /// projector.
     pub fn load(config: &ModelConfig, progress: impl FnMut(f32) + Send + 'static) -> Result<Self> {
         let refuse = |reason: String| Error::ModelLoad { path: config.path.clone(), reason };
+        config.media.as_ref().map_or(Ok(()), MediaConfig::validate)?;
         backend();
         let file = Metadata::open(&config.path).map_err(refuse)?;
         kinds::check_file(&file).map_err(refuse)?;

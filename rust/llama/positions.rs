@@ -2,7 +2,7 @@
 
 use crate::request::Medium;
 
-/// A medium that takes fewer positions than places.
+/// A medium whose places have positions of their own, as many in all as places or fewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Dense {
     start: u32,
@@ -53,6 +53,11 @@ impl Positions {
         self.dense.iter().any(|medium| medium.start < place && place < medium.start + medium.n_tokens)
     }
 
+    /// Whether one of them begins before `place`.
+    pub(super) fn has_own_before(&self, place: u32) -> bool {
+        self.dense.first().is_some_and(|medium| medium.start < place)
+    }
+
     /// Forgets what begins at `place` or later.
     pub(super) fn truncate(&mut self, place: u32) {
         self.dense.retain(|medium| medium.start < place);
@@ -61,7 +66,7 @@ impl Positions {
     /// `medium` begins at the place `start`.
     pub(super) fn push(&mut self, start: u32, medium: &dyn Medium) {
         let (n_tokens, n_positions) = (medium.n_tokens(), medium.n_positions());
-        if n_positions < n_tokens {
+        if medium.has_positions() {
             self.dense.push(Dense { start, n_tokens, n_positions });
         }
     }

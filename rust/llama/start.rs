@@ -53,6 +53,8 @@ impl Settled {
             flash_attention: choice.flash_attention,
             n_threads: Some(choice.n_threads),
             n_threads_batch: Some(choice.n_threads_batch),
+            // Who asks for a number of threads gets it.
+            fewer_threads_in_a_crowd: config.n_threads.or(config.n_threads_batch).is_none() && !memory::is_offloaded(model),
             ..config.clone()
         };
         let (model, limits) = (Arc::clone(model), *limits);
@@ -73,7 +75,7 @@ pub(super) fn machine(model: &Model, config: &EngineConfig) -> Machine {
     Machine {
         is_offloaded: memory::is_offloaded(model),
         n_cores: threads::n_cores_for(&config.threads),
-        n_processors: threads::n_allowed(),
+        n_processors: threads::n_processors_for(&config.threads),
         free_bytes: memory::free_bytes(model, config.offload_kqv),
         ours: Ours {
             usable: installed.usable,

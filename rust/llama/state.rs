@@ -17,6 +17,10 @@ impl LlamaRunner {
         if range.is_empty() || range.end > n_held {
             return refuse(format!("tokens {range:?} of sequence {} were to be saved, which holds {n_held}", id.0));
         }
+        // Pieces are told by their positions, which places behind such a picture do not have.
+        if self.context.has_own_positions(id, range.end) {
+            return refuse("behind a picture whose rows and columns are counted nothing is saved".to_owned());
+        }
         let bytes = if self.memory.forks == Forks::AtEnd {
             if *range != (0..n_held) {
                 return refuse(format!("a state is saved whole: 0..{n_held}, not {range:?}"));

@@ -24,6 +24,12 @@ pub(super) fn n_cores_for(threads: &Threads) -> u32 {
     n.map_or(n_allowed(), |n| n.min(n_allowed())).max(1)
 }
 
+/// Threads that may run at once on those.
+pub(super) fn n_processors_for(threads: &Threads) -> u32 {
+    let cpus = Affinity::current().and_then(|own| u32::try_from(usable(threads, &own).len()).ok()).filter(|&n| n > 0);
+    cpus.map_or(n_allowed(), |n| n.min(n_allowed()))
+}
+
 /// The processors that `threads` may use of those that this thread may run on.
 fn usable(threads: &Threads, own: &Affinity) -> Vec<usize> {
     let is_wanted = |cpu: &usize| threads.cpus.is_empty() || threads.cpus.iter().any(|wanted| *wanted as usize == *cpu);
@@ -202,7 +208,7 @@ mod tests {
         let own = Affinity::current().expect("Linux tells").cpus();
         let first = u32::try_from(own[0]).expect("a few");
         assert_eq!(check(&threads(vec![first, 511]), &ThreadsNames::DECODING), Ok(()));
-        assert_eq!(n_cores_for(&threads(vec![first])), 1);
+        assert_eq!((n_cores_for(&threads(vec![first])), n_processors_for(&threads(vec![first]))), (1, 1));
         match check(&threads(vec![511]), &ThreadsNames::PROMPTS) {
             Err(Error::InvalidConfig { param: "cpus_batch", message }) => {
                 assert!(

@@ -71,7 +71,7 @@ impl PyEngine {
         }
         let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
         let submit = || -> crate::error::Result<(Completions, u32, usize)> {
-            let prompt = prompt.read(model);
+            let prompt = prompt.read(model)?;
             let n_prompt = prompt.n_tokens();
             let request = request(prompt, model)?;
             let seed = request.seed;
@@ -169,6 +169,7 @@ impl PyEngine {
             n_threads_batch: convert::setting("n_threads_batch", n_threads_batch)?,
             kernels: convert::kernels(kernels)?,
             used: default.used,
+            fewer_threads_in_a_crowd: default.fewer_threads_in_a_crowd,
             flash_attention: convert::flash_attention(flash_attention)?,
             tuned: convert::tuned(tuned)?,
             pooling: pooling.map(convert::pooling).transpose()?,

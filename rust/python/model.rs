@@ -63,8 +63,8 @@ impl PyModel {
         lora: Option<Vec<(PathBuf, f32)>>,
         mmproj: Option<PathBuf>,
         mmproj_offload: bool,
-        image_min_tokens: Option<u32>,
-        image_max_tokens: Option<u32>,
+        image_min_tokens: Option<&Bound<'_, PyAny>>,
+        image_max_tokens: Option<&Bound<'_, PyAny>>,
         kv_overrides: Option<Vec<(String, Bound<'_, PyAny>)>>,
         tensor_overrides: Option<Vec<(String, String)>>,
         cpu_moe: bool,
@@ -74,6 +74,14 @@ impl PyModel {
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         logging::follow(py)?;
+        let has_projector = mmproj.is_some();
+        let media = MediaConfig {
+            path: mmproj.unwrap_or_default(),
+            offload: mmproj_offload,
+            image_min_tokens: convert::setting("image_min_tokens", image_min_tokens)?,
+            image_max_tokens: convert::setting("image_max_tokens", image_max_tokens)?,
+        };
+        media.validate()?;
         let config = ModelConfig {
             path,
             n_gpu_layers: convert::setting("n_gpu_layers", n_gpu_layers)?,
@@ -96,7 +104,7 @@ impl PyModel {
             kernels: convert::kernels(kernels)?,
             repack,
             adapters: lora.unwrap_or_default().into_iter().map(|(path, scale)| AdapterConfig { path, scale }).collect(),
-            media: mmproj.map(|path| MediaConfig { path, offload: mmproj_offload, image_min_tokens, image_max_tokens }),
+            media: has_projector.then_some(media),
             overrides: settings::kv_overrides(kv_overrides.unwrap_or_default())?,
         };
         // llama.cpp's callback has no way to carry an exception: the first one is kept until the load returns.
@@ -260,7 +268,7 @@ impl PyModel {
     ) -> PyResult<PyMixedPrompt> {
         let model = self.loaded()?;
         let parts = media::parts(parts)?;
-        let prompt = detached(py, || media::prompt_of(&parts, model, add_special, parse_special));
+        let prompt = detached(py, || media::prompt_of(&parts, model, add_special, parse_special))?;
         Ok(PyMixedPrompt::new(py, &parts, prompt))
     }
 
@@ -268,7 +276,7 @@ impl PyModel {
     fn detokenize(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<String> {
         let model = self.loaded()?;
         let tokens = match tokens.cast::<PyMixedPrompt>() {
-            Ok(mixed) => mixed.get().prompt.clone().into_tokens(),
+            Ok(mixed) => mixed.get().ids(),
             Err(_) => convert::tokens("tokens", tokens)?,
         };
         let bytes = detached(py, || model.detokenize(&tokens))?;

@@ -81,7 +81,7 @@ async def test_an_invalid_field_is_named(engine: weft.Engine, param: str, value:
 
 @pytest.mark.parametrize(
     "prompt",
-    [[], [-1], [2048], [2**31], [1, "a"], b"bytes", 5, None, "\ud800"],
+    [[], [-1], [2048], [2**31], [1, "a", 2.5], b"bytes", 5, None, "\ud800"],
     ids=["no tokens", "negative", "outside of the vocabulary", "huge", "mixed", "bytes", "a number", "nothing", "lone surrogate"],
 )
 async def test_an_invalid_prompt_is_named(engine: weft.Engine, prompt: object) -> None:

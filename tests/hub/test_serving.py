@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 import weft
+from tests.engine.tiny_projectors import write_tiny_projector
 from tests.helpers import wait_until
 from tests.hub.fake_hub import PIECE, FakeHub
 from tests.server.live import LiveServer
@@ -104,6 +105,32 @@ async def test_an_image_is_served_by_its_name(hub: FakeHub, tmp_path: Path, monk
         await server.ready()
         assert server.get("/v1/models")["data"][0]["id"] == "storyteller:Q8_0"
         assert "INFO downloading ai/storyteller:Q8_0, 3." in server.log
+
+
+async def sees(server: LiveServer) -> bool:
+    await server.ready()
+    vision: bool = server.get("/props")["modalities"]["vision"]
+    return vision
+
+
+async def test_a_repositorys_projector_comes_with_its_model_unless_it_is_not_wanted(hub: FakeHub, tmp_path: Path) -> None:
+    model, projector = write_tiny_projector("llava", tmp_path)
+    hub.repos["user/seeing"] = {"m-F32.gguf": model.read_bytes(), "mmproj-m-F32.gguf": projector.read_bytes()}
+    hub.files["/mmproj.gguf"] = projector.read_bytes()
+    flags = ("-np", "1", "-c", "1024")
+    with LiveServer(tmp_path / "log", "-hf", "user/seeing", "--no-mmproj", *flags) as server:
+        assert not await sees(server)
+    assert not [asked for asked in hub.asked if "mmproj" in asked]
+    with LiveServer(tmp_path / "log", "-hf", "user/seeing", *flags) as server:
+        assert await sees(server)
+        assert "INFO its projector is mmproj-m-F32.gguf" in server.log
+    hub.asked.clear()
+    with LiveServer(tmp_path / "log", "-hf", "user/seeing", "--offline", *flags) as server:
+        assert await sees(server)
+    assert hub.asked == []
+    with LiveServer(tmp_path / "log", "-m", str(model), "-mmu", f"{hub.url}/mmproj.gguf", *flags) as server:
+        assert await sees(server)
+        assert server.get("/v1/models")["data"][0]["id"] == model.name
 
 
 async def test_a_terminal_sees_the_bar_of_the_hubs_library() -> None:

@@ -181,6 +181,7 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
                     "n_params": 2755008,
                     "size": COUNT,
                 },
+                "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
             }
         ],
         "models": [

@@ -4,7 +4,7 @@ import time
 
 import msgspec
 
-from weft.server.openai.schemas import ModelCard, ModelList, ModelMeta, ModelName
+from weft.server.openai.schemas import Architecture, ModelCard, ModelList, ModelMeta, ModelName
 from weft.server.run.service import Service
 
 __all__ = ["model", "models"]
@@ -21,6 +21,7 @@ def model(service: Service) -> ModelCard:
         n_params=served.n_params,
         size=served.size_bytes,
     )
+    reads = {"text": True, "image": served.modalities.vision, "audio": served.modalities.audio}
     return ModelCard(
         id=service.model_name,
         aliases=list(service.settings.aliases),
@@ -29,6 +30,7 @@ def model(service: Service) -> ModelCard:
         created=int(time.time()),
         owned_by="weft",
         meta=meta,
+        architecture=Architecture([kind for kind, is_read in reads.items() if is_read], ["text"]),
         engine_state=service.state if service.settings.compat == "srb" else msgspec.UNSET,
     )
 

@@ -8,6 +8,7 @@ from weft.server.request_fields import CompletionFields
 from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenProbability
 
 __all__ = [
+    "Architecture",
     "Choice",
     "CompletionChunk",
     "CompletionObject",
@@ -131,6 +132,13 @@ class ModelMeta(msgspec.Struct):
     size: int
 
 
+class Architecture(msgspec.Struct):
+    """What a prompt may hold, and what is written."""
+
+    input_modalities: list[str]
+    output_modalities: list[str]
+
+
 class ModelCard(msgspec.Struct):
     """OpenAI's description of a model."""
 
@@ -143,6 +151,7 @@ class ModelCard(msgspec.Struct):
     created: int
     owned_by: str
     meta: ModelMeta
+    architecture: Architecture
     engine_state: str | msgspec.UnsetType = msgspec.UNSET
     """INIT, LOADING, READY, RUNNING or DEAD, where the server is started with `--compat srb`."""
 
