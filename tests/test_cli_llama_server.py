@@ -14,6 +14,7 @@ from weft.settings import Settings, table
 VALUES = {
     "--hf-repo": "user/model",
     "--model-url": "https://example.org/model.gguf",
+    "--docker-repo": "smollm2:135M-Q4_0",
     "--load-mode": "none",
     "--mmproj-url": "https://example.org/mmproj.gguf",
     "--mmproj-device": "none",
@@ -214,6 +215,8 @@ def test_what_is_missing_ends_it_and_is_named(
     [
         ("-m a.gguf -hf a/b", "-m/--model and -hf/-hfr/--hf-repo each name a model; give one of them"),
         ("-hf a/b -mu http://a/b", "-hf/-hfr/--hf-repo and -mu/--model-url each name a model; give one of them"),
+        ("-dr a -mu http://a/b", "-mu/--model-url and -dr/--docker-repo each name a model; give one of them"),
+        ("-dr A", "argument -dr/--docker-repo: 'A' is not [REPO/]MODEL[:TAG] in small letters"),
         ("-m a --gpt-oss-20b-default", "-m/--model and a model with its settings, as --gpt-oss-20b-default, each name a model"),
         ("-hff a.gguf", "-hff/--hf-file names a file of a repository, which -hf/-hfr/--hf-repo is to name"),
         ("-hf model", "argument -hf/-hfr/--hf-repo: 'model' is not USER/MODEL or USER/MODEL:QUANT"),

@@ -10,7 +10,21 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 import msgspec
 
 from weft import _native, tuning
-from weft._native import Adapter, CachedNode, Compute, Limits, Media, MixedPrompt, Model, Prefix, RecentStep, Slot, Stats, Stream
+from weft._native import (
+    Adapter,
+    CachedNode,
+    Compute,
+    Limits,
+    Media,
+    MixedPrompt,
+    Model,
+    Prefix,
+    RecentStep,
+    SavedPrefix,
+    Slot,
+    Stats,
+    Stream,
+)
 from weft.answer import Answer
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
@@ -19,6 +33,7 @@ from weft.errors import EngineStopped
 from weft.prefix import PrefixFile
 from weft.request import Prompt, Request, RequestOptions
 from weft.work.cache import CacheWork
+from weft.work.memory import free_bytes
 from weft.work.threads import For, Threads
 
 if TYPE_CHECKING:
@@ -61,9 +76,11 @@ class Engine(Embedding):
         self._path = DEMO_MODEL if model is None else os.fspath(model)
         self._config = EngineConfig.of(config, {**options})
         self._on_progress = on_progress
-        self._state: Literal["new", "starting", "running", "closed"] = "new"
+        self._state: Literal["new", "starting", "running", "asleep", "closed"] = "new"
         self._native: _native.Engine | None = None
         self._threads = Threads()
+        self._scales: list[tuple[int, float]] = []
+        """Of the adapters, while it is asleep."""
 
     async def start(self) -> None:
         """Loads the model and starts the worker on another thread; the event loop goes on meanwhile.
@@ -82,10 +99,57 @@ class Engine(Embedding):
             raise RuntimeError("the engine was started before")
         self._state = "starting"
         try:
-            native = await self._threads.work(For.LIFE, self._load, self._report())
+            await self._begin()
         except BaseException:
             self._state = "closed"
             raise
+
+    async def sleep(self) -> None:
+        """Lets the model go, with its worker and all that is cached, until `wake` loads it again; frees their memory.
+
+        Every open stream ends with `EngineStopped`. Prefixes are pinned no longer; `copy_store` and `save_prefix` keep what was
+        computed. Waits, on another thread, for the decode that is running.
+
+        Raises:
+            EngineStopped: The engine was closed.
+            RuntimeError: It does not run.
+        """
+        scales = [(adapter.id, adapter.scale) for adapter in self.adapters]
+        self._scales = scales
+        self._state = "asleep"
+        # It has the words of this model.
+        self.__dict__.pop("_templates", None)
+        self._native = None
+        await self._threads.work(For.LIFE, self._stop)
+
+    async def wake(self) -> None:
+        """Loads the model again, after `sleep`; the adapters count as they did. The event loop goes on meanwhile.
+
+        A load that fails or is cancelled leaves the engine asleep.
+
+        Raises:
+            ModelLoadError: The file is no model that can be run.
+            InvalidConfig: Settings do not fit the model or the memory any more.
+            EngineStopped: The engine was closed, before or meanwhile.
+            RuntimeError: It is not asleep.
+        """
+        if self._is_closed():
+            raise EngineStopped
+        if not self.is_asleep:
+            raise RuntimeError("the engine is not asleep")
+        self._state = "starting"
+        try:
+            await self._begin()
+        except BaseException:
+            if not self._is_closed():
+                self._state = "asleep"
+            raise
+        if self._scales:
+            self.set_adapters(self._scales)
+
+    async def _begin(self) -> None:
+        """Loads the model and starts the worker."""
+        native = await self._threads.work(For.LIFE, self._load, self._report())
         # Runs at the latest when the interpreter exits: its libraries must not be torn down under a running worker.
         self._stop = weakref.finalize(self, _stop, native, os.getpid())
         if self._is_closed():
@@ -361,6 +425,30 @@ class Engine(Embedding):
         """
         return await self._work().load(path, slot)
 
+    async def copy_store(self, *, goes_on: Callable[[], bool] = lambda: True) -> list[SavedPrefix]:
+        """Copies of what is cached beside the context, for `load_copies` after the engine has slept and woken.
+
+        They are of whole prompts, the most recently used first, and take no more memory than that did, nor more than half of what
+        is free: where prompts share much, not all are kept. Prompts of other adapters than those set, and those with pictures or
+        sounds, are left out.
+
+        Args:
+            goes_on: Asked before each copy; False leaves it at those that there are.
+
+        Raises:
+            EngineStopped: The engine was closed, before or meanwhile.
+        """
+        max_bytes = min(self.stats().store.n_bytes, free_bytes() // 2)
+        return await self._work().copies(max_bytes, goes_on)
+
+    async def load_copies(self, copies: Sequence[SavedPrefix]) -> None:
+        """Brings back what `copy_store` has copied: a request that begins like it computes only what is new.
+
+        Raises:
+            EngineStopped: The engine was closed, before or meanwhile.
+        """
+        await self._work().bring(copies)
+
     async def slot_tokens(self, slot: int) -> list[int]:
         """The tokens that a slot holds: those that its sequence has computed, or the last one's that ran there.
 
@@ -440,6 +528,11 @@ class Engine(Embedding):
         """Whether the worker thread lives: it was started, was not stopped and has not died."""
         return self._native is not None and self._native.is_running
 
+    @property
+    def is_asleep(self) -> bool:
+        """Whether `sleep` has let the model go, and `wake` has not brought it back."""
+        return self._state == "asleep"
+
     def stats(self) -> Stats:
         """What the engine is doing, as of its last step."""
         return self._running().stats()
@@ -499,6 +592,8 @@ class Engine(Embedding):
             return self._native
         if self._is_closed():
             raise EngineStopped
+        if self.is_asleep:
+            raise RuntimeError("the engine is asleep; `await engine.wake()` loads the model again")
         raise RuntimeError("the engine is not started; use `async with` or `await engine.start()`")
 
 

@@ -21,11 +21,21 @@ class FakeHub:
         self.repos: dict[str, dict[str, bytes]] = {}
         self.files: dict[str, bytes] = {}
         """Beside the hub, by their paths."""
+        self.images: dict[str, bytes] = {}
+        """Those of a registry of images, as `REPO/MODEL:TAG`, each with one layer that is a GGUF file."""
+        self.manifests: dict[str, Any] = {}
+        """Further images, by what they are said to be made of."""
+        self.locked = False
+        """Whether the registry's tokens are good for nothing."""
+        self.grants: list[str] = []
+        """What tokens were asked for, each of which is good until `lasts` files were asked for with it."""
+        self.lasts = 1_000
         self.tells_version = True
         """Whether those have an ETag."""
         self.private: dict[str, str] = {}
         """The token that a repository wants."""
         self.gated: set[str] = set()
+        self.n_left = 0
         self.status = 200
         """What everything is answered with, if it is an error."""
         self.cuts: list[int] = []
@@ -42,6 +52,15 @@ class FakeHub:
         """What each request for a file shows."""
         self.asked: list[str] = []
         """Every request: its method and path."""
+
+    def manifest(self, tagged: str) -> dict[str, Any]:
+        data = self.images[tagged]
+        model = {
+            "mediaType": "application/vnd.docker.ai.gguf.v3",
+            "digest": f"sha256:{hashlib.sha256(data).hexdigest()}",
+            "size": len(data),
+        }
+        return {"schemaVersion": 2, "layers": [{"mediaType": "application/vnd.docker.ai.license", "digest": "x"}, model]}
 
     def commit(self, repo: str) -> str:
         told = hashlib.sha1(repo.encode(), usedforsecurity=False)
@@ -84,6 +103,14 @@ class Handler(BaseHTTPRequestHandler):
             self._resolve(*found.groups())
         elif found := re.fullmatch(r"/cdn/([^/]+/[^/]+)/(.+)", path):
             self._send(self.hub.repos[found[1]][found[2]])
+        elif path == "/grants":
+            self.hub.grants.append(urlsplit(self.path).query)
+            self.hub.n_left = self.hub.lasts
+            self._say(200, json.dumps({"token": f"grant{len(self.hub.grants)}"}).encode(), {})
+        elif found := re.fullmatch(r"/v2/(.+)/(manifests|blobs)/(.+)", path):
+            self._image(*found.groups())
+        elif found := re.fullmatch(r"/layers/([0-9a-f]+)", path):
+            self._send(next(data for data in self.hub.images.values() if hashlib.sha256(data).hexdigest() == found[1]))
         elif path in self.hub.files:
             self._send(self.hub.files[path], tells_version=self.hub.tells_version)
         else:
@@ -117,6 +144,21 @@ class Handler(BaseHTTPRequestHandler):
             "Location": f"{self.hub.url.replace('127.0.0.1', 'localhost')}/cdn/{repo}/{name}",
         }
         self._say(302, b"", headers)
+
+    def _image(self, repo: str, kind: str, name: str) -> None:
+        if self.headers["Authorization"] != f"Bearer grant{len(self.hub.grants)}" or self.hub.n_left == 0 or self.hub.locked:
+            realm = f'Bearer realm="{self.hub.url}/grants",service="registry.docker.io",scope="repository:{repo}:pull"'
+            self._say(401, b"", {"WWW-Authenticate": realm})
+        elif kind == "blobs":
+            self.hub.n_left -= 1
+            cdn = self.hub.url.replace("127.0.0.1", "localhost")
+            self._say(307, b"", {"Location": f"{cdn}/layers/{name.removeprefix('sha256:')}"})
+        elif (tagged := f"{repo}:{name}") in self.hub.manifests:
+            self._say(200, json.dumps(self.hub.manifests[tagged]).encode(), {})
+        elif tagged in self.hub.images:
+            self._say(200, json.dumps(self.hub.manifest(tagged)).encode(), {})
+        else:
+            self._say(404, b"", {})
 
     def _say(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)

@@ -147,6 +147,15 @@ def test_what_cannot_be_had_ends_it_with_the_reason_last(named: list[str], why: 
     assert "Traceback" not in server.log
 
 
+async def test_an_image_is_served_by_its_name(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_DOCKER_REGISTRY", hub.url)
+    hub.images["ai/storyteller:Q8_0"] = DATA
+    with LiveServer(tmp_path / "log", "-dr", "storyteller:Q8_0", "-np", "1") as server:
+        await server.ready()
+        assert server.get("/v1/models")["data"][0]["id"] == "storyteller:Q8_0"
+        assert "INFO downloading ai/storyteller:Q8_0, 3." in server.log
+
+
 async def sees(server: LiveServer) -> bool:
     await server.ready()
     vision: bool = server.get("/props")["modalities"]["vision"]

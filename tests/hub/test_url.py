@@ -132,7 +132,7 @@ def test_what_is_no_address_is_told_so(url: str) -> None:
         weft.hub.model(url=url)
 
 
-@pytest.mark.parametrize("named", [{}, {"repo": "a/b", "url": "http://a/b"}])
+@pytest.mark.parametrize("named", [{}, {"repo": "a/b", "url": "http://a/b"}, {"url": "http://a/b", "docker": "a"}])
 def test_one_thing_is_named(named: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="name a repository or an address"):
         weft.hub.model(**named)  # type: ignore[arg-type]

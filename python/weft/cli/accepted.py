@@ -120,7 +120,6 @@ def _idle_values() -> Iterator[Accepted]:
     yield _idle("--moe-cache-mib", env="LLAMA_ARG_MOE_CACHE_MIB", neutral=("0",), why=why)
     why = "tokens are drawn on the CPU from the same logits"
     yield _idle("-bs", "--backend-sampling", n=0, env="LLAMA_ARG_BACKEND_SAMPLING", why=why)
-    yield _idle("--sleep-idle-seconds", neutral=("-1",), why="the model stays in memory while the server runs")
     yield _idle("--log-prompts-dir", why="prompts are not written to files")
     why = "the page has no settings"
     yield _idle("--ui-config", "--webui-config", env="LLAMA_ARG_UI_CONFIG", why=why)
@@ -195,8 +194,6 @@ def _drafts() -> Iterator[Accepted]:
 
 def _missing_models() -> Iterator[Accepted]:
     """Models that cannot be had by their names, and models beside the one."""
-    why = "models are not read from Docker's registry; name one of the hub with -hf, an address with -mu or a file with -m"
-    yield _missing("-dr", "--docker-repo", env="LLAMA_ARG_DOCKER_REPO", why=why)
     why = (
         "it drafts with a second model, which is not supported; --fim-qwen-7b-default computes every token with the model itself"
     )

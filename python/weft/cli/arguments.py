@@ -65,7 +65,7 @@ COMPATIBLE: Mapping[str, Mapping[str, Any]] = {
 }
 """The defaults that `--compat` changes."""
 
-MODELS = ("model", "hf_repo", "model_url", "preset")
+MODELS = ("model", "hf_repo", "model_url", "docker_repo", "preset")
 """Settings each of which names the model."""
 
 PROJECTORS = ("mmproj", "mmproj_url")

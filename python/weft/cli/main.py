@@ -48,6 +48,7 @@ TUNE = Command(
             "hf_file",
             "hf_token",
             "model_url",
+            "docker_repo",
             "offline",
             "n_gpu_layers",
             "use_mmap",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from weft.errors import ModelLoadError
 from weft.hub.progress import Progress, Tally
-from weft.hub.source import Found, Source, http_address, repo_name
+from weft.hub.source import Found, Source, docker_name, http_address, repo_name
 from weft.hub.unavailable import Unavailable
 
 __all__ = ["Found", "Progress", "Source", "cached", "find", "model"]
@@ -23,6 +23,7 @@ def model(
     *,
     file: str | None = None,
     url: str | None = None,
+    docker: str | None = None,
     token: str | None = None,
     offline: bool = False,
     on_progress: Callable[[Progress], object] | None = None,
@@ -37,6 +38,8 @@ def model(
             Q8_0, or the first GGUF file. `HF_ENDPOINT`, `HF_HOME`, `HF_HUB_CACHE` and `HF_HUB_OFFLINE` hold.
         file: A file of the repository in place of a quantisation.
         url: The http(s) address of a GGUF file, in place of a repository.
+        docker: `[REPO/]MODEL[:TAG]` of Docker's registry, in place of a repository of the hub; without them `REPO` is `ai` and
+            `TAG` `latest`. `WEFT_DOCKER_REGISTRY` may be the address of another registry, as a mirror.
         token: What the hub is shown; None is `HF_TOKEN`, or what `hf auth login` has kept.
         offline: Whether only what is cached may be taken.
         on_progress: Called with each piece that has come.
@@ -46,14 +49,15 @@ def model(
 
     Raises:
         ModelLoadError: It cannot be had; the reason says why.
-        ValueError: What is named is no repository or no address, or both or neither are named.
+        ValueError: What is named is no repository, address or image, or not one of them is named.
     """
-    if (repo is None) == (url is None):
-        raise ValueError("name a repository or an address")
+    if [repo, url, docker].count(None) != 2:
+        raise ValueError("name a repository or an address, or an image of Docker's registry")
     source = Source(
         repo=None if repo is None else repo_name(repo),
         file=file,
         url=None if url is None else http_address(url),
+        docker=None if docker is None else docker_name(docker),
         token=token,
         offline=offline,
     )
@@ -67,17 +71,19 @@ def find(source: Source, on_progress: Callable[[Progress], object] | None = None
         ModelLoadError: It cannot be had.
     """
     _need_library(source.name)
-    from weft.hub import repository, url  # noqa: PLC0415 (they need it)
+    from weft.hub import docker, repository, url  # noqa: PLC0415 (they need it)
 
     try:
         tally = Tally(None, on_progress, has_bar)
+        if source.docker is not None:
+            return Found(docker.find(source, tally))
         return repository.find(source, tally) if source.url is None else Found(url.find(source, tally))
     except Unavailable as error:
         raise ModelLoadError(source.name, str(error)) from None
 
 
 def cached() -> list[str]:
-    """What was downloaded: `USER/MODEL:QUANT` of the hub, then addresses, each in alphabetical order.
+    """What was downloaded: `USER/MODEL:QUANT` of the hub, then addresses, then images, each in alphabetical order.
 
     Raises:
         ModelLoadError: The package huggingface-hub, which knows where, is not installed.

@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 from weft.hub.choice import choose, is_first, quant_of
 from weft.hub.unavailable import Unavailable
 
-__all__ = ["cached", "downloaded_urls", "holding", "hub_folder", "repository_folder", "snapshots", "url_folder"]
+__all__ = ["cached", "docker_folder", "downloaded_urls", "holding", "hub_folder", "repository_folder", "snapshots", "url_folder"]
 
 
 def hub_folder() -> Path:
@@ -31,6 +32,11 @@ def url_folder() -> Path:
     return platformdirs.user_cache_path("weft", appauthor=False) / "urls"
 
 
+def docker_folder() -> Path:
+    """What was downloaded from Docker's registry, in a folder for each repository: files by their hashes, and what tags mean."""
+    return url_folder().with_name("docker")
+
+
 def snapshots(folder: Path) -> Iterator[tuple[Path, list[str]]]:
     """The commits of which something is kept of a repository, the current one first, then the latest, and the files of each."""
     try:
@@ -47,7 +53,10 @@ def snapshots(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def cached() -> list[str]:
-    """Each model of the hub's cache as `USER/MODEL:QUANT`, and each address of which a file is kept; in alphabetical order."""
+    """The models of the hub, as `USER/MODEL:QUANT`, addresses of which a file is kept, and images, each in alphabetical order.
+
+    Images are told as `docker.io/REPO/MODEL:TAG`.
+    """
     found: set[str] = set()
     for folder in hub_folder().glob("models--*--*"):
         repo = folder.name.removeprefix("models--").replace("--", "/")
@@ -59,7 +68,13 @@ def cached() -> list[str]:
                     continue
                 if name.lower().endswith(".gguf") and (quant := quant_of(name)) is not None and "mmproj" not in name:
                     found.add(f"{repo}:{quant}")
-    return sorted(found) + sorted(downloaded_urls())
+    return sorted(found) + sorted(downloaded_urls()) + sorted(_images())
+
+
+def _images() -> Iterator[str]:
+    for note in docker_folder().glob("*/*.tag"):
+        if note.with_name(note.read_text(encoding="ascii").strip()).is_file():
+            yield f"docker.io/{unquote(note.parent.name)}:{note.stem}"
 
 
 def downloaded_urls() -> Iterator[str]:

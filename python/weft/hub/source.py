@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["Found", "Source", "bare", "file_name", "http_address", "repo_name"]
+__all__ = ["Found", "Source", "bare", "docker_name", "docker_parts", "file_name", "http_address", "repo_name"]
 
 
 class Found(NamedTuple):
@@ -20,13 +20,15 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a model comes from: `repo`, with a quantisation or a file of it, or `url`."""
+    """Where a model comes from: `repo`, with a quantisation or a file of it, or `url`, or `docker`."""
 
     repo: str | None = None
     """`USER/MODEL` or `USER/MODEL:QUANT`."""
     file: str | None = None
     """A file of the repository; it wins over the quantisation."""
     url: str | None = None
+    docker: str | None = None
+    """`[REPO/]MODEL[:TAG]` of Docker's registry."""
     token: str | None = field(default=None, repr=False)
     """What the hub is shown; None is the one that the hub's own library finds."""
     offline: bool = False
@@ -39,6 +41,8 @@ class Source:
         """What messages call it. An address is told without what follows its path, which may be a secret."""
         if self.url is not None:
             return bare(self.url)
+        if self.docker is not None:
+            return self.docker
         return f"{self.repo}, {self.file}" if self.file is not None else str(self.repo)
 
 
@@ -48,6 +52,26 @@ def repo_name(given: str) -> str:
     if len(given) > 256 or re.fullmatch(rf"{part}/{part}(?::\w[\w.-]*)?", given, re.ASCII) is None:
         raise ValueError(f"{given!r} is not USER/MODEL or USER/MODEL:QUANT, as ggml-org/gemma-3-1b-it-GGUF:Q4_K_M")
     return given
+
+
+_IMAGE = re.compile(
+    r"(?:docker\.io/)?((?:[a-z0-9]+(?:[._-]+[a-z0-9]+)*/){0,3}[a-z0-9]+(?:[._-]+[a-z0-9]+)*)(?::(\w[\w.-]{0,127}))?", re.ASCII
+)
+
+
+def docker_name(given: str) -> str:
+    """A parser of `[REPO/]MODEL[:TAG]`, as Docker's registry names images; ValueError says what is wrong."""
+    if len(given) > 256 or _IMAGE.fullmatch(given) is None:
+        raise ValueError(f"{given!r} is not [REPO/]MODEL[:TAG] in small letters, as smollm2:135M-Q4_0")
+    return given
+
+
+def docker_parts(name: str) -> tuple[str, str]:
+    """The repository and the tag that a name means: `ai/` and `latest` are what it may leave out."""
+    found = _IMAGE.fullmatch(name)
+    assert found is not None, "docker_name has looked at it"
+    repo, tag = found.groups()
+    return repo if "/" in repo else f"ai/{repo}", tag or "latest"
 
 
 def http_address(given: str) -> str:

@@ -17,11 +17,14 @@ from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
 from weft import Engine, WeftError
+from weft.server.awake import Awake
 from weft.server.cache_api.routes import router as cache_router
 from weft.server.docs import Documentation, docs, document_router
 from weft.server.errors import error_response
 from weft.server.front import Front
+from weft.server.llamacpp import metrics, properties, slots
 from weft.server.llamacpp.routes import router as llamacpp_router
+from weft.server.openai import models
 from weft.server.openai.routes import router as openai_router
 from weft.server.request_line import RequestLine
 from weft.server.run.event_formats import EventFormat, EventFormats
@@ -90,7 +93,11 @@ def create_app(
     Raises:
         InvalidConfig: the file of keys cannot be read.
     """
-    service = Service(engine, settings or Settings())
+    remembered = (
+        *(properties.properties, slots.slots, slots.of_engine, metrics.of_engine),
+        *(models.models, models.model),
+    )
+    service = Service(engine, settings or Settings(), remembered)
     front = Front(service)
 
     @asynccontextmanager
@@ -126,6 +133,7 @@ def create_app(
             "completion_formats": Provide(provide_completion_formats, sync_to_thread=False),
         },
         lifespan=[lifespan] if beside is None else [lifespan, cast("Lifespan", beside)],
+        middleware=[] if service.sleep.after_s is None else [Awake(service.sleep)],
         exception_handlers={Exception: error_response},
         # Every route that reads a body reads it as `JsonRequest`, whose limit depends on the model.
         request_max_body_size=None,

@@ -14,6 +14,7 @@ from litestar.exceptions import NotFoundException
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.params import SkipValidation
 
+from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.run.aside import Aside, Purpose
 
 __all__ = ["Documentation", "docs", "document_router"]
@@ -62,7 +63,7 @@ def _make(app: Litestar, request: Request[Any, Any, Any]) -> tuple[bytes, str]:
     return JsonRenderPlugin.render_json(request, document), template.render(document=document, type_of=type_of)
 
 
-@get("/docs", media_type=MediaType.HTML, include_in_schema=False)
+@get("/docs", media_type=MediaType.HTML, include_in_schema=False, opt=NEEDS_NO_MODEL)
 async def docs(request: Request[Any, Any, Any], documentation: NamedDependency[SkipValidation[Documentation]]) -> str:
     """The page."""
     return await documentation.page(request)
@@ -82,6 +83,7 @@ def document_router(documentation: Documentation) -> Router:
         dto=None,
         return_dto=None,
         before_request=document,
+        opt=NEEDS_NO_MODEL,
     )
 
 

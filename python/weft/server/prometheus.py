@@ -5,7 +5,7 @@ process as soon as it is imported, to print a few dozen lines.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 __all__ = ["CONTENT_TYPE", "Family", "counter", "gauge", "write"]
@@ -23,6 +23,16 @@ class Family:
     value: float | Mapping[str, float]
     label: str = ""
     """The label's name, where there are several values."""
+
+    def after(self, before: "Family") -> "Family":
+        """The same, counted on from what was counted before; what grows and shrinks is as it is."""
+        if self.kind == "gauge":
+            return self
+        if isinstance(self.value, Mapping) and isinstance(before.value, Mapping):
+            return replace(self, value={key: value + before.value[key] for key, value in self.value.items()})
+        assert isinstance(self.value, float | int), "a metric has labels, or has none"
+        assert isinstance(before.value, float | int), "and it was so before"
+        return replace(self, value=self.value + before.value)
 
 
 def counter(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> Family:

@@ -58,12 +58,13 @@ class Settings(
     @property
     def source(self) -> Source | None:
         """Where the model is to be had from; None is a file that is here, or the demo model."""
-        if self.hf_repo is None and self.model_url is None:
+        if self.hf_repo is None and self.model_url is None and self.docker_repo is None:
             return None
         return Source(
             repo=self.hf_repo,
             file=self.hf_file,
             url=self.model_url,
+            docker=self.docker_repo,
             token=self.hf_token or None,
             offline=self.offline,
             wants_projector=self.engine.mmproj is None and self.mmproj_url is None and self.mmproj_auto,
@@ -75,7 +76,7 @@ class Settings(
 
         As with llama-server a model of the hub has its own name, and not that of one of its files.
         """
-        return self.alias or self.hf_repo or (None if self.model_url is None else file_name(self.model_url))
+        return self.alias or self.hf_repo or self.docker_repo or (None if self.model_url is None else file_name(self.model_url))
 
     @property
     def projector_source(self) -> Source | None:

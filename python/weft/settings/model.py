@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.config import EngineConfig
-from weft.hub.source import http_address, repo_name
+from weft.hub.source import docker_name, http_address, repo_name
 from weft.settings.flags import Flag, Way, flag, row
 from weft.settings.presets import PRESETS
 from weft.settings.values import boolean, items, layers, number, one_of, within
@@ -121,6 +121,16 @@ class ModelSettings:
         parse=http_address,
         env="LLAMA_ARG_MODEL_URL",
         help="http(s) address of a GGUF file, which is downloaded once; of a split model, its first part",
+    )
+    docker_repo: str | None = flag(
+        None,
+        MODEL,
+        "-dr",
+        "--docker-repo",
+        metavar="[REPO/]MODEL[:QUANT]",
+        parse=docker_name,
+        env="LLAMA_ARG_DOCKER_REPO",
+        help="model of Docker's registry, which is downloaded once (default: REPO is ai, QUANT latest)",
     )
     offline: bool = flag(
         False,

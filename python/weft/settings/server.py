@@ -123,6 +123,15 @@ class ServerSettings:
         env="LLAMA_ARG_SSE_PING_INTERVAL",
         help="seconds of silence after which a stream carries a comment; -1 is never (default: 30)",
     )
+    sleep_idle_s: int | None = flag(
+        None,
+        SERVER,
+        "--sleep-idle-seconds",
+        metavar="S",
+        parse=unset_at(-1, whole(1)),
+        help="seconds without a request after which the model is unloaded until the next one, which waits for it; -1 is never"
+        " (default: -1)",
+    )
     api_prefix: str = flag(
         "",
         SERVER,

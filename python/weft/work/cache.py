@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from weft import _native
-from weft._native import Prefix, SavedPrefix, Stream
-from weft.errors import InvalidRequest, PrefixFileError
+from weft._native import CachedNode, Prefix, SavedPrefix, Stream
+from weft.errors import EngineStopped, InvalidRequest, PrefixFileError, WeftError
 from weft.events import Finished
 from weft.prefix import PrefixFile
 from weft.work.threads import LONG_TEXT, For, Threads
@@ -65,10 +65,57 @@ class CacheWork:
             await asyncio.sleep(ERASE_INTERVAL_S)
         return n_tokens
 
+    async def copies(self, max_bytes: int, goes_on: Callable[[], bool]) -> list[SavedPrefix]:
+        """Copies of what is cached, the most recently used first, of `max_bytes` in all; fewer where `goes_on` says so.
+
+        A copy is of a whole prompt: what several prompts share is in the copy of each.
+        """
+        nodes = await self._threads.work(For.LOOK, self._native.cached)
+        inner = {node.parent for node in nodes}
+        last = sorted((node.last_used, place) for place, node in enumerate(nodes) if place not in inner)
+        copies: list[SavedPrefix] = []
+        n_bytes = 0
+        for _, place in reversed(last):
+            if n_bytes >= max_bytes or not goes_on():
+                break
+            tokens = _path(nodes, place)
+            if min(tokens) < 0:  # Of a picture the tokens do not tell what it showed.
+                continue
+            try:
+                copy = (await _finish(self._native.save(tokens, compute=False))).made
+            except EngineStopped:
+                raise
+            except WeftError:
+                continue
+            assert isinstance(copy, SavedPrefix), "a request to save makes a saved prefix"
+            if copy.n_tokens and n_bytes + copy.n_bytes <= max_bytes:
+                copies.append(copy)
+                n_bytes += copy.n_bytes
+        return copies
+
+    async def bring(self, copies: Sequence[SavedPrefix]) -> None:
+        """Brings copies back into the cache; those that do not fit any more are left out."""
+        for copy in reversed(copies):
+            try:
+                await _finish(self._native.load(copy))
+            except EngineStopped:
+                raise
+            except WeftError:
+                continue
+
     async def _submit(self, submit: Callable[[Prompt], Stream], prompt: Prompt) -> Stream:
         """Queues a request. One whose caller gives up meanwhile is dropped with its stream."""
         is_long = isinstance(prompt, str) and len(prompt) > LONG_TEXT
         return await self._threads.work(For.TEXT, submit, prompt) if is_long else submit(prompt)
+
+
+def _path(nodes: Sequence[CachedNode], place: int | None) -> list[int]:
+    """The tokens from the first one to the last one of a node."""
+    stretches: list[list[int]] = []
+    while place is not None:
+        stretches.append(nodes[place].tokens)
+        place = nodes[place].parent
+    return [token for stretch in reversed(stretches) for token in stretch]
 
 
 async def _finish(stream: Stream) -> Finished:

@@ -38,7 +38,7 @@ async def prefixes(service: Here) -> Answer[PinnedPrefixes]:
 async def unpin(prefix_id: FromPath[int], service: Here) -> None:
     """Lets a pinned prefix be evicted again."""
     async with service.looks.one():
-        was_pinned = await service.engine.unpin(prefix_id)
+        was_pinned = await service.pins.unpin(prefix_id)
     if not was_pinned:
         raise NoSuchPrefixError(prefix_id)
 
@@ -51,12 +51,12 @@ async def cache(service: Here, limit: FromQuery[int] = translate.DEFAULT_LIMIT) 
 
 async def _pin(service: Service, prompt: Sequence[Piece]) -> PinnedPrefix:
     tokens = await service.prompt_tokens(prompt)
-    return translate.pinned(await service.engine.pin(tokens))
+    return translate.pinned(await service.pins.pin(tokens, service.adapters(None)))
 
 
 async def _prefixes(service: Service) -> msgspec.Raw:
     async with service.looks.one():
-        listed = await service.engine.prefixes()
+        listed = await service.pins.all()
         report = partial(translate.prefixes, listed, service.engine.detokenize)
         return await service.aside.elsewhere(Purpose.SIGHT, len(listed), lambda: _encoded(report()))
 

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from weft import CachedNode, InvalidRequest, Prefix, Stats
 from weft.server.cache_api.schemas import CacheReport, Cells, PinBody, PinnedPrefix, PinnedPrefixes, SequenceIds, Store, Stretch
+from weft.server.run.pins import Pinned
 from weft.server.run.submission import Piece
 
 __all__ = ["DEFAULT_LIMIT", "END_CHARACTERS", "MAX_LIMIT", "limit", "pieces", "pinned", "prefixes", "report"]
@@ -37,19 +40,19 @@ def limit(n: int) -> int:
     return n
 
 
-def pinned(prefix: Prefix) -> PinnedPrefix:
+def pinned(made: Pinned) -> PinnedPrefix:
     """What was pinned."""
-    return PinnedPrefix(id=prefix.id, n_tokens=prefix.n_tokens, n_bytes=prefix.n_bytes)
+    return PinnedPrefix(id=made.id, n_tokens=made.prefix.n_tokens, n_bytes=made.prefix.n_bytes)
 
 
-def prefixes(listed: Sequence[Prefix], detokenize: Detokenize) -> PinnedPrefixes:
+def prefixes(listed: Sequence[Pinned], detokenize: Detokenize) -> PinnedPrefixes:
     """Every pinned prefix with its text."""
-    return PinnedPrefixes([_with_text(prefix, detokenize) for prefix in listed])
+    return PinnedPrefixes([_with_text(each, detokenize) for each in listed])
 
 
-def _with_text(prefix: Prefix, detokenize: Detokenize) -> PinnedPrefix:
-    text, is_cut = _excerpt(prefix, detokenize)
-    return PinnedPrefix(id=prefix.id, n_tokens=prefix.n_tokens, n_bytes=prefix.n_bytes, text=text, is_text_cut=is_cut)
+def _with_text(each: Pinned, detokenize: Detokenize) -> PinnedPrefix:
+    text, is_cut = _excerpt(each.prefix, detokenize)
+    return msgspec.structs.replace(pinned(each), text=text, is_text_cut=is_cut)
 
 
 def report(nodes: Sequence[CachedNode], n_nodes: int, stats: Stats, detokenize: Detokenize) -> CacheReport:

@@ -1,35 +1,49 @@
 """What `/metrics` tells: llama-server's counters by its names, and those that only a shared cache has by ours."""
 
+from collections.abc import Iterable
+
 from weft import MediaStats, Stats, VectorStats
 from weft.server.prometheus import Family, counter, gauge
 from weft.server.refusals import Refusals
+from weft.server.run.service import Service
 from weft.server.run.tally import Tally
 
-__all__ = ["families"]
+__all__ = ["families", "of_engine", "without_engine"]
 
 PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill", "restore")
 """The parts of a step that `StepTimes` tells of."""
 
 
-def families(
-    stats: Stats, vectors: VectorStats, media: MediaStats, tally: Tally, refusals: Refusals, *, n_adapter_bytes: int
-) -> list[Family]:
-    """Every metric: the engine's as of its last step, times and throughputs of the branches that have finished."""
-    return [
+def of_engine(service: Service) -> list[Family]:
+    """What the engine tells, as of its last step. Where the model was unloaded meanwhile, what is counted goes on from there."""
+    engine = service.engine
+    stats = engine.stats()
+    families = [
         *_llama_servers(stats),
-        *_finished(tally),
-        *_speculation(),
         *_prompts(stats),
         counter("weft:adapter_changes_total", "Decodes with other adapters than the one before.", stats.n_adapter_changes),
-        gauge("weft:adapter_bytes", "Bytes of all adapters that are loaded.", n_adapter_bytes),
+        gauge("weft:adapter_bytes", "Bytes of all adapters that are loaded.", sum(each.n_bytes for each in engine.adapters)),
         *_pool(stats),
         *_store(stats),
         _step_seconds(stats),
-        _kernel_calls(stats),
-        *_vectors(vectors),
-        *_media(media),
-        _refused(refusals),
+        *_vectors(engine.vector_stats()),
+        *_media(engine.model.media_stats()),
     ]
+    before = service.told_before(of_engine)
+    if before is not None:
+        families = [now.after(then) for now, then in zip(families, before[:-1], strict=True)]
+    # These are of the process, whichever engine computes there.
+    return [*families, _kernel_calls(stats)]
+
+
+def without_engine(of_engine: Iterable[Family]) -> list[Family]:
+    """The same while the model is unloaded: what was counted, and nothing of what there is."""
+    return [family if family.kind == "counter" else gauge(family.name, family.help, 0) for family in of_engine]
+
+
+def families(of_engine: Iterable[Family], tally: Tally, refusals: Refusals) -> list[Family]:
+    """Every metric: the engine's, times and throughputs of the branches that have finished, and what was refused."""
+    return [*of_engine, *_finished(tally), *_speculation(), _refused(refusals)]
 
 
 def _llama_servers(stats: Stats) -> list[Family]:

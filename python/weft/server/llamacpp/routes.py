@@ -2,12 +2,14 @@
 
 from functools import partial
 
+import msgspec
 from litestar import Response, Router, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft import InvalidRequest
 from weft.server import prometheus, request_fields
+from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_SUPPORTED, NotSupportedError, SlotsBusyError
 from weft.server.json_request import JsonRequest
 from weft.server.llamacpp import completion as dialect
@@ -137,7 +139,7 @@ async def apply_template(data: JSONBody[ChatFields], service: Here) -> ApplyTemp
     return ApplyTemplateResult(await service.chat_text(data, request_fields.chat_files(data.messages)))
 
 
-@get(["/health", "/v1/health"], responses=ERRORS)
+@get(["/health", "/v1/health"], responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def health(
     service: Here, include_slots: FromQuery[str | None] = None, fail_on_no_slot: FromQuery[str | None] = None
 ) -> Health:
@@ -198,26 +200,26 @@ async def _do(files: SlotFiles, asked: places.SlotAction) -> SlotSaved | SlotRes
             return SlotErased(asked.slot, await files.erase(asked.slot))
 
 
-@get("/metrics", media_type=prometheus.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED)
+@get("/metrics", media_type=prometheus.CONTENT_TYPE, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
 async def prometheus_metrics(service: Here) -> Response[str]:
     """Counters for Prometheus, in its text format."""
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
-    n_adapter_bytes = sum(adapter.n_bytes for adapter in service.engine.adapters)
-    engine = service.engine
-    counted = (engine.stats(), engine.vector_stats(), engine.model.media_stats(), service.tally, service.refusals)
-    families = metrics.families(*counted, n_adapter_bytes=n_adapter_bytes)
+    of_engine = service.told(metrics.of_engine)
+    if not service.engine.is_running:
+        of_engine = metrics.without_engine(of_engine)
+    families = metrics.families(of_engine, service.tally, service.refusals)
     started = {"process-start-time-unix": str(service.started_s)}
     return Response(prometheus.write(families), media_type=prometheus.CONTENT_TYPE, headers=started)
 
 
-@get("/props", responses=ERRORS)
+@get("/props", responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def props(service: Here) -> Properties:
     """The server and its model."""
-    return properties.properties(service)
+    return msgspec.structs.replace(service.told(properties.properties), is_sleeping=not service.sleep.is_awake)
 
 
-@post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED)
+@post("/props", status_code=200, responses=ERRORS | NOT_SUPPORTED, opt=NEEDS_NO_MODEL)
 async def set_props(service: Here) -> PropertiesSet:
     """Says yes and changes nothing, as llama-server does: none of its properties can be changed while it runs."""
     if not service.settings.props_endpoint:

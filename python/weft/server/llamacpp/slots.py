@@ -23,14 +23,19 @@ from weft.server.llamacpp.schemas import (
 from weft.server.response_fields import Branches
 from weft.server.run.service import Service
 
-__all__ = ["Action", "SlotAction", "are_all_busy", "blame", "health", "restored", "saved", "slot_action", "slots"]
+__all__ = ["Action", "SlotAction", "are_all_busy", "blame", "health", "of_engine", "restored", "saved", "slot_action", "slots"]
 
 NO_SLOT = "no slot available"
 
 
+def of_engine(service: Service) -> list[EngineSlot]:
+    """What the engine tells of each slot."""
+    return service.engine.stats().slots
+
+
 def slots(service: Service) -> list[Slot | BusySlot]:
     """What each slot does."""
-    return [_slot(service, slot) for slot in service.engine.stats().slots]
+    return [_slot(service, slot) for slot in of_engine(service)]
 
 
 def _slot(service: Service, slot: EngineSlot) -> Slot | BusySlot:
@@ -77,13 +82,13 @@ def are_all_busy(listed: list[Slot | BusySlot]) -> bool:
 
 def health(service: Service, *, include_slots: bool, is_2024: bool) -> Health:
     """That the model is loaded, and how many slots are busy; `is_2024` says in its words whether all are."""
-    stats = service.engine.stats().slots
+    stats = service.told(of_engine)
     n_busy = sum(slot.is_processing for slot in stats)
     return Health(
         status=NO_SLOT if is_2024 and n_busy == len(stats) else "ok",
         slots_idle=len(stats) - n_busy,
         slots_processing=n_busy,
-        slots=slots(service) if include_slots else msgspec.UNSET,
+        slots=service.told(slots) if include_slots else msgspec.UNSET,
     )
 
 

@@ -7,6 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
 from weft.server import request_fields
+from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_SUPPORTED
 from weft.server.json_request import JsonRequest
 from weft.server.openai import chat, completions, embeddings, models
@@ -58,16 +59,16 @@ async def create_embedding(data: JSONBody[CreateEmbedding], service: Here) -> An
     return Answer(AwaitedPieces(work, service.collected))
 
 
-@get(["/v1/models", "/models"], responses=ERRORS)
+@get(["/v1/models", "/models"], responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def list_models(service: Here) -> ModelList:
     """The one model that is served."""
-    return models.models(service)
+    return service.told(models.models)
 
 
-@get("/v1/models/{name:path}", responses=ERRORS)
+@get("/v1/models/{name:path}", responses=ERRORS, opt=NEEDS_NO_MODEL)
 async def retrieve_model(service: Here) -> ModelCard:
     """The one model that is served, by whatever name."""
-    return models.model(service)
+    return service.told(models.model)
 
 
 router = Router(

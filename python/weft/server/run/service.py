@@ -1,19 +1,20 @@
 """The engine as HTTP sees it: loading or ready, and the requests that run on it."""
 
 import asyncio
+import gc
 import logging
 import os
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from weakref import WeakSet
 
 import msgspec
 
 from weft import ContextOverflow, Engine, EngineStopped, InvalidRequest, Media, MixedPrompt, Request, Stream, WeftError
-from weft._native import Biases, TokenIds
+from weft._native import Biases, SavedPrefix, TokenIds
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.infill import infill_tokens, missing
@@ -26,6 +27,8 @@ from weft.server.run.generation import Generation
 from weft.server.run.media import MediaReader
 from weft.server.run.media_files import MediaFile, MediaPrompt
 from weft.server.run.patience import n_body_bytes
+from weft.server.run.pins import Pins
+from weft.server.run.sleep import Sleep
 from weft.server.run.submission import Gap, Piece, SentPrompt, Submission, size_of
 from weft.server.run.system_prompt import CommonPrompt
 from weft.server.run.tally import Tally
@@ -37,6 +40,8 @@ from weft.settings import Settings
 __all__ = ["Service"]
 
 logger = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
 
 MESSAGE_SIZE = 64
 """What a message costs beside its text, in characters of it: it is gone through, disguised and rendered."""
@@ -55,13 +60,21 @@ FAREWELL_S = 1.0
 class Service:
     """One engine, its settings, and the generations that run on it."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, settings: Settings, remembered: "Sequence[Callable[[Service], object]]" = ()) -> None:
+        """Makes a service of an engine that does not run yet.
+
+        Args:
+            engine: The engine.
+            settings: What requests leave unsaid.
+            remembered: What is made of the running engine and told while the model is unloaded, as [`Service.told`] does.
+        """
         self.engine = engine
         self.settings = settings
         self.build = build_info()
         self.started_s = int(time.time())
         """When the server was started, in seconds since 1970: by it a reader of its counters knows that they began again."""
         self.chat = ChatFormat(engine, settings)
+        self.pins = Pins(engine)
         self.common_prompt = CommonPrompt(engine, lambda text: self.prompt_tokens([text]))
         self.tally = Tally()
         self.refusals = Refusals()
@@ -77,6 +90,11 @@ class Service:
         """How far the model is, where that takes long: those who ask meanwhile are told."""
         self.n_vectors = 0
         """Requests whose vectors are computed, or wait for it."""
+        self.sleep = Sleep(settings.sleep_idle_s, let_go=self._let_go, bring_back=self._bring_back)
+        self._remembered = remembered
+        self._kept: dict[Callable[[Service], Any], Any] = {}
+        self._copies: list[SavedPrefix] = []
+        """What was cached beside the context, while the model is unloaded."""
         self._is_started = False
         self._is_ready = False
         self._is_stopping = False
@@ -108,15 +126,74 @@ class Service:
                 logger.exception("the engine cannot be started")
             raise
         self._is_ready = True
+        self.sleep.start()
+
+    async def _let_go(self, is_needed: Callable[[], bool]) -> bool:
+        """Unloads the model; False where a request has come before that has begun."""
+        await self.pins.remember()
+        self._copies = await self.engine.copy_store(goes_on=lambda: not is_needed())
+        if is_needed():
+            self._copies = []
+            return False
+        self._kept = {make: make(self) for make in self._remembered}
+        logger.info("no request for %d s: unloading the model, which the next one loads again", self.sleep.after_s)
+        await self.engine.sleep()
+        # Frames of errors that were caught refer to each other, and some to the model. Nobody waits just now.
+        gc.collect()
+        return True
+
+    async def _bring_back(self) -> None:
+        """Loads the model again, and brings back what is not the model's."""
+        began = time.monotonic()
+        try:
+            if not self.engine.is_running:
+                await self.engine.wake()
+        except EngineStopped:
+            raise
+        except Exception as error:
+            logger.error("the model cannot be loaded again: %s", error)
+            raise
+        # The file may have been replaced.
+        self.chat = ChatFormat(self.engine, self.settings)
+        self.chat.check_settings()
+        await self.engine.load_copies(self._copies)
+        self._copies = []
+        try:
+            if self.settings.restore_prompt is not None:
+                await self.engine.load_prefix(self.settings.restore_prompt)
+        except EngineStopped:
+            raise
+        except (WeftError, OSError) as error:
+            logger.warning("the prompt that was saved could not be brought back: %s", error)
+        common = self.common_prompt.prefix
+        pinned = await self.pins.again()
+        self.common_prompt.stands_in(None if common is None else pinned.get(common.id))
+        logger.info("the model is loaded again after %.1f s", time.monotonic() - began)
+
+    def told(self, make: "Callable[[Service], Made]") -> Made:
+        """What `make`, one of `remembered`, makes of the running engine or, while the model is unloaded, what it made before."""
+        return make(self) if self.engine.is_running else cast("Made", self._kept[make])
+
+    def told_before(self, make: "Callable[[Service], Made]") -> Made | None:
+        """What `make` made when the model was last unloaded; None where it never was."""
+        return self._kept.get(make)
 
     async def until_dead(self) -> None:
         """Returns when the engine of a service that was started runs no more though nobody stopped it."""
-        while self._is_stopping or self.engine.is_running:  # noqa: ASYNC110 (a thread that dies rings no bell)
+        while self._is_stopping or self._is_alive:  # noqa: ASYNC110 (a thread that dies rings no bell)
             await asyncio.sleep(LIVENESS_S)
+
+    @property
+    def _is_alive(self) -> bool:
+        """Whether the engine runs, or will where a request comes."""
+        if self.engine.is_running:
+            return True
+        return not self.sleep.is_awake and (self.sleep.is_turning or self.engine.is_asleep)
 
     async def stop_engine(self) -> None:
         """Stops the engine: every open stream ends with an error that says so."""
         self._is_stopping = True
+        self.sleep.stop()
         await self.engine.close()
 
     async def stop(self) -> None:
@@ -132,15 +209,17 @@ class Service:
             return self._failure
         if not self._is_ready:
             return StillLoadingError(self.loading)
-        return None if self.engine.is_running else EngineStopped()
+        return None if self._is_alive and not self._is_stopping else EngineStopped()
 
     @property
     def state(self) -> EngineState:
         """What the engine is about."""
-        if self._failure is not None or (self._is_ready and not self.engine.is_running):
+        if self._failure is not None or (self._is_ready and not self._is_alive):
             return EngineState.DEAD
         if not self._is_ready:
             return EngineState.LOADING if self._is_started and self.engine.has_files else EngineState.INIT
+        if not self.engine.is_running:
+            return EngineState.READY
         is_busy = self.n_vectors > 0 or any(slot.is_processing for slot in self.engine.stats().slots)
         return EngineState.RUNNING if is_busy else EngineState.READY
 

@@ -38,6 +38,15 @@ class CommonPrompt:
                 self.tokens = tokens
             self.current = new
 
+    @property
+    def prefix(self) -> Prefix | None:
+        """What is pinned of it; None where there is no text, or no room for it."""
+        return self._prefix
+
+    def stands_in(self, prefix: Prefix | None) -> None:
+        """What is pinned of it since the engine has woken."""
+        self._prefix = prefix
+
     async def _pin_instead(self, tokens: Sequence[int]) -> Prefix | None:
         old = self._prefix
         if not tokens:

@@ -1,0 +1,209 @@
+"""A model of Docker's registry: the layer of an image that is a GGUF file.
+
+The registry speaks the protocol of https://distribution.github.io/distribution/spec/api/: a manifest names the layers of a tag by
+their hashes, and whoever asks without a token is told where to get one.
+"""
+
+import logging
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import parse_http_list, parse_keqv_list
+
+import msgspec
+
+from weft.hub.download import Remote, download, opened
+from weft.hub.failure import is_out_of_reach, reason, size_text
+from weft.hub.folders import docker_folder, holding
+from weft.hub.progress import Tally
+from weft.hub.source import Source, docker_parts
+from weft.hub.unavailable import Unavailable
+
+__all__ = ["find"]
+
+logger = logging.getLogger("weft")
+
+REGISTRY = "https://registry-1.docker.io"
+"""Where images are, unless `WEFT_DOCKER_REGISTRY` names another registry, as a mirror."""
+
+MANIFESTS = "application/vnd.docker.distribution.manifest.v2+json,application/vnd.oci.image.manifest.v1+json"
+
+MAX_ANSWER_BYTES = 4 * 1024 * 1024
+"""Most bytes of a manifest: what a registry takes of those who push one."""
+
+Told = TypeVar("Told")
+
+
+class _Layer(msgspec.Struct, rename="camel"):
+    media_type: str = ""
+    digest: str = ""
+    size: int | None = None
+
+
+class _Manifest(msgspec.Struct):
+    layers: list[_Layer] = []
+
+
+class _Grant(msgspec.Struct):
+    token: str = ""
+    access_token: str = ""
+
+
+def find(source: Source, tally: Tally) -> Path:
+    """The model's file. The registry is asked what the tag means now.
+
+    Raises:
+        Unavailable: It cannot be had.
+    """
+    from httpx2 import HTTPError, InvalidURL  # noqa: PLC0415
+    from huggingface_hub import constants  # noqa: PLC0415
+
+    repo, tag = docker_parts(str(source.docker))
+    folder = docker_folder() / quote(repo, safe="")
+    note = folder / f"{tag}.tag"
+    if source.offline or constants.is_offline_mode():
+        if (kept := _kept(note)) is None:
+            raise Unavailable(f"it is not cached in {folder.parent}, and --offline keeps it from being downloaded")
+        return kept
+    registry = _Registry(repo)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with holding(folder / "lock"):
+            return _current(registry, tag, note, tally)
+    except (HTTPError, OSError, InvalidURL) as error:
+        why = _reason(error, registry)
+        if (kept := _kept(note)) is None or not is_out_of_reach(error):
+            raise Unavailable(why) from None
+        logger.warning("%s; taking what is cached of it", why)
+        return kept
+
+
+def _kept(note: Path) -> Path | None:
+    """The file that a tag meant when it was last asked for."""
+    try:
+        path = note.with_name(note.read_text(encoding="ascii").strip())
+    except (OSError, UnicodeDecodeError):
+        return None
+    return path if path.is_file() else None
+
+
+def _current(registry: "_Registry", tag: str, note: Path, tally: Tally) -> Path:
+    layer = _model(registry.manifest(tag))
+    sha256 = _sha256(layer.digest)
+    path = note.with_name(f"{sha256}.gguf")
+    if path.is_file():
+        logger.info("%s:%s is cached: %s", registry.repo, tag, path)
+    else:
+        tally.n_total = layer.size
+        size = "" if layer.size is None else f", {size_text(layer.size)}"
+        logger.info("downloading %s:%s%s", registry.repo, tag, size)
+        remote = Remote(name=f"{registry.repo}:{tag}", url=registry.blob(layer.digest), size=layer.size, sha256=sha256)
+        registry.download(remote, path, tally)
+    # Only now: whoever looks there for what the tag means finds all of it.
+    note.write_text(f"{path.name}\n", encoding="ascii")
+    return path
+
+
+def _model(manifest: _Manifest) -> _Layer:
+    """The layer that is the model; the kind of its file ends in the version of GGUF."""
+    layers = [layer for layer in manifest.layers if "gguf" in layer.media_type]
+    if not layers:
+        raise Unavailable("no layer of the image is a GGUF file")
+    if len(layers) > 1:
+        raise Unavailable(f"{len(layers)} layers of the image are GGUF files, and only models in one file are read from there")
+    return layers[0]
+
+
+def _sha256(digest: str) -> str:
+    """The hash that names a layer; only what looks so is a part of a path."""
+    if (found := re.fullmatch(r"sha256:([0-9a-f]{64})", digest.lower())) is None:
+        raise Unavailable(f"its manifest names the model {digest!r}, which is no SHA-256")
+    return found[1]
+
+
+class _Registry:
+    """One repository of a registry, for which there may have to be a token."""
+
+    def __init__(self, repo: str) -> None:
+        self.repo = repo
+        self.url = (os.environ.get("WEFT_DOCKER_REGISTRY") or REGISTRY).rstrip("/")
+        if urlsplit(self.url).scheme not in ("http", "https"):
+            raise Unavailable(f"WEFT_DOCKER_REGISTRY is {self.url!r}, which is no address, as {REGISTRY}")
+        self._headers: dict[str, str] = {}
+
+    def manifest(self, tag: str) -> _Manifest:
+        """What an image is made of."""
+        url, accept = f"{self.url}/v2/{self.repo}/manifests/{tag}", {"Accept": MANIFESTS}
+        from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+        try:
+            return _answer(url, accept, _Manifest)
+        except HfHubHTTPError as error:
+            if not self._is_granted(error):
+                raise
+        return _answer(url, accept | self._headers, _Manifest)
+
+    def blob(self, digest: str) -> str:
+        """The address of a layer."""
+        return f"{self.url}/v2/{self.repo}/blobs/{digest.lower()}"
+
+    def download(self, remote: Remote, path: Path, tally: Tally) -> None:
+        """Brings a layer, with another token whenever one has run out on the way: they last for minutes."""
+        from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+        partial = path.with_name(f"{path.name}.incomplete")
+        n_before = -1
+        while True:
+            try:
+                return download(replace(remote, headers=self._headers), path, partial, tally)
+            except HfHubHTTPError as error:
+                n_there = partial.stat().st_size
+                if n_there <= n_before or not self._is_granted(error):
+                    raise
+                n_before = n_there
+                # Counted again by the next attempt.
+                tally.add(remote.name, -n_there)
+
+    def _is_granted(self, error: Exception) -> bool:
+        """Whether there is a token now, where an answer has said that there must be one, and where from."""
+        from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+        if not isinstance(error, HfHubHTTPError) or error.response.status_code != 401:
+            return False
+        scheme, _, asked = error.response.headers.get("WWW-Authenticate", "").partition(" ")
+        given = parse_keqv_list(parse_http_list(asked)) if scheme.lower() == "bearer" else {}
+        realm = given.pop("realm", "")
+        if urlsplit(realm).scheme not in ("https", urlsplit(self.url).scheme):
+            return False
+        wanted = {"scope": f"repository:{self.repo}:pull", **given}
+        grant = _answer(f"{realm}?{urlencode(wanted)}", {}, _Grant)
+        self._headers = {"Authorization": f"Bearer {grant.token or grant.access_token}"}
+        return True
+
+
+def _answer(url: str, headers: dict[str, str], kind: type[Told]) -> Told:
+    """What a server answers in JSON."""
+    body = b""
+    with opened(url, headers) as response:
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) > MAX_ANSWER_BYTES:
+                raise Unavailable(f"{url.partition('?')[0]} answers with more than {size_text(MAX_ANSWER_BYTES)}")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"{url.partition('?')[0]} answers what is no {kind.__name__.strip('_').lower()}: {error}") from None
+
+
+def _reason(error: Exception, registry: _Registry) -> str:
+    """What a failure means; tokens of the hub are of no use there."""
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415
+
+    where = f"{registry.url}/v2/{registry.repo}"
+    if not isinstance(error, HfHubHTTPError) or error.response.status_code not in (401, 403, 404):
+        return reason(error, where=where)
+    said = f"{error.response.status_code} {error.response.reason_phrase}".strip()
+    return f"{where} has no such image, or lets only those read it who log in, which is not supported ({said})"

@@ -1,0 +1,86 @@
+"""An engine that sleeps holds no model, and is as it was when it has woken."""
+
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.adapters import write_adapter
+from tests.helpers import prompt_of, wait_until
+
+
+def small(**options: object) -> weft.Engine:
+    return weft.Engine(n_slots=2, n_ctx=512, kv_unified=True, n_threads=1, **options)  # type: ignore[arg-type]
+
+
+async def test_awake_again_it_writes_what_it_wrote_and_its_adapters_count_as_they_did(tmp_path: Path) -> None:
+    files = [write_adapter(tmp_path / f"{seed}.gguf", seed=seed) for seed in (1, 2)]
+    async with small(lora=files) as engine:
+        engine.set_adapters([(1, 0.5)])
+        written = await engine.complete("Once upon a time,", max_tokens=8, temperature=0)
+        for _ in range(2):
+            await engine.sleep()
+            assert not engine.is_running
+            await engine.wake()
+            assert [adapter.scale for adapter in engine.adapters] == [0.0, 0.5]
+            again = await engine.complete("Once upon a time,", max_tokens=8, temperature=0)
+            assert again.branches[0].tokens == written.branches[0].tokens
+            assert again.branches[0].usage.n_cached == 0
+
+
+async def test_asleep_it_says_so_and_ends_what_runs() -> None:
+    async with small() as engine:
+        with pytest.raises(RuntimeError, match="the engine is not asleep"):
+            await engine.wake()
+        stream = engine.generate("Once upon a time,", max_tokens=400, ignore_eos=True)
+        await engine.sleep()
+        with pytest.raises(weft.EngineStopped):
+            async for _ in stream:
+                pass
+        for ask in (engine.stats, lambda: engine.generate("a"), lambda: engine.model):
+            with pytest.raises(RuntimeError, match=r"the engine is asleep; `await engine\.wake\(\)`"):
+                ask()
+        with pytest.raises(RuntimeError, match="asleep"):
+            await engine.sleep()
+        await engine.wake()
+        assert await engine.prefixes() == []
+
+
+async def test_a_load_that_fails_leaves_it_asleep(tmp_path: Path, model_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.symlink_to(model_path)
+    async with weft.Engine(path, n_slots=1, n_ctx=256, n_threads=1) as engine:
+        await engine.sleep()
+        path.unlink()
+        for _ in range(2):
+            with pytest.raises(weft.ModelLoadError):
+                await engine.wake()
+        path.symlink_to(model_path)
+        await engine.wake()
+        assert (await engine.complete("a", max_tokens=1)).branches
+
+
+async def test_a_closed_engine_neither_sleeps_nor_wakes() -> None:
+    engine = small()
+    with pytest.raises(RuntimeError, match="is not started"):
+        await engine.sleep()
+    await engine.start()
+    await engine.sleep()
+    await engine.close()
+    for ask in (engine.wake, engine.sleep):
+        with pytest.raises(weft.EngineStopped):
+            await ask()
+
+
+async def test_copies_bring_back_what_was_cached() -> None:
+    async with small() as engine:
+        prompts = [prompt_of(100, f"copied {number}") for number in range(3)]
+        for prompt in prompts:
+            await engine.complete(prompt, max_tokens=1)
+        await wait_until(lambda: engine.stats().n_cells_idle == 0)
+        copies = await engine.copy_store()
+        await engine.sleep()
+        await engine.wake()
+        await engine.load_copies(copies)
+        for prompt in prompts:
+            assert (await engine.complete(prompt, max_tokens=1)).branches[0].usage.n_computed == 1
