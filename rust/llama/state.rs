@@ -17,6 +17,9 @@ impl LlamaRunner {
         if range.is_empty() || range.end > n_held {
             return refuse(format!("tokens {range:?} of sequence {} were to be saved, which holds {n_held}", id.0));
         }
+        if self.context.n_grouped(id) > 0 {
+            return refuse(format!("tokens of sequence {} are grouped, so it is not saved", id.0));
+        }
         let bytes = if self.memory.forks == Forks::AtEnd {
             if *range != (0..n_held) {
                 return refuse(format!("a state is saved whole: 0..{n_held}, not {range:?}"));

@@ -152,7 +152,6 @@ def _idle_without() -> Iterator[Accepted]:
     yield _off("--no-models-autoload", env="LLAMA_ARG_MODELS_AUTOLOAD", why=why)
     yield _idle("--tools-runtime", env="LLAMA_ARG_TOOLS_RUNTIME", why="there are no built-in tools")
     yield _idle("--control-vector-layer-range", n=2, why="control vectors are not supported")
-    yield _idle("-gaw", "--grp-attn-w", env="LLAMA_ARG_GRP_ATTN_W", why="self-extend is not supported")
     why = "thinking has no budget here"
     yield _idle("--reasoning-budget-message", env="LLAMA_ARG_THINK_BUDGET_MESSAGE", why=why)
     why = "images, audio and video are not supported"
@@ -244,7 +243,6 @@ def _missing_values() -> Iterator[Accepted]:
     why = "only adapters change a model; name one with --lora"
     yield _missing("--control-vector", "--control-vector-scaled", why=why)
     yield _missing("--override-kv", why="the model is served as its file says")
-    yield _missing("-gan", "--grp-attn-n", env="LLAMA_ARG_GRP_ATTN_N", neutral=("1",), why="there is no self-extend")
     why = "positions are encoded as the model's file says"
     yield _missing("--rope-scaling", env="LLAMA_ARG_ROPE_SCALING_TYPE", why=why)
     yield _missing("--rope-scale", env="LLAMA_ARG_ROPE_SCALE", why=why)

@@ -13,10 +13,14 @@ fn grouped(n_slots: u32, n_ctx: u32) -> Limits {
 
 /// What a greedy continuation of `text` by `n` tokens must be, where all of `text` is a prompt.
 fn expected_grouped(text: &str, n: usize) -> Vec<Token> {
+    expected_of(GROUPING, text, n)
+}
+
+fn expected_of(grouping: Grouping, text: &str, n: usize) -> Vec<Token> {
     let mut tokens = tokens_of(text);
     let n_prompt = u32::try_from(tokens.len()).unwrap();
     for _ in 0..n {
-        tokens.push(FakeRunner::next_token_grouped(GROUPING, n_prompt, &tokens));
+        tokens.push(FakeRunner::next_token_grouped(grouping, n_prompt, &tokens));
     }
     tokens.split_off(text.len())
 }
@@ -128,12 +132,12 @@ fn texts_that_are_too_large_together_take_turns() {
 #[test]
 fn a_text_without_room_for_a_copy_or_that_cannot_be_copied_is_computed_again() {
     let text = prompt(1, 150);
-    let grouping = Some(Grouping { n_batch: 200, ..GROUPING });
+    let grouping = Grouping { n_batch: 200, ..GROUPING };
     for (n_ctx, fails, n_computed) in [(256, false, 2 * 150 + 29), (512, true, 2 * 150 + 29), (512, false, 150 + 29)] {
-        let (engine, control) = start(Limits { grouping, ..grouped(1, n_ctx) });
+        let (engine, control) = start(Limits { grouping: Some(grouping), ..grouped(1, n_ctx) });
         control.fail_states(fails);
         let branch = run(&engine, greedy(&text, 30)).remove(0);
-        assert_eq!(branch.tokens, expected_grouped(&text, 30));
+        assert_eq!(branch.tokens, expected_of(grouping, &text, 30));
         assert_eq!((control.n_computed(), found(&branch)), (n_computed, (0, 150)), "{n_ctx} cells, fails: {fails}");
         assert_eq!(wait_until(&engine, is_idle).n_preempted, 0);
     }
@@ -175,7 +179,7 @@ fn saved_and_pinned_prefixes_are_never_grouped() {
     pin(&engine, &text);
     let branch = run(&engine, greedy(&text, 40)).remove(0);
     assert_eq!((found(&branch), branch.tokens), ((50, 250), expected_grouped(&text, 40)));
-    run(&engine, Request { slot: Some(1), ..task("", Task::Load(saved.into())) });
+    run(&engine, Request { slot: Some(1), ..task(&text, Task::Load(saved.into())) });
     assert_eq!(run(&engine, greedy(&text, 40))[0].tokens, expected_grouped(&text, 40));
 }
 

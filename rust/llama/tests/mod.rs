@@ -6,6 +6,7 @@ mod cells;
 #[path = "../../benches/support/gguf.rs"]
 mod gguf_writer;
 mod grammar;
+mod grouping;
 mod identity;
 mod kernels;
 mod media;
