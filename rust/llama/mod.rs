@@ -209,12 +209,7 @@ fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Tr
 }
 
 /// Whether tokens can be grouped in this memory; if not, why.
-fn try_grouping(
-    context: &mut Context,
-    spare: SequenceId,
-    model: &Model,
-    memory: MemoryKind,
-) -> std::result::Result<(), String> {
+fn try_grouping(context: &mut Context, spare: SequenceId, model: &Model, memory: MemoryKind) -> std::result::Result<(), String> {
     if memory.forks != Forks::Anywhere {
         return Err(format!("the memory of {} models is a state or sees through a window", model.architecture()));
     }

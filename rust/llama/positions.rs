@@ -68,7 +68,8 @@ impl Positions {
     /// Whether a sequence that ends at `place` would hold a part of a dense medium, all of which has the same position in time, or not
     /// all that was grouped of it.
     pub(super) fn cuts(&self, place: u32) -> bool {
-        0 < place && place < self.n_grouped() || self.dense.iter().any(|medium| medium.start < place && place < medium.start + medium.n_tokens)
+        0 < place && place < self.n_grouped()
+            || self.dense.iter().any(|medium| medium.start < place && place < medium.start + medium.n_tokens)
     }
 
     /// Forgets what begins at `place` or later.

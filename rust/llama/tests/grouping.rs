@@ -5,13 +5,13 @@ use std::sync::Arc;
 use llama_cpp_sys_2 as sys;
 
 use super::runner::try_start;
-use super::tiny::{Kind, write_tiny};
+use super::tiny::{Kind, N_VOCAB, add_vocabulary, tiny, write_tiny_with};
 use super::{demo, demo_path, load};
-use crate::config::{EngineConfig, Grouping, KvType};
+use crate::config::{EngineConfig, FlashAttention, Grouping, Kernels, KvType};
 use crate::engine::runner::{Runner, SequenceId};
 use crate::error::Error;
 use crate::llama::batch::rows_of;
-use crate::llama::{LlamaRunner, Model, start};
+use crate::llama::{LlamaRunner, Model, Settled, start};
 use crate::request::{Event, Prompt, Request, SamplingParams, Token};
 
 /// As for logits of one text in two shapes of batch.
@@ -25,6 +25,11 @@ fn story(n: usize) -> Vec<Token> {
     let tokens = demo().tokenize(text.as_bytes(), true, true);
     assert!(tokens.len() >= n, "{} tokens", tokens.len());
     tokens[..n].to_vec()
+}
+
+/// The largest difference between two rows.
+fn distance(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
 fn most_likely(logits: &[f32], is_allowed: impl Fn(Token) -> bool) -> Token {
@@ -43,6 +48,7 @@ fn theirs(prompt: &[Token], Grouping { n: ga_n, width: ga_w, n_batch }: Grouping
     unsafe {
         let mut params = sys::llama_context_default_params();
         (params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads) = (4096, n_batch, n_batch.min(512), 1);
+        params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED;
         let context = sys::llama_init_from_model(model.as_ptr(), params);
         assert!(!context.is_null());
         let memory = sys::llama_get_memory(context);
@@ -76,6 +82,7 @@ fn theirs(prompt: &[Token], Grouping { n: ga_n, width: ga_w, n_batch }: Grouping
     }
 }
 
+/// On llama.cpp's kernels alone.
 fn config(grouping: Grouping) -> EngineConfig {
     EngineConfig {
         n_slots: Some(4),
@@ -84,6 +91,8 @@ fn config(grouping: Grouping) -> EngineConfig {
         n_batch: grouping.n_batch,
         grp_attn_n: grouping.n,
         grp_attn_w: grouping.width,
+        kernels: Kernels::LlamaCpp,
+        flash_attention: FlashAttention::Off,
         n_threads: Some(1),
         ..EngineConfig::default()
     }
@@ -96,8 +105,7 @@ fn ours(model: &Arc<Model>, config: &EngineConfig, prompts: &[&[Token]], n: u32)
     let streams = prompts.iter().map(|prompt| {
         let mut request = Request::new(Prompt::from_tokens(prompt.to_vec()), 0);
         request.max_tokens = Some(n);
-        request.sampling =
-            SamplingParams { temperature: 0.0, logit_bias: ends.clone().collect(), ..SamplingParams::default() };
+        request.sampling = SamplingParams { temperature: 0.0, logit_bias: ends.clone().collect(), ..SamplingParams::default() };
         engine.submit(request, None).expect("the request is valid")
     });
     let streams: Vec<_> = streams.collect();
@@ -112,27 +120,140 @@ fn ours(model: &Arc<Model>, config: &EngineConfig, prompts: &[&[Token]], n: u32)
 /// Asserts that the same tokens were drawn, up to the first two that are as likely as each other.
 fn assert_same(found: &[Token], expected: &[(Token, Vec<f32>)], what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
-    for (i, (&found, (expected, logits))) in found.iter().zip(expected).enumerate() {
-        if found != *expected {
-            let logit = |token: Token| logits[usize::try_from(token).expect("a token")];
-            let margin = logit(*expected) - logit(found);
-            println!("{what}: differs at {i}, margin {margin}");
-            assert!(margin < TOLERANCE, "{what}: token {i} is {found}, and {expected} is more likely by {margin}");
-            return;
+    let Some((i, (&found, (expected, logits)))) =
+        found.iter().zip(expected).enumerate().find(|(_, (found, (token, _)))| *found != token)
+    else {
+        return;
+    };
+    let logit = |token: Token| logits[usize::try_from(token).expect("a token")];
+    let margin = logit(*expected) - logit(found);
+    assert!(margin < TOLERANCE, "{what}: token {i} is {found}, and {expected} is more likely by {margin}");
+}
+
+#[test]
+fn greedy_texts_are_those_of_llama_cpps_tool() {
+    for (n, width, n_batch, n_prompt) in [(4, 256, 128, 600), (2, 512, 512, 1_300)] {
+        let grouping = Grouping { n, width, n_batch };
+        let prompts = [story(n_prompt), story(700)];
+        // Two at once, whose cells lie between each other's.
+        let found = ours(&demo(), &config(grouping), &prompts.each_ref().map(|prompt| &prompt[..]), 250);
+        for (found, prompt) in found.iter().zip(&prompts) {
+            let expected = theirs(prompt, grouping, 250);
+            assert_same(found, &expected, &format!("{grouping:?}, a prompt of {}", prompt.len()));
+        }
+    }
+}
+
+fn runner(config: &EngineConfig) -> LlamaRunner {
+    let Settled { limits, choice } = Settled::new(&demo(), config).expect("it fits");
+    let config = EngineConfig { used: choice.used, flash_attention: choice.flash_attention, ..config.clone() };
+    LlamaRunner::new(demo(), &config, &limits).expect("the demo model runs")
+}
+
+/// Computes `tokens`, the first `n_prompt` of which are a prompt, cut and grouped where they are to be, and returns the logits after
+/// each of the last ones.
+fn compute(runner: &mut LlamaRunner, id: u16, grouping: Grouping, n_prompt: u32, tokens: &[Token]) -> Vec<Vec<f32>> {
+    let id = SequenceId(id);
+    let (mut n_held, mut n_grouped, mut rows) = (0, 0, Vec::new());
+    while (n_held as usize) < tokens.len() {
+        let n_due = grouping.n_grouped(n_held, n_prompt);
+        if n_due > n_grouped {
+            runner.group(id, n_grouped..n_due, grouping.n);
+            n_grouped = n_due;
+        }
+        let n = if n_held < n_prompt { grouping.n_until_next(n_held, n_prompt) } else { 1 };
+        let (start, end) = (n_held, n_held + n.min(512));
+        runner.decode(&rows_of(id, start, &tokens[start as usize..end as usize])).expect("the plan is valid");
+        n_held = end;
+        if n_held >= n_prompt {
+            rows.push(runner.logits((end - start) as usize - 1).to_vec());
+        }
+    }
+    rows
+}
+
+#[test]
+fn logits_are_those_of_llama_cpps_tool_bit_by_bit_where_its_kernels_compute() {
+    for grouping in [Grouping { n: 4, width: 256, n_batch: 2048 }, Grouping { n: 2, width: 128, n_batch: 200 }] {
+        let prompt = story(700);
+        let n_prompt = u32::try_from(prompt.len()).expect("few");
+        let expected = theirs(&prompt, grouping, 200);
+        let tokens: Vec<Token> = prompt.into_iter().chain(expected.iter().map(|(token, _)| *token)).collect();
+        let mut runner = runner(&config(grouping));
+        let found = compute(&mut runner, 0, grouping, n_prompt, &tokens[..tokens.len() - 1]);
+        assert_eq!(found.len(), expected.len());
+        for (i, (found, (_, expected))) in found.iter().zip(&expected).enumerate() {
+            assert!(found == expected, "{grouping:?}: the logits of token {i} differ by {}", distance(found, expected));
         }
     }
 }
 
 #[test]
-fn greedy_texts_are_those_of_llama_cpps_tool() {
-    for (n, width, n_batch, n_prompt) in [(4, 256, 2048, 600), (4, 256, 128, 600), (2, 512, 512, 1_300), (8, 64, 100, 30)] {
-        let grouping = Grouping { n, width, n_batch };
-        let prompt = story(n_prompt);
-        let expected = theirs(&prompt, grouping, 700);
-        // Another one beside it, whose cells lie between its own and must not change.
-        let other = story(700);
-        let found = ours(&demo(), &config(grouping), &[&prompt, &other], 700);
-        assert_same(&found[0], &expected, &format!("{grouping:?}, a prompt of {n_prompt}"));
-        assert_same(&found[1], &theirs(&other, grouping, 700), &format!("{grouping:?}, a prompt of 700"));
+fn groups_change_the_logits_of_their_own_text_and_no_bit_of_another() {
+    let grouping = Grouping { n: 4, width: 64, n_batch: 2048 };
+    let (kernels, flash_attention) = (Kernels::Auto, FlashAttention::Auto);
+    let mut runner = runner(&EngineConfig { kernels, flash_attention, ..config(grouping) });
+    let tokens = story(300);
+    runner.decode(&rows_of(SequenceId(1), 0, &tokens[..200])).expect("the plan is valid");
+    let before = runner.save(SequenceId(1), 0..200).expect("it is saved");
+    let found = compute(&mut runner, 0, grouping, 200, &tokens);
+    let never = Grouping { width: 512, ..grouping };
+    let ungrouped = compute(&mut runner, 2, never, 200, &tokens);
+    assert!(distance(&found[0], &ungrouped[0]) < TOLERANCE, "nothing is grouped before the prompt is computed");
+    assert!(distance(&found[90], &ungrouped[90]) > 1.0, "{}", distance(&found[90], &ungrouped[90]));
+    assert_eq!(runner.save(SequenceId(1), 0..200).expect("it is saved"), before);
+    // What is grouped is nobody else's.
+    assert!(!runner.can_fork(SequenceId(0), 300, 200) && runner.can_fork(SequenceId(1), 200, 100));
+    assert!(runner.save(SequenceId(0), 0..200).is_err());
+    // Nor is it cut, but after its groups; once it is gone, its id is as good as new.
+    assert!(!runner.truncate(SequenceId(0), 100));
+    assert!(runner.truncate(SequenceId(0), 299));
+    runner.decode(&rows_of(SequenceId(0), 299, &tokens[299..])).expect("the plan is valid");
+    assert!(distance(runner.logits(0), &found[100]) < TOLERANCE);
+    runner.drop_sequence(SequenceId(0));
+    assert!(distance(&compute(&mut runner, 0, grouping, 200, &tokens)[100], &found[100]) < TOLERANCE);
+}
+
+#[test]
+fn what_cannot_be_grouped_is_refused_with_the_reason() {
+    let refused = |model: &Arc<Model>| {
+        let config = EngineConfig { n_slots: Some(4), n_ctx: Some(512), grp_attn_n: 2, ..EngineConfig::default() };
+        match start(model, &config).err() {
+            Some(Error::InvalidConfig { param: "grp_attn_n", message }) => message,
+            other => panic!("{other:?}"),
+        }
+    };
+    for kind in [Kind::Recurrent, Kind::Hybrid, Kind::Window] {
+        let message = refused(&tiny(kind));
+        assert!(message.contains("is a state or sees through a window"), "{kind:?}: {message}");
     }
+    assert!(refused(&tiny(Kind::Grid)).contains("positions of their own"));
+    let refused = |change: fn(&mut EngineConfig)| try_start(change).map(|_| ()).expect_err("it is refused");
+    assert!(matches!(
+        refused(|c| (c.grp_attn_n, c.type_k) = (2, KvType::Bf16)),
+        Error::InvalidConfig { param: "grp_attn_n", .. }
+    ));
+}
+
+#[test]
+fn keys_that_change_where_nothing_moves_are_found_before_anybody_shares_them() {
+    // Of a kind that is refused in any case, but can turn its keys.
+    let try_group = |scaling: &str| {
+        let path = write_tiny_with(Kind::Window, N_VOCAB, |header| {
+            add_vocabulary(header, "llama");
+            header.string("gemma2.rope.scaling.type", scaling);
+            header.f32("gemma2.rope.scaling.factor", 4.0);
+            header.u32("gemma2.rope.scaling.original_context_length", 128);
+        });
+        let model = load(&path).expect("the toy model loads");
+        std::fs::remove_file(&path).expect("it was just written");
+        let model = Arc::new(model);
+        let config = EngineConfig { n_slots: Some(4), n_ctx: Some(512), n_threads: Some(1), ..EngineConfig::default() };
+        let facts = model.facts(config.type_k, config.type_v);
+        let limits = config.settle(&facts, 1 << 30, 1 << 30).expect("it fits");
+        let mut runner = LlamaRunner::new(model, &config, &limits).expect("the toy model runs");
+        runner.context.try_group(SequenceId(0), 3)
+    };
+    assert_eq!(try_group("linear"), Ok(()));
+    assert!(try_group("yarn").is_err_and(|why| why.contains("YaRN")));
 }
