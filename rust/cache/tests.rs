@@ -208,6 +208,13 @@ impl Bench {
         Some(id)
     }
 
+    fn place_private(&mut self) -> SequenceId {
+        let id = self.cache.place_private(&self.variant).expect("an id is free");
+        self.shadow.follow(&mut self.cache);
+        self.shadow.sequences.entry(id).or_default();
+        id
+    }
+
     fn make_room(&mut self, n: usize) -> bool {
         while self.cache.n_free() < n {
             if !self.evict(8) {
@@ -284,7 +291,7 @@ fn what_a_running_sequence_computed_is_shared_up_to_its_last_token() {
 fn a_private_path_shares_nothing_and_leaves_nothing() {
     let mut bench = bench();
     let shared = bench.write(&text(1, 40)).unwrap();
-    let private = bench.cache.place_private(&bench.variant).unwrap();
+    let private = bench.place_private();
     bench.grow(private, &text(1, 60));
     assert_eq!(bench.find(&text(1, 60), 1).n_tokens(), 40, "what the other one holds");
     assert_eq!(bench.cache.n_used(), 100);
@@ -292,7 +299,7 @@ fn a_private_path_shares_nothing_and_leaves_nothing() {
     bench.end(private);
     bench.check();
     assert_eq!((bench.cache.n_used(), bench.cache.n_ids_used()), (40, 1));
-    let private = bench.cache.place_private(&bench.variant).unwrap();
+    let private = bench.place_private();
     bench.grow(private, &text(2, 60));
     let reservation = bench.cache.reserve(private);
     bench.shadow.follow(&mut bench.cache);
@@ -307,7 +314,7 @@ fn a_private_path_shares_nothing_and_leaves_nothing() {
 fn the_cells_of_a_private_path_stay_where_they_are() {
     let mut bench = Bench::new(2000, 8, Forks::Anywhere, Some(0));
     let low = bench.write(&text(1, 1500)).unwrap();
-    let private = bench.cache.place_private(&bench.variant).unwrap();
+    let private = bench.place_private();
     bench.grow(private, &text(2, 40));
     bench.end(low);
     while bench.evict(u64::MAX) {}

@@ -11,7 +11,7 @@
 //! | `queue` `slots` `memory` `outbox` | the parts: who starts next, who runs, what is computed, what is told |
 //! | `core` | all of them |
 //! | `leaving` `drawing` `telling` `snapshots` `tasks` | what becomes of a sequence: how it ends or gives way, what it draws and tells, what is kept of it |
-//! | `restoring` `finding` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
+//! | `restoring` `finding` `grouping` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
 //! | `worker` | the loop |
 
 mod admission;

@@ -28,7 +28,7 @@ async def test_a_text_may_be_longer_than_the_model_was_trained_for_and_is_the_sa
     assert len(first.branches[0].tokens) == 100
     assert again.branches[0].tokens == first.branches[0].tokens
     # The first batch; what follows is grouped, and is computed for each text alone.
-    assert (again.usage.n_cached, again.usage.n_computed) == (256, 1_500 - 256)
+    assert (again.n_cached, again.branches[0].usage.n_computed) == (256, 1_500 - 256)
 
 
 async def test_short_texts_are_those_of_any_engine_and_long_ones_are_not(engine: weft.Engine, grouped: weft.Engine) -> None:

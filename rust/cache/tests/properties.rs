@@ -98,7 +98,7 @@ impl Run {
     fn step_in_private(&mut self) {
         match self.private.take() {
             None if self.bench.cache.has_free_id() => {
-                let id = self.bench.cache.place_private(&self.bench.variant).expect("an id is free");
+                let id = self.bench.place_private();
                 self.private = Some(id);
                 let tokens = self.words(12);
                 if self.bench.make_room(tokens.len()) {
