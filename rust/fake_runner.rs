@@ -505,7 +505,9 @@ impl Runner for FakeRunner {
     }
 
     fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), RelocateError> {
-        ids.iter().for_each(|&id| self.assert_ungrouped(id));
+        for &id in ids {
+            self.assert_ungrouped(id);
+        }
         if self.control.lock().loses_cells {
             for &id in ids {
                 self.truncate(id, range.start);

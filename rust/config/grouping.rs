@@ -1,6 +1,6 @@
 //! Self-extend: at which places of a text older tokens are given positions in groups.
 //!
-//! From "LLM Maybe LongLM: Self-Extend LLM Context Window Without Tuning", Jin et al., 2024, <https://arxiv.org/abs/2401.01325>, as
+//! From "LLM Maybe `LongLM`: Self-Extend LLM Context Window Without Tuning", Jin et al., 2024, <https://arxiv.org/abs/2401.01325>, as
 //! llama.cpp's tools do it: whenever a text has grown by `width` tokens, `width` more of its oldest take one position for each `n`
 //! of them, and what follows moves up. So the newest `width` tokens and more keep positions of their own, and a text takes fewer
 //! positions than it has tokens.
