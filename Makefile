@@ -31,10 +31,11 @@ define step
 @printf '\n\033[1m== %s\033[0m\n' "$(1)"
 endef
 
-# CC, CXX and the like: found, or installed by apt, when something is to be built.
+# CC, CXX and the like: found, or installed by apt, when something is to be built. Tests run examples for a shell and for Node.js.
 TOOLCHAIN := $(CARGO_TARGET_DIR)/toolchain.mk
+PROGRAMS := $(if $(filter test test-python,$(MAKECMDGOALS)),curl jq node)
 ifneq ($(filter-out help clean,$(or $(MAKECMDGOALS),help)),)
-$(shell PATH="$(PATH)" CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" scripts/toolchain $(TOOLCHAIN))
+$(shell PATH="$(PATH)" CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" scripts/toolchain $(TOOLCHAIN) $(PROGRAMS))
 ifneq ($(filter-out 0,$(.SHELLSTATUS)),)
 $(error the build cannot start)
 endif

@@ -6,11 +6,17 @@ fn main() {
     shim();
 }
 
-/// One file passes a `std::vector` on, one asks for the order that `std::sort` leaves, one reads a `std::map`, so they are compiled
-/// by the compiler that compiles llama.cpp, from `CXX`.
+/// One file passes a `std::vector` on, one asks for the order that `std::sort` leaves, one reads a `std::map`, one asks `std::regex`,
+/// one catches exceptions, so they are compiled by the compiler that compiles llama.cpp, from `CXX`.
 #[cfg(feature = "llama")]
 fn shim() {
-    const FILES: [&str; 3] = ["rust/llama/context_bytes.cpp", "rust/llama/kernels/shim.cpp", "rust/llama/longest_first.cpp"];
+    const FILES: [&str; 5] = [
+        "rust/llama/context_bytes.cpp",
+        "rust/llama/kernels/shim.cpp",
+        "rust/llama/longest_first.cpp",
+        "rust/llama/media.cpp",
+        "rust/llama/pattern.cpp",
+    ];
     for file in FILES.iter().chain(&["rust/llama/kernels/mirror.h"]) {
         println!("cargo::rerun-if-changed={file}");
     }

@@ -47,11 +47,13 @@ pub enum Error {
         /// The context of one slot in tokens; a prompt must be shorter.
         n_ctx: usize,
     },
-    /// As many requests wait as may wait.
-    #[error("{n_waiting} requests are waiting, which is the limit; try again later")]
+    /// As much waits as may wait.
+    #[error("{n_waiting} {unit} are waiting, which is the limit; try again later")]
     QueueFull {
-        /// Requests that wait.
+        /// How much waits.
         n_waiting: usize,
+        /// Of what: requests, or bytes of pictures and sounds.
+        unit: &'static str,
     },
     /// The reader of a stream was too far behind, and read nothing for as long as it was waited for.
     #[error("the stream was ended because its reader is {n_behind} {unit} behind (the limit is {limit})")]

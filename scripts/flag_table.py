@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from weft.cli.accepted import ACCEPTED, Accepted, Meaning
-from weft.cli.arguments import CACHE_LIST, COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION
+from weft.cli.arguments import ARGS, CACHE_LIST, COMPLETION, CONFIG, CONFIG_VARIABLE, DEVICES, HELP, VERSION
 from weft.settings import table
 from weft.settings.flags import Flag
 
@@ -16,9 +16,11 @@ INTRODUCTION = f"""\
 with one warning at the start that says why it has no meaning here, or, where it asks for what is missing, ends the start with a
 message that names it. An unknown flag is answered with the nearest one. In long flags `_` is read as `-`; `-c512` and
 `--ctx-size=512` are read as well. Of flags that are given several times the last counts, but for those that make a list.
+`{ARGS[0]} "-c 8192 -np 4"` gives further flags in one text, which is read as a shell reads it.
 
 Each setting can also be given in its variable, and in a TOML file that `{CONFIG[0]}` or `{CONFIG_VARIABLE}` names. A flag wins
-over its variable, a variable over the file, the file over the default. Keys of the file are the long flags without their dashes:
+over its variable, a variable over the file, the file over the default. Keys of the file are the long flags of the settings below
+without their dashes:
 
 ```toml
 model = "model.gguf"
@@ -67,6 +69,7 @@ def _page() -> Iterator[str]:
         (VERSION, "print the version"),
         (COMPLETION, "print a completion script for bash"),
         (CACHE_LIST, "print the models that were downloaded"),
+        (DEVICES, "print the devices beside the CPU, with their memory"),
     )
     yield from _table(("flags", "what it does"), ((_names(names), text) for names, text in asked))
     for meaning, (title, text, why) in SECTIONS.items():

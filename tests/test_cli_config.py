@@ -74,9 +74,9 @@ def test_a_flag_that_names_a_file_wins_over_the_variable_that_does(write: Write)
 
 
 def test_a_flag_without_a_meaning_is_warned_about_from_a_file_too(write: Write) -> None:
-    path = write("threads-http = 4\ncont-batching = false\nwarmup = true")
+    path = write("defrag-thold = 0.1\ncont-batching = false\nwarmup = true")
     assert parse(["--config", path], {}).warnings == (
-        f"{path}: threads-http has no meaning here: one event loop serves all connections",
+        f"{path}: defrag-thold has no meaning here: the cache is compacted on its own",
         f"{path}: cont-batching has no meaning here: requests are always batched continuously",
     )
 
@@ -108,7 +108,7 @@ def test_one_file_serves_both_commands(write: Write) -> None:
         pytest.param("ctx-size = 1\nctx_size = 2", "ctx_size is ctx-size again", id="a key twice"),
         pytest.param(
             'lora-base = "a.gguf"',
-            "lora-base is not supported yet: an adapter in GGUF needs no other model beside it; name it with --lora, and with -m"
+            "lora-base is not supported: an adapter in GGUF needs no other model beside it; name it with --lora, and with -m"
             " the model that it was made for",
             id="what is missing",
         ),

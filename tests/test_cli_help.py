@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from weft import _native
 from weft.cli.accepted import ACCEPTED
 from weft.cli.main import SERVE, TUNE, Command, parse
 from weft.settings import table
@@ -47,12 +48,12 @@ def test_help_lists_flags_without_a_meaning_last_and_is_no_wider_than_its_termin
     shown = _printed(["-h"], capsys)
     settings, _, rest = shown.partition("what is always so:")
     assert "accepted, with a warning" in rest
-    assert "not supported yet:" in rest
+    assert "not supported:" in rest
     words = set(rest.split())
     assert all(name in words for accepted in ACCEPTED for name in accepted.names)
     assert len(rest.splitlines()) < 60
     assert max(map(len, shown.splitlines())) <= 130
-    assert "--threads-http" not in settings
+    assert "--defrag-thold" not in settings
 
 
 def test_help_of_tuning_shows_what_tuning_takes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,3 +92,11 @@ def test_the_page_of_flags_is_up_to_date() -> None:
         [sys.executable, ROOT / "scripts/flag_table.py"], capture_output=True, text=True, check=True, timeout=20
     )
     assert (ROOT / "docs/flags.md").read_text(encoding="utf-8") == made.stdout, "scripts/flag_table.py > docs/flags.md"
+
+
+def test_the_devices_are_listed_with_their_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = _printed(["--list-devices"], capsys)
+    assert shown.startswith("Available devices:\n  ")
+    assert ("  (none)\n" in shown) == (_native.devices() == [])
+    monkeypatch.setattr(_native, "devices", lambda: [("CUDA0", "Abacus 9000", 2**33, 2**32 + 5)])
+    assert _printed(["--list-devices"], capsys) == "Available devices:\n  CUDA0: Abacus 9000 (8192 MiB, 4096 MiB free)\n"

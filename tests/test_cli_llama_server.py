@@ -15,8 +15,19 @@ VALUES = {
     "--hf-repo": "user/model",
     "--model-url": "https://example.org/model.gguf",
     "--load-mode": "none",
+    "--mmproj-url": "https://example.org/mmproj.gguf",
+    "--mmproj-device": "none",
+    "--media-path": "/",
     "--split-mode": "row",
     "--numa": "isolate",
+    "--rope-scaling": "yarn",
+    "--rope-scale": "4",
+    "--override-kv": "general.name=str:x",
+    "--override-tensor": "ffn=CPU",
+    "--cpu-range": "0-1",
+    "--cpu-range-batch": "0-1",
+    "--cpu-strict": "1",
+    "--cpu-strict-batch": "1",
     "--lora-scaled": "a.gguf:2",
     "--flash-attn": "on",
     "--samplers": "top_k",
@@ -52,6 +63,11 @@ BESIDE = {"-hff": ("-hf", "user/model"), "--hf-file": ("-hf", "user/model")}
 OPPOSITES = {
     "-kvu": "-no-kvu",
     "--kv-unified": "--no-kv-unified",
+    "-kvo": "-nkvo",
+    "--kv-offload": "--no-kv-offload",
+    "--op-offload": "--no-op-offload",
+    "--mmproj-auto": "--no-mmproj",
+    "--mmproj-offload": "--no-mmproj-offload",
     "--slots": "--no-slots",
     "--ui": "--no-ui",
     "--webui": "--no-webui",
@@ -91,7 +107,7 @@ def _lines() -> Iterator[Line]:
 LINES = list(_lines())
 KNOWN = known()
 FLAGS = [pytest.param(line, name, id=name) for line in LINES for name in line.names]
-ASKING = {"-h", "--help", "--usage", "--version", "--completion-bash", "-cl", "--cache-list"}
+ASKING = {"-h", "--help", "--usage", "--version", "--completion-bash", "-cl", "--cache-list", "--list-devices"}
 """These are answered at once."""
 
 
@@ -105,7 +121,7 @@ def _verdict(arguments: list[str], environ: dict[str, str], capsys: pytest.Captu
         assert all(" has no meaning here: " in warning for warning in warnings)
         return "warned" if warnings else "works"
     # Help and the like are printed; what is missing is named.
-    assert said.out if ended == 0 else ended == 2 and " is not supported yet: " in said.err
+    assert said.out if ended == 0 else ended == 2 and " is not supported: " in said.err
     return "works" if ended == 0 else "refused"
 
 
@@ -163,9 +179,9 @@ def test_a_value_that_asks_for_nothing_is_fine(arguments: str) -> None:
 
 
 def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
-    _, warnings = parse(["--threads-http", "4", "--threads-http", "4", "-nocb"], {"LLAMA_ARG_NO_JINJA": "", "HF_TOKEN": "x"})
+    _, warnings = parse(["-sps", "0.5", "-sps", "0.5", "-nocb"], {"LLAMA_ARG_NO_JINJA": "", "HF_TOKEN": "x"})
     assert warnings == (
-        "argument --threads-http has no meaning here: one event loop serves all connections",
+        "argument -sps has no meaning here: a prompt finds the longest prefix that any slot has computed",
         "argument -nocb has no meaning here: requests are always batched continuously",
         "variable LLAMA_ARG_NO_JINJA has no meaning here: templates are always Jinja",
     )
@@ -174,16 +190,12 @@ def test_a_warning_is_said_once_and_names_the_flag_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environ", "said"),
     [
-        ("--mmproj x.gguf", {}, "argument --mmproj is not supported yet: images, audio and video cannot be read"),
-        ("--lora-base", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model beside it"),
-        ("--lora-base --port 80", {}, "argument --lora-base is not supported yet: an adapter in GGUF needs no other model"),
-        ("--fim-qwen-7b-spec", {}, "argument --fim-qwen-7b-spec is not supported yet: it drafts with a second model"),
-        (
-            "--vision-gemma-4b-default",
-            {},
-            " is not supported yet: images cannot be read; -hf ggml-org/gemma-3-4b-it-qat-GGUF serves",
-        ),
-        ("", {"LLAMA_ARG_AGENT": "1"}, "variable LLAMA_ARG_AGENT is not supported yet: there are no built-in tools"),
+        ("--rpc localhost:50052", {}, "argument --rpc is not supported: llama.cpp is built without RPC"),
+        ("--lora-base", {}, "argument --lora-base is not supported: an adapter in GGUF needs no other model beside it"),
+        ("--lora-base --port 80", {}, "argument --lora-base is not supported: an adapter in GGUF needs no other model"),
+        ("--engine a", {}, "argument --engine is not supported: the engine is part of this process and no program beside it"),
+        ("--fim-qwen-7b-spec", {}, "argument --fim-qwen-7b-spec is not supported: it drafts with a second model"),
+        ("", {"LLAMA_ARG_AGENT": "1"}, "variable LLAMA_ARG_AGENT is not supported: there are no built-in tools"),
         ("", {"LLAMA_ARG_SWA_FULL": "maybe"}, "variable LLAMA_ARG_SWA_FULL: 'maybe' is not one of on, enabled"),
         ("--control-vector-layer-range 1", {}, "argument --control-vector-layer-range: a value must follow"),
     ],
@@ -205,6 +217,9 @@ def test_what_is_missing_ends_it_and_is_named(
         ("-m a --gpt-oss-20b-default", "-m/--model and a model with its settings, as --gpt-oss-20b-default, each name a model"),
         ("-hff a.gguf", "-hff/--hf-file names a file of a repository, which -hf/-hfr/--hf-repo is to name"),
         ("-hf model", "argument -hf/-hfr/--hf-repo: 'model' is not USER/MODEL or USER/MODEL:QUANT"),
+        ("-mm a.gguf -mmu http://a/b", "-mm/--mmproj and -mmu/--mmproj-url each name a projector; give one of them"),
+        ("-mmdev CUDA1", "argument -mmdev/--mmproj-device: 'CUDA1' cannot be asked for: llama.cpp takes the first GPU"),
+        ("--allow-media-urls http://a/", "argument --allow-media-urls: 'http://a/' is no host, as example.org or 10.0.0.7:8000"),
         ("-mu model.gguf", "argument -mu/--model-url: 'model.gguf' is not the address of a file"),
     ],
 )
@@ -231,6 +246,26 @@ def test_a_model_that_a_flag_names_is_served_in_place_of_a_variables(
     assert (settings.model, settings.hf_repo, settings.hf_file, settings.model_url) == named
 
 
+@pytest.mark.parametrize(
+    ("arguments", "environ", "wanted", "address", "file"),
+    [
+        ("-hf a/b", {}, True, None, None),
+        ("-hf a/b --no-mmproj", {}, False, None, None),
+        ("-hf a/b --mmproj-auto", {"LLAMA_ARG_MMPROJ_AUTO": "off"}, True, None, None),
+        ("-hf a/b -mm m.gguf", {}, False, None, "m.gguf"),
+        ("-hf a/b -mmu http://a/b", {"LLAMA_ARG_MMPROJ": "m.gguf"}, False, "http://a/b", None),
+        ("--vision-gemma-12b-default", {}, True, None, None),
+    ],
+)
+def test_a_repositorys_projector_is_wanted_unless_another_is_named_or_none(
+    arguments: str, environ: dict[str, str], wanted: bool, address: str | None, file: str | None
+) -> None:
+    settings = parse(arguments.split(), environ).settings
+    assert settings.source is not None
+    assert settings.source.wants_projector == wanted
+    assert (settings.projector_source and settings.projector_source.url, settings.engine.mmproj) == (address, file)
+
+
 def test_a_preset_names_a_model_and_settings_of_which_each_can_be_given() -> None:
     settings = parse(["--gpt-oss-20b-default", "-np", "4"], {"LLAMA_ARG_PORT": "80"}).settings
     assert (settings.hf_repo, settings.hf_file) == ("ggml-org/gpt-oss-20b-GGUF", "gpt-oss-20b-mxfp4.gguf")
@@ -238,3 +273,13 @@ def test_a_preset_names_a_model_and_settings_of_which_each_can_be_given() -> Non
     code = parse(["--fim-qwen-1.5b-default"], {}).settings
     assert (code.hf_repo, code.hf_file) == ("ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF", "qwen2.5-coder-1.5b-q8_0.gguf")
     assert (code.port, code.engine.n_batch, code.engine.n_ubatch) == (8012, 1024, 1024)
+    vision = parse(["--vision-gemma-4b-default"], {}).settings
+    assert (vision.hf_repo, vision.hf_file, vision.port) == ("ggml-org/gemma-3-4b-it-qat-GGUF", None, 8014)
+    vectors = parse(["--embd-gemma-default"], {}).settings
+    assert (vectors.hf_repo, vectors.hf_file) == (
+        "ggml-org/embeddinggemma-300M-qat-q4_0-GGUF",
+        "embeddinggemma-300M-qat-Q4_0.gguf",
+    )
+    assert (vectors.port, vectors.embeddings) == (8011, True)
+    engine = vectors.engine
+    assert (engine.n_batch, engine.n_ubatch, engine.n_slots, engine.n_ctx) == (2048, 2048, 32, 65_536)

@@ -1,13 +1,20 @@
-"""The page of fields tells every field, and names only tests that there are."""
+"""The page of fields tells every field, that of features every feature, and both name only tests that there are."""
 
+import ast
 import re
 import runpy
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import pytest
 
 from weft.chat.conversation import ChatMessage
+from weft.cli.accepted import Meaning
+from weft.cli.arguments import ARGS, RESPELT
+from weft.cli.given import known
 from weft.server.llamacpp.schemas import CompletionBody, DetokenizeBody, InfillBody, SlotActionBody, TokenizeBody
 from weft.server.llamacpp.vectors_schemas import EmbeddingBody, RerankBody
 from weft.server.openai.chat_schemas import CreateChatCompletion
@@ -53,3 +60,110 @@ def test_every_test_that_is_named_is_there() -> None:
     for file, test in named:
         source = (TESTS / f"{file}.py").read_text(encoding="utf-8")
         assert re.search(rf"^(async )?def {test}\(", source, re.MULTILINE) or not test, f"{file}::{test}"
+
+
+FEATURES = (TESTS.parent / "docs" / "features.md").read_text(encoding="utf-8")
+
+DOCUMENTS = {"parallel server", "batching server", "llama.cpp server 2024", "stream server"}
+
+
+class Feature(NamedTuple):
+    """A row of the page of features."""
+
+    feature: str
+    document: str
+    here: str
+    test: str
+
+    @property
+    def documents(self) -> set[str]:
+        return DOCUMENTS if self.document == "all" else set(self.document.split(", "))
+
+    @property
+    def flags(self) -> list[str]:
+        return re.findall(r"`(--?[a-zA-Z][\w-]*)", self.feature)
+
+
+def features() -> Iterator[Feature]:
+    for table in re.findall(r"^\| feature \| document \| in Weft \| test \|\n\|[- |]+\|\n((?:\|.*\n)+)", FEATURES, re.MULTILINE):
+        for row in table.splitlines():
+            yield Feature(*(cell.strip() for cell in row.removeprefix("|").removesuffix("|").split(" | ")))
+
+
+ROWS = list(features())
+
+
+class Named(NamedTuple):
+    """Something that a document names."""
+
+    document: str
+    kind: str
+    name: str
+
+
+def named() -> Iterator[Named]:
+    for line in (TESTS / "document_features.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            told, names = line.split(": ", 1)
+            document, kind = told.split(", ")
+            yield from (Named(document, kind, name) for name in names.split(", "))
+
+
+def words_of(cell: str) -> set[str]:
+    """The words of what is spelt in a cell."""
+    return {word for spelt in re.findall(r"`([^`]+)`", cell) for word in re.findall(r"[\w:]+", spelt)}
+
+
+@pytest.mark.parametrize("document", sorted(DOCUMENTS))
+@pytest.mark.parametrize("kind", ["flags", "routes", "fields", "else"])
+def test_all_that_a_document_names_stands_in_a_row_of_it(document: str, kind: str) -> None:
+    names = [name for of, what, name in named() if (of, what) == (document, kind)]
+    assert names
+    rows = [row for row in ROWS if document in row.documents]
+    there = {
+        "flags": {flag for row in rows for flag in row.flags},
+        "routes": {spelt for row in rows for spelt in re.findall(r"`([^`]+)`", row.feature)},
+        "fields": {word for row in rows for word in words_of(row.feature) | words_of(row.here)},
+    }
+    if kind == "else":
+        assert [name for name in names if name not in FEATURES] == []
+    else:
+        assert [name for name in names if name not in there[kind]] == []
+
+
+def test_every_document_and_kind_of_the_list_is_known() -> None:
+    assert {document for document, _, _ in named()} == DOCUMENTS
+    assert {kind for _, kind, _ in named()} == {"flags", "routes", "fields", "else"}
+
+
+@cache
+def functions_of(file: str) -> set[str]:
+    """The functions of a file of tests."""
+    tree = ast.parse((TESTS.parent / file).read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_every_table_of_features_is_read() -> None:
+    assert len(ROWS) == len(re.findall(r"^\| .*`tests/", FEATURES, re.MULTILINE))
+    assert len(ROWS) > 100
+    assert {document for row in ROWS for document in row.documents} == DOCUMENTS
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.feature} ({row.document})") for row in ROWS])
+def test_every_feature_has_a_test_that_is_there(row: Feature) -> None:
+    named = [test.split("::") for test in re.findall(r"`([^`]+)`", row.test)]
+    assert named, "it has no test"
+    assert [f"{file}::{test}" for file, test in named if test not in functions_of(file)] == []
+    assert all(test.startswith("test_") for _, test in named)
+
+
+@pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.feature} ({row.document})") for row in ROWS if row.flags])
+def test_every_flag_of_a_feature_is_known_to_the_command_line(row: Feature) -> None:
+    spellings = known()
+    respelt = RESPELT["stream"] if row.documents == {"stream server"} else {}
+    for flag in row.flags:
+        spelling = respelt.get(flag, flag).replace("_", "-")
+        assert spelling in spellings or spelling in ARGS, flag
+        accepted = spellings[spelling].accepted if spelling in spellings else None
+        is_refused = accepted is not None and accepted.meaning is Meaning.MISSING
+        assert is_refused == row.here.startswith("refused: "), f"{flag}: {row.here}"

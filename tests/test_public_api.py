@@ -6,7 +6,7 @@ import os
 import pydoc
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_type_hints
 
@@ -48,11 +48,16 @@ def test_every_public_module_exports_its_part() -> None:
     assert set(errors.__all__) < set(weft.__all__)
 
 
+FUNCTIONS = {"devices", "give_back_what_is_freed", "read_body", "step_back", "tune"}
+
+
 def test_the_stub_has_the_classes_of_the_compiled_module() -> None:
     compiled = {name for name, value in vars(_native).items() if inspect.isclass(value)}
-    assert stub_classes().keys() == compiled == set(_native.__all__) - {"read_body", "tune"}
+    assert stub_classes().keys() == compiled == set(_native.__all__) - FUNCTIONS
     # `weft.Engine` is the one for async Python; tuning is a command; long lists as one object are what the server reads.
-    assert compiled - {"Biases", "Engine", "Hardware", "Timing", "TokenIds", "Tuning", "Vectors"} < set(weft.__all__)
+    assert compiled - {"Biases", "CompactLogprobs", "Engine", "Hardware", "Timing", "TokenIds", "Tuning", "Vectors"} < set(
+        weft.__all__
+    )
 
 
 def test_every_class_of_the_stub_is_final_and_documented() -> None:
@@ -80,7 +85,17 @@ def test_options_are_the_fields_of_a_request() -> None:
 def test_options_of_an_engine_are_the_fields_of_its_config() -> None:
     hints = get_type_hints(EngineConfig)
     file = str | os.PathLike[str]
-    lists = {"devices": Sequence[str] | None, "tensor_split": Sequence[float], "lora": Sequence[file | tuple[file, float]]}
+    value = bool | int | float | str
+    lists = {
+        "devices": Sequence[str] | None,
+        "tensor_split": Sequence[float],
+        "lora": Sequence[file | tuple[file, float]],
+        "mmproj": file | None,
+        "kv_overrides": Mapping[str, value] | Sequence[tuple[str, value]],
+        "tensor_overrides": Mapping[str, str] | Sequence[tuple[str, str]],
+        "cpus": Sequence[int],
+        "cpus_batch": Sequence[int] | None,
+    }
     assert get_type_hints(EngineOptions) == hints | lists
 
 

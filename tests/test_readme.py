@@ -23,10 +23,12 @@ from weft.fields.about import abouts
 from weft.server import json_request
 from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError, TextsWaitingError, describe
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
-from weft.server.run import aside, collected, patience, service, stream, turns, vectors
+from weft.server.run import aside, collected, fetching, media, patience, service, stream, turns, vectors
 from weft.serving import handles, place
+from weft.settings.server import MAX_THREADS_HTTP
 
 ROOT = Path(__file__).parent.parent
+CPUS = abouts(weft.EngineConfig)["cpus"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -162,6 +164,12 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(KEPT, "MAX_GRAMMARS"),
         constant(KEPT, "MAX_KEPT_BYTES") >> 20,
     ],
+    "a key or a text of `--override-kv`, and a pattern of `--override-tensor`": lambda: [
+        constant("config/overrides.rs", "MAX_BYTES"),
+        constant("config/overrides.rs", "MAX_PATTERN"),
+    ],
+    "processors of `-C` and `-Cr`": lambda: [int(CPUS.low), int(CPUS.high)],
+    "threads that read and write connections, `--threads-http`": lambda: [1, MAX_THREADS_HTTP],
     "snapshots at turn ends of one prompt": lambda: [constant(REQUEST, "MAX_SNAPSHOTS")],
     "a chat template": lambda: [sandbox.MAX_STEPS, int(sandbox.MAX_WORK_S), sandbox.MAX_SIZE >> 20],
     "texts that are tokenized, rendered or spelt beside the event loop": lambda: [
@@ -177,6 +185,29 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         json_request.BASE_BYTES >> 20,
         json_request.BYTES_PER_TOKEN,
         json_request.BYTES_PER_BIAS,
+        json_request.MEDIA_BYTES >> 20,
+    ],
+    "pictures and sounds of one request": lambda: [media.MAX_FILES, media.MAX_BYTES >> 20],
+    "a picture, and one side of it against the other": lambda: [
+        constant("llama/media_file.rs", "MAX_PIXELS"),
+        constant("llama/media_file.rs", "MAX_RATIO"),
+    ],
+    "a sound": lambda: [constant("llama/media_file.rs", "MAX_SECONDS")],
+    "pictures and sounds that are loaded for requests, with their vectors": lambda: [
+        constant("llama/media.rs", "MAX_LOADED_BYTES") >> 20,
+        describe(weft.QueueFull(1)).code,
+    ],
+    "vectors of pictures and sounds that are kept for later requests": lambda: [
+        constant("llama/media.rs", "MAX_KEPT_BYTES") >> 20
+    ],
+    "places of a picture, `--image-min-tokens` and `--image-max-tokens`": lambda: [constant(CONFIG, "MAX_IMAGE_TOKENS")],
+    "a file that is fetched from another host": lambda: [
+        *(media.MAX_FETCHED >> 20, int(media.FETCH_S), fetching.MAX_REDIRECTS, media.MAX_FETCHES),
+        describe(TextsWaitingError("much waits")).code,
+    ],
+    "pictures and sounds that wait to be decoded": lambda: [
+        *(aside.MAX_WAITING >> 20, aside.VERY_LONG_TEXT >> 10),
+        describe(TextsWaitingError("much waits")).code,
     ],
     "what a body of more than 64 KiB holds beside lists of token ids and biases": lambda: [
         constant("python/body.rs", "MAX_VALUES"),
@@ -243,4 +274,6 @@ def test_the_bounds_of_a_request_are_the_engines() -> None:
     assert fields["n_probs"].high == fields["prompt_logprobs"].high == constant(SAMPLING, "MAX_PROBS")
     settings = abouts(weft.EngineConfig)
     assert settings["n_slots"].high == constant(CONFIG, "MAX_SLOTS")
+    assert settings["cpus"].high + 1 == settings["cpus_batch"].high + 1 == constant(CONFIG, "MAX_THREADS")
+    assert settings["poll"].high == settings["poll_batch"].high == constant("config/threads.rs", "MAX_POLL")
     assert settings["n_threads"].high == settings["n_threads_batch"].high == constant(CONFIG, "MAX_THREADS")

@@ -20,10 +20,15 @@ __all__ = [
     "Adapter",
     "Biases",
     "CachedNode",
+    "CompactLogprobs",
     "Compute",
     "Engine",
     "Hardware",
     "Limits",
+    "Media",
+    "MediaStats",
+    "MixedPrompt",
+    "Modalities",
     "Model",
     "Prefix",
     "RecentStep",
@@ -38,6 +43,7 @@ __all__ = [
     "Tuning",
     "VectorStats",
     "Vectors",
+    "devices",
     "give_back_what_is_freed",
     "read_body",
     "step_back",
@@ -56,6 +62,7 @@ class Modalities:
     def audio(self) -> bool:
         """Sounds."""
 
+@final
 class MediaStats:
     """What was done with pictures and sounds, since the model was loaded."""
 
@@ -75,6 +82,7 @@ class MediaStats:
     def n_kept_bytes(self) -> int:
         """Bytes of vectors that are kept, at most 256 MiB."""
 
+@final
 class Media:
     """A picture or a sound, cut as the model wants it: a part of a prompt."""
 
@@ -84,7 +92,7 @@ class Media:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of its file, in hexadecimal digits. Prompts that begin alike, media included, share what is computed."""
+        """BLAKE3 of its file, in hexadecimal digits. Prompts that begin alike, media included, share what is computed."""
 
     @property
     def n_bytes(self) -> int:
@@ -94,6 +102,7 @@ class Media:
     def n_tokens(self) -> int:
         """Places that it takes in a context, with those of the tokens that the model wants around it."""
 
+@final
 class MixedPrompt:
     """Texts, token ids and media, tokenized: what `Model.tokenize_parts` makes, and `Engine.generate` takes."""
 
@@ -113,8 +122,10 @@ class MixedPrompt:
     def text_tokens(self) -> list[int]:
         """The token ids of its texts and of what stands around its media, one after the other."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """As `n_tokens`."""
 
+@final
 class Model:
     """A loaded GGUF file: its vocabulary, its metadata, its weights."""
 
@@ -139,6 +150,12 @@ class Model:
         mmproj_offload: bool = True,
         image_min_tokens: int | None = None,
         image_max_tokens: int | None = None,
+        kv_overrides: Sequence[tuple[str, bool | int | float | str]] | None = None,
+        tensor_overrides: Sequence[tuple[str, str]] | None = None,
+        cpu_moe: bool = False,
+        n_cpu_moe: int | None = None,
+        n_cpu_ffn: int | None = None,
+        no_host: bool = False,
         on_progress: Callable[[float], object] | None = None,
     ) -> Model:
         """Loads a GGUF file. Blocks until all of it is read, without the GIL.
@@ -165,13 +182,21 @@ class Model:
             mmproj_offload: Whether a GPU computes with the projector.
             image_min_tokens: The fewest places that a picture takes, where the projector leaves a choice; None is what it says.
             image_max_tokens: The most of them.
+            kv_overrides: Values of the metadata in place of the file's: whole numbers of 32 bits, finite numbers, truths, and
+                texts of at most 127 bytes; of several for one key the last counts.
+            tensor_overrides: Patterns (ECMAScript's, searched in the names of tensors) with the memory that those go to, by
+                ggml's names (`CPU`, `CUDA0`); the first that is found counts.
+            cpu_moe: Keeps the experts of every layer in the CPU's memory.
+            n_cpu_moe: Layers, from the first one on, whose experts stay in the CPU's memory; None is 0.
+            n_cpu_ffn: The same of dense feed-forward weights.
+            no_host: Keeps weights of the CPU out of memory that a GPU reads faster, so that llama.cpp may rearrange them.
             on_progress: Called with the fraction that is loaded, 0 to 1, on this thread. The load goes on if it raises; its first
                 exception is raised at the end.
 
         Raises:
             ModelLoadError: The file is no model that can be run, or a device is not there; `reason` says what is wrong.
-            InvalidConfig: A number is out of range, a name is unknown, a file of `lora` is no adapter of this model, or that of
-                `mmproj` no projector for it.
+            InvalidConfig: A number is out of range, a name is unknown, a pattern is none, a value is not of the type that the
+                file has, a file of `lora` is no adapter of this model, or that of `mmproj` no projector for it.
         """
 
     @property
@@ -281,7 +306,7 @@ class Model:
             InvalidRequest: `text` has a lone surrogate, or is no text at all.
         """
 
-    def pieces_json(self, tokens: Sequence[int], /) -> bytes:
+    def pieces_json(self, tokens: Sequence[int]) -> bytes:
         """`{"id", "piece"}` of each token as JSON, with commas between them; a piece that is no UTF-8 is a list of bytes.
 
         Raises:
@@ -296,7 +321,7 @@ class Model:
         """What was done with pictures and sounds so far."""
 
     def read_media(self, data: bytes) -> Media:
-        """A picture (PNG, JPEG, GIF, BMP) or a sound (WAV, MP3, FLAC), from the bytes of its file.
+        """A picture (PNG, JPEG, GIF, BMP, WebP) or a sound (WAV, MP3, FLAC, Ogg Vorbis), from the bytes of its file.
 
         It is decoded and cut here, on this thread and without the GIL, which takes some milliseconds per megapixel. The
         projector sees it on a thread of its own, when a request wants it first.
@@ -304,7 +329,7 @@ class Model:
         Raises:
             NotSupported: The model was loaded without a projector.
             InvalidRequest: It is none of these, damaged, too large, or nothing that this projector reads; the message says which.
-            QueueFull: Prompts with 65,536 places of media wait already.
+            QueueFull: 1 GiB of media is loaded and not let go.
         """
 
     def tokenize_parts(
@@ -363,6 +388,24 @@ class Engine:
         cache_ram: int | None = None,
         max_queue: int | None = None,
         max_token_gap_ms: float | None = None,
+        rope_scaling_type: Literal["none", "linear", "yarn"] | None = None,
+        rope_freq_base: float | None = None,
+        rope_freq_scale: float | None = None,
+        yarn_orig_ctx: int | None = None,
+        yarn_ext_factor: float | None = None,
+        yarn_attn_factor: float | None = None,
+        yarn_beta_slow: float | None = None,
+        yarn_beta_fast: float | None = None,
+        offload_kqv: bool = True,
+        op_offload: bool = True,
+        cpus: Sequence[int] | None = None,
+        cpus_batch: Sequence[int] | None = None,
+        strict_cpu: bool | None = None,
+        strict_cpu_batch: bool | None = None,
+        prio: int | None = None,
+        prio_batch: int | None = None,
+        poll: int | None = None,
+        poll_batch: int | None = None,
     ) -> Self:
         """Starts the worker and makes its pool of KV cells. Blocks until that is done, without the GIL.
 
@@ -395,6 +438,25 @@ class Engine:
             max_queue: Requests that may wait for a slot; None is 1,024.
             max_token_gap_ms: 99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt
                 being computed beside it may cause; None is 200, or twice what the streams take without it where that is more.
+            rope_scaling_type: How the frequencies of positions are scaled; None of this and the seven after it is as the model's
+                file says.
+            rope_freq_base: Base of those frequencies, 2 to 1e12.
+            rope_freq_scale: What positions are multiplied by, 0.0001 to 10,000; a slot then reaches as much further.
+            yarn_orig_ctx: Tokens of context that the model was trained on, for YaRN.
+            yarn_ext_factor: How much YaRN extrapolates, 0 to 1e6.
+            yarn_attn_factor: What the lengths of queries and keys are multiplied by where it does not, 0 to 1e6.
+            yarn_beta_slow: Turns within the context below which a frequency is interpolated, 0 to 1e6.
+            yarn_beta_fast: Turns above which it stays as it is, 0 to 1e6.
+            offload_kqv: Whether the pool is on the GPU that has its layer, or else in the machine's memory.
+            op_offload: Whether a GPU computes large products with weights that are in the machine's memory.
+            cpus: Processors that threads compute on, each below 512; None or none is all that the process may use.
+            cpus_batch: The same of threads of a decode with rows of prompts; None of this and its like is as the other threads.
+            strict_cpu: Whether each thread is kept on one of those processors, in turn.
+            strict_cpu_batch: The same of threads of a decode with rows of prompts.
+            prio: Who goes first where others want a processor: -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime).
+            prio_batch: The same of threads of a decode with rows of prompts.
+            poll: How long threads wait for work at full speed before they sleep, 0 to 100; None is 1.
+            poll_batch: The same of threads of a decode with rows of prompts.
 
         Raises:
             InvalidConfig: A setting is out of range, two contradict each other, or the pool does not fit into memory.
@@ -775,19 +837,22 @@ class CompactLogprobs:
     def chosen(self) -> Logprob:
         """Of the token that was drawn, or that the prompt has there."""
 
-    def __len__(self) -> int: ...
-    def token_json(self, with_top: bool, is_prob: bool, /) -> bytes:
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def token_json(self, with_top: bool, is_prob: bool) -> bytes:
         """`{"id", "token", "bytes", "logprob", "top_logprobs": […]}`, with `is_prob` `prob` and `top_probs`.
 
         Without `with_top` the list is empty.
         """
 
-    def completion_json(self, is_prob: bool, /) -> bytes:
+    def completion_json(self, is_prob: bool) -> bytes:
         """The same, with `content` and `probs: [{"prob", "tok_str"}, …]`, llama-server's words of 2024."""
 
     def top_json(self) -> bytes:
         """`{text: log-probability, …}` of the most likely tokens; of those that are spelt alike, the likeliest."""
 
+@final
 class Stream:
     """The stream of one request: the events of all its branches as they come.
 
@@ -896,10 +961,13 @@ class Biases(Sequence[tuple[int, float]]):
     def json(self) -> bytes:
         """All of them as a JSON list of objects with `token` and `bias`, which is false where the token is banned."""
 
+def devices() -> list[tuple[str, str, int, int]]:
+    """Every device beside the CPU: ggml's name of it (`CUDA0`), its maker's, the bytes of its memory and those that are free."""
+
 def give_back_what_is_freed() -> None:
     """From now on, the allocator gives back what is freed instead of keeping it, where it is glibc's."""
 
-def step_back(niceness: int, /) -> None:
+def step_back(niceness: int) -> None:
     """From now on, long work that the engine does for this thread is done by one that is so much nicer, 0 to 19, on Linux.
 
     The thread itself stays as it is: nobody waits for the interpreter because a thread that holds it finds no processor.

@@ -7,7 +7,7 @@ and `Engine.limits` answers in the same words.
 
 import difflib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypedDict
 
 import msgspec
@@ -15,11 +15,12 @@ import msgspec
 from weft.errors import InvalidConfig
 from weft.fields.about import About, described, wrong
 
-__all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType", "Pooling"]
+__all__ = ["EngineConfig", "EngineOptions", "Kernels", "KvType", "Pooling", "RopeScaling"]
 
 MAX_SLOTS = 254
 MAX_THREADS = 512
 MAX_NUMBER = 2**31 - 1
+MAX_IMAGE_TOKENS = 65_536
 MAX_TOKENS = MAX_NUMBER // 256 * 256
 
 Kernels = Literal["auto", "weft", "llama.cpp"]
@@ -30,6 +31,9 @@ KvType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0",
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 """What becomes of the vectors of a text's tokens."""
+
+RopeScaling = Literal["none", "linear", "yarn"]
+"""How the frequencies of positions are scaled."""
 
 OTHER_NAMES = {
     "ctx_size": "n_ctx",
@@ -44,6 +48,12 @@ OTHER_NAMES = {
     "cache_type_v": "type_v",
     "max_token_gap": "max_token_gap_ms",
     "pooling_type": "pooling",
+    "rope_scaling": "rope_scaling_type",
+    "override_kv": "kv_overrides",
+    "override_tensor": "tensor_overrides",
+    "tensor_buft_overrides": "tensor_overrides",
+    "kv_offload": "offload_kqv",
+    "cpu_strict": "strict_cpu",
 }
 """What a setting is called elsewhere: on the command line and in other bindings. A message says what it is here."""
 
@@ -87,12 +97,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 512
     n_threads: Annotated[
         int | None,
-        About("threads of a decode without rows of prompts; None is as tuned, else one for each physical core", 1, MAX_THREADS),
+        About(
+            "threads of a decode without rows of prompts, never more than there are processors; None is as tuned, else one for "
+            "each physical core",
+            1,
+            MAX_THREADS,
+        ),
     ] = None
     n_threads_batch: Annotated[
         int | None,
         About(
-            "threads of a decode with rows of prompts; None is the same as n_threads, if that is given, else as tuned",
+            "threads of a decode with rows of prompts, never more than there are processors; None is the same as n_threads, if "
+            "that is given, else as tuned",
             1,
             MAX_THREADS,
         ),
@@ -196,21 +212,136 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         About(
             "the fewest places that a picture takes, of models that leave a choice; None is what the projector says",
             1,
-            MAX_NUMBER,
+            MAX_IMAGE_TOKENS,
         ),
     ] = None
     image_max_tokens: Annotated[
         int | None,
         About(
-            "the most places that a picture takes, of models that leave a choice; None is what the projector says", 1, MAX_NUMBER
+            "the most places that a picture takes, of models that leave a choice; None is what the projector says",
+            1,
+            MAX_IMAGE_TOKENS,
         ),
     ] = None
+    kv_overrides: Annotated[
+        tuple[tuple[str, bool | int | float | str], ...],
+        About(
+            "values of the file's metadata that are others than it says, as pairs of a key and a value or as a mapping: whole"
+            " and finite numbers of 32 bits, True or False, and texts; keys and texts of at most 127 bytes"
+        ),
+    ] = ()
+    tensor_overrides: Annotated[
+        tuple[tuple[str, str], ...],
+        About(
+            "tensors that go elsewhere than the others, as pairs of a pattern, which is searched in their names, and the name of"
+            " a memory (CPU, CUDA0); the first pattern that is found counts"
+        ),
+    ] = ()
+    cpu_moe: Annotated[bool, About("keeps the experts of every layer in the CPU's memory")] = False
+    n_cpu_moe: Annotated[int, About("layers, from the first one on, whose experts stay in the CPU's memory", 0, MAX_NUMBER)] = 0
+    n_cpu_ffn: Annotated[
+        int,
+        About("layers, from the first one on, whose dense feed-forward weights stay in the CPU's memory", 0, MAX_NUMBER),
+    ] = 0
+    no_host: Annotated[
+        bool,
+        About("keeps weights of the CPU out of memory that a GPU reads faster, so that llama.cpp may rearrange them"),
+    ] = False
+    offload_kqv: Annotated[bool, About("whether the cache is on the GPU that has its layer, or else in the machine's memory")] = (
+        True
+    )
+    op_offload: Annotated[bool, About("whether a GPU computes large products with weights that are in the machine's memory")] = (
+        True
+    )
+    rope_scaling_type: Annotated[
+        RopeScaling | None, About("how the frequencies of positions are scaled; None is as the model's file says")
+    ] = None
+    rope_freq_base: Annotated[float | None, About("base of those frequencies; None is as the model's file says", 2, 1e12)] = None
+    rope_freq_scale: Annotated[
+        float | None,
+        About(
+            "what positions are multiplied by: 0.25 makes room for texts four times as long as those that the model was trained"
+            " on; None is as the model's file says",
+            1e-4,
+            1e4,
+        ),
+    ] = None
+    yarn_orig_ctx: Annotated[
+        int | None, About("YaRN: tokens of context that the model was trained on; None is as its file says", 1, MAX_NUMBER)
+    ] = None
+    yarn_ext_factor: Annotated[
+        float | None, About("YaRN: how much is extrapolated; 0 interpolates alone, None is as the model's file says", 0, 1e6)
+    ] = None
+    yarn_attn_factor: Annotated[
+        float | None,
+        About(
+            "YaRN: what the lengths of queries and keys are multiplied by where nothing is extrapolated; otherwise it follows"
+            " the scale. None is as the model's file says",
+            0,
+            1e6,
+        ),
+    ] = None
+    yarn_beta_slow: Annotated[
+        float | None,
+        About("YaRN: turns within the context below which a frequency is interpolated; None is as the model's file says", 0, 1e6),
+    ] = None
+    yarn_beta_fast: Annotated[
+        float | None,
+        About("YaRN: turns within the context above which a frequency stays as it is; None is as the model's file says", 0, 1e6),
+    ] = None
+    cpus: Annotated[
+        tuple[int, ...],
+        About(
+            "processors, by the system's numbers, that threads compute on; empty is all that the process may use. Those that"
+            " there are not are left out",
+            0,
+            MAX_THREADS - 1,
+        ),
+    ] = ()
+    cpus_batch: Annotated[
+        tuple[int, ...] | None, About("the same of threads that compute prompts; None is cpus", 0, MAX_THREADS - 1)
+    ] = None
+    strict_cpu: Annotated[
+        bool,
+        About(
+            "whether each thread is kept on one of those processors, in turn; otherwise each is where they are as many as the"
+            " threads, or as their cores are"
+        ),
+    ] = False
+    strict_cpu_batch: Annotated[bool | None, About("the same of threads that compute prompts; None is strict_cpu")] = None
+    prio: Annotated[
+        int,
+        About(
+            "who goes first where others want a processor: -1 (low), 0 (normal), 1 (medium), 2 (high) or 3 (realtime); above"
+            " normal it takes a right that the system gives (CAP_SYS_NICE or ulimit -r), else the log warns. Threads that make"
+            " vectors stay behind the others",
+            -1,
+            3,
+        ),
+    ] = 0
+    prio_batch: Annotated[int | None, About("the same of threads that compute prompts; None is prio", -1, 3)] = None
+    poll: Annotated[
+        int | None,
+        About(
+            "how long threads wait for work at full speed before they sleep: 0 is not at all, 1 some milliseconds, 100 the"
+            " longest; None is 1, and 0 for vectors",
+            0,
+            100,
+        ),
+    ] = None
+    poll_batch: Annotated[int | None, About("the same of threads that compute prompts; None is poll", 0, 100)] = None
 
     def __post_init__(self) -> None:
         # A list is as good as a tuple.
-        for name in ("devices", "tensor_split"):
+        for name in ("devices", "tensor_split", "cpus", "cpus_batch"):
             if isinstance(given := getattr(self, name), list):
                 msgspec.structs.force_setattr(self, name, tuple(given))
+        for name in ("kv_overrides", "tensor_overrides"):
+            given = getattr(self, name)
+            pairs = list(given.items()) if isinstance(given, Mapping) else given
+            if isinstance(pairs, list | tuple):
+                whole = tuple(tuple(pair) if isinstance(pair, list) else pair for pair in pairs)
+                msgspec.structs.force_setattr(self, name, whole)
         if isinstance(self.lora, list | tuple):
             msgspec.structs.force_setattr(self, "lora", tuple(map(_adapter, self.lora)))
         mmproj: object = self.mmproj
@@ -248,6 +379,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 _OF_MODEL = (
     *("n_gpu_layers", "use_mmap", "use_mlock", "direct_io", "check_tensors", "devices", "split_mode", "main_gpu", "tensor_split"),
     *("numa", "kernels", "repack", "lora", "mmproj", "mmproj_offload", "image_min_tokens", "image_max_tokens"),
+    *("kv_overrides", "tensor_overrides", "cpu_moe", "n_cpu_moe", "n_cpu_ffn", "no_host"),
 )
 _OF_NO_ENGINE = {*_OF_MODEL, "tuned"}
 
@@ -304,3 +436,27 @@ class EngineOptions(TypedDict, total=False):
     mmproj_offload: bool
     image_min_tokens: int | None
     image_max_tokens: int | None
+    kv_overrides: Mapping[str, bool | int | float | str] | Sequence[tuple[str, bool | int | float | str]]
+    tensor_overrides: Mapping[str, str] | Sequence[tuple[str, str]]
+    cpu_moe: bool
+    n_cpu_moe: int
+    n_cpu_ffn: int
+    no_host: bool
+    offload_kqv: bool
+    op_offload: bool
+    rope_scaling_type: RopeScaling | None
+    rope_freq_base: float | None
+    rope_freq_scale: float | None
+    yarn_orig_ctx: int | None
+    yarn_ext_factor: float | None
+    yarn_attn_factor: float | None
+    yarn_beta_slow: float | None
+    yarn_beta_fast: float | None
+    cpus: Sequence[int]
+    cpus_batch: Sequence[int] | None
+    strict_cpu: bool
+    strict_cpu_batch: bool | None
+    prio: int
+    prio_batch: int | None
+    poll: int | None
+    poll_batch: int | None

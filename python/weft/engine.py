@@ -392,7 +392,7 @@ class Engine(Embedding):
         return await self._work().erase(slot)
 
     async def read_media(self, data: bytes) -> Media:
-        """A picture (PNG, JPEG, GIF, BMP) or a sound (WAV, MP3, FLAC) for prompts, from the bytes of its file.
+        """A picture (PNG, JPEG, GIF, BMP, WebP) or a sound (WAV, MP3, FLAC, Ogg Vorbis) for prompts, from the bytes of its file.
 
         It is decoded on another thread. The projector sees it on a thread of its own, beside the decode, when a request wants
         it first; what comes of it is kept, up to 256 MiB for all, and in the prefix tree like any other part of a prompt.
@@ -400,7 +400,7 @@ class Engine(Embedding):
         Raises:
             NotSupported: The model was loaded without a projector (`EngineConfig.mmproj`).
             InvalidRequest: It is none of these, damaged, too large, or nothing that this projector reads; the message says which.
-            QueueFull: Prompts with 65,536 places of media wait already.
+            QueueFull: 1 GiB of media is loaded and not let go.
             EngineStopped: The engine was closed.
         """
         return await self._threads.work(For.MEDIA, self.model.read_media, data)
@@ -424,6 +424,16 @@ class Engine(Embedding):
             InvalidRequest: A token is outside of the vocabulary.
         """
         return self.model.detokenize(tokens)
+
+    @property
+    def path(self) -> str:
+        """The model's file, before it is loaded too."""
+        return self._path
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the files of the model are here, or are taken to be: an engine whose start brings them has them then."""
+        return True
 
     @property
     def is_running(self) -> bool:

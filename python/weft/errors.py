@@ -98,15 +98,17 @@ class ContextOverflow(WeftError, ValueError):
 
 
 class QueueFull(WeftError):
-    """As many requests wait for a slot as may wait. Try again later."""
+    """As much waits as may wait: requests for a slot, or bytes of pictures and sounds. Try again later."""
 
-    def __init__(self, n_waiting: int) -> None:
+    def __init__(self, n_waiting: int, unit: str = "requests") -> None:
         self.n_waiting = n_waiting
-        """Requests that wait."""
-        super().__init__(n_waiting)
+        """How much waits."""
+        self.unit = unit
+        """Of what."""
+        super().__init__(n_waiting, unit)
 
     def __str__(self) -> str:
-        return f"{self.n_waiting} requests are waiting, which is the limit; try again later"
+        return f"{self.n_waiting} {self.unit} are waiting, which is the limit; try again later"
 
 
 class SlowReader(WeftError):

@@ -50,10 +50,20 @@ pub struct Machine {
     pub is_offloaded: bool,
     /// Physical cores that this process may use.
     pub n_cores: u32,
+    /// Threads that may run at once, where they are to.
+    pub n_processors: u32,
     /// Bytes of memory that are free where the pool goes, before it is made.
     pub free_bytes: u64,
     /// What our kernels can do for the model.
     pub ours: Ours,
+}
+
+impl Machine {
+    /// `n` threads, or as many as there are processors, and the reason. Threads of a step wait for each other at full speed many
+    /// times: where two share a processor, it takes a thousand times as long.
+    fn at_most<'a>(&self, n: u32, why: &'a str) -> (u32, &'a str) {
+        if n > self.n_processors { (self.n_processors, "all processors") } else { (n, why) }
+    }
 }
 
 /// How every step of an engine is computed.
@@ -100,6 +110,8 @@ impl EngineConfig {
             (None, None, Some(tuned)) => (tuned.n_threads_batch, why_threads),
             (None, None, None) => (n_threads, why_threads),
         };
+        let (n_threads, why_threads) = machine.at_most(n_threads, why_threads);
+        let (n_threads_batch, why_batch) = machine.at_most(n_threads_batch, why_batch);
         let threads = match n_threads_batch {
             n if n == n_threads && why_batch == why_threads => format!("{n} threads ({why_threads})"),
             n => format!("{n_threads} threads ({why_threads}), {n} for prompts ({why_batch})"),
@@ -216,7 +228,7 @@ mod tests {
     const OURS: Ours =
         Ours { usable: Used::ALL, level: "avx512", why_not: None, covers_attention: true, weights: Weights::AsInFile };
     const NONE_OF_OURS: Ours = Ours { usable: Used::NONE, why_not: Some("an old processor"), weights: Weights::Repacked, ..OURS };
-    const CPU: Machine = Machine { is_offloaded: false, n_cores: 6, free_bytes: 20 << 30, ours: OURS };
+    const CPU: Machine = Machine { is_offloaded: false, n_cores: 6, n_processors: 12, free_bytes: 20 << 30, ours: OURS };
     /// Where llama.cpp's own attentions are all there is.
     const OLD_CPU: Machine = Machine { ours: NONE_OF_OURS, ..CPU };
     const GPU: Machine = Machine { is_offloaded: true, ..CPU };
@@ -382,6 +394,15 @@ mod tests {
         assert_eq!((asked.flash_attention, asked.n_threads, asked.n_threads_batch), (FlashAttention::Off, 3, 3));
         let batch = choose(CPU, |config| (config.tuned, config.n_threads_batch) = (Some(TUNED), Some(5)));
         assert_eq!((batch.n_threads, batch.n_threads_batch), (4, 5));
+    }
+
+    #[test]
+    fn there_are_never_more_threads_than_processors() {
+        let many = choose(CPU, |config| config.n_threads = Some(64));
+        assert_eq!((many.n_threads, many.n_threads_batch), (12, 12));
+        assert!(many.summary.ends_with("12 threads (all processors)"), "{}", many.summary);
+        let batch = choose(CPU, |config| (config.n_threads, config.n_threads_batch) = (Some(2), Some(13)));
+        assert!(batch.summary.ends_with("2 threads (asked for), 12 for prompts (all processors)"), "{}", batch.summary);
     }
 
     #[test]

@@ -3,8 +3,11 @@
 mod choice;
 mod grouping;
 mod kernels;
+mod overrides;
 mod placement;
 mod pooling;
+mod rope;
+mod threads;
 mod weights;
 
 use std::path::PathBuf;
@@ -15,8 +18,12 @@ use crate::error::{Error, Result};
 pub use choice::{Choice, Machine, Tuned};
 pub use grouping::Grouping;
 pub use kernels::{Kernels, Ours, Used};
+
+pub use overrides::{KvOverride, KvValue, MAX_LAYERS, TensorOverride};
 pub use placement::{Numa, Placement, Split};
 pub use pooling::Pooling;
+pub use rope::{Rope, RopeScaling};
+pub use threads::{Priority, Threads, ThreadsNames};
 pub use weights::{LoadFacts, Weights};
 
 /// Slots where none are asked for; each of them may use the whole pool.
@@ -80,6 +87,8 @@ pub struct ModelConfig {
     pub repack: Option<bool>,
     /// Adapters that are loaded beside the weights, at most [`MAX_ADAPTERS`]; each is known by its place here.
     pub adapters: Vec<AdapterConfig>,
+    /// Values of the metadata in place of the file's; of several for one key the last counts.
+    pub overrides: Vec<KvOverride>,
     /// The projector that reads pictures and sounds for it.
     pub media: Option<MediaConfig>,
 }
@@ -95,6 +104,32 @@ pub struct MediaConfig {
     pub image_min_tokens: Option<u32>,
     /// See above.
     pub image_max_tokens: Option<u32>,
+}
+
+/// The most places that a picture may be said to take. llama.cpp counts the pixels of as many in 32 bits.
+pub const MAX_IMAGE_TOKENS: u32 = 65_536;
+
+impl MediaConfig {
+    /// # Errors
+    /// [`Error::InvalidConfig`] names the first number that is out of range.
+    pub fn validate(&self) -> Result<()> {
+        let Self { image_min_tokens: min, image_max_tokens: max, .. } = *self;
+        for (param, n) in [("image_min_tokens", min), ("image_max_tokens", max)] {
+            if let Some(n) = n.filter(|n| !(1..=MAX_IMAGE_TOKENS).contains(n)) {
+                return Err(Error::InvalidConfig {
+                    param,
+                    message: format!("{param} is {n}; it must be 1 to {MAX_IMAGE_TOKENS}"),
+                });
+            }
+        }
+        match min.zip(max).filter(|(min, max)| min > max) {
+            Some((min, max)) => {
+                let message = format!("image_min_tokens is {min}, more than image_max_tokens, which is {max}");
+                Err(Error::InvalidConfig { param: "image_min_tokens", message })
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// A file of an adapter (`LoRA`), and how strongly it counts where a request does not say.
@@ -121,6 +156,7 @@ impl ModelConfig {
             kernels: Kernels::default(),
             repack: None,
             adapters: Vec::new(),
+            overrides: Vec::new(),
             media: None,
         }
     }
@@ -194,6 +230,8 @@ pub struct EngineConfig {
     pub n_threads: Option<u32>,
     /// Threads of a decode with rows of prompts (`-tb`); `None` is `n_threads`, if that was asked for, else as there.
     pub n_threads_batch: Option<u32>,
+    /// Whether half of them compute while others want the processors too, and that is faster.
+    pub fewer_threads_in_a_crowd: bool,
     /// What was measured to be fastest; it fills what is left open.
     pub tuned: Option<Tuned>,
     /// Whose kernels are to compute on the CPU (`--kernels`).
@@ -204,6 +242,16 @@ pub struct EngineConfig {
     pub flash_attention: FlashAttention,
     /// What becomes of the vectors of a text's tokens (`--pooling`); `None` is as the model says, else their mean.
     pub pooling: Option<Pooling>,
+    /// How positions are encoded (`--rope-…`, `--yarn-…`).
+    pub rope: Rope,
+    /// Threads of a decode without rows of prompts: where and how they compute.
+    pub threads: Threads,
+    /// The same of a decode with rows of prompts.
+    pub threads_batch: Threads,
+    /// Whether the cache is where its layers are (`-kvo`), or else in the machine's memory.
+    pub offload_kqv: bool,
+    /// Whether a GPU computes large products with weights that are in the machine's memory (`--op-offload`).
+    pub op_offload: bool,
     /// `-ctk`.
     pub type_k: KvType,
     /// `-ctv`.
@@ -244,11 +292,17 @@ impl Default for EngineConfig {
             grp_attn_w: 512,
             n_threads: None,
             n_threads_batch: None,
+            fewer_threads_in_a_crowd: false,
             tuned: None,
             kernels: Kernels::Auto,
             used: Used::NONE,
             flash_attention: FlashAttention::Auto,
             pooling: None,
+            rope: Rope::default(),
+            threads: Threads::default(),
+            threads_batch: Threads::default(),
+            offload_kqv: true,
+            op_offload: true,
             type_k: KvType::F16,
             type_v: KvType::F16,
             cache_ram: CacheRam::Default,
@@ -421,6 +475,9 @@ impl EngineConfig {
                 return refuse(param, format!("{param} is {n}; it must be 1 to {MAX_THREADS}"));
             }
         }
+        self.rope.validate()?;
+        self.threads.validate(&ThreadsNames::DECODING)?;
+        self.threads_batch.validate(&ThreadsNames::PROMPTS)?;
         if self.flash_attention == FlashAttention::Off && self.type_v.is_quantized() {
             let message = format!("type_v is {:?}, which needs flash attention; turn it on, or use F16", self.type_v);
             return refuse("type_v", message);

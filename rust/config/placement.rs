@@ -1,5 +1,7 @@
 //! Where a model's weights go.
 
+use super::TensorOverride;
+
 /// Which devices take part, and who holds what.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Placement {
@@ -13,6 +15,16 @@ pub struct Placement {
     pub tensor_split: Vec<f32>,
     /// How threads are bound to the nodes of a machine whose memory is not uniform; `None` is not at all.
     pub numa: Option<Numa>,
+    /// Tensors that go elsewhere than all others; of several patterns the first that matches counts.
+    pub tensors: Vec<TensorOverride>,
+    /// Whether experts of every layer stay in the CPU's memory.
+    pub cpu_moe: bool,
+    /// Layers, from the first one on, whose experts stay in the CPU's memory.
+    pub n_cpu_moe: u32,
+    /// Layers, from the first one on, whose dense feed-forward weights stay in the CPU's memory.
+    pub n_cpu_ffn: u32,
+    /// Whether weights of the CPU are kept out of memory that a GPU reads faster, so that llama.cpp may rearrange them.
+    pub no_host: bool,
 }
 
 impl Placement {
@@ -20,6 +32,22 @@ impl Placement {
     #[must_use]
     pub fn names_gpus(&self) -> bool {
         self.split != Split::default() || self.main_gpu != 0 || !self.tensor_split.is_empty()
+    }
+
+    /// Where single tensors go, in the order in which that counts: as the user's patterns say, then as the numbers of layers do.
+    #[must_use]
+    pub fn tensor_overrides(&self) -> Vec<TensorOverride> {
+        let mut overrides = self.tensors.clone();
+        overrides.extend(self.cpu_moe.then(TensorOverride::experts));
+        overrides.extend((self.n_cpu_moe > 0).then(|| TensorOverride::experts_of(self.n_cpu_moe)));
+        overrides.extend((self.n_cpu_ffn > 0).then(|| TensorOverride::feed_forward_of(self.n_cpu_ffn)));
+        overrides
+    }
+
+    /// Whether tensors of layers that a GPU computes may lie in the CPU's memory.
+    #[must_use]
+    pub fn moves_tensors(&self) -> bool {
+        !self.tensors.is_empty() || self.cpu_moe || self.n_cpu_moe > 0 || self.n_cpu_ffn > 0
     }
 }
 

@@ -83,7 +83,7 @@ impl Queue {
             )));
         }
         if self.n_waiting + n_tokens > MAX_TOKENS {
-            return Err(Error::QueueFull { n_waiting: self.jobs.len() });
+            return Err(Error::QueueFull { n_waiting: self.jobs.len(), unit: "requests" });
         }
         let n_tokens_of: Vec<usize> = texts.iter().map(Vec::len).collect();
         let starts = std::iter::once(0).chain(n_tokens_of.iter().scan(0, |end, n| {
@@ -305,7 +305,7 @@ mod tests {
         let mut queue = queue(Pooling::Mean);
         let many = vec![512; MAX_TOKENS / 512];
         push(&mut queue, 1, &many).expect("it is as much as may wait");
-        assert_eq!(push(&mut queue, 2, &[1]), Err(Error::QueueFull { n_waiting: 1 }));
+        assert_eq!(push(&mut queue, 2, &[1]), Err(Error::QueueFull { n_waiting: 1, unit: "requests" }));
         queue.next();
         push(&mut queue, 2, &[1]).expect("there is room again");
         assert!(matches!(push(&mut queue, 3, &[&many[..], &[1]].concat()), Err(Error::InvalidRequest { .. })));

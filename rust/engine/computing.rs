@@ -76,7 +76,8 @@ fn recover<R: Runner>(core: &mut Core<R>, planner: &mut Planner, error: &DecodeE
 fn undo_rows<R: Runner>(core: &mut Core<R>, filter: impl Fn(&Running) -> bool) -> bool {
     let mut is_whole = true;
     for running in core.slots.running().iter().filter(|running| running.n_planned > 0 && filter(running)) {
-        is_whole &= core.memory.truncate(running.id, running.n_held);
+        // Of a picture that is held whole or not at all, a part cannot be kept: it goes with its request, which is of a prompt.
+        is_whole &= core.memory.truncate(running.id, running.n_held) || running.n_worth_keeping() < running.n_held;
     }
     is_whole
 }

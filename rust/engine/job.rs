@@ -94,9 +94,10 @@ impl Job {
         let media: Arc<[PlacedMedia]> = request.prompt.media().into();
         let prompt: Arc<[Token]> = std::mem::take(&mut request.prompt).into_tokens().into();
         // Only what can be drawn can be repeated.
-        sampler.accept_prompt(match media.is_empty() {
-            true => Arc::clone(&prompt),
-            false => prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect(),
+        sampler.accept_prompt(if media.is_empty() {
+            Arc::clone(&prompt)
+        } else {
+            prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect()
         });
         (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
         let variant = Variant::with_adapters(request.adapters.take().unwrap_or_default());

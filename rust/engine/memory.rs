@@ -102,12 +102,15 @@ impl<R: Runner> Memory<R> {
             let wanted = Wanted { at_most, ..*wanted };
             cache.find(&wanted, |id, n_held, n_tokens| runner.can_fork(id, n_held, n_tokens)).unwrap_or_default()
         };
-        let matched = find(wanted.at_most);
-        match media.iter().find(|placed| placed.is_cut_at(matched.n_tokens())) {
-            Some(cut) if cut.start < wanted.at_least => Match::default(),
-            Some(cut) => find(cut.start),
-            None => matched,
+        let mut matched = find(wanted.at_most);
+        // What is found instead may end in an earlier one.
+        while let Some(cut) = media.iter().find(|placed| placed.is_cut_at(matched.n_tokens())) {
+            if cut.start < wanted.at_least {
+                return Match::default();
+            }
+            matched = find(cut.start);
         }
+        matched
     }
 
     /// Whether what `id` holds can be gone on from.

@@ -228,7 +228,7 @@ impl Engine {
             return Err(Error::InvalidRequest { param: "penalty_prompt", message });
         }
         let waiting = QueuePlace::take_place(&published.n_waiting, limits.max_queue as usize)
-            .map_err(|n_waiting| Error::QueueFull { n_waiting })?;
+            .map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
         request.sampling.logit_bias.extend(suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));
         // Here and not on the worker's thread, where the running streams would wait for it.
         let sampler = Sampler::new(&request.sampling, request.seed, lexicon, limits.n_ctx_slot);

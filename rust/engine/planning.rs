@@ -200,19 +200,22 @@ impl Planner {
     }
 }
 
-/// Ends the requests whose pictures and sounds cannot be read. All of those that run are asked for, so that they are ready when their
-/// turn comes.
+/// How many pictures and sounds of a sequence are asked for ahead, so that they are ready when their turn comes. Those of others do
+/// not wait for all that one request has.
+const N_AHEAD: usize = 2;
+
+/// Ends the requests whose pictures and sounds cannot be encoded.
 fn fail_unreadable<R: Runner>(core: &mut Core<R>) {
     let mut failed = Vec::new();
     for running in core.slots.running() {
-        for placed in running.sequence.media_from(running.n_held) {
+        for placed in running.sequence.media_from(running.n_held).iter().take(N_AHEAD) {
             if let Encoding::Failed(reason) = placed.media.encoding() {
                 failed.push((running.sequence.request_id, reason));
             }
         }
     }
     for (request_id, reason) in failed {
-        fail(core, &[request_id], &Error::InvalidRequest { param: "media", message: reason });
+        fail(core, &[request_id], &Error::Decode { reason });
     }
 }
 

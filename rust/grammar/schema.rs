@@ -140,10 +140,12 @@ impl<'a> Check<'a> {
             ("array", _) => self.array(schema, depth),
             ("integer", _) => integer(schema),
             ("number" | "boolean" | "null", _) => Ok(()),
-            _ => refuse(
-                value,
-                format!("there is no type '{name}'; there are object, array, string, integer, number, boolean and null"),
-            ),
+            _ => {
+                let name: String = name.chars().take(MAX_NAME_BYTES).collect();
+                let message =
+                    format!("there is no type '{name}'; there are object, array, string, integer, number, boolean and null");
+                refuse(value, message)
+            }
         }
     }
 

@@ -24,10 +24,12 @@ mod system {
 }
 
 impl Affinity {
-    /// That processor alone.
-    pub(super) fn of(cpu: usize) -> Self {
+    /// These processors alone; those that a mask has no bits for are left out.
+    pub(super) fn of(cpus: &[usize]) -> Self {
         let mut mask = [0; MAX_CPUS / BITS];
-        mask[cpu / BITS] = 1 << (cpu % BITS);
+        for &cpu in cpus.iter().filter(|&&cpu| cpu < MAX_CPUS) {
+            mask[cpu / BITS] |= 1 << (cpu % BITS);
+        }
         Self { mask }
     }
 
@@ -61,24 +63,31 @@ impl Affinity {
     }
 }
 
-/// A thread that is kept on one processor, until this is dropped.
+/// A thread that is kept on some processors, until this is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Stay {
     came_from: Option<(ThreadId, Affinity)>,
-    cpu: Option<usize>,
+    place: Option<Affinity>,
 }
 
 impl Stay {
-    /// This thread stays on `cpu` from now on.
-    pub(super) fn at(&mut self, cpu: usize) {
-        if self.cpu == Some(cpu) {
+    /// This thread stays on the processors of `place` from now on.
+    pub(super) fn at(&mut self, place: Affinity) {
+        if self.place == Some(place) {
             return;
         }
         if self.came_from.is_none() {
             self.came_from = Affinity::current().map(|before| (thread::current().id(), before));
         }
-        Affinity::of(cpu).apply();
-        self.cpu = Some(cpu);
+        place.apply();
+        self.place = Some(place);
+    }
+
+    /// It need not stay any more.
+    pub(super) fn leave(&mut self) {
+        if let Some((_, before)) = self.came_from.filter(|_| self.place.take().is_some()) {
+            before.apply();
+        }
     }
 }
 
@@ -101,14 +110,22 @@ mod tests {
         let told = thread::spawn(move || {
             let mut stay = Stay::default();
             let there = [last, last].map(|cpu| {
-                stay.at(cpu);
+                stay.at(Affinity::of(&[cpu]));
                 Affinity::current()
             });
+            stay.leave();
+            assert_eq!(Affinity::current(), Some(all));
+            stay.at(Affinity::of(&[last]));
             drop(stay);
             (there, Affinity::current())
         });
-        assert_eq!(told.join().expect("it ends"), ([Some(Affinity::of(last)); 2], Some(all)), "until it need not stay any more");
-        assert_eq!(Affinity::of(last).cpus(), [last]);
+        assert_eq!(
+            told.join().expect("it ends"),
+            ([Some(Affinity::of(&[last])); 2], Some(all)),
+            "until it need not stay any more"
+        );
+        assert_eq!(Affinity::of(&[last, 7, MAX_CPUS]).cpus(), Affinity::of(&[7, last]).cpus());
+        assert_eq!(Affinity::of(&[70, 3]).cpus(), [3, 70]);
         assert_eq!(Affinity::current(), Some(all), "nobody else is");
     }
 }

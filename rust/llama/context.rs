@@ -3,14 +3,16 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{EngineConfig, FlashAttention, Limits, Used};
+use crate::config::{EngineConfig, FlashAttention, Limits, Threads, Used};
 use crate::engine::runner::{DecodeError, MediaRows, MemoryKind, Plan, SequenceId, StateError, Variant};
 use crate::error::{Error, Result};
 use crate::llama::affinity::Stay;
 use crate::llama::batch::{Batch, Bounds, rows_of};
+use crate::llama::crowd::{Crew, Crowd};
 use crate::llama::kernels;
 use crate::llama::kv_size::ggml_type;
 use crate::llama::logging;
@@ -18,6 +20,8 @@ use crate::llama::media_batch::{self, MediaBatch};
 use crate::llama::model::Model;
 use crate::llama::pages;
 use crate::llama::positions::Positions;
+use crate::llama::priority::Standing;
+use crate::llama::rope;
 use crate::llama::threads::{self, ThreadPool};
 use crate::request::Token;
 
@@ -46,11 +50,16 @@ pub(super) struct Context {
     /// Threads of a decode in which every sequence computes one token, and of one with rows of prompts.
     n_threads: u32,
     n_threads_batch: u32,
+    /// Where and how the former compute, and the latter where they do otherwise.
+    how: Vec<Threads>,
     /// Which of our kernels compute.
     used: Used,
-    /// By their number, that of the last decode first.
+    /// By their number, and which of `how` they are; that of the last decode first.
     // Dropped in this order, after `raw` is freed, which uses them.
-    threads: Vec<(u32, ThreadPool)>,
+    threads: Vec<((u32, usize), ThreadPool)>,
+    standing: Standing,
+    /// Where fewer of them may compute when others want the processors too.
+    crowd: Option<Crowd>,
     /// Keeps the thread that decodes where none of theirs is.
     stay: Stay,
     model: Arc<Model>,
@@ -85,6 +94,8 @@ impl Context {
             n_positions: model.n_positions(),
         });
         let threads = Vec::new();
+        let mut how = vec![config.threads.clone(), config.threads_batch.clone()];
+        how.dedup();
         let mut context = Self {
             raw,
             batch,
@@ -96,8 +107,11 @@ impl Context {
             variant: Variant::default(),
             n_threads,
             n_threads_batch,
+            how,
             used,
             threads,
+            crowd: None,
+            standing: Standing::default(),
             stay: Stay::default(),
             model,
         };
@@ -110,8 +124,12 @@ impl Context {
         assert_eq!(n_ctx_of_one, limits.n_ctx, "one sequence may use the whole pool, so the pool is unified");
         // SAFETY: the memory lives as long as the context, and is as llama.cpp has made it: zeros.
         unsafe { pages::give_back(context.memory()) };
-        for n in [n_threads_batch, n_threads] {
-            context.use_threads(n);
+        let may_be_fewer = config.fewer_threads_in_a_crowd && n_threads.min(n_threads_batch) > 1;
+        context.crowd = may_be_fewer.then(Crowd::default);
+        // All that may be needed, while this thread may still run anywhere.
+        for n in [half(n_threads), n_threads].into_iter().filter(|&n| may_be_fewer || n == n_threads) {
+            context.use_threads(if n == n_threads { n_threads_batch } else { half(n_threads_batch) }, 1);
+            context.use_threads(n, 0);
         }
         Ok(context)
     }
@@ -119,12 +137,15 @@ impl Context {
     /// Computes with `n_threads` from now on, few rows or many.
     pub(super) fn set_threads(&mut self, n_threads: u32) {
         (self.n_threads, self.n_threads_batch) = (n_threads, n_threads);
+        self.crowd = None;
     }
 
     /// Gives `plan` its threads. By itself llama.cpp would take those for prompts wherever there are two rows.
     fn use_threads_for(&mut self, plan: &Plan) {
         let is_decoding = plan.rows.iter().all(|row| row.wants_logits);
-        self.use_threads(if is_decoding { self.n_threads } else { self.n_threads_batch });
+        let (n_threads, kind) = if is_decoding { (self.n_threads, 0) } else { (self.n_threads_batch, 1) };
+        let crew = self.crowd.as_mut().map_or(Crew::All, |crowd| crowd.crew(plan.rows.len()));
+        self.use_threads(if crew == Crew::All { n_threads } else { half(n_threads) }, kind);
     }
 
     /// Computes with these adapters from now on. llama.cpp then makes its graphs anew, so it is told only where they change.
@@ -152,14 +173,19 @@ impl Context {
         Ok(())
     }
 
-    /// Each number of threads has a pool of its own: in a larger one, those without work would wait at full speed.
-    fn use_threads(&mut self, n_threads: u32) {
-        if self.threads.first().is_some_and(|(n, _)| *n == n_threads) {
+    /// Each number of threads has a pool of its own: in a larger one, those without work would wait at full speed. `kind` is 0 for a
+    /// decode without rows of prompts, 1 for one with them.
+    fn use_threads(&mut self, n_threads: u32, kind: usize) {
+        let key = (n_threads, kind.min(self.how.len() - 1));
+        if self.threads.first().is_some_and(|(known, _)| *known == key) {
             return;
         }
-        match self.threads.iter().position(|(n, _)| *n == n_threads) {
+        let how = &self.how[key.1];
+        // Threads that are started for a pool have the priority of who starts them.
+        self.standing.take(how.priority);
+        match self.threads.iter().position(|(known, _)| *known == key) {
             Some(place) => self.threads.swap(0, place),
-            None => self.threads.insert(0, (n_threads, ThreadPool::new(n_threads, POLL, self.used))),
+            None => self.threads.insert(0, (key, ThreadPool::new(n_threads, how, POLL, self.used))),
         }
         let (pool, n_threads) = (self.threads[0].1.as_ptr(), n_threads.cast_signed());
         // SAFETY: the context is alive, and the pool lives in `self` until after the context is freed.
@@ -175,8 +201,9 @@ impl Context {
     pub(super) fn decode(&mut self, plan: &Plan) -> std::result::Result<(), DecodeError> {
         self.use_adapters(&plan.variant)?;
         self.use_threads_for(plan);
-        if let Some(place) = self.threads[0].1.place() {
-            self.stay.at(place);
+        match self.threads[0].1.place() {
+            Some(place) => self.stay.at(place),
+            None => self.stay.leave(),
         }
         self.decode_media(plan)?;
         if plan.media.iter().map(|media| media.rows.len()).sum::<usize>() == plan.rows.len() && !plan.rows.is_empty() {
@@ -190,6 +217,7 @@ impl Context {
         let decode = || unsafe { sys::llama_decode(self.raw.as_ptr(), batch) };
         // SAFETY: the memory lives as long as the context, and the batch is not changed before the decode has ended.
         let known = unsafe { kernels::Known::new(self.batch.ids(), self.memory()) };
+        let started = Instant::now();
         let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, Some(known), decode));
         if code != 0 {
             let ids = self.batch.ids().to_vec();
@@ -199,6 +227,9 @@ impl Context {
         // Waits here rather than at the first look at the logits, so that the time of a decode is the caller's to measure.
         // SAFETY: the context is alive.
         unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
+        if let Some(crowd) = self.crowd.as_mut().filter(|_| plan.media.is_empty()) {
+            crowd.took(plan.rows.len(), started.elapsed());
+        }
         self.n_held.copy_from_slice(self.batch.n_held_after());
         Ok(())
     }
@@ -259,6 +290,7 @@ impl Context {
             let id = id.unsigned_abs() as usize;
             let n_held = self.positions[id].n_places((last + 1).unsigned_abs());
             self.n_held[id] = n_held;
+            self.positions[id].truncate(n_held);
             self.whole_from[id] = self.whole_from[id].min(n_held);
         }
         DecodeError { reason: reason_of(code, errors, self.n_ctx, ids.len()) }
@@ -279,6 +311,11 @@ impl Context {
     /// How many tokens `id` holds.
     pub(super) fn n_held(&self, SequenceId(id): SequenceId) -> u32 {
         self.n_held[usize::from(id)]
+    }
+
+    /// Whether a medium with positions of its own begins before `end` in `id`.
+    pub(super) fn has_own_positions(&self, id: SequenceId, end: u32) -> bool {
+        self.positions[usize::from(id.0)].has_own_before(end)
     }
 
     /// From which position on `id` holds everything that a sliding window may look at.
@@ -498,6 +535,11 @@ impl Drop for Context {
     }
 }
 
+/// Threads that are left of `n` where others want the processors too.
+const fn half(n: u32) -> u32 {
+    n.div_ceil(2)
+}
+
 /// Makes a context of `model`, which must outlive it. Beside it the error lines that say why there is none.
 pub(super) fn make(model: &Model, params: sys::llama_context_params) -> (Option<NonNull<sys::llama_context>>, Vec<String>) {
     // Making a context may write to the model, so two are never made at once.
@@ -526,6 +568,9 @@ fn params(config: &EngineConfig, limits: &Limits, n_seq_max: u32) -> sys::llama_
     };
     params.type_k = ggml_type(config.type_k);
     params.type_v = ggml_type(config.type_v);
+    params.offload_kqv = config.offload_kqv;
+    params.op_offload = config.op_offload;
+    rope::apply(&config.rope, &mut params);
     params.kv_unified = true;
     // A sliding window's cache as large as the other one: a smaller one can be full while our count of cells says it is not.
     params.swa_full = true;

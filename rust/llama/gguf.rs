@@ -119,10 +119,28 @@ impl Metadata {
         CString::new(key).is_ok_and(|key| unsafe { sys::gguf_find_key(self.0.as_ptr(), key.as_ptr()) } >= 0)
     }
 
-    /// The whole number of 32 bits under `key`; `None` where there is none, or something else.
+    /// Which of the types of [`crate::config::KvValue`] is under `key`, by its name; `None` where there is nothing.
+    pub(super) fn kind(&self, key: &str) -> Option<&'static str> {
+        let key = CString::new(key).ok()?;
+        // SAFETY: the context is alive and the key NUL-terminated.
+        let index = unsafe { sys::gguf_find_key(self.0.as_ptr(), key.as_ptr()) };
+        if index < 0 {
+            return None;
+        }
+        // SAFETY: `index` is one of the file's keys.
+        Some(match unsafe { sys::gguf_get_kv_type(self.0.as_ptr(), index) } {
+            sys::GGUF_TYPE_BOOL => "bool",
+            sys::GGUF_TYPE_STRING => "str",
+            sys::GGUF_TYPE_FLOAT32 | sys::GGUF_TYPE_FLOAT64 => "float",
+            sys::GGUF_TYPE_ARRAY => "an array, which cannot be replaced",
+            _ => "int",
+        })
+    }
+
+    /// The whole number of 32 bits, without a sign, under `key`; `None` where there is none, or something else.
     pub(super) fn u32(&self, key: &str) -> Option<u32> {
         let index = self.find(key, sys::GGUF_TYPE_UINT32)?;
-        // SAFETY: `index` is an unsigned integer of 32 bits of this file.
+        // SAFETY: `index` is a 32-bit integer of this file.
         Some(unsafe { sys::gguf_get_val_u32(self.0.as_ptr(), index) })
     }
 

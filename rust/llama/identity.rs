@@ -16,6 +16,14 @@ use crate::llama::gguf::Metadata;
 /// BLAKE3 of the files, or of a sample of the large ones; see [`ModelFiles::identity`].
 pub(super) type Identity = [u8; 32];
 
+/// The identity of weights that compute something else since `change` was made; the same where it is empty.
+pub(super) fn changed(identity: Identity, change: &str) -> Identity {
+    if change.is_empty() {
+        return identity;
+    }
+    *blake3::Hasher::new().update(&identity).update(change.as_bytes()).finalize().as_bytes()
+}
+
 /// Bytes of the largest file that is hashed as a whole: a second's work.
 const N_WHOLE: u64 = 1 << 30;
 

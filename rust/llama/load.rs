@@ -11,6 +11,8 @@ use crate::config::{LoadFacts, ModelConfig, Numa, Placement, Split, Weights};
 use crate::llama::gguf::Metadata;
 use crate::llama::identity::other_parts;
 use crate::llama::kernels::{self, coverage};
+use crate::llama::kv_overrides::KvOverrides;
+use crate::llama::tensor_overrides::TensorOverrides;
 use crate::llama::{logging, machine, memory};
 
 /// Formats that llama.cpp rearranges on processors that our products are written for, if it is to: its list
@@ -42,7 +44,7 @@ pub(super) fn facts(config: &ModelConfig, files: &[Metadata]) -> LoadFacts {
     LoadFacts {
         own_products: kernels::install().usable.products && 2 * n_covered > n_bytes,
         has_amx,
-        has_cpu_layers: !memory::has_gpus(&config.placement) || config.n_gpu_layers.is_some(),
+        has_cpu_layers: !memory::has_gpus(&config.placement) || config.n_gpu_layers.is_some() || config.placement.moves_tensors(),
         can_be_rearranged,
     }
 }
@@ -53,12 +55,18 @@ pub(super) fn all_parts(config: &ModelConfig, first: Metadata) -> Vec<Metadata> 
     std::iter::once(first).chain(others.iter().filter_map(|path| Metadata::open(path).ok())).collect()
 }
 
-/// Loads the file that `config` names, its weights laid out as `weights` says; `progress` hears the fraction that is loaded, on this
+/// Loads the file that `config` names, its weights laid out as `weights` says, with what is overridden; `progress` hears the fraction that is loaded, on this
 /// thread, and must not panic.
 ///
 /// # Errors
 /// What is wrong with the file or its placement, for [`crate::error::Error::ModelLoad`].
-pub(super) fn load<F: FnMut(f32)>(config: &ModelConfig, weights: Weights, mut progress: F) -> Result<LlamaModel, String> {
+pub(super) fn load<F: FnMut(f32)>(
+    config: &ModelConfig,
+    weights: Weights,
+    overrides: &KvOverrides,
+    tensors: Option<&TensorOverrides>,
+    mut progress: F,
+) -> Result<LlamaModel, String> {
     let path = config.path.to_str().ok_or("its path is not UTF-8")?;
     let path = CString::new(path).map_err(|_| "its path holds a NUL byte")?;
     let placement = &config.placement;
@@ -91,12 +99,16 @@ pub(super) fn load<F: FnMut(f32)>(config: &ModelConfig, weights: Weights, mut pr
         (false, false, false) => sys::LLAMA_LOAD_MODE_NONE,
     };
     params.check_tensors = config.check_tensors;
+    params.no_host = placement.no_host;
+    let overrides = overrides.as_list();
+    params.kv_overrides = overrides.as_ref().map_or(null(), Vec::as_ptr);
+    params.tensor_buft_overrides = tensors.map_or(null(), TensorOverrides::as_ptr);
     // llama.cpp's name for all that it rearranges weights for, AMX among it.
     params.use_extra_bufts = weights != Weights::AsInFile;
     params.progress_callback = Some(report::<F>);
     params.progress_callback_user_data = (&raw mut progress).cast();
-    // SAFETY: the path is NUL-terminated; the list of devices ends with a null and `shares` is as long as llama.cpp reads, and
-    // both live on after the call, as does `progress`, which `report` gets back in its own type.
+    // SAFETY: the path is NUL-terminated; the lists of devices and of what is overridden have their ends and `shares` is as long as
+    // llama.cpp reads, and all live on after the call, as does `progress`, which `report` gets back in its own type.
     let (model, errors) = logging::errors_during(|| unsafe { sys::llama_model_load_from_file(path.as_ptr(), params) });
     let reason = || logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned());
     let model = NonNull::new(model).ok_or_else(reason)?;

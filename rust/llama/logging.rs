@@ -50,8 +50,9 @@ pub(super) fn reason(errors: &[String]) -> Option<String> {
         text.strip_prefix("error loading model: ").unwrap_or(text).trim()
     });
     // The callers of what failed only repeat that it failed.
-    let reasons: Vec<&str> = reasons.filter(|text| !text.contains("failed to load model")).collect();
-    (!reasons.is_empty()).then(|| reasons.join("; "))
+    let (repeats, reasons): (Vec<&str>, Vec<&str>) = reasons.partition(|text| text.contains("failed to load model"));
+    let told = if reasons.is_empty() { repeats } else { reasons };
+    (!told.is_empty()).then(|| told.join("; "))
 }
 
 /// Called by llama.cpp with a line or a piece of one.

@@ -42,6 +42,42 @@ impl Hardware {
     }
 }
 
+/// A device beside the CPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// ggml's name of it, such as `CUDA0`.
+    pub name: String,
+    /// Its maker's name of it.
+    pub description: String,
+    /// Bytes of its memory.
+    pub n_bytes: u64,
+    /// Bytes of it that are free.
+    pub n_free: u64,
+}
+
+/// Every device that is no CPU, in ggml's order, starting llama.cpp's backend where it was not.
+#[must_use]
+pub fn devices() -> Vec<Device> {
+    backend::backend();
+    // SAFETY: a started backend's devices are registered and live for ever, as do their names; both numbers are writable.
+    let read = |device| unsafe {
+        let (mut n_free, mut n_bytes) = (0_usize, 0_usize);
+        sys::ggml_backend_dev_memory(device, &raw mut n_free, &raw mut n_bytes);
+        let text = |text| CStr::from_ptr(text).to_string_lossy().into_owned();
+        Device {
+            name: text(sys::ggml_backend_dev_name(device)),
+            description: text(sys::ggml_backend_dev_description(device)),
+            n_bytes: n_bytes as u64,
+            n_free: n_free as u64,
+        }
+    };
+    // SAFETY: as above.
+    let is_other = |device: &_| unsafe { sys::ggml_backend_dev_type(*device) } != sys::GGML_BACKEND_DEVICE_TYPE_CPU;
+    // SAFETY: as above.
+    let all = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
+    all.filter(is_other).map(read).collect()
+}
+
 /// Whether llama.cpp computes with AMX: it was compiled for it, the processor has it and the system lets this process use it. The
 /// backend must have been started.
 pub(super) fn has_amx() -> bool {
@@ -104,6 +140,13 @@ mod tests {
         assert!(!has_amx() || hardware.instructions.contains("AMX_INT8"), "{}", hardware.instructions);
         // So that the list that is searched is not simply empty.
         assert_eq!(extra_buffer_types().contains(&c"CPU_REPACK"), hardware.instructions.contains("REPACK"));
+    }
+
+    #[test]
+    fn a_cpu_is_no_device_beside_it() {
+        let names: Vec<String> = devices().into_iter().map(|device| device.name).collect();
+        assert!(!names.contains(&"CPU".to_owned()), "{names:?}");
+        assert!(names.len() >= Hardware::read().gpus.len());
     }
 
     #[test]

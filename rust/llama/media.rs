@@ -1,15 +1,15 @@
 //! Pictures and sounds → vectors, by llama.cpp's `mtmd` and the projector of a model.
 //!
-//! A file is cut into chunks where it is loaded, on whatever thread asks for it. The vectors of a chunk are one long computation: a
-//! thread of its own makes them, one chunk after the other, and keeps those that were made last. Equal chunks have equal ids, so that
-//! the prefix tree finds what is computed of them, and this store what is not.
+//! A file is decoded by [`media_file`] and cut into chunks where it is loaded, on whatever thread asks for it. The vectors of a chunk
+//! are one long computation: a thread of its own makes them, one chunk after the other, and keeps those that were made last. Equal
+//! chunks have equal ids, so that the prefix tree finds what is computed of them, and this store what is not.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -20,7 +20,7 @@ use llama_cpp_sys_2 as sys;
 use crate::config::MediaConfig;
 use crate::error::{Error, Result};
 use crate::llama::gguf::Metadata;
-use crate::llama::media_header::{self, MediaKind};
+use crate::llama::media_file::{self, MediaKind, Picture};
 use crate::llama::niceness::{self, give_way};
 use crate::llama::{logging, threads};
 use crate::request::{Encoding, Media, Medium, Run, Token};
@@ -28,15 +28,20 @@ use crate::request::{Encoding, Media, Medium, Run, Token};
 /// Bytes of vectors that are kept for prompts that come later.
 pub const MAX_KEPT_BYTES: u64 = 256 << 20;
 
-/// Most places of media that prompts may hold which wait or run. What is kept of one until its vectors are made is some tens of
-/// kilobytes for each.
-pub const MAX_PLACES_WAITING: u64 = 65_536;
+/// Most bytes of media that are loaded and not let go: the vectors of each, and what they are made of until they are there.
+pub const MAX_LOADED_BYTES: u64 = 1 << 30;
 
 /// Chunks whose ids are remembered. Then all are forgotten, and what comes again is computed again.
 const MAX_NAMES: usize = 65_536;
 
 /// The lowest id.
 const LAST_ID: Token = Token::MIN / 2;
+
+/// Above the next id that stands for a chunk, of whatever projector.
+static LOWEST_ID: AtomicI32 = AtomicI32::new(0);
+
+/// The next projector's number.
+static N_PROJECTORS: AtomicU64 = AtomicU64::new(0);
 
 /// How far the thread that makes vectors gives way: by five levels more than those that write texts.
 const NICENESS: i32 = niceness::NICENESS + 5;
@@ -68,8 +73,10 @@ pub struct MediaStats {
 pub struct LoadedMedia {
     /// Whether it is a picture or a sound.
     pub kind: MediaKind,
-    /// SHA-256 of the file, in hexadecimal digits.
+    /// BLAKE3 of the file, in hexadecimal digits.
     pub digest: String,
+    /// The number of the projector that it was loaded for; no other one of the process has it.
+    pub projector: u64,
     /// Bytes of the file.
     pub n_bytes: usize,
     /// Its chunks, and the tokens that the model wants around them.
@@ -93,7 +100,11 @@ impl Drop for Raw {
 
 /// The projector that was loaded beside a model. Lives no longer than the model.
 pub struct Projector {
+    number: u64,
     raw: Arc<Raw>,
+    /// Samples a second that it hears.
+    rate: u32,
+    n_embd: usize,
     path: PathBuf,
     modalities: Modalities,
     names: Mutex<Names>,
@@ -115,7 +126,7 @@ struct Shared {
     n_reused: AtomicU64,
     encode_us: AtomicU64,
     /// Of chunks that live.
-    n_places: AtomicU64,
+    n_loaded_bytes: AtomicU64,
 }
 
 impl Projector {
@@ -138,11 +149,14 @@ impl Projector {
         params.use_gpu = config.offload;
         params.print_timings = false;
         params.warmup = false;
-        params.n_threads = threads::n_cores().cast_signed();
+        // Half of the cores: its threads wait for each other at full speed, as those of the decode do, which have all of them.
+        params.n_threads = (threads::n_cores() / 2).max(1).cast_signed();
         let number = |n: Option<u32>| n.map_or(-1, |n| i32::try_from(n).unwrap_or(i32::MAX));
         (params.image_min_tokens, params.image_max_tokens) = (number(config.image_min_tokens), number(config.image_max_tokens));
         // SAFETY: path and parameters live during the call, and the caller vouches for the model.
         let (raw, errors) = logging::errors_during(|| unsafe { sys::mtmd_init_from_file(path.as_ptr(), model, params) });
+        // What follows the reason is that the file could not be loaded for it.
+        let errors = errors.first().cloned().into_iter().collect::<Vec<_>>();
         let raw = NonNull::new(raw)
             .map(Raw)
             .ok_or_else(|| refuse(logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned())))?;
@@ -150,12 +164,21 @@ impl Projector {
         // SAFETY: the projector is alive.
         let modalities =
             unsafe { Modalities { vision: sys::mtmd_support_vision(context), audio: sys::mtmd_support_audio(context) } };
+        // SAFETY: as above; it is below 0 where no sounds are read.
+        let rate = unsafe { sys::mtmd_get_audio_sample_rate(context) }.max(0).unsigned_abs();
         let (raw, shared) = (Arc::new(raw), Arc::<Shared>::default());
         let (wanted, received) = mpsc::channel();
         let encoder = Encoder { raw: Arc::clone(&raw), shared: Arc::clone(&shared), n_embd };
         let thread = thread::Builder::new().name("weft-media".into()).spawn(move || encoder.run(&received));
         thread.map_err(|error| refuse(format!("no thread can be started: {error}")))?;
-        Ok(Self { raw, path: config.path.clone(), modalities, names: Mutex::default(), shared, wanted })
+        let (number, path) = (N_PROJECTORS.fetch_add(1, Ordering::Relaxed), config.path.clone());
+        Ok(Self { number, raw, rate, n_embd, path, modalities, names: Mutex::default(), shared, wanted })
+    }
+
+    /// Which one of the process it is.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// The file.
@@ -187,11 +210,11 @@ impl Projector {
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] of `media` where it is no picture or sound that this projector reads, or too large;
-    /// [`Error::QueueFull`] where prompts that wait hold as much as they may.
+    /// [`Error::QueueFull`] where as much is loaded as may be.
     pub fn read(&self, file: &[u8]) -> Result<LoadedMedia> {
         let refuse =
             |reason: String| Error::InvalidRequest { param: "media", message: format!("cannot read the medium: {reason}") };
-        let (kind, whole) = media_header::look(file).map_err(refuse)?;
+        let kind = media_file::kind_of(file).map_err(refuse)?;
         let (is_read, what) = match kind {
             MediaKind::Image => (self.modalities.vision, "pictures"),
             MediaKind::Audio => (self.modalities.audio, "sounds"),
@@ -199,45 +222,51 @@ impl Projector {
         if !is_read {
             return Err(refuse(format!("{} does not read {what}", self.path.display())));
         }
-        let n_places = self.shared.n_places.load(Ordering::Relaxed);
-        if n_places > MAX_PLACES_WAITING {
-            return Err(Error::QueueFull { n_waiting: usize::try_from(n_places).unwrap_or(usize::MAX) });
-        }
-        let raw = self.raw.0.as_ptr();
-        // SAFETY: the projector is alive, the bytes are only read, and a header was found that says how much memory they take.
-        let (made, errors) = logging::errors_during(|| unsafe {
-            sys::mtmd_helper_bitmap_init_from_buf(raw, whole.as_ptr(), whole.len(), false, sys::mtmd_helper_init_opt_default())
-        });
-        let reason = |errors: &[String]| refuse(logging::reason(errors).unwrap_or_else(|| "it is damaged".to_owned()));
-        let bitmap = NonNull::new(made.bitmap).map(Bitmap).ok_or_else(|| reason(&errors))?;
-        // SAFETY: the bitmap is alive. `mtmd` asserts that a sound has more than one sample.
-        let n_decoded = unsafe { sys::mtmd_bitmap_get_n_bytes(bitmap.0.as_ptr()) };
-        if n_decoded <= 2 * size_of::<f32>() && kind == MediaKind::Audio {
-            return Err(refuse("the sound is empty".to_owned()));
-        }
-        // SAFETY: the bitmap is alive, and its name a NUL-terminated string.
-        let digest = unsafe { text(sys::mtmd_bitmap_get_id(bitmap.0.as_ptr())) };
-        // SAFETY: made and freed here.
-        let chunks = Chunks(NonNull::new(unsafe { sys::mtmd_input_chunks_init() }).expect("memory for an empty list"));
-        let part = sys::mtmd_input_part { text: null(), bitmap: bitmap.0.as_ptr() };
-        let parts = [&raw const part];
-        // SAFETY: all is alive during the call, and only the list is changed.
-        let (code, errors) = logging::errors_during(|| unsafe {
-            sys::mtmd_tokenize_from_parts(raw, chunks.0.as_ptr(), parts.as_ptr(), parts.len(), false)
-        });
-        if code != 0 {
-            return Err(reason(&errors));
-        }
+        self.check_room()?;
+        let bitmap = match kind {
+            MediaKind::Image => media_file::picture(file).map(|picture| Bitmap::of_picture(&picture)),
+            MediaKind::Audio => media_file::sound(file, self.rate).map(|samples| Bitmap::of_sound(&samples)),
+        };
+        let bitmap = bitmap.map_err(refuse)?.ok_or_else(|| refuse("there is not enough memory".to_owned()))?;
+        let chunks = self.cut(&bitmap).map_err(refuse)?;
+        let n_decoded = bitmap.n_bytes();
         drop(bitmap);
-        let runs = self.runs(&chunks, &digest).map_err(refuse)?;
-        Ok(LoadedMedia { kind, digest, n_bytes: file.len(), runs })
+        let digest = blake3::hash(file).to_hex().to_string();
+        let runs = self.runs(&chunks, &digest, n_decoded).map_err(refuse)?;
+        // After they are counted, since others are read at the same time.
+        self.check_room()?;
+        Ok(LoadedMedia { kind, digest, projector: self.number, n_bytes: file.len(), runs })
     }
 
-    /// What stands for `chunks` of the file `digest` in a prompt.
-    fn runs(&self, chunks: &Chunks, digest: &str) -> std::result::Result<Vec<Run>, String> {
+    fn check_room(&self) -> Result<()> {
+        let n_bytes = self.shared.n_loaded_bytes.load(Ordering::Relaxed);
+        if n_bytes > MAX_LOADED_BYTES {
+            let n_waiting = usize::try_from(n_bytes).unwrap_or(usize::MAX);
+            return Err(Error::QueueFull { n_waiting, unit: "bytes of pictures and sounds" });
+        }
+        Ok(())
+    }
+
+    /// The chunks that `bitmap` is for the model.
+    fn cut(&self, bitmap: &Bitmap) -> std::result::Result<Chunks, String> {
+        // SAFETY: made and freed here.
+        let chunks = Chunks(NonNull::new(unsafe { sys::mtmd_input_chunks_init() }).ok_or("there is not enough memory")?);
+        let part = sys::mtmd_input_part { text: null(), bitmap: bitmap.0.as_ptr() };
+        let parts = [&raw const part];
+        let mut why = Why::default();
+        // SAFETY: all is alive during the call, and only the list is changed.
+        let (code, errors) = logging::errors_during(|| unsafe {
+            weft_media_tokenize(self.raw.0.as_ptr(), chunks.0.as_ptr(), parts.as_ptr(), parts.len(), why.as_mut_ptr(), WHY_BYTES)
+        });
+        if code == 0 { Ok(chunks) } else { Err(why.in_words(&errors)) }
+    }
+
+    /// What stands for `chunks` of the file `digest`, which was decoded to `n_decoded` bytes, in a prompt.
+    fn runs(&self, chunks: &Chunks, digest: &str, n_decoded: u64) -> std::result::Result<Vec<Run>, String> {
         // SAFETY: the list is alive.
         let n = unsafe { sys::mtmd_input_chunks_size(chunks.0.as_ptr()) };
         let mut runs = Vec::with_capacity(n);
+        let mut n_places = 0;
         for nth in 0..n {
             // SAFETY: the list is alive, and has so many.
             let chunk = unsafe { sys::mtmd_input_chunks_get(chunks.0.as_ptr(), nth) };
@@ -266,19 +295,22 @@ impl Projector {
             // SAFETY: as above.
             let has_grid = kind == sys::MTMD_INPUT_CHUNK_TYPE_IMAGE && unsafe { sys::mtmd_decode_use_mrope(self.raw.0.as_ptr()) };
             let first_id = lock(&self.names).id(digest, nth, n_tokens)?;
+            // What all is made of counts with the first: it is kept in 32-bit numbers where it had bytes.
+            let n_bytes = u64::from(n_tokens) * self.n_embd as u64 * 4 + if n_places == 0 { 4 * n_decoded } else { 0 };
+            n_places += n_tokens;
+            self.shared.n_loaded_bytes.fetch_add(n_bytes, Ordering::Relaxed);
             let chunk = Arc::new_cyclic(|own| Chunk {
                 own: own.clone(),
-                raw: copy,
                 first_id,
                 n_tokens,
                 n_positions,
-                has_grid,
+                grid: has_grid.then(|| copy.grid(n_tokens)),
                 sees_ahead,
-                state: Mutex::new(State::Unasked),
+                n_bytes,
+                state: Mutex::new(State::Unasked(copy)),
                 shared: Arc::clone(&self.shared),
                 wanted: self.wanted.clone(),
             });
-            self.shared.n_places.fetch_add(n_tokens.into(), Ordering::Relaxed);
             runs.push(Run::Media(Media(chunk)));
         }
         Ok(runs)
@@ -290,7 +322,6 @@ impl Projector {
 struct Names {
     /// By the file's digest, the chunk's place in it, and its length.
     ids: HashMap<(String, usize, u32), Token>,
-    lowest: Token,
 }
 
 impl Names {
@@ -299,16 +330,16 @@ impl Names {
         if let Some(&id) = self.ids.get(&key) {
             return Ok(id);
         }
-        if self.lowest < LAST_ID {
-            return Err("this process has read so many that it has no names left; start it again".to_owned());
-        }
+        let n = Token::try_from(n_tokens).map_err(|_| "it has too many places".to_owned())?;
+        // One more than it has, so that two that follow each other are told apart.
+        let next = |lowest: Token| lowest.checked_sub(n + 1).filter(|&next| next > LAST_ID);
+        let lowest = LOWEST_ID.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let lowest = lowest.map_err(|_| "this process has read so many that it has no names left; start it again".to_owned())?;
         if self.ids.len() >= MAX_NAMES {
             self.ids.clear();
         }
-        let first = self.lowest - 1;
-        self.lowest = first - n_tokens.cast_signed();
-        self.ids.insert(key, first);
-        Ok(first)
+        self.ids.insert(key, lowest - 1);
+        Ok(lowest - 1)
     }
 }
 
@@ -345,24 +376,35 @@ impl Kept {
 /// A part of a picture or a sound that is encoded at once.
 struct Chunk {
     own: Weak<Self>,
-    raw: RawChunk,
     first_id: Token,
     n_tokens: u32,
     n_positions: u32,
-    /// Whether rows and columns are counted.
-    has_grid: bool,
+    /// Where rows and columns are counted.
+    grid: Option<Grid>,
     sees_ahead: bool,
+    /// What it counts as.
+    n_bytes: u64,
     state: Mutex<State>,
     shared: Arc<Shared>,
     wanted: Sender<Weak<Self>>,
 }
 
-#[derive(Debug)]
+/// The positions of a picture's places.
+struct Grid {
+    /// Where the first is 0.
+    places: Vec<[u32; 4]>,
+    /// How far each of the four goes with the first.
+    steps: [u32; 4],
+}
+
 enum State {
-    Unasked,
-    Asked,
+    Unasked(RawChunk),
+    Asked(RawChunk),
     Ready(Arc<[f32]>),
-    Failed(String),
+    /// Who asks next lets it be tried again.
+    Failed(RawChunk, String),
+    /// While it is changed.
+    Gone,
 }
 
 impl fmt::Debug for Chunk {
@@ -378,7 +420,7 @@ impl fmt::Debug for Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.shared.n_places.fetch_sub(self.n_tokens.into(), Ordering::Relaxed);
+        self.shared.n_loaded_bytes.fetch_sub(self.n_bytes, Ordering::Relaxed);
     }
 }
 
@@ -395,19 +437,14 @@ impl Medium for Chunk {
         self.n_positions
     }
 
+    fn has_positions(&self) -> bool {
+        self.grid.is_some()
+    }
+
     fn positions(&self, first: u32) -> Option<Vec<[u32; 4]>> {
-        if !self.has_grid {
-            return None;
-        }
-        let position = |place: u32| {
-            // SAFETY: the chunk is a picture and alive, and has so many places.
-            let at = unsafe {
-                let picture = sys::mtmd_input_chunk_get_tokens_image(self.raw.0.as_ptr());
-                sys::mtmd_image_tokens_get_decoder_pos(picture, first.cast_signed(), place as usize)
-            };
-            [at.t, at.y, at.x, at.z]
-        };
-        Some((0..self.n_tokens).map(position).collect())
+        let Grid { places, steps } = self.grid.as_ref()?;
+        let moved = |place: &[u32; 4]| std::array::from_fn(|dimension| place[dimension] + steps[dimension] * first);
+        Some(places.iter().map(moved).collect())
     }
 
     fn sees_ahead(&self) -> bool {
@@ -416,27 +453,30 @@ impl Medium for Chunk {
 
     fn encoding(&self) -> Encoding {
         let mut state = lock(&self.state);
-        if let State::Unasked = &*state {
-            *state = match lock(&self.shared.kept).get(self.first_id) {
+        let (next, encoding) = match std::mem::replace(&mut *state, State::Gone) {
+            State::Unasked(raw) => match lock(&self.shared.kept).get(self.first_id) {
                 Some(vectors) => {
                     self.shared.n_reused.fetch_add(1, Ordering::Relaxed);
-                    State::Ready(vectors)
+                    (State::Ready(vectors), Encoding::Ready)
                 }
-                None if self.wanted.send(self.own.clone()).is_ok() => State::Asked,
-                None => State::Failed("the thread that reads pictures and sounds has ended".to_owned()),
-            };
-        }
-        match &*state {
-            State::Unasked | State::Asked => Encoding::Pending,
-            State::Ready(_) => Encoding::Ready,
-            State::Failed(reason) => Encoding::Failed(reason.clone()),
-        }
+                None if self.wanted.send(self.own.clone()).is_ok() => (State::Asked(raw), Encoding::Pending),
+                None => {
+                    let reason = "the thread that reads pictures and sounds has ended".to_owned();
+                    (State::Unasked(raw), Encoding::Failed(reason))
+                }
+            },
+            State::Failed(raw, reason) => (State::Unasked(raw), Encoding::Failed(reason)),
+            State::Ready(vectors) => (State::Ready(vectors), Encoding::Ready),
+            other @ (State::Asked(_) | State::Gone) => (other, Encoding::Pending),
+        };
+        *state = next;
+        encoding
     }
 
     fn vectors(&self) -> Option<Arc<[f32]>> {
         match &*lock(&self.state) {
             State::Ready(vectors) => Some(Arc::clone(vectors)),
-            State::Unasked | State::Asked | State::Failed(_) => None,
+            State::Unasked(_) | State::Asked(_) | State::Failed(..) | State::Gone => None,
         }
     }
 }
@@ -454,33 +494,40 @@ impl Encoder {
         give_way(NICENESS);
         for chunk in wanted {
             let Some(chunk) = chunk.upgrade() else { continue };
+            let raw = match std::mem::replace(&mut *lock(&chunk.state), State::Gone) {
+                State::Asked(raw) => raw,
+                other => {
+                    *lock(&chunk.state) = other;
+                    continue;
+                }
+            };
             let known = lock(&self.shared.kept).get(chunk.first_id);
             let made = match known {
                 Some(vectors) => {
                     self.shared.n_reused.fetch_add(1, Ordering::Relaxed);
                     Ok(vectors)
                 }
-                None => self.encode(&chunk),
+                None => self.encode(&chunk, &raw),
             };
             *lock(&chunk.state) = match made {
                 Ok(vectors) => State::Ready(vectors),
-                Err(reason) => State::Failed(reason),
+                Err(reason) => State::Failed(raw, reason),
             };
         }
     }
 
-    fn encode(&self, chunk: &Chunk) -> std::result::Result<Arc<[f32]>, String> {
+    fn encode(&self, chunk: &Chunk, raw: &RawChunk) -> std::result::Result<Arc<[f32]>, String> {
         let started = Instant::now();
-        let (raw, part) = (self.raw.0.as_ptr(), chunk.raw.0.as_ptr());
+        let (context, part) = (self.raw.0.as_ptr(), raw.0.as_ptr());
+        let mut why = Why::default();
         // SAFETY: both are alive, and no other thread makes vectors.
-        let (code, errors) = logging::errors_during(|| unsafe { sys::mtmd_encode_chunk(raw, part) });
+        let (code, errors) = logging::errors_during(|| unsafe { weft_media_encode(context, part, why.as_mut_ptr(), WHY_BYTES) });
         if code != 0 {
-            let reason = logging::reason(&errors).unwrap_or_else(|| "llama.cpp does not say why".to_owned());
-            return Err(format!("cannot read the medium: {reason}"));
+            return Err(format!("cannot encode the medium: {}", why.in_words(&errors)));
         }
         let n = self.n_embd * chunk.n_tokens as usize;
         // SAFETY: the vectors of the last chunk are so many numbers, and stay until the next one is made.
-        let vectors: Arc<[f32]> = unsafe { std::slice::from_raw_parts(sys::mtmd_get_output_embd(raw), n) }.into();
+        let vectors: Arc<[f32]> = unsafe { std::slice::from_raw_parts(sys::mtmd_get_output_embd(context), n) }.into();
         let took_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.shared.encode_us.fetch_add(took_us, Ordering::Relaxed);
         self.shared.n_encoded.fetch_add(1, Ordering::Relaxed);
@@ -489,7 +536,70 @@ impl Encoder {
     }
 }
 
+/// Bytes of the words of an exception.
+const WHY_BYTES: usize = 256;
+
+/// Where C++ writes the words of an exception.
+struct Why([u8; WHY_BYTES]);
+
+impl Default for Why {
+    fn default() -> Self {
+        Self([0; WHY_BYTES])
+    }
+}
+
+impl Why {
+    fn as_mut_ptr(&mut self) -> *mut c_char {
+        self.0.as_mut_ptr().cast()
+    }
+
+    /// These words, or those of the log.
+    fn in_words(&self, errors: &[String]) -> String {
+        let own = CStr::from_bytes_until_nul(&self.0).ok().filter(|own| !own.is_empty());
+        let own = own.map(|own| own.to_string_lossy().into_owned());
+        own.or_else(|| logging::reason(errors)).unwrap_or_else(|| "llama.cpp does not say why".to_owned())
+    }
+}
+
+unsafe extern "C" {
+    fn weft_media_tokenize(
+        projector: *const sys::mtmd_context,
+        chunks: *mut sys::mtmd_input_chunks,
+        parts: *const *const sys::mtmd_input_part,
+        n: usize,
+        why: *mut c_char,
+        n_why: usize,
+    ) -> i32;
+    fn weft_media_encode(
+        projector: *mut sys::mtmd_context,
+        chunk: *const sys::mtmd_input_chunk,
+        why: *mut c_char,
+        n_why: usize,
+    ) -> i32;
+}
+
 struct Bitmap(NonNull<sys::mtmd_bitmap>);
+
+impl Bitmap {
+    /// A copy of the pixels.
+    fn of_picture(picture: &Picture) -> Option<Self> {
+        let Picture { width, height, rgb } = picture;
+        assert_eq!(rgb.len() as u64, 3 * u64::from(*width) * u64::from(*height), "each pixel has three bytes");
+        // SAFETY: so many bytes are copied.
+        NonNull::new(unsafe { sys::mtmd_bitmap_init(*width, *height, rgb.as_ptr()) }).map(Self)
+    }
+
+    /// A copy of the samples.
+    fn of_sound(samples: &[f32]) -> Option<Self> {
+        // SAFETY: so many numbers are copied.
+        NonNull::new(unsafe { sys::mtmd_bitmap_init_from_audio(samples.len(), samples.as_ptr()) }).map(Self)
+    }
+
+    fn n_bytes(&self) -> u64 {
+        // SAFETY: it is alive.
+        unsafe { sys::mtmd_bitmap_get_n_bytes(self.0.as_ptr()) as u64 }
+    }
+}
 
 impl Drop for Bitmap {
     fn drop(&mut self) {
@@ -509,6 +619,23 @@ impl Drop for Chunks {
 
 /// A chunk that is never changed.
 struct RawChunk(NonNull<sys::mtmd_input_chunk>);
+
+impl RawChunk {
+    /// The positions of a picture of `n_tokens` places.
+    fn grid(&self, n_tokens: u32) -> Grid {
+        let at = |first: i32, place: u32| {
+            // SAFETY: the chunk is a picture and alive, and has so many places.
+            let at = unsafe {
+                let picture = sys::mtmd_input_chunk_get_tokens_image(self.0.as_ptr());
+                sys::mtmd_image_tokens_get_decoder_pos(picture, first, place as usize)
+            };
+            [at.t, at.y, at.x, at.z]
+        };
+        let (from_0, from_1) = (at(0, 0), at(1, 0));
+        let steps = std::array::from_fn(|dimension| from_1[dimension] - from_0[dimension]);
+        Grid { places: (0..n_tokens).map(|place| at(0, place)).collect(), steps }
+    }
+}
 
 // SAFETY: it is only read.
 unsafe impl Send for RawChunk {}
@@ -535,25 +662,35 @@ fn path_of(path: &Path) -> std::result::Result<CString, String> {
 
 /// Whether llama.cpp can read what the projector is for: it ends the process where it finds other vectors than it counted.
 fn check(file: &Metadata) -> std::result::Result<(), String> {
-    // Whisper makes 1,500 frames of 3,000. Projectors that join `stack` of them fill up the last; the count rounds twice.
+    // What they make of a picture depends on the pictures or the tokens before it, which a shared one cannot know.
+    const NOT_BY_THEMSELVES: [&str; 2] = ["deepseek4v", "hunyuanvl"];
+    // Whisper makes 1,500 frames of 3,000.
     const N_FRAMES: u32 = 3_000;
-    let joins = |of: &str| ["ultravox", "voxtral", "meralion"].contains(&of);
-    let kind = |key: &str| file.string(key).is_some_and(|kind| joins(&kind));
-    let stack = file.u32("clip.audio.projector.stack_factor").filter(|&stack| stack > 1);
-    let Some(stack) = stack.filter(|_| kind("clip.projector_type") || kind("clip.audio.projector_type")) else { return Ok(()) };
-    let (n_counted, n_made) = (N_FRAMES.div_ceil(stack) / 2, (N_FRAMES / 2).div_ceil(stack));
+    let kinds = ["clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type"];
+    let kinds: Vec<String> = kinds.iter().filter_map(|key| file.string(key)).collect();
+    let is_one_of = |names: &[&str]| kinds.iter().find(|kind| names.contains(&kind.as_str()));
+    if let Some(kind) = is_one_of(&NOT_BY_THEMSELVES) {
+        return Err(format!(
+            "projectors of the kind {kind} read no picture by itself, and so share none; they are not supported"
+        ));
+    }
+    let Some(stack) = file.u32("clip.audio.projector.stack_factor") else { return Ok(()) };
+    let joins_rounded_twice = is_one_of(&["ultravox", "voxtral", "meralion"]).is_some() && stack != 1;
+    let joins_rounded_down = is_one_of(&["glma"]).is_some();
+    if stack == 0 && (joins_rounded_twice || joins_rounded_down) {
+        return Err("its stack factor is 0; it must be at least 1".to_owned());
+    }
+    // What is left over of the frames that are joined is filled up; the count rounds otherwise.
+    let n_made = (N_FRAMES / 2).div_ceil(stack.max(1));
+    let n_counted = if joins_rounded_twice {
+        N_FRAMES.div_ceil(stack) / 2
+    } else if joins_rounded_down {
+        N_FRAMES / 2 / stack
+    } else {
+        n_made
+    };
     if n_counted == n_made {
         return Ok(());
     }
     Err(format!("llama.cpp counts {n_counted} places for a sound of which this projector makes {n_made}, so it reads none"))
-}
-
-/// # Safety
-/// `text` is null or a NUL-terminated string.
-unsafe fn text(text: *const c_char) -> String {
-    if text.is_null() {
-        return String::new();
-    }
-    // SAFETY: the caller vouches for it.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

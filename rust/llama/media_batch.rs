@@ -59,7 +59,7 @@ impl MediaBatch {
             if !is_one || of_medium.iter().any(|row| row.wants_logits) {
                 return Err(format!("the rows of a medium do not go on at {held} of sequence {id} without logits"));
             }
-            let (n, all, start) = (rows.len(), media.n_tokens() as usize, *start as usize);
+            let (n, all, begun, start) = (rows.len(), media.n_tokens() as usize, *start, *start as usize);
             if start + n > all || (media.sees_ahead() && n != all) {
                 return Err(format!("{n} places from {start} on of a medium of {all} cannot be computed by themselves"));
             }
@@ -67,8 +67,10 @@ impl MediaBatch {
             let vectors = vectors.ok_or_else(|| format!("a medium has not {all} vectors of {n_embd} numbers"))?;
             self.vectors.extend_from_slice(&vectors[start * n_embd..(start + n) * n_embd]);
             self.ids.resize(self.ids.len() + n, i32::from(id));
-            let first = positions[usize::from(id)].at(held);
-            match media.positions(first) {
+            let positions = &positions[usize::from(id)];
+            let first = positions.at(held);
+            // Its own positions go on from where it begins.
+            match media.positions(positions.at(held.saturating_sub(begun))) {
                 Some(own) if own.len() == all => {
                     for (dimension, positions) in dimensions.iter_mut().enumerate() {
                         positions.extend(own[start..start + n].iter().map(|position| position[dimension].cast_signed()));
@@ -77,7 +79,9 @@ impl MediaBatch {
                 Some(own) => return Err(format!("a medium of {all} places has {} positions", own.len())),
                 None => {
                     let last = first + u32::try_from(n).map_err(|_| "a medium is too long")?;
-                    dimensions.iter_mut().for_each(|positions| positions.extend((first..last).map(u32::cast_signed)));
+                    for positions in &mut dimensions {
+                        positions.extend((first..last).map(u32::cast_signed));
+                    }
                 }
             }
         }

@@ -8,8 +8,9 @@ use llama_cpp_sys_2 as sys;
 use crate::config::Placement;
 use crate::llama::model::Model;
 
-/// Free bytes where `model` keeps its cells: on the GPUs as far as its layers are there, else in the machine's memory.
-pub(super) fn free_bytes(model: &Model) -> u64 {
+/// Free bytes where `model` keeps its cells: on the GPUs as far as its layers are there and cells are to be, else in the machine's
+/// memory.
+pub(super) fn free_bytes(model: &Model, offload_cells: bool) -> u64 {
     let free_on = |is_wanted: fn(sys::ggml_backend_dev_type) -> bool| {
         // SAFETY: the backend was started when the model was loaded, so its devices are registered and live for ever.
         let devices = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
@@ -20,7 +21,7 @@ pub(super) fn free_bytes(model: &Model) -> u64 {
     let on_gpus = free_on(|kind| kind == sys::GGML_BACKEND_DEVICE_TYPE_GPU);
     // Where the system does not say what is available, llama.cpp's answer is all there is.
     let on_host = available_bytes().or_else(|| free_on(|kind| kind == sys::GGML_BACKEND_DEVICE_TYPE_CPU)).unwrap_or(u64::MAX);
-    match (on_gpus, model.n_gpu_layers()) {
+    match (on_gpus.filter(|_| offload_cells), model.n_gpu_layers()) {
         (Some(on_gpus), None) => on_gpus,
         (Some(on_gpus), Some(n)) if n > 0 => on_gpus.min(on_host),
         _ => on_host,

@@ -6,16 +6,19 @@
 
 mod adapters;
 mod affinity;
+#[cfg(feature = "python")]
 mod allocator;
 mod backend;
 mod batch;
 mod context;
+mod crowd;
 mod gguf;
 mod grammar;
 mod identity;
 mod infill;
 pub mod kernels;
 mod kinds;
+mod kv_overrides;
 mod kv_size;
 mod lexicon;
 mod load;
@@ -23,7 +26,7 @@ mod logging;
 pub mod machine;
 mod media;
 mod media_batch;
-mod media_header;
+mod media_file;
 mod memory;
 mod model;
 mod niceness;
@@ -31,13 +34,16 @@ mod pages;
 mod piece;
 mod positions;
 mod prefix_file;
+mod priority;
 pub mod rerank;
+mod rope;
 #[cfg(test)]
 mod sampler_parity;
 mod silent;
 mod special_tokens;
 mod start;
 mod state;
+mod tensor_overrides;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -56,13 +62,14 @@ use crate::engine::runner::{
 use crate::error::{Error, Result};
 pub use crate::llama::adapters::Adapter;
 #[cfg(feature = "python")]
+#[cfg(feature = "python")]
 pub(crate) use crate::llama::allocator::give_back_what_is_freed;
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
 pub use crate::llama::grammar::MAX_GRAMMARS;
 pub use crate::llama::infill::InfillTokens;
-pub use crate::llama::media::{LoadedMedia, MAX_KEPT_BYTES, MAX_PLACES_WAITING, MediaStats, Modalities, Projector};
-pub use crate::llama::media_header::{MAX_MP3_BYTES, MAX_PIXELS, MAX_SECONDS, MediaKind};
+pub use crate::llama::media::{LoadedMedia, MAX_KEPT_BYTES, MAX_LOADED_BYTES, MediaStats, Modalities, Projector};
+pub use crate::llama::media_file::{MAX_PIXELS, MAX_SECONDS, MediaKind};
 pub use crate::llama::model::Model;
 #[cfg(feature = "python")]
 pub(crate) use crate::llama::niceness::give_way;
@@ -103,8 +110,6 @@ impl LlamaRunner {
         let spare = SequenceId(u16::try_from(n_seq_max - 1).expect("llama.cpp has 256 sequence ids"));
         let mut context = Context::new(Arc::clone(&model), config, limits, n_seq_max)?;
         let Trial { can_cut, layout, n_state_bytes, counted } = try_out(&mut context, spare, &model)?;
-        // Pieces of a text are told by their positions, of which a picture whose rows and columns are counted has fewer than places.
-        let layout = layout.filter(|_| model.projector().is_none() || model.n_positions() == 1);
         let (forks, n_window) = match model.n_swa() {
             _ if keeps_states || !can_cut => (Forks::AtEnd, 0),
             0 => (Forks::Anywhere, 0),

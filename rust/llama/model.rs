@@ -8,16 +8,18 @@ use std::path::Path;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{KvType, ModelConfig, ModelFacts, Placement, Pooling, Weights};
+use crate::config::{KvType, MediaConfig, ModelConfig, ModelFacts, Placement, Pooling, Weights};
 use crate::error::{Error, Result};
 use crate::llama::adapters::{self, Adapter};
 use crate::llama::backend::backend;
 use crate::llama::gguf::Metadata;
 use crate::llama::grammar::Grammars;
-use crate::llama::identity::{Identity, ModelFiles};
+use crate::llama::identity::{Identity, ModelFiles, changed};
 use crate::llama::kernels::coverage;
+use crate::llama::kv_overrides::KvOverrides;
 use crate::llama::kv_size::KvShape;
 use crate::llama::media::Projector;
+use crate::llama::tensor_overrides::TensorOverrides;
 use crate::llama::tokenizer::Tokenizer;
 use crate::llama::vocabulary::Vocabulary;
 use crate::llama::{kinds, load, memory};
@@ -32,6 +34,7 @@ pub struct Model {
     /// Read once: making a context may change llama.cpp's own number (`YaRN`).
     n_ctx_train: u32,
     metadata: Vec<(String, String)>,
+    overrides: KvOverrides,
     architecture: String,
     vocabulary: Vocabulary,
     tokenizer: Tokenizer,
@@ -49,16 +52,20 @@ impl Model {
     /// panic. Blocks until all is read.
     ///
     /// # Errors
-    /// [`Error::ModelLoad`] says what is wrong with the file; [`Error::InvalidConfig`] what is wrong with an adapter.
+    /// [`Error::ModelLoad`] says what is wrong with the file; [`Error::InvalidConfig`] what is wrong with an adapter or a
+    /// projector.
     pub fn load(config: &ModelConfig, progress: impl FnMut(f32) + Send + 'static) -> Result<Self> {
         let refuse = |reason: String| Error::ModelLoad { path: config.path.clone(), reason };
+        config.media.as_ref().map_or(Ok(()), MediaConfig::validate)?;
         backend();
         let file = Metadata::open(&config.path).map_err(refuse)?;
         kinds::check_file(&file).map_err(refuse)?;
         let files = load::all_parts(config, file);
         let weights = config.weights(&load::facts(config, &files));
-        let inner = load::load(config, weights, progress).map_err(refuse)?;
-        let mut model = Self::read(config.clone(), weights, inner, &files).map_err(refuse)?;
+        let overrides = KvOverrides::read(&config.overrides, &files[0])?;
+        let tensors = TensorOverrides::read(&config.placement, &files)?;
+        let inner = load::load(config, weights, &overrides, tensors.as_ref(), progress).map_err(refuse)?;
+        let mut model = Self::read(config.clone(), weights, inner, &files, overrides).map_err(refuse)?;
         // SAFETY: the model is alive, and nobody else knows it yet.
         model.adapters = unsafe { adapters::load(model.as_ptr(), &files, &config.adapters) }?;
         if let Some(media) = &config.media {
@@ -69,8 +76,15 @@ impl Model {
     }
 
     /// Refuses what can neither continue a text nor make a vector of it, and reads what is asked for often.
-    fn read(config: ModelConfig, weights: Weights, inner: LlamaModel, parts: &[Metadata]) -> std::result::Result<Self, String> {
-        let metadata = read_metadata(raw(&inner));
+    fn read(
+        config: ModelConfig,
+        weights: Weights,
+        inner: LlamaModel,
+        parts: &[Metadata],
+        overrides: KvOverrides,
+    ) -> std::result::Result<Self, String> {
+        let mut metadata = read_metadata(raw(&inner));
+        overrides.put_into(&mut metadata);
         let value = |key: &str| metadata.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
         let architecture = value("general.architecture").unwrap_or_default().to_owned();
         kinds::check_model(raw(&inner), &architecture)?;
@@ -98,6 +112,7 @@ impl Model {
             inner,
             n_ctx_train,
             metadata,
+            overrides,
             architecture,
             vocabulary,
             tokenizer,
@@ -229,7 +244,7 @@ impl Model {
         self.value("tokenizer.chat_template")
     }
 
-    /// Every key of the file's metadata with its value as text, arrays left out.
+    /// Every key of the file's metadata with its value as text, arrays left out; what a user has replaced is as the user says.
     #[must_use]
     pub fn metadata(&self) -> &[(String, String)] {
         &self.metadata
@@ -373,7 +388,7 @@ impl Model {
     pub fn is_layout_open(&self) -> bool {
         let facts = |file: Metadata| load::facts(&self.config, &load::all_parts(&self.config, file));
         let is_open = |file: Metadata| self.config.is_layout_open(&facts(file));
-        Metadata::open(self.path()).is_ok_and(is_open) && self.size_bytes() <= memory::free_bytes(self)
+        Metadata::open(self.path()).is_ok_and(is_open) && self.size_bytes() <= memory::free_bytes(self, true)
     }
 
     /// Whether our attention covers the model's heads with a cache of these formats.
@@ -429,12 +444,12 @@ impl Model {
         unsafe { sys::llama_model_n_swa(self.as_ptr()) }.unsigned_abs()
     }
 
-    /// What tells these weights from all others; see [`ModelFiles::identity`].
+    /// What tells these weights, with the metadata that they were loaded with, from all others; see [`ModelFiles::identity`].
     ///
     /// # Errors
     /// If the files cannot be read any more, or have changed since they were loaded.
     pub(super) fn identity(&self) -> io::Result<Identity> {
-        self.files.identity()
+        Ok(changed(self.files.identity()?, &self.overrides.in_words()))
     }
 
     /// How many layers were asked to go to the GPU; `None` is all.

@@ -3,7 +3,7 @@
 
 use crate::request::Medium;
 
-/// A medium that takes fewer positions than places.
+/// A medium whose places have positions of their own, as many in all as places or fewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Dense {
     start: u32,
@@ -55,7 +55,7 @@ impl Positions {
         }
         let mut n_fewer = 0;
         let mut end = 0;
-        for medium in self.dense.iter() {
+        for medium in &self.dense {
             if medium.start - n_fewer >= position {
                 break;
             }
@@ -70,6 +70,11 @@ impl Positions {
     pub(super) fn cuts(&self, place: u32) -> bool {
         0 < place && place < self.n_grouped()
             || self.dense.iter().any(|medium| medium.start < place && place < medium.start + medium.n_tokens)
+    }
+
+    /// Whether one of them begins before `place`.
+    pub(super) fn has_own_before(&self, place: u32) -> bool {
+        self.dense.first().is_some_and(|medium| medium.start < place)
     }
 
     /// Forgets what begins at `place` or later.
@@ -91,7 +96,7 @@ impl Positions {
     /// `medium` begins at the place `start`.
     pub(super) fn push(&mut self, start: u32, medium: &dyn Medium) {
         let (n_tokens, n_positions) = (medium.n_tokens(), medium.n_positions());
-        if n_positions < n_tokens {
+        if medium.has_positions() {
             self.dense.push(Dense { start, n_tokens, n_positions });
         }
     }

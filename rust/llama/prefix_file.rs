@@ -13,7 +13,7 @@
 //! | 8 | `weftpref` |
 //! | 4 | version of this format: 1, or 2 where it was computed with adapters |
 //! | 8 | length of the file |
-//! | 32 | identity of the model |
+//! | 32 | identity of the model, with what a user changed of its positions and its metadata |
 //! | 4 + 4 | formats of K and V, by ggml's numbers |
 //! | 4 + 4 + 4 | numbers of tokens, of pieces, of logits |
 //! | 4 | number of adapters, in version 2 alone |
@@ -34,7 +34,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::config::{EngineConfig, KvType};
 use crate::error::Error;
-use crate::llama::identity::Identity;
+use crate::llama::identity::{Identity, changed};
 use crate::llama::kv_size::ggml_type;
 use crate::llama::{Adapter, Model};
 use crate::request::{SavedPiece, SavedPrefix, Token};
@@ -82,6 +82,8 @@ pub struct PrefixFiles {
     model: Arc<Model>,
     type_k: KvType,
     type_v: KvType,
+    /// What is changed of how positions are encoded.
+    positions: String,
     /// Most tokens of a prefix.
     n_tokens: u32,
 }
@@ -90,10 +92,12 @@ impl PrefixFiles {
     /// For an engine of this model and configuration.
     #[must_use]
     pub fn new(model: Arc<Model>, config: &EngineConfig) -> Self {
-        // No sequence is longer than the model was trained for, however large the context is.
-        let n_ctx_train = model.n_ctx_train();
-        let n_tokens = config.n_ctx.filter(|&n| n > 0).map_or(n_ctx_train, |n| n.min(n_ctx_train));
-        Self { model, type_k: config.type_k, type_v: config.type_v, n_tokens }
+        // No sequence is longer than there are positions, however large the context is.
+        let reach = model.reach(&config.rope);
+        let n_tokens = config.n_ctx.filter(|&n| n > 0).map_or(reach, |n| n.min(reach));
+        // Where positions are no rotations, nothing changes them.
+        let positions = if model.has_rotations() { config.rope.in_words() } else { String::new() };
+        Self { model, type_k: config.type_k, type_v: config.type_v, positions, n_tokens }
     }
 
     /// Writes `prefix` to `path`, whole or not at all: into another file of the same folder, which then takes its name. Returns the
@@ -150,8 +154,11 @@ impl PrefixFiles {
         2 * (u64::from(self.n_tokens) * n_per_token + n_state + n_logits) + (64 << 20)
     }
 
+    /// Of the weights, and of what a user has changed of what is computed with them.
     fn identity(&self) -> Result<Identity, PrefixFileError> {
-        self.model.identity().map_err(|source| PrefixFileError::Model { path: self.model.path().to_owned(), source })
+        let identity = self.model.identity();
+        let identity = identity.map_err(|source| PrefixFileError::Model { path: self.model.path().to_owned(), source })?;
+        Ok(changed(identity, &self.positions))
     }
 
     /// The identities of the loaded adapters.
@@ -218,7 +225,8 @@ impl PrefixFiles {
             // Clients of a server read this: the file's name, but not its folder.
             let name = self.model.path().file_name().unwrap_or_default().display();
             return Err(format!(
-                "it was saved with other weights than those of {name}; a prefix can be loaded only by the model that computed it"
+                "it was saved with other weights than those of {name}, or with other positions (--rope-…, --yarn-…) or metadata \
+                 (--override-kv); a prefix can be loaded only by the model that computed it"
             ));
         }
         for (what, own) in [("K", self.type_k), ("V", self.type_v)] {

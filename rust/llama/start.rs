@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{Choice, EngineConfig, Kernels, Limits, Machine, Ours, Used};
+use crate::config::{Choice, EngineConfig, Kernels, Limits, Machine, ModelFacts, Ours, ThreadsNames, Used};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::llama::niceness::{NICENESS, give_way};
@@ -25,7 +25,11 @@ impl Settled {
     /// [`Error::InvalidConfig`](crate::error::Error::InvalidConfig) names the setting that is out of range or asks for more memory
     /// than there is.
     pub fn new(model: &Model, config: &EngineConfig) -> Result<Self> {
-        let facts = model.facts(config.type_k, config.type_v);
+        threads::check(&config.threads, &ThreadsNames::DECODING)?;
+        threads::check(&config.threads_batch, &ThreadsNames::PROMPTS)?;
+        // A user's positions may reach further, and what was measured holds for all processors alone.
+        let facts = ModelFacts { n_ctx_train: model.reach(&config.rope), ..model.facts(config.type_k, config.type_v) };
+        let config = &EngineConfig { tuned: config.tuned.filter(|_| config.threads.cpus.is_empty()), ..config.clone() };
         let machine = machine(model, config);
         let limits = config.settle(&facts, machine.free_bytes, memory::machine_bytes())?;
         let choice = config.choose(&facts, &limits, &machine);
@@ -40,6 +44,7 @@ impl Settled {
     pub fn start(&self, model: &Arc<Model>, config: &EngineConfig) -> Result<Engine> {
         let Self { limits, choice } = self;
         tracing::info!("{}", choice.summary);
+        model.tell_of(&config.rope);
         if config.kernels == Kernels::Weft && choice.used == Used::NONE {
             tracing::warn!("weft's kernels were asked for, but llama.cpp's own compute all of this model");
         }
@@ -48,6 +53,8 @@ impl Settled {
             flash_attention: choice.flash_attention,
             n_threads: Some(choice.n_threads),
             n_threads_batch: Some(choice.n_threads_batch),
+            // Who asks for a number of threads gets it.
+            fewer_threads_in_a_crowd: config.n_threads.or(config.n_threads_batch).is_none() && !memory::is_offloaded(model),
             ..config.clone()
         };
         let (model, limits) = (Arc::clone(model), *limits);
@@ -67,8 +74,9 @@ pub(super) fn machine(model: &Model, config: &EngineConfig) -> Machine {
     let installed = kernels::install();
     Machine {
         is_offloaded: memory::is_offloaded(model),
-        n_cores: threads::n_cores(),
-        free_bytes: memory::free_bytes(model),
+        n_cores: threads::n_cores_for(&config.threads),
+        n_processors: threads::n_processors_for(&config.threads),
+        free_bytes: memory::free_bytes(model, config.offload_kqv),
         ours: Ours {
             usable: installed.usable,
             level: installed.level.name(),

@@ -20,6 +20,10 @@ impl LlamaRunner {
         if self.context.n_grouped(id) > 0 {
             return refuse(format!("tokens of sequence {} are grouped, so it is not saved", id.0));
         }
+        // Pieces are told by their positions, which places behind such a picture do not have.
+        if self.context.has_own_positions(id, range.end) {
+            return refuse("behind a picture whose rows and columns are counted nothing is saved".to_owned());
+        }
         let bytes = if self.memory.forks == Forks::AtEnd {
             if *range != (0..n_held) {
                 return refuse(format!("a state is saved whole: 0..{n_held}, not {range:?}"));

@@ -17,8 +17,9 @@ use crate::llama::kinds::T5_ENCODER;
 use crate::llama::logging;
 use crate::llama::model::Model;
 use crate::llama::niceness;
+use crate::llama::rope;
 use crate::llama::start::Settled;
-use crate::llama::threads::ThreadPool;
+use crate::llama::threads::{self, ThreadPool};
 use crate::request::Token;
 
 /// Sequence ids where each takes a whole state.
@@ -45,15 +46,15 @@ pub fn embedder(
         return Err(Error::InvalidConfig { param: "pooling", message });
     }
     let width = model.vector_width(pooling);
-    let mut shape = Shape::new(pooling, width, model.n_vocab(), model.n_ctx_train(), config.n_ubatch);
+    let mut shape = Shape::new(pooling, width, model.n_vocab(), model.reach(&config.rope), config.n_ubatch);
     if model.is_recurrent() || model.is_hybrid() {
         shape.n_sequences = MAX_STATES as usize;
     }
     let (model, choice) = (Arc::clone(model), settled.choice.clone());
     let used = Used { attention: false, ..choice.used };
-    let n_threads = choice.n_threads_batch;
+    let config = EngineConfig { n_threads: Some(choice.n_threads_batch), used, ..config.clone() };
     let make = move || {
-        let context = VectorContext::new(Arc::clone(&model), shape, n_threads, used)?;
+        let context = VectorContext::new(Arc::clone(&model), &config, shape)?;
         Ok(Box::new(context) as Box<dyn Encoder>)
     };
     Ok(Embedder::new(shape, make, on_done))
@@ -82,7 +83,9 @@ struct VectorContext {
 }
 
 impl VectorContext {
-    fn new(model: Arc<Model>, shape: Shape, n_threads: u32, used: Used) -> Result<Self> {
+    /// With `n_threads` of `config`, which are where and how those of prompts are, but for their priority.
+    fn new(model: Arc<Model>, config: &EngineConfig, shape: Shape) -> Result<Self> {
+        let (used, n_threads) = (config.used, config.n_threads.unwrap_or_else(threads::n_cores));
         if !model.is_encoder() {
             // Threads that this one starts are as nice.
             niceness::give_way(NICENESS);
@@ -114,12 +117,15 @@ impl VectorContext {
         params.kv_unified = true;
         params.swa_full = true;
         params.no_perf = true;
+        params.offload_kqv = config.offload_kqv;
+        params.op_offload = config.op_offload;
+        rope::apply(&config.rope, &mut params);
         let (raw, errors) = make(&model, params);
         let raw = raw.ok_or_else(|| {
             let reason = logging::reason(&errors).unwrap_or_else(|| "llama.cpp gave no reason".to_owned());
             Error::Decode { reason: format!("there is no context for vectors: {reason}") }
         })?;
-        let threads = ThreadPool::new(n_threads, 0, used);
+        let threads = ThreadPool::new(n_threads, &config.threads_batch, 0, used);
         let mut stay = Stay::default();
         if let Some(place) = threads.place() {
             stay.at(place);

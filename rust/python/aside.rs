@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::panic;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use pyo3::prelude::*;
@@ -37,15 +38,20 @@ pub(super) fn detached<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send)
     if niceness == 0 {
         return py.detach(work);
     }
-    let work = || {
-        give_way(niceness);
-        work()
-    };
     py.detach(|| {
+        // Taken by whoever does it: where no thread can be started, this one.
+        let work = Mutex::new(Some(work));
+        let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take().expect("it is done once")();
+        let nicely = || {
+            give_way(niceness);
+            take()
+        };
         thread::scope(|scope| {
-            let worker = thread::Builder::new().name("weft-aside".into()).stack_size(STACK_BYTES).spawn_scoped(scope, work);
-            let worker = worker.expect("a thread can be started as long as there is memory");
-            worker.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+            let worker = thread::Builder::new().name("weft-aside".into()).stack_size(STACK_BYTES).spawn_scoped(scope, nicely);
+            match worker {
+                Ok(worker) => worker.join().unwrap_or_else(|panicked| panic::resume_unwind(panicked)),
+                Err(_) => take(),
+            }
         })
     })
 }

@@ -14,6 +14,7 @@ use super::compact::{PyBiases, PyTokenIds};
 use super::errors::{InvalidConfig, InvalidRequest};
 use super::media::{self, PyMixedPrompt};
 use crate::config::{CacheRam, FlashAttention, Kernels, KvType, MAX_THREADS, Numa, Pooling, Split, TokenGap, Tuned};
+use crate::error::Error;
 use crate::llama::Model;
 use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, Task, Token};
 
@@ -28,20 +29,23 @@ pub(super) enum PromptInput {
     /// Texts, token ids and media.
     Parts(Vec<media::Part>),
     /// The same, tokenized before.
-    Mixed(Prompt),
+    Mixed(Py<PyMixedPrompt>),
 }
 
 impl PromptInput {
     /// The prompt, tokenized where it is not yet.
-    pub(super) fn read(self, model: &Model) -> Prompt {
-        match self {
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for a medium of another model.
+    pub(super) fn read(self, model: &Model) -> Result<Prompt, Error> {
+        Ok(match self {
             Self::Tokens(tokens) => Prompt::from_tokens(tokens),
             Self::Shared(tokens) => Prompt::from_tokens(Arc::unwrap_or_clone(tokens)),
             // As llama-server tokenizes a raw prompt: clients that write their own template need the special tokens.
             Self::Text(text) => Prompt::from_tokens(model.tokenize(text.as_bytes(), true, true)),
-            Self::Parts(parts) => media::prompt_of(&parts, model, true, true),
-            Self::Mixed(prompt) => prompt,
-        }
+            Self::Parts(parts) => media::prompt_of(&parts, model, true, true)?,
+            Self::Mixed(mixed) => mixed.get().of(model)?,
+        })
     }
 }
 
@@ -225,7 +229,7 @@ pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
         return Ok(PromptInput::Shared(Arc::clone(&ids.get().tokens)));
     }
     if let Ok(mixed) = value.cast::<PyMixedPrompt>() {
-        return Ok(PromptInput::Mixed(mixed.get().prompt.clone()));
+        return Ok(PromptInput::Mixed(mixed.clone().unbind()));
     }
     if media::has_parts(value) {
         return media::parts(value).map(PromptInput::Parts);
@@ -303,7 +307,7 @@ pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<V
 }
 
 /// A value as Python shows it, short enough for a message.
-fn shown(value: &Bound<'_, PyAny>) -> String {
+pub(super) fn shown(value: &Bound<'_, PyAny>) -> String {
     const N_CHARS: usize = 60;
     let shown = value.repr().map_or_else(|_| "an object without repr".into(), |text| text.to_string_lossy().into_owned());
     match shown.char_indices().nth(N_CHARS) {

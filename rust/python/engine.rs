@@ -19,6 +19,7 @@ use super::logging;
 use super::model::PyModel;
 use super::prefix::{PyPrefix, PySavedPrefix};
 use super::prefix_file::Files;
+use super::settings;
 use super::stats::{PyRecentStep, PyStats};
 use super::stream::{PyStream, Stream};
 use super::tune::PyCompute;
@@ -70,7 +71,7 @@ impl PyEngine {
         }
         let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
         let submit = || -> crate::error::Result<(Completions, u32, usize)> {
-            let prompt = prompt.read(model);
+            let prompt = prompt.read(model)?;
             let n_prompt = prompt.n_tokens();
             let request = request(prompt, model)?;
             let seed = request.seed;
@@ -112,7 +113,10 @@ impl PyEngine {
     #[new]
     #[pyo3(signature = (model, *, n_slots=None, n_ctx=None, kv_unified=None, n_batch=None, n_ubatch=None, grp_attn_n=None,
         grp_attn_w=None, n_threads=None, n_threads_batch=None, kernels="auto", flash_attention="auto", tuned=None, pooling=None, type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
-        max_token_gap_ms=None))]
+        max_token_gap_ms=None, rope_scaling_type=None, rope_freq_base=None, rope_freq_scale=None, yarn_orig_ctx=None,
+        yarn_ext_factor=None, yarn_attn_factor=None, yarn_beta_slow=None, yarn_beta_fast=None, offload_kqv=true, op_offload=true,
+        cpus=None, cpus_batch=None, strict_cpu=None, strict_cpu_batch=None, prio=None, prio_batch=None, poll=None,
+        poll_batch=None))]
     #[expect(clippy::too_many_arguments, clippy::similar_names, reason = "all but the model are keywords in Python")]
     fn new(
         py: Python<'_>,
@@ -135,9 +139,28 @@ impl PyEngine {
         cache_ram: Option<&Bound<'_, PyAny>>,
         max_queue: Option<&Bound<'_, PyAny>>,
         max_token_gap_ms: Option<f64>,
+        rope_scaling_type: Option<&str>,
+        rope_freq_base: Option<f64>,
+        rope_freq_scale: Option<f64>,
+        yarn_orig_ctx: Option<&Bound<'_, PyAny>>,
+        yarn_ext_factor: Option<f64>,
+        yarn_attn_factor: Option<f64>,
+        yarn_beta_slow: Option<f64>,
+        yarn_beta_fast: Option<f64>,
+        offload_kqv: bool,
+        op_offload: bool,
+        cpus: Option<&Bound<'_, PyAny>>,
+        cpus_batch: Option<&Bound<'_, PyAny>>,
+        strict_cpu: Option<bool>,
+        strict_cpu_batch: Option<bool>,
+        prio: Option<i32>,
+        prio_batch: Option<i32>,
+        poll: Option<&Bound<'_, PyAny>>,
+        poll_batch: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         logging::follow(py)?;
         let default = EngineConfig::default();
+        let threads = settings::threads(&default.threads, ("cpus", cpus), strict_cpu, ("prio", prio), ("poll", poll))?;
         let config = EngineConfig {
             n_slots: convert::setting("n_slots", n_slots)?,
             n_ctx: convert::setting("n_ctx", n_ctx)?,
@@ -150,6 +173,7 @@ impl PyEngine {
             n_threads_batch: convert::setting("n_threads_batch", n_threads_batch)?,
             kernels: convert::kernels(kernels)?,
             used: default.used,
+            fewer_threads_in_a_crowd: default.fewer_threads_in_a_crowd,
             flash_attention: convert::flash_attention(flash_attention)?,
             tuned: convert::tuned(tuned)?,
             pooling: pooling.map(convert::pooling).transpose()?,
@@ -158,6 +182,22 @@ impl PyEngine {
             cache_ram: convert::cache_ram(cache_ram)?,
             max_queue: convert::setting("max_queue", max_queue)?.unwrap_or(default.max_queue),
             max_token_gap: convert::max_token_gap(max_token_gap_ms)?,
+            rope: settings::rope(
+                rope_scaling_type,
+                [rope_freq_base, rope_freq_scale],
+                convert::setting("yarn_orig_ctx", yarn_orig_ctx)?,
+                [yarn_ext_factor, yarn_attn_factor, yarn_beta_slow, yarn_beta_fast],
+            )?,
+            threads_batch: settings::threads(
+                &threads,
+                ("cpus_batch", cpus_batch),
+                strict_cpu_batch,
+                ("prio_batch", prio_batch),
+                ("poll_batch", poll_batch),
+            )?,
+            threads,
+            offload_kqv,
+            op_offload,
         };
         let loaded = model.get().loaded()?;
         let settled = Settled::new(loaded, &config)?;

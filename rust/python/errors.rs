@@ -28,7 +28,7 @@ impl From<Error> for PyErr {
             Error::InvalidRequest { param, message } => InvalidRequest::new_err((param, message)),
             Error::NotSupported { message } => NotSupported::new_err((message,)),
             Error::ContextOverflow { n_prompt, n_ctx } => ContextOverflow::new_err((n_prompt, n_ctx)),
-            Error::QueueFull { n_waiting } => QueueFull::new_err((n_waiting,)),
+            Error::QueueFull { n_waiting, unit } => QueueFull::new_err((n_waiting, unit)),
             Error::SlowReader { n_behind, limit, unit } => SlowReader::new_err((n_behind, limit, unit.to_string())),
             Error::PrefixFile { path, reason } => PrefixFileError::new_err((path, reason)),
             // Whoever loads a file knows its path.

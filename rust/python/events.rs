@@ -47,7 +47,7 @@ pub(super) struct Telling<'a> {
 }
 
 impl Telling<'_> {
-    fn logprobs<'py>(self, py: Python<'py>, told: Logprobs) -> PyResult<Bound<'py, PyAny>> {
+    fn logprobs(self, py: Python<'_>, told: Logprobs) -> PyResult<Bound<'_, PyAny>> {
         if self.is_compact {
             return Ok(Bound::new(py, PyCompactLogprobs::new(told, self.lexicon))?.into_any());
         }

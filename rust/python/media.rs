@@ -1,9 +1,10 @@
 //! Pictures and sounds in prompts.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString};
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
 use super::convert::{self, Text};
+use super::errors::InvalidRequest;
 use crate::error::Error;
 use crate::llama::{LoadedMedia, MediaKind, Model};
 use crate::request::{Prompt, Run, Token};
@@ -105,18 +106,47 @@ pub(super) fn parts(value: &Bound<'_, PyAny>) -> PyResult<Vec<Part>> {
         }
         convert::tokens("prompt", &part).map(Part::Tokens)
     };
-    value.try_iter()?.map(|given| part(given?)).collect()
+    // A text is a sequence of its letters.
+    let is_text = value.is_instance_of::<PyString>() || value.is_instance_of::<PyBytes>();
+    let parts = value.try_iter().ok().filter(|_| !is_text).ok_or_else(|| {
+        let message = "the prompt is no list of texts, token ids and media";
+        InvalidRequest::new_err(("prompt", message))
+    })?;
+    parts.map(|given| part(given?)).collect()
 }
 
-/// Whether some of the parts is a picture or a sound, or a text: otherwise it is a list of token ids.
+/// Whether some of the parts is no token id: otherwise it is a list of those.
 pub(super) fn has_parts(value: &Bound<'_, PyAny>) -> bool {
-    let is_list = value.is_instance_of::<PyList>() || value.is_instance_of::<pyo3::types::PyTuple>();
-    let is_part = |part: Bound<'_, PyAny>| part.is_instance_of::<PyMedia>() || part.is_instance_of::<PyString>();
-    is_list && value.try_iter().is_ok_and(|mut parts| parts.any(|part| part.is_ok_and(is_part)))
+    let is_list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
+    let is_part = |part: &Bound<'_, PyAny>| {
+        let kinds = [part.is_instance_of::<PyString>(), part.is_instance_of::<PyList>(), part.is_instance_of::<PyTuple>()];
+        kinds.contains(&true) || part.is_instance_of::<PyMedia>()
+    };
+    is_list && value.try_iter().is_ok_and(|mut parts| parts.any(|part| part.is_ok_and(|part| is_part(&part))))
+}
+
+/// That a medium was loaded for the model that it is given to: ids and vectors are those of its projector.
+///
+/// # Errors
+/// [`Error::InvalidRequest`].
+fn check(projector: u64, model: &Model) -> Result<(), Error> {
+    if model.projector().is_some_and(|own| own.number() == projector) {
+        return Ok(());
+    }
+    let message = "the medium was read for another model; each engine reads its own".to_owned();
+    Err(Error::InvalidRequest { param: "prompt", message })
 }
 
 /// The prompt that `parts` are together. A text is tokenized by itself, as `mtmd` does; what begins every text comes first.
-pub(super) fn prompt_of(parts: &[Part], model: &Model, add_special: bool, parse_special: bool) -> Prompt {
+///
+/// # Errors
+/// [`Error::InvalidRequest`] for a medium of another model.
+pub(super) fn prompt_of(parts: &[Part], model: &Model, add_special: bool, parse_special: bool) -> Result<Prompt, Error> {
+    for part in parts {
+        if let Part::Media(media) = part {
+            check(media.get().0.projector, model)?;
+        }
+    }
     let opening = if add_special { model.tokenize(b"", true, parse_special) } else { Vec::new() };
     let opening = opening.into_iter().take_while(|&token| Some(token) == model.bos_token()).collect();
     let mut prompt = Prompt::from_tokens(opening);
@@ -127,13 +157,13 @@ pub(super) fn prompt_of(parts: &[Part], model: &Model, add_special: bool, parse_
             Part::Media(media) => media.get().0.runs.iter().cloned().for_each(|run| prompt.push(run)),
         }
     }
-    prompt
+    Ok(prompt)
 }
 
 /// Texts, token ids and media, as one prompt.
 #[pyclass(frozen, module = "weft._native", name = "MixedPrompt")]
 pub(super) struct PyMixedPrompt {
-    pub(super) prompt: Prompt,
+    prompt: Prompt,
     media: Vec<Py<PyMedia>>,
 }
 
@@ -144,6 +174,20 @@ impl PyMixedPrompt {
             Part::Text(_) | Part::Tokens(_) => None,
         });
         Self { prompt, media: media.collect() }
+    }
+
+    /// What it is for `model`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for a medium of another model.
+    pub(super) fn of(&self, model: &Model) -> Result<Prompt, Error> {
+        self.media.iter().try_for_each(|media| check(media.get().0.projector, model))?;
+        Ok(self.prompt.clone())
+    }
+
+    /// What stands in its places, with the ids of media.
+    pub(super) fn ids(&self) -> Vec<Token> {
+        self.prompt.clone().into_tokens()
     }
 }
 

@@ -24,6 +24,7 @@ mod media;
 mod model;
 mod prefix;
 mod prefix_file;
+mod settings;
 mod stats;
 mod stream;
 mod tune;
@@ -57,6 +58,8 @@ mod native {
     use super::model::PyModel;
     #[pymodule_export]
     use super::prefix::{PyPrefix, PySavedPrefix};
+    #[pymodule_export]
+    use super::settings::devices;
     #[pymodule_export]
     use super::stats::{PyRecentStep, PySlot, PyStats, PyStepTimes, PyStoreStats};
     #[pymodule_export]

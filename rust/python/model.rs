@@ -16,6 +16,7 @@ use super::fork::ThisProcess;
 use super::json::Json;
 use super::logging;
 use super::media::{self, PyMedia, PyMediaStats, PyMixedPrompt, PyModalities};
+use super::settings;
 use crate::config::{AdapterConfig, MediaConfig, ModelConfig, Placement, Weights};
 use crate::llama::{InfillTokens, Model};
 use crate::request::Token;
@@ -39,7 +40,9 @@ impl PyModel {
     #[pyo3(signature = (
         path, *, n_gpu_layers=None, use_mmap=true, use_mlock=false, direct_io=false, check_tensors=false, devices=None,
         split_mode="layer", main_gpu=None, tensor_split=None, numa=None, kernels="auto", repack=None, lora=None,
-        mmproj=None, mmproj_offload=true, image_min_tokens=None, image_max_tokens=None, on_progress=None,
+        mmproj=None, mmproj_offload=true, image_min_tokens=None, image_max_tokens=None,
+        kv_overrides=None, tensor_overrides=None, cpu_moe=false, n_cpu_moe=None, n_cpu_ffn=None, no_host=false,
+        on_progress=None,
     ))]
     #[expect(clippy::too_many_arguments, clippy::fn_params_excessive_bools, reason = "keywords of a Python function")]
     fn load(
@@ -60,11 +63,25 @@ impl PyModel {
         lora: Option<Vec<(PathBuf, f32)>>,
         mmproj: Option<PathBuf>,
         mmproj_offload: bool,
-        image_min_tokens: Option<u32>,
-        image_max_tokens: Option<u32>,
+        image_min_tokens: Option<&Bound<'_, PyAny>>,
+        image_max_tokens: Option<&Bound<'_, PyAny>>,
+        kv_overrides: Option<Vec<(String, Bound<'_, PyAny>)>>,
+        tensor_overrides: Option<Vec<(String, String)>>,
+        cpu_moe: bool,
+        n_cpu_moe: Option<&Bound<'_, PyAny>>,
+        n_cpu_ffn: Option<&Bound<'_, PyAny>>,
+        no_host: bool,
         on_progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         logging::follow(py)?;
+        let has_projector = mmproj.is_some();
+        let media = MediaConfig {
+            path: mmproj.unwrap_or_default(),
+            offload: mmproj_offload,
+            image_min_tokens: convert::setting("image_min_tokens", image_min_tokens)?,
+            image_max_tokens: convert::setting("image_max_tokens", image_max_tokens)?,
+        };
+        media.validate()?;
         let config = ModelConfig {
             path,
             n_gpu_layers: convert::setting("n_gpu_layers", n_gpu_layers)?,
@@ -78,11 +95,17 @@ impl PyModel {
                 main_gpu: convert::setting("main_gpu", main_gpu)?.unwrap_or_default(),
                 tensor_split: convert::tensor_split(tensor_split.unwrap_or_default())?,
                 numa: numa.map(convert::numa).transpose()?,
+                tensors: settings::tensor_overrides(tensor_overrides.unwrap_or_default()),
+                cpu_moe,
+                n_cpu_moe: convert::setting("n_cpu_moe", n_cpu_moe)?.unwrap_or_default(),
+                n_cpu_ffn: convert::setting("n_cpu_ffn", n_cpu_ffn)?.unwrap_or_default(),
+                no_host,
             },
             kernels: convert::kernels(kernels)?,
             repack,
             adapters: lora.unwrap_or_default().into_iter().map(|(path, scale)| AdapterConfig { path, scale }).collect(),
-            media: mmproj.map(|path| MediaConfig { path, offload: mmproj_offload, image_min_tokens, image_max_tokens }),
+            media: has_projector.then_some(media),
+            overrides: settings::kv_overrides(kv_overrides.unwrap_or_default())?,
         };
         // llama.cpp's callback has no way to carry an exception: the first one is kept until the load returns.
         let raised: Arc<Mutex<Option<PyErr>>> = Arc::default();
@@ -229,6 +252,7 @@ impl PyModel {
     }
 
     /// A picture or a sound, from the bytes of its file.
+    #[expect(clippy::needless_pass_by_value, reason = "PyO3 reads bytes into a value")]
     fn read_media(&self, py: Python<'_>, data: PyBackedBytes) -> PyResult<PyMedia> {
         let model = self.loaded()?;
         Ok(detached(py, || media::read(model, &data))?)
@@ -245,7 +269,7 @@ impl PyModel {
     ) -> PyResult<PyMixedPrompt> {
         let model = self.loaded()?;
         let parts = media::parts(parts)?;
-        let prompt = detached(py, || media::prompt_of(&parts, model, add_special, parse_special));
+        let prompt = detached(py, || media::prompt_of(&parts, model, add_special, parse_special))?;
         Ok(PyMixedPrompt::new(py, &parts, prompt))
     }
 
@@ -253,7 +277,7 @@ impl PyModel {
     fn detokenize(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<String> {
         let model = self.loaded()?;
         let tokens = match tokens.cast::<PyMixedPrompt>() {
-            Ok(mixed) => mixed.get().prompt.clone().into_tokens(),
+            Ok(mixed) => mixed.get().ids(),
             Err(_) => convert::tokens("tokens", tokens)?,
         };
         let bytes = detached(py, || model.detokenize(&tokens))?;

@@ -44,8 +44,12 @@ pub trait Medium: fmt::Debug + Send + Sync {
         self.n_tokens()
     }
 
-    /// The positions of its places where they are not just one after the other: in time, row, column, and one more, where the first
-    /// position is `first`.
+    /// Whether its places have positions of their own, and not just one after the other.
+    fn has_positions(&self) -> bool {
+        false
+    }
+
+    /// These positions: in time, row, column, and one more, where the first position is `first`.
     fn positions(&self, _first: u32) -> Option<Vec<[u32; 4]>> {
         None
     }
@@ -55,7 +59,7 @@ pub trait Medium: fmt::Debug + Send + Sync {
 
     /// Whether it is held whole or not at all.
     fn is_whole(&self) -> bool {
-        self.sees_ahead() || self.n_positions() != self.n_tokens()
+        self.sees_ahead() || self.has_positions()
     }
 
     /// How far its vectors are. Whoever asks first lets them be made.

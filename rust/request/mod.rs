@@ -88,9 +88,11 @@ impl Prompt {
         &self.runs
     }
 
-    /// Appends a run.
+    /// Appends a run, where there is something in it.
     pub fn push(&mut self, run: Run) {
-        self.runs.push(run);
+        if run.n_tokens() > 0 {
+            self.runs.push(run);
+        }
     }
 
     /// How many positions of the context the prompt takes.

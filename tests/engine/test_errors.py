@@ -81,7 +81,7 @@ async def test_an_invalid_field_is_named(engine: weft.Engine, param: str, value:
 
 @pytest.mark.parametrize(
     "prompt",
-    [[], [-1], [2048], [2**31], [1, "a"], b"bytes", 5, None, "\ud800"],
+    [[], [-1], [2048], [2**31], [1, "a", 2.5], b"bytes", 5, None, "\ud800"],
     ids=["no tokens", "negative", "outside of the vocabulary", "huge", "mixed", "bytes", "a number", "nothing", "lone surrogate"],
 )
 async def test_an_invalid_prompt_is_named(engine: weft.Engine, prompt: object) -> None:
@@ -198,6 +198,17 @@ SETTINGS: list[tuple[str, object, str]] = [
     ("devices", "CUDA0", "a list, each element of which is a text, or None"),
     ("tensor_split", [-1.0], "a list, each element of which is a finite number, 0 or more"),
     ("split_mode", "columns", "layer, row or none"),
+    ("rope_scaling_type", "longrope", "none, linear or yarn, or None"),
+    ("rope_freq_base", 1.0, "a finite number from 2 to 1,000,000,000,000, or None"),
+    ("rope_freq_scale", 0.0, "a finite number from 0.0001 to 10,000, or None"),
+    ("yarn_ext_factor", math.inf, "a finite number from 0 to 1,000,000, or None"),
+    ("yarn_orig_ctx", 0, "an integer from 1"),
+    ("kv_overrides", {"a": [1]}, "a pair of a text and True or False or an integer or a finite number or a text"),
+    ("kv_overrides", {"a": math.nan}, "a list, each element of which is a pair of a text and True or False"),
+    ("tensor_overrides", ["ffn=CPU"], "a list, each element of which is a pair of a text and a text"),
+    ("cpus", [0, 512], "a list, each element of which is an integer from 0 to 511"),
+    ("prio", 4, "an integer from -1 to 3"),
+    ("poll_batch", 101, "an integer from 0 to 100, or None"),
 ]
 
 

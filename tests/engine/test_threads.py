@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,13 +34,58 @@ async def test_every_thread_and_loop_gets_its_own_answers(engine: weft.Engine) -
 
 
 def niceness_of_workers() -> set[int]:
-    tasks = [task for task in Path("/proc/self/task").iterdir() if (task / "comm").read_text() == "weft-worker\n"]
-    return {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks}
+    return {os.getpriority(os.PRIO_PROCESS, thread) for thread in workers()}
 
 
 async def test_threads_that_compute_give_way_to_those_that_answer(engine: weft.Engine) -> None:
     await engine.complete("Once", max_tokens=1)
     assert niceness_of_workers() == {min(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) + 5, 19)}
+
+
+def workers() -> list[int]:
+    """Threads that compute tokens: the worker of an engine, and those that it started."""
+    tasks = Path("/proc/self/task").iterdir()
+    return [int(task.name) for task in tasks if (task / "comm").read_text() == "weft-worker\n"]
+
+
+async def test_threads_compute_where_a_user_says() -> None:
+    before = {*workers()}
+    cpus = sorted(os.sched_getaffinity(0))
+    last = cpus[-1]
+    async with weft.Engine(n_slots=1, n_ctx=256, n_threads=2, cpus=[last, 511], poll=0) as engine:
+        answer = await engine.complete("Once upon a time,", max_tokens=8, temperature=0)
+        assert {frozenset(os.sched_getaffinity(thread)) for thread in {*workers()} - before} == {frozenset({last})}
+    async with weft.Engine(n_slots=1, n_ctx=256, n_threads=2, strict_cpu=True, cpus_batch=cpus[:1], poll_batch=50) as engine:
+        assert (await engine.complete("Once upon a time,", max_tokens=8, temperature=0)).text == answer.text
+        seen = {frozenset(os.sched_getaffinity(thread)) for thread in {*workers()} - before}
+        assert seen <= {frozenset({cpu}) for cpu in cpus}
+    async with weft.Engine(n_slots=1, n_ctx=256, cpus=[last]) as engine:
+        assert engine.compute.n_threads == 1
+
+
+async def test_threads_have_the_priority_that_a_user_says() -> None:
+    before = {*workers()}
+    policies = {}
+    for prio in (-1, 0):
+        async with weft.Engine(n_slots=1, n_ctx=256, n_threads=2, prio=prio) as engine:
+            await engine.complete("Once upon a time,", max_tokens=2)
+            policies[prio] = {os.sched_getscheduler(thread) for thread in {*workers()} - before}
+    assert policies == {-1: {os.SCHED_BATCH}, 0: {os.SCHED_OTHER}}
+
+
+async def test_a_priority_that_may_not_be_had_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    before = {*workers()}
+    async with weft.Engine(n_slots=1, n_ctx=256, n_threads=1, prio=2, prio_batch=1) as engine:
+        assert (await engine.complete("Once upon a time,", max_tokens=2, ignore_eos=True)).n_predicted == 2
+        [worker] = {*workers()} - before
+        has_it = os.sched_getscheduler(worker) == os.SCHED_RR
+    assert has_it != ("threads compute with the normal priority, since the system refuses another" in caplog.text)
+
+
+async def test_processors_that_are_not_there_are_named() -> None:
+    with pytest.raises(weft.InvalidConfig, match=re.escape("cpus is [511], none of which this process may run on")) as refused:
+        await weft.Engine(cpus=[511]).start()
+    assert refused.value.param == "cpus"
 
 
 async def test_uvloop_is_woken_too(engine: weft.Engine) -> None:

@@ -64,13 +64,18 @@ def write_tiny_model(
     matrices: gguf.GGMLQuantizationType | None = None,
     has_end: bool = True,
     gap_tokens: Mapping[str, int] | None = None,
+    scaling: tuple[gguf.RopeScalingType, float] | None = None,
 ) -> None:
     """Writes the model of this kind, the same for the same seed, the matrices of its layers in this format, else in f32.
 
-    Without `has_end` no token ends a text. `gap_tokens` are those of a text with a gap, by llama.cpp's names for them.
+    Without `has_end` no token ends a text. `gap_tokens` are those of a text with a gap, by llama.cpp's names for them. `scaling`
+    is how its positions are scaled, for texts that are longer by this factor.
     """
     writer = gguf.GGUFWriter(str(path), _ARCHITECTURES[kind])
     _add_shape(writer, kind)
+    if scaling is not None:
+        writer.add_rope_scaling_type(scaling[0])
+        writer.add_rope_scaling_factor(scaling[1])
     _add_vocabulary(writer, has_end=has_end)
     for name, token in (gap_tokens or {}).items():
         writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.hub.choice import choose, quant_of
+from weft.hub.choice import choose, projector_for, quant_of
 from weft.hub.unavailable import Unavailable
 
 FILES = ["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "m-f16.gguf", "mmproj-m-Q4_K_M.gguf", "imatrix-Q8_0.gguf"]
@@ -57,3 +57,24 @@ def test_what_is_not_there_is_said(files: list[str], quant: str | None, file: st
 )
 def test_a_files_name_tells_its_quantisation(name: str, quant: str | None) -> None:
     assert quant_of(name) == quant
+
+
+@pytest.mark.parametrize(
+    ("model", "files", "chosen"),
+    [
+        pytest.param("m-Q4_K_M.gguf", FILES, "mmproj-m-Q4_K_M.gguf", id="the only one"),
+        pytest.param(
+            "m-Q8_0.gguf", ["mmproj-F16.gguf", "mmproj-F32.gguf", "mmproj-Q8_0.gguf"], "mmproj-Q8_0.gguf", id="as many bits"
+        ),
+        pytest.param("m-Q4_0.gguf", ["mmproj-BF16.gguf", "mmproj-F32.gguf"], "mmproj-BF16.gguf", id="the most similar bits"),
+        pytest.param("m-F32.gguf", ["mmproj-BF16.gguf", "mmproj-F32.gguf"], "mmproj-F32.gguf", id="the most similar bits above"),
+        pytest.param("a/m-Q8_0.gguf", ["a/mmproj-F32.gguf", "mmproj-Q8_0.gguf"], "a/mmproj-F32.gguf", id="in the same folder"),
+        pytest.param(
+            "a/b/m-Q8_0.gguf", ["mmproj-Q8_0.gguf", "a/mmproj-F32.gguf"], "a/mmproj-F32.gguf", id="in the nearest above"
+        ),
+        pytest.param("a/m.gguf", ["b/mmproj-F32.gguf", "mmproj.txt", "a/m.gguf"], None, id="none beside or above"),
+        pytest.param("mmproj-F16.gguf", ["mmproj-F16.gguf"], None, id="none of its own"),
+    ],
+)
+def test_the_projector_is(model: str, files: list[str], chosen: str | None) -> None:
+    assert projector_for(model, files) == chosen

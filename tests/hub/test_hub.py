@@ -280,3 +280,21 @@ def test_a_server_that_names_paths_beside_the_cache_is_not_followed(hub: FakeHub
 
 def test_the_cache_is_where_the_hubs_library_has_it(tmp_path: Path) -> None:
     assert folders.hub_folder() == tmp_path / "hub"
+
+
+def test_the_projector_beside_a_model_comes_with_it_where_it_is_wanted(hub: FakeHub) -> None:
+    hub.repos[REPO] = {"m-Q8_0.gguf": DATA, "mmproj-F32.gguf": b"GGUF32", "mmproj-F16.gguf": b"GGUF16"}
+    wanting, plain = weft.hub.Source(repo=REPO, wants_projector=True), weft.hub.Source(repo=REPO)
+    model, projector = weft.hub.find(plain)
+    assert (model.name, projector) == ("m-Q8_0.gguf", None)
+    model, projector = weft.hub.find(wanting)
+    assert projector is not None
+    assert (model.read_bytes(), projector.read_bytes(), hub.n_sent) == (DATA, b"GGUF16", len(DATA) + 6)
+    hub.asked.clear()
+    assert weft.hub.find(weft.hub.Source(repo=REPO, wants_projector=True, offline=True)) == (model, projector)
+    assert hub.asked == []
+
+
+def test_a_repository_without_a_projector_gives_none(hub: FakeHub) -> None:
+    hub.repos[REPO] = {"m-Q8_0.gguf": DATA}
+    assert weft.hub.find(weft.hub.Source(repo=REPO, wants_projector=True)).projector is None

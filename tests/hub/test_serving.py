@@ -1,5 +1,6 @@
 """A server whose model is named: it listens while the model comes, and says how far it is."""
 
+import asyncio
 import logging
 import signal
 import threading
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 import weft
+from tests.engine.tiny_projectors import write_tiny_projector
 from tests.helpers import wait_until
 from tests.hub.fake_hub import PIECE, FakeHub
 from tests.server.live import LiveServer
@@ -34,7 +36,7 @@ def health(server: LiveServer) -> dict[str, Any]:
         answer = httpx.get(f"{server.url}/health")
     except httpx.TransportError:
         return {}
-    return {"status": answer.status_code, **answer.json()}
+    return {"code": answer.status_code, **answer.json()}
 
 
 async def test_it_answers_503_with_the_progress_while_the_model_comes(hub: FakeHub, tmp_path: Path) -> None:
@@ -44,7 +46,8 @@ async def test_it_answers_503_with_the_progress_while_the_model_comes(hub: FakeH
         told = health(server)
         n_bytes = told["download"].pop("bytes")
         assert told == {
-            "status": 503,
+            "code": 503,
+            "status": "loading model",
             "error": {"code": 503, "message": "Loading model", "type": "unavailable_error"},
             "download": {"file": FILE, "total": len(DATA)},
         }
@@ -81,6 +84,54 @@ async def test_a_signal_ends_a_download_and_the_next_start_goes_on_with_it(hub: 
 
 
 @pytest.mark.parametrize(
+    ("named", "model"),
+    [(["-hf", f"{REPO}:q8_0"], f"{REPO}:q8_0"), (["-hf", REPO, "-hff", FILE], REPO), (["-mu", "/x.gguf?token=secret"], "x.gguf")],
+    ids=["repository", "file", "address"],
+)
+async def test_a_model_has_its_name_and_its_state_from_the_start_on(
+    hub: FakeHub, tmp_path: Path, named: list[str], model: str
+) -> None:
+    told: list[tuple[str, str]] = []
+
+    def tell() -> str:
+        try:
+            [card] = server.get("/v1/models")["data"]
+        except httpx.TransportError:
+            return ""
+        if not told or told[-1] != (card["id"], card["engine_state"]):
+            told.append((card["id"], card["engine_state"]))
+        return str(card["engine_state"])
+
+    hub.hold = threading.Event()
+    flag, where, *more = named
+    with LiveServer(tmp_path / "log", "--compat", "srb", flag, where.replace("/x", f"{hub.url}/x"), *more, "-np", "1") as server:
+        await wait_until(lambda: tell() == "INIT" and "download" in health(server), 20)
+        hub.hold.set()
+        await wait_until(lambda: tell() == "READY", 20)
+    assert [(name, state) for name, state in told if state != "LOADING"] == [(model, "INIT"), (model, "READY")]
+    assert {name for name, _ in told} == {model}
+
+
+def test_an_engine_says_when_its_model_is_here_whatever_its_progress_told(hub: FakeHub) -> None:
+    engine = fetching.FetchingEngine(
+        Source(url=f"{hub.url}/x.gguf"),
+        config=weft.EngineConfig(n_slots=1, n_ctx=256, n_threads=1, tuned=False),
+        has_bar=False,
+        on_fetching=lambda progress: None,
+        on_progress=lambda _: seen.append(engine.has_files),
+    )
+    seen = [engine.has_files]
+
+    async def start() -> None:
+        async with engine:
+            pass
+
+    asyncio.run(start())
+    assert seen[0] is False
+    assert set(seen[1:]) == {True}
+
+
+@pytest.mark.parametrize(
     ("named", "why"),
     [
         (["-hf", "user/none"], "ERROR cannot load the model user/none: http://"),
@@ -94,6 +145,32 @@ def test_what_cannot_be_had_ends_it_with_the_reason_last(named: list[str], why: 
         assert server.process.wait(20) == 1
     assert why in server.log.splitlines()[-1]
     assert "Traceback" not in server.log
+
+
+async def sees(server: LiveServer) -> bool:
+    await server.ready()
+    vision: bool = server.get("/props")["modalities"]["vision"]
+    return vision
+
+
+async def test_a_repositorys_projector_comes_with_its_model_unless_it_is_not_wanted(hub: FakeHub, tmp_path: Path) -> None:
+    model, projector = write_tiny_projector("llava", tmp_path)
+    hub.repos["user/seeing"] = {"m-F32.gguf": model.read_bytes(), "mmproj-m-F32.gguf": projector.read_bytes()}
+    hub.files["/mmproj.gguf"] = projector.read_bytes()
+    flags = ("-np", "1", "-c", "1024")
+    with LiveServer(tmp_path / "log", "-hf", "user/seeing", "--no-mmproj", *flags) as server:
+        assert not await sees(server)
+    assert not [asked for asked in hub.asked if "mmproj" in asked]
+    with LiveServer(tmp_path / "log", "-hf", "user/seeing", *flags) as server:
+        assert await sees(server)
+        assert "INFO its projector is mmproj-m-F32.gguf" in server.log
+    hub.asked.clear()
+    with LiveServer(tmp_path / "log", "-hf", "user/seeing", "--offline", *flags) as server:
+        assert await sees(server)
+    assert hub.asked == []
+    with LiveServer(tmp_path / "log", "-m", str(model), "-mmu", f"{hub.url}/mmproj.gguf", *flags) as server:
+        assert await sees(server)
+        assert server.get("/v1/models")["data"][0]["id"] == model.name
 
 
 async def test_a_terminal_sees_the_bar_of_the_hubs_library() -> None:

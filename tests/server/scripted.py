@@ -84,7 +84,10 @@ class ScriptedEngine:
             control_tokens=list,
             is_encoder=False,
             longest_piece=None,
+            modalities=SimpleNamespace(vision=False, audio=False),
         )
+        self.path = self.model.path
+        self.has_files = True
         self.limits = SimpleNamespace(max_queue=8, n_slots=4, n_ctx=256, n_ctx_slot=64, forks_anywhere=True)
         self.compute = SimpleNamespace(summary="as it is written")
         self.is_repeatable = True

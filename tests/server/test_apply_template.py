@@ -141,9 +141,9 @@ async def test_a_template_that_refuses_is_a_bad_request_with_its_line() -> None:
             "messages[0].role is 'user|>\\n<|system'; it must be a word, such as 'user'",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "a"}}]}]},
             "messages",
-            "messages[0].content[0]: parts of type 'image_url' are not supported, only texts",
+            "messages[0].content[0]: parts of type 'video_url' are not supported, only text, image_url and input_audio",
         ),
         (
             {"messages": [*HELLO, {"role": "user", "content": [{"type": "text"}]}]},
@@ -353,6 +353,7 @@ def turn_ends(messages: Json, source: str = builtin.source("chatml"), *, cuts: b
     engine.limits = SimpleNamespace(forks_anywhere=cuts, n_ctx_slot=2**20)
     chats = ChatFormat(engine.as_engine(), Settings(chat_template=source))
     prompt = chats.prompt(_fields(messages))
+    assert isinstance(prompt.tokens, list)
     return ["".join(map(chr, prompt.tokens[:end])) for end in prompt.turn_ends]
 
 

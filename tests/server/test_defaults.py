@@ -90,8 +90,10 @@ async def test_what_a_request_says_wins_over_the_flag(
 async def test_every_name_of_the_model_is_listed() -> None:
     engine = ScriptedEngine()
     engine.loaded.set()
-    settings = parse(["--alias", "one,two"], {}).settings
+    settings = parse(["--alias", "one,two", "--tags", "small,own"], {}).settings
     async with AsyncTestClient(create_app(weft.Engine(n_slots=1, n_ctx=256, n_threads=1), settings)) as client:
         await answers(client, 200)
-        [card] = (await client.get("/v1/models")).json()["data"]
+        listed = (await client.get("/v1/models")).json()
+    [card], [model] = listed["data"], listed["models"]
     assert (card["id"], card["aliases"]) == ("one", ["one", "two"])
+    assert card["tags"] == model["tags"] == ["own", "small"]

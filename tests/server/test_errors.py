@@ -204,6 +204,12 @@ async def test_a_prompt_of_the_whole_context_is_refused_with_both_numbers(client
     assert answer.json() == error_of(400, message, "exceed_context_size_error", n_prompt_tokens=1024, n_ctx=1024)
 
 
+async def test_a_grammar_that_is_none_is_a_bad_request(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.post(path, json={"prompt": "a", "grammar": "root ::= ("})
+    [error] = answer.json().values()
+    assert (answer.status_code, error["code"], error["type"], error["param"]) == (400, 400, "invalid_request_error", "grammar")
+
+
 async def test_every_route_is_503_while_the_model_is_loaded() -> None:
     engine = ScriptedEngine()
     app = create_app(engine.as_engine())
@@ -219,7 +225,8 @@ async def test_every_route_is_503_while_the_model_is_loaded() -> None:
         for method, route in sorted(routes):
             answer = await client.request(method, route)
             assert (route, answer.status_code) == (route, 503)
-            assert answer.json() == error_of(503, "Loading model", "unavailable_error")
+            also = {"status": "loading model"} if route.endswith("/health") else {}
+            assert answer.json() == error_of(503, "Loading model", "unavailable_error") | also
         engine.loaded.set()
         await answers(client, 200)
         assert (await client.get("/health")).json() == {"status": "ok", "slots_idle": 4, "slots_processing": 0}
@@ -234,7 +241,9 @@ async def test_a_model_that_cannot_be_loaded_is_told_by_every_route() -> None:
     async with AsyncTestClient(app) as client:
         await answers(client, 500)
         answer = await client.get("/health")
-    assert answer.json() == error_of(500, "cannot load the model a.gguf: there is no such file", "server_error")
+        other = await client.get("/props")
+    error = error_of(500, "cannot load the model a.gguf: there is no such file", "server_error")
+    assert (answer.json(), other.json()) == ({"status": "error"} | error, error)
     assert told == [engine.failure]
 
 

@@ -79,14 +79,16 @@ async def test_health_tells_of_no_slots_where_they_are_nobodys_business() -> Non
 
 
 async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) -> None:
+    defaults = SETTINGS | {"seed": 2**32 - 1}
     assert (await client.get("/props")).json() == {
-        "default_generation_settings": {"params": SETTINGS | {"seed": 2**32 - 1}, "n_ctx": 1024},
+        "default_generation_settings": defaults | {"params": defaults},
         "total_slots": 4,
         "n_ctx": 4096,
         "model_alias": "storyteller",
         "model_path": DEMO_MODEL,
         "model_ftype": "Q8_0",
         "modalities": {"vision": False, "video": False, "audio": False},
+        "media_marker": "<__media__>",
         "chat_template": SOME_TEXT,
         "chat_template_caps": {
             "supports_string_content": True,
@@ -110,6 +112,7 @@ async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) ->
         "cors_proxy_enabled": False,
         "user_name": "",
         "assistant_name": "",
+        "system_prompt": "",
         "compute": matching(r"attention .+, products .+, at most 512 tokens per decode, 1 threads \(asked for\)"),
         "repeatable": BOOLEAN,
         "pooling": "mean",
@@ -167,6 +170,7 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
             {
                 "id": "storyteller",
                 "aliases": [],
+                "tags": [],
                 "object": "model",
                 "created": COUNT,
                 "owned_by": "weft",
@@ -178,12 +182,14 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
                     "n_params": 2755008,
                     "size": COUNT,
                 },
+                "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
             }
         ],
         "models": [
             {
                 "name": "storyteller",
                 "model": "storyteller",
+                "tags": [],
                 "capabilities": ["completion", "embedding"],
                 "details": {"format": "gguf"},
             }

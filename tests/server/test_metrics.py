@@ -36,6 +36,9 @@ LLAMA_SERVERS = {
     "spec_decode_num_accepted_tokens": "counter",
 }
 OURS = {
+    "media": "counter",
+    "media_encode_seconds": "counter",
+    "media_bytes": "gauge",
     "vectors_texts": "counter",
     "vectors_tokens": "counter",
     "vectors_batches": "counter",

@@ -1,26 +1,22 @@
-"""The page at `/`."""
+"""The page at `/`, and that of several chats."""
 
 import json
 import re
 from base64 import b64encode
 from hashlib import sha256
-from importlib.resources import files
 
 import pytest
-import quickjs
 from litestar.testing import AsyncTestClient
 
-from tests.server.matchers import Json
+from tests.server.inline import only, run_script
 from tests.server.scripted import ScriptedEngine
 from tests.server.serving import serving
 from weft.server import create_app
+from weft.server.page import text_of
 
-PAGE = (files("weft.server") / "page.html").read_text(encoding="utf-8")
+PAGE, CHATS = (text_of(name) for name in ("page.html", "parallel.html"))
 
-
-def only(element: str) -> str:
-    [content] = re.findall(f"<{element}>(.*?)</{element}>", PAGE, re.DOTALL)
-    return str(content)
+both = pytest.mark.parametrize(("page", "compat"), [(PAGE, ""), (CHATS, "parallel")], ids=["branches", "chats"])
 
 
 @pytest.mark.parametrize("path", ["/", "/index.html"])
@@ -34,11 +30,12 @@ async def test_the_page_is_there_while_the_model_is_loaded_and_after(path: str) 
     assert loading.headers["content-type"] == "text/html; charset=utf-8"
 
 
-async def test_the_page_may_run_and_load_only_itself() -> None:
-    async with serving() as client:
+@both
+async def test_the_page_may_run_and_load_only_itself(page: str, compat: str) -> None:
+    async with serving(compat=compat) as client:
         policy = (await client.get("/")).headers["content-security-policy"]
     directives = dict(directive.split(" ", 1) for directive in policy.split("; "))
-    hashes = {name: b64encode(sha256(only(name).encode()).digest()).decode() for name in ("script", "style")}
+    hashes = {name: b64encode(sha256(only(page, name).encode()).digest()).decode() for name in ("script", "style")}
     assert directives == {
         "default-src": "'none'",
         "connect-src": "'self'",
@@ -51,11 +48,12 @@ async def test_the_page_may_run_and_load_only_itself() -> None:
     }
 
 
-def test_the_page_names_no_other_place() -> None:
-    assert re.findall(r"https?:|//\w|@import|url\(|\bimport\b", only("style") + only("script")) == []
-    assert re.findall(r'(?:src|href)="([^"]*)"', PAGE) == ["data:,"]
+@both
+def test_the_page_names_no_other_place(page: str, compat: str) -> None:
+    assert re.findall(r"https?:|//\w|@import|url\(|\bimport\b", only(page, "style") + only(page, "script")) == []
+    assert re.findall(r'(?:src|href)="([^"]*)"', page) == ["data:,"]
     # The policy would switch these off.
-    assert re.findall(r'\son\w+="|\sstyle="', PAGE) == []
+    assert re.findall(r'\son\w+="|\sstyle="', page) == []
 
 
 def test_every_field_has_a_label() -> None:
@@ -80,38 +78,32 @@ async def test_no_ui_leaves_nothing_at_the_root() -> None:
     assert [(answer.status_code, answer.json()["error"]["type"]) for answer in answers] == [(404, "not_found_error")] * 2
 
 
-def run_script(use: str) -> Json:
-    """What a piece of JavaScript, with the page's functions in reach, hands to `give`."""
-    functions = only("script").removesuffix("\nmain();\n")
-    assert functions != only("script"), "the page begins with its last line"
-    context = quickjs.Context()
-    context.set_time_limit(20)
-    context.eval(
-        f"{functions}\nlet given;\nconst give = value => {{ given = JSON.stringify(value); }};\n(async () => {{ {use} }})();"
-    )
-    while context.execute_pending_job():
-        pass
-    return json.loads(context.eval("given"))
-
-
 EVENTS = [{"index": 0, "content": " a\n\n"}, {"index": 1, "content": "é🙂 data: x"}, {"index": 0, "stop": True}]
 
 
+@both
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_events_are_read_however_the_stream_is_cut(size: int) -> None:
-    stream = ": ping\n\n" + "".join(f"data: {json.dumps(event, ensure_ascii=False)}\n\n" for event in EVENTS)
+@pytest.mark.parametrize(("line_end", "end"), [("\n", "\n\n"), ("\r\n", "\n\n"), ("\n", "\n"), ("\n", "")])
+def test_events_are_read_however_the_stream_is_cut(size: int, page: str, compat: str, line_end: str, end: str) -> None:
+    stream = ": ping\n\n" + "\n\n".join(f"data: {json.dumps(event, ensure_ascii=False)}" for event in EVENTS) + end
+    stream = stream.replace("\n", line_end)
     pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
-    read = run_script(f"""
+    read = run_script(
+        page,
+        f"""
         const pieces = {json.dumps(pieces)}, events = [];
         const read = async () => pieces.length ? {{ done: false, value: pieces.shift() }} : {{ done: true }};
         for await (const event of eventsOf({{ getReader: () => ({{ read }}) }})) events.push(event);
         give(events);
-    """)
+    """,
+    )
     assert read == EVENTS
 
 
 def test_the_cost_of_a_run_is_what_its_branches_computed() -> None:
-    assert run_script("""
+    assert run_script(
+        PAGE,
+        """
         const tally = new Tally(2);
         const token = (n, now) => tally.token({ tokens: [7], tokens_predicted: n }, now);
         for (const [n, now] of [[1, 1000], [1, 1000], [2, 1500], [2, 1500], [3, 2000]]) token(n, now);
@@ -120,7 +112,8 @@ def test_the_cost_of_a_run_is_what_its_branches_computed() -> None:
         const left = tally.left;
         tally.end({ tokens_evaluated: 100, timings: { prompt_n: 30 } });
         give([tally.tokens, tally.speed(2000), tally.prompt, tally.computed, tally.cached, left, tally.left]);
-    """) == [5, 3, 100, 30, 70, 1, 0]
+    """,
+    ) == [5, 3, 100, 30, 70, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +125,7 @@ def test_the_cost_of_a_run_is_what_its_branches_computed() -> None:
     ],
 )
 def test_an_answer_that_is_an_error_is_told_in_words(answer: str, reason: str) -> None:
-    assert run_script(f"give(await reasonOf({answer}));") == reason
+    assert run_script(PAGE, f"give(await reasonOf({answer}));") == reason
 
 
 @pytest.mark.parametrize(
@@ -140,4 +133,4 @@ def test_an_answer_that_is_an_error_is_told_in_words(answer: str, reason: str) -
     [(1, "branch", "1 branch"), (8, "branch", "8 branches"), (1, "token", "1 token"), (200, "token", "200 tokens")],
 )
 def test_numbers_agree_with_their_words(n: int, word: str, text: str) -> None:
-    assert run_script(f"give(count({n}, {json.dumps(word)}));") == text
+    assert run_script(PAGE, f"give(count({n}, {json.dumps(word)}));") == text

@@ -10,6 +10,7 @@ from litestar.testing import AsyncTestClient
 import weft
 from tests.server.conftest import PROMPT, answers
 from tests.server.live import events_of
+from tests.server.serving import serving
 from weft.server import create_app
 from weft.settings import Settings
 
@@ -37,6 +38,11 @@ async def test_each_event_is_text_and_nothing_else(client: httpx.AsyncClient) ->
     assert "".join(told) == whole
 
 
+async def test_where_no_text_is_written_there_is_no_event(client: httpx.AsyncClient) -> None:
+    answer = await client.post("/completion", json=GREEDY | PARALLEL | {"n_predict": 0})
+    assert (answer.status_code, answer.text) == (200, "")
+
+
 async def test_with_its_flag_nothing_needs_to_be_asked_for() -> None:
     app = create_app(weft.Engine(n_slots=2, n_ctx=1024, kv_unified=True, n_threads=1), Settings(compat="parallel"))
     async with AsyncTestClient(app) as client:
@@ -54,6 +60,13 @@ async def test_with_its_flag_nothing_needs_to_be_asked_for() -> None:
         assert await names(client) == ("Human:", "Assistant:")
         own = await client.post("/completion", json=GREEDY | {"event_format": "llama.cpp"})
         assert own.json()["tokens_predicted"] == 12
+
+
+async def test_the_reverse_prompt_is_the_users_name() -> None:
+    async with serving(compat="parallel", stop=("Human:",)) as client:
+        assert await names(client) == ("Human:", "Assistant:")
+    async with serving(stop=("Human:",)) as client:
+        assert await names(client) == ("", "")
 
 
 @pytest.mark.parametrize("more", [{"n": 2}, {"n_probs": 2}, {"return_progress": True}, {"response_fields": ["content"]}], ids=str)

@@ -34,6 +34,18 @@ async def test_it_says_which_model_it_serves_and_where(tmp_path: Path) -> None:
     assert last.endswith(server.url)
 
 
+@pytest.mark.parametrize(("arguments", "n"), [([], 1), (["--threads-http", "3"], 3)])
+async def test_connections_have_as_many_threads_as_are_asked_for(tmp_path: Path, arguments: list[str], n: int) -> None:
+    def names() -> list[str]:
+        pid = server.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [task.read_text().strip() for child in children for task in Path(f"/proc/{child}/task").glob("*/comm")]
+
+    with LiveServer(tmp_path / "log", "-np", "1", *arguments) as server:
+        await server.ready()
+        assert names().count("tokio-rt-worker") == n
+
+
 async def test_it_says_what_every_path_begins_with(tmp_path: Path) -> None:
     with LiveServer(tmp_path / "log", "-np", "1", "--api-prefix", "/llm/") as server:
         await wait_until(lambda: "ready" in server.log, 20)
@@ -64,7 +76,8 @@ async def test_it_listens_while_the_model_is_loaded(tmp_path: Path) -> None:
         response = answer()
         assert response is not None
         assert response.status_code == 503
-        assert response.json() == {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+        error = {"code": 503, "message": "Loading model", "type": "unavailable_error"}
+        assert response.json() == {"status": "loading model", "error": error}
 
 
 @pytest.mark.parametrize(("data", "reason"), [(None, "there is no such file"), (b"not a model", "it is not a GGUF file")])

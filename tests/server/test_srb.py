@@ -1,8 +1,10 @@
 """Single-request batching: its events, byte for byte, and when they are asked for."""
 
 import json
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import httpx
@@ -13,9 +15,9 @@ import weft
 from tests.server.conftest import PROMPT, answers
 from tests.server.live import events_of
 from tests.server.matchers import Json
-from tests.server.scripted import ScriptedEngine, finished, token
+from tests.server.scripted import ScriptedEngine, busy_slot, finished, token
 from tests.server.serving import serving
-from weft import EngineStopped
+from weft import EngineStopped, ModelLoadError
 from weft.server import create_app
 from weft.server.seeds import single_request_batching
 from weft.settings import Settings
@@ -209,3 +211,88 @@ async def test_sampling_fields_are_checked_as_elsewhere(srb: httpx.AsyncClient) 
 async def test_the_other_routes_answer_as_ever(srb: httpx.AsyncClient) -> None:
     answer = await srb.post("/completion", json={"prompt": PROMPT, "n_predict": 1})
     assert answer.json()["stop"] is True
+
+
+async def test_the_model_says_what_its_engine_is_about() -> None:
+    engine = ScriptedEngine()
+    engine.has_files = False
+    app = create_app(engine.as_engine(), Settings(compat="srb"))
+
+    async def state(route: str = "/v1/models") -> str:
+        answer = await client.get(route)
+        assert answer.status_code == 200
+        [model] = answer.json()["data"]
+        assert (answer.json()["object"], model["object"], model["id"]) == ("list", "model", "scripted.gguf")
+        return str(model["engine_state"])
+
+    async with AsyncTestClient(app) as client:
+        assert [await state(), await state("/models")] == ["INIT"] * 2
+        engine.has_files = True
+        assert [await state(), await state("/models")] == ["LOADING"] * 2
+        engine.model.__dict__.update(vocab_type=1, n_ctx_train=8, n_embd=8, n_params=8, size_bytes=8)
+        engine.loaded.set()
+        await answers(client, 200)
+        assert [await state(), await state("/models")] == ["READY"] * 2
+        engine.slots[1] = busy_slot(1, request_id=9, index=0)
+        assert await state() == "RUNNING"
+        engine.is_running = False
+        assert await state() == "DEAD"
+        assert (await client.get("/health")).status_code == 503
+
+
+async def test_an_engine_that_makes_vectors_is_running() -> None:
+    app = create_app(weft.Engine(n_slots=1, n_ctx=1024, n_threads=1), Settings(compat="srb"))
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        is_over = threading.Event()
+
+        def watched() -> list[str]:
+            states: list[str] = [app.service.state]
+            while not is_over.wait(0.001):
+                states += [app.service.state] if app.service.state != states[-1] else []
+            return states
+
+        # The client keeps the event loop to itself while it waits.
+        with ThreadPoolExecutor() as threads:
+            watching = threads.submit(watched)
+            answer = await client.post("/embedding", json={"content": ["Once upon a time " * 40] * 20})
+            is_over.set()
+        assert answer.status_code == 200
+        assert watching.result()[:2] == ["READY", "RUNNING"]
+        assert (await client.post("/embedding", json={"content": "fox " * 5000})).status_code == 400
+        assert app.service.state == "READY"
+
+
+async def test_before_anything_is_begun_the_engine_is_at_its_init() -> None:
+    app = create_app(ScriptedEngine().as_engine(), Settings(compat="srb"))
+    assert app.service.state == "INIT"
+
+
+async def test_a_model_that_cannot_be_loaded_is_dead_and_known_only_to_who_has_a_key() -> None:
+    engine = ScriptedEngine()
+    engine.failure = ModelLoadError("a.gguf", "there is no such file")
+    engine.loaded.set()
+    settings = Settings(compat="srb", alias="one", api_keys=("k",))
+    async with AsyncTestClient(create_app(engine.as_engine(), settings)) as client:
+        await answers(client, 500)
+        told = await client.get("/v1/models", headers={"x-api-key": "k"})
+        assert (await client.get("/v1/models")).status_code == 500
+    assert told.json() == {"object": "list", "data": [{"object": "model", "id": "one", "engine_state": "DEAD"}]}
+
+
+async def test_without_the_flag_a_model_has_no_such_state(client: httpx.AsyncClient) -> None:
+    assert "engine_state" not in (await client.get("/v1/models")).json()["data"][0]
+
+
+async def test_each_request_says_how_its_completions_are_drawn(srb: httpx.AsyncClient) -> None:
+    async def texts(**body: Json) -> list[str]:
+        events = await stream(srb, {"prompt": PROMPT, "max_tokens": 12, "ignore_eos": True, "seed": 3} | body)
+        return ["".join(event["text"] for event in of_index) for _, of_index in sorted(by_index(events, "stream").items())]
+
+    greedy = await texts(n=3, temperature=0)
+    assert greedy == [greedy[0]] * 3
+    assert await texts(n=2, samplers=["top_k"], top_k=1) == greedy[:2]
+    drawn = await texts(n=4, temperature=1.5, top_k=0, top_p=1, min_p=0)
+    assert len(set(drawn)) == 4
+    assert await texts(n=4, temperature=1.5, top_k=0, top_p=1, min_p=0) == drawn
+    assert "e" not in "".join(await texts(n=2, grammar="root ::= [^e]+"))

@@ -11,9 +11,11 @@ from litestar.testing import AsyncTestClient
 
 import weft
 from tests.server.conftest import PROMPT, answers
-from tests.server.scripted import finished, token
+from tests.server.matchers import Json
+from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
-from weft import DecodeError
+from weft import DecodeError, QueueFull
+from weft.cli.main import parse
 from weft.server import create_app
 from weft.settings import Settings
 
@@ -59,6 +61,28 @@ async def test_what_is_not_said_is_32_tokens(client: httpx.AsyncClient) -> None:
 
 async def test_a_prompt_is_computed_in_pieces_of_its_batch(client: httpx.AsyncClient) -> None:
     assert await lines(client, BODY | {"n_batch": 2}) == await lines(client, BODY)
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [
+        ({}, {"max_tokens": 32, "top_k": 7, "repeat_penalty": 1.5, "temperature": 0.5, "n_batch": None}),
+        (
+            {"num_predict": 64, "n_batch": 16, "top_k": 50, "top_p": 0.9, "repeat_penalty": 1.25, "temp": 0.7},
+            {"max_tokens": 64, "n_batch": 16, "top_k": 50, "top_p": 0.9, "repeat_penalty": 1.25, "temperature": 0.7},
+        ),
+    ],
+    ids=["the server's", "the request's"],
+)
+async def test_each_field_reaches_the_engine_and_what_is_unsaid_is_the_servers(body: Json, asked: Json) -> None:
+    engine = ScriptedEngine(QueueFull(1))
+    engine.loaded.set()
+    settings = parse(["--compat", "stream", "-k", "7", "-p", "1.5", "-T", "0.5"], {}).settings
+    async with AsyncTestClient(create_app(engine.as_engine(), settings)) as client:
+        await answers(client, 200)
+        assert (await client.post("/stream", json={"prompt": "a"} | body)).status_code == 429
+    [request] = engine.requests
+    assert {name: getattr(request, name) for name in asked} == asked
 
 
 async def test_an_error_in_mid_stream_is_the_last_line() -> None:

@@ -104,6 +104,25 @@ async def test_llama_server_tells_the_rows_of_each_text(bert: httpx.AsyncClient,
     assert answer.json() == [{"index": 0, "embedding": [unit(A)]}, {"index": 1, "embedding": [unit(B)]}]
 
 
+async def test_one_text_beside_images_that_are_none_is_answered_as_in_2024(bert: httpx.AsyncClient) -> None:
+    answer = await bert.post("/embedding", json={"content": "a", "image_data": []})
+    assert answer.json() == {"embedding": unit(A)}
+    # What had no place there, and what asks for nothing of then.
+    several = await bert.post("/embedding", json={"content": ["a", "b"], "image_data": []})
+    assert [one["index"] for one in several.json()] == [0, 1]
+    for body in ({"content": "a", "image_data": None}, {"input": "a", "image_data": []}):
+        assert (await bert.post("/embedding", json=body)).json() == [{"index": 0, "embedding": [unit(A)]}]
+
+
+@pytest.mark.parametrize("tokens", [[5], [5, 6]], ids=str)
+async def test_rows_of_tokens_are_no_vector_of_2024_however_few_they_are(
+    encoders: dict[Encoder, Path], tokens: list[int]
+) -> None:
+    async with client_of(encoders["bert"], pooling="none") as client:
+        (told,) = (await client.post("/embedding", json={"content": tokens, "image_data": []})).json()
+    assert (told["index"], len(told["embedding"])) == (0, len(tokens))
+
+
 async def test_embd_normalize_of_a_request_goes_before_that_of_the_server(encoders: dict[Encoder, Path]) -> None:
     async with client_of(encoders["bert"], Settings(embd_normalize=-1)) as client:
         (plain,) = (await client.post("/embedding", json={"content": "a"})).json()

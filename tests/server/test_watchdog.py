@@ -63,6 +63,8 @@ TEXTS: dict[str, Body] = {
 MUCH = {"prompt": "Once upon a time,", "n_predict": 1000, "ignore_eos": True, "n_probs": 1000, "logprobs": 1000}
 COMPLETIONS: dict[str, Body] = TEXTS | {
     "many tokens": filled('{"prompt": [', "12", "]}"),
+    "many media": filled('{"prompt": {"prompt_string": "", "multimodal_data": [', '""', "]}}", 150_000),
+    "many markers": filled('{"prompt": {"multimodal_data": [], "prompt_string": "', "<__media__>", '"}}'),
     "many prompts": filled('{"prompt": [', '"a"', "]}"),
     "many biases": filled('{"prompt": "a", "logit_bias": [', "[12, 1.5]", "]}"),
     "many stop strings": filled('{"prompt": "a", "stop": [', '"stop"', "]}"),
@@ -80,6 +82,8 @@ CHATS: dict[str, Body] = {
     "a long message": filled(CHAT + '"', "word", '"}]}'),
     "many parts": filled(CHAT + "[", '{"type": "text", "text": ""}', "]}]}", 3_000_000),
     "many variables": filled(CHAT + '"a"}], "chat_template_kwargs": {"a": [', "12", "]}}", 3_000_000),
+    "a large picture": filled(CHAT + '[{"type": "image_url", "image_url": {"url": "data:image/png;base64,', "AAA", '"}}]}]}'),
+    "many pictures": filled(CHAT + "[", '{"type": "image_url", "image_url": {"url": "a"}}', "]}]}", 3_000_000),
     "many tools": filled(CHAT + '"a"}], "tools": [', '{"type": "function"}', "]}", 3_000_000),
 }
 

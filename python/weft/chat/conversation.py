@@ -5,14 +5,32 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["Chat", "ChatMessage", "ContentPart", "Conversation"]
+__all__ = ["MEDIA_TYPES", "Chat", "ChatMessage", "ContentPart", "Conversation", "ImageUrl", "InputAudio"]
+
+MEDIA_TYPES = ("image_url", "input_audio", "media")
+"""Types of parts that are pictures or sounds: the first two are OpenAI's, the last one is Python's, for what was read before."""
+
+
+class ImageUrl(msgspec.Struct):
+    """Where a picture is."""
+
+    url: str | None = None
+
+
+class InputAudio(msgspec.Struct):
+    """A sound, in base64."""
+
+    data: str | None = None
+    format: str | None = None
 
 
 class ContentPart(msgspec.Struct):
-    """A part of a message. Only texts are taken."""
+    """A part of a message: a text, or the place of a picture or a sound."""
 
     type: str
     text: str | None = None
+    image_url: ImageUrl | None = None
+    input_audio: InputAudio | None = None
 
 
 class ChatMessage(msgspec.Struct, kw_only=True):

@@ -5,15 +5,18 @@ template mixes what is said with its own control tokens, and hands out one text.
 message with which such a spelling begins is exchanged for another, of the planes for private use, which neither the messages nor
 the template hold. So is one at the end that the next text could make a spelling of. Lengths stay what they are, so that templates
 may cut and strip as they like. In the rendered text those characters say which stretches are not to be parsed.
+
+Pictures and sounds are such characters too: what spells one in a message is just text.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from weft.chat.template import Message, TemplateError
 
-__all__ = ["ControlSpellings", "Disguise", "Stretch"]
+__all__ = ["ControlSpellings", "Disguise", "MediaPlace", "Stretch", "media_marks"]
 
 _NOTHING = r"(?!)"
 """A regular expression that fits nowhere."""
@@ -34,6 +37,23 @@ class Stretch(NamedTuple):
     text: str
     is_parsed: bool
     """Whether the spelling of a control token in it is that token."""
+
+
+class MediaPlace(NamedTuple):
+    """Where a picture or a sound stands in a prompt."""
+
+    number: int
+    """Which one of the chat."""
+
+    @property
+    def text(self) -> str:
+        """What stands for it where the prompt is told as a text."""
+        return "<__media__>"
+
+    @property
+    def is_parsed(self) -> bool:
+        """It holds no control token."""
+        return False
 
 
 class ControlSpellings:
@@ -89,13 +109,16 @@ def _alternatives(node: dict[str, Any]) -> str:
 class Disguise:
     """One disguise of the messages of one chat."""
 
-    def __init__(self, messages: Sequence[Message], spellings: ControlSpellings, template: str) -> None:
-        """Disguises messages for a template.
+    def __init__(
+        self, messages: Sequence[Message], spellings: ControlSpellings, template: str, marks: Sequence[str] = ()
+    ) -> None:
+        """Disguises messages for a template, in which `marks` stand for pictures and sounds.
 
         Raises:
             TemplateError: the messages leave no character for it.
         """
         self._spellings = spellings
+        self._media = {mark: MediaPlace(number) for number, mark in enumerate(marks)}
         said = [text for message in messages for text in _said(message)]
         begun = [spellings.starts(text) for text in said]
         characters = {text[start] for text, starts in zip(said, begun, strict=True) for start in starts}
@@ -112,17 +135,22 @@ class Disguise:
         """A rendered text as it would be without the disguise."""
         return text.translate(self._undoing)
 
-    def stretches(self, text: str) -> Iterator[Stretch]:
-        """A rendered text without the disguise, and what of it is to be parsed."""
+    def stretches(self, text: str) -> Iterator[Stretch | MediaPlace]:
+        """A rendered text without the disguise, what of it is to be parsed, and where the pictures and sounds are."""
         return (stretch for stretch in self._stretches(text) if stretch.text)
 
-    def _stretches(self, text: str) -> Iterator[Stretch]:
-        if not self._originals:
+    def _stretches(self, text: str) -> Iterator[Stretch | MediaPlace]:
+        if not self._originals and not self._media:
             yield Stretch(text, is_parsed=True)
             return
         end = 0
-        for match in re.finditer(f"[{''.join(self._originals)}]", text):
+        for match in re.finditer(f"[{''.join((*self._originals, *self._media))}]", text):
             if match.start() < end:
+                continue
+            if (place := self._media.get(match.group())) is not None:
+                yield Stretch(text[end : match.start()], is_parsed=True)
+                yield place
+                end = match.end()
                 continue
             told = self.undo(text[match.start() : match.start() + self._spellings.n_longest])
             # A template may have changed the rest: then the first character alone keeps it from being a spelling.
@@ -131,6 +159,19 @@ class Disguise:
             yield Stretch(spelling, is_parsed=False)
             end = match.start() + len(spelling)
         yield Stretch(text[end:], is_parsed=True)
+
+
+def media_marks(n: int, text: str) -> list[str]:
+    """Characters that stand for `n` pictures and sounds: none that a text holds.
+
+    Raises:
+        TemplateError: the text holds too many of those there are for this.
+    """
+    used = set(_STAND_IN.findall(text)) if n else set()
+    marks = list(islice((chr(code) for code in _PRIVATE_USE if chr(code) not in used), n))
+    if len(marks) < n:
+        raise TemplateError("the messages hold every character of a plane for private use; leave some for us")
+    return marks
 
 
 def _choose(characters: set[str], texts: Sequence[str]) -> dict[str, str]:

@@ -3,17 +3,19 @@
 import logging
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import groupby, takewhile
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
-from weft import ContextOverflow, Engine, InvalidConfig, InvalidRequest
+from weft import ContextOverflow, Engine, InvalidConfig, InvalidRequest, Media, MixedPrompt
 from weft.chat import builtin
 from weft.chat.conversation import Chat, ChatMessage
-from weft.chat.disguise import ControlSpellings, Disguise, Stretch
-from weft.chat.messages import check, content_text, for_template
+from weft.chat.disguise import ControlSpellings, Disguise, MediaPlace, Stretch, media_marks
+from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.reading import StretchReader
 from weft.chat.sandbox import MAX_SIZE
 from weft.chat.template import ChatTemplate, Message, TemplateError, TooLongError
@@ -28,7 +30,7 @@ logger = logging.getLogger(__name__)
 class ChatPrompt(msgspec.Struct, frozen=True):
     """A prompt made of messages."""
 
-    tokens: list[int]
+    tokens: list[int] | MixedPrompt
     turn_ends: list[int]
     """Where, in tokens, what a next or an edited turn has in common with it may end; empty where the model can do without."""
 
@@ -44,6 +46,8 @@ class _Chat(msgspec.Struct, frozen=True):
     opens_answer: bool
     """Whether the assistant's turn begins at the end."""
     variables: dict[str, object]
+    n_media: int
+    """Pictures and sounds, those of the continued message among them."""
 
 
 class ChatFormat:
@@ -90,16 +94,26 @@ class ChatFormat:
         """
         return "".join([stretch.text for stretch in self._stretches(self._read(data))])
 
-    def prompt(self, data: Chat) -> ChatPrompt:
-        """The prompt in tokens. What is said in messages is no control token, however it is spelt.
+    def prompt(self, data: Chat, media: Sequence[Media] = ()) -> ChatPrompt:
+        """The prompt in tokens. What is said in messages is no control token, and no picture, however it is spelt.
+
+        Args:
+            data: The chat.
+            media: What its parts are that are pictures or sounds, in order.
 
         Raises:
             ContextOverflow: it does not fit; not all of it was rendered, or tokenized, by then.
             InvalidRequest: the messages are not what they must be, or the template refuses them.
         """
         chat = self._read(data)
-        tokens = self._tokens(self._stretches(chat))
-        return ChatPrompt(tokens, self._turn_ends(chat, tokens))
+        if chat.n_media != len(media):
+            message = f"the messages have {chat.n_media} pictures and sounds, of which {len(media)} were read"
+            raise InvalidRequest("messages", f"{message}; give them as parts of type 'media', with what read_media returns")
+        parts = self._tokens(self._stretches(chat), media)
+        turn_ends = self._turn_ends(chat, parts, media)
+        if not media:
+            return ChatPrompt(cast("list[int]", parts), turn_ends)
+        return ChatPrompt(self._engine.model.tokenize_parts(_runs(parts), add_special=False), turn_ends)
 
     def _read(self, data: Chat) -> _Chat:
         self._check_number(data.messages or ())
@@ -112,6 +126,7 @@ class ChatFormat:
             continues_thought=data.continue_final_message == "reasoning_content",
             opens_answer=is_continued or data.add_generation_prompt is not False,
             variables={**self._settings.chat_template_kwargs, **effort, **(data.chat_template_kwargs or {})},
+            n_media=sum(1 for _ in media_parts(messages)),
         )
 
     def _check_number(self, messages: Sequence[ChatMessage]) -> None:
@@ -140,19 +155,21 @@ class ChatFormat:
             raise InvalidRequest("messages", "there are two or more assistant messages at the end; one can be continued")
         return True
 
-    def _stretches(self, chat: _Chat) -> Iterable[Stretch]:
+    def _stretches(self, chat: _Chat) -> Iterable[Stretch | MediaPlace]:
         try:
             return self._rendered(chat)
         except TemplateError as error:
             raise InvalidRequest("messages", str(error)) from error
 
-    def _rendered(self, chat: _Chat) -> Iterable[Stretch]:
+    def _rendered(self, chat: _Chat) -> Iterable[Stretch | MediaPlace]:
         template = self.template
-        messages = for_template(chat.messages, template)
+        marks = media_marks(chat.n_media, f"{template.source}{_all_texts(chat)}") if chat.n_media else []
+        unused = iter(marks)
+        messages = for_template(chat.messages, template, unused)
         n_messages = len(messages)
         if chat.continued is not None:
-            messages.append(_quoted(chat.continued))
-        disguise = Disguise(messages, self._spellings, template.source)
+            messages.append(_quoted(chat.continued, unused))
+        disguise = Disguise(messages, self._spellings, template.source, marks)
         try:
             text = template.render(
                 disguise.messages[:n_messages],
@@ -166,6 +183,8 @@ class ChatFormat:
             text += _continuation(disguise.messages[-1], text, template, with_content=not chat.continues_thought)
             if len(text) > self._max_size:
                 raise self._overflow(len(text))
+        if lost := [mark for mark in marks if mark not in text]:
+            raise TemplateError(f"the chat template leaves out {len(lost)} of {len(marks)} pictures and sounds")
         if self._adds_bos:
             text = text.removeprefix(template.bos_token)
         return disguise.stretches(text)
@@ -180,10 +199,10 @@ class ChatFormat:
         n_ctx = self._engine.limits.n_ctx_slot
         return ContextOverflow(-(-size * n_ctx // self._max_size), n_ctx, is_least=True)
 
-    def _tokens(self, stretches: Iterable[Stretch]) -> list[int]:
-        return self._reader.tokens(self._opening, stretches)
+    def _tokens(self, stretches: Iterable[Stretch | MediaPlace], media: Sequence[Media]) -> list[int | Media]:
+        return self._reader.tokens(self._opening, stretches, media)
 
-    def _turn_ends(self, chat: _Chat, tokens: Sequence[int]) -> list[int]:
+    def _turn_ends(self, chat: _Chat, parts: Sequence[int | Media], media: Sequence[Media]) -> list[int]:
         """Where the system's message, all messages but the last, and all of them end; those that the template can render."""
         if self._engine.limits.forks_anywhere:
             return []
@@ -191,13 +210,15 @@ class ChatFormat:
         ends = set()
         for n_messages in {n_told, len(chat.messages) - 1, len(chat.messages)}:
             if n_messages > 0:
-                earlier = msgspec.structs.replace(chat, messages=chat.messages[:n_messages], continued=None, opens_answer=False)
+                messages = chat.messages[:n_messages]
+                n_media = sum(1 for _ in media_parts(messages))
+                earlier = msgspec.structs.replace(chat, messages=messages, continued=None, opens_answer=False, n_media=n_media)
                 try:
-                    ends.add(_n_common(self._tokens(self._rendered(earlier)), tokens))
+                    ends.add(_n_common(self._tokens(self._rendered(earlier), media), parts))
                 except (TemplateError, ContextOverflow):
                     # Some templates render no chat without a question, and so share no beginning with one.
                     continue
-        return sorted(end for end in ends if 0 < end < len(tokens))
+        return sorted(end for end in ends if 0 < end < sum(map(_n_places, parts)))
 
     @cached_property
     def _from_settings(self) -> tuple[str | None, str | None]:
@@ -237,10 +258,25 @@ class ChatFormat:
         return bool(self._opening and self.template.bos_token)
 
 
-def _quoted(message: ChatMessage) -> Message:
+def _all_texts(chat: _Chat) -> str:
+    """All that is said, in which a character that nobody says can be found."""
+    messages = [*chat.messages, *([] if chat.continued is None else [chat.continued])]
+    return msgspec.json.encode((messages, chat.variables)).decode()
+
+
+def _runs(parts: Sequence[int | Media]) -> list[Media | list[int]]:
+    """The same, tokens that stand together as a list."""
+    runs: list[Media | list[int]] = []
+    for is_media, run in groupby(parts, key=lambda part: isinstance(part, Media)):
+        alike = list(run)
+        runs += cast("list[Media]", alike) if is_media else [cast("list[int]", alike)]
+    return runs
+
+
+def _quoted(message: ChatMessage, marks: Iterator[str]) -> Message:
     return {
         "role": message.role,
-        "content": content_text(message.content),
+        "content": content_text(message.content, marks),
         "reasoning_content": message.reasoning_content or "",
     }
 
@@ -263,7 +299,17 @@ def _continuation(message: Message, prompt: str, template: ChatTemplate, *, with
     return str(content)
 
 
-def _n_common(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many elements two sequences begin with in common."""
-    pairs = enumerate(zip(left, right, strict=False))
-    return next((position for position, (one, other) in pairs if one != other), min(len(left), len(right)))
+def _n_places(part: int | Media) -> int:
+    return part.n_tokens if isinstance(part, Media) else 1
+
+
+def _n_common(left: Sequence[int | Media], right: Sequence[int | Media]) -> int:
+    """How many places two prompts begin with in common."""
+    pairs = takewhile(lambda pair: _is_same(*pair), zip(left, right, strict=False))
+    return sum(_n_places(part) for part, _ in pairs)
+
+
+def _is_same(one: int | Media, other: int | Media) -> bool:
+    if isinstance(one, Media) or isinstance(other, Media):
+        return isinstance(one, Media) and isinstance(other, Media) and one.digest == other.digest
+    return one == other

@@ -1,19 +1,22 @@
 """From the messages of a body to those that a template takes. Nothing here asks the template to render."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from weft import InvalidRequest
-from weft.chat.conversation import ChatMessage, ContentPart
+from weft.chat.conversation import MEDIA_TYPES, ChatMessage, ContentPart
 from weft.chat.template import ChatTemplate, Message
 from weft.fields.shown import shown
 
-__all__ = ["check", "content_text", "for_template"]
+__all__ = ["check", "content_text", "for_template", "media_parts"]
 
 Content = str | list[dict[str, str]]
+
+_NO_MARKS: Iterator[str] = iter(())
+"""Where nothing is a picture or a sound."""
 
 _HARMONY = "<|channel|>"
 """Stands in templates that know a developer besides the system."""
@@ -42,33 +45,55 @@ def _check_message(place: str, message: ChatMessage) -> None:
         raise InvalidRequest("messages", f"{place}.content must be given")
     if isinstance(message.content, list):
         for index, part in enumerate(message.content):
-            if part.type != "text":
-                kind = f"parts of type {shown(part.type)} are not supported, only texts"
+            if part.type not in ("text", *MEDIA_TYPES):
+                kind = f"parts of type {shown(part.type)} are not supported, only text, image_url and input_audio"
                 raise InvalidRequest("messages", f"{place}.content[{index}]: {kind}")
-            if part.text is None:
+            if part.type == "text" and part.text is None:
                 raise InvalidRequest("messages", f"{place}.content[{index}].text must be given")
 
 
-def content_text(content: str | list[ContentPart] | msgspec.UnsetType | None) -> str:
-    """A message's content as one text; parts begin new lines."""
-    if isinstance(content, list):
-        return "\n".join([part.text or "" for part in content])
-    return content if isinstance(content, str) else ""
+def media_parts(messages: Sequence[ChatMessage]) -> Iterator[tuple[str, ContentPart]]:
+    """The parts that are pictures or sounds, in order, each with its place as messages of errors tell it."""
+    for position, message in enumerate(messages):
+        for index, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            if part.type in MEDIA_TYPES:
+                yield f"messages[{position}].content[{index}]", part
 
 
-def for_template(messages: Sequence[ChatMessage], template: ChatTemplate) -> list[Message]:
-    """The messages as the template takes them: their content as text or as parts, and what the system says where it can be."""
-    result = [_for_template(message, template) for message in messages]
+def content_text(content: str | list[ContentPart] | msgspec.UnsetType | None, marks: Iterator[str] = _NO_MARKS) -> str:
+    """A message's content as one text.
+
+    Parts begin new lines, but for pictures and sounds, and what follows these. The next of `marks` stands for each of them.
+    """
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else ""
+    text, follows_media = "", True
+    for part in content:
+        is_media = part.type in MEDIA_TYPES
+        text += next(marks) if is_media else (part.text or "") if follows_media else f"\n{part.text or ''}"
+        follows_media = is_media
+    return text
+
+
+def for_template(messages: Sequence[ChatMessage], template: ChatTemplate, marks: Iterator[str] = _NO_MARKS) -> list[Message]:
+    """The messages as the template takes them: their content as text or as parts, and what the system says where it can be.
+
+    The next of `marks` stands for each picture and sound. As in llama-server, a message that has one is a text: what some
+    templates write for it, llama.cpp puts around it.
+    """
+    result = [_for_template(message, template, marks) for message in messages]
     if not template.takes_system and len(result) > 1 and result[0]["role"] == "system":
         told, first, *rest = result
         return [first | {"content": _joined(told["content"], first["content"])}, *rest]
     return result
 
 
-def _for_template(message: ChatMessage, template: ChatTemplate) -> Message:
+def _for_template(message: ChatMessage, template: ChatTemplate, marks: Iterator[str]) -> Message:
     is_system = message.role == "developer" and _HARMONY not in template.source
-    stays_list = isinstance(message.content, list) and template.takes_parts
-    content: Content = _parts(message.content) if stays_list or not template.takes_text else content_text(message.content)
+    has_media = isinstance(message.content, list) and any(part.type in MEDIA_TYPES for part in message.content)
+    said = content_text(message.content, marks) if has_media else message.content
+    stays_list = isinstance(said, list) and template.takes_parts
+    content: Content = _parts(said) if stays_list or not template.takes_text else content_text(said)
     more: dict[str, Any] = {
         name: value for name in ("reasoning_content", "name", "tool_calls", "tool_call_id") if (value := getattr(message, name))
     }

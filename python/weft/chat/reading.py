@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from weft import ContextOverflow, Engine
-from weft.chat.disguise import Stretch
+from weft import ContextOverflow, Engine, Media
+from weft.chat.disguise import MediaPlace, Stretch
 
 __all__ = ["StretchReader"]
 
@@ -22,18 +22,29 @@ class StretchReader:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def tokens(self, opening: Sequence[int], stretches: Iterable[Stretch]) -> list[int]:
-        """The tokens of stretches that follow some others.
+    def tokens(
+        self, opening: Sequence[int], stretches: Iterable[Stretch | MediaPlace], media: Sequence[Media] = ()
+    ) -> list[int | Media]:
+        """The tokens of stretches that follow some others, and the media among them.
+
+        What follows a picture or a sound begins a text, as in llama.cpp.
 
         Raises:
             ContextOverflow: there are more than fit, by which the rest is not read.
         """
-        tokens, n_ctx = list(opening), self._engine.limits.n_ctx_slot
+        tokens: list[int | Media] = list(opening)
+        n_tokens, n_ctx = len(tokens), self._engine.limits.n_ctx_slot
         for stretch in stretches:
-            if len(tokens) >= n_ctx:
-                raise ContextOverflow(len(tokens), n_ctx, is_least=True)
-            goes_on = bool(tokens) and tokens[-1] not in self._control_tokens
-            tokens += self._going_on(stretch) if goes_on else self._read(stretch)
+            if n_tokens >= n_ctx:
+                raise ContextOverflow(n_tokens, n_ctx, is_least=True)
+            if isinstance(stretch, MediaPlace):
+                tokens.append(media[stretch.number])
+                n_tokens += media[stretch.number].n_tokens
+                continue
+            goes_on = bool(tokens) and not isinstance(tokens[-1], Media) and tokens[-1] not in self._control_tokens
+            read = self._going_on(stretch) if goes_on else self._read(stretch)
+            tokens += read
+            n_tokens += len(read)
         return tokens
 
     def _going_on(self, stretch: Stretch) -> list[int]:

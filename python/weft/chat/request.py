@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 
+from weft._native import Media
 from weft.chat.conversation import ChatMessage, Conversation
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.errors import InvalidConfig, InvalidRequest
@@ -19,7 +20,10 @@ __all__ = ["ChatOptions", "Messages", "Templates"]
 Made = TypeVar("Made")
 
 Messages = Sequence[Mapping[str, Any] | ChatMessage]
-"""What was said, by OpenAI's names: `{"role": "user", "content": "Hello"}`."""
+"""What was said, by OpenAI's names: `{"role": "user", "content": "Hello"}`.
+
+A part of a content that is a list may be a picture or a sound: `{"type": "media", "media": await engine.read_media(data)}`.
+"""
 
 MANY_MESSAGES = 64
 """More messages than this are worked on by another thread, as a long text is, whatever is in them."""
@@ -53,7 +57,7 @@ class Templates:
         Raises:
             InvalidRequest: The messages or the template are not what they must be, or the template refuses the messages.
         """
-        return await self._make(messages, options, ChatFormat.text)
+        return await self._make(messages, options, lambda form, chat, _: form.text(chat))
 
     async def prompt(self, messages: Messages, **options: Unpack[ChatOptions]) -> ChatPrompt:
         """The prompt in tokens. What is said in messages is no control token, however it is spelt.
@@ -63,13 +67,15 @@ class Templates:
         """
         return await self._make(messages, options, ChatFormat.prompt)
 
-    async def _make(self, messages: Messages, options: ChatOptions, make: Callable[[ChatFormat, Conversation], Made]) -> Made:
+    async def _make(
+        self, messages: Messages, options: ChatOptions, make: Callable[[ChatFormat, Conversation, list[Media]], Made]
+    ) -> Made:
         template = options.get("template")
 
         def work() -> Made:
-            chat = _conversation(messages, options)
+            chat, media = _conversation(messages, options)
             try:
-                return make(self._format(template), chat)
+                return make(self._format(template), chat, media)
             except InvalidConfig as error:
                 raise InvalidRequest("template", error.message) from None
 
@@ -93,16 +99,37 @@ def _is_short(messages: object, options: ChatOptions) -> bool:
     return len(said) >= len(messages) and all(isinstance(text, str) for text in said) and sum(map(len, said)) <= LONG_TEXT
 
 
-def _conversation(messages: Messages, options: ChatOptions) -> Conversation:
+def _conversation(messages: Messages, options: ChatOptions) -> tuple[Conversation, list[Media]]:
+    """A chat, and its pictures and sounds in order."""
     if unknown := options.keys() - ChatOptions.__annotations__.keys():
         raise TypeError(f"there is no option {min(unknown)!r}; there are {', '.join(ChatOptions.__annotations__)}")
+    media: list[Media] = []
+    # What is no list of messages is told so below.
+    given = [_without_media(message, media) for message in messages] if isinstance(messages, list | tuple) else messages
     try:
-        said = msgspec.convert(messages, list[ChatMessage])
+        said = msgspec.convert(given, list[ChatMessage])
     except msgspec.ValidationError as error:
         raise InvalidRequest("messages", f"messages: {error}") from None
-    return Conversation(
+    chat = Conversation(
         messages=said,
         add_generation_prompt=options.get("add_generation_prompt"),
         continue_final_message=options.get("continue_final_message"),
         chat_template_kwargs=options.get("variables"),
     )
+    return chat, media
+
+
+def _without_media(message: Any, media: list[Media]) -> Any:  # noqa: ANN401 (whatever the caller gave)
+    """A message whose parts only tell that they are pictures and sounds, which are added to `media`."""
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(content, list | tuple):
+        return message
+    parts = []
+    for part in content:
+        found = part.get("media") if isinstance(part, Mapping) and part.get("type") == "media" else None
+        if isinstance(found, Media):
+            media.append(found)
+            parts.append({"type": "media"})
+        else:
+            parts.append(part)
+    return {**message, "content": parts}

@@ -18,7 +18,7 @@ class Meaning(Enum):
 
     ALWAYS = "is always so"
     IDLE = "has no meaning here"
-    MISSING = "is not supported yet"
+    MISSING = "is not supported"
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,6 @@ def _switches() -> Iterator[Accepted]:
     why = "what is idle always leaves the context for the memory that --cache-ram bounds"
     yield _always("--cache-idle-slots", why=why)
     yield _off("--no-cache-idle-slots", why=why, env="LLAMA_ARG_CACHE_IDLE_SLOTS")
-    why = "the cache is always where the layers are; -ngl sets how many are on the GPU"
-    yield _always("-kvo", "--kv-offload", why=why)
-    yield _off("-nkvo", "--no-kv-offload", why=why, env="LLAMA_ARG_KV_OFFLOAD")
-    why = "llama.cpp always chooses where a step is computed; -ngl sets how many layers are on the GPU"
-    yield _always("--op-offload", why=why)
-    yield _off("--no-op-offload", why=why)
-    why = "weights are kept where llama.cpp chooses; --no-repack keeps them as they are in the file"
-    yield _idle("--no-host", n=0, why=why, env="LLAMA_ARG_NO_HOST")
     why = "every request's timings are in its answer and in the log, llama.cpp's own are not shown"
     yield _always("--no-perf", why=why)
     yield _idle("--perf", n=0, why=why, env="LLAMA_ARG_PERF")
@@ -101,7 +93,6 @@ def _switches() -> Iterator[Accepted]:
     yield _off("--no-skip-chat-parsing", why=why, env="LLAMA_ARG_SKIP_CHAT_PARSING")
     yield _always("-no-ag", "--no-agent", why="there are no built-in tools")
     yield _always("--no-ui-mcp-proxy", "--no-webui-mcp-proxy", why="there is no proxy for MCP")
-    yield _always("--no-mmproj", "--no-mmproj-auto", why="no projector is ever loaded")
     why = "drafts need a draft model, which is not supported"
     yield _always("--no-spec-draft-backend-sampling", why=why)
     yield _idle("--spec-draft-backend-sampling", n=0, why=why, env="LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING")
@@ -109,7 +100,6 @@ def _switches() -> Iterator[Accepted]:
 
 def _idle_values() -> Iterator[Accepted]:
     """What changes no answer, and nothing else here."""
-    yield _idle("--threads-http", env="LLAMA_ARG_THREADS_HTTP", neutral=("-1",), why="one event loop serves all connections")
     why = "the cache is compacted on its own"
     yield _idle("-dt", "--defrag-thold", env="LLAMA_ARG_DEFRAG_THOLD", why=why)
     why = "a window of attention is kept as small as the model allows, and what falls out of it is computed again"
@@ -125,23 +115,16 @@ def _idle_values() -> Iterator[Accepted]:
     yield _idle("-fit", "--fit", env="LLAMA_ARG_FIT", neutral=("on", "true", "1", "enabled"), why=why)
     yield _idle("-fitt", "--fit-target", env="LLAMA_ARG_FIT_TARGET", why=why)
     yield _idle("-fitc", "--fit-ctx", env="LLAMA_ARG_FIT_CTX", why=why)
-    why = "threads are bound by who starts the server, as with taskset, nice or chrt"
-    yield _idle("-C", "--cpu-mask", "-Cr", "--cpu-range", "-Cb", "--cpu-mask-batch", "-Crb", "--cpu-range-batch", why=why)
-    yield _idle("--cpu-strict", "--prio", "--cpu-strict-batch", "--prio-batch", neutral=("0",), why=why)
-    why = "how long threads wait for work before they sleep is llama.cpp's choice"
-    yield _idle("--poll", "--poll-batch", neutral=("50",), why=why)
     why = "weights are read as llama.cpp chooses"
     yield _idle("-lzm", "--lazy-mode", env="LLAMA_ARG_LAZY_MODE", neutral=("auto",), why=why)
     yield _idle("--moe-cache-mib", env="LLAMA_ARG_MOE_CACHE_MIB", neutral=("0",), why=why)
     why = "tokens are drawn on the CPU from the same logits"
     yield _idle("-bs", "--backend-sampling", n=0, env="LLAMA_ARG_BACKEND_SAMPLING", why=why)
-    yield _idle("--tags", env="LLAMA_ARG_TAGS", why="the list of models shows no tags")
     yield _idle("--sleep-idle-seconds", neutral=("-1",), why="the model stays in memory while the server runs")
     yield _idle("--log-prompts-dir", why="prompts are not written to files")
     why = "the page has no settings"
     yield _idle("--ui-config", "--webui-config", env="LLAMA_ARG_UI_CONFIG", why=why)
     yield _idle("--ui-config-file", "--webui-config-file", env="LLAMA_ARG_UI_CONFIG_FILE", why=why)
-    yield _idle("--engine", why="the engine is part of this process")
 
 
 def _idle_without() -> Iterator[Accepted]:
@@ -154,18 +137,12 @@ def _idle_without() -> Iterator[Accepted]:
     yield _idle("--control-vector-layer-range", n=2, why="control vectors are not supported")
     why = "thinking has no budget here"
     yield _idle("--reasoning-budget-message", env="LLAMA_ARG_THINK_BUDGET_MESSAGE", why=why)
-    why = "images, audio and video are not supported"
-    yield _idle("--mmproj-auto", n=0, env="LLAMA_ARG_MMPROJ_AUTO", why=why)
-    yield _idle("--mmproj-offload", n=0, env="LLAMA_ARG_MMPROJ_OFFLOAD", why=why)
-    yield _off("--no-mmproj-offload", env="LLAMA_ARG_MMPROJ_OFFLOAD", why=why)
-    yield _idle("-mmdev", "--mmproj-device", env="MTMD_BACKEND_DEVICE", why=why)
-    yield _idle("--image-min-tokens", env="LLAMA_ARG_IMAGE_MIN_TOKENS", why=why)
-    yield _idle("--image-max-tokens", env="LLAMA_ARG_IMAGE_MAX_TOKENS", why=why)
+    why = "the projector sees one picture, or tile of one, after the other"
     yield _idle("--mtmd-batch-max-tokens", env="LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", why=why)
+    why = "videos are not read"
     yield _idle("--video-fps", env="LLAMA_ARG_VIDEO_FPS", why=why)
     yield _idle("--video-timestamp-interval", env="LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", why=why)
     yield _idle("--video-ffmpeg-dir", env="LLAMA_ARG_VIDEO_FFMPEG_DIR", why=why)
-    yield _idle("--media-path", why=why)
 
 
 def _drafts() -> Iterator[Accepted]:
@@ -219,15 +196,10 @@ def _missing_models() -> Iterator[Accepted]:
     """Models that cannot be had by their names, and models beside the one."""
     why = "models are not read from Docker's registry; name one of the hub with -hf, an address with -mu or a file with -m"
     yield _missing("-dr", "--docker-repo", env="LLAMA_ARG_DOCKER_REPO", why=why)
-    yield _missing("--embd-gemma-default", n=0, why="-hf ggml-org/embeddinggemma-300M-qat-q4_0-GGUF --embeddings serves it")
     why = (
         "it drafts with a second model, which is not supported; --fim-qwen-7b-default computes every token with the model itself"
     )
     yield _missing("--fim-qwen-7b-spec", "--fim-qwen-14b-spec", n=0, why=why)
-    for size in ("4b", "12b"):
-        why = f"images cannot be read; -hf ggml-org/gemma-3-{size}-it-qat-GGUF serves the same model for texts"
-        yield _missing(f"--vision-gemma-{size}-default", n=0, why=why)
-    yield _missing("--list-devices", n=0, why="the log of the start names what is used")
     why = "one model is served; name it with -m"
     yield _missing("--models-dir", env="LLAMA_ARG_MODELS_DIR", why=why)
     yield _missing("--models-preset", env="LLAMA_ARG_MODELS_PRESET", why=why)
@@ -235,33 +207,14 @@ def _missing_models() -> Iterator[Accepted]:
 
 def _missing_values() -> Iterator[Accepted]:
     """What would change answers, or what the server does, and is not there."""
-    why = "images, audio and video cannot be read"
-    yield _missing("-mm", "--mmproj", env="LLAMA_ARG_MMPROJ", why=why)
-    yield _missing("-mmu", "--mmproj-url", env="LLAMA_ARG_MMPROJ_URL", why=why)
     why = "an adapter in GGUF needs no other model beside it; name it with --lora, and with -m the model that it was made for"
     yield _missing("--lora-base", n=1, why=why)
     why = "only adapters change a model; name one with --lora"
     yield _missing("--control-vector", "--control-vector-scaled", why=why)
-    yield _missing("--override-kv", why="the model is served as its file says")
-    why = "positions are encoded as the model's file says"
-    yield _missing("--rope-scaling", env="LLAMA_ARG_ROPE_SCALING_TYPE", why=why)
-    yield _missing("--rope-scale", env="LLAMA_ARG_ROPE_SCALE", why=why)
-    yield _missing("--rope-freq-base", env="LLAMA_ARG_ROPE_FREQ_BASE", neutral=("0",), why=why)
-    yield _missing("--rope-freq-scale", env="LLAMA_ARG_ROPE_FREQ_SCALE", neutral=("0",), why=why)
-    yield _missing("--yarn-orig-ctx", env="LLAMA_ARG_YARN_ORIG_CTX", neutral=("0",), why=why)
-    for name in ("ext-factor", "attn-factor", "beta-slow", "beta-fast"):
-        env = f"LLAMA_ARG_YARN_{name.upper().replace('-', '_')}"
-        yield _missing(f"--yarn-{name}", env=env, neutral=("-1",), why=why)
     why = "a slot's share is set by -c, the number of slots times the share, with --no-kv-unified"
     yield _missing("--kv-unified-per-slot", env="LLAMA_ARG_KV_UNIFIED_PER_SLOT", why=why)
 
-    why = "all layers are computed by this process, and -ngl sets how many on the GPU"
-    yield _missing("--rpc", env="LLAMA_ARG_RPC", why=why)
-    yield _missing("-ot", "--override-tensor", env="LLAMA_ARG_OVERRIDE_TENSOR", why=why)
-    yield _missing("-cmoe", "--cpu-moe", n=0, env="LLAMA_ARG_CPU_MOE", why=why)
-    yield _missing("-ncmoe", "--n-cpu-moe", env="LLAMA_ARG_N_CPU_MOE", neutral=("0",), why=why)
-    yield _missing("-ncffn", "--n-cpu-ffn", env="LLAMA_ARG_N_CPU_FFN", neutral=("0",), why=why)
-
+    yield _missing("--rpc", env="LLAMA_ARG_RPC", why="llama.cpp is built without RPC: this machine computes all of the model")
     yield _missing("-sp", "--special", n=0, why="the text of special tokens is never shown")
     why = "thoughts are left in the text"
     yield _missing("--reasoning-format", env="LLAMA_ARG_THINK", neutral=("none", "auto"), why=why)
@@ -272,7 +225,8 @@ def _missing_values() -> Iterator[Accepted]:
     yield _missing("--mcp-servers-json", env="LLAMA_ARG_MCP_SERVERS_JSON", neutral=("",), why=why)
     yield _missing("-ag", "--agent", n=0, env="LLAMA_ARG_AGENT", why=why)
     yield _missing("--ui-mcp-proxy", "--webui-mcp-proxy", n=0, env="LLAMA_ARG_UI_MCP_PROXY", why="there is no proxy for MCP")
-    yield _missing("--args", why="give llama-server's flags to this command itself")
+    why = "the engine is part of this process and no program beside it; give its flags to this command itself, or in --args"
+    yield _missing("--engine", why=why)
 
 
 ACCEPTED: tuple[Accepted, ...] = (

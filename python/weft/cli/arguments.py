@@ -6,7 +6,9 @@ argparse does not do: here a spelling may set several settings, what is given la
 
 import difflib
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -18,7 +20,22 @@ from weft.settings.flags import negated
 from weft.settings.presets import PRESETS
 from weft.settings.values import unescaped
 
-__all__ = ["CACHE_LIST", "COMPLETION", "CONFIG", "CONFIG_VARIABLE", "HELP", "VERSION", "Asked", "Parsed", "read"]
+__all__ = [
+    "ARGS",
+    "CACHE_LIST",
+    "COMPLETION",
+    "CONFIG",
+    "CONFIG_VARIABLE",
+    "DEVICES",
+    "HELP",
+    "VERSION",
+    "Asked",
+    "Parsed",
+    "read",
+]
+
+ARGS = ("--args",)
+"""What is followed by further flags in one text."""
 
 CONFIG = ("--config",)
 CONFIG_VARIABLE = "LLAMA_ARG_CONFIG"
@@ -27,6 +44,7 @@ HELP = ("-h", "--help", "--usage")
 VERSION = ("--version",)
 COMPLETION = ("--completion-bash",)
 CACHE_LIST = ("-cl", "--cache-list")
+DEVICES = ("--list-devices",)
 
 _ESCAPED = ("stop", "dry_sequence_breakers")
 """Settings in whose texts escapes are read."""
@@ -49,6 +67,9 @@ COMPATIBLE: Mapping[str, Mapping[str, Any]] = {
 
 MODELS = ("model", "hf_repo", "model_url", "preset")
 """Settings each of which names the model."""
+
+PROJECTORS = ("mmproj", "mmproj_url")
+"""Settings each of which names the projector."""
 
 RESPELT: Mapping[str, Mapping[str, str]] = {
     "stream": {
@@ -87,12 +108,16 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
     command line and the environment; None is all. What short flags mean is asked of `--compat` there, and not in the file.
 
     Raises:
-        UsageError: Something is unknown, wrong, or not supported yet.
+        UsageError: Something is unknown, wrong, or not supported.
         Asked: The command line asks for something else.
     """
     spellings = known(only)
-    respelt = RESPELT.get(_compat(argv) or environ.get("LLAMA_ARG_COMPAT", ""), {})
-    flags, config = scan(argv, spellings | {short: spellings[long] for short, long in respelt.items() if long in spellings})
+    respelt = {
+        compat: spellings | {short: spellings[long] for short, long in shorts.items() if long in spellings}
+        for compat, shorts in RESPELT.items()
+    }
+    compat = _compat(argv, dict(chain.from_iterable(each.items() for each in respelt.values())))
+    flags, config = scan(argv, respelt.get(compat or environ.get("LLAMA_ARG_COMPAT", ""), spellings))
     variables = _variables(environ, only)
     path = config or environ.get(CONFIG_VARIABLE)
     file = _file(path) if path else Given()
@@ -107,23 +132,28 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
     return Parsed(Settings.of(values), tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))
 
 
-def _compat(argv: Sequence[str]) -> str | None:
-    """What `--compat` names, before what the other flags mean is known."""
-    named = [
-        value if equals else next(iter(argv[place + 1 : place + 2]), "")
-        for place, (flag, equals, value) in enumerate(argument.partition("=") for argument in argv)
-        if flag == "--compat"
-    ]
-    return named[-1] if named else None
+def _compat(argv: Sequence[str], spellings: Mapping[str, Known]) -> str | None:
+    """What `--compat` names, before it is known what the short flags mean.
+
+    `spellings` has those that are respelt, each of which takes as many values whatever it means.
+    """
+    named = None
+    # What is wrong is said once all flags are known.
+    with suppress(UsageError):
+        for flag in _flags(argv, spellings):
+            if flag.spelling == "--compat":
+                [named] = flag.values
+    return named
 
 
 def _over(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """What is given, over what was: a model that is named here is served in place of one that was named there."""
-    named = [name for name in MODELS if name in given]
-    if len(named) > 1:
-        raise UsageError(f"{' and '.join(_spelt(name) for name in named)} each name a model; give one of them")
-    if named:
-        values = {name: value for name, value in values.items() if name not in (*MODELS, "hf_file")}
+    for what, names, beside in (("model", MODELS, ("hf_file",)), ("projector", PROJECTORS, ())):
+        named = [name for name in names if name in given]
+        if len(named) > 1:
+            raise UsageError(f"{' and '.join(_spelt(name) for name in named)} each name a {what}; give one of them")
+        if named:
+            values = {name: value for name, value in values.items() if name not in (*names, *beside)}
     return {**values, **given}
 
 
@@ -135,30 +165,68 @@ def _spelt(name: str) -> str:
 def scan(argv: Sequence[str], spellings: Mapping[str, Known]) -> tuple[Given, str | None]:
     """What a command line gives, and the file that it names."""
     given, config = Given(), None
+    for flag in _flags(argv, spellings):
+        for asked in (HELP, VERSION, COMPLETION, CACHE_LIST, DEVICES):
+            if flag.spelling in asked:
+                raise Asked(asked)
+        if flag.spelling in CONFIG:
+            [config] = flag.values
+            continue
+        if (what := spellings.get(flag.spelling)) is None:
+            raise UsageError(_unknown(flag.argument, spellings))
+        for text in flag.values:
+            what.give(given, f"argument {what.names(flag.spelling)}", text)
+    return given, config
+
+
+class _Flag(NamedTuple):
+    """A flag of a command line."""
+
+    argument: str
+    """As it is written."""
+    spelling: str
+    values: Sequence[str | None]
+    """None is the flag without a value."""
+
+
+def _flags(argv: Sequence[str], spellings: Mapping[str, Known]) -> Iterator[_Flag]:
+    """Each flag with its values; those in the text behind `--args` in that place. What is unknown has none."""
     left = list(reversed(argv))
     while left:
         argument = left.pop()
         spelling, attached = _split(argument, spellings)
-        for asked in (HELP, VERSION, COMPLETION, CACHE_LIST):
-            if spelling in asked:
-                raise Asked(asked)
+        if spelling in ARGS:
+            if attached is None and not left:
+                raise UsageError(f"argument {ARGS[0]}: a text of flags must follow")
+            left += reversed(_further(left.pop() if attached is None else attached))
+            continue
+        values: Sequence[str | None]
         if spelling in CONFIG:
-            [config] = _following(CONFIG[0], 1, attached, left, spellings)
-            continue
-        if (what := spellings.get(spelling)) is None:
-            raise UsageError(_unknown(argument, spellings))
-        name = what.names(spelling)
-        if what.n_values == 0:
+            values = _following(CONFIG[0], 1, attached, left, spellings)
+        elif (what := spellings.get(spelling)) is None:
+            values = ()
+        elif what.n_values == 0:
             if attached is not None:
-                raise UsageError(f"argument {name}: it takes no value")
-            what.give(given, f"argument {name}", None)
-            continue
-        if what.is_bare and attached is None and (not left or left[-1] in spellings):
-            what.give(given, f"argument {name}", None)
-            continue
-        for text in _following(name, what.n_values, attached, left, spellings):
-            what.give(given, f"argument {name}", text)
-    return given, config
+                raise UsageError(f"argument {what.names(spelling)}: it takes no value")
+            values = (None,)
+        elif what.is_bare and attached is None and (not left or _is_flag(left[-1], spellings)):
+            values = (None,)
+        else:
+            values = _following(what.names(spelling), what.n_values, attached, left, spellings)
+        yield _Flag(argument, spelling, values)
+
+
+def _further(text: str) -> list[str]:
+    """The flags in a text, read as a shell reads it."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"argument {ARGS[0]}: {text!r} cannot be read as a shell reads it: {str(error).lower()}") from None
+
+
+def _is_flag(argument: str, spellings: Mapping[str, Known]) -> bool:
+    spelling, _ = _split(argument, spellings)
+    return spelling in spellings or spelling in (*ARGS, *CONFIG)
 
 
 def _split(argument: str, spellings: Mapping[str, Known]) -> tuple[str, str | None]:
@@ -181,7 +249,7 @@ def _following(name: str, n: int, attached: str | None, left: list[str], spellin
         raise UsageError(f"argument {name}: a value must follow")
     values = [left.pop() for _ in range(n)]
     for value in values:
-        if value in spellings or value in CONFIG:
+        if value in spellings or value in (*ARGS, *CONFIG):
             raise UsageError(f"argument {name}: a value must follow, but {value} is a flag; --flag={value} makes it one")
     return values
 
@@ -189,7 +257,7 @@ def _following(name: str, n: int, attached: str | None, left: list[str], spellin
 def _unknown(argument: str, spellings: Iterable[str]) -> str:
     if not argument.startswith("-"):
         return f"unexpected argument {argument!r}; the model is named with -m"
-    near = _nearest(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *CONFIG, *HELP, *VERSION])
+    near = _nearest(argument.split("=", 1)[0].replace("_", "-"), [*spellings, *ARGS, *CONFIG, *HELP, *VERSION])
     return f"unknown argument {argument}; " + (f"did you mean {near}?" if near else "--help shows all there are")
 
 
@@ -197,7 +265,7 @@ def _nearest(word: str, spellings: Iterable[str]) -> str | None:
     """The spelling that a word was most likely meant to be, or None.
 
     Of several that are as near it is the one of the same letters, then the one that sets something: `--prot` is `--port`, and
-    not `--prio`, which has no meaning here.
+    not a flag of fewer of its letters that has no meaning here.
     """
     set_nothing = {name for accepted in ACCEPTED for name in accepted.names}
 

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Collection, Iterable
 
 from weft.cli.accepted import ACCEPTED, Meaning
-from weft.cli.arguments import CACHE_LIST, COMPLETION, CONFIG, CONFIG_VARIABLE, HELP, VERSION
+from weft.cli.arguments import ARGS, CACHE_LIST, COMPLETION, CONFIG, CONFIG_VARIABLE, DEVICES, HELP, VERSION
 from weft.cli.given import known
 from weft.settings import table
 from weft.settings.flags import Flag
@@ -27,6 +27,8 @@ ABOUT = (
     (", ".join(VERSION), "print the version and exit"),
     (", ".join(COMPLETION), "print a completion script for bash and exit"),
     (", ".join(CACHE_LIST), "print the models that were downloaded and exit"),
+    (", ".join(DEVICES), "print the devices beside the CPU, with their memory, and exit"),
+    (f"{ARGS[0]} FLAGS", "further flags in one text, as a shell reads them"),
     (f"{CONFIG[0]} FNAME", f"TOML file of settings [{CONFIG_VARIABLE}]"),
 )
 
@@ -71,7 +73,7 @@ def _names(meaning: Meaning) -> str:
     titles = {
         Meaning.ALWAYS: "what is always so",
         Meaning.IDLE: "accepted, with a warning that says why it has no meaning here",
-        Meaning.MISSING: "not supported yet",
+        Meaning.MISSING: "not supported",
     }
     names = [name for accepted in ACCEPTED if accepted.meaning is meaning for name in accepted.names]
     body = textwrap.fill(" ".join(names), WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
@@ -80,7 +82,7 @@ def _names(meaning: Meaning) -> str:
 
 def completion_script() -> str:
     """A script for bash that completes the flags, and names of files after them."""
-    names = " ".join(sorted({*known(), *CACHE_LIST, *CONFIG, *HELP, *VERSION}))
+    names = " ".join(sorted({*known(), *ARGS, *CACHE_LIST, *CONFIG, *DEVICES, *HELP, *VERSION}))
     return (
         "_weft() {\n"
         '    local word="${COMP_WORDS[COMP_CWORD]}"\n'

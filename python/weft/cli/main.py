@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from weft.cli.arguments import CACHE_LIST, COMPLETION, VERSION, Asked, Parsed, read
+from weft.cli.arguments import CACHE_LIST, COMPLETION, DEVICES, VERSION, Asked, Parsed, read
 from weft.cli.given import UsageError
 from weft.cli.help import completion_script, help_text
 
@@ -97,6 +97,10 @@ def parse(argv: Sequence[str], environ: Mapping[str, str], command: Command = SE
             from weft.cli.cache_list import cache_list  # noqa: PLC0415
 
             sys.exit(cache_list())
+        elif asked.what == DEVICES:
+            from weft.cli.list_devices import list_devices  # noqa: PLC0415 (it loads the engine)
+
+            list_devices()
         else:
             print(help_text(command.name, command.about, command.examples, command.settings), end="")
         sys.exit(0)

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,7 +45,11 @@ def tune(settings: Settings) -> int:
     """
     began = time.monotonic()
     try:
-        path = settings.model or DEMO_MODEL if settings.source is None else str(hub.find(settings.source))
+        path = (
+            settings.model or DEMO_MODEL
+            if settings.source is None
+            else str(hub.find(replace(settings.source, wants_projector=False)).model)
+        )
         layouts = _measure(settings, path)
     except WeftError as error:
         print(f"tune: {error}", file=sys.stderr)

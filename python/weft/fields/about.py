@@ -78,7 +78,8 @@ def _right(hint: Any, about: About) -> str:  # noqa: ANN401 (an annotation)
     """What a value must be, in words."""
     if get_origin(hint) in (Union, UnionType):
         kinds = [kind for kind in get_args(hint) if kind is not type(None)]
-        return " or ".join([_right(kind, about) for kind in kinds]) + ", or None"
+        right = " or ".join([_right(kind, about) for kind in kinds])
+        return f"{right}, or None" if type(None) in get_args(hint) else right
     if get_origin(hint) is Literal:
         *words, last = get_args(hint)
         return f"{', '.join(words)} or {last}"

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from weft.errors import ModelLoadError
 from weft.hub.progress import Progress, Tally
-from weft.hub.source import Source, http_address, repo_name
+from weft.hub.source import Found, Source, http_address, repo_name
 from weft.hub.unavailable import Unavailable
 
-__all__ = ["Progress", "Source", "cached", "find", "model"]
+__all__ = ["Found", "Progress", "Source", "cached", "find", "model"]
 
 
 def model(
@@ -57,11 +57,11 @@ def model(
         token=token,
         offline=offline,
     )
-    return find(source, on_progress)
+    return find(source, on_progress).model
 
 
-def find(source: Source, on_progress: Callable[[Progress], object] | None = None, *, has_bar: bool = True) -> Path:
-    """The file of a model that is named; see [`model`].
+def find(source: Source, on_progress: Callable[[Progress], object] | None = None, *, has_bar: bool = True) -> Found:
+    """The file of a model that is named, as [`model`] finds it, and of its projector where the source wants that.
 
     Raises:
         ModelLoadError: It cannot be had.
@@ -71,7 +71,7 @@ def find(source: Source, on_progress: Callable[[Progress], object] | None = None
 
     try:
         tally = Tally(None, on_progress, has_bar)
-        return repository.find(source, tally) if source.url is None else url.find(source, tally)
+        return repository.find(source, tally) if source.url is None else Found(url.find(source, tally))
     except Unavailable as error:
         raise ModelLoadError(source.name, str(error)) from None
 

@@ -5,12 +5,15 @@ from collections.abc import Iterable
 
 from weft.hub.unavailable import Unavailable
 
-__all__ = ["DEFAULTS", "choose", "is_first", "parts_of", "quant_of"]
+__all__ = ["DEFAULTS", "choose", "is_first", "parts_of", "projector_for", "quant_of"]
 
 DEFAULTS = ("Q4_K_M", "Q8_0")
 """Quantisations that are taken where none is named, in this order; then comes whatever is first."""
 
-_BESIDE = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+_PROJECTOR = "mmproj"
+"""What the names of files of projectors hold."""
+
+_BESIDE = (_PROJECTOR, "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 """What the names of files hold that are no models but belong to one."""
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE | re.DOTALL)
@@ -36,6 +39,34 @@ def choose(files: Iterable[str], quant: str | None = None, file: str | None = No
     if gone := [part for part in parts if part not in there]:
         raise Unavailable(f"{gone[0]}, a part of the model, is not there")
     return parts
+
+
+def projector_for(model: str, files: Iterable[str]) -> str | None:
+    """The projector that belongs to a model's file; None where there is none.
+
+    It is one in the same folder or, failing that, in the nearest one above, and of several the one of most similar bits.
+    """
+
+    def rank(name: str) -> tuple[int, int]:
+        return -len(_folders(name)), abs(_bits(name) - _bits(model))
+
+    above = _folders(model)
+    there = [
+        name
+        for name in sorted(files)
+        if name != model and _is_gguf(name) and _PROJECTOR in name and above[: len(_folders(name))] == _folders(name)
+    ]
+    return min(there, key=rank, default=None)
+
+
+def _folders(name: str) -> list[str]:
+    return name.split("/")[:-1]
+
+
+def _bits(name: str) -> int:
+    """The bits of a quantisation, as llama.cpp reads them: the first number in its name; 0 where there is none."""
+    found = re.search("[0-9]+", quant_of(name) or "")
+    return 0 if found is None else int(found[0])
 
 
 def _named(files: list[str], file: str) -> str:

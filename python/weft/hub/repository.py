@@ -2,15 +2,16 @@
 
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.hub.choice import choose
+from weft.hub.choice import choose, projector_for
 from weft.hub.download import Remote, download
 from weft.hub.failure import is_out_of_reach, reason, size_text
 from weft.hub.folders import HASH, holding, hub_folder, repository_folder, snapshots
 from weft.hub.progress import Tally
-from weft.hub.source import Source
+from weft.hub.source import Found, Source
 from weft.hub.unavailable import Unavailable
 
 if TYPE_CHECKING:
@@ -21,8 +22,10 @@ __all__ = ["find"]
 logger = logging.getLogger("weft")
 
 
-def find(source: Source, tally: Tally) -> Path:
-    """The model's file, of a split model the first, with all others beside it. The hub is asked what is current.
+def find(source: Source, tally: Tally) -> Found:
+    """The model's file, of a split model the first, with all others beside it, and its projector where that is wanted.
+
+    The hub is asked what is current.
 
     Raises:
         Unavailable: It cannot be had.
@@ -34,7 +37,7 @@ def find(source: Source, tally: Tally) -> Path:
     repo, _, quant = str(source.repo).partition(":")
     hub = hub_folder()
     if source.offline or constants.is_offline_mode():
-        return _cached(hub, repo, quant or None, source.file)
+        return _cached(hub, repo, quant or None, source)
     where = f"{constants.ENDPOINT}/{repo}"
     has_token = bool(source.token or get_token())
     try:
@@ -46,27 +49,27 @@ def find(source: Source, tally: Tally) -> Path:
         if not is_out_of_reach(error):
             raise Unavailable(why) from None
         try:
-            path = _cached(hub, repo, quant or None, source.file)
+            found = _cached(hub, repo, quant or None, source)
         except Unavailable:
             raise Unavailable(f"{why}; and it is not cached") from None
         logger.warning("%s; taking what is cached of it", why)
-        return path
+        return found
 
 
-def _cached(hub: Path, repo: str, quant: str | None, file: str | None) -> Path:
+def _cached(hub: Path, repo: str, quant: str | None, source: Source) -> Found:
     why = f"it is not cached in {hub}, and --offline keeps it from being downloaded"
     for commit, files in snapshots(repository_folder(hub, repo)):
         try:
-            path = commit / choose(files, quant, file)[0]
+            name = choose(files, quant, source.file)[0]
         except Unavailable as error:
             why = f"of what is cached in {hub}, {error}; --offline keeps more from being downloaded"
             continue
-        logger.info("%s is cached: %s", repo, path)
-        return path
+        logger.info("%s is cached: %s", repo, commit / name)
+        return _found(commit, name, _projector(name, files, source))
     raise Unavailable(why)
 
 
-def _current(hub: Path, repo: str, quant: str | None, source: Source, tally: Tally) -> Path:
+def _current(hub: Path, repo: str, quant: str | None, source: Source, tally: Tally) -> Found:
     from huggingface_hub import HfApi, constants, hf_hub_download, hf_hub_url  # noqa: PLC0415
     from huggingface_hub.utils import build_hf_headers  # noqa: PLC0415
 
@@ -74,9 +77,11 @@ def _current(hub: Path, repo: str, quant: str | None, source: Source, tally: Tal
     files = {file.rfilename: file for file in info.siblings or ()}
     if info.sha is None or HASH.fullmatch(info.sha) is None:
         raise Unavailable("the hub does not tell its commit")
-    names = choose(files, quant, source.file)
-    if any(".." in name.split("/") or name.startswith("/") for name in names):
-        raise Unavailable(f"the hub names {names[0]}, which leads out of the cache")
+    names: tuple[str, ...] = choose(files, quant, source.file)
+    if (projector := _projector(names[0], files, source)) is not None:
+        names = (*names, projector)
+    if astray := [name for name in names if ".." in name.split("/") or name.startswith("/")]:
+        raise Unavailable(f"the hub names {astray[0]}, which leads out of the cache")
     folder = repository_folder(hub, repo)
     missing = [name for name in names if not (folder / "snapshots" / info.sha / name).is_file()]
     if not missing:
@@ -104,7 +109,17 @@ def _current(hub: Path, repo: str, quant: str | None, source: Source, tally: Tal
         _bring(remote, folder / "blobs" / key, folder / "snapshots" / info.sha / name, tally)
     # Only now: whoever looks there for what is current finds all of it.
     _note(folder / "refs" / "main", info.sha)
-    return folder / "snapshots" / info.sha / names[0]
+    return _found(folder / "snapshots" / info.sha, names[0], projector)
+
+
+def _projector(model: str, files: Iterable[str], source: Source) -> str | None:
+    return projector_for(model, files) if source.wants_projector else None
+
+
+def _found(commit: Path, model: str, projector: str | None) -> Found:
+    if projector is not None:
+        logger.info("its projector is %s", projector)
+    return Found(commit / model, None if projector is None else commit / projector)
 
 
 def _key(file: "RepoSibling") -> str | None:

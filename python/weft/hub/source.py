@@ -2,9 +2,20 @@
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
-__all__ = ["Source", "bare", "http_address", "repo_name"]
+__all__ = ["Found", "Source", "bare", "file_name", "http_address", "repo_name"]
+
+
+class Found(NamedTuple):
+    """What was named, in local files."""
+
+    model: Path
+    """Of a split model its first part, with the others beside it."""
+    projector: Path | None = None
+    """What reads pictures and sounds for it, where that was wanted and is there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +31,8 @@ class Source:
     """What the hub is shown; None is the one that the hub's own library finds."""
     offline: bool = False
     """Whether only what is cached may be taken."""
+    wants_projector: bool = False
+    """Whether the projector that lies beside the model in its repository is wanted too, where there is one."""
 
     @property
     def name(self) -> str:
@@ -54,3 +67,9 @@ def bare(url: str) -> str:
     """An address without its user, its password, and what follows its path."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def file_name(url: str) -> str:
+    """The name under which the file at an address is kept."""
+    name = unquote(urlsplit(url).path).rstrip("/").rpartition("/")[2]
+    return name if name not in ("", ".", "..") and "\0" not in name and len(name.encode()) <= 200 else "model.gguf"

@@ -3,14 +3,14 @@
 import hashlib
 import logging
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from weft.hub.choice import parts_of
 from weft.hub.download import Remote, download, opened
 from weft.hub.failure import is_out_of_reach, reason, size_text
 from weft.hub.folders import holding, url_folder
 from weft.hub.progress import Tally
-from weft.hub.source import Source, bare
+from weft.hub.source import Source, bare, file_name
 from weft.hub.unavailable import Unavailable
 
 __all__ = ["find"]
@@ -34,7 +34,7 @@ def find(source: Source, tally: Tally) -> Path:
     urls = [urlunsplit(urlsplit(url)._replace(path=part)) for part in parts_of(urlsplit(url).path)]
     # All parts are in one folder, which is that of the first.
     folder = url_folder() / hashlib.sha256(urls[0].encode()).hexdigest()[:32]
-    kept = [folder / _name(each) for each in urls]
+    kept = [folder / file_name(each) for each in urls]
     is_cached = all(path.is_file() for path in kept)
     if source.offline or constants.is_offline_mode():
         if not is_cached:
@@ -99,18 +99,12 @@ def _look(url: str, headers: dict[str, str]) -> Remote:
             raise Unavailable(f"what is there is no GGUF file: it begins with {bytes(beginning[:12])!r}")
         length = response.headers.get("Content-Length", "")
         return Remote(
-            name=_name(url),
+            name=file_name(url),
             url=url,
             headers=headers,
             etag=response.headers.get("ETag"),
             size=int(length) if length.isdecimal() else None,
         )
-
-
-def _name(url: str) -> str:
-    """The name under which a file is kept."""
-    name = unquote(urlsplit(url).path).rstrip("/").rpartition("/")[2]
-    return name if name not in ("", ".", "..") and "\0" not in name and len(name.encode()) <= 200 else "model.gguf"
 
 
 def _headers(url: str, token: str | None) -> dict[str, str]:

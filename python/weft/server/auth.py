@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 __all__ = ["PUBLIC", "Keys"]
 
-PUBLIC = frozenset({"/health", "/v1/health", "/", "/index.html"})
-"""Paths that need no key: whether the server lives, and the page, at which a person types the key."""
+PUBLIC = frozenset({"/health", "/v1/health", "/", "/index.html", "/completion.js"})
+"""Paths that need no key: whether the server lives, the page, at which a person types the key, and the script of pages."""
 
 Header = tuple[bytes, bytes]
 

@@ -286,8 +286,10 @@ def _describe_field(error: ValidationException) -> ErrorObject:
     )
 
 
-def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """The answer to a request that failed before anything was sent."""
+def error_response(
+    _: Request[Any, Any, Any], error: Exception, also: Mapping[str, Any] = MappingProxyType({})
+) -> Response[bytes]:
+    """The answer to a request that failed before anything was sent; what is told `also` stands beside the error."""
     described = describe(error)
     headers = error.headers if isinstance(error, HTTPException) else None
     if isinstance(error, QueueFull | TextsWaitingError | AnswersTooLargeError):
@@ -295,5 +297,5 @@ def error_response(_: Request[Any, Any, Any], error: Exception) -> Response[byte
     if isinstance(error, InvalidKeyError):
         headers = {"www-authenticate": "Bearer"}
     beside = dict(error.beside) if isinstance(error, SlotsBusyError | StillLoadingError) else {}
-    body = msgspec.json.encode({"error": described} | beside)
+    body = msgspec.json.encode({**also, "error": described, **beside})
     return Response(body, status_code=described.code, media_type="application/json", headers=headers)

@@ -1,6 +1,7 @@
 """What every request passes before the routes: CORS, the prefix, the page, whether the engine runs, and the keys."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from litestar import Request
@@ -11,10 +12,11 @@ from litestar.types import HTTPScope, Message, Receive, Scope, Send
 
 from weft.server.auth import Keys
 from weft.server.cors import Cors, Headers
-from weft.server.errors import ClientLeftError, InvalidKeyError, TextsWaitingError, error_response
-from weft.server.page import PATHS, page
+from weft.server.errors import ClientLeftError, InvalidKeyError, StillLoadingError, TextsWaitingError, error_response
+from weft.server.page import PATHS, SCRIPT, page, script
 from weft.server.run.patience import Patience
 from weft.server.run.service import Service
+from weft.server.seeds import waiting
 from weft.server.static import Files
 from weft.settings.keys import keys_of
 
@@ -33,7 +35,8 @@ class Front:
     """Answers a request itself, or lets the routes do so.
 
     The order is llama-server's: OPTIONS is answered without a key, because browsers show none; the page is there while the
-    model is loaded; all else needs first an engine that runs and then a key.
+    model is loaded; all else needs first an engine that runs and then a key. Only single-request batching's list of models
+    says what the engine is about before it runs.
     """
 
     def __init__(self, service: Service) -> None:
@@ -43,7 +46,7 @@ class Front:
         self._service = service
         self._cors = Cors(settings)
         self._keys = Keys(keys_of(settings))
-        self._has_page = settings.ui and settings.static_path is None
+        self._settings = settings
         self._files = (
             Files(settings.static_path, service.aside, self.prefix) if settings.ui and settings.static_path is not None else None
         )
@@ -81,10 +84,12 @@ class Front:
     async def _answer(self, scope: HTTPScope, path: str | None) -> ASGIResponse | None:
         """The answer to what is no matter of the routes."""
         is_get = scope["method"] == "GET"
-        if is_get and path in PATHS and (answer := await self._page(path)) is not None:
+        if is_get and path in (*PATHS, SCRIPT) and (answer := await self._page(path)) is not None:
             return answer
         if (refusal := self._service.refusal()) is not None:
-            return _refused(scope, refusal)
+            if is_get and path in waiting.PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
+                return waiting.waiting(self._service)
+            return _refused(scope, refusal, _health_of_2024(refusal) if path in PROBES else {})
         if not self._keys.allow(path, scope["headers"]):
             return _refused(scope, InvalidKeyError())
         if path is None:
@@ -94,14 +99,23 @@ class Front:
         return await self._files.answer(path)
 
     async def _page(self, path: str) -> ASGIResponse | None:
-        if self._has_page:
-            return page()
-        return None if self._files is None else await self._files.answer(path)
+        """A file of the folder, else what is ours: the page where there is no folder, and always the script."""
+        if not self._settings.ui:
+            return None
+        found = None if self._files is None else await self._files.answer(path)
+        if found is None and path == SCRIPT:
+            return script()
+        return page(self._settings) if self._files is None else found
 
 
-def _refused(scope: HTTPScope, error: Exception) -> ASGIResponse:
+def _refused(scope: HTTPScope, error: Exception, also: Mapping[str, str] = MappingProxyType({})) -> ASGIResponse:
     request = Request[Any, Any, Any](scope)
-    return error_response(request, error).to_asgi_response(None, request)
+    return error_response(request, error, also).to_asgi_response(None, request)
+
+
+def _health_of_2024(refusal: Exception) -> dict[str, str]:
+    """What `/health` said of an engine that does not run when it had no error to tell."""
+    return {"status": "loading model" if isinstance(refusal, StillLoadingError) else "error"}
 
 
 def _with_headers(send: Send, headers: Headers) -> Send:

@@ -11,6 +11,7 @@ from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
 
 from weft._native import read_body
 from weft.server.run.aside import Purpose
+from weft.server.run.media import MAX_BYTES
 from weft.server.run.service import Service
 from weft.server.run.writing import next_turn
 
@@ -29,6 +30,9 @@ BYTES_PER_BIAS = 32
 each piece of the vocabulary. A token's number with its comma has up to 8 bytes, a piece of a text is rarely longer, and a
 character that is escaped has 6."""
 
+MEDIA_BYTES = MAX_BYTES * 4 // 3
+"""And, where there is a projector, for all pictures and sounds that a request may have, in base64."""
+
 ONE_TOKEN = (1,)
 ONE_BIAS = ((1, 0.5),)
 """The least that a field of token ids holds, and one of biases."""
@@ -39,7 +43,9 @@ def max_body(service: Service) -> int:
     if service.settings.max_body is not None:
         return service.settings.max_body
     engine = service.engine
-    return BASE_BYTES + BYTES_PER_TOKEN * engine.limits.n_ctx_slot + BYTES_PER_BIAS * engine.model.n_vocab
+    modalities = engine.model.modalities
+    media = MEDIA_BYTES if modalities.vision or modalities.audio else 0
+    return media + BASE_BYTES + BYTES_PER_TOKEN * engine.limits.n_ctx_slot + BYTES_PER_BIAS * engine.model.n_vocab
 
 
 class JsonRequest(Request[Any, Any, Any]):

@@ -1,4 +1,4 @@
-"""The page at `/`: type a prompt, and watch its branches grow."""
+"""The page at `/`: type a prompt, and watch its branches grow, or talk in several chats. And a script for pages of users' own."""
 
 import re
 from base64 import b64encode
@@ -8,16 +8,50 @@ from importlib.resources import files
 
 from litestar.response.base import ASGIResponse
 
-__all__ = ["PATHS", "page"]
+from weft.settings import Settings
+
+__all__ = ["PATHS", "SCRIPT", "page", "script", "text_of"]
 
 PATHS = ("/", "/index.html")
 """Where the page is."""
 
+SCRIPT = "/completion.js"
+"""Where the script is that pages in the folder of `--path` may import, as they could from llama-server in 2024."""
+
+
+def page(settings: Settings) -> ASGIResponse:
+    """The page: several chats with `--compat parallel`, whose server was for them; else one prompt and its branches."""
+    return _page("parallel.html" if settings.compat == "parallel" else "page.html")
+
 
 @cache
-def page() -> ASGIResponse:
-    """The page. It is one file, and its browser is told to run and load nothing else."""
-    text = (files("weft.server") / "page.html").read_text(encoding="utf-8")
+def script() -> ASGIResponse:
+    """A module of JavaScript that has texts written by this server."""
+    return ASGIResponse(body=text_of("completion.js"), media_type="text/javascript", headers=_HEADERS)
+
+
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    # The next version of the server has another page.
+    "cache-control": "no-cache",
+}
+
+
+@cache
+def text_of(name: str) -> str:
+    """A file beside this one, with what several share in the place of the line that names it."""
+    shared = "events.js"
+    return _read(name).replace(f"// {shared}\n", _read(shared))
+
+
+def _read(name: str) -> str:
+    return (files("weft.server") / name).read_text(encoding="utf-8")
+
+
+@cache
+def _page(name: str) -> ASGIResponse:
+    """A page of one file. Its browser is told to run and load nothing else."""
+    text = text_of(name)
     policy = {
         "default-src": "'none'",
         "connect-src": "'self'",
@@ -28,12 +62,9 @@ def page() -> ASGIResponse:
         "form-action": "'none'",
         "frame-ancestors": "'none'",
     }
-    headers = {
+    headers = _HEADERS | {
         "content-security-policy": "; ".join(f"{name} {source}" for name, source in policy.items()),
         "referrer-policy": "no-referrer",
-        "x-content-type-options": "nosniff",
-        # The next version of the server has another page.
-        "cache-control": "no-cache",
     }
     return ASGIResponse(body=text, media_type="text/html", headers=headers)
 

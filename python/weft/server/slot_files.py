@@ -35,7 +35,7 @@ class SlotFiles:
         """Saves what a slot holds, as far as it is cached.
 
         Raises:
-            NotSupportedError: the server has no folder for it.
+            NotSupportedError: the server has no folder for it, or the slot holds pictures or sounds.
             InvalidRequest: there is no such slot, it holds nothing, or the name is none of a file in the folder.
             SlotFileError: the file cannot be written.
         """
@@ -44,6 +44,9 @@ class SlotFiles:
             tokens, adapters = await self._engine.held_by_slot(slot)
             if not tokens:
                 raise InvalidRequest("slot", f"slot {slot} holds no tokens")
+            if any(token < 0 for token in tokens):
+                # What these places hold is known by this process alone.
+                raise NotSupportedError("This feature is not supported by multimodal: a slot that holds pictures or sounds")
             try:
                 return await self._engine.save_prefix(tokens, path, compute=False, adapters=adapters)
             except InvalidRequest:

@@ -1,4 +1,4 @@
-"""The engine of a model that is named: it is downloaded first, beside the event loop."""
+"""The engine of a model, or of a projector, that is named: what is named is downloaded first, beside the event loop."""
 
 import asyncio
 import logging
@@ -9,7 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from weft import hub
 from weft.config import EngineConfig
@@ -22,15 +24,18 @@ __all__ = ["FetchingEngine"]
 
 logger = logging.getLogger("weft")
 
+Made = TypeVar("Made")
+
 LOG_EVERY_S = 10.0
 """How often the log tells how far a download is, in seconds, where no terminal shows it."""
 
 
 class FetchingEngine(Engine):
-    """An engine whose start brings its model here.
+    """An engine whose start brings its model here, or the projector of one that is here.
 
     Args:
-        source: Where the model is to be had from.
+        model: The file of a model, or where one is to be had from; None is the demo model.
+        projector: Where its projector is to be had from, where that has an address of its own.
         config: How the engine is to be.
         has_bar: Whether a terminal is shown how far the download is.
         on_fetching: Called with how far the download is, on another thread.
@@ -39,31 +44,43 @@ class FetchingEngine(Engine):
 
     def __init__(
         self,
-        source: Source,
+        model: Source | str | None,
+        projector: Source | None = None,
         *,
         config: EngineConfig,
         has_bar: bool,
         on_fetching: Callable[[Progress], object],
         on_progress: Callable[[float], object] | None,
     ) -> None:
-        super().__init__(source.name, config=config, on_progress=on_progress)
-        self._source = source
+        self._sources = (model if isinstance(model, Source) else None, projector)
+        super().__init__(model.name if isinstance(model, Source) else model, config=config, on_progress=on_progress)
         self._has_bar = has_bar
         self._on_fetching = on_fetching
         self._told_at = time.monotonic()
+        self._has_files = False
+
+    @property
+    def has_files(self) -> bool:
+        """Whether all that is downloaded is here."""
+        return self._has_files
 
     async def start(self) -> None:
-        """Downloads the model where that is necessary, and loads it.
+        """Downloads what is necessary, and loads the model.
 
         Raises:
-            ModelLoadError: It cannot be had, or is no model that can be run.
+            ModelLoadError: One of them cannot be had, or is no model that can be run.
             InvalidConfig: Settings contradict each other, or do not fit the model or the memory.
             EngineStopped: The engine was closed meanwhile.
         """
-        self._path = str(await _aside(self._fetch))
+        model, projector = await _aside(self._fetch)
+        if model is not None:
+            self._path = str(model)
+        if projector is not None:
+            self._config = msgspec.structs.replace(self._config, mmproj=str(projector))
+        self._has_files = True
         await super().start()
 
-    def _fetch(self) -> Path:
+    def _fetch(self) -> tuple[Path | None, Path | None]:
         """Called on a thread of its own."""
         # Its lines go where all others do.
         library = logging.getLogger("huggingface_hub")
@@ -72,7 +89,11 @@ class FetchingEngine(Engine):
         for handler in list(library.handlers):
             library.removeHandler(handler)
         library.propagate = True
-        return hub.find(self._source, self._on_progress_of_download, has_bar=self._has_bar)
+        find = partial(hub.find, on_progress=self._on_progress_of_download, has_bar=self._has_bar)
+        model, projector = (None if source is None else find(source) for source in self._sources)
+        if model is None:
+            return None, None if projector is None else projector.model
+        return model.model, model.projector if projector is None else projector.model
 
     def _on_progress_of_download(self, progress: Progress) -> None:
         self._on_fetching(progress)
@@ -84,10 +105,10 @@ class FetchingEngine(Engine):
         logger.info("downloading %s: %s%s", progress.file, size_text(progress.n_bytes), total)
 
 
-async def _aside(work: Callable[[], Path]) -> Path:
+async def _aside(work: Callable[[], Made]) -> Made:
     """What `work` returns, on a thread for which the process does not wait when it ends."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Path] = loop.create_future()
+    done: asyncio.Future[Made] = loop.create_future()
 
     def tell(settle: Callable[[Any], None], result: object) -> None:
         if not done.done():  # Nobody waits any more.

@@ -53,6 +53,7 @@ class Place:
             "port": self.address.port,
             "uds": self.address.path,
             "websockets": False,
+            "runtime_threads": settings.threads_http or 1,
             # At this many Granian hears no new ones, and those that wait hear nothing.
             "backpressure": self.n_connections,
             # What is silent on a unix socket is given up by Granian alone, which does so where it need not first find out which

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
@@ -50,9 +49,6 @@ LISTENING_LOOKS = 1_000
 def application(settings: Settings, places: Sequence[Place], config: dict[str, Any], line: Connection) -> Callable[..., Any]:
     """Makes the application, whose model is being loaded by then. The supervisor has the other end of the line."""
     line.send(LOADING)
-    if settings.hf_repo is not None and settings.alias is None:
-        # As llama-server: answers tell the model's name, and not that of one of its files.
-        settings = replace(settings, alias=settings.hf_repo)
     # Chats are rendered on threads beside the event loop, which gets the interpreter back after this time and not after 5 ms.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     give_back_what_is_freed()
@@ -115,7 +111,8 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
 def _engine(settings: Settings, fetched: dict[str, Any]) -> Engine:
     """The engine, which writes to `fetched` how far its model's download is, if there is one."""
     shows = settings.verbosity >= 3
-    if (source := settings.source) is None:
+    source, projector = settings.source, settings.projector_source
+    if source is None and projector is None:
         title = f"loading {Path(settings.model or DEMO_MODEL).name}"
         return Engine(settings.model, config=settings.engine, on_progress=bar(title) if shows else None)
     from weft.serving.fetching import FetchingEngine  # noqa: PLC0415
@@ -123,12 +120,14 @@ def _engine(settings: Settings, fetched: dict[str, Any]) -> Engine:
     def on_fetching(progress: "Progress") -> None:
         fetched["download"] = {"file": progress.file, "bytes": progress.n_bytes, "total": progress.n_total}
 
+    name = source.name if source is not None else Path(settings.model or DEMO_MODEL).name
     return FetchingEngine(
-        source,
+        source or settings.model,
+        projector,
         config=settings.engine,
         has_bar=shows,
         on_fetching=on_fetching,
-        on_progress=bar(f"loading {source.name}") if shows else None,
+        on_progress=bar(f"loading {name}") if shows else None,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from weft.config import EngineConfig
+from weft.hub.source import Source, file_name
 from weft.sampling import Sampling
 from weft.settings.access import AccessSettings
 from weft.settings.chat import ChatSettings
@@ -17,15 +18,19 @@ from weft.settings.compute import STEPS
 from weft.settings.context import CACHE, ContextSettings
 from weft.settings.flags import Flag
 from weft.settings.log import LogSettings
+from weft.settings.media import PROJECTOR, MediaSettings
 from weft.settings.model import LOADING, ModelSettings
+from weft.settings.overrides import OVERRIDES
+from weft.settings.positions import POSITIONS
 from weft.settings.sampling import DRAWING, SamplingSettings
 from weft.settings.server import ServerSettings
+from weft.settings.threads import THREADS
 from weft.settings.vectors import POOLING, VectorSettings
 
 __all__ = ["Settings", "table"]
 
 _GROUPS: tuple[type | Mapping[str, Flag], ...] = (
-    *(ModelSettings, LOADING, CACHE, ContextSettings, STEPS),
+    *(ModelSettings, LOADING, OVERRIDES, MediaSettings, PROJECTOR, CACHE, ContextSettings, POSITIONS, STEPS, THREADS),
     *(SamplingSettings, DRAWING, VectorSettings, POOLING, ChatSettings, ServerSettings, AccessSettings, LogSettings),
 )
 """In the order of help: settings of the server, and the flags of those that its parts have."""
@@ -33,7 +38,15 @@ _GROUPS: tuple[type | Mapping[str, Flag], ...] = (
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(
-    LogSettings, AccessSettings, ServerSettings, ChatSettings, VectorSettings, SamplingSettings, ContextSettings, ModelSettings
+    LogSettings,
+    AccessSettings,
+    ServerSettings,
+    ChatSettings,
+    VectorSettings,
+    SamplingSettings,
+    ContextSettings,
+    MediaSettings,
+    ModelSettings,
 ):
     """What a user asks of the server. `None` leaves the choice to the engine."""
 
@@ -41,6 +54,33 @@ class Settings(
     """How the engine is to be."""
     sampling: Sampling = field(default_factory=Sampling)
     """How a token is chosen where a request does not say."""
+
+    @property
+    def source(self) -> Source | None:
+        """Where the model is to be had from; None is a file that is here, or the demo model."""
+        if self.hf_repo is None and self.model_url is None:
+            return None
+        return Source(
+            repo=self.hf_repo,
+            file=self.hf_file,
+            url=self.model_url,
+            token=self.hf_token or None,
+            offline=self.offline,
+            wants_projector=self.engine.mmproj is None and self.mmproj_url is None and self.mmproj_auto,
+        )
+
+    @property
+    def model_name(self) -> str | None:
+        """What answers call the model; None is the name of its file, which the engine knows.
+
+        As with llama-server a model of the hub has its own name, and not that of one of its files.
+        """
+        return self.alias or self.hf_repo or (None if self.model_url is None else file_name(self.model_url))
+
+    @property
+    def projector_source(self) -> Source | None:
+        """Where the projector is to be had from, where it has an address of its own."""
+        return None if self.mmproj_url is None else Source(url=self.mmproj_url, offline=self.offline)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":

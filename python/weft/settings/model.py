@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from weft.config import EngineConfig
-from weft.hub.source import Source, http_address, repo_name
+from weft.hub.source import http_address, repo_name
 from weft.settings.flags import Flag, Way, flag, row
 from weft.settings.presets import PRESETS
 from weft.settings.values import boolean, items, layers, number, one_of, within
@@ -160,13 +160,6 @@ class ModelSettings:
         constants={"--lora-init-without-apply": True},
         help="load adapters, but leave them off until a request or POST /lora-adapters names them",
     )
-
-    @property
-    def source(self) -> Source | None:
-        """Where the model is to be had from; None is a file that is here, or the demo model."""
-        if self.hf_repo is None and self.model_url is None:
-            return None
-        return Source(repo=self.hf_repo, file=self.hf_file, url=self.model_url, token=self.hf_token or None, offline=self.offline)
 
 
 LOADING: Mapping[str, Flag] = {

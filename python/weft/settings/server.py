@@ -4,17 +4,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 from weft.settings.flags import Way, flag
-from weft.settings.values import boolean, folder, items, one_of, prefix, unset_at, whole
+from weft.settings.values import boolean, folder, items, one_of, prefix, unset_at, unset_below, whole
 
 __all__ = ["ServerSettings"]
 
 SERVER = "server"
+
+MAX_THREADS_HTTP = 256
+"""Most threads that read and write connections."""
 
 
 def _hosts(text: str) -> tuple[str, ...]:
     if not (hosts := items(text)):
         raise ValueError("there must be at least one address")
     return hosts
+
+
+def _tags(text: str) -> tuple[str, ...]:
+    return tuple(sorted(set(items(text))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +84,26 @@ class ServerSettings:
         env="LLAMA_ARG_TIMEOUT",
         help="seconds after which a client that does not send or read is given up (default: 3600)",
     )
+    threads_http: int | None = flag(
+        None,
+        SERVER,
+        "--threads-http",
+        parse=unset_below(1, whole(1, MAX_THREADS_HTTP)),
+        env="LLAMA_ARG_THREADS_HTTP",
+        help="threads that read and write connections, beside the one event loop that answers requests; 0 or less is 1"
+        " (default: -1)",
+    )
+    tags: tuple[str, ...] = flag(
+        (),
+        SERVER,
+        "--tags",
+        metavar="NAMES",
+        parse=_tags,
+        join=lambda first, second: tuple(sorted({*first, *second})),
+        separator=",",
+        env="LLAMA_ARG_TAGS",
+        help="words about the model, with commas between them, which the list of models shows; may be given several times",
+    )
     max_body: int | None = flag(
         None,
         SERVER,
@@ -84,7 +111,8 @@ class ServerSettings:
         metavar="BYTES",
         parse=whole(1024),
         env="LLAMA_ARG_MAX_BODY",
-        help="most bytes of a request's body (default: 4 MiB, 64 per token of a slot's context, 32 per piece of the vocabulary)",
+        help="most bytes of a request's body (default: 4 MiB, 64 per token of a slot's context, 32 per piece of the vocabulary,"
+        " and with a projector 32 MiB)",
     )
     ping_s: float | None = flag(
         30,

@@ -35,7 +35,7 @@ pub(crate) const QUICK: Extent =
 /// One side, ready to be timed.
 enum Runner<'a> {
     Bare(BareContext<'a>),
-    Engine(EngineSide),
+    Engine(Box<EngineSide>),
 }
 
 /// Prints the table, and returns its figures.
@@ -54,7 +54,7 @@ pub(crate) fn measure(pair: &Pair<'_>, sides: &[Side], extent: &Extent) -> Resul
         for side in sides {
             runners.push(match *side {
                 Side::Bare(bare) => Runner::Bare(pair.bare_side(bare, shape, longest, N_ROWS as usize)?),
-                Side::Engine => Runner::Engine(pair.prefill_side(&lengths, n_idle)?),
+                Side::Engine => Runner::Engine(Box::new(pair.prefill_side(&lengths, n_idle)?)),
             });
         }
         let mut are_in = vec![true; sides.len()];

@@ -30,7 +30,7 @@ pub(crate) struct Runner<'a> {
 /// Who takes the steps.
 enum Steps<'a> {
     Bare(BareContext<'a>),
-    Engine(EngineSide),
+    Engine(Box<EngineSide>),
 }
 
 impl<'a> Runner<'a> {
@@ -41,7 +41,7 @@ impl<'a> Runner<'a> {
     pub(crate) fn new(pair: &'a Pair<'a>, side: Side, shape: Shape) -> Result<Self, String> {
         let steps = match side {
             Side::Bare(bare) => Steps::Bare(pair.bare_side(bare, shape, MAX_STEPS + 1, shape.n_sequences)?),
-            Side::Engine => Steps::Engine(pair.engine_side(shape, MAX_STEPS)?),
+            Side::Engine => Steps::Engine(Box::new(pair.engine_side(shape, MAX_STEPS)?)),
         };
         Ok(Self { pair, shape, steps })
     }

@@ -99,7 +99,7 @@ fn a_full_queue_refuses_and_says_how_many_wait() {
     let running = engine.submit(greedy(&prompt(0, 20), 50), None).unwrap();
     wait_until(&engine, |stats| stats.n_waiting == 0);
     let waiting: Vec<_> = (1..4).map(|seed| engine.submit(greedy(&prompt(seed, 20), 5), None).unwrap()).collect();
-    assert_eq!(engine.submit(greedy(&prompt(4, 20), 5), None).err(), Some(Error::QueueFull { n_waiting: 3 }));
+    assert_eq!(engine.submit(greedy(&prompt(4, 20), 5), None).err(), Some(Error::QueueFull { n_waiting: 3, unit: "requests" }));
     control.allow(None);
     collect(running).unwrap();
     for stream in waiting {

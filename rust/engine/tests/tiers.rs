@@ -250,7 +250,7 @@ fn a_request_waits_in_the_queue_until_its_last_branch_has_a_slot() {
     control.allow(Some(0));
     let streams: Vec<_> = (0..2).map(|seed| engine.submit(drawn(&prompt(seed, 30), 50, 2), None).unwrap()).collect();
     step_until(&engine, &control, |stats| stats.n_predicted > 3);
-    assert_eq!(engine.submit(greedy(&prompt(9, 30), 2), None).err(), Some(Error::QueueFull { n_waiting: 2 }));
+    assert_eq!(engine.submit(greedy(&prompt(9, 30), 2), None).err(), Some(Error::QueueFull { n_waiting: 2, unit: "requests" }));
     control.allow(None);
     for stream in streams {
         assert_eq!(collect(stream).unwrap().len(), 50);

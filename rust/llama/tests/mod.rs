@@ -2,6 +2,7 @@
 
 mod adapters;
 mod cells;
+mod changes;
 #[allow(dead_code, reason = "the benchmarks, which own this file, use more of it")]
 #[path = "../../benches/support/gguf.rs"]
 mod gguf_writer;

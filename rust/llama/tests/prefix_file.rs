@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use super::runner::{prompt, try_start};
 use super::tiny::{Kind, write_tiny};
 use super::{demo, load};
-use crate::config::{EngineConfig, FlashAttention, KvType};
+use crate::config::{EngineConfig, FlashAttention, KvType, Rope};
 use crate::engine::runner::{Runner, SequenceId};
 use crate::error::Error;
 use crate::llama::batch::rows_of;
@@ -208,13 +208,28 @@ fn a_file_of_another_cache_or_model_is_refused() {
     let other = PrefixFiles::new(other.into(), &EngineConfig::default());
     let reason = refusal(&other, &path);
     let name = model.file_name().expect("it is a file").to_string_lossy();
-    assert!(reason.contains(&format!("other weights than those of {name};")), "{reason}");
+    assert!(reason.contains(&format!("other weights than those of {name}, or ")), "{reason}");
     // And the reverse: what the other model wrote is nothing to this one.
     let saved = SavedPrefix { tokens: vec![1; 60], ..prefix(60, None) };
     other.write(&path, &saved).expect("the folder is writable");
     assert_eq!(other.read(&path).expect("it was just written").0, saved);
     refusal(&files(), &path);
     fs::remove_file(&model).expect("it is there");
+}
+
+#[test]
+fn a_file_of_other_positions_is_refused() {
+    let folder = Folder::new();
+    let path = folder.at("a.prefix");
+    let with = |rope| PrefixFiles::new(demo(), &EngineConfig { rope, ..EngineConfig::default() });
+    let scaled = with(Rope { freq_scale: Some(0.5), ..Rope::default() });
+    for (one, other) in [(&files(), &scaled), (&scaled, &files())] {
+        one.write(&path, &prefix(60, None)).expect("the folder is writable");
+        let reason = refusal(other, &path);
+        assert!(reason.contains("or with other positions (--rope-…, --yarn-…) or metadata"), "{reason}");
+        one.read(&path).expect("it was just written");
+    }
+    refusal(&with(Rope { freq_scale: Some(0.25), ..Rope::default() }), &path);
 }
 
 #[test]

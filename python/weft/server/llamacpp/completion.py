@@ -28,13 +28,13 @@ from weft.settings.system_prompt import SystemPrompt
 __all__ = ["Results", "Stream", "following", "infill", "submission", "system_prompt"]
 
 
-SYSTEM_PROMPT = frozenset({"system_prompt", "anti_prompt", "assistant_name"})
+ONLY_HERE = frozenset({"system_prompt", "anti_prompt", "assistant_name", "image_data"})
 """What only `/completion` takes."""
 
 
 def submission(data: CompletionBody, settings: Settings) -> Submission:
     """What a body asks for, but for what all prompts follow."""
-    request_fields.refuse_unsupported(data, but=SYSTEM_PROMPT)
+    request_fields.refuse_unsupported(data, but=ONLY_HERE)
     if data.assistant_name and not isinstance(data.system_prompt, str):
         raise InvalidRequest("assistant_name", "assistant_name stands beside a system_prompt that is a text; give both, or none")
     if data.prompt is None and data.system_prompt is not None:
@@ -42,7 +42,10 @@ def submission(data: CompletionBody, settings: Settings) -> Submission:
     if isinstance(data.system_prompt, str) and isinstance(data.anti_prompt, list):
         raise InvalidRequest("anti_prompt", "anti_prompt is a list; beside a system_prompt it must be one text")
     words = [data.anti_prompt] if isinstance(data.anti_prompt, str) else data.anti_prompt or ()
-    return _with_stop(_submission(data, settings), words)
+    asked = _with_stop(_submission(data, settings), words)
+    if not data.image_data:
+        return asked
+    return msgspec.structs.replace(asked, prompts=[request_fields.with_images(data.prompt, data.image_data)])
 
 
 def system_prompt(data: CompletionBody) -> SystemPrompt | None:

@@ -1,6 +1,6 @@
 """What `/metrics` tells: llama-server's counters by its names, and those that only a shared cache has by ours."""
 
-from weft import Stats, VectorStats
+from weft import MediaStats, Stats, VectorStats
 from weft.server.prometheus import Family, counter, gauge
 from weft.server.refusals import Refusals
 from weft.server.run.tally import Tally
@@ -11,7 +11,9 @@ PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill"
 """The parts of a step that `StepTimes` tells of."""
 
 
-def families(stats: Stats, vectors: VectorStats, tally: Tally, refusals: Refusals, *, n_adapter_bytes: int) -> list[Family]:
+def families(
+    stats: Stats, vectors: VectorStats, media: MediaStats, tally: Tally, refusals: Refusals, *, n_adapter_bytes: int
+) -> list[Family]:
     """Every metric: the engine's as of its last step, times and throughputs of the branches that have finished."""
     return [
         *_llama_servers(stats),
@@ -25,6 +27,7 @@ def families(stats: Stats, vectors: VectorStats, tally: Tally, refusals: Refusal
         _step_seconds(stats),
         _kernel_calls(stats),
         *_vectors(vectors),
+        *_media(media),
         _refused(refusals),
     ]
 
@@ -132,6 +135,16 @@ def _vectors(vectors: VectorStats) -> list[Family]:
         counter("weft:vectors_batches_total", "Batches that they were computed in.", vectors.n_batches),
         gauge("weft:vectors_tokens_waiting", "Tokens of texts that wait for their vectors.", vectors.n_waiting),
         gauge("weft:vectors_context_bytes", "Bytes of the context for vectors; 0 until it is needed.", vectors.n_bytes),
+    ]
+
+
+def _media(media: MediaStats) -> list[Family]:
+    sources = {"encoded": media.n_encoded, "kept": media.n_reused}
+    about = "Pictures, tiles of them, and sounds, by where their vectors came from: from the projector, or from before."
+    return [
+        counter("weft:media_total", about, sources, label="source"),
+        counter("weft:media_encode_seconds_total", "Seconds that the projector took.", media.encode_s),
+        gauge("weft:media_bytes", "Bytes of vectors of pictures and sounds that are kept.", media.n_kept_bytes),
     ]
 
 

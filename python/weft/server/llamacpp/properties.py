@@ -15,6 +15,7 @@ from weft.server.llamacpp.schemas import (
     Properties,
 )
 from weft.server.response_fields import generation_settings
+from weft.server.run.media_files import MEDIA_MARKER
 from weft.server.run.service import Service
 
 __all__ = ["lora_adapters", "properties", "set_lora_adapters"]
@@ -31,13 +32,14 @@ def properties(service: Service) -> Properties:
     seed = request_fields.RANDOM_SEED if request.seed is None else request.seed
     params = generation_settings(request, seed=seed, n_ctx=limits.n_ctx_slot, model=service.model_name)
     return Properties(
-        default_generation_settings=DefaultSettings(params=params, n_ctx=limits.n_ctx_slot),
+        default_generation_settings=DefaultSettings(**msgspec.structs.asdict(params), params=params),
         total_slots=limits.n_slots,
         n_ctx=limits.n_ctx,
         model_alias=service.model_name,
         model_path=model.path,
         model_ftype=_file_type(model),
-        modalities=Modalities(vision=False, video=False, audio=False),
+        modalities=Modalities(vision=model.modalities.vision, video=False, audio=model.modalities.audio),
+        media_marker=MEDIA_MARKER,
         chat_template=service.chat.source,
         chat_template_caps=_abilities(service),
         bos_token=_spelling(model, model.bos_token),
@@ -50,6 +52,7 @@ def properties(service: Service) -> Properties:
         ui=settings.ui,
         ui_settings={},
         cors_proxy_enabled=False,
+        system_prompt=common.prompt,
         user_name=common.anti_prompt or user,
         assistant_name=common.assistant_name or assistant,
         compute=service.engine.compute.summary,

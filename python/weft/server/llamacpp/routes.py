@@ -35,7 +35,14 @@ from weft.server.llamacpp.schemas import (
     TokenizeResult,
     TokenizerInfo,
 )
-from weft.server.llamacpp.vectors_schemas import EmbeddingBody, RankedByTei, RankedList, RerankBody, TextEmbedding
+from weft.server.llamacpp.vectors_schemas import (
+    EmbeddingBody,
+    OneEmbedding,
+    RankedByTei,
+    RankedList,
+    RerankBody,
+    TextEmbedding,
+)
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult
 from weft.server.run import vectors as run
@@ -51,7 +58,7 @@ __all__ = ["router"]
 Here = NamedDependency[SkipValidation[Service]]
 
 
-@post(["/completion", "/completions"], status_code=200, responses=ERRORS)
+@post(["/completion", "/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def completion(
     data: JSONBody[CompletionBody], service: Here, completion_formats: NamedDependency[SkipValidation[EventFormats]]
 ) -> Answer[CompletionResult | list[CompletionResult]]:
@@ -102,10 +109,11 @@ async def detokenize(data: JSONBody[DetokenizeBody], service: Here) -> Answer[De
 
 
 @post(["/embedding", "/embeddings"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def embedding(data: JSONBody[EmbeddingBody], service: Here) -> Answer[list[TextEmbedding]]:
+async def embedding(data: JSONBody[EmbeddingBody], service: Here) -> Answer[list[TextEmbedding] | OneEmbedding]:
     """The vectors of texts; of each token, where nothing is pooled."""
     name, texts = vectors.texts(data)
-    work = partial(run.embed, service, texts, vectors.write, name=name, normalize=data.embd_normalize)
+    form = vectors.form(data, len(texts), service.engine.vector_stats().pooling)
+    work = partial(run.embed, service, texts, form, name=name, normalize=data.embd_normalize)
     return Answer(AwaitedPieces(work, service.collected))
 
 
@@ -123,10 +131,10 @@ async def tokenizer_info(service: Here) -> TokenizerInfo:
     return tokens.tokenizer_info(service)
 
 
-@post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS)
+@post("/apply-template", purpose=Purpose.TEXT, status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def apply_template(data: JSONBody[ChatFields], service: Here) -> ApplyTemplateResult:
-    """The prompt that messages become."""
-    return ApplyTemplateResult(await service.chat_text(data))
+    """The prompt that messages become; `<__media__>` stands for each picture and sound, and none of them is read."""
+    return ApplyTemplateResult(await service.chat_text(data, request_fields.chat_files(data.messages)))
 
 
 @get(["/health", "/v1/health"], responses=ERRORS)
@@ -196,7 +204,8 @@ async def prometheus_metrics(service: Here) -> Response[str]:
     if not service.settings.metrics:
         raise NotSupportedError("This server does not support metrics endpoint. Start it with `--metrics`")
     n_adapter_bytes = sum(adapter.n_bytes for adapter in service.engine.adapters)
-    counted = (service.engine.stats(), service.engine.vector_stats(), service.tally, service.refusals)
+    engine = service.engine
+    counted = (engine.stats(), engine.vector_stats(), engine.model.media_stats(), service.tally, service.refusals)
     families = metrics.families(*counted, n_adapter_bytes=n_adapter_bytes)
     started = {"process-start-time-unix": str(service.started_s)}
     return Response(prometheus.write(families), media_type=prometheus.CONTENT_TYPE, headers=started)

@@ -236,11 +236,10 @@ class SlotErased(msgspec.Struct):
     n_erased: int
 
 
-class DefaultSettings(msgspec.Struct):
-    """What a request that says nothing gets."""
+class DefaultSettings(GenerationSettings, kw_only=True):
+    """What a request that says nothing gets: under `params`, and beside it, where it stood in 2024."""
 
     params: GenerationSettings
-    n_ctx: int
 
 
 class Modalities(msgspec.Struct):
@@ -261,6 +260,8 @@ class Properties(msgspec.Struct):
     model_path: str
     model_ftype: str
     modalities: Modalities
+    media_marker: str
+    """What stands for a picture or a sound in a `prompt_string`."""
     chat_template: str
     chat_template_caps: dict[str, bool]
     bos_token: str
@@ -273,6 +274,8 @@ class Properties(msgspec.Struct):
     ui: bool
     ui_settings: dict[str, Any]
     cors_proxy_enabled: bool
+    system_prompt: str
+    """What every prompt of `/completion` follows; empty where there is none."""
     user_name: str
     assistant_name: str
     compute: str

@@ -71,7 +71,14 @@ def _cut(written: bytes) -> list[bytes]:
 
 
 def text(tokens: Sequence[int], model: Model) -> list[bytes]:
-    """The JSON of the text that tokens stand for, in pieces."""
+    """The JSON of the text that tokens stand for, in pieces.
+
+    Raises:
+        InvalidRequest: one is outside of the vocabulary.
+    """
+    # The engine takes those below 0 for places of pictures.
+    if (wrong := _outside(tokens, model.n_vocab)) is not None:
+        raise InvalidRequest("tokens", f"token {wrong} is outside of the vocabulary of {model.n_vocab} pieces")
     spelt = model.detokenize(tokens)
     result = msgspec.json.encode(DetokenizeResult(content=cast("str", GAP), prompt=cast("str", GAP)))
     written = json_text(spelt)

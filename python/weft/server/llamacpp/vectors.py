@@ -19,8 +19,9 @@ from weft.server.llamacpp.vectors_schemas import (
 )
 from weft.server.run.pieces import json_list
 from weft.server.run.submission import Piece
+from weft.server.run.vectors import Written
 
-__all__ = ["Asked", "asked", "texts", "write", "written"]
+__all__ = ["Asked", "asked", "form", "texts", "written"]
 
 Told = TypeVar("Told")
 
@@ -33,7 +34,21 @@ def texts(data: EmbeddingBody) -> tuple[str, list[Sequence[Piece]]]:
     return name, request_fields.texts(name, data.input if data.content is None else data.content)
 
 
-def write(vectors: Vectors) -> list[bytes]:
+def form(data: EmbeddingBody, n_texts: int, pooling: str) -> Written:
+    """How vectors are written: `image_data`, which only clients of 2024 send, asks for the answer of then where that has a place.
+
+    It had one for the vector of one text; where nothing is pooled, a text has no such vector, however few its tokens are.
+    """
+    is_of_2024 = isinstance(data.image_data, list) and data.content is not None
+    return _written_of_one if is_of_2024 and n_texts == 1 and pooling != "none" else _write
+
+
+def _written_of_one(vectors: Vectors) -> list[bytes]:
+    # A text has one row: the list of it is taken out of the list of rows.
+    return [b'{"embedding":%b}' % vectors.json(0)[1:-1]]
+
+
+def _write(vectors: Vectors) -> list[bytes]:
     """The JSON of vectors in pieces: for each text a list of its rows."""
     return json_list(b'{"index":%d,"embedding":%b}' % (index, vectors.json(index)) for index in range(len(vectors)))
 

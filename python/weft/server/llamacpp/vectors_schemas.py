@@ -6,7 +6,7 @@ import msgspec
 
 from weft.server.request_fields import Prompt
 
-__all__ = ["Document", "EmbeddingBody", "Ranked", "RankedByTei", "RankedList", "RerankBody", "TextEmbedding"]
+__all__ = ["Document", "EmbeddingBody", "OneEmbedding", "Ranked", "RankedByTei", "RankedList", "RerankBody", "TextEmbedding"]
 
 
 class EmbeddingBody(msgspec.Struct):
@@ -16,6 +16,7 @@ class EmbeddingBody(msgspec.Struct):
     input: Prompt | None = None
     embd_normalize: int | None = None
     image_data: Any = None
+    """A list that stood beside `content` in 2024; one text beside an empty one is answered as it was then."""
 
 
 class TextEmbedding(msgspec.Struct):
@@ -23,6 +24,12 @@ class TextEmbedding(msgspec.Struct):
 
     index: int
     embedding: list[list[float]]
+
+
+class OneEmbedding(msgspec.Struct):
+    """The vector of one text, as llama-server told it in 2024."""
+
+    embedding: list[float]
 
 
 class Document(msgspec.Struct):

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, cast
 
-from weft import Engine, PromptLogprobs
+from weft import Engine, MixedPrompt, PromptLogprobs
 from weft._native import CompactLogprobs, TokenIds
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
 from weft.server.openai.schemas import Logprobs
 from weft.server.response_fields import likely_by_text
 from weft.server.run.generation import Generation, told
+from weft.server.run.media_files import MediaPrompt
 from weft.server.run.submission import Piece
 
 __all__ = ["Echo"]
@@ -50,7 +51,12 @@ class Echo:
         """A prompt as it was sent, its tokens spelt out."""
         if prompt not in self._texts:
             pieces = self._generation.asked.prompts[prompt]
-            self._texts[prompt] = self._engine.detokenize(pieces) if isinstance(pieces, TokenIds) else self._spelt(pieces)
+            if isinstance(pieces, MediaPrompt):
+                self._texts[prompt] = pieces.text
+            elif isinstance(pieces, TokenIds | MixedPrompt):
+                self._texts[prompt] = self._engine.detokenize(pieces)
+            else:
+                self._texts[prompt] = self._spelt(pieces)
         return self._texts[prompt]
 
     def _spelt(self, pieces: Sequence[Piece]) -> str:

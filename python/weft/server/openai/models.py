@@ -1,16 +1,18 @@
 """The one model that is served, as OpenAI and as llama-server list it."""
 
 import time
-from collections.abc import Sequence
 
-from weft import Model
-from weft.server.openai.schemas import ModelCard, ModelList, ModelMeta, ModelName
+import msgspec
+
+from weft.server.openai.schemas import Architecture, ModelCard, ModelList, ModelMeta, ModelName
+from weft.server.run.service import Service
 
 __all__ = ["model", "models"]
 
 
-def model(served: Model, name: str, aliases: Sequence[str]) -> ModelCard:
+def model(service: Service) -> ModelCard:
     """The one model that is served, as OpenAI describes it."""
+    served = service.engine.model
     meta = ModelMeta(
         vocab_type=served.vocab_type,
         n_vocab=served.n_vocab,
@@ -19,13 +21,33 @@ def model(served: Model, name: str, aliases: Sequence[str]) -> ModelCard:
         n_params=served.n_params,
         size=served.size_bytes,
     )
-    return ModelCard(id=name, aliases=list(aliases), object="model", created=int(time.time()), owned_by="weft", meta=meta)
+    reads = {"text": True, "image": served.modalities.vision, "audio": served.modalities.audio}
+    return ModelCard(
+        id=service.model_name,
+        aliases=list(service.settings.aliases),
+        tags=list(service.settings.tags),
+        object="model",
+        created=int(time.time()),
+        owned_by="weft",
+        meta=meta,
+        architecture=Architecture([kind for kind, is_read in reads.items() if is_read], ["text"]),
+        engine_state=service.state if service.settings.compat == "srb" else msgspec.UNSET,
+    )
 
 
-def models(served: Model, name: str, aliases: Sequence[str], capabilities: Sequence[str]) -> ModelList:
+def models(service: Service) -> ModelList:
     """The one model that is served, as OpenAI and as llama-server list it."""
+    name = service.model_name
     return ModelList(
         object="list",
-        data=[model(served, name, aliases)],
-        models=[ModelName(name=name, model=name, capabilities=list(capabilities), details={"format": "gguf"})],
+        data=[model(service)],
+        models=[
+            ModelName(
+                name=name,
+                model=name,
+                tags=list(service.settings.tags),
+                capabilities=list(service.capabilities),
+                details={"format": "gguf"},
+            )
+        ],
     )

@@ -23,7 +23,7 @@ __all__ = ["router"]
 Here = NamedDependency[SkipValidation[Service]]
 
 
-@post("/v1/completions", status_code=200, responses=ERRORS)
+@post("/v1/completions", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def create_completion(
     data: JSONBody[CreateCompletion], service: Here, event_formats: NamedDependency[SkipValidation[EventFormats]]
 ) -> Answer[CompletionObject]:
@@ -37,11 +37,11 @@ async def create_completion(
     return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
 
 
-@post(["/v1/chat/completions", "/chat/completions"], status_code=200, responses=ERRORS)
+@post(["/v1/chat/completions", "/chat/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: Here) -> Answer[ChatCompletion]:
     """Answers a chat `n` times."""
     chat.check(data)
-    prompt = await service.chat_prompt(data)
+    prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages))
     generation = await service.submit(chat.submission(data, prompt, service.settings))
     if not data.stream:
         return Answer(WholeAnswer(generation, chat.Whole(data, generation, service), service.collected))
@@ -61,13 +61,13 @@ async def create_embedding(data: JSONBody[CreateEmbedding], service: Here) -> An
 @get(["/v1/models", "/models"], responses=ERRORS)
 async def list_models(service: Here) -> ModelList:
     """The one model that is served."""
-    return models.models(service.engine.model, service.model_name, service.settings.aliases, service.capabilities)
+    return models.models(service)
 
 
 @get("/v1/models/{name:path}", responses=ERRORS)
 async def retrieve_model(service: Here) -> ModelCard:
     """The one model that is served, by whatever name."""
-    return models.model(service.engine.model, service.model_name, service.settings.aliases)
+    return models.model(service)
 
 
 router = Router(

@@ -8,6 +8,7 @@ from weft.server.request_fields import CompletionFields
 from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenProbability
 
 __all__ = [
+    "Architecture",
     "Choice",
     "CompletionChunk",
     "CompletionObject",
@@ -131,16 +132,28 @@ class ModelMeta(msgspec.Struct):
     size: int
 
 
+class Architecture(msgspec.Struct):
+    """What a prompt may hold, and what is written."""
+
+    input_modalities: list[str]
+    output_modalities: list[str]
+
+
 class ModelCard(msgspec.Struct):
     """OpenAI's description of a model."""
 
     id: str
     aliases: list[str]
     """Every name that it was given."""
+    tags: list[str]
+    """What the operator says of it."""
     object: str
     created: int
     owned_by: str
     meta: ModelMeta
+    architecture: Architecture
+    engine_state: str | msgspec.UnsetType = msgspec.UNSET
+    """INIT, LOADING, READY, RUNNING or DEAD, where the server is started with `--compat srb`."""
 
 
 class ModelName(msgspec.Struct):
@@ -148,6 +161,7 @@ class ModelName(msgspec.Struct):
 
     name: str
     model: str
+    tags: list[str]
     capabilities: list[str]
     details: dict[str, Any]
 

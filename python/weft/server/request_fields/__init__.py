@@ -7,6 +7,7 @@ refused by name, unless its value asks for nothing.
 from weft.infill import Snippet
 from weft.server.request_fields.constraint import Constraint, constraint
 from weft.server.request_fields.fields import CompletionFields, LogitBias, Prompt, TextPrompt
+from weft.server.request_fields.media import chat_files, with_images
 from weft.server.request_fields.neutral import refuse, refuse_unsupported
 from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import pieces, texts
@@ -22,6 +23,7 @@ __all__ = [
     "Snippet",
     "SystemPrompt",
     "TextPrompt",
+    "chat_files",
     "constraint",
     "first_given",
     "paths",
@@ -32,4 +34,5 @@ __all__ = [
     "submission",
     "template",
     "texts",
+    "with_images",
 ]

@@ -10,10 +10,10 @@ __all__ = ["CompletionFields", "LogitBias", "Prompt", "TextPrompt"]
 
 
 class TextPrompt(msgspec.Struct):
-    """llama-server's prompt with media, of which we take the text."""
+    """llama-server's prompt with media: `<__media__>` in the text stands for the next of these, which are in base64."""
 
     prompt_string: str
-    multimodal_data: list[Any] | None = None
+    multimodal_data: list[str] | None = None
 
 
 Prompt = str | TextPrompt | list[int | str | TextPrompt | list[int | str]]

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Sequence
 
-from weft import InvalidRequest
+from weft import InvalidRequest, MixedPrompt
 from weft._native import Biases, TokenIds
 from weft.fields.shown import shown
 from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
-from weft.server.run.submission import Piece
+from weft.server.request_fields.media import marked
+from weft.server.run.media_files import MediaPrompt
+from weft.server.run.submission import Piece, SentPrompt
 
 __all__ = ["logit_bias", "penalty_prompt", "pieces", "prompts", "texts"]
 
@@ -15,8 +17,8 @@ MAX_DIGITS = 18
 """A token's number of more digits is in no vocabulary, and costly to read."""
 
 
-def prompts(prompt: Prompt | TokenIds | None) -> list[Sequence[Piece]]:
-    """The prompts of a body, each a list of texts and tokens.
+def prompts(prompt: Prompt | TokenIds | MixedPrompt | None) -> list[SentPrompt]:
+    """The prompts of a body, each a list of texts and tokens, or of texts and media.
 
     A list is one prompt if any of its elements is a token, as llama-server reads it; otherwise each element is a prompt.
     """
@@ -26,7 +28,7 @@ def prompts(prompt: Prompt | TokenIds | None) -> list[Sequence[Piece]]:
         return [_pieces(prompt)]
     if not prompt:
         raise InvalidRequest("prompt", "the list of prompts is empty")
-    if isinstance(prompt, TokenIds):
+    if isinstance(prompt, TokenIds | MixedPrompt):
         return [prompt]
     if any(isinstance(element, int) for element in prompt):
         if not all(isinstance(element, int | str) for element in prompt):
@@ -38,21 +40,23 @@ def prompts(prompt: Prompt | TokenIds | None) -> list[Sequence[Piece]]:
 def texts(name: str, given: Prompt | TokenIds | None) -> list[Sequence[Piece]]:
     """The texts of a body's field of this name, read as prompts are."""
     try:
-        return prompts(given)
+        found = prompts(given)
     except InvalidRequest as error:
         message = f"{name} must be given" if given is None else error.message.replace("prompts", "texts")
         raise InvalidRequest(name, message) from None
+    texts = [text for text in found if not isinstance(text, MediaPrompt | MixedPrompt)]
+    if len(texts) < len(found):
+        raise InvalidRequest(name, f"{name} holds multimodal_data, which has no vector; leave it out")
+    return texts
 
 
-def _pieces(prompt: str | TextPrompt | list[int | str] | TokenIds) -> Sequence[Piece]:
+def _pieces(prompt: str | TextPrompt | list[int | str] | TokenIds) -> SentPrompt:
     if isinstance(prompt, TokenIds):
         return prompt
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt, TextPrompt):
-        if prompt.multimodal_data:
-            raise InvalidRequest("prompt", "multimodal_data is not supported; leave it out")
-        return [prompt.prompt_string]
+        return [prompt.prompt_string] if prompt.multimodal_data is None else marked(prompt)
     return list(prompt)
 
 

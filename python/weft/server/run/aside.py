@@ -1,4 +1,4 @@
-"""Work on texts, beside the event loop that serves everybody."""
+"""Work on texts, and on pictures and sounds, beside the event loop that serves everybody."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,8 @@ VERY_LONG_TEXT = 262_144
 """More characters or tokens than this, a tenth of a second of work, wait for a thread that does no other work."""
 
 MAX_WAITING = 64 * 1024 * 1024
-"""Characters and tokens, of one purpose and length, that may wait or be worked on; more are refused, but never one work alone."""
+"""Characters and tokens, or bytes, of one purpose and length, that may wait or be worked on; more are refused, but never one work
+alone."""
 
 
 NICENESS = 12
@@ -48,8 +49,16 @@ class Purpose(Enum):
     """A file of the folder that is served."""
     SLOT_FILE = "slot-file"
     """A file of what a slot holds."""
+    MEDIA = "media"
+    """A picture or a sound that is decoded, by the bytes of its file."""
+    ADDRESS = "address"
+    """The name of a host that is looked up."""
     DOCS = "docs"
     """The page of the routes."""
+
+
+_WAITING = {Purpose.MEDIA: "pictures and sounds of {} bytes are waiting", Purpose.ADDRESS: "names of hosts are waiting"}
+"""What is told of work that waits, where it is about no texts; its size takes the place of the braces."""
 
 
 class _Job(Generic[Made]):
@@ -69,9 +78,10 @@ class _Job(Generic[Made]):
 class _Lane:
     """One thread, and the work that waits for it in the order of its coming."""
 
-    def __init__(self, name: str, niceness: int) -> None:
+    def __init__(self, name: str, niceness: int, what: str) -> None:
         self._thread = ThreadPoolExecutor(1, f"weft-{name}", step_back, (niceness,))
         self._lock = Lock()
+        self._what = what
         self._size = 0
 
     def begin(self, size: int, work: Callable[[], Made]) -> "Future[Made]":
@@ -82,7 +92,7 @@ class _Lane:
         """
         with self._lock:
             if self._size and self._size + size > MAX_WAITING:
-                raise TextsWaitingError(f"texts of {self._size} characters and tokens are waiting")
+                raise TextsWaitingError(self._what.format(self._size))
             self._size += size
         job = _Job(work)
         future = self._thread.submit(job)
@@ -106,6 +116,7 @@ class Aside:
             (purpose, is_very_long): _Lane(
                 f"{purpose.value}{'-long' * is_very_long}",
                 NICENESS_OF_PROMPTS if purpose is Purpose.PROMPT and not is_very_long else NICENESS,
+                _WAITING.get(purpose, "texts of {} characters and tokens are waiting"),
             )
             for purpose in Purpose
             for is_very_long in (False, True)

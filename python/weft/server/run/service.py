@@ -7,12 +7,12 @@ import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 import msgspec
 
-from weft import ContextOverflow, Engine, EngineStopped, InvalidRequest, Request, Stream, WeftError
+from weft import ContextOverflow, Engine, EngineStopped, InvalidRequest, Media, MixedPrompt, Request, Stream, WeftError
 from weft._native import Biases, TokenIds
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
@@ -21,9 +21,12 @@ from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
 from weft.server.run.aside import LONG_TEXT, Aside, Purpose
 from weft.server.run.collected import Room
+from weft.server.run.engine_state import EngineState
 from weft.server.run.generation import Generation
+from weft.server.run.media import MediaReader
+from weft.server.run.media_files import MediaFile, MediaPrompt
 from weft.server.run.patience import n_body_bytes
-from weft.server.run.submission import Gap, Piece, Submission, size_of
+from weft.server.run.submission import Gap, Piece, SentPrompt, Submission, size_of
 from weft.server.run.system_prompt import CommonPrompt
 from weft.server.run.tally import Tally
 from weft.server.run.turns import Turns
@@ -63,6 +66,7 @@ class Service:
         self.tally = Tally()
         self.refusals = Refusals()
         self.aside = Aside()
+        self.media = MediaReader(engine, self.aside, folder=settings.media_path, hosts=settings.allow_media_urls)
         self.collected = Room()
         self.looks = Turns()
         """Looks at the cache, each of which waits for a step and may hold ten thousand nodes."""
@@ -71,6 +75,9 @@ class Service:
         """Whether `/slots` tells prompts and what was written: llama-server's variable for it."""
         self.loading: Mapping[str, Any] = {}
         """How far the model is, where that takes long: those who ask meanwhile are told."""
+        self.n_vectors = 0
+        """Requests whose vectors are computed, or wait for it."""
+        self._is_started = False
         self._is_ready = False
         self._is_stopping = False
         self._failure: Exception | None = None
@@ -87,6 +94,7 @@ class Service:
             InvalidConfig: a setting does not fit the model.
             RuntimeError: the engine was started before.
         """
+        self._is_started = True
         try:
             await (loading or self.engine.start())
             self.chat.check_settings()
@@ -127,16 +135,28 @@ class Service:
         return None if self.engine.is_running else EngineStopped()
 
     @property
+    def state(self) -> EngineState:
+        """What the engine is about."""
+        if self._failure is not None or (self._is_ready and not self.engine.is_running):
+            return EngineState.DEAD
+        if not self._is_ready:
+            return EngineState.LOADING if self._is_started and self.engine.has_files else EngineState.INIT
+        is_busy = self.n_vectors > 0 or any(slot.is_processing for slot in self.engine.stats().slots)
+        return EngineState.RUNNING if is_busy else EngineState.READY
+
+    @property
     def model_name(self) -> str:
-        """What answers call the model."""
-        return self.settings.alias or Path(self.engine.model.path).name
+        """What answers call the model, before it is loaded too."""
+        return self.settings.model_name or Path(self.engine.path).name
 
     @property
     def capabilities(self) -> list[str]:
         """What the model is served for, in llama-server's words; it makes vectors beside whatever it writes."""
         vectors = "reranking" if self.engine.vector_stats().pooling == "rank" else "embedding"
         only_vectors = self.engine.model.is_encoder or self.settings.embeddings or self.settings.reranking
-        return [vectors] if only_vectors else ["completion", vectors]
+        modalities = self.engine.model.modalities
+        media = ["multimodal"] if modalities.vision or modalities.audio else []
+        return [vectors] if only_vectors else ["completion", *media, vectors]
 
     async def submit(self, asked: Submission) -> Generation:
         """Submits one request for each prompt: all of them, or none.
@@ -154,12 +174,29 @@ class Service:
         if self.settings.embeddings or self.settings.reranking:
             flag = "--embeddings" if self.settings.embeddings else "--reranking"
             raise NotSupportedError(f"This server does not support completions. Start it without `{flag}`")
+        asked = await self._with_media(asked)
         # With a vocabulary of 150,000 pieces that takes up to a third of a second.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
         requests, streams = await self.aside.work(Purpose.PROMPT, size, self._begin, asked)
         generation = Generation(asked, requests, streams, self.tally, keeps_text=self.tells_texts)
         self._generations.add(generation)
         return generation
+
+    async def _with_media(self, asked: Submission) -> Submission:
+        """The same with its pictures and sounds read."""
+        mixed = [prompt for prompt in asked.prompts if isinstance(prompt, MediaPrompt)]
+        if not mixed:
+            return asked
+        if asked.gap is not None:
+            raise InvalidRequest(
+                "prompt", "a prompt with pictures or sounds cannot stand before a gap; leave out what follows it"
+            )
+        if asked.template.prompt_logprobs is not None:
+            message = "prompt_logprobs cannot be told of a prompt with pictures or sounds; leave it out"
+            raise asked.blame(InvalidRequest("prompt_logprobs", message))
+        media = iter(await self.media.read([file for prompt in mixed for file in prompt.files()]))
+        prompts = [prompt.read(media) if isinstance(prompt, MediaPrompt) else prompt for prompt in asked.prompts]
+        return msgspec.structs.replace(asked, prompts=prompts)
 
     def adapters(self, asked: Sequence[tuple[int, float]] | None) -> Sequence[tuple[int, float]] | None:
         """Every loaded adapter with its scale, where these are asked for; None leaves the scales to the server.
@@ -211,9 +248,10 @@ class Service:
         if asked.gap is None:
             for prompt in asked.prompts:
                 self._check_length(prompt)
-            prompts: Iterable[Sequence[int]] = (self._prompt(prompt, asked.after) for prompt in asked.prompts)
+            prompts: Iterable[Sequence[int] | MixedPrompt] = (self._prompt(prompt, asked.after) for prompt in asked.prompts)
         else:
-            prompts = self._around_gap(asked.prompts, asked.gap, template.max_tokens)
+            prefixes = [prompt for prompt in asked.prompts if not isinstance(prompt, MediaPrompt | MixedPrompt)]
+            prompts = self._around_gap(prefixes, asked.gap, template.max_tokens)
         requests = [msgspec.structs.replace(template, prompt=prompt) for prompt in prompts]
         if template.prompt_logprobs is not None:
             n_tokens = sum(len(request.prompt) for request in requests)
@@ -221,7 +259,12 @@ class Service:
                 raise asked.blame(error)
         return requests
 
-    def _prompt(self, pieces: Sequence[Piece], after: Sequence[int]) -> Sequence[int]:
+    def _prompt(self, pieces: SentPrompt, after: Sequence[int]) -> Sequence[int] | MixedPrompt:
+        if isinstance(pieces, MixedPrompt):
+            return pieces
+        if isinstance(pieces, MediaPrompt):
+            parts = cast("Sequence[str | Media]", pieces.pieces)
+            return self.engine.model.tokenize_parts([list(after), *parts], add_special=not after)
         return [*after, *self._tokens(pieces, add_special=False)] if after else self._tokens(pieces)
 
     def _around_gap(self, prefixes: Sequence[Sequence[Piece]], gap: Gap, n_predict: int | None) -> Iterator[Sequence[int]]:
@@ -245,16 +288,17 @@ class Service:
                 suffix_first=gap.suffix_first,
             )
 
-    def _check_length(self, pieces: Sequence[Piece]) -> None:
+    def _check_length(self, pieces: SentPrompt) -> None:
         """Refuses what cannot fit, were all of its tokens as long as they can be, before any of it is tokenized."""
         longest, n_ctx = self.engine.model.longest_piece, self.engine.limits.n_ctx_slot
         if longest is None:
             return
         n_least = _n_least(pieces, longest)
         if n_least >= n_ctx:
-            raise ContextOverflow(
-                n_least, n_ctx, is_least=not isinstance(pieces, TokenIds) and any(isinstance(piece, str) for piece in pieces)
+            is_counted = isinstance(pieces, TokenIds | MixedPrompt) or not any(
+                isinstance(piece, str) for piece in _pieces(pieces)
             )
+            raise ContextOverflow(n_least, n_ctx, is_least=not is_counted)
 
     def _biases(self, biases: Sequence[tuple[Piece, float]]) -> Sequence[tuple[int, float]]:
         n_vocab = self.engine.model.n_vocab
@@ -303,18 +347,21 @@ class Service:
         """A text as it is, or its tokens where it is made of several pieces."""
         return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], str) else self._tokens(pieces)
 
-    async def chat_prompt(self, data: Chat) -> ChatPrompt:
-        """The prompt that a chat becomes, in tokens.
+    async def chat_prompt(self, data: Chat, files: Sequence[MediaFile] = ()) -> ChatPrompt:
+        """The prompt that a chat becomes, in tokens; `files` are its pictures and sounds.
 
         Raises:
             ContextOverflow: it cannot fit.
             InvalidRequest: the messages are not what they must be, or the template refuses them.
+            WeftError: what `MediaReader.read` raises.
         """
-        return await self.aside.work(Purpose.PROMPT, _size_of_chat(data), self.chat.prompt, data)
+        media = await self.media.read(files)
+        return await self.aside.work(Purpose.PROMPT, _size_of_chat(data, files), self.chat.prompt, data, media)
 
-    async def chat_text(self, data: Chat) -> str:
-        """The prompt that a chat becomes, as a text; it raises what `chat_prompt` does."""
-        return await self.aside.work(Purpose.TEXT, _size_of_chat(data), self.chat.text, data)
+    async def chat_text(self, data: Chat, files: Sequence[MediaFile] = ()) -> str:
+        """The prompt that a chat becomes, as a text; it raises what `chat_prompt` does, but reads none of the files."""
+        self.media.check(files)
+        return await self.aside.work(Purpose.TEXT, _size_of_chat(data, files), self.chat.text, data)
 
     def _tokens(self, pieces: Sequence[Piece], *, add_special: bool = True, parse_special: bool = True) -> Sequence[int]:
         if isinstance(pieces, TokenIds):
@@ -331,9 +378,10 @@ class Service:
         return tokens
 
 
-def _size_of_chat(data: Chat) -> int:
-    """What it costs to make a prompt of a chat follows this: all that a template sees came in the body."""
-    return n_body_bytes() + MESSAGE_SIZE * len(data.messages or ())
+def _size_of_chat(data: Chat, files: Sequence[MediaFile]) -> int:
+    """What it costs to make a prompt of a chat follows this: all that a template sees came in the body, and files it sees not."""
+    n_bytes = n_body_bytes() - sum(len(file.source) for file in files)
+    return max(n_bytes, 0) + MESSAGE_SIZE * len(data.messages or ())
 
 
 def _too_many_logprobs(n_likely: int, n_tokens: int) -> InvalidRequest | None:
@@ -344,8 +392,15 @@ def _too_many_logprobs(n_likely: int, n_tokens: int) -> InvalidRequest | None:
     return InvalidRequest("prompt_logprobs", message)
 
 
-def _n_least(pieces: Sequence[Piece], longest: int) -> int:
+def _pieces(prompt: Sequence[Piece] | MediaPrompt) -> Sequence[object]:
+    return prompt.pieces if isinstance(prompt, MediaPrompt) else prompt
+
+
+def _n_least(pieces: SentPrompt, longest: int) -> int:
     """Fewest tokens that pieces can be, if a token has at most so many bytes: a character is a byte or more."""
-    if isinstance(pieces, TokenIds):
+    if isinstance(pieces, TokenIds | MixedPrompt):
         return len(pieces)
-    return sum(-(-len(piece) // longest) if isinstance(piece, str) else 1 for piece in pieces)
+    return sum(
+        -(-len(piece) // longest) if isinstance(piece, str) else piece.n_tokens if isinstance(piece, Media) else 1
+        for piece in _pieces(pieces)
+    )

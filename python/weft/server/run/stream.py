@@ -141,7 +141,13 @@ class StreamedAnswer(ASGIResponse):
             if pinging is not None:
                 pinging.cancel()
         async with self._sending:
+            await self._start(send)  # Where nothing was written there may be no event either.
             await send({"type": "http.response.body", "body": tail, "more_body": False})
+
+    async def _start(self, send: Send) -> None:
+        if not self._is_started:
+            self._is_started = True
+            await self.start_response(send)
 
     async def _write_events(self, send: Send, batches: Sequence[tuple[int, Events]]) -> None:
         """Writes events in as few writes as may be; none where a step shows nothing, as with half a character."""
@@ -173,9 +179,7 @@ class StreamedAnswer(ASGIResponse):
         """Writes whole frames; nothing comes between their pieces."""
         async with self._sending:
             for nth, frames in enumerate(groups(pieces, MAX_WRITE_BYTES)):
-                if not self._is_started:
-                    self._is_started = True
-                    await self.start_response(send)
+                await self._start(send)
                 if nth:
                     await next_turn()
                 await send({"type": "http.response.body", "body": frames, "more_body": True})

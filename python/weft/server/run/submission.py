@@ -4,14 +4,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft import InvalidRequest, Request
+from weft import InvalidRequest, MixedPrompt, Request
 from weft._native import Biases, TokenIds
 from weft.infill import Snippet
+from weft.server.run.media_files import MediaPrompt
 
-__all__ = ["Gap", "Piece", "Submission", "size_of"]
+__all__ = ["Gap", "Piece", "SentPrompt", "Submission", "size_of"]
 
 Piece = str | int
 """A stretch of a prompt: text, or one token."""
+
+SentPrompt = Sequence[Piece] | MediaPrompt | MixedPrompt
+"""A prompt: its stretches, the same with pictures and sounds among them, or these tokenized already."""
 
 SHORTEST = 4
 """What it costs to tokenize a text of no characters, in characters."""
@@ -39,7 +43,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """One request like `template` for each prompt."""
 
-    prompts: Sequence[Sequence[Piece]]
+    prompts: Sequence[SentPrompt]
     after: Sequence[int] = ()
     """Tokens that each prompt follows, those that begin every prompt included; none where it is a prompt of its own."""
     template: Request
@@ -83,8 +87,11 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def size_of(pieces: Sequence[Piece]) -> int:
+def size_of(pieces: SentPrompt) -> int:
     """Characters and tokens of a prompt: what it costs to tokenize it follows this."""
-    if isinstance(pieces, TokenIds):
+    if isinstance(pieces, TokenIds | MixedPrompt):
         return len(pieces)
+    if isinstance(pieces, MediaPrompt):
+        # What is no text was, or will be, worked on elsewhere.
+        return sum(max(len(piece), SHORTEST) if isinstance(piece, str) else 1 for piece in pieces.pieces)
     return sum(max(len(piece), SHORTEST) if isinstance(piece, str) else 1 for piece in pieces)

@@ -72,12 +72,15 @@ def _check(texts: Sequence[object], name: str) -> None:
 
 
 async def _vectors(service: Service, size: int, begin: Callable[[], Coroutine[Any, Any, Vectors]], name: str) -> Vectors:
+    service.n_vectors += 1
     try:
         pending = await service.aside.work(Purpose.PROMPT, size, begin)
+        return await pending
     except InvalidRequest as error:
         sent_as = {"texts": name, "normalize": "embd_normalize"}
         raise InvalidRequest(sent_as.get(error.param, error.param), error.message) from None
-    return await pending
+    finally:
+        service.n_vectors -= 1
 
 
 async def _written(service: Service, vectors: Vectors, write: Written, collected: Collected) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-__all__ = ["BranchStopped", "BranchText", "Content", "Done", "Start", "StreamBody"]
+__all__ = ["BranchStopped", "BranchText", "Content", "Done", "Start", "StreamBody", "WaitingModel", "WaitingModels"]
 
 
 class Start(msgspec.Struct, tag_field="event", tag="start"):
@@ -34,6 +34,19 @@ class Done(msgspec.Struct, tag_field="event", tag="done"):
     """The last event."""
 
     count: int
+
+
+class WaitingModel(msgspec.Struct, tag_field="object", tag="model"):
+    """A model that is not loaded, or not any more."""
+
+    id: str
+    engine_state: str
+
+
+class WaitingModels(msgspec.Struct, tag_field="object", tag="list"):
+    """The one that is to be served."""
+
+    data: list[WaitingModel]
 
 
 class Content(msgspec.Struct):

@@ -1,0 +1,15 @@
+// One text, by Node.js 18 or later: node complete.js. The server: python -m weft
+
+const prompt = "Once upon a time, there was a fox who";
+
+async function main() {
+  const answer = await fetch(`${process.env.API_URL ?? "http://127.0.0.1:8080"}/completion`, {
+    method: "POST",
+    body: JSON.stringify({ prompt, n_predict: 64 }),
+  });
+  const told = await answer.json();
+  if (!answer.ok) throw new Error(told.error.message);
+  console.log(told.content);
+}
+
+main();

@@ -1,0 +1,110 @@
+"""The pictures and sounds of a body: where they stand in its prompts and messages. None is read here."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from weft import InvalidRequest
+from weft.chat.conversation import ChatMessage, ContentPart
+from weft.chat.messages import media_parts
+from weft.fields.shown import shown
+from weft.server.request_fields.fields import Prompt, TextPrompt
+from weft.server.run.media_files import MEDIA_MARKER, MediaFile, MediaPrompt
+
+__all__ = ["chat_files", "marked", "with_images"]
+
+_IMAGE = re.compile(r"\[img-([0-9]{1,9})\]")
+"""What stood for one in 2024, by its id."""
+
+
+class _Image(msgspec.Struct):
+    """An entry of `image_data`."""
+
+    data: str
+    id: int
+
+
+def marked(prompt: TextPrompt) -> MediaPrompt:
+    """A text in which the next of its media stands at each marker.
+
+    Raises:
+        InvalidRequest: there are more of them than markers, or fewer.
+    """
+    data = prompt.multimodal_data or []
+    texts = prompt.prompt_string.split(MEDIA_MARKER)
+    if len(texts) != len(data) + 1:
+        message = f"prompt_string has {len(texts) - 1} of the markers {MEDIA_MARKER}, and multimodal_data {len(data)} entries"
+        raise InvalidRequest("prompt", f"{message}; they must be as many")
+    pieces: list[str | MediaFile] = [texts[0]]
+    for index, (source, text) in enumerate(zip(data, texts[1:], strict=True)):
+        pieces += [MediaFile(source=source, param="prompt", place=f"multimodal_data[{index}]"), text]
+    return MediaPrompt(_spoken(pieces))
+
+
+def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa: ANN401 (any JSON)
+    """A text in which pictures stand at the markers of their ids, as in 2024: `[img-12]`.
+
+    Raises:
+        InvalidRequest: the prompt is no text, a picture has no marker there, or a marker no picture.
+    """
+    if not isinstance(prompt, str):
+        raise InvalidRequest("image_data", "image_data stands beside a prompt that is one text")
+    try:
+        images = msgspec.convert(image_data, list[_Image])
+    except msgspec.ValidationError as error:
+        raise InvalidRequest("image_data", f"image_data: {error}") from None
+    files = {
+        image.id: MediaFile(source=image.data, param="image_data", place=f"image_data[{index}].data", kind="image")
+        for index, image in enumerate(images)
+    }
+    if len(files) < len(images):
+        raise InvalidRequest("image_data", "image_data has several pictures of one id")
+    # Every second piece is the id of a marker.
+    texts = _IMAGE.split(prompt)
+    asked = [int(found) for found in texts[1::2]]
+    if unasked := files.keys() - set(asked):
+        raise InvalidRequest("image_data", f"the prompt has no marker [img-{min(unasked)}] for the picture of this id")
+    if lacking := set(asked) - files.keys():
+        raise InvalidRequest("image_data", f"image_data has no picture for the marker [img-{min(lacking)}] of the prompt")
+    pieces: list[str | MediaFile] = [texts[0]]
+    for number, text in zip(asked, texts[2::2], strict=True):
+        pieces += [files[number], text]
+    return MediaPrompt(_spoken(pieces))
+
+
+def _spoken(pieces: Sequence[str | MediaFile]) -> list[str | MediaFile]:
+    """The pieces without empty texts."""
+    return [piece for piece in pieces if piece != ""]
+
+
+def chat_files(messages: Sequence[ChatMessage] | None) -> list[MediaFile]:
+    """The pictures and sounds of messages, in order. They are taken out: what is in base64 may be most of a body.
+
+    Raises:
+        InvalidRequest: a part does not hold what its type says.
+    """
+    return [_taken(place, part) for place, part in media_parts(messages or ())]
+
+
+def _taken(place: str, part: ContentPart) -> MediaFile:
+    picture, sound = part.image_url, part.input_audio
+    part.image_url = part.input_audio = None
+    match part.type:
+        case "image_url":
+            if picture is None or not picture.url:
+                raise InvalidRequest("messages", f"{place}.image_url.url must be given")
+            place = f"{place}.image_url.url"
+            return MediaFile(source=picture.url, param="messages", place=place, kind="image", may_be_address=True)
+        case "input_audio":
+            if sound is None or not sound.data:
+                raise InvalidRequest("messages", f"{place}.input_audio.data must be given")
+            # As OpenAI has it, and llama-server.
+            if sound.format not in ("wav", "mp3"):
+                kind = f"{place}.input_audio.format is {shown(sound.format)}; it must be 'wav' or 'mp3'"
+                raise InvalidRequest("messages", kind)
+            return MediaFile(source=sound.data, param="messages", place=f"{place}.input_audio.data", kind="audio")
+        case _:
+            kind = f"parts of type {shown(part.type)} are not supported, only text, image_url and input_audio"
+            raise InvalidRequest("messages", f"{place}: {kind}")

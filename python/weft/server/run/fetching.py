@@ -1,0 +1,146 @@
+"""A file of another host, where the server may ask it: no request is to reach what its sender could not."""
+
+import ipaddress
+import socket
+import ssl
+from collections.abc import Iterable, Sequence
+from typing import Any
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+import httpcore
+
+from weft.fields.shown import shown
+from weft.server.run.aside import Aside, Purpose
+from weft.server.run.media_files import UnreadableError
+
+__all__ = ["fetched"]
+
+MAX_REDIRECTS = 3
+
+_PORTS = {"http": 80, "https": 443}
+
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+"""Addresses that a gateway takes for ones of IPv4 (RFC 6052), whichever these are."""
+
+
+async def fetched(address: str, hosts: Sequence[str], max_bytes: int, aside: Aside) -> bytes:
+    """The bytes at an http(s) address. Redirects are followed to hosts that may be asked, and to no others.
+
+    Args:
+        address: Where the file is.
+        hosts: Which hosts may be asked, each perhaps with a port; `*` is any whose addresses are all public.
+        max_bytes: Most bytes of the file.
+        aside: Where names of hosts are looked up.
+
+    Raises:
+        UnreadableError: the host may not be asked, does not answer or not with a file, or the file is too large.
+    """
+    try:
+        for _ in range(1 + MAX_REDIRECTS):
+            found = await _asked(address, hosts, max_bytes, aside)
+            if isinstance(found, bytes):
+                return found
+            address = urljoin(address, found)
+    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, httpcore.UnsupportedProtocol) as error:
+        raise UnreadableError(f"{shown(address)} cannot be fetched: {error}") from None
+    except (ssl.SSLError, OSError) as error:
+        raise UnreadableError(f"{shown(address)} cannot be fetched: {error.strerror or error}") from None
+    raise UnreadableError(f"it is redirected more than {MAX_REDIRECTS} times")
+
+
+async def _asked(address: str, hosts: Sequence[str], max_bytes: int, aside: Aside) -> bytes | str:
+    """The file, or where it is instead."""
+    parts = _parts(address)
+    backend = _Backend(aside, is_named=_may_ask(parts, hosts))
+    headers: dict[str | bytes, str | bytes] = {
+        "Accept": "image/*, audio/*, */*;q=0.1",
+        "Accept-Encoding": "identity",
+        "User-Agent": "weft",
+    }
+    # The fragment is the client's own.
+    url = parts._replace(fragment="").geturl()
+    async with (
+        httpcore.AsyncConnectionPool(network_backend=backend, http2=False) as pool,
+        pool.stream("GET", url, headers=headers) as response,
+    ):
+        if response.status in (301, 302, 303, 307, 308):
+            return next((value.decode("latin-1") for name, value in response.headers if name.lower() == b"location"), "")
+        if response.status != 200:
+            raise UnreadableError(f"{shown(address)} is answered {response.status}")
+        data = bytearray()
+        async for piece in response.aiter_stream():
+            data += piece
+            if len(data) > max_bytes:
+                raise UnreadableError(f"{shown(address)} has more than {max_bytes} bytes")
+        return bytes(data)
+
+
+def _parts(address: str) -> SplitResult:
+    try:
+        parts = urlsplit(address)
+        is_fine = parts.scheme in _PORTS and bool(parts.hostname) and parts.username is None and (parts.port or 1) > 0
+    except ValueError:
+        is_fine = False
+    if not is_fine or not address.isascii() or not address.isprintable():
+        raise UnreadableError(f"{shown(address)} is no http(s) address without a user")
+    return parts
+
+
+def _may_ask(parts: SplitResult, hosts: Sequence[str]) -> bool:
+    """Whether a host that may be asked is named, and so may be in a private network; False is any public one.
+
+    Raises:
+        UnreadableError: it may not be asked.
+    """
+    host = (parts.hostname or "").rstrip(".")
+    spelt = f"[{host}]" if ":" in host else host
+    if spelt in hosts or f"{spelt}:{parts.port or _PORTS[parts.scheme]}" in hosts:
+        return True
+    if "*" in hosts:
+        return False
+    raise UnreadableError(f"{shown(spelt)} may not be asked for files; --allow-media-urls names the hosts that may")
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the internet, and not of this machine or a network of its own."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        elif ip.sixtofour is not None or ip.teredo is not None or ip in _TRANSLATED:
+            return False
+    return ip.is_global and not ip.is_multicast
+
+
+class _Backend(httpcore.AsyncNetworkBackend):
+    """Connects to addresses that were looked at, so that what a name stands for cannot change in between."""
+
+    def __init__(self, aside: Aside, *, is_named: bool) -> None:
+        self._aside = aside
+        self._is_named = is_named
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 (httpcore's own signature)
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """A connection to the first address of a host that takes it, where all of its addresses may be asked."""
+        found = await self._aside.elsewhere(Purpose.ADDRESS, 0, socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+        if not self._is_named and not all(map(is_public, addresses)):
+            raise UnreadableError(f"{shown(host)} is in a private network; --allow-media-urls must name it")
+        failure: Exception = UnreadableError(f"{shown(host)} has no address")
+        for address in addresses:
+            try:
+                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+            except httpcore.ConnectError as error:
+                failure = error
+        raise failure
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits."""
+        await self._inner.sleep(seconds)

@@ -1,0 +1,219 @@
+"""Reads pictures and sounds: from a body, from the folder of files that may be named, or from hosts that may be asked."""
+
+import asyncio
+import binascii
+import os
+import re
+import stat
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote
+
+from weft import Engine, InvalidRequest, Media
+from weft.fields.shown import shown
+from weft.server.errors import NotSupportedError, TextsWaitingError
+from weft.server.run.aside import Aside, Purpose
+from weft.server.run.media_files import MediaFile, UnreadableError
+from weft.server.run.patience import unless_left
+
+__all__ = ["MAX_BYTES", "MAX_FETCHED", "MAX_FETCHES", "MAX_FILES", "MediaReader"]
+
+MAX_FILES = 32
+"""Pictures and sounds of one request."""
+
+MAX_BYTES = 24 * 1024 * 1024
+"""Bytes of all files of a request together. In base64, a body has 32 MiB of them."""
+
+MAX_FETCHED = 10 * 1024 * 1024
+"""Bytes of a file that is fetched from another host: llama-server's limit."""
+
+FETCH_S = 10.0
+"""Seconds in which it must have come: llama-server's limit."""
+
+MAX_FETCHES = 16
+"""Files that are fetched at once, all requests together; more are refused for now."""
+
+_PIECE = 64 * 1024
+"""Characters of base64 that are decoded before others get the interpreter."""
+
+_LONGEST_HEAD = 256
+"""Characters of a `data:` URI before its data."""
+
+
+class MediaReader:
+    """Reads the pictures and sounds of requests."""
+
+    def __init__(self, engine: Engine, aside: Aside, *, folder: str | None, hosts: Sequence[str]) -> None:
+        """Reads for an engine.
+
+        Args:
+            engine: What has the projector.
+            aside: Where files are decoded.
+            folder: The folder whose files may be named; None is none.
+            hosts: The hosts that may be asked for files, each perhaps with a port; `*` is any that is public.
+        """
+        self._engine = engine
+        self._aside = aside
+        self._folder = folder
+        self._hosts = hosts
+        self._n_fetches = 0
+
+    def check(self, files: Sequence[MediaFile]) -> None:
+        """Refuses what is not read before any of it is looked at.
+
+        Raises:
+            NotSupportedError: the model reads no such thing.
+            InvalidRequest: they are too many.
+        """
+        if not files:
+            return
+        modalities = self._engine.model.modalities
+        reads = {"image": modalities.vision, "audio": modalities.audio, None: modalities.vision or modalities.audio}
+        for file in files:
+            if not reads[file.kind]:
+                # llama-server's words.
+                what = "multimodal" if file.kind is None else file.kind
+                hint = "hint: if this is unexpected, you may need to provide the mmproj"
+                raise NotSupportedError(f"{what} input is not supported - {hint}")
+        if len(files) > MAX_FILES:
+            raise InvalidRequest(files[0].param, f"there are {len(files)} pictures and sounds; at most {MAX_FILES} are read")
+
+    async def read(self, files: Sequence[MediaFile]) -> list[Media]:
+        """The pictures and sounds, in order.
+
+        Raises:
+            NotSupportedError: the model reads no such thing.
+            InvalidRequest: they are too many or too large, or one cannot be had, or is none.
+            QueueFull: too many wait for the projector.
+            TextsWaitingError: too many wait to be decoded, or are being fetched.
+            ClientLeftError: the client has left.
+            EngineStopped: the engine was stopped.
+        """
+        self.check(files)
+        media: list[Media] = []
+        n_left = MAX_BYTES
+        for file in files:
+            try:
+                media.append(await self._read(file, n_left))
+            except UnreadableError as error:
+                raise InvalidRequest(file.param, f"{file.place}: {error}") from None
+            except InvalidRequest as error:
+                raise InvalidRequest(file.param, f"{file.place}: {error.message}") from None
+            n_left -= media[-1].n_bytes
+        return media
+
+    async def _read(self, file: MediaFile, n_left: int) -> Media:
+        scheme = re.match("(https?|file):", file.source, re.IGNORECASE) if file.may_be_address else None
+        work: Callable[[], Media]
+        if scheme is None:
+            # Four characters are three bytes.
+            size = len(file.source) * 3 // 4
+            work = partial(self._decoded, file.source, n_left)
+        elif scheme[1].lower() == "file":
+            if self._folder is None:
+                raise UnreadableError("file:// URLs are not allowed unless --media-path is specified")
+            path, size = await self._aside.elsewhere(Purpose.MEDIA, 0, _inside, Path(self._folder), file.source, n_left)
+            work = partial(self._opened, path, n_left)
+        else:
+            data = await self._fetched(file.source, min(n_left, MAX_FETCHED))
+            size = len(data)
+            work = partial(self._engine.model.read_media, data)
+        read = await self._aside.elsewhere(Purpose.MEDIA, size, work)
+        if file.kind not in (None, read.kind):
+            raise UnreadableError(f"it is of the kind {read.kind}, and must be of the kind {file.kind}")
+        return read
+
+    def _decoded(self, source: str, n_left: int) -> Media:
+        return self._engine.model.read_media(_decode(source, n_left))
+
+    def _opened(self, path: Path, n_left: int) -> Media:
+        return self._engine.model.read_media(_contents(path, n_left))
+
+    async def _fetched(self, address: str, max_bytes: int) -> bytes:
+        if not self._hosts:
+            raise UnreadableError("addresses of files are not read; start the server with --allow-media-urls")
+        if self._n_fetches >= MAX_FETCHES:
+            raise TextsWaitingError(f"{self._n_fetches} files are being fetched")
+        # Few servers fetch anything, and HTTP's other side is some megabytes.
+        from weft.server.run.fetching import fetched  # noqa: PLC0415
+
+        self._n_fetches += 1
+        try:
+            async with asyncio.timeout(FETCH_S):
+                task = asyncio.create_task(fetched(address, self._hosts, max_bytes, self._aside))
+                return await unless_left(task)
+        except TimeoutError:
+            raise UnreadableError(f"it has not come within {FETCH_S:g} s") from None
+        finally:
+            self._n_fetches -= 1
+
+
+def _decode(source: str, max_bytes: int) -> bytes:
+    """The bytes of base64, or of a `data:` URI in base64. Line breaks in it are passed over, and padding may be missing.
+
+    It goes on in pieces: whoever waits for the interpreter gets it between two of them.
+    """
+    start = 0
+    if source[:5].lower() == "data:":
+        start = source.find(",", 0, _LONGEST_HEAD) + 1
+        if not source[: max(start - 1, 0)].lower().endswith(";base64"):
+            raise UnreadableError(f"{shown(source)} is no data: URI in base64")
+    decoded = bytearray()
+    rest, is_ended = "", False
+    try:
+        for place in range(start, len(source), _PIECE):
+            # Of texts without spaces this is one comparison of each character.
+            text = rest + "".join(source[place : place + _PIECE].split())
+            whole, rest = text[: len(text) // 4 * 4], text[len(text) // 4 * 4 :]
+            if is_ended and text:
+                raise binascii.Error
+            decoded += binascii.a2b_base64(whole, strict_mode=True)
+            is_ended = whole.endswith("=")
+            if len(decoded) > max_bytes:
+                raise UnreadableError(_too_large())
+        rest = rest.rstrip("=")
+        decoded += binascii.a2b_base64(rest + "=" * (-len(rest) % 4), strict_mode=True)
+    except ValueError:
+        raise UnreadableError(f"{shown(source)} is no base64") from None
+    if len(decoded) > max_bytes:
+        raise UnreadableError(_too_large())
+    return bytes(decoded)
+
+
+def _inside(folder: Path, address: str, max_bytes: int) -> tuple[Path, int]:
+    """The file of the folder that a `file:` address names, symbolic links followed, and its bytes."""
+    name = unquote(re.sub("^file:(//)?(localhost(?=/))?", "", address, flags=re.IGNORECASE))
+    refusal = UnreadableError(f"{shown(address)} names no file in the folder of --media-path")
+    if "\0" in name:
+        raise refusal
+    folder = folder.resolve()
+    try:
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder) or not path.is_file():
+            raise refusal
+        size = path.stat().st_size
+    except (OSError, RuntimeError):  # Not to be reached, or links that go round.
+        raise refusal from None
+    if size > max_bytes:
+        raise UnreadableError(_too_large())
+    return path, size
+
+
+def _contents(path: Path, max_bytes: int) -> bytes:
+    """What is in a file, which may have become another one meanwhile."""
+    try:
+        # Of a pipe, opening would wait for who writes.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UnreadableError("it is no regular file")
+            data = file.read(max_bytes + 1)
+    except OSError as error:
+        raise UnreadableError(f"it cannot be read: {error.strerror or error}") from None
+    if len(data) > max_bytes:
+        raise UnreadableError(_too_large())
+    return data
+
+
+def _too_large() -> str:
+    return f"pictures and sounds of one request may have {MAX_BYTES} bytes together"

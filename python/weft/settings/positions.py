@@ -1,0 +1,104 @@
+"""How positions are encoded, where a user says otherwise than the model's file."""
+
+from collections.abc import Callable, Mapping
+from typing import get_args
+
+from weft.config import EngineConfig, RopeScaling
+from weft.fields.about import abouts
+from weft.settings.flags import Flag, Way, row
+from weft.settings.values import number, one_of, unset_below, within
+
+__all__ = ["POSITIONS"]
+
+GROUP = "positions"
+
+
+def _bounded(name: str, is_unset: Callable[[float], bool]) -> Callable[[str], float | None]:
+    """A parser of a setting's numbers, some of which llama-server reads as unset."""
+    about = abouts(EngineConfig)[name]
+
+    def parse(text: str) -> float | None:
+        return None if is_unset(number()(text)) else number(about.low, about.high)(text)
+
+    return parse
+
+
+def _unset_at_0(name: str) -> Callable[[str], float | None]:
+    return _bounded(name, lambda value: value == 0)
+
+
+def _unset_below_0(name: str) -> Callable[[str], float | None]:
+    return _bounded(name, lambda value: value < 0)
+
+
+def _scale(text: str) -> float:
+    about = abouts(EngineConfig)["rope_freq_scale"]
+    return 1 / number(about.low, about.high)(text)
+
+
+POSITIONS: Mapping[str, Flag] = {
+    "rope_scaling_type": row(
+        GROUP,
+        "--rope-scaling",
+        metavar="[none|linear|yarn]",
+        parse=one_of(*get_args(RopeScaling)),
+        env="LLAMA_ARG_ROPE_SCALING_TYPE",
+        help="how the frequencies of positions are scaled: not at all, all alike, or the slow ones more than the fast ones"
+        " (default: as the model's file says, else linear)",
+    ),
+    "rope_freq_scale": row(
+        GROUP,
+        "--rope-freq-scale",
+        parse=_unset_at_0("rope_freq_scale"),
+        env="LLAMA_ARG_ROPE_FREQ_SCALE",
+        also=(Way(("--rope-scale",), _scale, env="LLAMA_ARG_ROPE_SCALE"),),
+        help="what positions are multiplied by: 0.25, or --rope-scale 4, makes room for texts four times as long; 0 is as the"
+        " model's file says (default: 0)",
+    ),
+    "rope_freq_base": row(
+        GROUP,
+        "--rope-freq-base",
+        parse=_unset_at_0("rope_freq_base"),
+        env="LLAMA_ARG_ROPE_FREQ_BASE",
+        help="base of the frequencies; 0 is as the model's file says (default: 0)",
+    ),
+    "yarn_orig_ctx": row(
+        GROUP,
+        "--yarn-orig-ctx",
+        parse=unset_below(1, within(EngineConfig, "yarn_orig_ctx")),
+        env="LLAMA_ARG_YARN_ORIG_CTX",
+        help="YaRN: tokens of context that the model was trained on; 0 is as its file says (default: 0)",
+    ),
+    "yarn_ext_factor": row(
+        GROUP,
+        "--yarn-ext-factor",
+        parse=_unset_below_0("yarn_ext_factor"),
+        env="LLAMA_ARG_YARN_EXT_FACTOR",
+        help="YaRN: how much is extrapolated; 0 interpolates alone, below it is as the model's file says (default: -1)",
+    ),
+    "yarn_attn_factor": row(
+        GROUP,
+        "--yarn-attn-factor",
+        parse=_unset_below_0("yarn_attn_factor"),
+        env="LLAMA_ARG_YARN_ATTN_FACTOR",
+        help="YaRN: what the lengths of queries and keys are multiplied by where nothing is extrapolated, or else llama.cpp"
+        " computes it; below 0 is as the model's file says (default: -1)",
+    ),
+    "yarn_beta_slow": row(
+        GROUP,
+        "--yarn-beta-slow",
+        parse=_unset_below_0("yarn_beta_slow"),
+        env="LLAMA_ARG_YARN_BETA_SLOW",
+        help="YaRN: turns within the context below which a frequency is interpolated; below 0 is as the model's file says"
+        " (default: -1)",
+    ),
+    "yarn_beta_fast": row(
+        GROUP,
+        "--yarn-beta-fast",
+        parse=_unset_below_0("yarn_beta_fast"),
+        env="LLAMA_ARG_YARN_BETA_FAST",
+        help="YaRN: turns within the context above which a frequency stays as it is; below 0 is as the model's file says"
+        " (default: -1)",
+    ),
+}
+"""How positions are encoded: fields of `EngineConfig`."""

@@ -1,0 +1,184 @@
+//! What a user says in place of the model's file: values of its metadata, and where single tensors go.
+
+use crate::error::{Error, Result};
+
+/// Most bytes of a key, and of a text: llama.cpp copies them into arrays of 128, the last of which is 0.
+const MAX_BYTES: usize = 127;
+
+/// Most bytes of a pattern that a user writes; names of tensors have a few dozen.
+const MAX_PATTERN: usize = 1024;
+
+/// Most layers of a model: llama.cpp's `LLAMA_MAX_LAYERS`.
+pub const MAX_LAYERS: u32 = 512;
+
+/// A value of the metadata in place of the file's.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KvOverride {
+    /// The key, 1 to 127 bytes.
+    pub key: String,
+    /// What it is to be.
+    pub value: KvValue,
+}
+
+/// A value of one of the types that can be overridden.
+#[derive(Debug, Clone, PartialEq)]
+pub enum KvValue {
+    /// A whole number, −2³¹ to 2³² − 1.
+    Int(i64),
+    /// A finite number of 32 bits.
+    Float(f64),
+    /// Yes or no.
+    Bool(bool),
+    /// A text of at most 127 bytes.
+    Text(String),
+}
+
+impl KvValue {
+    /// The name of its type on a command line.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Int(_) => "int",
+            Self::Float(_) => "float",
+            Self::Bool(_) => "bool",
+            Self::Text(_) => "str",
+        }
+    }
+
+    /// The value as llama.cpp shows one of a file.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Int(value) => value.to_string(),
+            Self::Float(value) => value.to_string(),
+            Self::Bool(value) => value.to_string(),
+            Self::Text(value) => value.clone(),
+        }
+    }
+}
+
+impl KvOverride {
+    /// # Errors
+    /// [`Error::InvalidConfig`] says what llama.cpp could not take.
+    pub fn validate(&self) -> Result<()> {
+        let Self { key, value } = self;
+        let refuse = |message: String| Err(Error::InvalidConfig { param: "kv_overrides", message });
+        if key.is_empty() || key.len() > MAX_BYTES || key.contains('\0') {
+            let shown: String = key.chars().take(60).collect();
+            return refuse(format!("the key {shown:?} has {} bytes; it must be 1 to {MAX_BYTES}, none of them 0", key.len()));
+        }
+        match value {
+            KvValue::Int(n) if !(i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(n) => {
+                refuse(format!("{key} is {n}; a whole number must be {} to {}", i32::MIN, u32::MAX))
+            }
+            KvValue::Float(x) if !x.is_finite() || x.abs() > f64::from(f32::MAX) => {
+                refuse(format!("{key} is {x}; it must be a finite number of 32 bits"))
+            }
+            KvValue::Text(text) if text.len() > MAX_BYTES || text.contains('\0') => {
+                refuse(format!("the text of {key} has {} bytes; it must be at most {MAX_BYTES}, none of them 0", text.len()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where the tensors go whose names a pattern matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorOverride {
+    /// A regular expression (ECMAScript's), found anywhere in a tensor's name; at most 1,024 bytes.
+    pub pattern: String,
+    /// ggml's name of a kind of memory: `CPU`, `CUDA0`.
+    pub buffer: String,
+}
+
+impl TensorOverride {
+    /// # Errors
+    /// [`Error::InvalidConfig`] for a pattern that is empty or too long.
+    pub fn validate(&self) -> Result<()> {
+        let n = self.pattern.len();
+        if (1..=MAX_PATTERN).contains(&n) && !self.pattern.contains('\0') {
+            return Ok(());
+        }
+        let message = format!("a pattern of tensors has {n} bytes; it must be 1 to {MAX_PATTERN}, none of them 0");
+        Err(Error::InvalidConfig { param: "tensor_overrides", message })
+    }
+
+    /// Experts of every layer go to the CPU's memory.
+    #[must_use]
+    pub fn experts() -> Self {
+        Self::to_cpu(String::new(), EXPERTS)
+    }
+
+    /// Experts of the first `n` layers go to the CPU's memory.
+    #[must_use]
+    pub fn experts_of(n: u32) -> Self {
+        Self::to_cpu(first_layers(n), EXPERTS)
+    }
+
+    /// The dense feed-forward weights of the first `n` layers go to the CPU's memory.
+    #[must_use]
+    pub fn feed_forward_of(n: u32) -> Self {
+        Self::to_cpu(first_layers(n), DENSE)
+    }
+
+    fn to_cpu(layers: String, tensors: &str) -> Self {
+        Self { pattern: layers + tensors, buffer: "CPU".to_owned() }
+    }
+}
+
+/// llama.cpp's `LLM_FFN_EXPS_REGEX`.
+const EXPERTS: &str = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps";
+/// llama.cpp's `LLM_FFN_DENSE_REGEX`.
+const DENSE: &str = r"\.ffn_(up|down|gate)\.";
+
+/// A pattern of the layers with a number below `n`. More than [`MAX_LAYERS`] are as many.
+fn first_layers(n: u32) -> String {
+    let numbers: Vec<String> = (0..n.min(MAX_LAYERS)).map(|layer| layer.to_string()).collect();
+    format!(r"blk\.({})", numbers.join("|"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn validate(key: &str, value: KvValue) -> Result<()> {
+        KvOverride { key: key.to_owned(), value }.validate()
+    }
+
+    #[test]
+    fn what_does_not_fit_into_the_arrays_of_llama_cpp_is_refused() {
+        assert_eq!(validate(&"k".repeat(127), KvValue::Text("t".repeat(127))), Ok(()));
+        for (key, value) in [
+            (String::new(), KvValue::Bool(true)),
+            ("k".repeat(128), KvValue::Bool(true)),
+            ("a\0b".to_owned(), KvValue::Bool(true)),
+            ("key".to_owned(), KvValue::Text("t".repeat(128))),
+            ("key".to_owned(), KvValue::Text("ü".repeat(64))),
+            ("key".to_owned(), KvValue::Text("\0".to_owned())),
+            ("key".to_owned(), KvValue::Int(1 << 32)),
+            ("key".to_owned(), KvValue::Int(i64::MIN)),
+            ("key".to_owned(), KvValue::Float(f64::NAN)),
+            ("key".to_owned(), KvValue::Float(1e39)),
+        ] {
+            let refused = validate(&key, value.clone());
+            assert!(matches!(refused, Err(Error::InvalidConfig { param: "kv_overrides", .. })), "{key:?} {value:?}");
+        }
+    }
+
+    #[test]
+    fn patterns_have_a_length() {
+        let pattern = |pattern: String| TensorOverride { pattern, buffer: "CPU".to_owned() }.validate();
+        assert_eq!(pattern("x".repeat(1024)), Ok(()));
+        for wrong in [String::new(), "x".repeat(1025), "\0".to_owned()] {
+            assert!(matches!(pattern(wrong), Err(Error::InvalidConfig { param: "tensor_overrides", .. })));
+        }
+    }
+
+    #[test]
+    fn the_first_layers_are_listed() {
+        assert_eq!(TensorOverride::experts_of(3).pattern, r"blk\.(0|1|2)\.ffn_(up|down|gate|gate_up)_(ch|)exps");
+        assert_eq!(TensorOverride::feed_forward_of(1).pattern, r"blk\.(0)\.ffn_(up|down|gate)\.");
+        assert_eq!(TensorOverride::experts_of(u32::MAX), TensorOverride::experts_of(MAX_LAYERS));
+        assert_eq!(TensorOverride::experts().pattern, EXPERTS);
+    }
+}

@@ -1,0 +1,63 @@
+//! How positions are encoded, in llama.cpp's words.
+
+use llama_cpp_sys_2 as sys;
+
+use crate::config::{Rope, RopeScaling};
+use crate::llama::model::Model;
+
+/// Tells `params` what `rope` changes.
+pub(super) fn apply(rope: &Rope, params: &mut sys::llama_context_params) {
+    if let Some(scaling) = rope.scaling {
+        params.rope_scaling_type = match scaling {
+            RopeScaling::None => sys::LLAMA_ROPE_SCALING_TYPE_NONE,
+            RopeScaling::Linear => sys::LLAMA_ROPE_SCALING_TYPE_LINEAR,
+            RopeScaling::Yarn => sys::LLAMA_ROPE_SCALING_TYPE_YARN,
+        };
+    }
+    for (field, value) in [
+        (&mut params.rope_freq_base, rope.freq_base),
+        (&mut params.rope_freq_scale, rope.freq_scale),
+        (&mut params.yarn_ext_factor, rope.yarn_ext_factor),
+        (&mut params.yarn_attn_factor, rope.yarn_attn_factor),
+        (&mut params.yarn_beta_slow, rope.yarn_beta_slow),
+        (&mut params.yarn_beta_fast, rope.yarn_beta_fast),
+    ] {
+        #[expect(clippy::cast_possible_truncation, reason = "it is within the bounds of a setting")]
+        let given = value.map(|value| value as f32);
+        *field = given.unwrap_or(*field);
+    }
+    params.yarn_orig_ctx = rope.yarn_orig_ctx.unwrap_or(params.yarn_orig_ctx);
+}
+
+impl Model {
+    /// Tokens of the longest text that there are positions for, encoded so; at least those that it was trained on.
+    #[must_use]
+    pub fn reach(&self, rope: &Rope) -> u32 {
+        if !self.has_rotations() {
+            return self.n_ctx_train();
+        }
+        // SAFETY: the model is alive.
+        let trained_scale = unsafe { sys::llama_model_rope_freq_scale_train(self.as_ptr()) };
+        rope.reach(self.n_ctx_train(), trained_scale)
+    }
+
+    /// Whether its positions are rotations at all.
+    pub(super) fn has_rotations(&self) -> bool {
+        // SAFETY: the model is alive.
+        unsafe { sys::llama_model_rope_type(self.as_ptr()) != sys::LLAMA_ROPE_TYPE_NONE }
+    }
+
+    /// Says in the log what is changed of its positions, or that nothing can be.
+    pub(super) fn tell_of(&self, rope: &Rope) {
+        if rope.is_as_in_file() {
+            return;
+        }
+        let words = rope.in_words();
+        if self.has_rotations() {
+            let (reach, n_ctx_train) = (self.reach(rope), self.n_ctx_train());
+            tracing::info!("positions: {words}; texts of up to {reach} tokens, trained on {n_ctx_train}");
+        } else {
+            tracing::warn!("{words} changes nothing: the positions of this model, {}, are no rotations", self.architecture());
+        }
+    }
+}
