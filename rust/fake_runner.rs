@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use crate::config::Grouping;
 use crate::engine::runner::{
     DecodeError, Forks, IdleCost, MediaRows, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError, Variant,
 };
@@ -135,6 +136,8 @@ impl FakeControl {
 pub struct FakeRunner {
     control: FakeControl,
     sequences: Vec<Vec<Held>>,
+    /// How many of the first tokens of each sequence are grouped.
+    n_grouped: Vec<u32>,
     /// How many sequences hold each cell.
     n_owners: Vec<u16>,
     logits: Vec<Option<Vec<f32>>>,
@@ -177,6 +180,7 @@ impl FakeRunner {
         let runner = Self {
             control: control.clone(),
             sequences: vec![Vec::new(); n_ids as usize],
+            n_grouped: vec![0; n_ids as usize],
             n_owners: vec![0; n_cells as usize],
             logits: Vec::new(),
             ends_at: None,
@@ -240,10 +244,31 @@ impl FakeRunner {
         argmax(&logits)
     }
 
+    /// The same, of a text that begins with a prompt of `n_prompt` tokens and is grouped so.
+    #[must_use]
+    pub fn next_token_grouped(grouping: Grouping, n_prompt: u32, tokens: &[Token]) -> Token {
+        let (mut digest, mut n_grouped) = (0, 0);
+        for (place, &token) in (0..).zip(tokens) {
+            let n_due = grouping.n_grouped(place, n_prompt);
+            if n_due > n_grouped {
+                digest = digest_of_group(digest, n_due, grouping.n);
+                n_grouped = n_due;
+            }
+            digest = digest_of(digest, token);
+        }
+        let mut logits = row(digest, false);
+        logits[3] = f32::NEG_INFINITY;
+        argmax(&logits)
+    }
+
     /// The logits after `tokens`.
     #[must_use]
     pub fn logits_after(tokens: &[Token]) -> Vec<f32> {
         row(tokens.iter().fold(0, |digest, &token| digest_of(digest, token)), false)
+    }
+
+    fn assert_ungrouped(&self, id: SequenceId) {
+        assert_eq!(self.n_grouped[usize::from(id.0)], 0, "nobody else gets what {id:?} holds in groups");
     }
 
     fn held_mut(&mut self, id: SequenceId) -> &mut Vec<Held> {
@@ -386,6 +411,7 @@ impl Runner for FakeRunner {
     }
 
     fn fork(&mut self, from: SequenceId, to: SequenceId, n_tokens: u32) {
+        self.assert_ungrouped(from);
         let shared = self.sequences[usize::from(from.0)][..n_tokens as usize].to_vec();
         for held in &shared {
             self.n_owners[held.cell] += 1;
@@ -397,6 +423,8 @@ impl Runner for FakeRunner {
 
     fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool {
         let is_state = self.memory.forks == Forks::AtEnd;
+        let n_grouped = self.n_grouped[usize::from(id.0)];
+        assert!(n_kept >= n_grouped, "the {n_grouped} tokens that {id:?} holds in groups are not cut");
         let held = self.held_mut(id);
         if is_state && n_kept > 0 && (n_kept as usize) < held.len() {
             return false;
@@ -408,6 +436,7 @@ impl Runner for FakeRunner {
 
     fn drop_sequence(&mut self, id: SequenceId) {
         let removed = std::mem::take(self.held_mut(id));
+        self.n_grouped[usize::from(id.0)] = 0;
         self.release(&removed);
     }
 
@@ -420,6 +449,7 @@ impl Runner for FakeRunner {
     }
 
     fn save(&mut self, id: SequenceId, range: Range<u32>) -> Result<Arc<[u8]>, StateError> {
+        self.assert_ungrouped(id);
         self.check_states()?;
         let held = &self.sequences[usize::from(id.0)];
         let is_state = self.memory.forks == Forks::AtEnd;
@@ -440,6 +470,7 @@ impl Runner for FakeRunner {
     }
 
     fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError> {
+        self.assert_ungrouped(id);
         self.check_states()?;
         let takes = self.control.lock().restore_takes;
         if !takes.is_zero() {
@@ -474,6 +505,9 @@ impl Runner for FakeRunner {
     }
 
     fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), RelocateError> {
+        for &id in ids {
+            self.assert_ungrouped(id);
+        }
         if self.control.lock().loses_cells {
             for &id in ids {
                 self.truncate(id, range.start);
@@ -495,6 +529,17 @@ impl Runner for FakeRunner {
         }
         self.count_cells();
         Ok(())
+    }
+
+    fn group(&mut self, id: SequenceId, range: Range<u32>, n: u32) {
+        let (held, n_grouped) = (&self.sequences[usize::from(id.0)], self.n_grouped[usize::from(id.0)]);
+        assert_eq!(range.start, n_grouped, "{id:?} groups what follows its groups");
+        assert!(!range.is_empty() && range.end as usize <= held.len(), "{range:?} of {} tokens of {id:?}", held.len());
+        assert!(range.start.is_multiple_of(n) && range.end.is_multiple_of(n), "{range:?} has no half of a group of {n}");
+        assert!(held.iter().all(|held| self.n_owners[held.cell] == 1), "{id:?} shares no cell");
+        self.n_grouped[usize::from(id.0)] = range.end;
+        let last = self.held_mut(id).last_mut().expect("it holds what is grouped");
+        last.digest = digest_of_group(last.digest, range.end, n);
     }
 
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {
@@ -603,6 +648,11 @@ fn digest_of(digest: u64, token: Token) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
+}
+
+/// What becomes of the digest of a text when `n_grouped` of its tokens are grouped.
+fn digest_of_group(digest: u64, n_grouped: u32, n: u32) -> u64 {
+    digest_of(digest_of(digest, n_grouped.cast_signed()), n.cast_signed())
 }
 
 /// Logits that depend on the digest of the prefix alone. The end token is never drawn before its time.

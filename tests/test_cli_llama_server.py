@@ -170,7 +170,7 @@ def test_each_variable_does_what_its_flag_does(line: Line, capsys: pytest.Captur
 @pytest.mark.parametrize(
     "arguments",
     [
-        "--grp-attn-n 1", "--spec-type none", "--rope-freq-base 0.0", "--yarn-ext-factor -1.00",
+        "--spec-type none", "--rope-freq-base 0.0", "--yarn-ext-factor -1.00",
         "--cache-reuse 0",
         "--threads-http -1", "--fit on", "--reasoning-format none", "--reasoning-budget -1", "--n-cpu-moe 0", "--prio 0",
     ],

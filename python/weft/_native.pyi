@@ -375,6 +375,8 @@ class Engine:
         kv_unified: bool | None = None,
         n_batch: int | None = None,
         n_ubatch: int | None = None,
+        grp_attn_n: int | None = None,
+        grp_attn_w: int | None = None,
         n_threads: int | None = None,
         n_threads_batch: int | None = None,
         kernels: Literal["auto", "weft", "llama.cpp"] = "auto",
@@ -418,6 +420,8 @@ class Engine:
                 None.
             n_batch: Most tokens that llama.cpp takes in one call; None is 2,048.
             n_ubatch: Most tokens of one decode; None is 512, or fewer where the memory is short.
+            grp_attn_n: Tokens that share a position in a text that outgrows `grp_attn_w`; None is 1, which groups none.
+            grp_attn_w: Tokens that are grouped at once, a multiple of `grp_attn_n`; None is 512.
             n_threads: Threads of a decode without rows of prompts; None is as tuned, else the number of physical cores.
             n_threads_batch: Threads of a decode with rows of prompts; None is `n_threads`, if that is given, else as there.
             kernels: Whose kernels compute on the CPU: "weft" is ours wherever they can, "auto" wherever they are the faster ones.

@@ -83,6 +83,18 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     n_ubatch: Annotated[
         int | None, About("most tokens of one decode; None is 512, or fewer where the memory is short", 1, MAX_NUMBER)
     ] = None
+    grp_attn_n: Annotated[
+        int,
+        About(
+            "tokens that share a position in a text that outgrows grp_attn_w (self-extend), so that it may be about so many times"
+            " as long as the model was trained for; 1 groups none",
+            1,
+            MAX_NUMBER,
+        ),
+    ] = 1
+    grp_attn_w: Annotated[
+        int, About("tokens that are grouped at once where grp_attn_n is not 1: a multiple of that", 1, MAX_NUMBER)
+    ] = 512
     n_threads: Annotated[
         int | None,
         About(
@@ -395,6 +407,8 @@ class EngineOptions(TypedDict, total=False):
     kv_unified: bool | None
     n_batch: int
     n_ubatch: int | None
+    grp_attn_n: int
+    grp_attn_w: int
     n_threads: int | None
     n_threads_batch: int | None
     n_gpu_layers: int | None

@@ -189,6 +189,7 @@ fn start(n_slots: u32, n_ctx: u32, decode: Duration, decodes: &Decodes) -> Engin
         n_ctx,
         n_ctx_slot: n_ctx,
         n_ubatch: 512,
+        grouping: None,
         n_seq_max: (n_slots + 64).min(256),
         n_outputs: (n_slots + 64).min(256),
         max_store_bytes: Some(0),

@@ -52,6 +52,7 @@ fn time_worker(n: u32) -> Duration {
         n_ctx,
         n_ctx_slot: n_ctx,
         n_ubatch: 512,
+        grouping: None,
         n_seq_max: n_ids(n),
         n_outputs: n_ids(n),
         max_store_bytes: Some(0),

@@ -117,7 +117,7 @@ impl KvCache {
     pub(super) fn in_tails<'a>(&'a self, wanted: &'a Wanted<'_>, walk: &'a Walk) -> impl Iterator<Item = (SequenceId, u32)> + 'a {
         let ends_here = |&node: &NodeId| self.tree.node(node).tips.iter().map(move |&id| (id, node));
         let tails = walk.whole.iter().flat_map(ends_here).map(|(id, node)| (id, node, &self.path(id).tail));
-        tails.filter(|(_, _, tail)| !tail.is_empty()).map(|(id, node, tail)| {
+        tails.filter(|(id, _, tail)| !tail.is_empty() && !self.is_private(*id)).map(|(id, node, tail)| {
             work::looked_at(1);
             let end = self.tree.node(node).end();
             let rest = &wanted.tokens[(end as usize).min(wanted.tokens.len())..];

@@ -6,7 +6,7 @@
 //! A *path* is what one sequence id holds: its tokens and a cell for each. While a sequence runs on it, the path is pinned, and
 //! what it computes is its own *tail*; when it ends, or when another one shares a part, that part enters the tree. A node of the
 //! tree is in the pool where some path goes through it, and stored where a saved piece contains it. The cells of paths are in
-//! *strands*: stretches that the same ids hold.
+//! *strands*: stretches that the same ids hold. A *private* path is all tail: it shares nothing, and goes when it ends.
 //!
 //! What depends on the kind of memory is asked of `kinds`, where each has a file of its own. No call costs more the more waits in
 //! the store: they walk the nodes of a path, the ids, and the cells that they move, as `tests/costs.rs` counts.
@@ -74,6 +74,8 @@ struct Path {
     tip: NodeId,
     /// The rest, which nobody shares.
     tail: Vec<Token>,
+    /// Whether nobody ever shares any of it.
+    is_private: bool,
 }
 
 /// The pool's bookkeeping and the store. See the module.
@@ -220,9 +222,17 @@ impl KvCache {
             self.strands.pin(id);
             self.tree.root(variant)
         };
-        self.paths[usize::from(id.0)] = Some(Path { tip, tail: Vec::new() });
+        self.paths[usize::from(id.0)] = Some(Path { tip, tail: Vec::new(), is_private: false });
         self.begin_at(tip, None, id);
         self.give_back_ids(tip, id);
+        Some(id)
+    }
+
+    /// A pinned path that holds nothing, on the lowest free id, of which nobody ever shares anything: what it holds is not what
+    /// others would compute of the same tokens. `None` where no id is free.
+    pub fn place_private(&mut self, variant: &Variant) -> Option<SequenceId> {
+        let id = self.place(variant, None)?;
+        self.path_mut(id).is_private = true;
         Some(id)
     }
 
@@ -281,6 +291,8 @@ impl KvCache {
 
     /// The saved `piece` of these tokens was restored to `id`, which then holds `tokens` more; what is outside of them was given
     /// up again.
+    ///
+    /// What a private path was given it keeps to itself.
     pub fn restored(&mut self, id: SequenceId, tokens: &[Token], piece: &Range<u32>) {
         let start = self.n_held(id);
         self.strands.grow_by_piece(id, piece, &(start..start + length(tokens)));
@@ -290,7 +302,7 @@ impl KvCache {
     }
 
     /// The path of `id` is idle from now on: it stays until its cells or its id are needed. Where another path contains it, its
-    /// id is free.
+    /// id is free; a private one is forgotten.
     pub fn unpin(&mut self, id: SequenceId) {
         self.now += 1;
         self.commit(id);
@@ -350,6 +362,11 @@ impl KvCache {
         self.paths[usize::from(id.0)].as_ref().expect("only ids that hold something are named")
     }
 
+    /// Whether nobody shares what `id` holds.
+    fn is_private(&self, id: SequenceId) -> bool {
+        self.path(id).is_private
+    }
+
     fn path_mut(&mut self, id: SequenceId) -> &mut Path {
         self.paths[usize::from(id.0)].as_mut().expect("only ids that hold something are named")
     }
@@ -365,6 +382,7 @@ impl KvCache {
             assert_eq!(n_tokens, self.n_held(id) as usize, "a cell for each token of {id:?}");
             assert!(self.is_pinned(id) || path.tail.is_empty(), "what is idle is in the tree: {id:?}");
             assert!(self.tree.node(path.tip).tips.contains(&id), "{id:?} is known where it ends");
+            assert!(!path.is_private || self.tree.node(path.tip).parent.is_none(), "what is private is not in the tree: {id:?}");
         }
         for &id in &self.free_ids {
             assert!(self.paths[usize::from(id.0)].is_none(), "{id:?} is free");

@@ -6,9 +6,9 @@ use crate::cache::{CacheOp, KvCache, SequenceId, work};
 use crate::request::Token;
 
 impl KvCache {
-    /// Moves the tail of `id` into the tree.
+    /// Moves the tail of `id` into the tree, but for what is private.
     pub(super) fn commit(&mut self, id: SequenceId) {
-        let n = self.path(id).tail.len();
+        let n = if self.is_private(id) { 0 } else { self.path(id).tail.len() };
         self.commit_part(id, n);
     }
 

@@ -142,9 +142,10 @@ impl KvCache {
         self.reserve_first(id, self.n_held(id))
     }
 
-    /// As [`KvCache::reserve`], where it comes back for the first `n_kept` tokens of what it has computed.
+    /// As [`KvCache::reserve`], where it comes back for the first `n_kept` tokens of what it has computed. Of a private path nothing
+    /// stays.
     pub fn reserve_first(&mut self, id: SequenceId, n_kept: u32) -> Reservation {
-        let node = self.cut_at(id, n_kept);
+        let node = self.cut_at(id, if self.is_private(id) { 0 } else { n_kept });
         self.tree.change_upwards(node, |node| node.n_reserved += 1);
         self.unpin(id);
         self.refresh_upwards(node, None);

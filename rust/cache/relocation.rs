@@ -19,7 +19,8 @@ pub struct Relocation {
 impl KvCache {
     /// The highest cells, where they would come to lie lower; about `max_units` of them (see [`KvCache::next_departure`]), but 16
     /// at least. It begins where the highest used cell is more than twice the number of used ones, so that what is moved is worth
-    /// it, and then goes on until hardly a free one is left among them.
+    /// it, and then goes on until hardly a free one is left among them. The cells of a private path stay where they are: they may
+    /// have other positions than those of its tokens.
     #[must_use]
     pub fn next_relocation(&mut self, max_units: u64) -> Option<Relocation> {
         let (n_reached, n_used) = (self.n_reached(), self.n_used());
@@ -33,7 +34,11 @@ impl KvCache {
         let (position, cells) = self.strands.top()?;
         let high = cells.take_while(|cell| cell.index() >= n_used);
         let (n_tokens, _) = self.count_affordable(high, max_units);
-        Some(Relocation { ids: self.strands.holders_of_top(), range: position + 1 - n_tokens..position + 1 })
+        let ids = self.strands.holders_of_top();
+        if ids.iter().any(|&id| self.is_private(id)) {
+            return None;
+        }
+        Some(Relocation { ids, range: position + 1 - n_tokens..position + 1 })
     }
 
     /// What `ids` hold is of no use any more. A pinned prefix among it is computed anew when it is asked for.

@@ -155,7 +155,9 @@ impl Bench {
             Forks::InWindow => n <= n_held && self.cache.kind.holds_window(self.shadow.whole_from(id), n),
             Forks::AtEnd => n == n_held,
         };
-        self.cache.find(&wanted, can_fork).unwrap_or_default()
+        let matched = self.cache.find(&wanted, can_fork).unwrap_or_default();
+        assert!(matched.source.is_none_or(|id| !self.cache.is_private(id)), "what is private is not found");
+        matched
     }
 
     fn evict(&mut self, max_units: u64) -> bool {
@@ -204,6 +206,13 @@ impl Bench {
         let n = if has_room { rest.len() } else { rest.len().min(self.cache.n_free()) };
         self.grow(id, &rest[..n]);
         Some(id)
+    }
+
+    fn place_private(&mut self) -> SequenceId {
+        let id = self.cache.place_private(&self.variant).expect("an id is free");
+        self.shadow.follow(&mut self.cache);
+        self.shadow.sequences.entry(id).or_default();
+        id
     }
 
     fn make_room(&mut self, n: usize) -> bool {
@@ -276,6 +285,41 @@ fn what_a_running_sequence_computed_is_shared_up_to_its_last_token() {
     bench.grow(running, &[10]);
     assert_eq!(bench.cache.n_used(), 24);
     bench.check();
+}
+
+#[test]
+fn a_private_path_shares_nothing_and_leaves_nothing() {
+    let mut bench = bench();
+    let shared = bench.write(&text(1, 40)).unwrap();
+    let private = bench.place_private();
+    bench.grow(private, &text(1, 60));
+    assert_eq!(bench.find(&text(1, 60), 1).n_tokens(), 40, "what the other one holds");
+    assert_eq!(bench.cache.n_used(), 100);
+    bench.check();
+    bench.end(private);
+    bench.check();
+    assert_eq!((bench.cache.n_used(), bench.cache.n_ids_used()), (40, 1));
+    let private = bench.place_private();
+    bench.grow(private, &text(2, 60));
+    let reservation = bench.cache.reserve(private);
+    bench.shadow.follow(&mut bench.cache);
+    bench.check();
+    assert_eq!((bench.cache.n_used(), bench.find(&text(2, 60), 1).n_tokens()), (40, 0));
+    bench.cache.release(reservation);
+    bench.end(shared);
+    bench.check();
+}
+
+#[test]
+fn the_cells_of_a_private_path_stay_where_they_are() {
+    let mut bench = Bench::new(2000, 8, Forks::Anywhere, Some(0));
+    let low = bench.write(&text(1, 1500)).unwrap();
+    let private = bench.place_private();
+    bench.grow(private, &text(2, 40));
+    bench.end(low);
+    while bench.evict(u64::MAX) {}
+    assert_eq!((bench.cache.n_used(), bench.cache.n_reached()), (40, 1540));
+    assert_eq!(bench.cache.next_relocation(24), None);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Every knob: what a user may ask for, and the numbers that are settled from it when a model is loaded.
 
 mod choice;
+mod grouping;
 mod kernels;
 mod overrides;
 mod placement;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 
 pub use choice::{Choice, Machine, Tuned};
+pub use grouping::Grouping;
 pub use kernels::{Kernels, Ours, Used};
 
 pub use overrides::{KvOverride, KvValue, MAX_LAYERS, TensorOverride};
@@ -220,6 +222,10 @@ pub struct EngineConfig {
     /// Most tokens of one decode (`-ub`); at most `n_batch`, and raised to a token of every slot with 16 of a prompt beside them.
     /// `None` is 512, or fewer where memory is short.
     pub n_ubatch: Option<u32>,
+    /// Tokens that share a position in a text that outgrows `grp_attn_w` (`--grp-attn-n`); 1 groups none. See [`Grouping`].
+    pub grp_attn_n: u32,
+    /// Tokens that are grouped at once (`--grp-attn-w`), a multiple of `grp_attn_n`; of no effect where that is 1.
+    pub grp_attn_w: u32,
     /// Threads of a decode without rows of prompts (`-t`); `None` is what was measured, else the number of physical cores.
     pub n_threads: Option<u32>,
     /// Threads of a decode with rows of prompts (`-tb`); `None` is `n_threads`, if that was asked for, else as there.
@@ -282,6 +288,8 @@ impl Default for EngineConfig {
             kv_unified: None,
             n_batch: 2048,
             n_ubatch: None,
+            grp_attn_n: 1,
+            grp_attn_w: 512,
             n_threads: None,
             n_threads_batch: None,
             fewer_threads_in_a_crowd: false,
@@ -328,6 +336,8 @@ pub struct Limits {
     pub n_ctx_slot: u32,
     /// Most tokens of one decode.
     pub n_ubatch: u32,
+    /// How the tokens of long texts are grouped; `None` is not at all.
+    pub grouping: Option<Grouping>,
     /// Sequence ids that the engine may use, `0 ≤ id < n_seq_max`; more than `n_slots`, at most 256.
     pub n_seq_max: u32,
     /// Most rows of one decode after which logits are kept; at least one for each slot.
@@ -374,7 +384,7 @@ impl EngineConfig {
     /// that the machine has.
     ///
     /// - A slot may use the whole pool where the number of slots was left open or `kv_unified` is true, else `n_ctx / n_slots`
-    ///   rounded up to 256; never more than the model was trained on.
+    ///   rounded up to 256; never more than the model was trained on, or than has so many positions where tokens are grouped.
     /// - A pool whose size was left open gets the larger of the training length and the smaller of `n_slots` times that and 32,768,
     ///   but no more than half of the free memory holds; the log says so.
     ///
@@ -398,6 +408,8 @@ impl EngineConfig {
             );
             return Err(Error::InvalidConfig { param: "n_ctx", message });
         }
+        let grouping = self.grouping(n_ctx)?;
+        let n_ctx_most = grouping.map_or(facts.n_ctx_train, |grouping| grouping.n_tokens_within(facts.n_ctx_train));
         let may_use_all = self.kv_unified.unwrap_or(self.n_slots.is_none());
         let n_ctx_slot = if may_use_all { n_ctx } else { round_up(n_ctx.div_ceil(n_slots)).min(n_ctx) };
         let n_ids = n_slots + if facts.keeps_whole_states { 2 } else { N_CACHED_IDS };
@@ -406,8 +418,9 @@ impl EngineConfig {
         Ok(Limits {
             n_slots,
             n_ctx,
-            n_ctx_slot: n_ctx_slot.min(facts.n_ctx_train.max(1)),
+            n_ctx_slot: n_ctx_slot.min(n_ctx_most.max(1)),
             n_ubatch: self.n_ubatch.unwrap_or(choice::DEFAULT_UBATCH).min(self.n_batch).max(n_rows_min).min(n_ctx),
+            grouping,
             n_seq_max: n_ids.min(n_ids_max),
             n_outputs: n_ids.min(n_ids_max),
             max_store_bytes: match self.cache_ram {
@@ -419,6 +432,27 @@ impl EngineConfig {
             max_token_gap: self.max_token_gap,
             reader_patience: READER_PATIENCE,
         })
+    }
+
+    /// How tokens are grouped in a pool of `n_ctx` cells.
+    fn grouping(&self, n_ctx: u32) -> Result<Option<Grouping>> {
+        let Self { grp_attn_n: n, grp_attn_w: width, n_batch, type_k, .. } = *self;
+        let refuse = |message| Err(Error::InvalidConfig { param: "grp_attn_n", message });
+        match n {
+            0 => refuse("grp_attn_n is 0; it must be at least 1".to_owned()),
+            1 => Ok(None),
+            _ if width == 0 || width % n != 0 => {
+                refuse(format!("grp_attn_n is {n}, of which grp_attn_w, {width}, must be a multiple"))
+            }
+            _ if width > n_ctx => {
+                refuse(format!("grp_attn_n is {n}, but a context of {n_ctx} tokens has no group of grp_attn_w = {width}"))
+            }
+            // llama.cpp turns no K of 16 bits but this one, and what others share loses precision where it is packed anew.
+            _ if !matches!(type_k, KvType::F32 | KvType::F16) => {
+                refuse(format!("grp_attn_n is {n}, which needs a type_k of F16 or F32, not {type_k:?}"))
+            }
+            _ => Ok(Some(Grouping { n, width, n_batch })),
+        }
     }
 
     fn validate(&self) -> Result<()> {
@@ -521,6 +555,16 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_whose_tokens_are_grouped_holds_as_many_as_have_positions_that_the_model_was_trained_on() {
+        let grouped = settle(|c| (c.grp_attn_n, c.grp_attn_w) = (4, 256));
+        assert_eq!(grouped.grouping, Some(Grouping { n: 4, width: 256, n_batch: 2048 }));
+        assert_eq!((grouped.n_ctx, grouped.n_ctx_slot), (8192, 3520));
+        assert_eq!(settle(|c| (c.n_ctx, c.grp_attn_n) = (Some(2048), 4)).n_ctx_slot, 2048);
+        let ungrouped = settle(|c| c.grp_attn_w = 3);
+        assert_eq!((ungrouped.grouping, ungrouped.n_ctx_slot), (None, 1024));
+    }
+
+    #[test]
     fn an_open_pool_follows_the_training_length_and_the_slots() {
         let n_ctx =
             |n_ctx_train, n_slots| settle_for(ModelFacts { n_ctx_train, ..FACTS }, PLENTY, |c| c.n_slots = Some(n_slots)).n_ctx;
@@ -579,6 +623,12 @@ mod tests {
         assert_eq!(refused(|c| c.n_ctx = Some(u32::MAX)), "n_ctx");
         assert_eq!(refused(|c| c.n_batch = 0), "n_batch");
         assert_eq!(refused(|c| c.n_ubatch = Some(0)), "n_ubatch");
+        assert_eq!(refused(|c| c.grp_attn_n = 0), "grp_attn_n");
+        assert_eq!(refused(|c| c.grp_attn_n = 3), "grp_attn_n");
+        assert_eq!(refused(|c| (c.grp_attn_n, c.grp_attn_w) = (2, 0)), "grp_attn_n");
+        assert_eq!(refused(|c| (c.n_ctx, c.grp_attn_n, c.grp_attn_w) = (Some(512), 2, 514)), "grp_attn_n");
+        assert_eq!(refused(|c| (c.grp_attn_n, c.type_k) = (2, KvType::Bf16)), "grp_attn_n");
+        assert_eq!(refused(|c| (c.grp_attn_n, c.type_k) = (2, KvType::Q8_0)), "grp_attn_n");
         assert_eq!(refused(|c| c.n_threads = Some(0)), "n_threads");
         assert_eq!(refused(|c| c.n_threads_batch = Some(513)), "n_threads_batch");
         assert_eq!(refused(|c| (c.flash_attention, c.type_v) = (FlashAttention::Off, KvType::Q8_0)), "type_v");

@@ -215,7 +215,7 @@ fn resume<R: Runner>(core: &mut Core<R>, budget: &mut Budget) -> bool {
     }
     let Preempted { sequence, slot, .. } = &core.queue.preempted()[0];
     let job = core.queue.job(sequence.request_id);
-    let at_most = sequence.most_found();
+    let at_most = sequence.most_found().min(job.grouped_from);
     let wanted = Wanted { variant: &job.variant, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
     let matched = core.memory.find(&wanted, &job.media);
     let n_needed = n_needed(core, sequence.n_tokens(), &matched) + i64::from(margin(sequence));
@@ -245,7 +245,7 @@ fn enter<R: Runner>(core: &mut Core<R>, slot: u32, mut sequence: Sequence, match
     let Match { n_pool, restores, logits, .. } = matched;
     let phase =
         if restores.is_empty() { Phase::Prefilling } else { Phase::Restoring { pieces: VecDeque::from(restores), logits } };
-    core.slots.enter(Running { sequence, slot, id, n_held: n_pool, n_planned: 0, phase, end: None })
+    core.slots.enter(Running { sequence, slot, id, n_grouped: None, n_held: n_pool, n_planned: 0, phase, end: None })
 }
 
 /// Counts where the first `n_found` tokens of the prompt of the sequence at `nth` came from, each of them once.

@@ -43,7 +43,7 @@ fn choose<R: Runner>(core: &mut Core<R>) {
         let logits = runner.logits(n_rows - 1);
         if running.sequence.n_predicted() == 0 {
             let job = queue.job_mut(running.sequence.request_id);
-            if job.has_waiting() {
+            if job.has_waiting() && job.shares_prompt() {
                 job.prompt_logits.get_or_insert_with(|| logits.into());
                 job.keeper.want();
             }

@@ -28,7 +28,7 @@ pub(super) fn find<R: Runner>(core: &mut Core<R>, request_id: u64) -> Match {
         variant: &job.variant,
         tokens: &job.prompt,
         at_least: if matches!(job.request.task, Task::Save { .. }) { 1 } else { MIN_SHARED },
-        at_most: if job.request.task == Task::Complete { n - 1 } else { n },
+        at_most: if job.request.task == Task::Complete { (n - 1).min(job.grouped_from) } else { n },
         takes_logits: true,
     };
     core.memory.find(&wanted, &job.media)
@@ -67,9 +67,11 @@ pub(super) fn worth_awaiting<R: Runner>(core: &Core<R>, request_id: u64, n_known
     }
     let n = job.n_prompt();
     let (mut best, mut n_compared): (Option<Awaits>, u64) = (None, 0);
-    for running in core.slots.running().iter().filter(|running| running.n_uncomputed() >= MIN_SHARED) {
+    let can_share = |running: &&Running| running.n_uncomputed() >= MIN_SHARED && running.n_grouped.is_none();
+    for running in core.slots.running().iter().filter(can_share) {
         let n_common = running.sequence.tokens.common_prefix(&job.prompt);
         n_compared += u64::from(n_common);
+        let n_common = n_common.min(job.grouped_from).min(core.queue.job(running.sequence.request_id).grouped_from);
         let n_tokens = if core.memory.kind().is_a_state() {
             last_snapshot(core, running, n_common, n).unwrap_or(0)
         } else {

@@ -30,6 +30,8 @@ pub(crate) struct Job {
     pub(crate) branches: Vec<Branch>,
     /// Until its last branch is in a slot.
     pub(crate) waiting: Option<QueuePlace>,
+    /// From this place on its branches share nothing, since tokens before it are grouped.
+    pub(crate) grouped_from: u32,
     /// What it waits for instead of computing it too.
     pub(crate) awaits: Option<Awaits>,
     /// The turn in which it came: how many branches had been started before, of whatever request.
@@ -112,6 +114,7 @@ impl Job {
             sender,
             branches,
             waiting: Some(waiting),
+            grouped_from: u32::MAX,
             awaits: None,
             arrived: 0,
             last_served: 0,
@@ -149,9 +152,15 @@ impl Job {
         self.branches[index as usize] = branch;
     }
 
-    /// Whether a branch that was never in a slot could start: the first, or any once the prompt is computed.
+    /// Whether a branch that was never in a slot could start: the first, or any once the prompt is computed or where each computes
+    /// its own.
     pub(crate) fn can_start(&self) -> bool {
-        self.has_waiting() && (self.prompt_logits.is_some() || !self.has_started())
+        self.has_waiting() && (self.prompt_logits.is_some() || !self.has_started() || !self.shares_prompt())
+    }
+
+    /// Whether all branches begin with the same cells: nothing of the prompt is grouped before all of it is computed.
+    pub(crate) fn shares_prompt(&self) -> bool {
+        self.grouped_from >= self.n_prompt()
     }
 
     /// The slot that it waits for: no other one will do.

@@ -129,7 +129,7 @@ fn leave_slot_with<R: Runner>(core: &mut Core<R>, running: &Running, tokens: Tok
     core.has_changed = true;
     let job = core.queue.job(running.sequence.request_id);
     if job.fills(running.slot) {
-        core.slots.leave(running.slot, &job.variant, tokens, n_held);
+        core.slots.leave(running.slot, &job.variant, tokens, n_held.min(job.grouped_from));
     }
 }
 

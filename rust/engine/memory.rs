@@ -126,6 +126,29 @@ impl<R: Runner> Memory<R> {
         Some(id)
     }
 
+    /// As [`Memory::place`] of nothing, for what nobody else shares.
+    pub(super) fn place_private(&mut self, variant: &Variant) -> Option<SequenceId> {
+        let id = self.cache.place_private(variant)?;
+        self.flush();
+        Some(id)
+    }
+
+    /// Gives `to`, which holds nothing, a copy of all that `from` holds, whose `tokens` these are; as many cells are free.
+    ///
+    /// # Errors
+    /// As [`Runner::save`] and [`Runner::restore`].
+    pub(super) fn copy(&mut self, from: SequenceId, to: SequenceId, tokens: &[Token]) -> Result<(), StateError> {
+        let range = 0..u32::try_from(tokens.len()).expect("a sequence fits its context");
+        let bytes = self.save(from, range.clone(), None)?;
+        self.restore(to, &Restore { bytes, piece: range.clone(), kept: range }, tokens)
+    }
+
+    /// Groups the tokens of `range` of `id`, as [`Runner::group`] says.
+    pub(super) fn group(&mut self, id: SequenceId, range: Range<u32>, n: u32) {
+        self.flush();
+        self.runner.group(id, range, n);
+    }
+
     /// A sequence was placed: what is idle now is older than it.
     pub(super) fn remember_start(&mut self) {
         self.newest_start = self.cache.now();

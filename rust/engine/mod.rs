@@ -11,7 +11,7 @@
 //! | `queue` `slots` `memory` `outbox` | the parts: who starts next, who runs, what is computed, what is told |
 //! | `core` | all of them |
 //! | `leaving` `drawing` `telling` `snapshots` `tasks` | what becomes of a sequence: how it ends or gives way, what it draws and tells, what is kept of it |
-//! | `restoring` `finding` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
+//! | `restoring` `finding` `grouping` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
 //! | `worker` | the loop |
 
 mod admission;
@@ -19,6 +19,7 @@ mod computing;
 mod core;
 mod drawing;
 mod finding;
+mod grouping;
 mod job;
 mod lagging;
 mod leaving;
@@ -217,6 +218,10 @@ impl Engine {
             let message = format!("a picture of {n} places is computed in one decode, which has at most n_ubatch = {n_ubatch}");
             return Err(Error::InvalidRequest { param: "prompt", message });
         }
+        if limits.grouping.is_some() && request.context_shift.is_some() {
+            let message = "a context whose tokens are grouped is not shifted; set grp_attn_n to 1".to_owned();
+            return Err(Error::InvalidRequest { param: "context_shift", message });
+        }
         let n_penalised = request.sampling.penalty_prompt.as_ref().map_or(0, Vec::len);
         if n_penalised > n_ctx {
             let message = format!("penalty_prompt has {n_penalised} tokens; a slot's context, the limit, holds {n_ctx}");
@@ -232,7 +237,10 @@ impl Engine {
         // The worker may have gone; then there is nothing to cancel.
         let cancel = move || canceller.send(Command::Cancel(request_id)).unwrap_or_default();
         let (sender, completions) = stream::stream(request_id, request.n, bell, Box::new(cancel));
-        let job = Box::new(Job::new(request_id, request, sampler, sender, waiting));
+        let mut job = Box::new(Job::new(request_id, request, sampler, sender, waiting));
+        if let Some(grouping) = limits.grouping.filter(|_| job.request.task == Task::Complete) {
+            job.grouped_from = grouping.first(job.n_prompt());
+        }
         commands.send(Command::Submit(job)).map_err(|_| Error::Stopped)?;
         Ok(completions)
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::engine::core::Core;
+use crate::engine::grouping::n_until_grouped;
 use crate::engine::leaving::{Urgency, fail, fail_request, finish, leave_slot, make_room, preempt, shift};
 use crate::engine::rounds::{Rounds, Set};
 use crate::engine::runner::{MediaRows, Plan, Row, Runner};
@@ -168,7 +169,8 @@ impl Planner {
             let request = running.sequence.request();
             let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
             let most = if running.takes_all_at_hand() { u32::MAX } else { most };
-            let n_ready = n_ready(core, running).min(n_to_snapshot(core, running)).min(most).min(n_of_a_kind(running));
+            let until = n_to_snapshot(core, running).min(n_until_grouped(core, running));
+            let n_ready = n_ready(core, running).min(until).min(most).min(n_of_a_kind(running));
             Demand { n_ready, priority: request.priority }
         }));
     }

@@ -126,6 +126,12 @@ fn compute_instead<R: Runner>(core: &mut Core<R>, nth: usize) {
         running.id = core.memory.place(variant, None).expect("it has just given one back");
         running.n_held = 0;
     }
+    count_lost(core, nth);
+}
+
+/// Of what the sequence at `nth` found of its prompt, only what it holds counts: the rest is computed after all.
+pub(super) fn count_lost<R: Runner>(core: &mut Core<R>, nth: usize) {
+    let running = &mut core.slots.running_mut()[nth];
     let n_lost = u64::from(running.sequence.lower_n_cached(running.n_held));
     if core.is_complete(nth) {
         core.stats.n_cached = core.stats.n_cached.saturating_sub(n_lost);

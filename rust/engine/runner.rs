@@ -145,6 +145,14 @@ pub trait Runner {
     /// [`RelocateError`] says what `ids` hold then.
     fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> Result<(), RelocateError>;
 
+    /// Gives the tokens of `range` of `id` one position for each `n` of them, and moves what follows up: what was grouped before it
+    /// ends where it begins, and `n` divides both its ends. `id` shares no cell. From then on it is computed, cut after `range` and
+    /// dropped, and nothing else. Only for a memory that forks [`Forks::Anywhere`], of a runner that was made for
+    /// [`Limits::grouping`](crate::config::Limits::grouping).
+    fn group(&mut self, id: SequenceId, range: Range<u32>, n: u32) {
+        unreachable!("a runner was not made for the groups of {n} in {range:?} of {id:?}");
+    }
+
     /// Appends the bytes that `token` stands for; control tokens stand for none.
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>);
 

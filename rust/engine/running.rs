@@ -31,6 +31,8 @@ pub(crate) struct Running {
     pub(crate) slot: u32,
     /// Owns its cells.
     pub(crate) id: SequenceId,
+    /// Whether nobody shares them, and how many of its first tokens are grouped then.
+    pub(crate) n_grouped: Option<u32>,
     /// `[0, n_held)` of its tokens is computed.
     pub(crate) n_held: u32,
     /// How many more the next decode computes.

@@ -10,6 +10,7 @@ use crate::engine::computing::compute;
 use crate::engine::core::Core;
 use crate::engine::drawing::draw;
 use crate::engine::finding::keep_prompts;
+use crate::engine::grouping::group;
 use crate::engine::job::Job;
 use crate::engine::leaving::{fail_request, remove};
 use crate::engine::memory::Memory;
@@ -94,6 +95,7 @@ impl<R: Runner> Worker<R> {
         core.lap(|times| &mut times.place);
         move_pieces(core);
         keep_prompts(core);
+        group(core);
         core.lap(|times| &mut times.place);
         planner.plan(core);
         core.lap(|times| &mut times.plan);

@@ -11,7 +11,7 @@ use crate::config::{EngineConfig, FlashAttention, Limits, Threads, Used};
 use crate::engine::runner::{DecodeError, MediaRows, MemoryKind, Plan, SequenceId, StateError, Variant};
 use crate::error::{Error, Result};
 use crate::llama::affinity::Stay;
-use crate::llama::batch::{Batch, Bounds};
+use crate::llama::batch::{Batch, Bounds, rows_of};
 use crate::llama::crowd::{Crew, Crowd};
 use crate::llama::kernels;
 use crate::llama::kv_size::ggml_type;
@@ -23,6 +23,7 @@ use crate::llama::positions::Positions;
 use crate::llama::priority::Standing;
 use crate::llama::rope;
 use crate::llama::threads::{self, ThreadPool};
+use crate::request::Token;
 
 /// How long the threads of a pool wait for the next graph at full speed, in the unit of [`ThreadPool::new`].
 ///
@@ -374,6 +375,56 @@ impl Context {
             self.whole_from[usize::from(id.0)] = 0;
         }
         is_done
+    }
+
+    /// How many of the first tokens of `id` share positions.
+    pub(super) fn n_grouped(&self, SequenceId(id): SequenceId) -> u32 {
+        self.positions[usize::from(id)].n_grouped()
+    }
+
+    /// Gives the tokens of `range` of `id`, which follow those that are grouped, a position for each `n` of them, and those after it
+    /// the positions that follow. Their keys are turned when the next decode begins, those of all cells being looked at.
+    pub(super) fn group(&mut self, id: SequenceId, range: Range<u32>, n: u32) {
+        let (n_grouped, n_held) = (self.n_grouped(id), self.n_held(id));
+        assert!(range.start == n_grouped && range.end <= n_held, "tokens {range:?} follow {n_grouped} of {n_held}");
+        assert!(range.start.is_multiple_of(n) && range.end.is_multiple_of(n), "groups of {n} in {range:?}");
+        let place = u32::cast_signed;
+        let (first, n_fewer, n_fewer_then) = (range.start / n, range.start - range.start / n, range.end - range.end / n);
+        let (memory, id_of_theirs) = (self.memory(), self.checked(id));
+        // SAFETY: the id is in range, and the memory was found to be one that can turn its keys. For a moment their positions are
+        // their places, as in llama.cpp's tools.
+        unsafe {
+            sys::llama_memory_seq_add(memory, id_of_theirs, place(first), -1, place(n_fewer));
+            sys::llama_memory_seq_div(memory, id_of_theirs, place(range.start), place(range.end), place(n));
+            sys::llama_memory_seq_add(memory, id_of_theirs, place(range.end), -1, -place(n_fewer_then));
+        }
+        self.positions[usize::from(id.0)].group(range.end, n);
+    }
+
+    /// Whether keys can be turned to other positions, so that those that stay where they are keep every bit. `id` holds nothing
+    /// before or after.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn try_group(&mut self, id: SequenceId, token: Token) -> std::result::Result<(), String> {
+        // SAFETY: the memory is alive.
+        if !unsafe { sys::llama_memory_can_shift(self.memory()) } {
+            return Err("this model's memory cannot move tokens to other positions".to_owned());
+        }
+        let failed = |error: DecodeError| error.reason;
+        self.decode(&rows_of(id, 0, &[token, token, token])).map_err(failed)?;
+        let before = self.read_state(id).map_err(|error| error.reason)?;
+        // SAFETY: the id is in range, and the memory can turn its keys: by nothing at all, here.
+        unsafe {
+            sys::llama_memory_seq_add(self.memory(), self.checked(id), 2, -1, 1);
+            sys::llama_memory_seq_add(self.memory(), self.checked(id), 3, -1, -1);
+        }
+        self.decode(&rows_of(id, 3, &[token])).map_err(failed)?;
+        assert!(self.truncate(id, 3), "a memory that moves tokens can be cut");
+        let after = self.read_state(id).map_err(|error| error.reason)?;
+        self.clear();
+        let is_kept = before == after;
+        is_kept.then_some(()).ok_or_else(|| "tokens that stay where they are would change with every group (YaRN)".to_owned())
     }
 
     /// Forgets everything.

@@ -55,7 +55,7 @@ mod vocabulary;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::config::{EngineConfig, Limits, Weights};
+use crate::config::{EngineConfig, Grouping, Limits, Weights};
 use crate::engine::runner::{
     DecodeError, Forks, IdleCost, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError, Variant,
 };
@@ -132,6 +132,12 @@ impl LlamaRunner {
             n_window,
         };
         tracing::debug!("the memory: {memory:?}");
+        if let Some(Grouping { n, .. }) = limits.grouping {
+            try_grouping(&mut context, spare, &model, memory).map_err(|why| Error::InvalidConfig {
+                param: "grp_attn_n",
+                message: format!("grp_attn_n is {n}, but {why}; set it to 1"),
+            })?;
+        }
         let n_threads = config.n_threads.unwrap_or_else(threads::n_cores);
         let lexicon = lexicon::lexicon(&model);
         if config.used.attention && counted.n_attentions_left > 0 {
@@ -143,6 +149,8 @@ impl LlamaRunner {
         let is_repeatable = counted.are_all_ours()
             && forks == Forks::Anywhere
             && context.knows_positions()
+            // Tokens that share a position are added up in the order of their cells.
+            && limits.grouping.is_none()
             && model.weights() == Weights::AsInFile
             && !memory::has_gpus(model.placement());
         Ok(Self { context, model, n_threads, memory, spare, lexicon, layout, is_repeatable })
@@ -205,6 +213,17 @@ fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Tr
     Ok(Trial { can_cut, layout, n_state_bytes: n_bytes.saturating_sub(n_cell_bytes), counted })
 }
 
+/// Whether tokens can be grouped in this memory; if not, why.
+fn try_grouping(context: &mut Context, spare: SequenceId, model: &Model, memory: MemoryKind) -> std::result::Result<(), String> {
+    if memory.forks != Forks::Anywhere {
+        return Err(format!("the memory of {} models is a state or sees through a window", model.architecture()));
+    }
+    if model.n_positions() > 1 || model.projector().is_some() {
+        return Err("tokens of pictures have positions of their own".to_owned());
+    }
+    context.try_group(spare, model.bos_token().unwrap_or(0))
+}
+
 impl Runner for LlamaRunner {
     fn n_vocab(&self) -> usize {
         self.model.n_vocab()
@@ -237,7 +256,9 @@ impl Runner for LlamaRunner {
     fn can_fork(&self, from: SequenceId, n_held: u32, n_tokens: u32) -> bool {
         match self.memory.forks {
             Forks::AtEnd => n_tokens == n_held,
-            Forks::Anywhere | Forks::InWindow => n_tokens <= n_held && self.reaches_back(from, n_tokens),
+            Forks::Anywhere | Forks::InWindow => {
+                n_tokens <= n_held && self.context.n_grouped(from) == 0 && self.reaches_back(from, n_tokens)
+            }
         }
     }
 
@@ -281,6 +302,10 @@ impl Runner for LlamaRunner {
 
     fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> std::result::Result<(), RelocateError> {
         self.relocate_cells(ids, &range)
+    }
+
+    fn group(&mut self, id: SequenceId, range: Range<u32>, n: u32) {
+        self.context.group(id, range, n);
     }
 
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {

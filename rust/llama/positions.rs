@@ -1,4 +1,5 @@
-//! Which position each place of a sequence has: the same number, but after pictures whose rows and columns are counted (M-RoPE).
+//! Which position each place of a sequence has: the same number, but after pictures whose rows and columns are counted (M-RoPE), and
+//! where tokens are grouped.
 
 use crate::request::Medium;
 
@@ -15,14 +16,26 @@ struct Dense {
 pub(super) struct Positions {
     /// In order.
     dense: Vec<Dense>,
+    /// Tokens at the beginning, how many of which share a position. No picture is in such a sequence.
+    grouped: Option<Grouped>,
+}
+
+/// The first `n_places` places of a sequence share positions by `n`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Grouped {
+    n_places: u32,
+    n: u32,
 }
 
 impl Positions {
     /// Every place is its position.
-    pub(super) const NONE: Self = Self { dense: Vec::new() };
+    pub(super) const NONE: Self = Self { dense: Vec::new(), grouped: None };
 
     /// The position of `place`; within a dense medium that of its first place, which is where such a sequence can be cut.
     pub(super) fn at(&self, place: u32) -> u32 {
+        if let Some(Grouped { n_places, n }) = self.grouped {
+            return if place < n_places { place / n } else { place - n_places + n_places / n };
+        }
         let mut n_fewer = 0;
         for medium in self.dense.iter().take_while(|medium| medium.start < place) {
             if place < medium.start + medium.n_tokens {
@@ -36,6 +49,10 @@ impl Positions {
     /// How many places a sequence holds whose highest position is the one before `position`. Where that is in a dense medium, the
     /// sequence holds all of it.
     pub(super) fn n_places(&self, position: u32) -> u32 {
+        if let Some(Grouped { n_places, n }) = self.grouped {
+            let n_positions = n_places / n;
+            return if position < n_positions { position * n } else { position - n_positions + n_places };
+        }
         let mut n_fewer = 0;
         let mut end = 0;
         for medium in &self.dense {
@@ -48,9 +65,11 @@ impl Positions {
         end.max(position + n_fewer)
     }
 
-    /// Whether a sequence that ends at `place` would hold a part of a dense medium, all of which has the same position in time.
+    /// Whether a sequence that ends at `place` would hold a part of a dense medium, all of which has the same position in time, or not
+    /// all that was grouped of it.
     pub(super) fn cuts(&self, place: u32) -> bool {
-        self.dense.iter().any(|medium| medium.start < place && place < medium.start + medium.n_tokens)
+        0 < place && place < self.n_grouped()
+            || self.dense.iter().any(|medium| medium.start < place && place < medium.start + medium.n_tokens)
     }
 
     /// Whether one of them begins before `place`.
@@ -61,6 +80,17 @@ impl Positions {
     /// Forgets what begins at `place` or later.
     pub(super) fn truncate(&mut self, place: u32) {
         self.dense.retain(|medium| medium.start < place);
+        self.grouped = self.grouped.filter(|_| place > 0);
+    }
+
+    /// How many of the first places are grouped.
+    pub(super) fn n_grouped(&self) -> u32 {
+        self.grouped.map_or(0, |grouped| grouped.n_places)
+    }
+
+    /// Its first `n_places` places share positions by `n` from now on.
+    pub(super) fn group(&mut self, n_places: u32, n: u32) {
+        self.grouped = Some(Grouped { n_places, n });
     }
 
     /// `medium` begins at the place `start`.
@@ -78,7 +108,7 @@ mod tests {
 
     fn positions() -> Positions {
         let medium = |start, n_tokens, n_positions| Dense { start, n_tokens, n_positions };
-        Positions { dense: vec![medium(10, 12, 4), medium(30, 6, 3)] }
+        Positions { dense: vec![medium(10, 12, 4), medium(30, 6, 3)], grouped: None }
     }
 
     #[test]
@@ -88,6 +118,19 @@ mod tests {
         assert_eq!(at, [0, 10, 10, 10, 14, 22, 22, 25, 29]);
         assert_eq!([0, 10, 11, 14, 22, 25, 29].map(|position| positions.n_places(position)), [0, 10, 22, 22, 30, 36, 40]);
         assert_eq!(Positions::NONE.at(77), 77);
+    }
+
+    #[test]
+    fn what_is_grouped_shares_positions_and_is_not_cut() {
+        let mut positions = Positions::NONE;
+        positions.group(16, 4);
+        assert_eq!([0, 3, 4, 15, 16, 17, 40].map(|place| positions.at(place)), [0, 0, 1, 3, 4, 5, 28]);
+        assert_eq!([0, 2, 4, 5, 28].map(|position| positions.n_places(position)), [0, 8, 16, 17, 40]);
+        assert_eq!([0, 1, 15, 16, 17].map(|place| positions.cuts(place)), [false, true, true, false, false]);
+        positions.truncate(16);
+        assert_eq!((positions.n_grouped(), positions.at(20)), (16, 8));
+        positions.truncate(0);
+        assert_eq!((positions.n_grouped(), positions.at(20)), (0, 20));
     }
 
     #[test]

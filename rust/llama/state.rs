@@ -17,6 +17,9 @@ impl LlamaRunner {
         if range.is_empty() || range.end > n_held {
             return refuse(format!("tokens {range:?} of sequence {} were to be saved, which holds {n_held}", id.0));
         }
+        if self.context.n_grouped(id) > 0 {
+            return refuse(format!("tokens of sequence {} are grouped, so it is not saved", id.0));
+        }
         // Pieces are told by their positions, which places behind such a picture do not have.
         if self.context.has_own_positions(id, range.end) {
             return refuse("behind a picture whose rows and columns are counted nothing is saved".to_owned());

@@ -229,6 +229,7 @@ impl Bench {
             n_ctx: 2_048,
             n_ctx_slot: 2_048,
             n_ubatch: CHUNKS[CHUNKS.len() - 1],
+            grouping: None,
             n_seq_max,
             n_outputs: n_seq_max,
             max_store_bytes: Some(0),

@@ -111,8 +111,8 @@ fn keeping_the_opening(shift: ContextShift, model: &Model) -> ContextShift {
 #[pymethods]
 impl PyEngine {
     #[new]
-    #[pyo3(signature = (model, *, n_slots=None, n_ctx=None, kv_unified=None, n_batch=None, n_ubatch=None, n_threads=None,
-        n_threads_batch=None, kernels="auto", flash_attention="auto", tuned=None, pooling=None, type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
+    #[pyo3(signature = (model, *, n_slots=None, n_ctx=None, kv_unified=None, n_batch=None, n_ubatch=None, grp_attn_n=None,
+        grp_attn_w=None, n_threads=None, n_threads_batch=None, kernels="auto", flash_attention="auto", tuned=None, pooling=None, type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
         max_token_gap_ms=None, rope_scaling_type=None, rope_freq_base=None, rope_freq_scale=None, yarn_orig_ctx=None,
         yarn_ext_factor=None, yarn_attn_factor=None, yarn_beta_slow=None, yarn_beta_fast=None, offload_kqv=true, op_offload=true,
         cpus=None, cpus_batch=None, strict_cpu=None, strict_cpu_batch=None, prio=None, prio_batch=None, poll=None,
@@ -126,6 +126,8 @@ impl PyEngine {
         kv_unified: Option<bool>,
         n_batch: Option<&Bound<'_, PyAny>>,
         n_ubatch: Option<&Bound<'_, PyAny>>,
+        grp_attn_n: Option<&Bound<'_, PyAny>>,
+        grp_attn_w: Option<&Bound<'_, PyAny>>,
         n_threads: Option<&Bound<'_, PyAny>>,
         n_threads_batch: Option<&Bound<'_, PyAny>>,
         kernels: &str,
@@ -165,6 +167,8 @@ impl PyEngine {
             kv_unified,
             n_batch: convert::setting("n_batch", n_batch)?.unwrap_or(default.n_batch),
             n_ubatch: convert::setting("n_ubatch", n_ubatch)?,
+            grp_attn_n: convert::setting("grp_attn_n", grp_attn_n)?.unwrap_or(default.grp_attn_n),
+            grp_attn_w: convert::setting("grp_attn_w", grp_attn_w)?.unwrap_or(default.grp_attn_w),
             n_threads: convert::setting("n_threads", n_threads)?,
             n_threads_batch: convert::setting("n_threads_batch", n_threads_batch)?,
             kernels: convert::kernels(kernels)?,

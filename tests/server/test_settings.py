@@ -53,6 +53,8 @@ STREAM = {
         ("--threads -1 --threads-batch 4", {"n_threads": None, "n_threads_batch": 4}),
         ("-t 0 -tb 0", {"n_threads": None, "n_threads_batch": None}),
         ("-t -5 -tb -2", {"n_threads": None, "n_threads_batch": None}),
+        ("-gan 4 -gaw 256", {"grp_attn_n": 4, "grp_attn_w": 256}),
+        ("--grp-attn-n 1 --grp-attn-w 512", {}),
         ("-np 4", {"n_slots": 4}),
         ("-np 254", {"n_slots": 254}),
         ("--parallel -1", {"n_slots": None}),

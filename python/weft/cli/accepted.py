@@ -134,7 +134,6 @@ def _idle_without() -> Iterator[Accepted]:
     yield _off("--no-models-autoload", env="LLAMA_ARG_MODELS_AUTOLOAD", why=why)
     yield _idle("--tools-runtime", env="LLAMA_ARG_TOOLS_RUNTIME", why="there are no built-in tools")
     yield _idle("--control-vector-layer-range", n=2, why="control vectors are not supported")
-    yield _idle("-gaw", "--grp-attn-w", env="LLAMA_ARG_GRP_ATTN_W", why="self-extend is not supported")
     why = "thinking has no budget here"
     yield _idle("--reasoning-budget-message", env="LLAMA_ARG_THINK_BUDGET_MESSAGE", why=why)
     why = "the projector sees one picture, or tile of one, after the other"
@@ -209,7 +208,6 @@ def _missing_values() -> Iterator[Accepted]:
     yield _missing("--lora-base", n=1, why=why)
     why = "only adapters change a model; name one with --lora"
     yield _missing("--control-vector", "--control-vector-scaled", why=why)
-    yield _missing("-gan", "--grp-attn-n", env="LLAMA_ARG_GRP_ATTN_N", neutral=("1",), why="there is no self-extend")
     why = "a slot's share is set by -c, the number of slots times the share, with --no-kv-unified"
     yield _missing("--kv-unified-per-slot", env="LLAMA_ARG_KV_UNIFIED_PER_SLOT", why=why)
 

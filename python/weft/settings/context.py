@@ -73,6 +73,23 @@ CACHE: Mapping[str, Flag] = {
         env="LLAMA_ARG_CTX_SIZE",
         help="tokens of context in all, shared by the slots (default: 0, chosen from the model, the slots and the free memory)",
     ),
+    "grp_attn_n": row(
+        CONTEXT,
+        "-gan",
+        "--grp-attn-n",
+        parse=within(EngineConfig, "grp_attn_n"),
+        env="LLAMA_ARG_GRP_ATTN_N",
+        help="self-extend: older tokens of a text longer than --grp-attn-w share positions by so many, so that it may be about"
+        " so many times as long as the model was trained for (default: 1, which is off)",
+    ),
+    "grp_attn_w": row(
+        CONTEXT,
+        "-gaw",
+        "--grp-attn-w",
+        parse=within(EngineConfig, "grp_attn_w"),
+        env="LLAMA_ARG_GRP_ATTN_W",
+        help="tokens that self-extend groups at once: a multiple of --grp-attn-n (default: 512)",
+    ),
     "n_slots": row(
         CONTEXT,
         "-np",

@@ -19,6 +19,7 @@ struct Run {
     bench: Bench,
     n_cells: usize,
     running: Vec<SequenceId>,
+    private: Option<SequenceId>,
     reserved: Vec<Reservation>,
     pins: Vec<Pinned>,
     n_relocations: usize,
@@ -30,7 +31,7 @@ impl Run {
         let n_window = if forks == Forks::InWindow { 6 } else { 0 };
         let bench = Bench::of(MemoryKind { n_window, ..memory(forks) }, n_cells, 6, max_store_bytes);
         let (running, reserved, pins) = (Vec::new(), Vec::new(), Vec::new());
-        Self { random: Random(11), bench, n_cells: n_cells as usize, running, reserved, pins, n_relocations: 0 }
+        Self { random: Random(11), bench, n_cells: n_cells as usize, running, reserved, pins, private: None, n_relocations: 0 }
     }
 
     fn below(&mut self, n: usize) -> usize {
@@ -62,7 +63,8 @@ impl Run {
 
     fn step(&mut self) {
         self.draw_variant();
-        match self.below(20) {
+        match self.below(21) {
+            20 => self.step_in_private(),
             0..=2 if self.running.len() < 4 => {
                 let text = self.text();
                 self.running.extend(self.bench.write(&text));
@@ -90,6 +92,29 @@ impl Run {
             }
         }
         self.bench.shadow.follow(&mut self.bench.cache);
+    }
+
+    /// One that shares nothing begins, or ends in one of the ways there are.
+    fn step_in_private(&mut self) {
+        match self.private.take() {
+            None if self.bench.cache.has_free_id() => {
+                let id = self.bench.place_private();
+                self.private = Some(id);
+                let tokens = self.words(12);
+                if self.bench.make_room(tokens.len()) {
+                    self.bench.grow(id, &tokens);
+                }
+            }
+            None => {}
+            Some(id) => match self.below(3) {
+                0 => self.bench.end(id),
+                1 => self.bench.cache.forget(id),
+                _ => {
+                    let reservation = self.bench.cache.reserve(id);
+                    self.bench.cache.release(reservation);
+                }
+            },
+        }
     }
 
     fn step_a_sequence(&mut self) {
@@ -222,7 +247,7 @@ impl Run {
     }
 
     fn end(mut self) {
-        for id in self.running {
+        for id in self.running.into_iter().chain(self.private) {
             self.bench.end(id);
         }
         for reservation in self.reserved {

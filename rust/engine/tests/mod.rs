@@ -7,6 +7,7 @@ mod constraints;
 mod context_shift;
 mod failing;
 mod giving_way;
+mod grouping;
 mod growth;
 mod lagging;
 mod limits;
@@ -50,6 +51,7 @@ fn limits(n_slots: u32, n_ctx: u32) -> Limits {
         n_ctx,
         n_ctx_slot: n_ctx,
         n_ubatch: 512,
+        grouping: None,
         n_seq_max: n_slots + 64,
         n_outputs: n_slots + 64,
         max_store_bytes: Some(0),

@@ -7,6 +7,7 @@ mod changes;
 #[path = "../../benches/support/gguf.rs"]
 mod gguf_writer;
 mod grammar;
+mod grouping;
 mod identity;
 mod kernels;
 mod media;
