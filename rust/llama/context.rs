@@ -395,7 +395,10 @@ impl Context {
         // their places, as in llama.cpp's tools.
         unsafe {
             sys::llama_memory_seq_add(memory, id_of_theirs, place(first), -1, place(n_fewer));
-            sys::llama_memory_seq_div(memory, id_of_theirs, place(range.start), place(range.end), place(n));
+            // One by one, as `llama_memory_seq_div` would move them: that turns their keys by as much the other way.
+            for at in range.clone() {
+                sys::llama_memory_seq_add(memory, id_of_theirs, place(at), place(at) + 1, place(at / n) - place(at));
+            }
             sys::llama_memory_seq_add(memory, id_of_theirs, place(range.end), -1, -place(n_fewer_then));
         }
         self.positions[usize::from(id.0)].group(range.end, n);

@@ -62,7 +62,10 @@ fn theirs(prompt: &[Token], Grouping { n: ga_n, width: ga_w, n_batch }: Grouping
                 let bd = (ga_w / ga_n) * (ga_n - 1);
                 let dd = (ga_w / ga_n) - ib * bd - ga_w;
                 sys::llama_memory_seq_add(memory, 0, ga_i, n_past, ib * bd);
-                sys::llama_memory_seq_div(memory, 0, ga_i + ib * bd, ga_i + ib * bd + ga_w, ga_n);
+                // What `llama_memory_seq_div` is for, but for the sign of what it turns keys by.
+                for at in ga_i + ib * bd..ga_i + ib * bd + ga_w {
+                    sys::llama_memory_seq_add(memory, 0, at, at + 1, at / ga_n - at);
+                }
                 sys::llama_memory_seq_add(memory, 0, ga_i + ib * bd + ga_w, n_past + ib * bd, dd);
                 n_past -= bd;
                 ga_i += ga_w / ga_n;
