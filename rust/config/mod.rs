@@ -438,12 +438,14 @@ impl EngineConfig {
     fn grouping(&self, n_ctx: u32) -> Result<Option<Grouping>> {
         let Self { grp_attn_n: n, grp_attn_w: width, n_batch, type_k, .. } = *self;
         let refuse = |message| Err(Error::InvalidConfig { param: "grp_attn_n", message });
+        if width == 0 {
+            let message = "grp_attn_w is 0; it must be at least 1".to_owned();
+            return Err(Error::InvalidConfig { param: "grp_attn_w", message });
+        }
         match n {
             0 => refuse("grp_attn_n is 0; it must be at least 1".to_owned()),
             1 => Ok(None),
-            _ if width == 0 || width % n != 0 => {
-                refuse(format!("grp_attn_n is {n}, of which grp_attn_w, {width}, must be a multiple"))
-            }
+            _ if width % n != 0 => refuse(format!("grp_attn_n is {n}, of which grp_attn_w, {width}, must be a multiple")),
             _ if width > n_ctx => {
                 refuse(format!("grp_attn_n is {n}, but a context of {n_ctx} tokens has no group of grp_attn_w = {width}"))
             }

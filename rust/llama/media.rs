@@ -362,6 +362,7 @@ impl Kept {
     fn put(&mut self, id: Token, vectors: Arc<[f32]>) {
         let n_bytes = |vectors: &Arc<[f32]>| size_of_val::<[f32]>(vectors) as u64;
         self.n_bytes += n_bytes(&vectors);
+        self.order.retain(|&other| other != id);
         self.order.push_back(id);
         if let Some(before) = self.vectors.insert(id, vectors) {
             self.n_bytes -= n_bytes(&before);
@@ -693,4 +694,42 @@ fn check(file: &Metadata) -> std::result::Result<(), String> {
         return Ok(());
     }
     Err(format!("llama.cpp counts {n_counted} places for a sound of which this projector makes {n_made}, so it reads none"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectors_that_were_used_last_are_kept_up_to_a_bound() {
+        let mut kept = Kept::default();
+        let quarter = usize::try_from(MAX_KEPT_BYTES / 4 / 4).expect("some millions");
+        let vectors: Arc<[f32]> = vec![0.0; quarter].into();
+        for id in [-1, -2, -3, -4] {
+            kept.put(id, Arc::clone(&vectors));
+        }
+        assert!(kept.get(-1).is_some());
+        kept.put(-5, Arc::clone(&vectors));
+        kept.put(-5, Arc::clone(&vectors));
+        let there = [-1, -2, -3, -4, -5].map(|id| kept.get(id).is_some());
+        assert_eq!((there, kept.n_bytes), ([true, false, true, true, true], MAX_KEPT_BYTES));
+        assert_eq!((kept.order.len(), kept.vectors.len()), (4, 4));
+    }
+
+    #[test]
+    fn equal_chunks_have_equal_ids_and_no_others_in_the_process() {
+        let (mut one, mut other) = (Names::default(), Names::default());
+        let first = one.id("a", 0, 10).expect("there are names");
+        let rest = [one.id("a", 1, 10), one.id("b", 0, 10), other.id("a", 0, 10)].map(|id| id.expect("there are names"));
+        assert_eq!(one.id("a", 0, 10), Ok(first));
+        let mut places: Vec<Token> =
+            rest.into_iter().chain([first]).flat_map(|id| (0..10).map(move |place| id - place)).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!((places.len(), places.iter().all(|&id| id < 0)), (40, true));
+        for nth in 0..MAX_NAMES {
+            one.id("c", nth, 1).expect("there are names");
+        }
+        assert!(one.ids.len() <= MAX_NAMES, "what was long ago is forgotten");
+    }
 }

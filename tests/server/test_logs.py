@@ -190,7 +190,7 @@ def _serving(folder: Path, arguments: list[str]) -> Iterator[subprocess.Popen[by
 async def test_a_server_writes_json_to_its_output_and_to_a_file(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
     file.write_text('{"message": "an earlier start"}\n')
-    arguments = ["--port", str(free_port()), "-t", "1", "--log-format", "json", "--log-file", str(file), "--threads-http", "2"]
+    arguments = ["--port", str(free_port()), "-t", "1", "--log-format", "json", "--log-file", str(file), "--defrag-thold", "2"]
     with _serving(tmp_path, arguments) as process:
         await wait_until(lambda: '"ready after' in file.read_text(), 20)
         process.terminate()
@@ -203,7 +203,7 @@ async def test_a_server_writes_json_to_its_output_and_to_a_file(tmp_path: Path) 
     assert lines[0] == lines[0] | {
         "level": "warning",
         "logger": "weft",
-        "message": "argument --threads-http has no meaning here: one event loop serves all connections",
+        "message": "argument --defrag-thold has no meaning here: the cache is compacted on its own",
     }
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
 
