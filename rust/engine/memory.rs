@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::cache::{CacheOp, Departure, IdleCost, KvCache, Match, Restore, Saved, Variant, Wanted, Why};
 use crate::config::Limits;
 use crate::engine::movement::Movement;
-use crate::engine::runner::{DecodeError, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
+use crate::engine::runner::{DecodeError, MemoryKind, OWN_POSITIONS, Plan, RelocateError, Runner, SequenceId, StateError};
 use crate::request::{PlacedMedia, Token};
 
 /// The runner with the cache that keeps its books, so that no call of the one misses what the other has decided: changes are
@@ -295,7 +295,10 @@ impl<R: Runner> Memory<R> {
                 Relocated::Done
             }
             Err(error) => {
-                tracing::warn!("cells could not be moved: {error}");
+                match &error {
+                    RelocateError::Refused(refused) if refused.reason == OWN_POSITIONS => tracing::debug!("{refused}"),
+                    _ => tracing::warn!("cells could not be moved: {error}"),
+                }
                 match error {
                     RelocateError::Lost(StateError { reason }) => Relocated::Lost { ids: relocation.ids, reason },
                     RelocateError::Refused(_) => Relocated::Nothing,
@@ -319,5 +322,10 @@ impl<R: Runner> Memory<R> {
 }
 
 fn warn_unsaved(reason: &str) {
-    tracing::warn!("a prefix could not be saved: {reason}");
+    // Of such a model that is so with each of them.
+    if reason == OWN_POSITIONS {
+        tracing::debug!("{reason}");
+    } else {
+        tracing::warn!("a prefix could not be saved: {reason}");
+    }
 }

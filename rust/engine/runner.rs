@@ -51,6 +51,9 @@ pub struct DecodeError {
     pub reason: String,
 }
 
+/// Why nothing is saved or moved that lies behind a picture whose rows and columns are counted: it has other positions than places.
+pub const OWN_POSITIONS: &str = "behind a picture whose rows and columns are counted nothing is saved";
+
 /// Why a piece could not be saved or restored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::engine::runner::{Forks, MemoryKind, RelocateError, SequenceId, StateError};
+use crate::engine::runner::{Forks, MemoryKind, OWN_POSITIONS, RelocateError, SequenceId, StateError};
 use crate::llama::LlamaRunner;
 use crate::llama::piece::{Checked, Layout};
 
@@ -22,7 +22,7 @@ impl LlamaRunner {
         }
         // Pieces are told by their positions, which places behind such a picture do not have.
         if self.context.has_own_positions(id, range.end) {
-            return refuse("behind a picture whose rows and columns are counted nothing is saved".to_owned());
+            return refuse(OWN_POSITIONS.to_owned());
         }
         let bytes = if self.memory.forks == Forks::AtEnd {
             if *range != (0..n_held) {
