@@ -37,7 +37,8 @@ STEPS: Mapping[str, Flag] = {
         parse=_threads,
         also=(Way(("--num-threads",), _threads),),
         env="LLAMA_ARG_THREADS",
-        help="threads that compute new tokens, at most as many as processors; 0 or less is as tuned, else one for each physical core (default: -1)",
+        help="threads that compute new tokens, at most as many as processors; 0 or less is as tuned, else one for each physical "
+        "core (default: -1)",
     ),
     "n_threads_batch": row(
         COMPUTE,
@@ -45,7 +46,8 @@ STEPS: Mapping[str, Flag] = {
         "--threads-batch",
         parse=_threads,
         env="LLAMA_ARG_THREADS_BATCH",
-        help="threads that compute prompts, at most as many as processors; 0 or less is as many as --threads, if that is given, else as tuned (default: -1)",
+        help="threads that compute prompts, at most as many as processors; 0 or less is as many as --threads, if that is given, "
+        "else as tuned (default: -1)",
     ),
     "kernels": row(
         COMPUTE,

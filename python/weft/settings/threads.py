@@ -84,7 +84,7 @@ THREADS: Mapping[str, Flag] = {
         parse=_mask,
         join=_both,
         also=(Way(("-Crb", "--cpu-range-batch"), _range),),
-        help="processors of threads that compute prompts, at most as many as processors; -Crb or --cpu-range-batch LO-HI adds a range (default: as -C)",
+        help="processors of threads that compute prompts; -Crb or --cpu-range-batch LO-HI adds a range (default: as -C)",
     ),
     "strict_cpu_batch": row(
         GROUP,
