@@ -185,7 +185,11 @@ impl Context {
         self.standing.take(how.priority);
         match self.threads.iter().position(|(known, _)| *known == key) {
             Some(place) => self.threads.swap(0, place),
-            None => self.threads.insert(0, (key, ThreadPool::new(n_threads, how, POLL, self.used))),
+            None => {
+                // They may run wherever this thread may, and not only where it stays.
+                self.stay.leave();
+                self.threads.insert(0, (key, ThreadPool::new(n_threads, how, POLL, self.used)));
+            }
         }
         let (pool, n_threads) = (self.threads[0].1.as_ptr(), n_threads.cast_signed());
         // SAFETY: the context is alive, and the pool lives in `self` until after the context is freed.
@@ -358,6 +362,7 @@ impl Context {
     /// are counted, and then nothing was forgotten.
     pub(super) fn truncate(&mut self, id: SequenceId, n_kept: u32) -> bool {
         if n_kept >= self.n_held(id) {
+            self.positions[usize::from(id.0)].truncate(n_kept);
             return true;
         }
         let positions = &self.positions[usize::from(id.0)];
@@ -464,6 +469,7 @@ impl Context {
     /// Counts `id` as holding `n_held` tokens, its window without a hole from `whole_from` on.
     pub(super) fn set_held(&mut self, id: SequenceId, n_held: u32, whole_from: u32) {
         self.n_held[usize::from(id.0)] = n_held;
+        self.positions[usize::from(id.0)].truncate(n_held);
         self.whole_from[usize::from(id.0)] = whole_from;
     }
 

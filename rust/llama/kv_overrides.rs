@@ -46,6 +46,21 @@ impl KvOverrides {
         if (is("_epsilon") || is(".rope.freq_base")) && x <= 0.0 {
             return Err(format!("{key} is {x}; it must be greater than 0"));
         }
+        if is(".context_length") && !(1..=i64::from(i32::MAX)).contains(&number(key).unwrap_or_default()) {
+            return Err(format!("{key} is {}; it must be 1 to {}", value.shown(), i32::MAX));
+        }
+        if is(".rope.dimension_count") {
+            let prefix = key.strip_suffix("rope.dimension_count").unwrap_or_default();
+            let of = |name: &str| file.u32(&format!("{prefix}{name}")).map(i64::from);
+            let head = of("embedding_length").zip(of("attention.head_count")).map(|(width, n)| width / n.max(1));
+            let most = file.u32(key).map(i64::from).or_else(|| of("attention.key_length")).or(head).unwrap_or_default();
+            if !number(key).is_some_and(|n| n % 2 == 0 && (2..=most).contains(&n)) {
+                return Err(format!("{key} is {}; it must be even, and 2 to {most}", value.shown()));
+            }
+        }
+        if key == "tokenizer.ggml.model" && file.string(key).is_some_and(|own| own != value.shown()) {
+            return Err(format!("{key} is {:?}; the file has the vocabulary of another tokenizer", value.shown()));
+        }
         if is(".block_count") && !(1..=i64::from(MAX_LAYERS)).contains(&number(key).unwrap_or_default()) {
             return Err(format!("{key} is {}; it must be 1 to {MAX_LAYERS}", value.shown()));
         }

@@ -55,8 +55,8 @@ pub(super) fn all_parts(config: &ModelConfig, first: Metadata) -> Vec<Metadata> 
     std::iter::once(first).chain(others.iter().filter_map(|path| Metadata::open(path).ok())).collect()
 }
 
-/// Loads the file that `config` names, its weights laid out as `weights` says, with what is overridden; `progress` hears the fraction that is loaded, on this
-/// thread, and must not panic.
+/// Loads the file that `config` names, its weights laid out as `weights` says, with what is overridden; `progress` hears the fraction
+/// that is loaded, on this thread, and must not panic.
 ///
 /// # Errors
 /// What is wrong with the file or its placement, for [`crate::error::Error::ModelLoad`].

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -105,6 +106,8 @@ pub struct Projector {
     /// Samples a second that it hears.
     rate: u32,
     n_embd: usize,
+    /// Bytes, for each place, of what a picture's vectors are made of; a sound has fewer.
+    n_raw_bytes: u64,
     path: PathBuf,
     modalities: Modalities,
     names: Mutex<Names>,
@@ -143,7 +146,9 @@ impl Projector {
             Error::InvalidConfig { param: "mmproj", message }
         };
         let path = path_of(&config.path).map_err(refuse)?;
-        check(&Metadata::open(&config.path).map_err(refuse)?).map_err(refuse)?;
+        let file = Metadata::open(&config.path).map_err(refuse)?;
+        check(&file).map_err(refuse)?;
+        let n_raw_bytes = raw_bytes(&file);
         // SAFETY: plain data.
         let mut params = unsafe { sys::mtmd_context_params_default() };
         params.use_gpu = config.offload;
@@ -172,7 +177,7 @@ impl Projector {
         let thread = thread::Builder::new().name("weft-media".into()).spawn(move || encoder.run(&received));
         thread.map_err(|error| refuse(format!("no thread can be started: {error}")))?;
         let (number, path) = (N_PROJECTORS.fetch_add(1, Ordering::Relaxed), config.path.clone());
-        Ok(Self { number, raw, rate, n_embd, path, modalities, names: Mutex::default(), shared, wanted })
+        Ok(Self { number, raw, rate, n_embd, n_raw_bytes, path, modalities, names: Mutex::default(), shared, wanted })
     }
 
     /// Which one of the process it is.
@@ -223,16 +228,17 @@ impl Projector {
             return Err(refuse(format!("{} does not read {what}", self.path.display())));
         }
         self.check_room()?;
-        let bitmap = match kind {
+        let decode = || match kind {
             MediaKind::Image => media_file::picture(file).map(|picture| Bitmap::of_picture(&picture)),
             MediaKind::Audio => media_file::sound(file, self.rate).map(|samples| Bitmap::of_sound(&samples)),
         };
+        // A decoder that gives up in its own way has refused the file too.
+        let bitmap = panic::catch_unwind(AssertUnwindSafe(decode)).unwrap_or_else(|_| Err("its decoder failed".to_owned()));
         let bitmap = bitmap.map_err(refuse)?.ok_or_else(|| refuse("there is not enough memory".to_owned()))?;
         let chunks = self.cut(&bitmap).map_err(refuse)?;
-        let n_decoded = bitmap.n_bytes();
         drop(bitmap);
         let digest = blake3::hash(file).to_hex().to_string();
-        let runs = self.runs(&chunks, &digest, n_decoded).map_err(refuse)?;
+        let runs = self.runs(&chunks, &digest).map_err(refuse)?;
         // After they are counted, since others are read at the same time.
         self.check_room()?;
         Ok(LoadedMedia { kind, digest, projector: self.number, n_bytes: file.len(), runs })
@@ -261,12 +267,11 @@ impl Projector {
         if code == 0 { Ok(chunks) } else { Err(why.in_words(&errors)) }
     }
 
-    /// What stands for `chunks` of the file `digest`, which was decoded to `n_decoded` bytes, in a prompt.
-    fn runs(&self, chunks: &Chunks, digest: &str, n_decoded: u64) -> std::result::Result<Vec<Run>, String> {
+    /// What stands for `chunks` of the file `digest` in a prompt.
+    fn runs(&self, chunks: &Chunks, digest: &str) -> std::result::Result<Vec<Run>, String> {
         // SAFETY: the list is alive.
         let n = unsafe { sys::mtmd_input_chunks_size(chunks.0.as_ptr()) };
         let mut runs = Vec::with_capacity(n);
-        let mut n_places = 0;
         for nth in 0..n {
             // SAFETY: the list is alive, and has so many.
             let chunk = unsafe { sys::mtmd_input_chunks_get(chunks.0.as_ptr(), nth) };
@@ -295,9 +300,8 @@ impl Projector {
             // SAFETY: as above.
             let has_grid = kind == sys::MTMD_INPUT_CHUNK_TYPE_IMAGE && unsafe { sys::mtmd_decode_use_mrope(self.raw.0.as_ptr()) };
             let first_id = lock(&self.names).id(digest, nth, n_tokens)?;
-            // What all is made of counts with the first: it is kept in 32-bit numbers where it had bytes.
-            let n_bytes = u64::from(n_tokens) * self.n_embd as u64 * 4 + if n_places == 0 { 4 * n_decoded } else { 0 };
-            n_places += n_tokens;
+            let n_raw_bytes = u64::from(n_tokens) * self.n_raw_bytes;
+            let n_bytes = u64::from(n_tokens) * self.n_embd as u64 * 4 + n_raw_bytes;
             self.shared.n_loaded_bytes.fetch_add(n_bytes, Ordering::Relaxed);
             let chunk = Arc::new_cyclic(|own| Chunk {
                 own: own.clone(),
@@ -306,7 +310,8 @@ impl Projector {
                 n_positions,
                 grid: has_grid.then(|| copy.grid(n_tokens)),
                 sees_ahead,
-                n_bytes,
+                n_bytes: AtomicU64::new(n_bytes),
+                n_raw_bytes,
                 state: Mutex::new(State::Unasked(copy)),
                 shared: Arc::clone(&self.shared),
                 wanted: self.wanted.clone(),
@@ -383,8 +388,9 @@ struct Chunk {
     /// Where rows and columns are counted.
     grid: Option<Grid>,
     sees_ahead: bool,
-    /// What it counts as.
-    n_bytes: u64,
+    /// What it counts as: its vectors, and what these are made of until they are there.
+    n_bytes: AtomicU64,
+    n_raw_bytes: u64,
     state: Mutex<State>,
     shared: Arc<Shared>,
     wanted: Sender<Weak<Self>>,
@@ -421,7 +427,16 @@ impl fmt::Debug for Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.shared.n_loaded_bytes.fetch_sub(self.n_bytes, Ordering::Relaxed);
+        self.shared.n_loaded_bytes.fetch_sub(*self.n_bytes.get_mut(), Ordering::Relaxed);
+    }
+}
+
+impl Chunk {
+    /// Its vectors are there: what they are made of goes.
+    fn ready(&self, vectors: Arc<[f32]>) -> State {
+        self.n_bytes.fetch_sub(self.n_raw_bytes, Ordering::Relaxed);
+        self.shared.n_loaded_bytes.fetch_sub(self.n_raw_bytes, Ordering::Relaxed);
+        State::Ready(vectors)
     }
 }
 
@@ -458,7 +473,7 @@ impl Medium for Chunk {
             State::Unasked(raw) => match lock(&self.shared.kept).get(self.first_id) {
                 Some(vectors) => {
                     self.shared.n_reused.fetch_add(1, Ordering::Relaxed);
-                    (State::Ready(vectors), Encoding::Ready)
+                    (self.ready(vectors), Encoding::Ready)
                 }
                 None if self.wanted.send(self.own.clone()).is_ok() => (State::Asked(raw), Encoding::Pending),
                 None => {
@@ -511,7 +526,7 @@ impl Encoder {
                 None => self.encode(&chunk, &raw),
             };
             *lock(&chunk.state) = match made {
-                Ok(vectors) => State::Ready(vectors),
+                Ok(vectors) => chunk.ready(vectors),
                 Err(reason) => State::Failed(raw, reason),
             };
         }
@@ -595,11 +610,6 @@ impl Bitmap {
         // SAFETY: so many numbers are copied.
         NonNull::new(unsafe { sys::mtmd_bitmap_init_from_audio(samples.len(), samples.as_ptr()) }).map(Self)
     }
-
-    fn n_bytes(&self) -> u64 {
-        // SAFETY: it is alive.
-        unsafe { sys::mtmd_bitmap_get_n_bytes(self.0.as_ptr()) as u64 }
-    }
 }
 
 impl Drop for Bitmap {
@@ -659,6 +669,13 @@ fn path_of(path: &Path) -> std::result::Result<CString, String> {
     let is_file = std::fs::metadata(path).map_err(|error| error.to_string())?.is_file();
     let path = path.to_str().filter(|_| is_file).ok_or("it is not a regular file with a path in UTF-8")?;
     CString::new(path).map_err(|_| "its path holds a NUL byte".to_owned())
+}
+
+/// Bytes of the pixels that one place is made of: three numbers of 32 bits for each.
+fn raw_bytes(file: &Metadata) -> u64 {
+    let patch = file.u32("clip.vision.patch_size").unwrap_or(16);
+    let merge = ["clip.vision.projector.scale_factor", "clip.vision.spatial_merge_size"].iter().find_map(|key| file.u32(key));
+    12 * u64::from(patch).pow(2) * u64::from(merge.unwrap_or(2)).pow(2)
 }
 
 /// Whether llama.cpp can read what the projector is for: it ends the process where it finds other vectors than it counted.

@@ -107,10 +107,11 @@ pub(super) fn picture(file: &[u8]) -> Result<Picture, String> {
 /// # Errors
 /// What is wrong with it.
 pub(super) fn sound(file: &[u8], rate: u32) -> Result<Vec<f32>, String> {
-    let (own_rate, samples) = decoded(file)?;
+    let (own_rate, mut samples) = decoded(file)?;
     if samples.is_empty() {
         return Err("the sound is empty".to_owned());
     }
+    samples.iter_mut().for_each(|sample| *sample = sample.clamp(-1.0, 1.0));
     let mut samples = if own_rate == rate { samples } else { resampled(&samples, own_rate, rate)? };
     let least = (rate / LEAST_PARTS) as usize;
     if samples.len() < least {
@@ -162,6 +163,9 @@ fn decoded(file: &[u8]) -> Result<(u32, Vec<f32>), String> {
         buffer.copy_to_slice_interleaved(&mut packet_samples);
         #[expect(clippy::cast_precision_loss, reason = "there are few channels")]
         samples.extend(packet_samples.chunks_exact(n_channels).map(|frame| frame.iter().sum::<f32>() / n_channels as f32));
+        if packet_samples.iter().any(|sample| !sample.is_finite()) {
+            return Err("the sound is damaged: it has samples that are no numbers".to_owned());
+        }
         let n_samples = samples.len() as u64;
         if n_samples > MAX_SAMPLES || n_samples / u64::from(buffer.spec().rate()) > MAX_SECONDS {
             return Err(format!("the sound is longer than {MAX_SECONDS} seconds, or has more than {MAX_SAMPLES} samples"));
@@ -296,6 +300,18 @@ mod tests {
         assert_eq!((short.len(), short[2..].iter().all(|&sample| sample == 0.0)), (1_600, true));
         assert!(sound(&wav_of(16_000, 0, 0), 16_000).is_err_and(|why| why.contains("empty")));
         assert!(sound(&wav_of(10, 400, 400), 16_000).is_err_and(|why| why.contains("10 samples a second")));
+    }
+
+    #[test]
+    fn samples_that_are_no_numbers_are_refused_and_loud_ones_cut() {
+        let mut file = include_bytes!("../../tests/media/tone.wav").to_vec();
+        let n = file.len();
+        for (sample, rest) in [(f32::NAN, None), (f32::INFINITY, None), (f32::MAX, Some(1.0))] {
+            file[n - 4_000..n - 3_996].copy_from_slice(&sample.to_le_bytes());
+            let read = sound(&file, 22_050);
+            assert_eq!(read.as_ref().ok().map(|samples| samples.iter().fold(0.0, |a: f32, b| a.max(*b))), rest, "{sample}");
+            assert!(sound(&file, 16_000).is_ok() == rest.is_some());
+        }
     }
 
     #[test]

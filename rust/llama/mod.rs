@@ -62,7 +62,6 @@ use crate::engine::runner::{
 use crate::error::{Error, Result};
 pub use crate::llama::adapters::Adapter;
 #[cfg(feature = "python")]
-#[cfg(feature = "python")]
 pub(crate) use crate::llama::allocator::give_back_what_is_freed;
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;

@@ -112,7 +112,8 @@ fn keeping_the_opening(shift: ContextShift, model: &Model) -> ContextShift {
 impl PyEngine {
     #[new]
     #[pyo3(signature = (model, *, n_slots=None, n_ctx=None, kv_unified=None, n_batch=None, n_ubatch=None, grp_attn_n=None,
-        grp_attn_w=None, n_threads=None, n_threads_batch=None, kernels="auto", flash_attention="auto", tuned=None, pooling=None, type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
+        grp_attn_w=None, n_threads=None, n_threads_batch=None, kernels="auto", flash_attention="auto", tuned=None, pooling=None,
+        type_k="f16", type_v="f16", cache_ram=None, max_queue=None,
         max_token_gap_ms=None, rope_scaling_type=None, rope_freq_base=None, rope_freq_scale=None, yarn_orig_ctx=None,
         yarn_ext_factor=None, yarn_attn_factor=None, yarn_beta_slow=None, yarn_beta_fast=None, offload_kqv=true, op_offload=true,
         cpus=None, cpus_batch=None, strict_cpu=None, strict_cpu_batch=None, prio=None, prio_batch=None, poll=None,

@@ -290,12 +290,13 @@ async def test_listings_show_media_as_marks(seeing: weft.Engine) -> None:
     assert answer.n_prompt == prompt.n_tokens
 
 
-async def test_what_is_loaded_is_bounded(folder: Path) -> None:
-    picture = png_of(1, width=2_048, height=2_048)
-    async with engine_of("qwen2vl", folder) as engine:
+async def test_what_is_loaded_is_bounded_until_its_vectors_are_there(folder: Path) -> None:
+    picture = png_of(1, width=64, height=64)
+    options = {"image_min_tokens": 8_192, "image_max_tokens": 8_192}
+    async with engine_of("qwen2vl", folder, n_ctx=16_384, **options) as engine:
         held: list[weft.Media] = []
         refused = ""
-        for _ in range(40):
+        for _ in range(80):
             try:
                 held.append(await engine.read_media(picture))
             except weft.QueueFull as full:
@@ -303,5 +304,9 @@ async def test_what_is_loaded_is_bounded(folder: Path) -> None:
                 break
         assert len(held) > 10
         assert "bytes of pictures and sounds are waiting" in refused
+        # Equal ones have the vectors of the first.
+        for media in held[:4]:
+            await engine.complete(["", media, "?"], max_tokens=1)
+        held.append(await engine.read_media(picture))
         held.clear()
         await engine.read_media(picture)
