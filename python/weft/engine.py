@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -79,6 +80,9 @@ class Engine(Embedding):
         self._state: Literal["new", "starting", "running", "asleep", "closed"] = "new"
         self._native: _native.Engine | None = None
         self._threads = Threads()
+        self._stop: Callable[[], object] | None = None
+        """Ends the last worker that was started."""
+        self._stopping = threading.Lock()
         self._scales: list[tuple[int, float]] = []
         """Of the adapters, while it is asleep."""
 
@@ -120,7 +124,7 @@ class Engine(Embedding):
         # It has the words of this model.
         self.__dict__.pop("_templates", None)
         self._native = None
-        await self._threads.work(For.LIFE, self._stop)
+        await self._threads.work(For.LIFE, self._end, self._stop)
 
     async def wake(self) -> None:
         """Loads the model again, after `sleep`; the adapters count as they did. The event loop goes on meanwhile.
@@ -153,7 +157,7 @@ class Engine(Embedding):
         # Runs at the latest when the interpreter exits: its libraries must not be torn down under a running worker.
         self._stop = weakref.finalize(self, _stop, native, os.getpid())
         if self._is_closed():
-            await self._threads.work(For.LIFE, self._stop)
+            await self._threads.work(For.LIFE, self._end, self._stop)
             raise EngineStopped
         self._native = native
         self._state = "running"
@@ -171,9 +175,15 @@ class Engine(Embedding):
         self._state = "closed"
         # It holds the engine, as the engine holds it.
         self.__dict__.pop("_templates", None)
-        if self._native is not None:
-            self._native = None
-            await self._threads.work(For.LIFE, self._stop)
+        self._native = None
+        if self._stop is not None:
+            await self._threads.work(For.LIFE, self._end, self._stop)
+
+    def _end(self, stop: Callable[[], object] | None) -> None:
+        """Ends a worker; where another thread is about that, waits for it."""
+        with self._stopping:
+            if stop is not None:
+                stop()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -292,11 +292,11 @@ async def test_listings_show_media_as_marks(seeing: weft.Engine) -> None:
 
 async def test_what_is_loaded_is_bounded_until_its_vectors_are_there(folder: Path) -> None:
     picture = png_of(1, width=64, height=64)
-    options = {"image_min_tokens": 8_192, "image_max_tokens": 8_192}
-    async with engine_of("qwen2vl", folder, n_ctx=16_384, **options) as engine:
+    options = {"image_min_tokens": 2_048, "image_max_tokens": 2_048}
+    async with engine_of("qwen2vl", folder, n_ctx=4_096, **options) as engine:
         held: list[weft.Media] = []
         refused = ""
-        for _ in range(80):
+        for _ in range(250):
             try:
                 held.append(await engine.read_media(picture))
             except weft.QueueFull as full:

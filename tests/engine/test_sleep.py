@@ -1,5 +1,7 @@
 """An engine that sleeps holds no model, and is as it was when it has woken."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 import weft
 from tests.adapters import write_adapter
 from tests.helpers import prompt_of, wait_until
+from weft.work import cache
 
 
 def small(**options: object) -> weft.Engine:
@@ -84,3 +87,66 @@ async def test_copies_bring_back_what_was_cached() -> None:
         await engine.load_copies(copies)
         for prompt in prompts:
             assert (await engine.complete(prompt, max_tokens=1)).branches[0].usage.n_computed == 1
+
+
+async def test_closing_waits_for_a_worker_that_is_being_ended_already() -> None:
+    engine = small()
+    await engine.start()
+    stop, may_go_on, has_begun = engine._stop, threading.Event(), threading.Event()
+    assert stop is not None
+
+    def slow() -> None:
+        has_begun.set()
+        assert may_go_on.wait(20)
+        stop()
+
+    engine._stop = slow
+    sleeping = asyncio.create_task(engine.sleep())
+    await wait_until(has_begun.is_set)
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0.05)
+    assert not closing.done()
+    engine._stop = stop
+    may_go_on.set()
+    await asyncio.gather(sleeping, closing)
+    with pytest.raises(weft.EngineStopped):
+        await engine.wake()
+
+
+def counted_copies(monkeypatch: pytest.MonkeyPatch) -> list[weft.Stream]:
+    """The copies that are made from now on."""
+    made: list[weft.Stream] = []
+    finish = cache._finish
+
+    async def counted(stream: weft.Stream) -> weft.Finished:
+        made.append(stream)
+        return await finish(stream)
+
+    monkeypatch.setattr(cache, "_finish", counted)
+    return made
+
+
+async def test_copies_that_cannot_fit_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with small() as engine:
+        prompts = [prompt_of(20, "short"), *(prompt_of(100, f"long {number}") for number in range(12))]
+        for prompt in prompts:
+            await engine.complete(prompt, max_tokens=1)
+        await wait_until(lambda: engine.stats().n_cells_idle == 0)
+        allowed = iter([True, False])
+        [one] = await engine.copy_store(goes_on=lambda: next(allowed))
+        made = counted_copies(monkeypatch)
+        monkeypatch.setattr("weft.engine.free_bytes", lambda: 5 * one.n_bytes)
+        copies = await engine.copy_store()
+        assert [copy.tokens[:20] for copy in copies] == [prompts[at][:20] for at in (-1, -2, 0)]
+        assert len(made) == 4, "one did not fit, and none was made that is as long"
+
+
+async def test_few_copies_are_made_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with small() as engine:
+        for number in range(8):
+            await engine.complete(prompt_of(40 + 10 * number, f"{number}"), max_tokens=1)
+        await wait_until(lambda: engine.stats().n_cells_idle == 0)
+        made = counted_copies(monkeypatch)
+        monkeypatch.setattr("weft.engine.free_bytes", lambda: 2)
+        assert await engine.copy_store() == []
+        assert len(made) == cache.MAX_MISFITS

@@ -27,6 +27,8 @@ class FakeHub:
         """Further images, by what they are said to be made of."""
         self.locked = False
         """Whether the registry's tokens are good for nothing."""
+        self.challenge: str | None = None
+        """How the registry says where tokens are; None is as it should."""
         self.grants: list[str] = []
         """What tokens were asked for, each of which is good until `lasts` files were asked for with it."""
         self.lasts = 1_000
@@ -148,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
     def _image(self, repo: str, kind: str, name: str) -> None:
         if self.headers["Authorization"] != f"Bearer grant{len(self.hub.grants)}" or self.hub.n_left == 0 or self.hub.locked:
             realm = f'Bearer realm="{self.hub.url}/grants",service="registry.docker.io",scope="repository:{repo}:pull"'
-            self._say(401, b"", {"WWW-Authenticate": realm})
+            self._say(401, b"", {"WWW-Authenticate": self.hub.challenge or realm})
         elif kind == "blobs":
             self.hub.n_left -= 1
             cdn = self.hub.url.replace("127.0.0.1", "localhost")

@@ -110,6 +110,31 @@ def test_where_the_registry_is_down_what_is_cached_is_taken(hub: FakeHub) -> Non
         weft.hub.model(docker="ai/other")
 
 
+def test_a_tag_whose_note_is_damaged_is_as_if_it_were_not_there(hub: FakeHub) -> None:
+    path = weft.hub.model(docker=MODEL)
+    [note] = path.parent.glob("*.tag")
+    for damaged in (b"", b"\n", b"../x\n", b"\xff\n", b"cut"):
+        note.write_bytes(damaged)
+        with pytest.raises(weft.ModelLoadError, match="it is not cached in"):
+            weft.hub.model(docker=MODEL, offline=True)
+    assert weft.hub.model(docker=MODEL) == path
+    assert weft.hub.model(docker=MODEL, offline=True) == path
+    assert sorted(each.name for each in path.parent.iterdir()) == sorted([path.name, note.name, "lock"])
+
+
+@pytest.mark.parametrize("asked", ["realm=", "realm", 'realm="https://[x/"'])
+def test_a_registry_that_does_not_say_where_tokens_are_is_told(hub: FakeHub, asked: str) -> None:
+    hub.challenge = f"Bearer {asked}"
+    with pytest.raises(weft.ModelLoadError, match=re.escape(f"wants a token, and where from cannot be read: {asked!r}")):
+        weft.hub.model(docker=MODEL)
+
+
+def test_where_tokens_are_may_have_a_query_of_its_own(hub: FakeHub) -> None:
+    hub.challenge = f'Bearer realm="{hub.url}/grants?account=a",service="s"'
+    assert weft.hub.model(docker=MODEL).read_bytes() == DATA
+    assert hub.grants == ["account=a&scope=repository%3Aai%2Fsmollm2%3Apull&service=s"]
+
+
 @pytest.mark.parametrize(
     ("manifest", "why"),
     [

@@ -618,6 +618,7 @@ async def test_only_hosts_that_are_named_are_asked(files: Files, host: Host) -> 
         ),
         *(("::1", False), ("fe80::1%eth0", False), ("fd00::1", False), ("::ffff:10.0.0.1", False), ("::ffff:1.1.1.1", True)),
         *(("64:ff9b::a00:1", False), ("2002:a00:1::", False), ("2001:0:1::", False), ("ff02::1", False), ("::", False)),
+        *(("64:ff9b:1::a00:1", False), ("fec0::1", False), ("feff:ffff::1", False), ("::a00:1", False), ("::8.8.8.8", False)),
     ],
 )
 def test_an_address_is_public(address: str, public: bool) -> None:

@@ -236,6 +236,44 @@ async def test_what_cannot_be_unloaded_stays_and_is_tried_again(
         await server.asleep()
 
 
+async def test_what_cannot_be_unloaded_leaves_no_copies(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with sleeping() as server:
+
+        async def fail() -> None:
+            raise RuntimeError("no sleep")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server.engine, "sleep", fail)
+            # Time for some of it to leave the context.
+            for number in range(8):
+                await server.complete(prompt_of(200, f"chat {number}"))
+            await wait_until(lambda: "the model stays loaded" in caplog.text)
+            assert await server.engine.copy_store() != []
+            assert server.app.service._copies == []
+        await server.asleep()
+
+
+async def test_what_fails_once_the_model_is_loaded_unloads_it_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with sleeping() as server:
+        await server.asleep()
+
+        async def fail(_: object) -> None:
+            raise weft.InvalidConfig("chat_template", "it is not good any more")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server.engine, "load_copies", fail)
+            assert (await server.client.post("/completion", json={"prompt": "a"})).status_code == 500
+        assert (server.engine.n_loads, server.engine.is_asleep) == (2, True)
+        assert "the model cannot be loaded again" in caplog.text
+        assert (await server.get("/props"))["is_sleeping"] is True
+        assert (await server.complete())["content"]
+        assert server.engine.n_loads == 3
+
+
 async def test_what_was_set_survives(tmp_path: Path) -> None:
     adapters = [str(write_adapter(tmp_path / f"{seed}.gguf", seed=seed)) for seed in (1, 2)]
     system = SystemPrompt("A story of a fox and an owl, who meet in the wood by night and talk of the moon.", "User:", "Teller:")

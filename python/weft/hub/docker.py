@@ -85,7 +85,7 @@ def _kept(note: Path) -> Path | None:
     """The file that a tag meant when it was last asked for."""
     try:
         path = note.with_name(note.read_text(encoding="ascii").strip())
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):  # It cannot be read, or names no file.
         return None
     return path if path.is_file() else None
 
@@ -103,7 +103,9 @@ def _current(registry: "_Registry", tag: str, note: Path, tally: Tally) -> Path:
         remote = Remote(name=f"{registry.repo}:{tag}", url=registry.blob(layer.digest), size=layer.size, sha256=sha256)
         registry.download(remote, path, tally)
     # Only now: whoever looks there for what the tag means finds all of it.
-    note.write_text(f"{path.name}\n", encoding="ascii")
+    written = note.with_name(f"{note.name}.incomplete")
+    written.write_text(f"{path.name}\n", encoding="ascii")
+    written.replace(note)
     return path
 
 
@@ -174,12 +176,18 @@ class _Registry:
         if not isinstance(error, HfHubHTTPError) or error.response.status_code != 401:
             return False
         scheme, _, asked = error.response.headers.get("WWW-Authenticate", "").partition(" ")
-        given = parse_keqv_list(parse_http_list(asked)) if scheme.lower() == "bearer" else {}
-        realm = given.pop("realm", "")
-        if urlsplit(realm).scheme not in ("https", urlsplit(self.url).scheme):
+        if scheme.lower() != "bearer":
             return False
-        wanted = {"scope": f"repository:{self.repo}:pull", **given}
-        grant = _answer(f"{realm}?{urlencode(wanted)}", {}, _Grant)
+        try:
+            given = parse_keqv_list(parse_http_list(asked))
+            realm = urlsplit(given.pop("realm", ""))
+        except (ValueError, IndexError):
+            raise Unavailable(f"{self.url} wants a token, and where from cannot be read: {asked!r}") from None
+        if realm.scheme not in ("https", urlsplit(self.url).scheme):
+            return False
+        wanted = urlencode({"scope": f"repository:{self.repo}:pull", **given})
+        query = f"{realm.query}&{wanted}" if realm.query else wanted
+        grant = _answer(realm._replace(query=query, fragment="").geturl(), {}, _Grant)
         self._headers = {"Authorization": f"Bearer {grant.token or grant.access_token}"}
         return True
 

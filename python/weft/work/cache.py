@@ -22,6 +22,9 @@ Adapters = Sequence[tuple[int, float]] | None
 ERASE_INTERVAL_S = 0.02
 """Seconds until a slot that is to be erased is looked at again, where a sequence runs in it."""
 
+MAX_MISFITS = 4
+"""Copies that are made and do not fit: so many, and no more are tried."""
+
 
 class CacheWork:
     """Such work for one engine that runs."""
@@ -74,10 +77,14 @@ class CacheWork:
         inner = {node.parent for node in nodes}
         last = sorted((node.last_used, place) for place, node in enumerate(nodes) if place not in inner)
         copies: list[SavedPrefix] = []
-        n_bytes = 0
+        n_bytes = n_misfits = 0
+        # What is as long as one that did not fit needs not be tried: room only becomes less.
+        n_too_long: int | None = None
         for _, place in reversed(last):
-            if n_bytes >= max_bytes or not goes_on():
+            if n_bytes >= max_bytes or n_misfits == MAX_MISFITS or not goes_on():
                 break
+            if n_too_long is not None and nodes[place].start + nodes[place].n_tokens >= n_too_long:
+                continue
             tokens = _path(nodes, place)
             if min(tokens) < 0:  # Of a picture the tokens do not tell what it showed.
                 continue
@@ -88,7 +95,10 @@ class CacheWork:
             except WeftError:
                 continue
             assert isinstance(copy, SavedPrefix), "a request to save makes a saved prefix"
-            if copy.n_tokens and n_bytes + copy.n_bytes <= max_bytes:
+            if n_bytes + copy.n_bytes > max_bytes:
+                n_misfits += 1
+                n_too_long = len(tokens)
+            elif copy.n_tokens:
                 copies.append(copy)
                 n_bytes += copy.n_bytes
         return copies

@@ -19,8 +19,9 @@ MAX_REDIRECTS = 3
 
 _PORTS = {"http": 80, "https": 443}
 
-_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
-"""Addresses that a gateway takes for ones of IPv4 (RFC 6052), whichever these are."""
+_NOT_PUBLIC = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "fec0::/10")))
+"""Addresses that a gateway takes for ones of IPv4 (RFC 6052, RFC 8215), whichever these are, those that once stood for ones
+of IPv4, and those that once were of a site."""
 
 
 async def fetched(address: str, hosts: Sequence[str], max_bytes: int, aside: Aside) -> bytes:
@@ -107,7 +108,7 @@ def is_public(address: str) -> bool:
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.ipv4_mapped is not None:
             ip = ip.ipv4_mapped
-        elif ip.sixtofour is not None or ip.teredo is not None or ip in _TRANSLATED:
+        elif ip.sixtofour is not None or ip.teredo is not None or any(ip in network for network in _NOT_PUBLIC):
             return False
     return ip.is_global and not ip.is_multicast
 

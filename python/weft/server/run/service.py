@@ -131,33 +131,39 @@ class Service:
     async def _let_go(self, is_needed: Callable[[], bool]) -> bool:
         """Unloads the model; False where a request has come before that has begun."""
         await self.pins.remember()
-        self._copies = await self.engine.copy_store(goes_on=lambda: not is_needed())
+        copies = await self.engine.copy_store(goes_on=lambda: not is_needed())
         if is_needed():
-            self._copies = []
             return False
         self._kept = {make: make(self) for make in self._remembered}
         logger.info("no request for %d s: unloading the model, which the next one loads again", self.sleep.after_s)
         await self.engine.sleep()
+        # Only now: where the model stays, what is cached does too.
+        self._copies = copies
         # Frames of errors that were caught refer to each other, and some to the model. Nobody waits just now.
         gc.collect()
         return True
 
     async def _bring_back(self) -> None:
-        """Loads the model again, and brings back what is not the model's."""
+        """Loads the model again, and brings back what is not the model's; where that fails, the model is unloaded as before."""
         began = time.monotonic()
         try:
-            if not self.engine.is_running:
-                await self.engine.wake()
+            await self._load_again()
         except EngineStopped:
             raise
         except Exception as error:
             logger.error("the model cannot be loaded again: %s", error)
+            if self.engine.is_running:
+                await self.engine.sleep()
             raise
+        logger.info("the model is loaded again after %.1f s", time.monotonic() - began)
+
+    async def _load_again(self) -> None:
+        if not self.engine.is_running:
+            await self.engine.wake()
         # The file may have been replaced.
         self.chat = ChatFormat(self.engine, self.settings)
         self.chat.check_settings()
         await self.engine.load_copies(self._copies)
-        self._copies = []
         try:
             if self.settings.restore_prompt is not None:
                 await self.engine.load_prefix(self.settings.restore_prompt)
@@ -168,7 +174,8 @@ class Service:
         common = self.common_prompt.prefix
         pinned = await self.pins.again()
         self.common_prompt.stands_in(None if common is None else pinned.get(common.id))
-        logger.info("the model is loaded again after %.1f s", time.monotonic() - began)
+        # Only now: whoever tries again after a failure needs them.
+        self._copies = []
 
     def told(self, make: "Callable[[Service], Made]") -> Made:
         """What `make`, one of `remembered`, makes of the running engine or, while the model is unloaded, what it made before."""
