@@ -183,13 +183,12 @@ impl Context {
         let how = &self.how[key.1];
         // Threads that are started for a pool have the priority of who starts them.
         self.standing.take(how.priority);
-        match self.threads.iter().position(|(known, _)| *known == key) {
-            Some(place) => self.threads.swap(0, place),
-            None => {
-                // They may run wherever this thread may, and not only where it stays.
-                self.stay.leave();
-                self.threads.insert(0, (key, ThreadPool::new(n_threads, how, POLL, self.used)));
-            }
+        if let Some(place) = self.threads.iter().position(|(known, _)| *known == key) {
+            self.threads.swap(0, place);
+        } else {
+            // They may run wherever this thread may, and not only where it stays.
+            self.stay.leave();
+            self.threads.insert(0, (key, ThreadPool::new(n_threads, how, POLL, self.used)));
         }
         let (pool, n_threads) = (self.threads[0].1.as_ptr(), n_threads.cast_signed());
         // SAFETY: the context is alive, and the pool lives in `self` until after the context is freed.

@@ -111,7 +111,9 @@ pub(super) fn sound(file: &[u8], rate: u32) -> Result<Vec<f32>, String> {
     if samples.is_empty() {
         return Err("the sound is empty".to_owned());
     }
-    samples.iter_mut().for_each(|sample| *sample = sample.clamp(-1.0, 1.0));
+    for sample in &mut samples {
+        *sample = sample.clamp(-1.0, 1.0);
+    }
     let mut samples = if own_rate == rate { samples } else { resampled(&samples, own_rate, rate)? };
     let least = (rate / LEAST_PARTS) as usize;
     if samples.len() < least {
