@@ -627,7 +627,7 @@ mod tests {
         assert_eq!(refused(|c| c.n_ubatch = Some(0)), "n_ubatch");
         assert_eq!(refused(|c| c.grp_attn_n = 0), "grp_attn_n");
         assert_eq!(refused(|c| c.grp_attn_n = 3), "grp_attn_n");
-        assert_eq!(refused(|c| (c.grp_attn_n, c.grp_attn_w) = (2, 0)), "grp_attn_n");
+        assert_eq!(refused(|c| (c.grp_attn_n, c.grp_attn_w) = (2, 0)), "grp_attn_w");
         assert_eq!(refused(|c| (c.n_ctx, c.grp_attn_n, c.grp_attn_w) = (Some(512), 2, 514)), "grp_attn_n");
         assert_eq!(refused(|c| (c.grp_attn_n, c.type_k) = (2, KvType::Bf16)), "grp_attn_n");
         assert_eq!(refused(|c| (c.grp_attn_n, c.type_k) = (2, KvType::Q8_0)), "grp_attn_n");
