@@ -1,10 +1,11 @@
 """How the answers of one chat are to be read, and what holds them to it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.reader import FamilyReader
+from weft.chat.answer.parts import AnswerReader
+from weft.chat.answer.reader import FamilyReader, Thoughts
 from weft.chat.answer.tools import ToolUse
 
 __all__ = ["FamilyForm", "thought_of"]
@@ -37,6 +38,7 @@ class FamilyForm:
         use: ToolUse | None,
         *,
         is_thinking: bool = False,
+        thoughts: Thoughts = Thoughts.APART,
         unread: Callable[[], None] = lambda: None,
     ) -> None:
         """Answers as a family writes them.
@@ -46,17 +48,19 @@ class FamilyForm:
             thought: What stands around thoughts; None where they are not told apart.
             use: The tools that may be called; None where calls are not looked for.
             is_thinking: Whether an answer begins within a thought.
+            thoughts: Where a thought is told.
             unread: Called where something looked like a call, and was none.
         """
         self.family = family
         self.thought = thought
         self.use = use
         self.is_thinking = is_thinking
+        self._thoughts = thoughts
         self._unread = unread
         tools = () if use is None else use.tools
         self._tools = sorted(tools, key=lambda tool: len(tool.name), reverse=True)
 
-    def reader(self) -> FamilyReader:
+    def reader(self) -> AnswerReader:
         """A reader of one branch."""
         return FamilyReader(
             self.family,
@@ -64,30 +68,24 @@ class FamilyForm:
             self._tools,
             is_thinking=self.is_thinking,
             is_parallel=self.use is None or self.use.is_parallel,
+            thoughts=self._thoughts,
             unread=self._unread,
         )
 
-    def grammar(self, control_tokens: Mapping[str, int], *, instead: str | None = None) -> str:
-        """The grammar in GBNF of an answer that calls tools and says nothing else, as it is behind a thought.
-
-        Args:
-            control_tokens: The id of each control token by its spelling.
-            instead: A JSON schema; an answer may be what fits it in place of calls.
+    def write(self, rules: Rules) -> str:
+        """What an answer is that calls tools and says nothing else, in GBNF, as it is behind a thought.
 
         Raises:
             InvalidRequest: a schema is none, or one that cannot be held to.
         """
         assert self.use is not None
         assert self.family is not None
-        rules = Rules(self.use.tools, control_tokens, is_parallel=self.use.is_parallel)
         block = rules.add("block", self.family.calls.write(rules))
-        between = rules.literal(self.family.between)
-        blocks = f"{block} ({between} {block})*" if self.use.is_parallel else block
-        lead = f"({rules.literal(self.family.lead)})? " if self.family.lead else ""
-        space = rules.add("lead-space", "[ \\n]{0,2}")
-        return rules.text(f"{space} {lead}{blocks}")
+        if not self.use.is_parallel:
+            return block
+        return f"{block} ({rules.literal(self.family.between)} {block})*"
 
-    @property
-    def triggers(self) -> Sequence[str]:
-        """What calls begin with."""
-        return () if self.family is None else (*self.family.triggers, *self.family.openings)
+    def marks(self) -> Sequence[str]:
+        """Texts that must be seen for an answer to be read."""
+        thought = () if self.thought is None else (self.thought.start, self.thought.end, *self.thought.ends_before)
+        return (*thought, *(() if self.family is None else (*self.family.fillers, *self.family.triggers)))

@@ -17,7 +17,20 @@ _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[A-Za-z][A-Za-z0-9-]*|[^"\[A-Za-z]+')
 
 _SHARED = frozenset(
-    ("space", "string", "char", "number", "integer", "boolean", "null", "value", "object", "array", "integral-part", "decimal-part")
+    (
+        "space",
+        "string",
+        "char",
+        "number",
+        "integer",
+        "boolean",
+        "null",
+        "value",
+        "object",
+        "array",
+        "integral-part",
+        "decimal-part",
+    )
 )
 """Rules that llama.cpp writes the same way for every schema, and no other by these names."""
 
@@ -49,6 +62,8 @@ class Rules:
         spellings = sorted(control_tokens, key=len, reverse=True)
         self._spelling = re.compile("|".join(map(re.escape, spellings))) if spellings else None
         self._rules: dict[str, str] = {}
+        self.named: set[str] = set()
+        """Control tokens that are written."""
 
     def text(self, root: str) -> str:
         """The whole grammar, which begins with this."""
@@ -61,6 +76,7 @@ class Rules:
         written, end = [], 0
         for match in self._spelling.finditer(text):
             written += [_quoted(text[end : match.start()]), f"<[{self._control_tokens[match.group()]}]>"]
+            self.named.add(match.group())
             end = match.end()
         return " ".join(filter(None, [*written, _quoted(text[end:])]))
 
@@ -98,7 +114,9 @@ class Rules:
             InvalidRequest: it is none, or one that cannot be held to.
         """
         if self.tool is not None and self.tool.is_strict and (word := _unheld(schema)) is not None:
-            raise InvalidRequest("tools", f"the tool {self.tool.name} is strict, and no grammar can hold to {word!r}; leave it out")
+            raise InvalidRequest(
+                "tools", f"the tool {self.tool.name} is strict, and no grammar can hold to {word!r}; leave it out"
+            )
         try:
             written = schema_grammar(msgspec.json.encode(schema).decode())
         except InvalidRequest as error:

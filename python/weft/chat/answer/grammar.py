@@ -597,7 +597,7 @@ class Keywords:
         words = {
             name: rules.add(
                 f"keyword-{nth}-{position}",
-                f'{rules.literal(name + "=")} {rules.schema(f"value-{nth}-{position}", tool.schema_of(name), literals=_PYTHON_LITERALS)}',
+                f"{rules.literal(name + '=')} {rules.schema(f'value-{nth}-{position}', tool.schema_of(name), literals=_PYTHON_LITERALS)}",
             )
             for position, name in enumerate(tool.properties)
         }

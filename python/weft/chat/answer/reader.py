@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.parts import CallArguments, Content, Part, Thought
@@ -10,12 +11,21 @@ from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import Tool
 from weft.fields.shown import shown
 
-__all__ = ["FamilyReader"]
+__all__ = ["FamilyReader", "Thoughts"]
 
 logger = logging.getLogger(__name__)
 
 N_SHOWN = 80
 """Characters of what could not be read that the log has."""
+
+
+class Thoughts(Enum):
+    """Where thoughts are told."""
+
+    APART = "deepseek"
+    IN_CONTENT = "none"
+    """As they are written, with what stands around them."""
+    BOTH = "deepseek-legacy"
 
 
 class FamilyReader:
@@ -29,6 +39,7 @@ class FamilyReader:
         *,
         is_thinking: bool,
         is_parallel: bool,
+        thoughts: Thoughts,
         unread: Callable[[], None],
     ) -> None:
         """A reader at the beginning of an answer.
@@ -39,6 +50,7 @@ class FamilyReader:
             tools: Those that may be called, the longest name first; none where calls are not looked for.
             is_thinking: Whether the answer begins within a thought.
             is_parallel: Whether there may be several calls.
+            thoughts: Where a thought is told.
             unread: Called where something looked like a call, and was none.
         """
         self._family = family
@@ -46,6 +58,7 @@ class FamilyReader:
         self._tools = tools
         self._is_thinking = is_thinking and thought is not None
         self._is_parallel = is_parallel
+        self._thoughts = thoughts
         self._unread = unread
         self._triggers = family.triggers if family is not None and tools else ()
         self._openings = family.openings if family is not None and tools else ()
@@ -122,6 +135,9 @@ class FamilyReader:
             is_before = match.group() != self._thought.end
             self._text = self._text[match.start() if is_before else match.end() :]
             self._is_thinking, self._is_fresh, self._space = False, True, ""
+            if self._thoughts is not Thoughts.APART:
+                self._is_fresh = False
+                self._parts.append(Content("" if is_before else self._thought.end))
             return True
         n_kept = 0 if self._is_ended else _n_begun(self._text, (self._thought.end, *self._thought.ends_before))
         stop = len(self._text) - n_kept
@@ -130,7 +146,9 @@ class FamilyReader:
         return False
 
     def _think(self, text: str) -> None:
-        if told := self._without_ends(text):
+        if text and self._thoughts is not Thoughts.APART:
+            self._parts.append(Content(text))
+        if self._thoughts is not Thoughts.IN_CONTENT and (told := self._without_ends(text)):
             self._parts.append(Thought(told))
 
     def _without_ends(self, text: str) -> str:
@@ -171,9 +189,11 @@ class FamilyReader:
             return False
         if self._thought is not None and mark == self._thought.start:
             self._text = self._text[len(mark) :]
-            self._is_thinking, self._is_fresh, self._space = True, True, self._space if self._has_said else ""
-            if self._has_said:
+            if self._has_said or self._thoughts is not Thoughts.APART:
                 self._tell_space()
+            if self._thoughts is not Thoughts.APART:
+                self._parts.append(Content(mark))
+            self._is_thinking, self._is_fresh, self._space = True, True, ""
         elif mark in self._triggers and self._may_call():
             self._begin()
         elif mark in self._fillers:
@@ -272,6 +292,8 @@ def _joined(parts: list[Part]) -> list[Part]:
     """The same, with stretches of one kind as one."""
     joined: list[Part] = []
     for part in parts:
+        if isinstance(part, Content) and not part.text:
+            continue
         last = joined[-1] if joined else None
         if isinstance(part, Content) and isinstance(last, Content):
             joined[-1] = Content(last.text + part.text)

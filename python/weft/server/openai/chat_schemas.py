@@ -6,7 +6,18 @@ from weft.server.openai.schemas import StreamOptions, Usage
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenProbability
 
-__all__ = ["ChatChoice", "ChatChunk", "ChatCompletion", "ChatLogprobs", "ChunkChoice", "CreateChatCompletion", "Delta", "Message"]
+__all__ = [
+    "CalledFunction",
+    "ChatChoice",
+    "ChatChunk",
+    "ChatCompletion",
+    "ChatLogprobs",
+    "ChunkChoice",
+    "CreateChatCompletion",
+    "Delta",
+    "Message",
+    "ToolCall",
+]
 
 
 class CreateChatCompletion(ChatFields, kw_only=True):
@@ -22,11 +33,32 @@ class ChatLogprobs(msgspec.Struct):
     content: list[TokenProbability]
 
 
+class CalledFunction(msgspec.Struct):
+    """The function that is called, and what with: the JSON of an object, or in a chunk a piece of it."""
+
+    arguments: str
+    name: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ToolCall(msgspec.Struct):
+    """One call."""
+
+    function: CalledFunction
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: str | msgspec.UnsetType = msgspec.UNSET
+    index: int | msgspec.UnsetType = msgspec.UNSET
+    """Which call of its message a chunk goes on with, from 0."""
+
+
 class Message(msgspec.Struct):
-    """What the assistant says."""
+    """What the assistant says. There is no content where it only calls."""
 
     role: str
-    content: str
+    content: str | None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    function_call: CalledFunction | msgspec.UnsetType = msgspec.UNSET
+    """The call, where the body had `functions`."""
 
 
 class ChatChoice(msgspec.Struct):
@@ -58,6 +90,9 @@ class Delta(msgspec.Struct):
 
     role: str | msgspec.UnsetType = msgspec.UNSET
     content: str | msgspec.UnsetType | None = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    function_call: CalledFunction | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChunkChoice(msgspec.Struct):

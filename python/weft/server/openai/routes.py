@@ -43,10 +43,10 @@ async def create_completion(
 async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: Here) -> Answer[ChatCompletion]:
     """Answers a chat `n` times."""
     chat.check(data)
-    generation, _ = await begin(data, service)
+    generation, answer = await begin(data, service)
     if not data.stream:
-        return Answer(WholeAnswer(generation, chat.Whole(data, generation, service), service.collected))
-    form = chat.Stream(data, generation, service)
+        return Answer(WholeAnswer(generation, chat.Whole(data, generation, service, answer), service.collected))
+    form = chat.Stream(data, generation, service, answer)
     return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
 
 

@@ -17,7 +17,11 @@ QWEN_CODER = Family(
     name="Qwen3 Coder",
     is_of=lambda template: "<tool_call>" in template and "<function=" in template and "<parameter=" in template,
     calls=Either(
-        Row("<tool_call>", Space("\n"), Either(Row(_QWEN_FUNCTION, End("\n</tool_call>")), Row(OneCall(json_call()), End("</tool_call>")))),
+        Row(
+            "<tool_call>",
+            Space("\n"),
+            Either(Row(_QWEN_FUNCTION, End("\n</tool_call>")), Row(OneCall(json_call()), End("</tool_call>"))),
+        ),
         Row(_QWEN_FUNCTION, End("\n</tool_call>")),
     ),
     triggers=("<tool_call>", "<function="),

@@ -101,7 +101,10 @@ KIMI = Family(
             "<|tool_call_begin|>",
             Space(),
             Either(
-                Row("functions.", OneCall(Row(ToolName(), ":", CallNumber(), Space(), "<|tool_call_argument_begin|>", Arguments()))),
+                Row(
+                    "functions.",
+                    OneCall(Row(ToolName(), ":", CallNumber(), Space(), "<|tool_call_argument_begin|>", Arguments())),
+                ),
                 _named("<|tool_call_argument_begin|>"),
             ),
             End("<|tool_call_end|>"),

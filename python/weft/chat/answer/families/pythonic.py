@@ -14,7 +14,9 @@ def _list(closing: str = "]") -> Grammar:
 
 LFM2 = Family(
     name="LFM2",
-    is_of=lambda template: "<|tool_call_start|>" in template or "List of tools: [" in template or "<|tool_list_start|>" in template,
+    is_of=lambda template: (
+        "<|tool_call_start|>" in template or "List of tools: [" in template or "<|tool_list_start|>" in template
+    ),
     calls=Row("<|tool_call_start|>", Space(), _list(), End("<|tool_call_end|>")),
     triggers=("<|tool_call_start|>",),
     between="",
