@@ -122,12 +122,14 @@ _SAYS = {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const
 
 
 def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:
-    function = dict(entry.get("function", {key: value for key, value in entry.items() if key != "type"}))
+    function = entry.get("function", {key: value for key, value in entry.items() if key != "type"})
     # Templates look them up without asking whether they are there.
-    function.setdefault("description", "")
-    if function.get("parameters") is None:
-        function["parameters"] = {"type": "object", "properties": {}}
-    return {"type": "function", "function": function}
+    expected = {
+        "name": function["name"],
+        "description": function.get("description") or "",
+        "parameters": function.get("parameters") or {"type": "object", "properties": {}},
+    }
+    return {"type": "function", "function": expected | {key: value for key, value in function.items() if key not in expected}}
 
 
 def _chosen(choice: Any, names: Sequence[str], field: str) -> tuple[bool, Sequence[str]]:  # noqa: ANN401 (any JSON)
@@ -168,7 +170,8 @@ def asked_thinking(data: Chat, default_form: str) -> Thinking:
     if form not in REASONING_FORMATS:
         known = ", ".join(map(repr, REASONING_FORMATS))
         raise InvalidRequest("reasoning_format", f"reasoning_format is {shown(form)}; it must be one of {known}")
-    is_on, budget = data.enable_thinking, None
+    is_on = data.enable_thinking
+    budget: Any = None
     match data.thinking:
         case None:
             pass
@@ -182,12 +185,7 @@ def asked_thinking(data: Chat, default_form: str) -> Thinking:
             raise InvalidRequest("thinking", f"thinking is {shown(data.thinking)}; {right}")
     if is_on is None and data.reasoning_effort == "none":
         is_on = False
-    for name, tokens in (
-        ("thinking", budget),
-        ("reasoning_budget_tokens", data.reasoning_budget_tokens),
-        ("thinking_budget_tokens", data.thinking_budget_tokens),
-    ):
-        if tokens is not None and (not isinstance(tokens, int) or isinstance(tokens, bool)):
-            raise InvalidRequest(name, f"{name} has a budget of {shown(tokens)} tokens; it must be a whole number")
+    if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
+        raise InvalidRequest("thinking", f"thinking.budget_tokens is {shown(budget)}; it must be a whole number")
     given = next((b for b in (data.reasoning_budget_tokens, data.thinking_budget_tokens, budget) if b is not None), None)
     return Thinking(is_on, None if given is None or given < 0 else given, REASONING_FORMATS[form])

@@ -91,7 +91,7 @@ class Rules:
 
     def until(self, ending: str) -> str:
         """Any text up to the first place where it has this one, and that."""
-        if self._spelling is not None and (match := self._spelling.search(ending)) is not None:
+        if self._spelling is not None and self._spelling.search(ending) is not None:
             # No text that is drawn has the token: what comes before it needs no look at how it is spelt.
             before = self.add("text", "[^\\x00]*")
             return f"{before} {self.literal(ending)}"
@@ -126,8 +126,7 @@ class Rules:
         names = {rule: rule if rule in _SHARED else f"{name}-{rule}" for rule in rules}
         root = names["root"]
         for rule, body in rules.items():
-            body = (literals or {}).get(rule, body)
-            pieces = (names.get(piece, piece) for piece in _PIECE.findall(body))
+            pieces = (names.get(piece, piece) for piece in _PIECE.findall((literals or {}).get(rule, body)))
             self._rules[names[rule]] = "".join(pieces)
         return root
 

@@ -78,6 +78,7 @@ class FamilyReader:
         """Whether space is no part of what is said next: a thought or a call has just ended, or begun."""
         self._has_said = False
         self._n_calls = 0
+        self._ids: set[str] = set()
         self._source: Source | None = None
         """The block of calls that is being read."""
         self._reading: Reading | None = None
@@ -239,7 +240,7 @@ class FamilyReader:
 
     def _begin(self) -> None:
         assert self._family is not None
-        self._source = Source(self._tools, self._n_calls, self._family.make_id)
+        self._source = Source(self._tools, self._n_calls, self._family.make_id, self._ids)
         self._source.text, self._text = self._text, ""
         self._source.is_ended = self._is_ended
         self._reading = self._family.calls.read(self._source)

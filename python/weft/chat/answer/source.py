@@ -41,13 +41,14 @@ class Source:
     What is read may be taken back until it is settled. The text that settled parts were made of is dropped.
     """
 
-    def __init__(self, tools: Sequence[Tool], n_calls: int, make_id: CallId) -> None:
+    def __init__(self, tools: Sequence[Tool], n_calls: int, make_id: CallId, ids: set[str]) -> None:
         """Nothing is there yet.
 
         Args:
             tools: Those that may be called, the longest name first.
             n_calls: How many calls were made before.
             make_id: Makes the ids of calls.
+            ids: Those that calls have; what is made here is added.
         """
         self.tools = tools
         self.text = ""
@@ -64,6 +65,7 @@ class Source:
         self.held_arguments = ""
         """What was read of arguments before the tool was known."""
         self._make_id = make_id
+        self._ids = ids
         self._open: list[Part] = []
         self._settled: list[Part] = []
 
@@ -78,7 +80,9 @@ class Source:
         self.n_calls += 1
 
     def rename(self, call_id: str) -> None:
-        """The call that was begun last has this id."""
+        """The call that was begun last has this id, unless another one has it."""
+        if call_id in self._ids:
+            return
         for position in range(len(self._open) - 1, -1, -1):
             if isinstance(begun := self._open[position], CallBegun):
                 self._open[position] = CallBegun(begun.call, call_id, begun.name)
@@ -91,6 +95,7 @@ class Source:
 
     def settle(self) -> None:
         """All that was read is so for good."""
+        self._ids.update(part.id for part in self._open if isinstance(part, CallBegun))
         self._settled += self._open
         self._open = []
         self.text = self.text[self.at :]

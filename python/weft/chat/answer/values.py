@@ -74,7 +74,7 @@ class _Value:
             self._tell()
             yield
 
-    def _all(self) -> Reading:
+    def _all(self) -> Reading:  # noqa: PLR0912 (one branch for each thing that may stand in a value)
         """One character of what surrounds values after the other."""
         source = self._source
         stack: list[str] = []

@@ -145,13 +145,17 @@ class Stream(_Form):
             case Thought(text):
                 return Delta(reasoning_content=text)
             case CallBegun(call, call_id, name):
-                function = CalledFunction("", name)
+                function = CalledFunction(name=name, arguments="")
                 if self._is_of_before:
                     return Delta(function_call=function)
-                return Delta(tool_calls=[ToolCall(function, call_id, "function", call)])
+                return Delta(tool_calls=[ToolCall(index=call, id=call_id, type="function", function=function)])
             case CallArguments(call, text):
-                function = CalledFunction(text)
-                return Delta(function_call=function) if self._is_of_before else Delta(tool_calls=[ToolCall(function, index=call)])
+                function = CalledFunction(arguments=text)
+                return (
+                    Delta(function_call=function)
+                    if self._is_of_before
+                    else Delta(tool_calls=[ToolCall(index=call, function=function)])
+                )
 
     def _ending(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
         if isinstance(event, Token):
@@ -258,10 +262,11 @@ class Whole(_Form):
             message.reasoning_content = written.thought
         if written.calls and self._is_of_before:
             _, name, arguments = written.calls[0]
-            message.function_call = CalledFunction(arguments, name)
+            message.function_call = CalledFunction(name=name, arguments=arguments)
         elif written.calls:
             message.tool_calls = [
-                ToolCall(CalledFunction(arguments, name), call_id, "function") for call_id, name, arguments in written.calls
+                ToolCall(id=call_id, type="function", function=CalledFunction(name=name, arguments=arguments))
+                for call_id, name, arguments in written.calls
             ]
         return message
 

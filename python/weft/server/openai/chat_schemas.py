@@ -33,21 +33,21 @@ class ChatLogprobs(msgspec.Struct):
     content: list[TokenProbability]
 
 
-class CalledFunction(msgspec.Struct):
+class CalledFunction(msgspec.Struct, kw_only=True):
     """The function that is called, and what with: the JSON of an object, or in a chunk a piece of it."""
 
-    arguments: str
     name: str | msgspec.UnsetType = msgspec.UNSET
+    arguments: str
 
 
-class ToolCall(msgspec.Struct):
+class ToolCall(msgspec.Struct, kw_only=True):
     """One call."""
 
-    function: CalledFunction
-    id: str | msgspec.UnsetType = msgspec.UNSET
-    type: str | msgspec.UnsetType = msgspec.UNSET
     index: int | msgspec.UnsetType = msgspec.UNSET
     """Which call of its message a chunk goes on with, from 0."""
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: str | msgspec.UnsetType = msgspec.UNSET
+    function: CalledFunction
 
 
 class Message(msgspec.Struct):

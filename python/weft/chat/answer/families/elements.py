@@ -1,8 +1,9 @@
 """Families that write each argument as an element of its own, as in XML."""
 
+from weft.chat.answer.arguments import Parameters
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Parameters, Row, Space, ToolName
+from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Row, Space, ToolName
 
 __all__ = ["DEEPSEEK_3_2", "GLM", "MINIMAX", "QWEN_CODER", "SEED_OSS"]
 

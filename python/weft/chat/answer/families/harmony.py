@@ -1,7 +1,8 @@
 """gpt-oss: every message has a channel, and a call is a message to a tool."""
 
+from weft.chat.answer.arguments import Arguments
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import Arguments, Either, End, Grammar, OneCall, Optional, Row, Space, Text, ToolName
+from weft.chat.answer.grammar import Either, End, Grammar, OneCall, Optional, Row, Space, Text, ToolName
 
 __all__ = ["GPT_OSS"]
 

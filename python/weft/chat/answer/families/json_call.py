@@ -1,18 +1,7 @@
 """A call as one object of JSON, with the tool's name and its arguments."""
 
-from weft.chat.answer.grammar import (
-    Arguments,
-    Either,
-    End,
-    Grammar,
-    HeldArguments,
-    Optional,
-    Row,
-    Space,
-    Text,
-    TextValue,
-    ToolName,
-)
+from weft.chat.answer.arguments import Arguments, HeldArguments
+from weft.chat.answer.grammar import Either, End, Grammar, Optional, Row, Space, Text, TextValue, ToolName
 
 __all__ = ["json_call"]
 

@@ -1,16 +1,16 @@
 """Families that write the name of a tool, and behind it the arguments as JSON."""
 
+from weft.chat.answer.arguments import Arguments, HeldArguments
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.families.lists import json_list
 from weft.chat.answer.family import Family
 from weft.chat.answer.grammar import (
-    Arguments,
     CallNumber,
     Calls,
+    CallWord,
     Either,
     End,
     Grammar,
-    HeldArguments,
     OneCall,
     Optional,
     Row,
@@ -33,7 +33,7 @@ def _block(opening: str, call: Grammar, between: str, closing: str) -> Grammar:
     return Row(opening, Space(), Calls(call, Space(between)), End(closing))
 
 
-_NO_ID = Optional(Row("[CALL_ID]", CallNumber()))
+_ID = Optional(Row("[CALL_ID]", CallWord()))
 
 MISTRAL = Family(
     name="Mistral",
@@ -41,7 +41,7 @@ MISTRAL = Family(
     calls=Row(
         "[TOOL_CALLS]",
         Space(),
-        Either(_named(_NO_ID, "[ARGS]"), json_list(json_call()), _named()),
+        Either(_named(_ID, "[ARGS]"), json_list(json_call()), _named()),
     ),
     triggers=("[TOOL_CALLS]",),
     between="",
@@ -52,12 +52,13 @@ MISTRAL = Family(
 MISTRAL_LIST = Family(
     name="Mistral (lists)",
     is_of=lambda template: "[TOOL_CALLS]" in template and "[ARGS]" not in template,
-    calls=Row("[TOOL_CALLS]", Space(), Either(json_list(json_call()), _named(_NO_ID, "[ARGS]"), _named())),
+    calls=Row("[TOOL_CALLS]", Space(), Either(json_list(json_call()), _named(_ID, "[ARGS]"), _named())),
     triggers=("[TOOL_CALLS]",),
     between="",
     make_id=short_id,
 )
 
+# ruff: noqa: RUF001 (the models' own characters)
 _CALLS_BEGIN, _CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _CALL_BEGIN, _CALL_END, _SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
 

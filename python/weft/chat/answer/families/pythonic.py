@@ -1,7 +1,8 @@
 """Families that write calls as Python does."""
 
+from weft.chat.answer.arguments import Keywords
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import Calls, End, Grammar, Keywords, OneCall, Row, Space, ToolName
+from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Row, Space, ToolName
 
 __all__ = ["ALL"]
 
