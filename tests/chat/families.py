@@ -39,7 +39,7 @@ class Written(NamedTuple):
     """Of the first call; the second one has none."""
 
 
-_DSML = "｜DSML｜"  # noqa: RUF001 (the model's own characters)
+_DSML = "｜DSML｜"
 
 _JSON = '{"name": "get_weather", "arguments": {"city": "Rome", "days": 3}}'
 _NONE = '{"name": "get", "arguments": {}}'
@@ -147,7 +147,9 @@ _THOUGHTS = {"Generic": "<think></think>", "Qwen3 Coder": "<think></think>"}
 _MARKS = ("<think></think>", "<seed:think></seed:think>", "[THINK][/THINK]", "<|START_THINKING|><|END_THINKING|>", "<|channel|>")
 
 
-def form_of(name: str, use: ToolUse | None = None, *, thoughts: Thoughts = Thoughts.APART, is_thinking: bool = False) -> FamilyForm:
+def form_of(
+    name: str, use: ToolUse | None = None, *, thoughts: Thoughts = Thoughts.APART, is_thinking: bool = False
+) -> FamilyForm:
     """How answers of a family are read, with thoughts where they have some."""
     text = WRITTEN[name].text
     marks = next((mark for mark in _MARKS if text.startswith(mark[: mark.find(">") + 1] if "<" in mark else "[THINK]")), "")

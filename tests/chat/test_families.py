@@ -145,9 +145,9 @@ async def test_what_the_grammar_holds_a_model_to_is_read_as_calls(engine: weft.E
     rules = Rules(use.tools, {}, is_parallel=is_parallel)
     grammar = rules.text(form.write(rules))
     answer = await engine.complete("Once upon a time,", grammar=grammar, max_tokens=192, seed=7, temperature=1.2, n=2)
-    for completion in answer.completions:
-        message = message_of(form.reader(), completion.text)
-        if completion.reason == "end":
+    for branch in answer.branches:
+        message = message_of(form.reader(), branch.text)
+        if branch.reason == "end":
             assert message.content == ""
             assert message.calls
             assert all(isinstance(json.loads(call.arguments), dict) for call in message.calls)
@@ -207,7 +207,7 @@ def test_a_literal_of_python_becomes_json() -> None:
     for pieces in ([text], list(text)):
         [call] = message_of(form_of("Llama (Python)").reader(), *pieces).calls
         assert json.loads(call.arguments) == {
-            "city": "it's \"here\" A",
+            "city": 'it\'s "here" A',
             "exact": True,
             "days": -1500,
             "units": {"a": [None, [1, 2]], "b": {}},

@@ -203,16 +203,15 @@ class OneCall:
 class Calls:
     """One call or several, where there may be several, with something between them."""
 
-    def __init__(self, call: Grammar, between: Grammar, *, is_parallel: bool = True) -> None:
+    def __init__(self, call: Grammar, between: Grammar) -> None:
         self._call = call
         self._between = between
-        self._is_parallel = is_parallel
 
     def read(self, source: Source) -> Reading:
         """Reads as many as there are."""
         if not (yield from self._call.read(source)):
             return False
-        while self._is_parallel:
+        while source.is_parallel:
             mark = source.mark()
             if not ((yield from self._between.read(source)) and (yield from self._call.read(source))):
                 return source.back(mark)
@@ -306,8 +305,11 @@ class CallNumber:
         return "[0-9]{1,4}"
 
 
+_WORD = re.compile("[A-Za-z0-9_.:-]{0,64}")
+
+
 class TextValue:
-    """A string of JSON that is no part of the call but, where it looks like one, its id."""
+    """A word in quotes that is no part of the call but, where it looks like one, its id."""
 
     def __init__(self, written: str, pattern: str | None = None) -> None:
         self._written = written
@@ -319,9 +321,8 @@ class TextValue:
         if not (yield from values.read_json(source, made.append)):
             return False
         text = "".join(made).strip()
-        if not text.startswith('"'):
+        if not text.startswith('"') or _WORD.fullmatch(found := msgspec.json.decode(text)) is None:
             return False
-        found = msgspec.json.decode(text)
         if self._pattern is not None and re.fullmatch(self._pattern, found):
             source.rename(found)
         return True

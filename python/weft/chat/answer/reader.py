@@ -240,7 +240,7 @@ class FamilyReader:
 
     def _begin(self) -> None:
         assert self._family is not None
-        self._source = Source(self._tools, self._n_calls, self._family.make_id, self._ids)
+        self._source = Source(self._tools, self._n_calls, self._family.make_id, self._ids, is_parallel=self._is_parallel)
         self._source.text, self._text = self._text, ""
         self._source.is_ended = self._is_ended
         self._reading = self._family.calls.read(self._source)

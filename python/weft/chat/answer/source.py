@@ -41,7 +41,7 @@ class Source:
     What is read may be taken back until it is settled. The text that settled parts were made of is dropped.
     """
 
-    def __init__(self, tools: Sequence[Tool], n_calls: int, make_id: CallId, ids: set[str]) -> None:
+    def __init__(self, tools: Sequence[Tool], n_calls: int, make_id: CallId, ids: set[str], *, is_parallel: bool) -> None:
         """Nothing is there yet.
 
         Args:
@@ -49,6 +49,7 @@ class Source:
             n_calls: How many calls were made before.
             make_id: Makes the ids of calls.
             ids: Those that calls have; what is made here is added.
+            is_parallel: Whether there may be several calls.
         """
         self.tools = tools
         self.text = ""
@@ -66,6 +67,7 @@ class Source:
         """What was read of arguments before the tool was known."""
         self._make_id = make_id
         self._ids = ids
+        self.is_parallel = is_parallel
         self._open: list[Part] = []
         self._settled: list[Part] = []
 
