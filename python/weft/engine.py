@@ -306,7 +306,8 @@ class Engine(Embedding):
         """
         prompt = await self._templates.prompt(messages, **(chat or {}))
         fields: dict[str, Any] = {"prompt": prompt.tokens, "snapshots_at": prompt.turn_ends, **options}
-        return Request(**fields)
+        request = Request(**fields)
+        return request if prompt.held is None else prompt.held.request(request)
 
     async def apply_template(self, messages: "Messages", **chat: "Unpack[ChatOptions]") -> str:
         """The prompt that messages become, as a text: without the token that begins every text. The options are those of `chat`.

@@ -8,10 +8,15 @@ import pytest
 
 import weft
 from tests.chat.families import FAMILIES, TOOLS, WRITTEN, form_of, message_of
+from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.reader import Thoughts
 from weft.chat.answer.tools import ToolUse
 from weft.chat.answer.written import WrittenMessage
+from weft.server import prometheus
+from weft.server.llamacpp import metrics
+from weft.server.refusals import Refusals
+from weft.server.run.tally import Tally
 
 N_MUTATIONS = 1_000
 
@@ -225,3 +230,14 @@ def test_a_held_back_call_has_an_end() -> None:
     endless = '<tool_call>{"arguments": {"a": "' + "x" * 200_000
     message = message_of(form_of("Hermes").reader(), *(endless[start : start + 100] for start in range(0, len(endless), 100)))
     assert message.content == endless
+
+
+def test_what_is_no_call_is_counted() -> None:
+    counts: list[str] = []
+    form = FamilyForm(FAMILIES["Hermes"], None, ToolUse(TOOLS), unread=lambda: counts.append("one"))
+    for text in ("<tool_call>{}</tool_call>", "<tool_call>", f"{WRITTEN['Hermes'].text}</tool_call>", "{"):
+        message_of(form.reader(), text)
+    assert counts == ["one"] * 2
+    tally = Tally()
+    tally.count_unread_call()
+    assert "\nweft:unread_tool_calls_total 1\n" in prometheus.write(metrics.families([], tally, Refusals()))

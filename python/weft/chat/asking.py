@@ -53,11 +53,11 @@ def asked_tools(data: Chat) -> AskedTools | None:
         InvalidRequest: they are not what they must be, or it chooses one that is not there.
     """
     given, choice, names = data.tools, data.tool_choice, ("tools", "tool_choice")
-    if data.functions is not None or data.function_call is not None:
-        if given or choice is not None:
-            old = "functions" if data.functions is not None else "function_call"
+    if data.functions or data.function_call not in (None, "none", "auto"):
+        if given or choice not in (None, "none", "auto"):
+            old = "functions" if data.functions else "function_call"
             raise InvalidRequest(old, f"{old} is the old way to say what tools and tool_choice say; give one of the two")
-        given = None if data.functions is None else [{"type": "function", "function": entry} for entry in data.functions]
+        given = [{"type": "function", "function": entry} for entry in data.functions or ()]
         choice, names = _choice_of_before(data.function_call), ("functions", "function_call")
     if not given:
         if choice not in (None, "none", "auto"):

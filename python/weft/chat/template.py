@@ -18,6 +18,7 @@ Message = dict[str, Any]
 
 _SAID = "what the user says"
 _TOLD = "what the system says"
+_CALLED = "what_is_called"
 
 
 class TemplateError(Exception):
@@ -59,9 +60,9 @@ class ChatTemplate:
         """Whether there may be a message of the system."""
         self.takes_tools = "tools" in sandbox.variables_of(source)
         """Whether it shows tools."""
-        self.takes_calls = "tool_calls" in source
-        """Whether it shows what an assistant called, and what came of it."""
         self._likely = likely
+        self.takes_calls = "tool_calls" in source or _CALLED in self._attempt(self._calling("{}"))
+        """Whether it shows what an assistant called, and what came of it."""
 
     @cached_property
     def wants_objects(self) -> bool:
@@ -75,10 +76,10 @@ class ChatTemplate:
         return key in rendered and value in rendered and f"'{key}'" not in rendered
 
     def _calling(self, arguments: object) -> Sequence[Message]:
-        function = {"name": "called", "arguments": arguments}
+        function = {"name": _CALLED, "arguments": arguments}
         call = {"id": "call00001", "type": "function", "function": function}
         calling = {"role": "assistant", "content": "", "tool_calls": [call]}
-        result = {"role": "tool", "tool_call_id": "call00001", "name": "called", "content": "done"}
+        result = {"role": "tool", "tool_call_id": "call00001", "name": _CALLED, "content": "done"}
         return [*self._likely, calling, result]
 
     def render(

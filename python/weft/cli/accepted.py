@@ -88,9 +88,6 @@ def _switches() -> Iterator[Accepted]:
     why = "every request's timings are in its answer and in the log, llama.cpp's own are not shown"
     yield _always("--no-perf", why=why)
     yield _idle("--perf", n=0, why=why, env="LLAMA_ARG_PERF")
-    why = "answers are never taken apart into thoughts and tool calls"
-    yield _always("--skip-chat-parsing", why=why)
-    yield _off("--no-skip-chat-parsing", why=why, env="LLAMA_ARG_SKIP_CHAT_PARSING")
     yield _always("-no-ag", "--no-agent", why="there are no built-in tools")
     yield _always("--no-ui-mcp-proxy", "--no-webui-mcp-proxy", why="there is no proxy for MCP")
     why = "drafts need a draft model, which is not supported"

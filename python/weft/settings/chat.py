@@ -76,6 +76,14 @@ class ChatSettings:
         help="where a thought goes: none leaves it in the content, deepseek and auto take it out to reasoning_content,"
         " deepseek-legacy does both (default: auto)",
     )
+    skip_chat_parsing: bool = flag(
+        False,
+        CHAT,
+        constants={"--skip-chat-parsing": True, "--no-skip-chat-parsing": False},
+        parse=boolean,
+        env="LLAMA_ARG_SKIP_CHAT_PARSING",
+        help="leave thoughts and calls of tools in the content, as they are written (default: take them out)",
+    )
     prefill_assistant: bool = flag(
         True,
         CHAT,
