@@ -54,7 +54,7 @@ async def test_a_long_chat_is_read_beside_the_event_loop(engine: weft.Engine) ->
         ([{"role": "user", "content": [{"type": "text", "text": ""}] * 1_000}], {}),
         (HELLO * 65, {}),
         (HELLO, {"variables": {"numbers": list(range(1_000))}}),
-        ([{"role": "assistant", "content": "", "tool_calls": [{}] * 1_000}, *HELLO], {}),
+        ([{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}] * 10}, *HELLO], {}),
     ],
     ids=["parts", "messages", "variables", "calls"],
 )
