@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         VectorStats,
     )
     from weft.answer import Answer, Branch
+    from weft.chat.replies import ChatAnswer, Reply, ToolCall
     from weft.config import EngineConfig
     from weft.demo import DEMO_MODEL
     from weft.embedding import Embeddings, Ranking
@@ -56,6 +57,7 @@ __all__ = [
     "Answer",
     "Branch",
     "CachedNode",
+    "ChatAnswer",
     "Compute",
     "ContextOverflow",
     "DecodeError",
@@ -88,6 +90,7 @@ __all__ = [
     "QueueFull",
     "Ranking",
     "RecentStep",
+    "Reply",
     "Request",
     "RequestOptions",
     "SavedPrefix",
@@ -99,6 +102,7 @@ __all__ = [
     "StoreStats",
     "Stream",
     "Token",
+    "ToolCall",
     "Usage",
     "VectorStats",
     "WeftError",
@@ -126,6 +130,7 @@ _HOMES = {
         "VectorStats",
     ),
     "weft.answer": ("Branch", "Answer"),
+    "weft.chat.replies": ("ChatAnswer", "Reply", "ToolCall"),
     "weft.config": ("EngineConfig",),
     "weft.demo": ("DEMO_MODEL",),
     "weft.embedding": ("Embeddings", "Ranking"),

@@ -1,6 +1,7 @@
 """Tools and thoughts over OpenAI's chats: what a scripted model writes comes out as calls, thoughts and content."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -347,6 +348,15 @@ async def test_whether_it_thinks_reaches_the_template() -> None:
             await choices(client, "whole", **asked)
         begun = [prompt.rsplit(" How", 1)[0] for prompt in engine.prompts]
         assert begun == ["True True False", "False False False", "  True"]
+
+
+async def test_what_day_it_is_reaches_the_template() -> None:
+    async with saying("", "{{ date_string }}, {{ datetime }}, {{ strftime_now('%Y') }} {{ messages[0].content }}") as (
+        client,
+        engine,
+    ):
+        await choices(client, "whole")
+        assert re.match(r"\d\d \w{3} \d{4}, \w{3} \d\d \d{4}, \d{4} How", engine.prompts[0])
 
 
 async def test_a_tool_cannot_spell_a_control_token() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -107,6 +108,7 @@ class ChatTemplate:
             "eos_token": self.eos_token,
             "tools": None,
             "documents": None,
+            **_dates(),
             **(variables or {}),
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,
@@ -134,6 +136,12 @@ class ChatTemplate:
             return self.render(messages, add_generation_prompt=True)
         except (TemplateError, TooLongError):
             return ""
+
+
+def _dates() -> dict[str, str]:
+    """Today, in the two ways that llama.cpp tells templates beside `strftime_now`."""
+    now = datetime.now().astimezone()
+    return {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
 
 
 def _said(content: object) -> list[Message]:
