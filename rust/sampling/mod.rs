@@ -25,6 +25,7 @@ pub(crate) mod rng;
 mod row;
 mod tail_free;
 mod temperature;
+mod thought;
 pub mod threads;
 mod top_n_sigma;
 mod typical;
@@ -35,6 +36,7 @@ pub(crate) use constrained::draw_allowed;
 pub use lexicon::{Lexicon, Vocabulary};
 pub use logprobs::logprobs;
 pub use threads::Threads;
+pub(crate) use thought::Thinking;
 
 use std::sync::Arc;
 
