@@ -319,6 +319,10 @@ impl Constraint for Thinking {
     }
 
     fn mask(&mut self, logits: &mut [f32]) {
+        if let Some(forced) = self.forced() {
+            let others = (0..).zip(logits).filter(|&(token, _)| token != forced);
+            return others.for_each(|(_, logit)| *logit = f32::NEG_INFINITY);
+        }
         match &self.place {
             Place::Outside | Place::Settled => {
                 if let Some(constraint) = &mut self.constraint {
