@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from weft.infill import Snippet
     from weft.prefix import PrefixFile
     from weft.request import Request, RequestOptions
+    from weft.thought import GrammarTrigger, Thought
 
 __all__ = [
     "DEMO_MODEL",
@@ -66,6 +67,7 @@ __all__ = [
     "Event",
     "Finished",
     "ForkedProcess",
+    "GrammarTrigger",
     "InvalidConfig",
     "InvalidRequest",
     "Limits",
@@ -98,6 +100,7 @@ __all__ = [
     "StepTimes",
     "StoreStats",
     "Stream",
+    "Thought",
     "Token",
     "Usage",
     "VectorStats",
@@ -150,6 +153,7 @@ _HOMES = {
     "weft.infill": ("Snippet",),
     "weft.prefix": ("PrefixFile",),
     "weft.request": ("Request", "RequestOptions"),
+    "weft.thought": ("GrammarTrigger", "Thought"),
 }
 """Which module each public name is of. It is imported when the name is first asked for: `python -m weft` comes by here in every
 process, and those that only print a version or watch the server do not need what the engine needs."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.settings.flags import Way, flag
 from weft.settings.system_prompt import SystemPrompt, read_system_prompt
-from weft.settings.values import boolean, file, file_text, json_object, merged, on_off_auto
+from weft.settings.values import boolean, file, file_text, json_object, merged, on_off_auto, unset_at, whole
 
 __all__ = ["ChatSettings"]
 
@@ -65,6 +65,23 @@ class ChatSettings:
         env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
         help="JSON object of variables that the template sees; --reasoning on|off sets its enable_thinking,"
         " --reasoning-effort its reasoning_effort, --[no-]reasoning-preserve its preserve_reasoning",
+    )
+    reasoning_budget: int | None = flag(
+        None,
+        CHAT,
+        "--reasoning-budget",
+        metavar="N",
+        parse=unset_at(-1, whole(0)),
+        env="LLAMA_ARG_THINK_BUDGET",
+        help="most tokens of a thought; 0 ends it at once (default: -1, no limit)",
+    )
+    reasoning_budget_message: str = flag(
+        "",
+        CHAT,
+        "--reasoning-budget-message",
+        metavar="TEXT",
+        env="LLAMA_ARG_THINK_BUDGET_MESSAGE",
+        help="what is said before the end of a thought whose budget is used up (default: nothing)",
     )
     prefill_assistant: bool = flag(
         True,

@@ -28,6 +28,7 @@ async def begin(data: ChatFields, service: Service) -> tuple[Generation, AnswerF
 
 def submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Submission:
     """What a body asks for, its messages being this prompt."""
+    request_fields.refuse_endless_thought(data)
     # The engine tells of a drawn token only beside the likely ones.
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
     asked = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
