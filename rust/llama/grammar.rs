@@ -71,7 +71,9 @@ impl Grammars {
         let as_token = |trigger: &Trigger| match trigger {
             Trigger::Word(word) if word.len() <= MAX_TRIGGER_BYTES => match model.spelt(word) {
                 Some(token) if preserved.contains(&token) => Ok(Trigger::Token(token)),
-                Some(_) => Err(refuse(format!("grammar_triggers has the word '{word}', a token; name it in preserved_tokens too"))),
+                Some(_) => {
+                    Err(refuse(format!("grammar_triggers has the word '{word}', a token; name it in preserved_tokens too")))
+                }
                 None => Ok(trigger.clone()),
             },
             Trigger::Token(token) if usize::try_from(*token).map_or(true, |id| id >= model.n_vocab()) => {

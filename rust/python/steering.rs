@@ -71,8 +71,7 @@ pub(super) fn read(object: &Bound<'_, PyAny>, has_constraint: bool) -> PyResult<
         let message = "grammar_lazy is true, and there is neither a grammar nor a JSON schema that could wait";
         return Err(InvalidRequest::new_err(("grammar_lazy", message)));
     }
-    let preserved =
-        field("preserved_tokens", "a sequence of strings", &object.getattr(intern!(py, "preserved_tokens"))?)?;
+    let preserved = field("preserved_tokens", "a sequence of strings", &object.getattr(intern!(py, "preserved_tokens"))?)?;
     let thought = object.getattr(intern!(py, "thought"))?;
     let thought = if thought.is_none() { None } else { Some(read_thought(&thought)?) };
     Ok(Steering { triggers: is_lazy.then_some(triggers), preserved, thought })
@@ -100,7 +99,8 @@ fn trigger(value: &Bound<'_, PyAny>) -> PyResult<Trigger> {
 
 /// A thought without its closing tokens, and what is said before its end.
 fn read_thought(value: &Bound<'_, PyAny>) -> PyResult<(Thought, String)> {
-    let refuse = || InvalidRequest::new_err(("thought", format!("thought is {}; it must be a weft.Thought or None", shown(value))));
+    let refuse =
+        || InvalidRequest::new_err(("thought", format!("thought is {}; it must be a weft.Thought or None", shown(value))));
     let get = |name: &str| value.getattr(name).map_err(|_| refuse());
     let texts = |name: &str| get(name)?.extract::<Vec<String>>().map_err(|_| refuse());
     let thought = Thought {

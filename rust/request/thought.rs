@@ -63,7 +63,9 @@ impl Thought {
         }
         if self.closing.len() > MAX_CLOSING {
             let n = self.closing.len();
-            return refuse(format!("thought is ended with {n} tokens; its message and the first of its ends may have {MAX_CLOSING}"));
+            return refuse(format!(
+                "thought is ended with {n} tokens; its message and the first of its ends may have {MAX_CLOSING}"
+            ));
         }
         let is_unknown = |token: &&Token| usize::try_from(**token).map_or(true, |id| id >= n_vocab);
         if let Some(token) = self.closing.iter().find(is_unknown) {

@@ -35,8 +35,8 @@ mod xtc;
 pub(crate) use constrained::draw_allowed;
 pub use lexicon::{Lexicon, Vocabulary};
 pub use logprobs::logprobs;
-pub use threads::Threads;
 pub(crate) use thought::Thinking;
+pub use threads::Threads;
 
 use std::sync::Arc;
 

@@ -59,15 +59,16 @@ async def test_a_token_begins_the_grammar(engine: weft.Engine, how: How) -> None
     begin = engine.model.bos_token
     assert begin is not None
     spelt = engine.model.detokenize([begin])
-    options: weft.RequestOptions = {
-        "grammar": f'root ::= "{spelt}" "call" [0-9]',
-        "grammar_lazy": True,
-        "logit_bias": [(begin, 1e3)],
-        "preserved_tokens": [spelt],
-    }
     # A word that is one token is this token.
     for trigger in (GrammarTrigger("token", token=begin), GrammarTrigger("word", spelt)):
-        (branch,) = await branches(engine, how, **{**options, "grammar_triggers": [trigger]})
+        options: weft.RequestOptions = {
+            "grammar": f'root ::= "{spelt}" "call" [0-9]',
+            "grammar_lazy": True,
+            "grammar_triggers": [trigger],
+            "logit_bias": [(begin, 1e3)],
+            "preserved_tokens": [spelt],
+        }
+        (branch,) = await branches(engine, how, PROMPT, **options)
         assert re.fullmatch(f"{spelt}call[0-9]", branch.text), branch.text
 
 

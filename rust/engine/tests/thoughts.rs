@@ -173,7 +173,7 @@ fn only_preserved_tokens_are_shown_that_have_no_text() {
     let preserved = Request { preserved_tokens: free.tokens.clone(), ..greedy(&prompt(8, 20), 5) };
     assert_eq!(run(&engine, preserved)[0].text, free.text);
     for preserved_tokens in [vec![96], vec![5; 257]] {
-        let refused = engine.submit(Request { preserved_tokens, ..greedy("a", 5) }).err();
+        let refused = engine.submit(Request { preserved_tokens, ..greedy("a", 5) }, None).err();
         assert!(matches!(refused, Some(Error::InvalidRequest { param: "preserved_tokens", .. })), "{refused:?}");
     }
 }
@@ -182,6 +182,6 @@ fn only_preserved_tokens_are_shown_that_have_no_text() {
 fn a_thought_that_is_none_is_refused() {
     let (engine, _) = start(limits(1, 4096));
     let thought = Thought { ends: Vec::new(), ..(*inside(3).unwrap()).clone() };
-    let refused = engine.submit(Request { thought: Some(Arc::new(thought)), ..greedy("a", 5) }).err();
+    let refused = engine.submit(Request { thought: Some(Arc::new(thought)), ..greedy("a", 5) }, None).err();
     assert!(matches!(refused, Some(Error::InvalidRequest { param: "thought", .. })), "{refused:?}");
 }

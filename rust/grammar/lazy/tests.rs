@@ -157,8 +157,28 @@ fn tokens_without_a_text_and_ends_trigger_nothing() {
 #[test]
 fn a_search_finds_what_a_search_of_the_whole_text_finds() {
     const PATTERNS: [&str; 22] = [
-        "abc", "a(b|c)*d", "(a+)(b)?c", "a.*?(b)", "^ab", "a(b)$", "^a*$", "\\bab\\b", "(?:a|(b))c", "[^a](a)\\B", "(a*)b", "(?m)^(b)$",
-        "(a)|(b)c", "(?i)AB(C)", "a{2,3}(c?)", "[\\s\\S]*?(ca)[\\s\\S]*", "(?:^|b)\\s*(c)", "x*", "(b)?(?:c|a$)", "((a)b)+c", "\\xE9", "é(b)",
+        "abc",
+        "a(b|c)*d",
+        "(a+)(b)?c",
+        "a.*?(b)",
+        "^ab",
+        "a(b)$",
+        "^a*$",
+        "\\bab\\b",
+        "(?:a|(b))c",
+        "[^a](a)\\B",
+        "(a*)b",
+        "(?m)^(b)$",
+        "(a)|(b)c",
+        "(?i)AB(C)",
+        "a{2,3}(c?)",
+        "[\\s\\S]*?(ca)[\\s\\S]*",
+        "(?:^|b)\\s*(c)",
+        "x*",
+        "(b)?(?:c|a$)",
+        "((a)b)+c",
+        "\\xE9",
+        "é(b)",
     ];
     let mut rng = Mt19937::new(11);
     let mut below = |n: u32| rng.next_u32() % n;

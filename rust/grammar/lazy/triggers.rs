@@ -58,7 +58,8 @@ impl Triggers {
                     (Hir::concat(vec![Hir::look(Look::Start), read(pattern)?, Hir::look(Look::End)]), pattern)
                 }
             };
-            let nfa = compile(&expression, n_left).map_err(|reason| refusal(format!("grammar_triggers has '{text}', {reason}")))?;
+            let nfa =
+                compile(&expression, n_left).map_err(|reason| refusal(format!("grammar_triggers has '{text}', {reason}")))?;
             n_left = n_left.saturating_sub(nfa.memory_usage());
             patterns.push(nfa);
         }

@@ -7,8 +7,8 @@ use crate::sampling::lexicon::tests::Pieces;
 
 /// The first one ends a text.
 const PIECES: [&str; 22] = [
-    "</s>", "<think>", "</think>", "a", "b", "</", "think", ">", ">\n", "<", "\n", "é", "{", "}", ">{", "<call>", "1", "enough", "", "th",
-    ">b", "x<call>1",
+    "</s>", "<think>", "</think>", "a", "b", "</", "think", ">", ">\n", "<", "\n", "é", "{", "}", ">{", "<call>", "1", "enough",
+    "", "th", ">b", "x<call>1",
 ];
 
 struct Toy;
