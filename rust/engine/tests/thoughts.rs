@@ -27,28 +27,28 @@ fn spellings() -> Arc<Spellings> {
     Arc::new(Spellings::new(words.iter().map(Vec::as_slice), &[END]))
 }
 
-fn strict(text: &str) -> Option<SharedConstraint> {
-    Some(SharedConstraint(Arc::new(Grammar::new(text, &Words, spellings()).unwrap())))
+fn strict(text: &str) -> SharedConstraint {
+    SharedConstraint(Arc::new(Grammar::new(text, &Words, spellings()).unwrap()))
 }
 
-fn lazy(text: &str, trigger: Trigger) -> Option<SharedConstraint> {
-    Some(SharedConstraint(Arc::new(Lazy::new(strict(text).unwrap(), Triggers::new(&[trigger]).unwrap(), spellings()))))
+fn lazy(text: &str, trigger: Trigger) -> SharedConstraint {
+    SharedConstraint(Arc::new(Lazy::new(strict(text), Triggers::new(&[trigger]).unwrap(), spellings())))
 }
 
 /// Inside of a thought of `budget` tokens from the beginning on.
-fn inside(budget: u32) -> Option<Arc<Thought>> {
-    Some(Arc::new(Thought {
+fn inside(budget: u32) -> Thought {
+    Thought {
         starts: vec!["<t>".into()],
         ends: vec!["</t>".into()],
         begins_inside: true,
         budget: Some(budget),
         closing: tokens_of(" enough.</t>"),
-    }))
+    }
 }
 
 /// The request with its first tokens as they would be drawn anyway, then with a thought of `budget` tokens.
 fn thinking(request: Request, budget: u32) -> Request {
-    Request { thought: inside(budget), ..request }
+    Request { thought: Some(Arc::new(inside(budget))), ..request }
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn a_branch_that_gave_up_its_slot_goes_on_with_its_thought_and_its_grammar() {
     let calling = || lazy("root ::= \"gh\" [0-9]{30}", Trigger::Word("gh".into()));
     let request = |constraint| Request { constraint, ..thinking(drawn(&prompt(5, 20), 2, 90), 12) };
     // Two branches of 20 + 60 tokens do not fit 128 cells together, so they take turns.
-    let texts = |n_ctx: u32, constraint: Option<SharedConstraint>, bias: Vec<(Token, f32)>| {
+    let texts = |n_ctx: u32, constraint: SharedConstraint, bias: Vec<(Token, f32)>| {
         let (engine, _) = start(limits(2, n_ctx));
-        let mut request = request(constraint);
+        let mut request = request(Some(constraint));
         request.sampling.logit_bias = bias;
         let texts: Vec<String> = run(&engine, request).into_iter().map(|branch| branch.text).collect();
         (texts, engine.stats().n_preempted)
@@ -158,7 +158,7 @@ fn a_full_context_is_shifted_in_a_thought_and_in_a_grammar() {
     let shift = crate::request::ContextShift { n_keep: None, n_discard: 0 };
     let grammar = strict("root ::= \"{\" [a-z]{200} \"}\"");
     let (engine, _) = start(Limits { n_ctx_slot: 64, ..limits(1, 64) });
-    let request = Request { context_shift: Some(shift), constraint: grammar, ..thinking(greedy(&prompt(7, 20), 400), 100) };
+    let request = Request { context_shift: Some(shift), constraint: Some(grammar), ..thinking(greedy(&prompt(7, 20), 400), 100) };
     let branch = run(&engine, request).remove(0);
     assert_eq!(&branch.text[100..113], " enough.</t>{");
     assert!(branch.text.len() == 314 && branch.text.ends_with('}'));
@@ -181,7 +181,7 @@ fn only_preserved_tokens_are_shown_that_have_no_text() {
 #[test]
 fn a_thought_that_is_none_is_refused() {
     let (engine, _) = start(limits(1, 4096));
-    let thought = Thought { ends: Vec::new(), ..(*inside(3).unwrap()).clone() };
+    let thought = Thought { ends: Vec::new(), ..inside(3) };
     let refused = engine.submit(Request { thought: Some(Arc::new(thought)), ..greedy("a", 5) }, None).err();
     assert!(matches!(refused, Some(Error::InvalidRequest { param: "thought", .. })), "{refused:?}");
 }

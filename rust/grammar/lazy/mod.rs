@@ -246,7 +246,9 @@ impl Constraint for Branch {
             likely.select_nth_unstable_by(n_tried, |&a, &b| logits[b].total_cmp(&logits[a]));
         }
         let (likely, others) = likely.split_at(n_tried);
-        others.iter().for_each(|&at| logits[at] = f32::NEG_INFINITY);
+        for &at in others {
+            logits[at] = f32::NEG_INFINITY;
+        }
         let mut n_new = 0;
         for &at in likely {
             let token = Token::try_from(at).expect("token ids have 31 bits");

@@ -118,10 +118,8 @@ impl Thinking {
         !spelling.is_empty() && !self.is_end(token) && self.starts.may_begin(&[said, spelling].concat())
     }
 
-    /// What is held to after the thought that `token` ends with what was found in it: `None` where that may not follow. Where nothing
-    /// is held to, nothing changes.
-    fn after(&self, inside: &Inside, token: Token, found: Found) -> Option<Option<Box<dyn Constraint>>> {
-        let Some(constraint) = &self.constraint else { return Some(None) };
+    /// `constraint` after the thought that `token` ends with what was found in it; `None` where that may not follow.
+    fn after(&self, constraint: &dyn Constraint, inside: &Inside, token: Token, found: Found) -> Option<Box<dyn Constraint>> {
         let mut after = constraint.copy();
         let mut read = |token: Token, n_skipped: usize| {
             let is_allowed = after.allows_rest(token, n_skipped);
@@ -131,11 +129,11 @@ impl Thinking {
             is_allowed
         };
         if !constraint.waits() {
-            return read(token, found.end).then_some(Some(after));
+            return read(token, found.end).then_some(after);
         }
         // What waits looks at the texts that end thoughts too.
         let Some(mut n_before) = found.n_bytes.checked_sub(found.end) else {
-            return read(token, found.end - found.n_bytes).then_some(Some(after));
+            return read(token, found.end - found.n_bytes).then_some(after);
         };
         let mut first = inside.last.len();
         while n_before > 0 && first > 0 {
@@ -154,7 +152,7 @@ impl Thinking {
                 return None;
             }
         }
-        Some(Some(after))
+        Some(after)
     }
 
     /// Whether `token` may follow inside of a thought.
@@ -167,13 +165,9 @@ impl Thinking {
             return self.constraint.as_mut().is_none_or(|constraint| constraint.allows(token));
         }
         let Some(found) = self.ends.find(self.lexicon.spelling(token)) else { return true };
-        match self.after(inside, token, found) {
-            None => false,
-            Some(after) => {
-                self.ended = after.map(|after| (token, after));
-                true
-            }
-        }
+        let Some(constraint) = &self.constraint else { return true };
+        self.ended = self.after(&**constraint, inside, token, found).map(|after| (token, after));
+        self.ended.is_some()
     }
 
     /// `token` was said inside of a thought.
@@ -196,9 +190,8 @@ impl Thinking {
         if let Some(found) = self.ends.find(spelling) {
             let rest = spelling[found.end..].to_vec();
             let known = self.ended.take().filter(|(known, _)| *known == token).map(|(_, after)| after);
-            if self.constraint.is_some() {
-                let Place::Inside(inside) = &self.place else { return };
-                let after = known.or_else(|| self.after(inside, token, found).flatten());
+            if let (Some(constraint), Place::Inside(inside)) = (&self.constraint, &self.place) {
+                let after = known.or_else(|| self.after(&**constraint, inside, token, found));
                 self.constraint = Some(after.expect("only what is allowed is accepted"));
             }
             self.leave();
@@ -336,7 +329,9 @@ impl Constraint for Thinking {
                     Some(constraint) if *is_allowed => constraint.mask(logits),
                     _ => logits.fill(f32::NEG_INFINITY),
                 }
-                opening.into_iter().for_each(|(at, logit)| logits[at] = logit);
+                for (at, logit) in opening {
+                    logits[at] = logit;
+                }
             }
             Place::Inside(_) => {
                 let mut n_tried = 0;

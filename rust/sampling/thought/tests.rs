@@ -31,13 +31,13 @@ fn spellings() -> Arc<Spellings> {
     Arc::new(Spellings::new(PIECES.iter().map(|piece| piece.as_bytes()), &[0]))
 }
 
-fn strict(text: &str) -> Option<SharedConstraint> {
-    Some(SharedConstraint(Arc::new(Grammar::new(text, &Toy, spellings()).unwrap_or_else(|flaw| panic!("{flaw}")))))
+fn strict(text: &str) -> SharedConstraint {
+    SharedConstraint(Arc::new(Grammar::new(text, &Toy, spellings()).unwrap_or_else(|flaw| panic!("{flaw}"))))
 }
 
-fn lazy(text: &str, trigger: Trigger) -> Option<SharedConstraint> {
+fn lazy(text: &str, trigger: Trigger) -> SharedConstraint {
     let triggers = Triggers::new(&[trigger]).unwrap();
-    Some(SharedConstraint(Arc::new(Lazy::new(strict(text).unwrap(), triggers, spellings()))))
+    SharedConstraint(Arc::new(Lazy::new(strict(text), triggers, spellings())))
 }
 
 fn thought() -> Thought {
@@ -54,9 +54,9 @@ fn inside() -> Thought {
     Thought { begins_inside: true, ..thought() }
 }
 
-fn thinking(thought: Thought, source: Option<SharedConstraint>) -> Thinking {
+fn thinking(thought: Thought, source: impl Into<Option<SharedConstraint>>) -> Thinking {
     assert_eq!(thought.validate(PIECES.len()), Ok(()));
-    Thinking::new(Arc::new(thought), source, Pieces::lexicon(&PIECES, 1))
+    Thinking::new(Arc::new(thought), source.into(), Pieces::lexicon(&PIECES, 1))
 }
 
 /// Says these tokens, which must be allowed; where one is forced, it is that one.
@@ -253,7 +253,7 @@ fn what_waits_is_told_of_the_texts_that_end_thoughts() {
 
 #[test]
 fn a_text_may_end_in_a_thought_where_nothing_is_held_to() {
-    for source in [None, lazy("root ::= \"<call>\"", Trigger::Word("<call>".into()))] {
+    for source in [None, Some(lazy("root ::= \"<call>\"", Trigger::Word("<call>".into())))] {
         let mut branch = thinking(inside(), source);
         assert!(branch.allows(0));
         assert_eq!(next(&mut branch), all_but(&[]));
