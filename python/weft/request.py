@@ -86,7 +86,7 @@ class Request(Sampling, frozen=True, kw_only=True):
     preserved_tokens: Annotated[
         Sequence[str],
         About(
-            "texts that are one token each, at most 256: where such a token is drawn it is shown, also where it is a control "
+            "texts that are one token each, at most 256 of 16,384 bytes together: where such a token is drawn it is shown, also where it is a control "
             "token or ends the text. A text that is no token of this model is passed over"
         ),
     ] = ()

@@ -38,7 +38,7 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True):
             2**32 - 1,
         ),
     ] = None
-    message: Annotated[str, About("what is said before the end of a thought whose budget is used up, at most 65,536 bytes")] = ""
+    message: Annotated[str, About("what is said before the end of a thought whose budget is used up, at most 16,384 bytes")] = ""
 
 
 @described

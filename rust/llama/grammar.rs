@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::grammar::{Flaw, Grammar, Lazy, MAX_TRIGGER_BYTES, MAX_TRIGGERS, Pattern, Spellings, Tokens, Triggers, check_schema};
+use crate::grammar::{Flaw, Grammar, Lazy, Pattern, Spellings, Tokens, Triggers, check_schema};
 use crate::llama::model::Model;
 use crate::request::{SharedConstraint, Token, Trigger};
 
@@ -67,9 +67,9 @@ impl Grammars {
         preserved: &[Token],
     ) -> Result<SharedConstraint> {
         let refuse = |message: String| refusal("grammar_triggers", message);
-        // What is too long or too many is refused below.
+        Triggers::check_size(triggers)?;
         let as_token = |trigger: &Trigger| match trigger {
-            Trigger::Word(word) if word.len() <= MAX_TRIGGER_BYTES => match model.spelt(word) {
+            Trigger::Word(word) => match model.spelt(word) {
                 Some(token) if preserved.contains(&token) => Ok(Trigger::Token(token)),
                 Some(_) => {
                     Err(refuse(format!("grammar_triggers has the word '{word}', a token; name it in preserved_tokens too")))
@@ -81,7 +81,7 @@ impl Grammars {
             }
             other => Ok(other.clone()),
         };
-        let triggers = triggers.iter().take(MAX_TRIGGERS + 1).map(as_token).collect::<Result<Vec<_>>>()?;
+        let triggers = triggers.iter().map(as_token).collect::<Result<Vec<_>>>()?;
         Ok(SharedConstraint(Arc::new(Lazy::new(constraint, Triggers::new(&triggers)?, self.spellings(model)))))
     }
 

@@ -12,7 +12,10 @@ use crate::llama::Model;
 use crate::request::{MAX_PRESERVED, Request, Thought, Token, Trigger};
 
 /// Most bytes of what is said before the end of a thought whose budget is used up.
-const MAX_MESSAGE_BYTES: usize = 65_536;
+const MAX_MESSAGE_BYTES: usize = 16_384;
+
+/// Most bytes of all the texts that are one token each.
+const MAX_PRESERVED_BYTES: usize = 16_384;
 
 /// As the caller gave it: what is text here is looked up in the model's vocabulary.
 pub(super) struct Steering {
@@ -30,9 +33,10 @@ impl Steering {
     /// [`Error::InvalidRequest`] for triggers that are refused.
     pub(super) fn apply(self, request: Request, model: &Model) -> Result<Request> {
         let tokens = |text: &str| model.tokenize(text.as_bytes(), false, true);
-        if self.preserved.len() > MAX_PRESERVED {
-            let n = self.preserved.len();
-            let message = format!("preserved_tokens has {n} texts; it may have {MAX_PRESERVED}");
+        let (n, n_bytes) = (self.preserved.len(), self.preserved.iter().map(String::len).sum::<usize>());
+        if n > MAX_PRESERVED || n_bytes > MAX_PRESERVED_BYTES {
+            let limit = format!("at most {MAX_PRESERVED} of {MAX_PRESERVED_BYTES} bytes together");
+            let message = format!("preserved_tokens has {n} texts of {n_bytes} bytes; there may be {limit}");
             return Err(Error::InvalidRequest { param: "preserved_tokens", message });
         }
         if let Some((_, message)) = &self.thought
@@ -53,7 +57,7 @@ impl Steering {
             let closing = if thought.budget.is_some() { [tokens(&message), last].concat() } else { Vec::new() };
             Arc::new(Thought { closing, ..thought })
         });
-        Ok(Request { constraint, preserved_tokens, thought, ..request })
+        Ok(Request { constraint, thought, preserved_tokens, ..request })
     }
 }
 

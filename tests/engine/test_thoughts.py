@@ -84,12 +84,13 @@ async def test_a_control_token_is_shown_where_it_is_preserved(engine: weft.Engin
         ({"thought": weft.Thought(starts=("<t>",) * 17)}, "thought"),
         ({"thought": weft.Thought(ends=("x" * 257,))}, "thought"),
         ({"thought": weft.Thought(budget=-1)}, "thought"),
-        ({"thought": weft.Thought(budget=1, message="x" * 65_537)}, "thought"),
-        ({"thought": weft.Thought(budget=1, message="no " * 20_000)}, "thought"),
+        ({"thought": weft.Thought(budget=1, message="x" * 16_385)}, "thought"),
+        ({"thought": weft.Thought(budget=1, message="no" * 8_000)}, "thought"),
         ({"thought": weft.Thought(message=5)}, "thought"),  # type: ignore[arg-type]
         ({"thought": "<think>"}, "thought"),
         ({"preserved_tokens": 5}, "preserved_tokens"),
         ({"preserved_tokens": ["a"] * 257}, "preserved_tokens"),
+        ({"preserved_tokens": ["a" * 16_385]}, "preserved_tokens"),
     ],
 )
 async def test_what_is_wrong_with_a_thought_is_said(engine: weft.Engine, options: dict[str, Any], param: str) -> None:

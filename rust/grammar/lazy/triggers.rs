@@ -32,15 +32,7 @@ impl Triggers {
     /// [`Error::InvalidRequest`] for none, for more than the bounds allow, and for a pattern that is wrong or asks for what cannot be
     /// found in a time that does not grow with the text.
     pub fn new(triggers: &[Trigger]) -> Result<Self> {
-        let n_bytes: usize = triggers.iter().map(n_bytes).sum();
-        if triggers.is_empty() {
-            return Err(refusal("grammar_triggers is empty; a lazy grammar needs at least one trigger".to_owned()));
-        }
-        if triggers.len() > MAX_TRIGGERS || n_bytes > MAX_TRIGGER_BYTES {
-            let limit = format!("at most {MAX_TRIGGERS} of {MAX_TRIGGER_BYTES} bytes together");
-            let n = triggers.len();
-            return Err(refusal(format!("grammar_triggers has {n} triggers of {n_bytes} bytes; there may be {limit}")));
-        }
+        Self::check_size(triggers)?;
         let (mut tokens, mut patterns) = (Vec::new(), Vec::new());
         let mut n_left = MAX_COMPILED_BYTES;
         for trigger in triggers {
@@ -64,6 +56,22 @@ impl Triggers {
             patterns.push(nfa);
         }
         Ok(Self { tokens, patterns })
+    }
+
+    /// Checks how many they are, and how long.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for none, and for more than the bounds allow.
+    pub fn check_size(triggers: &[Trigger]) -> Result<()> {
+        let (n, n_bytes) = (triggers.len(), triggers.iter().map(n_bytes).sum::<usize>());
+        if n == 0 {
+            return Err(refusal("grammar_triggers is empty; a lazy grammar needs at least one trigger".to_owned()));
+        }
+        if n > MAX_TRIGGERS || n_bytes > MAX_TRIGGER_BYTES {
+            let limit = format!("at most {MAX_TRIGGERS} of {MAX_TRIGGER_BYTES} bytes together");
+            return Err(refusal(format!("grammar_triggers has {n} triggers of {n_bytes} bytes; there may be {limit}")));
+        }
+        Ok(())
     }
 
     /// The searches for the patterns, each in an empty text.

@@ -132,7 +132,9 @@ fn a_character_is_whole_before_a_thought_is_ended() {
     let thought = Thought { budget: Some(2), closing: vec![4], ..inside() };
     let say = |tokens: &[Token]| {
         let mut branch = Thinking::new(Arc::new(thought.clone()), None, lexicon.clone());
-        tokens.iter().for_each(|&token| branch.accept(token));
+        for &token in tokens {
+            branch.accept(token);
+        }
         branch.forced()
     };
     assert_eq!([say(&[3, 3]), say(&[3, 1]), say(&[3, 1, 2]), say(&[1, 2])], [Some(4), None, Some(4), Some(4)]);
