@@ -86,8 +86,8 @@ class Request(Sampling, frozen=True, kw_only=True):
     preserved_tokens: Annotated[
         Sequence[str],
         About(
-            "texts that are one token each, at most 256 of 16,384 bytes together: where such a token is drawn it is shown, also where it is a control "
-            "token or ends the text. A text that is no token of this model is passed over"
+            "texts that are one token each, at most 256 of 16,384 bytes together: where such a token is drawn it is shown, "
+            "also where it is a control token or ends the text. A text that is no token of this model is passed over"
         ),
     ] = ()
     thought: Annotated[
