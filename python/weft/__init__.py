@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from weft.infill import Snippet
     from weft.prefix import PrefixFile
     from weft.request import Request, RequestOptions
+    from weft.thought import GrammarTrigger, Thought
 
 __all__ = [
     "DEMO_MODEL",
@@ -68,6 +69,7 @@ __all__ = [
     "Event",
     "Finished",
     "ForkedProcess",
+    "GrammarTrigger",
     "InvalidConfig",
     "InvalidRequest",
     "Limits",
@@ -101,6 +103,7 @@ __all__ = [
     "StepTimes",
     "StoreStats",
     "Stream",
+    "Thought",
     "Token",
     "ToolCall",
     "Usage",
@@ -155,6 +158,7 @@ _HOMES = {
     "weft.infill": ("Snippet",),
     "weft.prefix": ("PrefixFile",),
     "weft.request": ("Request", "RequestOptions"),
+    "weft.thought": ("GrammarTrigger", "Thought"),
 }
 """Which module each public name is of. It is imported when the name is first asked for: `python -m weft` comes by here in every
 process, and those that only print a version or watch the server do not need what the engine needs."""

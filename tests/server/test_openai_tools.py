@@ -206,6 +206,98 @@ async def test_a_tool_that_must_be_called_is_in_a_grammar(choice: Json, n_tools:
         assert grammar.count("call-1 ::=") == n_tools - 1
 
 
+async def test_the_grammar_of_a_tool_that_may_be_called_waits_for_the_call() -> None:
+    async with saying("") as (client, engine):
+        await choices(client, "whole", tools=TOOLS)
+        [request] = engine.requests
+        assert request.grammar is not None
+        assert request.grammar_lazy
+        assert request.grammar_triggers == (weft.GrammarTrigger("word", "<tool_call>"),)
+        assert "<tool_call>" in request.preserved_tokens
+
+
+async def test_an_answer_calls_a_tool_or_fits_a_schema() -> None:
+    schema = {"type": "json_schema", "json_schema": {"schema": {"enum": ["yes"]}}}
+    async with saying("") as (client, engine):
+        await choices(client, "whole", tools=TOOLS, response_format=schema)
+        [request] = engine.requests
+        assert request.grammar is not None
+        assert not request.grammar_lazy
+        assert re.search(r"root ::= .*block.* \| said-root", request.grammar)
+        assert request.json_schema is None
+
+
+async def test_a_grammar_holds_behind_the_thought() -> None:
+    async with saying("", THINKING) as (client, engine):
+        for asked in ({"tools": TOOLS}, {"response_format": {"type": "json_object"}}, {"reasoning_budget_tokens": 7}):
+            await choices(client, "whole", **asked)
+        thoughts = [request.thought for request in engine.requests]
+        assert all(thought is not None for thought in thoughts)
+        told = [(thought.starts, thought.ends, thought.begins_inside, thought.budget) for thought in thoughts if thought]
+        assert told == [(("<think>",), ("</think>",), True, budget) for budget in (None, None, 7)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "budget"),
+    [
+        ({}, 5),
+        ({"reasoning_budget_tokens": 3}, 3),
+        ({"thinking_budget_tokens": 0}, 0),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, 9),
+        ({"reasoning_budget_tokens": -1, "tools": TOOLS}, None),
+    ],
+    ids=str,
+)
+async def test_a_budget_is_the_chats_or_the_servers(asked: Json, budget: int | None) -> None:
+    async with saying("", THINKING, reasoning_budget=5, reasoning_budget_message="Enough.") as (client, engine):
+        await choices(client, "whole", **asked)
+        thought = engine.requests[0].thought
+        assert thought is not None
+        assert (thought.budget, thought.message) == (budget, "Enough.")
+
+
+@pytest.fixture(scope="module")
+async def thinking() -> AsyncIterator[httpx.AsyncClient]:
+    """The demo model with a template that begins a thought."""
+    app = create_app(weft.Engine(n_slots=2, n_ctx=2048, n_threads=1), Settings(chat_template=THINKING))
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        yield client
+
+
+async def test_a_budget_that_is_used_up_ends_the_thought(thinking: httpx.AsyncClient, how: How) -> None:
+    asked = {"reasoning_budget_tokens": 8, "reasoning_budget_message": " Enough.", "max_tokens": 48, "n": 2, "seed": 4}
+    for choice in await choices(thinking, how, **asked):
+        assert choice["message"]["reasoning_content"].endswith(" Enough.")
+        assert choice["message"]["content"]
+        assert "think>" not in choice["message"]["content"] + choice["message"]["reasoning_content"]
+
+
+async def test_a_schema_holds_the_answer_and_not_the_thought(thinking: httpx.AsyncClient, how: How) -> None:
+    schema = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
+    asked = {"reasoning_budget_tokens": 8, "max_tokens": 96, "response_format": schema, "seed": 2}
+    [choice] = await choices(thinking, how, **asked)
+    assert choice["message"]["reasoning_content"]
+    assert isinstance(json.loads(choice["message"]["content"]), dict)
+
+
+async def test_a_tool_is_called_behind_the_thought(thinking: httpx.AsyncClient, how: How) -> None:
+    parameters = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools = [{"type": "function", "function": {"name": "count", "parameters": parameters}}]
+    asked = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 128, "seed": 3}
+    [choice] = await choices(thinking, how, reasoning_budget_tokens=8, **asked)
+    assert choice["message"]["reasoning_content"]
+    assert choice["message"]["content"] is None
+    [called] = choice["message"]["tool_calls"]
+    assert isinstance(json.loads(called["function"]["arguments"])["n"], int)
+
+
+async def test_a_budget_without_thoughts_is_refused() -> None:
+    async with saying("") as (client, _):
+        name, _ = await refusal(client, reasoning_budget_tokens=5)
+        assert name == "reasoning_budget_tokens"
+
+
 async def test_a_model_that_must_call_a_tool_calls_it(client: httpx.AsyncClient, how: How) -> None:
     parameters = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     tools = [{"type": "function", "function": {"name": "count", "parameters": parameters, "strict": True}}]

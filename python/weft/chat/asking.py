@@ -42,7 +42,7 @@ class Thinking(msgspec.Struct, frozen=True):
     is_on: bool | None = None
     """None leaves it to the template."""
     budget: int | None = None
-    """Most tokens of a thought; None is any number."""
+    """Most tokens of a thought, below 0 any number; None leaves it to the server."""
     told: Thoughts = Thoughts.APART
 
 
@@ -188,4 +188,4 @@ def asked_thinking(data: Chat, default_form: str) -> Thinking:
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
         raise InvalidRequest("thinking", f"thinking.budget_tokens is {shown(budget)}; it must be a whole number")
     given = next((b for b in (data.reasoning_budget_tokens, data.thinking_budget_tokens, budget) if b is not None), None)
-    return Thinking(is_on, None if given is None or given < 0 else given, REASONING_FORMATS[form])
+    return Thinking(is_on, given, REASONING_FORMATS[form])
