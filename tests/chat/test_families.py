@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from pathlib import Path
 
 import pytest
 
@@ -27,8 +28,15 @@ MARKS = [chr(code) for code in range(0x4E00, 0x4E00 + 64)]
 by_family = pytest.mark.parametrize("name", WRITTEN)
 
 
-def test_every_family_is_tried() -> None:
+def test_every_family_is_tried_and_told_of() -> None:
     assert set(WRITTEN) == set(FAMILIES)
+    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+    assert set(told_families(page)) == set(FAMILIES)
+
+
+def told_families(page: str) -> list[str]:
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")]
+    return rows[2:]
 
 
 def told(message: WrittenMessage) -> tuple[str, str, list[tuple[str, str]]]:
