@@ -50,7 +50,7 @@ async def test_a_grammar_waits_for_its_trigger(client: httpx.AsyncClient, path: 
 
 
 async def test_a_token_is_shown_that_is_preserved(client: httpx.AsyncClient) -> None:
-    body = {"prompt": PROMPT, "grammar": 'root ::= "yes"', "preserved_tokens": ["</s>"]}
+    body = {"prompt": PROMPT, "grammar": 'root ::= "yes"', "preserved_tokens": ["</s>"], "logit_bias": [[2, 1000]]}
     assert (await client.post("/completion", json=body)).json()["content"] == "yes</s>"
 
 
