@@ -9,8 +9,11 @@ import pytest
 
 import weft
 from tests.chat.families import FAMILIES, GET, TOOLS, WRITTEN, form_of, message_of
+from weft.chat.answer.families.json_call import json_call
+from weft.chat.answer.family import Family
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.grammar import OneCall, Row
 from weft.chat.answer.reader import Thoughts
 from weft.chat.answer.tools import ToolUse
 from weft.chat.answer.written import WrittenMessage
@@ -274,3 +277,18 @@ def test_a_trigger_is_where_a_call_begins(name: str) -> None:
             found.append(text[match.start(1) if match.lastindex else match.start() :])
     assert found
     assert any(message_of(form_of(name).reader(), begun).content == "" for begun in found)
+
+
+async def test_a_model_says_what_it_likes_until_it_calls_and_then_calls_a_tool(engine: weft.Engine) -> None:
+    # A word that the model says soon stands for the mark that a model of this family would begin a call with.
+    family = Family(name="the", is_of=lambda _: True, calls=Row("the", OneCall(json_call())), triggers=("the",), between=" and ")
+    form = FamilyForm(family, None, ToolUse(TOOLS, is_parallel=False))
+    request = Held(form, {}, None).request(weft.Request(prompt="Once upon a time,", max_tokens=256, n=4, seed=1))
+    answer = await engine.complete(request)
+    for text in answer.texts:
+        assert "the" in text
+        message = message_of(form.reader(), text)
+        assert message.content == text[: text.index("the")].rstrip()
+        [call] = message.calls
+        assert call.name in ("get", "get_weather")
+        assert isinstance(json.loads(call.arguments), dict)
