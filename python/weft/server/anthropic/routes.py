@@ -1,0 +1,54 @@
+"""Anthropic's routes."""
+
+from typing import Annotated
+
+from litestar import Router, post
+from litestar.di import NamedDependency
+from litestar.params import HeaderParameter, JSONBody, SkipValidation
+
+from weft import InvalidRequest
+from weft.server import request_fields
+from weft.server.anthropic import answer
+from weft.server.anthropic.errors import ERRORS, failure
+from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
+from weft.server.anthropic.translate import asked, check_version
+from weft.server.json_request import JsonRequest
+from weft.server.run.chat import begin
+from weft.server.run.service import Service
+from weft.server.run.stream import Answer, StreamedAnswer, WholeAnswer
+
+__all__ = ["router"]
+
+Here = NamedDependency[SkipValidation[Service]]
+
+Version = Annotated[str | None, HeaderParameter(name="anthropic-version")]
+
+
+@post("/v1/messages", status_code=200, responses=ERRORS)
+async def create_message(data: JSONBody[CreateMessage], service: Here, version: Version = None) -> Answer[MessageObject]:
+    """Answers a chat."""
+    check_version(version)
+    chat = asked(data)
+    try:
+        generation, form = await begin(chat.fields, service)
+    except InvalidRequest as error:
+        raise chat.blame(error) from None
+    if not data.stream:
+        return Answer(WholeAnswer(generation, answer.Whole(data, generation, form, service), service.collected))
+    written = answer.Stream(data, generation, form, service)
+    return Answer(StreamedAnswer(generation, written, service.settings.ping_s, ping=answer.PING, failure=failure))
+
+
+@post("/v1/messages/count_tokens", status_code=200, responses=ERRORS)
+async def count_tokens(data: JSONBody[CountTokens], service: Here, version: Version = None) -> TokensCounted:
+    """How long the prompt of a chat is, which is not answered."""
+    check_version(version)
+    chat = asked(data)
+    try:
+        prompt = await service.chat_prompt(chat.fields, request_fields.chat_files(chat.fields.messages))
+    except InvalidRequest as error:
+        raise chat.blame(error) from None
+    return TokensCounted(len(prompt.tokens))
+
+
+router = Router(path="/", route_handlers=[create_message, count_tokens], request_class=JsonRequest, tags=["Anthropic"])

@@ -1,0 +1,306 @@
+"""From Anthropic's messages to those of every chat. No I/O here."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from weft import InvalidRequest
+from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
+from weft.fields.shown import shown
+from weft.server import request_fields
+from weft.server.anthropic.schemas import Block, CountTokens, CreateMessage, Source, ToolParam
+from weft.server.request_fields.chat import ChatFields
+
+__all__ = ["VERSION", "Asked", "asked", "check_version"]
+
+VERSION = "2023-06-01"
+"""Of the dialect. What came before had other events."""
+
+_NEUTRAL: dict[str, Callable[[Any], bool]] = {
+    "container": lambda value: not value,
+    "context_management": lambda value: not value,
+    "diagnostics": lambda value: not value,
+    "inference_geo": lambda value: not value,
+    "mcp_servers": lambda value: not value,
+    "service_tier": lambda value: value in ("auto", "standard_only"),
+    "speed": lambda value: value == "standard",
+}
+
+_SENT_AS = {
+    "stop": "stop_sequences",
+    "n_predict": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "json_schema": "output_config.format.schema",
+    "reasoning_effort": "output_config.effort",
+    "reasoning_budget_tokens": "thinking.budget_tokens",
+    "enable_thinking": "thinking",
+}
+"""Anthropic's names of what a chat has by others."""
+
+
+class Asked(NamedTuple):
+    """A chat that was asked for."""
+
+    fields: ChatFields
+    places: Sequence[str]
+    """Where in the body each message of the chat stands."""
+
+    def blame(self, error: InvalidRequest) -> InvalidRequest:
+        """The same error, by the names of the body."""
+        name = _SENT_AS.get(error.param, error.param)
+        message = error.message
+        if message.startswith(f"{error.param} "):
+            message = name + message.removeprefix(error.param)
+        return InvalidRequest(name, re.sub(r"\bmessages\[(\d{1,9})\]", self._place, message))
+
+    def _place(self, found: re.Match[str]) -> str:
+        position = int(found[1])
+        return self.places[position] if position < len(self.places) else found[0]
+
+
+def check_version(version: str | None) -> None:
+    """Refuses a version of the dialect that is not spoken; none is the one that is."""
+    if version not in (None, VERSION):
+        raise InvalidRequest("anthropic-version", f"anthropic-version is {shown(version)}; it must be {VERSION}")
+
+
+def asked(data: CountTokens) -> Asked:
+    """The chat that a body asks for.
+
+    Raises:
+        InvalidRequest: a field asks for what is not there.
+    """
+    request_fields.refuse(data, _NEUTRAL)
+    if data.messages is None:
+        raise InvalidRequest("messages", "messages must be given")
+    said = _Said()
+    if data.system:
+        said.system("system", data.system)
+    for position, message in enumerate(data.messages):
+        said.add(f"messages[{position}]", message.role, message.content)
+    return Asked(ChatFields(messages=said.messages, **_options(data), **_tools(data), **_writing(data)), said.places)
+
+
+def _options(data: CountTokens) -> dict[str, Any]:
+    """How is to be thought, and what the text must be."""
+    config, thinking = data.output_config, data.thinking
+    form = data.output_format if config is None or config.format is None else config.format
+    options: dict[str, Any] = {
+        "json_schema": None if form is None else form.json_schema,
+        "reasoning_effort": None if config is None else config.effort,
+    }
+    if thinking is None:
+        return options
+    if thinking.budget_tokens is not None and (thinking.type != "enabled" or thinking.budget_tokens < 0):
+        message = f"is {thinking.budget_tokens}; it must be 0 or more, and stands beside the type 'enabled' only"
+        raise InvalidRequest("thinking", f"thinking.budget_tokens {message}")
+    return options | {
+        "enable_thinking": thinking.type != "disabled",
+        "reasoning_budget_tokens": thinking.budget_tokens,
+    }
+
+
+def _tools(data: CountTokens) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if data.tools:
+        fields["tools"] = [_tool(f"tools[{position}]", tool) for position, tool in enumerate(data.tools)]
+    if (choice := data.tool_choice) is None:
+        return fields
+    if choice.disable_parallel_tool_use:
+        fields["parallel_tool_calls"] = False
+    if choice.type == "tool":
+        if not choice.name:
+            raise InvalidRequest("tool_choice", "tool_choice.name must be given beside the type 'tool'")
+        fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+    else:
+        fields["tool_choice"] = "required" if choice.type == "any" else choice.type
+    return fields
+
+
+def _tool(place: str, tool: ToolParam) -> dict[str, Any]:
+    if tool.type not in (None, "custom"):
+        raise InvalidRequest(
+            "tools", f"{place}.type is {shown(tool.type)}; only tools that you run are there, of the type 'custom'"
+        )
+    if tool.defer_loading:
+        raise InvalidRequest("tools", f"{place}.defer_loading is not supported; leave it out")
+    if tool.input_schema is None:
+        raise InvalidRequest("tools", f"{place}.input_schema must be given")
+    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def _writing(data: CountTokens) -> dict[str, Any]:
+    """How the answer is to be written, where there is to be one."""
+    if not isinstance(data, CreateMessage):
+        return {}
+    if data.max_tokens is not None and data.max_tokens < 0:
+        raise InvalidRequest("max_tokens", f"max_tokens is {data.max_tokens}; it must be 0 or more")
+    return {
+        "n": 1,
+        "max_tokens": data.max_tokens,
+        "stop": data.stop_sequences,
+        "stream": data.stream,
+        "temperature": data.temperature,
+        "top_k": data.top_k,
+        "top_p": data.top_p,
+        # The first event tells how much was found computed.
+        "return_progress": data.stream,
+    }
+
+
+class _Said:
+    """Messages as they are gathered. Of one side, those that follow each other are one."""
+
+    def __init__(self) -> None:
+        self.messages: list[ChatMessage] = []
+        self.places: list[str] = []
+        self._names: dict[str, str] = {}
+        """The tool of each call."""
+
+    def add(self, place: str, role: str, content: str | list[Block]) -> None:
+        """Adds a message."""
+        match role:
+            case "user":
+                self._user(place, content)
+            case "assistant":
+                self._assistant(place, content)
+            case "system":
+                self.system(place, content)
+            case _:
+                raise InvalidRequest("messages", f"{place}.role is {shown(role)}; it must be 'user', 'assistant' or 'system'")
+
+    def system(self, place: str, content: str | list[Block]) -> None:
+        """Adds what the system says: texts alone."""
+        self._say(place, "system", [_text(place, block) for place, block in _blocks(place, content)])
+
+    def _user(self, place: str, content: str | list[Block]) -> None:
+        parts: list[ContentPart] = []
+        for where, block in _blocks(place, content):
+            match block.type:
+                case "text":
+                    parts.append(_text(where, block))
+                case "image":
+                    parts.append(_image(where, block))
+                case "tool_result":
+                    if parts:
+                        self._say(place, "user", parts)
+                        parts = []
+                    self._result(where, block)
+                case _:
+                    raise _no_such_block(where, block, "text, image and tool_result")
+        if parts or not content:
+            self._say(place, "user", parts)
+
+    def _result(self, place: str, block: Block) -> None:
+        if not block.tool_use_id:
+            raise InvalidRequest("messages", f"{place}.tool_use_id must be given")
+        parts = []
+        for where, part in _blocks(place, block.content or ""):
+            if part.type not in ("text", "image"):
+                raise _no_such_block(where, part, "text and image")
+            parts.append(_text(where, part) if part.type == "text" else _image(where, part))
+        if block.is_error:
+            # No template has another way to say it.
+            parts.insert(0, ContentPart("text", "Error:"))
+        self._append(
+            place,
+            ChatMessage(
+                role="tool", content=_content(parts), tool_call_id=block.tool_use_id, name=self._names.get(block.tool_use_id)
+            ),
+        )
+
+    def _assistant(self, place: str, content: str | list[Block]) -> None:
+        texts, thoughts, calls = [], [], []
+        for where, block in _blocks(place, content):
+            match block.type:
+                case "text":
+                    texts.append(_text(where, block).text or "")
+                case "thinking":
+                    thoughts.append(block.thinking or "")
+                case "redacted_thinking":
+                    pass  # Only who wrote it can read it.
+                case "tool_use":
+                    calls.append(self._call(where, block))
+                case _:
+                    raise _no_such_block(where, block, "text, thinking, redacted_thinking and tool_use")
+        message = ChatMessage(
+            role="assistant",
+            content="".join(texts),
+            reasoning_content="".join(thoughts) or None,
+            tool_calls=calls or None,
+        )
+        if self.messages and (last := self.messages[-1]).role == "assistant":
+            message = ChatMessage(
+                role="assistant",
+                content=f"{last.content}{message.content}",
+                reasoning_content="".join([last.reasoning_content or "", *thoughts]) or None,
+                tool_calls=[*(last.tool_calls or []), *calls] or None,
+            )
+            self.messages.pop()
+            place = self.places.pop()
+        self._append(place, message)
+
+    def _call(self, place: str, block: Block) -> dict[str, Any]:
+        if not block.id or not block.name:
+            raise InvalidRequest("messages", f"{place}.{'name' if block.id else 'id'} must be given")
+        self._names[block.id] = block.name
+        arguments = msgspec.json.encode(block.input or {}).decode()
+        return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
+
+    def _say(self, place: str, role: str, parts: list[ContentPart]) -> None:
+        if self.messages and (last := self.messages[-1]).role == role:
+            said = last.content
+            before = said if isinstance(said, list) else [ContentPart("text", said if isinstance(said, str) else "")]
+            last.content = _content([*before, *parts])
+        else:
+            self._append(place, ChatMessage(role=role, content=_content(parts)))
+
+    def _append(self, place: str, message: ChatMessage) -> None:
+        self.messages.append(message)
+        self.places.append(place)
+
+
+def _blocks(place: str, content: str | list[Block]) -> Iterator[tuple[str, Block]]:
+    """The blocks of a content, each with its place."""
+    if isinstance(content, str):
+        if content:
+            yield place, Block(type="text", text=content)
+        return
+    for index, block in enumerate(content):
+        yield f"{place}.content[{index}]", block
+
+
+def _content(parts: list[ContentPart]) -> str | list[ContentPart]:
+    """The parts, or what a single text says."""
+    if not parts:
+        return ""
+    return parts[0].text or "" if len(parts) == 1 and parts[0].type == "text" else parts
+
+
+def _text(place: str, block: Block) -> ContentPart:
+    if block.type != "text":
+        raise _no_such_block(place, block, "text")
+    if block.text is None:
+        raise InvalidRequest("messages", f"{place}.text must be given")
+    return ContentPart("text", block.text)
+
+
+def _image(place: str, block: Block) -> ContentPart:
+    match block.source:
+        case Source(type="base64", data=str() as data):
+            return ContentPart("image_url", image_url=ImageUrl(f"data:{block.source.media_type or ''};base64,{data}"))
+        case Source(type="url", url=str() as url):
+            return ContentPart("image_url", image_url=ImageUrl(url))
+    kinds = "of the type 'base64' with its data, or 'url' with its url"
+    raise InvalidRequest("messages", f"{place}.source must be given, {kinds}")
+
+
+def _no_such_block(place: str, block: Block, known: str) -> InvalidRequest:
+    return InvalidRequest("messages", f"{place}: blocks of the type {shown(block.type)} are not supported here, only {known}")
