@@ -26,6 +26,9 @@ from weft.server.errors import Errors
 from weft.server.front import Front
 from weft.server.llamacpp import metrics, properties, slots
 from weft.server.llamacpp.routes import router as llamacpp_router
+from weft.server.ollama import errors as ollama
+from weft.server.ollama import models as ollama_models
+from weft.server.ollama.routes import router as ollama_router
 from weft.server.openai import models
 from weft.server.openai.routes import router as openai_router
 from weft.server.request_line import RequestLine
@@ -98,9 +101,10 @@ def create_app(
     remembered = (
         *(properties.properties, slots.slots, slots.of_engine, metrics.of_engine),
         *(models.models, models.model),
+        *(ollama_models.listed, ollama_models.shown),
     )
     service = Service(engine, settings or Settings(), remembered)
-    errors = Errors({"/v1/messages": anthropic.shape})
+    errors = Errors({"/v1/messages": anthropic.shape, "/api": ollama.shape})
     front = Front(service, errors)
 
     @asynccontextmanager
@@ -128,7 +132,7 @@ def create_app(
         return EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.Stream)})
 
     app = Application(
-        route_handlers=[llamacpp_router, openai_router, anthropic_router, seeds_router, cache_router, docs],
+        route_handlers=[llamacpp_router, openai_router, anthropic_router, ollama_router, seeds_router, cache_router, docs],
         dependencies={
             "documentation": Provide(provide_documentation, sync_to_thread=False),
             "service": Provide(provide_service, sync_to_thread=False),

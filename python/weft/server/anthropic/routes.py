@@ -13,7 +13,9 @@ from weft.server.anthropic.errors import ERRORS, failure
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
 from weft.server.anthropic.translate import asked, check_version
 from weft.server.json_request import JsonRequest
+from weft.server.run.aside import Purpose
 from weft.server.run.chat import begin
+from weft.server.run.patience import n_body_bytes
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, StreamedAnswer, WholeAnswer
 
@@ -28,7 +30,7 @@ Version = Annotated[str | None, HeaderParameter(name="anthropic-version")]
 async def create_message(data: JSONBody[CreateMessage], service: Here, version: Version = None) -> Answer[MessageObject]:
     """Answers a chat."""
     check_version(version)
-    chat = asked(data)
+    chat = await service.aside.work(Purpose.PROMPT, n_body_bytes(), asked, data)
     try:
         generation, form = await begin(chat.fields, service)
     except InvalidRequest as error:
@@ -43,7 +45,7 @@ async def create_message(data: JSONBody[CreateMessage], service: Here, version: 
 async def count_tokens(data: JSONBody[CountTokens], service: Here, version: Version = None) -> TokensCounted:
     """How long the prompt of a chat is, which is not answered."""
     check_version(version)
-    chat = asked(data)
+    chat = await service.aside.work(Purpose.PROMPT, n_body_bytes(), asked, data)
     try:
         prompt = await service.chat_prompt(chat.fields, request_fields.chat_files(chat.fields.messages))
     except InvalidRequest as error:

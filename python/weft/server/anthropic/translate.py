@@ -44,8 +44,8 @@ class Asked(NamedTuple):
     """A chat that was asked for."""
 
     fields: ChatFields
-    places: Sequence[str]
-    """Where in the body each message of the chat stands."""
+    turns: "Sequence[_Turn]"
+    """What its messages are made of."""
 
     def blame(self, error: InvalidRequest) -> InvalidRequest:
         """The same error, by the names of the body."""
@@ -53,11 +53,17 @@ class Asked(NamedTuple):
         message = error.message
         if message.startswith(f"{error.param} "):
             message = name + message.removeprefix(error.param)
-        return InvalidRequest(name, re.sub(r"\bmessages\[(\d{1,9})\]", self._place, message))
+        return InvalidRequest(name, _PLACE.sub(self._place, message))
 
     def _place(self, found: re.Match[str]) -> str:
-        position = int(found[1])
-        return self.places[position] if position < len(self.places) else found[0]
+        position, part = int(found[1]), found[2]
+        if position >= len(self.turns):
+            return found[0]
+        return self.turns[position].place if part is None else self.turns[position].image_place(int(part))
+
+
+_PLACE = re.compile(r"\bmessages\[(\d{1,9})\](?:\.content\[(\d{1,9})\]\.image_url\.url)?")
+"""Where something is in a chat, as messages of errors tell it."""
 
 
 def check_version(version: str | None) -> None:
@@ -80,7 +86,8 @@ def asked(data: CountTokens) -> Asked:
         said.system("system", data.system)
     for position, message in enumerate(data.messages):
         said.add(f"messages[{position}]", message.role, message.content)
-    return Asked(ChatFields(messages=said.messages, **_options(data), **_tools(data), **_writing(data)), said.places)
+    messages = [turn.message() for turn in said.turns]
+    return Asked(ChatFields(messages=messages, **_options(data), **_tools(data), **_writing(data)), said.turns)
 
 
 def _options(data: CountTokens) -> dict[str, Any]:
@@ -155,12 +162,52 @@ def _writing(data: CountTokens) -> dict[str, Any]:
     }
 
 
+class _Turn:
+    """A message as it is gathered."""
+
+    def __init__(self, place: str, role: str) -> None:
+        self.place = place
+        """Where it begins in the body."""
+        self.role = role
+        self.parts: list[ContentPart] = []
+        self.image_places: list[str] = []
+        """Those of its pictures, in order."""
+        self.thoughts: list[str] = []
+        self.calls: list[dict[str, Any]] = []
+        self.call_id: str | None = None
+        """The call that this is the result of."""
+        self.name: str | None = None
+
+    def message(self) -> ChatMessage:
+        """The message."""
+        return ChatMessage(
+            role=self.role,
+            content=self._content(),
+            reasoning_content="".join(self.thoughts) or None,
+            name=self.name,
+            tool_calls=self.calls or None,
+            tool_call_id=self.call_id,
+        )
+
+    def _content(self) -> str | list[ContentPart]:
+        if self.role == "assistant":
+            # What was written in one go.
+            return "".join([part.text or "" for part in self.parts])
+        if not self.parts:
+            return ""
+        return self.parts[0].text or "" if len(self.parts) == 1 and self.parts[0].type == "text" else self.parts
+
+    def image_place(self, part: int) -> str:
+        """Where in the body the picture is that is this part of the message."""
+        nth = sum(before.type != "text" for before in self.parts[:part])
+        return f"{self.image_places[nth]}.source"
+
+
 class _Said:
     """Messages as they are gathered. Of one side, those that follow each other are one."""
 
     def __init__(self) -> None:
-        self.messages: list[ChatMessage] = []
-        self.places: list[str] = []
+        self.turns: list[_Turn] = []
         self._names: dict[str, str] = {}
         """The tool of each call."""
 
@@ -178,74 +225,49 @@ class _Said:
 
     def system(self, place: str, content: str | list[Block]) -> None:
         """Adds what the system says: texts alone."""
-        self._say(place, "system", [_text(place, block) for place, block in _blocks(place, content)])
+        turn = self._turn(place, "system")
+        for where, block in _blocks(place, content):
+            if block.type != "text":
+                raise _no_such_block(where, block, "text")
+            turn.parts.append(_text(where, block))
 
     def _user(self, place: str, content: str | list[Block]) -> None:
-        parts: list[ContentPart] = []
+        is_empty = True
         for where, block in _blocks(place, content):
-            match block.type:
-                case "text":
-                    parts.append(_text(where, block))
-                case "image":
-                    parts.append(_image(where, block))
-                case "tool_result":
-                    if parts:
-                        self._say(place, "user", parts)
-                        parts = []
-                    self._result(where, block)
-                case _:
-                    raise _no_such_block(where, block, "text, image and tool_result")
-        if parts or not content:
-            self._say(place, "user", parts)
+            is_empty = False
+            if block.type == "tool_result":
+                self._result(where, block)
+            else:
+                _take(self._turn(place, "user"), where, block, "text, image and tool_result")
+        if is_empty:
+            self._turn(place, "user")
 
     def _result(self, place: str, block: Block) -> None:
         if not block.tool_use_id:
             raise InvalidRequest("messages", f"{place}.tool_use_id must be given")
-        parts = []
-        for where, part in _blocks(place, block.content or ""):
-            if part.type not in ("text", "image"):
-                raise _no_such_block(where, part, "text and image")
-            parts.append(_text(where, part) if part.type == "text" else _image(where, part))
+        turn = _Turn(place, "tool")
+        turn.call_id, turn.name = block.tool_use_id, self._names.get(block.tool_use_id)
         if block.is_error:
             # No template has another way to say it.
-            parts.insert(0, ContentPart("text", "Error:"))
-        self._append(
-            place,
-            ChatMessage(
-                role="tool", content=_content(parts), tool_call_id=block.tool_use_id, name=self._names.get(block.tool_use_id)
-            ),
-        )
+            turn.parts.append(ContentPart("text", "Error:"))
+        for where, part in _blocks(place, block.content or ""):
+            _take(turn, where, part, "text and image")
+        self.turns.append(turn)
 
     def _assistant(self, place: str, content: str | list[Block]) -> None:
-        texts, thoughts, calls = [], [], []
+        turn = self._turn(place, "assistant")
         for where, block in _blocks(place, content):
             match block.type:
                 case "text":
-                    texts.append(_text(where, block).text or "")
+                    turn.parts.append(_text(where, block))
                 case "thinking":
-                    thoughts.append(block.thinking or "")
+                    turn.thoughts.append(block.thinking or "")
                 case "redacted_thinking":
                     pass  # Only who wrote it can read it.
                 case "tool_use":
-                    calls.append(self._call(where, block))
+                    turn.calls.append(self._call(where, block))
                 case _:
                     raise _no_such_block(where, block, "text, thinking, redacted_thinking and tool_use")
-        message = ChatMessage(
-            role="assistant",
-            content="".join(texts),
-            reasoning_content="".join(thoughts) or None,
-            tool_calls=calls or None,
-        )
-        if self.messages and (last := self.messages[-1]).role == "assistant":
-            message = ChatMessage(
-                role="assistant",
-                content=f"{last.content}{message.content}",
-                reasoning_content="".join([last.reasoning_content or "", *thoughts]) or None,
-                tool_calls=[*(last.tool_calls or []), *calls] or None,
-            )
-            self.messages.pop()
-            place = self.places.pop()
-        self._append(place, message)
 
     def _call(self, place: str, block: Block) -> dict[str, Any]:
         if not block.id or not block.name:
@@ -254,17 +276,23 @@ class _Said:
         arguments = msgspec.json.encode(block.input or {}).decode()
         return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
 
-    def _say(self, place: str, role: str, parts: list[ContentPart]) -> None:
-        if self.messages and (last := self.messages[-1]).role == role:
-            said = last.content
-            before = said if isinstance(said, list) else [ContentPart("text", said if isinstance(said, str) else "")]
-            last.content = _content([*before, *parts])
-        else:
-            self._append(place, ChatMessage(role=role, content=_content(parts)))
+    def _turn(self, place: str, role: str) -> _Turn:
+        """The last message, where it is of this side, or a new one."""
+        if not self.turns or self.turns[-1].role != role:
+            self.turns.append(_Turn(place, role))
+        return self.turns[-1]
 
-    def _append(self, place: str, message: ChatMessage) -> None:
-        self.messages.append(message)
-        self.places.append(place)
+
+def _take(turn: _Turn, place: str, block: Block, known: str) -> None:
+    """Adds a text or a picture."""
+    match block.type:
+        case "text":
+            turn.parts.append(_text(place, block))
+        case "image":
+            turn.parts.append(_image(place, block))
+            turn.image_places.append(place)
+        case _:
+            raise _no_such_block(place, block, known)
 
 
 def _blocks(place: str, content: str | list[Block]) -> Iterator[tuple[str, Block]]:
@@ -277,16 +305,7 @@ def _blocks(place: str, content: str | list[Block]) -> Iterator[tuple[str, Block
         yield f"{place}.content[{index}]", block
 
 
-def _content(parts: list[ContentPart]) -> str | list[ContentPart]:
-    """The parts, or what a single text says."""
-    if not parts:
-        return ""
-    return parts[0].text or "" if len(parts) == 1 and parts[0].type == "text" else parts
-
-
 def _text(place: str, block: Block) -> ContentPart:
-    if block.type != "text":
-        raise _no_such_block(place, block, "text")
     if block.text is None:
         raise InvalidRequest("messages", f"{place}.text must be given")
     return ContentPart("text", block.text)
@@ -295,7 +314,8 @@ def _text(place: str, block: Block) -> ContentPart:
 def _image(place: str, block: Block) -> ContentPart:
     match block.source:
         case Source(type="base64", data=str() as data):
-            return ContentPart("image_url", image_url=ImageUrl(f"data:{block.source.media_type or ''};base64,{data}"))
+            # No copy is made of it: what kind of picture it is, its first bytes say.
+            return ContentPart("image_url", image_url=ImageUrl(data))
         case Source(type="url", url=str() as url):
             return ContentPart("image_url", image_url=ImageUrl(url))
     kinds = "of the type 'base64' with its data, or 'url' with its url"
