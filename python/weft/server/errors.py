@@ -53,6 +53,7 @@ __all__ = [
     "StillLoadingError",
     "TextsWaitingError",
     "describe",
+    "named",
 ]
 
 logger = logging.getLogger(__name__)
@@ -290,6 +291,13 @@ def _describe_field(error: ValidationException) -> ErrorObject:
 
 Shape = Callable[[ErrorObject], Mapping[str, Any]]
 """How a dialect writes an error: the body's fields."""
+
+
+def named(described: ErrorObject) -> str:
+    """The message, which names the field that is wrong: for shapes that have no other place for it."""
+    if described.param is None or described.param in described.message:
+        return described.message
+    return f"{described.param}: {described.message}"
 
 
 def _openai(described: ErrorObject) -> Mapping[str, Any]:

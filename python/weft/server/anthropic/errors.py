@@ -6,7 +6,7 @@ from typing import Any
 from litestar.openapi.datastructures import ResponseSpec
 
 from weft.server.anthropic.schemas import Failure, MessagesError, MessagesErrorBody
-from weft.server.errors import ErrorObject, describe
+from weft.server.errors import ErrorObject, describe, named
 from weft.server.run import sse
 
 __all__ = ["ERRORS", "failure", "shape"]
@@ -41,7 +41,7 @@ ERRORS = {
 
 def _error(described: ErrorObject) -> MessagesError:
     other = "api_error" if described.code >= 500 else "invalid_request_error"
-    return MessagesError(_TYPES.get(described.code, other), described.message)
+    return MessagesError(_TYPES.get(described.code, other), named(described))
 
 
 def shape(described: ErrorObject) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from weft.server.request_fields.chat import ChatFields
 __all__ = ["VERSION", "Asked", "asked", "check_version"]
 
 VERSION = "2023-06-01"
-"""Of the dialect. What came before had other events."""
+"""The first version of the dialect that has these events. That of 2026-10-21 only takes fewer fields, all of which stay here."""
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "container": lambda value: not value,
@@ -67,9 +67,9 @@ _PLACE = re.compile(r"\bmessages\[(\d{1,9})\](?:\.content\[(\d{1,9})\]\.image_ur
 
 
 def check_version(version: str | None) -> None:
-    """Refuses a version of the dialect that is not spoken; none is the one that is."""
-    if version not in (None, VERSION):
-        raise InvalidRequest("anthropic-version", f"anthropic-version is {shown(version)}; it must be {VERSION}")
+    """Refuses a version of the dialect that is not spoken; none is any."""
+    if version is not None and (re.fullmatch(r"\d{4}-\d{2}-\d{2}", version) is None or version < VERSION):
+        raise InvalidRequest("anthropic-version", f"anthropic-version is {shown(version)}; it must be {VERSION} or later")
 
 
 def asked(data: CountTokens) -> Asked:

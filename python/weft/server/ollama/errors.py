@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from litestar.openapi.datastructures import ResponseSpec
 
-from weft.server.errors import ErrorObject, describe
+from weft.server.errors import ErrorObject, describe, named
 from weft.server.ollama.schemas import OllamaError
 
 __all__ = ["ERRORS", "failure", "shape"]
@@ -29,7 +29,7 @@ ERRORS = {
 
 def shape(described: ErrorObject) -> Mapping[str, Any]:
     """The fields of a body."""
-    return {"error": described.message}
+    return {"error": named(described)}
 
 
 def failure(error: Exception) -> bytes:
