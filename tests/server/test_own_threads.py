@@ -69,7 +69,6 @@ ROUTES: dict[str, tuple[str, Json, int]] = {
     "GET /api/version": ("/api/version", None, 200),
     "POST /api/blobs/{digest:str}": ("/api/blobs/sha256:0", None, 501),
     "DELETE /api/delete": ("/api/delete", {"model": "a"}, 501),
-    "GET /": ("/", None, 200),
     "GET /openapi.json": ("/openapi.json", None, 200),
 }
 """What is asked of each route, and the status of its answer."""

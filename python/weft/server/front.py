@@ -25,6 +25,9 @@ __all__ = ["Front"]
 PROBES = frozenset(("/health", "/v1/health"))
 """No file takes their place: a thread that looks for files may be busy, and who asks here must never wait."""
 
+NO_PAGE = b"Ollama is running"
+"""What stands at the root where there is neither a page nor a folder: clients of Ollama look there for whether it lives."""
+
 BODILESS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 """Methods of which no route reads a body."""
 
@@ -95,6 +98,8 @@ class Front:
             return self._refused(scope, path, InvalidKeyError())
         if path is None:
             return self._refused(scope, path, NotFoundException())
+        if is_get and path == "/" and not self._settings.ui and self._settings.static_path is None:
+            return ASGIResponse(body=NO_PAGE, media_type="text/plain")
         if self._files is None or not is_get or path in PROBES:
             return None
         return await self._files.answer(path)

@@ -30,7 +30,6 @@ from weft.server.ollama.schemas import (
     ModelShown,
     OneEmbedded,
     ServedModels,
-    ShowBody,
     Version,
 )
 from weft.server.run import vectors
@@ -227,8 +226,8 @@ async def tags(service: Here) -> ServedModels:
 
 
 @post("/api/show", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
-async def show(data: JSONBody[ShowBody], service: Here) -> ModelShown:  # noqa: ARG001 (there is one)
-    """The one model that is served, by whatever name."""
+async def show(service: Here) -> ModelShown:
+    """The one model that is served, whichever the body names: it is not read."""
     return service.told(models.shown)
 
 
@@ -261,12 +260,6 @@ async def delete_model() -> None:
     raise NotSupportedError(ONE_MODEL)
 
 
-@get("/", media_type="text/plain", opt=NEEDS_NO_MODEL, include_in_schema=False)
-async def root() -> str:
-    """What clients of Ollama look for, where no page stands."""
-    return "Ollama is running"
-
-
 router = Router(
     path="/",
     route_handlers=[
@@ -280,7 +273,6 @@ router = Router(
         version,
         change_models,
         delete_model,
-        root,
     ],
     request_class=JsonRequest,
     tags=["Ollama"],

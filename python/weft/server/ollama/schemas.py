@@ -29,7 +29,6 @@ __all__ = [
     "Said",
     "ServedModel",
     "ServedModels",
-    "ShowBody",
     "Version",
     "Writing",
 ]
@@ -179,14 +178,6 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
     prompt: str | None = None
     keep_alive: float | str | None = None
     options: Options | None = None
-
-
-class ShowBody(msgspec.Struct, kw_only=True):
-    """`POST /api/show`. Whatever it names: there is one model."""
-
-    model: str | None = None
-    name: str | None = None
-    verbose: bool | None = None
 
 
 class _Line(msgspec.Struct, kw_only=True):
