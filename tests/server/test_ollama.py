@@ -499,7 +499,8 @@ async def test_vectors(client: httpx.AsyncClient) -> None:
     ("path", "body", "named"),
     [
         ("/api/embed", {"input": "a", "truncate": True}, "truncate"),
-        ("/api/embed", {"input": "a", "dimensions": 0}, "dimensions"),
+        ("/api/embed", {"input": "a", "dimensions": -1}, "dimensions"),
+        ("/api/embed", {"input": "a", "dimensions": 10**6}, "dimensions"),
         ("/api/embed", {"input": [1]}, "input"),
         ("/api/embed", {"input": "word " * 5000}, "shorten it"),
         ("/api/embed", {"input": "a", "options": {"num_gpu": 1}}, "options.num_gpu"),

@@ -169,7 +169,7 @@ async def embed(data: JSONBody[EmbedBody], service: Here) -> Answer[Embedded]:
     write = _written(service, began)
     texts = request_fields.texts("input", [data.input] if isinstance(data.input, str) else [*data.input])
     return Answer(
-        AwaitedPieces(partial(_embed, service, texts, write, name="input", dimensions=data.dimensions), service.collected)
+        AwaitedPieces(partial(_embed, service, texts, write, name="input", dimensions=data.dimensions or None), service.collected)
     )
 
 

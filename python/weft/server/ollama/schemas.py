@@ -164,6 +164,7 @@ class EmbedBody(msgspec.Struct, kw_only=True):
     model: str | None = None
     input: str | list[str] | None = None
     dimensions: int | None = None
+    """The first numbers of each vector, brought back to its length; 0 is all of them."""
     keep_alive: float | str | None = None
     options: Options | None = None
 

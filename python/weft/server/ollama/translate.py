@@ -159,6 +159,8 @@ def _asked(data: Writing, n_ctx: int, **fields: Any) -> Asked:  # noqa: ANN401 (
 def check_embedding(data: EmbedBody | EmbeddingsBody, n_ctx: int) -> None:
     """Refuses what is not there."""
     _refuse(data)
+    if isinstance(data, EmbedBody) and data.dimensions is not None and data.dimensions < 0:
+        raise InvalidRequest("dimensions", f"dimensions is {data.dimensions}; it must be 0 or more")
     _check_options(data.options or Options(), n_ctx)
 
 
