@@ -120,6 +120,14 @@ async def test_a_context_goes_on_from_an_earlier_answer(client: httpx.AsyncClien
     assert (await lines(client, "/api/generate", again))[-1]["context"] == second["context"]
 
 
+async def test_a_context_that_is_long_is_read_as_tokens_and_refused_where_it_does_not_fit(client: httpx.AsyncClient) -> None:
+    context = [300] * 900
+    body = {"context": context, "prompt": "a", "unknown": "x" * 70_000, **GREEDY}
+    assert (await whole(client, "/api/generate", body))["context"][:900] == context
+    refused = await client.post("/api/generate", json={"context": [300] * 40_000, "prompt": "a"})
+    assert (refused.status_code, refused.json()) == (400, {"error": matching("request .* exceeds the available context size .*")})
+
+
 async def test_what_the_system_says(client: httpx.AsyncClient) -> None:
     answer = await whole(client, "/api/generate", GENERATE | {"system": "You are a pirate."})
     system = [{"role": "system", "content": "You are a pirate."}]

@@ -1,20 +1,23 @@
 """Anthropic's routes."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Annotated, cast
 
 from litestar import Router, post
 from litestar.di import NamedDependency
 from litestar.params import HeaderParameter, JSONBody, SkipValidation
 
-from weft import InvalidRequest
+from weft import InvalidRequest, MixedPrompt
 from weft.server import request_fields
 from weft.server.anthropic import answer
 from weft.server.anthropic.errors import ERRORS, failure
 from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
-from weft.server.anthropic.translate import asked, check_version
+from weft.server.anthropic.translate import Marked, asked, check_version
 from weft.server.json_request import JsonRequest
 from weft.server.run.aside import Purpose
 from weft.server.run.chat import begin
+from weft.server.run.generation import Generation
 from weft.server.run.patience import n_body_bytes
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, StreamedAnswer, WholeAnswer
@@ -35,10 +38,28 @@ async def create_message(data: JSONBody[CreateMessage], service: Here, version: 
         generation, form = await begin(chat.fields, service)
     except InvalidRequest as error:
         raise chat.blame(error) from None
+    if chat.marked is not None:
+        _keep(chat.marked, generation, service)
     if not data.stream:
         return Answer(WholeAnswer(generation, answer.Whole(data, generation, form, service), service.collected))
     written = answer.Stream(data, generation, form, service)
     return Answer(StreamedAnswer(generation, written, service.settings.ping_s, ping=answer.PING, failure=failure))
+
+
+def _keep(marked: Marked, generation: Generation, service: Service) -> None:
+    """Pins what is marked: the tokens that this prompt has in common with one that says nothing after it."""
+    prompt, size = generation.requests[0].prompt, n_body_bytes()
+
+    async def prefix() -> Sequence[int]:
+        if isinstance(prompt, MixedPrompt):
+            return []
+        whole = cast("Sequence[int]", prompt)
+        empty = await service.aside.elsewhere(Purpose.TEXT, size, service.chat.prompt, marked.fields)
+        pairs = zip(cast("list[int]", empty.tokens), whole, strict=False)
+        return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+    adapters = service.adapters(None)
+    service.hints.keep(marked.key + repr(adapters).encode(), marked.seconds, prefix, adapters)
 
 
 @post("/v1/messages/count_tokens", status_code=200, responses=ERRORS)

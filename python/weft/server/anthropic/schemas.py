@@ -40,7 +40,7 @@ __all__ = [
 
 
 class CacheControl(msgspec.Struct):
-    """A mark that what stands before it will come again. Every prompt's beginning is kept here, with and without."""
+    """A mark that what stands before it will come again. On tools and the system's blocks it pins them for a while."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None

@@ -1,5 +1,6 @@
 """From Anthropic's messages to those of every chat. No I/O here."""
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,10 +14,13 @@ from weft.server import request_fields
 from weft.server.anthropic.schemas import Block, CountTokens, CreateMessage, Source, ToolParam
 from weft.server.request_fields.chat import ChatFields
 
-__all__ = ["VERSION", "Asked", "asked", "check_version"]
+__all__ = ["TTLS_S", "VERSION", "Asked", "Marked", "asked", "check_version"]
 
 VERSION = "2023-06-01"
 """The first version of the dialect that has these events. That of 2026-10-21 only takes fewer fields, all of which stay here."""
+
+TTLS_S = {None: 300.0, "5m": 300.0, "1h": 3600.0}
+"""How long what is marked is kept, in seconds since it was last asked for."""
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "container": lambda value: not value,
@@ -46,6 +50,8 @@ class Asked(NamedTuple):
     fields: ChatFields
     turns: "Sequence[_Turn]"
     """What its messages are made of."""
+    marked: "Marked | None" = None
+    """What it begins with, where that is marked as coming again."""
 
     def blame(self, error: InvalidRequest) -> InvalidRequest:
         """The same error, by the names of the body."""
@@ -60,6 +66,17 @@ class Asked(NamedTuple):
         if position >= len(self.turns):
             return found[0]
         return self.turns[position].place if part is None else self.turns[position].image_place(int(part))
+
+
+class Marked(NamedTuple):
+    """The tools and what the system says, which a next chat begins with too."""
+
+    key: bytes
+    """The same for the same beginning alone."""
+    seconds: float
+    """How long it is to be kept."""
+    fields: ChatFields
+    """A chat that begins so, and says nothing."""
 
 
 _PLACE = re.compile(r"\bmessages\[(\d{1,9})\](?:\.content\[(\d{1,9})\]\.image_url\.url)?")
@@ -87,7 +104,22 @@ def asked(data: CountTokens) -> Asked:
     for position, message in enumerate(data.messages):
         said.add(f"messages[{position}]", message.role, message.content)
     messages = [turn.message() for turn in said.turns]
-    return Asked(ChatFields(messages=messages, **_options(data), **_tools(data), **_writing(data)), said.turns)
+    fields = ChatFields(messages=messages, **_options(data), **_tools(data), **_writing(data))
+    return Asked(fields, said.turns, _marked(data, fields))
+
+
+def _marked(data: CountTokens, fields: ChatFields) -> Marked | None:
+    """What is marked of the tools and of what the system says. Of messages, the last are the last to be forgotten anyway."""
+    blocks = data.system if isinstance(data.system, list) else []
+    marks = [one.cache_control for one in (*(data.tools or ()), *blocks) if one.cache_control is not None]
+    if not marks:
+        return None
+    system = [message for message in (fields.messages or ())[:1] if message.role == "system"]
+    empty = [*system, ChatMessage(role="user", content="")]
+    chat = msgspec.structs.replace(fields, messages=empty, add_generation_prompt=False)
+    kept = (system, fields.tools, fields.tool_choice, fields.enable_thinking, fields.reasoning_effort)
+    key = hashlib.sha256(msgspec.json.encode(kept)).digest()
+    return Marked(key, max(TTLS_S[mark.ttl] for mark in marks), chat)
 
 
 def _options(data: CountTokens) -> dict[str, Any]:
