@@ -68,7 +68,7 @@ async def generate(data: JSONBody[GenerateBody], service: Here) -> Answer[Genera
     try:
         generation, form = await _begin_raw(data, asked, service) if is_raw else await _begin(asked, service, data.context)
     except InvalidRequest as error:
-        raise translate.blame(error) from None
+        raise translate.blame(error, is_chat=False) from None
     began.hand_over()
     return _answer(asked, generation, form, shape, began, service=service, tells_context=not is_raw)
 

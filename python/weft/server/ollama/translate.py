@@ -91,14 +91,18 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     context_shift: bool | None
 
 
-def blame(error: InvalidRequest) -> InvalidRequest:
-    """The same error, by the names of the body."""
+def blame(error: InvalidRequest, *, is_chat: bool = True) -> InvalidRequest:
+    """The same error, by the names of the body, which has messages or, if it `is_chat` not, a prompt."""
     name = _SENT_AS.get(error.param, error.param)
     message = error.message
     if message.startswith(f"{error.param} "):
         message = name + message.removeprefix(error.param)
     # Pictures are the first parts of their message.
-    return InvalidRequest(name, re.sub(r"\.content\[(\d{1,9})\]\.image_url\.url", r".images[\1]", message))
+    place = r"\1.images[\2]" if is_chat else r"images[\2]"
+    message = re.sub(r"(messages\[\d{1,9}\])\.content\[(\d{1,9})\]\.image_url\.url", place, message)
+    if name == "messages" and not is_chat:
+        name = "images" if message.startswith("images") else "prompt"
+    return InvalidRequest(name, message)
 
 
 def chat(data: ChatBody, n_ctx: int) -> Asked:
