@@ -94,6 +94,9 @@ MESSAGES: dict[str, Body] = {
     "many results": filled(CHAT + "[", '{"type": "tool_result", "tool_use_id": "a"}', "]}]}", 1_000_000),
     "many tools": filled(CHAT + '"a"}], "tools": [', '{"name": "a", "input_schema": {}}', "]}", 1_000_000),
     "a long system": filled('{"messages": [{"role": "user", "content": "a"}], "system": "', "word", '"}'),
+    "many marks": filled(
+        CHAT + '"a"}], "system": [', '{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}', "]}", 1_000_000
+    ),
     "many stop sequences": filled(CHAT + '"a"}], "stop_sequences": [', '"stop"', "]}"),
 }
 
