@@ -15,8 +15,10 @@ from weft.chat.conversation import ChatMessage
 from weft.cli.accepted import Meaning
 from weft.cli.arguments import ARGS, RESPELT
 from weft.cli.given import known
+from weft.server.anthropic.schemas import Block, CreateMessage, MessageParam, ToolParam
 from weft.server.llamacpp.schemas import CompletionBody, DetokenizeBody, InfillBody, SlotActionBody, TokenizeBody
 from weft.server.llamacpp.vectors_schemas import EmbeddingBody, RerankBody
+from weft.server.ollama.schemas import ChatBody, EmbedBody, EmbeddingsBody, GenerateBody, GivenMessage, Options
 from weft.server.openai.chat_schemas import CreateChatCompletion
 from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.openai.schemas import CreateCompletion
@@ -41,6 +43,16 @@ PAGE = (TESTS.parent / "docs" / "fields.md").read_text(encoding="utf-8")
         EmbeddingBody,
         RerankBody,
         CreateEmbedding,
+        CreateMessage,
+        MessageParam,
+        Block,
+        ToolParam,
+        GenerateBody,
+        ChatBody,
+        GivenMessage,
+        Options,
+        EmbedBody,
+        EmbeddingsBody,
     ],
     ids=lambda body: body.__name__,
 )

@@ -48,11 +48,23 @@ RULES = {
     "settings of an engine name nobody": Rule("python/weft/config.py", r"\bweft\.(?!errors\b|fields\b)"),
     "the table of samplers names nobody": Rule("python/weft/sampling.py", r"\bweft\.(?!fields\b)"),
     "settings name nobody who reads them": Rule("python/weft/settings", r"\bweft\.(cli|serving|server|chat|engine)\b"),
-    "llama.cpp's dialect names no other": Rule("python/weft/server/llamacpp", r"\bserver(\.| import .*\b)(openai|seeds)\b"),
-    "openai's dialect names no other": Rule("python/weft/server/openai", r"\bserver(\.| import .*\b)(llamacpp|seeds)\b"),
-    "the seeds' dialects name no other": Rule("python/weft/server/seeds", r"\bserver(\.| import .*\b)(llamacpp|openai)\b"),
+    "llama.cpp's dialect names no other": Rule(
+        "python/weft/server/llamacpp", r"\bserver(\.| import .*\b)(anthropic|ollama|openai|seeds)\b"
+    ),
+    "openai's dialect names no other": Rule(
+        "python/weft/server/openai", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|seeds)\b"
+    ),
+    "anthropic's dialect names no other": Rule(
+        "python/weft/server/anthropic", r"\bserver(\.| import .*\b)(llamacpp|ollama|openai|seeds)\b"
+    ),
+    "ollama's dialect names no other": Rule(
+        "python/weft/server/ollama", r"\bserver(\.| import .*\b)(anthropic|llamacpp|openai|seeds)\b"
+    ),
+    "the seeds' dialects name no other": Rule(
+        "python/weft/server/seeds", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|openai)\b"
+    ),
     "the cache's routes name no dialect": Rule(
-        "python/weft/server/cache_api", r"\bserver(\.| import .*\b)(llamacpp|openai|seeds)\b"
+        "python/weft/server/cache_api", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|openai|seeds)\b"
     ),
     "no dialect names the cache's routes": Rule(
         "python/weft/server/*", r"\bserver\.cache_api\b", ("python/weft/server/app.py", "python/weft/server/cache_api")

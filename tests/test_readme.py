@@ -24,9 +24,10 @@ from weft.chat.answer.values import MAX_DEPTH
 from weft.chat.asking import MAX_TOOL_BYTES, MAX_TOOLS
 from weft.fields.about import abouts
 from weft.server import json_request
+from weft.server.anthropic import translate
 from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError, TextsWaitingError, describe
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
-from weft.server.run import aside, collected, fetching, media, patience, service, stream, turns, vectors
+from weft.server.run import aside, collected, fetching, hints, media, patience, service, stream, turns, vectors
 from weft.serving import handles, place
 from weft.settings.server import MAX_THREADS_HTTP
 
@@ -136,6 +137,7 @@ GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema.rs", "llama/grammar.rs
 TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/thought.rs", "python/steering.rs"
 
 BOUNDS: dict[str, Callable[[], list[float]]] = {
+    "what is pinned for `cache_control` on `/v1/messages`": lambda: [hints.MAX_HINTS, *sorted(set(translate.TTLS_S.values()))],
     "slots, `-np`": lambda: [constant(CONFIG, "DEFAULT_SLOTS")],
     "pool, `-c`": lambda: [constant(CONFIG, "DEFAULT_POOL")],
     "completions of one request, `n`": lambda: [abouts(weft.Request)["n"].high],

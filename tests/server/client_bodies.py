@@ -416,6 +416,55 @@ SEED_EVENTS: dict[str, Json] = {
 }
 """A client of single-request batching."""
 
+ANTHROPIC: Json = {
+    "model": "claude-sonnet-4-5",
+    "max_tokens": 24,
+    "stream": True,
+    "system": [
+        {"type": "text", "text": "You help with code."},
+        {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "5m"}},
+    ],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "What is in a.txt?", "cache_control": {"type": "ephemeral"}}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "I have to look.", "signature": "c2lnbmVk"},
+                {"type": "text", "text": "Let me look."},
+                {"type": "tool_use", "id": "toolu_01", "name": "read", "input": {"path": "a.txt", "lines": [1, 2]}},
+            ],
+        },
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_01", "content": "a dog", "is_error": False}]},
+    ],
+    "metadata": {"user_id": "user_1"},
+    "stop_sequences": ["END"],
+}
+"""Anthropic's own, in the middle of work with tools."""
+
+OLLAMA_CHAT: Json = {
+    "model": "storyteller",
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "What is in a.txt?"},
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "read", "arguments": {"path": "a.txt"}}}]},
+        {"role": "tool", "content": "a dog", "tool_name": "read"},
+    ],
+    "options": {"temperature": 0.5, "num_predict": 12, "num_ctx": 256, "stop": ["END"], "seed": 3},
+    "keep_alive": "5m",
+    "think": False,
+}
+
+OLLAMA_PROMPT: Json = {
+    "model": "storyteller",
+    "prompt": "Tell me a story.",
+    "system": "Be brief.",
+    "context": [1, 300, 301],
+    "format": "json",
+    "options": {"num_predict": 12, "top_k": 20, "top_p": 0.9, "repeat_penalty": 1.1},
+    "logprobs": True,
+    "top_logprobs": 2,
+}
+
 SENT: dict[str, Sent] = {
     "sillytavern": Sent("/completion", SILLYTAVERN),
     "sillytavern's chat": Sent("/v1/chat/completions", SILLYTAVERN_CHAT),
@@ -450,4 +499,12 @@ SENT: dict[str, Sent] = {
     "a saved slot": Sent("/slots/0?action=save", {"filename": "saved.bin"}),
     "a restored slot": Sent("/slots/1?action=restore", {"filename": "saved.bin"}),
     "an erased slot": Sent("/slots/2?action=erase", {}),
+    "anthropic's client": Sent("/v1/messages", ANTHROPIC),
+    "anthropic's count": Sent(
+        "/v1/messages/count_tokens", {name: value for name, value in ANTHROPIC.items() if name not in ("max_tokens", "stream")}
+    ),
+    "ollama's chat": Sent("/api/chat", OLLAMA_CHAT),
+    "ollama's prompt": Sent("/api/generate", OLLAMA_PROMPT),
+    "ollama's vectors": Sent("/api/embed", {"model": "storyteller", "input": ["a fox", "a dog"], "dimensions": 8}),
+    "ollama's model": Sent("/api/show", {"model": "storyteller", "verbose": True}),
 }

@@ -19,3 +19,14 @@ async def serving(*scripts: Sequence[Step] | Exception, **settings: Json) -> Asy
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine(), Settings.of(settings))) as client:
         yield client
+
+
+def in_shape_of(path: str, body: Json) -> Json:
+    """An error of ours as the dialect of this path writes it."""
+    error = body["error"]
+    if path.startswith("/api/"):
+        return {"error": error["message"]}
+    if path.startswith("/v1/messages"):
+        kind = {401: "authentication_error", 503: "overloaded_error"}[error["code"]]
+        return {"type": "error", "error": {"type": kind, "message": error["message"]}}
+    return body

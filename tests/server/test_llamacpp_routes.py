@@ -424,13 +424,17 @@ async def test_the_openapi_document_tells_every_route(client: httpx.AsyncClient)
         "/chat/completions", "/v1/chat/completions", "/slots/{id_slot}", "/metrics", "/v1/completions",
         "/v1/models", "/v1/models/{name}", "/models", "/prefixes", "/prefixes/{prefix_id}", "/cache",
         "/embedding", "/embeddings", "/v1/embeddings", "/rerank", "/reranking", "/v1/rerank", "/v1/reranking",
+        "/v1/messages", "/v1/messages/count_tokens",
+        "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/tags", "/api/show", "/api/ps", "/api/version",
+        "/api/pull", "/api/push", "/api/create", "/api/copy", "/api/blobs/{digest}", "/api/delete",
     }  # fmt: skip
-    for operations in document["paths"].values():
+    bodies = {"/v1/messages": "MessagesErrorBody", "/api/": "OllamaError"}
+    for path, operations in document["paths"].items():
+        body = next((body for beginning, body in bodies.items() if path.startswith(beginning)), "ErrorBody")
         for operation in operations.values():
             assert operation["description"]
-            assert operation["responses"]["503"]["content"]["application/json"]["schema"] == {
-                "$ref": "#/components/schemas/ErrorBody"
-            }
+            schema = operation["responses"]["503"]["content"]["application/json"]["schema"]
+            assert schema == {"$ref": f"#/components/schemas/{body}"}
 
 
 async def test_the_page_shows_the_routes_and_needs_no_other_host(client: httpx.AsyncClient) -> None:

@@ -307,6 +307,43 @@ async def test_a_chat_holds_pictures_and_what_spells_one_is_a_text(seeing: Clien
     assert prompt_of(answer).replace("▁", " ").count("<__media__>") == 3
 
 
+async def test_anthropics_messages_hold_pictures_as_every_chat_does(seeing: Client) -> None:
+    plain, other = in_base64(png_of(1)), in_base64(png_of(2))
+    image: Json = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": plain}}
+    result: Json = {"type": "tool_result", "tool_use_id": "t", "content": [image | {"source": image["source"] | {"data": other}}]}
+    body: Json = {"max_tokens": 4, "messages": [{"role": "user", "content": [image, {"type": "text", "text": "and"}, result]}]}
+    answer = await seeing.post("/v1/messages", json=body)
+    assert answer.status_code == 200, answer.text
+    counted = (await seeing.post("/v1/messages/count_tokens", json={"messages": body["messages"]})).json()["input_tokens"]
+    usage = answer.json()["usage"]
+    assert usage["input_tokens"] + usage["cache_read_input_tokens"] == counted > 2 * N_PICTURE
+    result["content"][0]["source"]["data"] = "AAAA"
+    refused = await seeing.post("/v1/messages", json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].startswith("messages[0].content[2].content[0].source: ")
+
+
+async def test_ollamas_prompts_and_messages_hold_pictures(seeing: Client) -> None:
+    one, two = in_base64(png_of(1)), in_base64(png_of(2))
+    how: Json = {"stream": False, "options": {"num_predict": 4, "temperature": 0}}
+    message = {"role": "user", "content": "what is this", "images": [one, two]}
+    chat = await seeing.post("/api/chat", json={"messages": [message], **how})
+    generated = await seeing.post("/api/generate", json={"prompt": "what is this", "images": [one, two], **how})
+    assert chat.status_code == generated.status_code == 200, chat.text
+    assert chat.json()["message"]["content"] == generated.json()["response"]
+    assert chat.json()["prompt_eval_count"] == generated.json()["prompt_eval_count"] > 2 * N_PICTURE
+    assert "context" not in generated.json(), "a picture is no token"
+    raw = await seeing.post("/api/generate", json={"prompt": "a [img-1] b [img-0]?", "images": [one, two], "raw": True, **how})
+    before = await seeing.post("/api/generate", json={"prompt": "a", "images": [one, two], "raw": True, **how})
+    assert raw.status_code == before.status_code == 200, raw.text
+    assert raw.json()["prompt_eval_count"] > before.json()["prompt_eval_count"] > 2 * N_PICTURE
+    refused = await seeing.post("/api/chat", json={"messages": [message | {"images": [one, "AAAA"]}], **how})
+    assert refused.status_code == 400
+    assert refused.json()["error"].startswith("messages[0].images[1]: ")
+    refused = await seeing.post("/api/generate", json={"prompt": "a", "system": "b", "images": ["AAAA"], **how})
+    assert refused.json()["error"].startswith("images[0]: ")
+
+
 async def test_a_chat_holds_sounds(hearing: Client) -> None:
     answer = await chat(hearing, said("what is this", sound(in_base64(wav_of(1)))))
     assert answer.status_code == 200, answer.text

@@ -19,6 +19,7 @@ from tests.server.client_bodies import SENT
 from tests.server.live import LiveServer, events_of
 from tests.server.matchers import Json
 from tests.server.mutations import Mutation, mutation
+from tests.server.test_anthropic import frames_of
 
 N_BODIES = int(os.environ.get("WEFT_MUTATED_BODIES", "300"))
 
@@ -30,6 +31,9 @@ ERROR = {"code": int, "message": str, "type": str, "param": str, "n_prompt_token
 
 MOST_MESSAGE = 2000 + len("…")
 """Characters that an error has at most."""
+
+MOST_NAME = 200
+"""And where it stands before the message, the name of the field."""
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +50,18 @@ def n_handles(server: LiveServer) -> int:
     return len(list(Path(f"/proc/{server.worker_id()}/fd").iterdir()))
 
 
-def check_error(status: int, answer: Json) -> None:
+def check_error(path: str, status: int, answer: Json) -> None:
     """That an error says what is documented."""
+    if path.startswith("/api/"):
+        assert answer.keys() == {"error"}
+        assert 0 < len(answer["error"]) <= MOST_MESSAGE + MOST_NAME
+        return
+    if path.startswith("/v1/messages"):
+        assert answer.keys() == {"type", "error"}
+        assert answer["type"] == "error"
+        assert answer["error"].keys() == {"type", "message"}
+        assert 0 < len(answer["error"]["message"]) <= MOST_MESSAGE + MOST_NAME
+        return
     error = answer.pop("error")
     assert answer == {}
     assert error.keys() >= {"code", "message", "type"}
@@ -60,8 +74,15 @@ def check_error(status: int, answer: Json) -> None:
 def check(answer: httpx.Response) -> None:
     """That this is an answer, to its end."""
     assert answer.status_code < 500
+    path = answer.request.url.path
     if answer.status_code != 200:
-        check_error(answer.status_code, answer.json())
+        check_error(path, answer.status_code, answer.json())
+    elif answer.headers["content-type"] == "application/x-ndjson":
+        *told, last = [json.loads(line) for line in answer.text.splitlines()]
+        assert [line["done"] for line in told] == [False] * len(told)
+        assert last["done"]
+    elif path == "/v1/messages" and answer.headers["content-type"].startswith("text/event-stream"):
+        assert [name for name, _ in frames_of(answer.text)][-1] == "message_stop"
     elif answer.headers["content-type"].startswith("text/event-stream"):
         *events, last = events_of(answer.text)
         told = [json.loads(event) for event in events]
@@ -70,7 +91,7 @@ def check(answer: httpx.Response) -> None:
             end = json.loads(last)
             assert end.get("stop", True), "what is last is no token"
             if "error" in end:
-                check_error(end["error"]["code"], end)
+                check_error(path, end["error"]["code"], end)
     else:
         answer.json()
 

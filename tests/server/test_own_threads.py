@@ -57,6 +57,18 @@ ROUTES: dict[str, tuple[str, Json, int]] = {
     "DELETE /prefixes/{prefix_id:int}": ("/prefixes/99", None, 404),
     "GET /cache": ("/cache", None, 200),
     "GET /docs": ("/docs", None, 200),
+    "POST /v1/messages": ("/v1/messages", {"messages": MESSAGES, "max_tokens": 2}, 200),
+    "POST /v1/messages/count_tokens": ("/v1/messages/count_tokens", {"messages": MESSAGES}, 200),
+    "POST /api/generate": ("/api/generate", {"prompt": PROMPT, "options": {"num_predict": 2}}, 200),
+    "POST /api/chat": ("/api/chat", {"messages": MESSAGES, "options": {"num_predict": 2}}, 200),
+    "POST /api/embed": ("/api/embed", {"input": ["a", "b"]}, 200),
+    "POST /api/embeddings": ("/api/embeddings", {"prompt": "a"}, 200),
+    "GET /api/tags": ("/api/tags", None, 200),
+    "POST /api/show": ("/api/show", {"model": "a"}, 200),
+    "GET /api/ps": ("/api/ps", None, 200),
+    "GET /api/version": ("/api/version", None, 200),
+    "POST /api/blobs/{digest:str}": ("/api/blobs/sha256:0", None, 501),
+    "DELETE /api/delete": ("/api/delete", {"model": "a"}, 501),
     "GET /openapi.json": ("/openapi.json", None, 200),
 }
 """What is asked of each route, and the status of its answer."""

@@ -72,10 +72,12 @@ def test_every_field_has_a_label() -> None:
     )
 
 
-async def test_no_ui_leaves_nothing_at_the_root() -> None:
+async def test_no_ui_leaves_nothing_at_the_root_but_what_ollamas_clients_look_for() -> None:
     async with serving(ui=False) as client:
-        answers = [await client.get(path) for path in ("/", "/index.html")]
-    assert [(answer.status_code, answer.json()["error"]["type"]) for answer in answers] == [(404, "not_found_error")] * 2
+        root, index, head = await client.get("/"), await client.get("/index.html"), await client.head("/")
+    assert (root.status_code, root.text, root.headers["content-type"]) == (200, "Ollama is running", "text/plain; charset=utf-8")
+    assert (index.status_code, index.json()["error"]["type"]) == (404, "not_found_error")
+    assert (head.status_code, head.text, head.headers["content-length"]) == (200, "", "17")
 
 
 EVENTS = [{"index": 0, "content": " a\n\n"}, {"index": 1, "content": "é🙂 data: x"}, {"index": 0, "stop": True}]

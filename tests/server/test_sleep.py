@@ -143,6 +143,33 @@ async def test_a_stream_keeps_it_awake_and_one_that_finds_it_asleep_is_written()
             await server.asleep()
 
 
+@pytest.mark.parametrize(
+    "body",
+    [{"prompt": "a", "options": {"num_predict": 1}}, {"prompt": ""}, {"keep_alive": 0.01}],
+    ids=["a prompt", "none", "soon"],
+)
+async def test_ollamas_keep_alive_unloads_it_sooner_and_only_once(body: Json) -> None:
+    async with sleeping() as server:
+        server.app.service.sleep.after_s = 60
+        answer = await server.client.post("/api/generate", json={"keep_alive": 0, **body, "stream": False})
+        assert answer.json()["done_reason"] == {"": "unload", "a": "length"}.get(body.get("prompt"), "load")
+        await server.asleep()
+        assert await server.get("/api/ps") == {"models": []}
+        assert len((await server.get("/api/tags"))["models"]) == 1
+        shown = await server.client.post("/api/show", json={"model": "a"})
+        assert shown.json()["details"]["family"] == "llama"
+        await server.complete()
+        assert len((await server.get("/api/ps"))["models"]) == 1
+        await asyncio.sleep(4 * 0.01)
+        assert server.engine.is_running, "the next request says nothing of it"
+
+
+async def test_ollamas_keep_alive_keeps_it_no_longer_than_the_server_does() -> None:
+    async with sleeping() as server:
+        await server.client.post("/api/generate", json={"keep_alive": -1})
+        await server.asleep()
+
+
 async def test_a_thousand_at_once_load_it_once() -> None:
     async with sleeping() as server:
         await server.asleep()

@@ -170,6 +170,8 @@ async def test_tei_ranks_in_a_bare_list(reranker: httpx.AsyncClient) -> None:
         ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, "encoding_format"),
         ("/embedding", {"content": [5] * 129}, "content"),
         ("/embedding", {"content": "a", "embd_normalize": -2}, "embd_normalize"),
+        ("/embedding", {"content": "a", "embd_normalize": 2**40}, "embd_normalize"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 2**40}, "dimensions"),
         ("/embedding", {"content": "a", "image_data": [{"id": 1}]}, "image_data"),
     ],
 )

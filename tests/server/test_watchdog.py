@@ -87,6 +87,19 @@ CHATS: dict[str, Body] = {
     "many tools": filled(CHAT + '"a"}], "tools": [', '{"type": "function"}', "]}", 3_000_000),
 }
 
+CALL = '{"messages": [{"role": "assistant", "tool_calls": ['
+MESSAGES: dict[str, Body] = {
+    **{name: CHATS[name] for name in ("many messages", "a long message", "many parts")},
+    "many pictures": filled(CHAT + "[", '{"type": "image", "source": {"type": "base64", "data": "AAAA"}}', "]}]}", 1_000_000),
+    "many results": filled(CHAT + "[", '{"type": "tool_result", "tool_use_id": "a"}', "]}]}", 1_000_000),
+    "many tools": filled(CHAT + '"a"}], "tools": [', '{"name": "a", "input_schema": {}}', "]}", 1_000_000),
+    "a long system": filled('{"messages": [{"role": "user", "content": "a"}], "system": "', "word", '"}'),
+    "many marks": filled(
+        CHAT + '"a"}], "system": [', '{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}', "]}", 1_000_000
+    ),
+    "many stop sequences": filled(CHAT + '"a"}], "stop_sequences": [', '"stop"', "]}"),
+}
+
 VECTORS: dict[str, Body] = {
     "a long text": filled('{"input": "', "word", '"}'),
     "many texts": filled('{"input": [', '"a fox"', "]}"),
@@ -120,6 +133,24 @@ LARGEST: dict[str, dict[str, Body]] = {
     "POST /embedding": VECTORS,
     "POST /v1/embeddings": VECTORS,
     "POST /rerank": PAIRS,
+    "POST /v1/messages": MESSAGES,
+    "POST /v1/messages/count_tokens": MESSAGES,
+    "POST /api/generate": {
+        "a long prompt": filled('{"prompt": "', "word", '"}'),
+        "a long raw prompt": filled('{"raw": true, "prompt": "', "word", '"}'),
+        "a long suffix": filled('{"prompt": "a", "suffix": "', "word", '"}'),
+        "a long context": filled('{"prompt": "a", "context": [', "12", "]}"),
+        "many pictures": filled('{"prompt": "a", "images": [', '"AAAA"', "]}", 1_000_000),
+        "many pictures beside a raw prompt": filled('{"raw": true, "prompt": "a", "images": [', '"AAAA"', "]}", 1_000_000),
+        "a large schema": filled('{"prompt": "a", "format": {"enum": [', '"word"', "]}}", 250_000),
+    },
+    "POST /api/chat": {
+        **{name: CHATS[name] for name in ("many messages", "a long message", "many tools")},
+        "many calls": filled(CALL, '{"function": {"name": "a", "arguments": {"a": 1}}}', "]}]}", 1_000_000),
+        "many results": filled('{"messages": [', '{"role": "tool", "content": "", "tool_name": "a"}', "]}", 1_000_000),
+    },
+    "POST /api/embed": {name: VECTORS[name] for name in ("a long text", "many texts", "as many texts as may be")},
+    "POST /api/embeddings": {"a long text": filled('{"prompt": "', "word", '"}')},
 }
 """The largest that a route takes, or refuses for what it says and not for its size. Other routes take nothing but their query."""
 
@@ -159,6 +190,7 @@ def cases(route: str) -> list[Case]:
     method, path = route.split()
     query = QUERIES.get(route, "a=" + "x" * 20_000)
     filling = {"{id_slot:str}": "0", "{prefix_id:int}": "9" * 18, "{name:path}": "x" * 20_000, "{path:str}": "x" * 20_000}
+    filling["{digest:str}"] = "x" * 20_000
     for name, text in filling.items():
         path = path.replace(f"/{name}", f"/{text}")
     bodies = LARGEST.get(route, {}) | (GARBAGE if method == "POST" else {"a long query": None})

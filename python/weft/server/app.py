@@ -17,13 +17,18 @@ from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
 from weft import Engine, WeftError
+from weft.server.anthropic import errors as anthropic
+from weft.server.anthropic.routes import router as anthropic_router
 from weft.server.awake import Awake
 from weft.server.cache_api.routes import router as cache_router
 from weft.server.docs import Documentation, docs, document_router
-from weft.server.errors import error_response
+from weft.server.errors import Errors
 from weft.server.front import Front
 from weft.server.llamacpp import metrics, properties, slots
 from weft.server.llamacpp.routes import router as llamacpp_router
+from weft.server.ollama import errors as ollama
+from weft.server.ollama import models as ollama_models
+from weft.server.ollama.routes import router as ollama_router
 from weft.server.openai import models
 from weft.server.openai.routes import router as openai_router
 from weft.server.request_line import RequestLine
@@ -96,9 +101,11 @@ def create_app(
     remembered = (
         *(properties.properties, slots.slots, slots.of_engine, metrics.of_engine),
         *(models.models, models.model),
+        *(ollama_models.listed, ollama_models.shown),
     )
     service = Service(engine, settings or Settings(), remembered)
-    front = Front(service)
+    errors = Errors({"/v1/messages": anthropic.shape, "/api": ollama.shape})
+    front = Front(service, errors)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
@@ -125,7 +132,7 @@ def create_app(
         return EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.Stream)})
 
     app = Application(
-        route_handlers=[llamacpp_router, openai_router, seeds_router, cache_router, docs],
+        route_handlers=[llamacpp_router, openai_router, anthropic_router, ollama_router, seeds_router, cache_router, docs],
         dependencies={
             "documentation": Provide(provide_documentation, sync_to_thread=False),
             "service": Provide(provide_service, sync_to_thread=False),
@@ -134,7 +141,7 @@ def create_app(
         },
         lifespan=[lifespan] if beside is None else [lifespan, cast("Lifespan", beside)],
         middleware=[] if service.sleep.after_s is None else [Awake(service.sleep)],
-        exception_handlers={Exception: error_response},
+        exception_handlers={Exception: errors.response},
         # Every route that reads a body reads it as `JsonRequest`, whose limit depends on the model.
         request_max_body_size=None,
         openapi_config=OpenAPIConfig(

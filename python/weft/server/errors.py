@@ -1,6 +1,7 @@
 """What went wrong, as HTTP says it: one table from exception to status, and one shape of body.
 
-The shape is OpenAI's, `{"error": {"code", "message", "type", "param"}}`, with llama-server's words for `type`.
+The shape is OpenAI's, `{"error": {"code", "message", "type", "param"}}`, with llama-server's words for `type`; dialects that have
+another one say which paths are theirs.
 """
 
 import logging
@@ -42,15 +43,17 @@ __all__ = [
     "ClientLeftError",
     "ErrorBody",
     "ErrorObject",
+    "Errors",
     "InvalidKeyError",
     "NoSuchPrefixError",
     "NotSupportedError",
+    "Shape",
     "SlotFileError",
     "SlotsBusyError",
     "StillLoadingError",
     "TextsWaitingError",
     "describe",
-    "error_response",
+    "named",
 ]
 
 logger = logging.getLogger(__name__)
@@ -286,10 +289,42 @@ def _describe_field(error: ValidationException) -> ErrorObject:
     )
 
 
-def error_response(
-    _: Request[Any, Any, Any], error: Exception, also: Mapping[str, Any] = MappingProxyType({})
-) -> Response[bytes]:
-    """The answer to a request that failed before anything was sent; what is told `also` stands beside the error."""
+Shape = Callable[[ErrorObject], Mapping[str, Any]]
+"""How a dialect writes an error: the body's fields."""
+
+
+def named(described: ErrorObject) -> str:
+    """The message, which names the field that is wrong: for shapes that have no other place for it."""
+    if described.param is None or described.param in described.message:
+        return described.message
+    return f"{described.param}: {described.message}"
+
+
+def _openai(described: ErrorObject) -> Mapping[str, Any]:
+    return {"error": described}
+
+
+class Errors:
+    """The answers to requests that fail before anything was sent."""
+
+    def __init__(self, shapes: Mapping[str, Shape] = MappingProxyType({})) -> None:
+        """Takes the shapes of dialects that have their own, by the beginnings of their paths, as `/api`."""
+        self._shapes = shapes
+
+    def response(
+        self, request: Request[Any, Any, Any], error: Exception, also: Mapping[str, Any] = MappingProxyType({})
+    ) -> Response[bytes]:
+        """The answer; what is told `also` stands beside the error."""
+        return _response(error, self._shape(request.scope["path"]), also)
+
+    def _shape(self, path: str) -> Shape:
+        for beginning, shape in self._shapes.items():
+            if path == beginning or path.startswith(f"{beginning}/"):
+                return shape
+        return _openai
+
+
+def _response(error: Exception, shape: Shape, also: Mapping[str, Any]) -> Response[bytes]:
     described = describe(error)
     headers = error.headers if isinstance(error, HTTPException) else None
     if isinstance(error, QueueFull | TextsWaitingError | AnswersTooLargeError):
@@ -297,5 +332,5 @@ def error_response(
     if isinstance(error, InvalidKeyError):
         headers = {"www-authenticate": "Bearer"}
     beside = dict(error.beside) if isinstance(error, SlotsBusyError | StillLoadingError) else {}
-    body = msgspec.json.encode({**also, "error": described, **beside})
+    body = msgspec.json.encode({**also, **shape(described), **beside})
     return Response(body, status_code=described.code, media_type="application/json", headers=headers)

@@ -12,7 +12,7 @@ from litestar.types import HTTPScope, Message, Receive, Scope, Send
 
 from weft.server.auth import Keys
 from weft.server.cors import Cors, Headers
-from weft.server.errors import ClientLeftError, InvalidKeyError, StillLoadingError, TextsWaitingError, error_response
+from weft.server.errors import ClientLeftError, Errors, InvalidKeyError, StillLoadingError, TextsWaitingError
 from weft.server.page import PATHS, SCRIPT, page, script
 from weft.server.run.patience import Patience
 from weft.server.run.service import Service
@@ -24,6 +24,9 @@ __all__ = ["Front"]
 
 PROBES = frozenset(("/health", "/v1/health"))
 """No file takes their place: a thread that looks for files may be busy, and who asks here must never wait."""
+
+NO_PAGE = b"Ollama is running"
+"""What stands at the root where there is neither a page nor a folder: clients of Ollama look there for whether it lives."""
 
 BODILESS = frozenset(("GET", "HEAD", "OPTIONS", "DELETE"))
 """Methods of which no route reads a body."""
@@ -39,11 +42,12 @@ class Front:
     says what the engine is about before it runs.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, errors: Errors) -> None:
         settings = service.settings
         path = settings.api_prefix.strip("/")
         self.prefix = f"/{path}" if path else ""
         self._service = service
+        self._errors = errors
         self._cors = Cors(settings)
         self._keys = Keys(keys_of(settings))
         self._settings = settings
@@ -70,7 +74,7 @@ class Front:
         try:
             answer = await self._answer(scope, path)
         except (ClientLeftError, TextsWaitingError) as error:  # Files are looked for on a thread that may have too much to do.
-            answer = _refused(scope, error)
+            answer = self._refused(scope, path, error)
         if answer is not None:
             await answer(scope, receive, send)
         else:
@@ -89,11 +93,13 @@ class Front:
         if (refusal := self._service.refusal()) is not None:
             if is_get and path in waiting.PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
                 return waiting.waiting(self._service)
-            return _refused(scope, refusal, _health_of_2024(refusal) if path in PROBES else {})
+            return self._refused(scope, path, refusal, _health_of_2024(refusal) if path in PROBES else {})
         if not self._keys.allow(path, scope["headers"]):
-            return _refused(scope, InvalidKeyError())
+            return self._refused(scope, path, InvalidKeyError())
         if path is None:
-            return _refused(scope, NotFoundException())
+            return self._refused(scope, path, NotFoundException())
+        if is_get and path == "/" and not self._settings.ui and self._settings.static_path is None:
+            return ASGIResponse(body=NO_PAGE, media_type="text/plain")
         if self._files is None or not is_get or path in PROBES:
             return None
         return await self._files.answer(path)
@@ -107,10 +113,11 @@ class Front:
             return script()
         return page(self._settings) if self._files is None else found
 
-
-def _refused(scope: HTTPScope, error: Exception, also: Mapping[str, str] = MappingProxyType({})) -> ASGIResponse:
-    request = Request[Any, Any, Any](scope)
-    return error_response(request, error, also).to_asgi_response(None, request)
+    def _refused(
+        self, scope: HTTPScope, path: str | None, error: Exception, also: Mapping[str, str] = MappingProxyType({})
+    ) -> ASGIResponse:
+        request = Request[Any, Any, Any]({**scope, "path": path or ""})
+        return self._errors.response(request, error, also).to_asgi_response(None, request)
 
 
 def _health_of_2024(refusal: Exception) -> dict[str, str]:

@@ -24,6 +24,7 @@ from weft.server.run.aside import LONG_TEXT, Aside, Purpose
 from weft.server.run.collected import Room
 from weft.server.run.engine_state import EngineState
 from weft.server.run.generation import Generation
+from weft.server.run.hints import Hints
 from weft.server.run.media import MediaReader
 from weft.server.run.media_files import MediaFile, MediaPrompt
 from weft.server.run.patience import n_body_bytes
@@ -91,6 +92,7 @@ class Service:
         self.n_vectors = 0
         """Requests whose vectors are computed, or wait for it."""
         self.sleep = Sleep(settings.sleep_idle_s, let_go=self._let_go, bring_back=self._bring_back)
+        self.hints = Hints(engine, self.pins, self.sleep, self.looks)
         self._remembered = remembered
         self._kept: dict[Callable[[Service], Any], Any] = {}
         self._copies: list[SavedPrefix] = []
@@ -205,6 +207,7 @@ class Service:
     async def stop_engine(self) -> None:
         """Stops the engine: every open stream ends with an error that says so."""
         self._is_stopping = True
+        self.hints.close()
         self.sleep.stop()
         await self.engine.close()
 

@@ -37,6 +37,8 @@ class Sleep:
         self._let_go = let_go
         self._bring_back = bring_back
         self._n_requests = 0
+        self._sooner_s: float | None = None
+        """Seconds that are enough this time."""
         self._timer: asyncio.TimerHandle | None = None
         self._turned: asyncio.Future[None] | None = None
         """Done when the model is gone, or is back; there is one as long as either goes on."""
@@ -61,6 +63,13 @@ class Sleep:
         if self._turning is not None:
             self._turning.cancel()
 
+    def sooner(self, seconds: float) -> None:
+        """Lets the model go so long after this request, should no other come, where that is sooner than otherwise.
+
+        Of several requests at a time the last one counts that says so.
+        """
+        self._sooner_s = seconds
+
     @asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
         """One request that needs the model. It waits until that is there, and as long as it lasts, that stays.
@@ -68,6 +77,8 @@ class Sleep:
         Raises:
             WeftError: The model could not be brought back.
         """
+        if self._n_requests == 0:
+            self._sooner_s = None
         self._n_requests += 1
         self._clear_timer()
         try:
@@ -83,7 +94,8 @@ class Sleep:
 
     def _set_timer(self) -> None:
         if self.after_s is not None and self._n_requests == 0 and self.is_awake and not self._is_stopped:
-            self._timer = asyncio.get_running_loop().call_later(self.after_s, self._doze)
+            after_s = self.after_s if self._sooner_s is None else min(self.after_s, self._sooner_s)
+            self._timer = asyncio.get_running_loop().call_later(after_s, self._doze)
 
     def _clear_timer(self) -> None:
         if self._timer is not None:

@@ -4,7 +4,7 @@ import msgspec
 
 from weft.server.errors import ErrorBody, describe
 
-__all__ = ["DONE", "HEADERS", "PING", "error_frame", "frame", "spaced_frame"]
+__all__ = ["DONE", "HEADERS", "PING", "error_frame", "frame", "named_frame", "spaced_frame"]
 
 HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -25,6 +25,11 @@ _encode = msgspec.json.Encoder().encode
 def frame(data: object) -> bytes:
     """One event. JSON holds no raw line break, so one `data` line is always enough."""
     return b"data: " + _encode(data) + b"\n\n"
+
+
+def named_frame(event: str, data: object) -> bytes:
+    """One event with its name, which is a word, on a line of its own."""
+    return b"event: " + event.encode() + b"\n" + frame(data)
 
 
 def spaced_frame(data: object) -> bytes:

@@ -88,7 +88,7 @@ async def _disconnect(receive: Receive) -> None:
 
 
 class StreamedAnswer(ASGIResponse):
-    """An event stream: the frames of a step leave in one write, and silence is filled with comments.
+    """An event stream: the frames of a step leave in one write, and silence is filled with comments, or what `ping` is.
 
     The status is sent with the first events, so that what fails before them is still an HTTP error; after `ping_s`
     seconds of silence it is sent without them, so that a client knows that it was heard.
@@ -101,11 +101,14 @@ class StreamedAnswer(ASGIResponse):
         ping_s: float | None,
         *,
         headers: Mapping[str, str] = sse.HEADERS,
+        ping: bytes = sse.PING,
         failure: Callable[[Exception], bytes] = sse.error_frame,
     ) -> None:
         super().__init__(headers=dict(headers))
         self._failure = failure
         """The end of a stream that could not be written to its end."""
+        self._silence = ping
+        """What is sent where nothing else is."""
         del self.headers["content-length"]
         self._generation = generation
         self._form = form
@@ -173,7 +176,7 @@ class StreamedAnswer(ASGIResponse):
         while True:
             await asyncio.sleep(self._last_write + ping_s - loop.time())
             if loop.time() >= self._last_write + ping_s:
-                await self._write(send, [sse.PING])
+                await self._write(send, [self._silence])
 
     async def _write(self, send: Send, pieces: Sequence[bytes]) -> None:
         """Writes whole frames; nothing comes between their pieces."""

@@ -15,6 +15,9 @@ __all__ = ["MAX_TEXTS", "Written", "embed", "rank"]
 MAX_TEXTS = 2048
 """Most texts of one request, as with OpenAI."""
 
+MAX_NUMBER = 2**31 - 1
+"""Larger numbers, the engine has no room for: no vector is so wide, and no norm of such a power makes sense."""
+
 NUMBER_BYTES = 16
 """What a number of a vector takes: 32 bits, and some twelve characters."""
 
@@ -44,6 +47,9 @@ async def embed(
     """
     _check(texts, name)
     how = service.settings.embd_normalize if normalize is None else normalize
+    for field, number in (("embd_normalize", how), ("dimensions", dimensions)):
+        if number is not None and abs(number) > MAX_NUMBER:
+            raise InvalidRequest(field, f"{field} is {number}; it must be {MAX_NUMBER} at most")
 
     def begin() -> Coroutine[Any, Any, Vectors]:
         return service.engine.begin_embedding([service.text_or_tokens(text) for text in texts], how, dimensions)

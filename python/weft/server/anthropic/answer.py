@@ -1,0 +1,218 @@
+"""What is written becomes Anthropic's events and messages. No I/O here."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from weft import Finished, Progress, PromptLogprobs, Token
+from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part, Thought
+from weft.server.anthropic.schemas import (
+    BlockDelta,
+    BlockStart,
+    BlockStop,
+    CreateMessage,
+    InputDelta,
+    MessageDelta,
+    MessageEnd,
+    MessageObject,
+    MessageStart,
+    MessageStop,
+    Ping,
+    SignatureDelta,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ToolUseBlock,
+    Usage,
+)
+from weft.server.run import sse
+from weft.server.run.chat import Spoken
+from weft.server.run.collected import TOKEN_BYTES
+from weft.server.run.generation import Event, Generation
+from weft.server.run.service import Service
+
+__all__ = ["PING", "Stream", "Whole"]
+
+STOP_REASONS = {
+    "end": "end_turn",
+    "stop": "stop_sequence",
+    "length": "max_tokens",
+    "context_full": "model_context_window_exceeded",
+}
+
+INVALID_JSON = "INVALID_JSON"
+"""Where arguments are that are no JSON object, in Anthropic's own words for it."""
+
+Told = BlockStart | BlockDelta | BlockStop | MessageStart | MessageDelta | MessageStop
+"""An event of a stream."""
+
+_PING = Ping()
+
+
+def _frame(event: Told | Ping) -> bytes:
+    return sse.named_frame(str(event.__struct_config__.tag), event)
+
+
+PING = _frame(_PING)
+"""What is sent where nothing else is."""
+
+
+class _Form:
+    """What a stream and a whole answer have in common."""
+
+    def __init__(self, data: CreateMessage, generation: Generation, form: AnswerForm, service: Service) -> None:
+        self._id = f"msg_{uuid.uuid4().hex}"
+        self._model = service.model_name
+        self._n_prompt = generation.streams[0].n_prompt
+        self._spoken = Spoken(form)
+        self._shows_thoughts = data.thinking is None or data.thinking.display != "omitted"
+
+    def _ended(self, finished: Finished) -> tuple[MessageEnd, Usage]:
+        """Why the answer ended, and what it cost."""
+        used, reason = finished.usage, STOP_REASONS[finished.reason]
+        stop = finished.stop if finished.reason == "stop" else None
+        if reason == "end_turn" and self._spoken.calls(finished.index):
+            reason = "tool_use"
+        return MessageEnd(reason, stop), self._usage(used.n_cached, used.n_predicted)
+
+    def _usage(self, n_cached: int, n_predicted: int) -> Usage:
+        return Usage(input_tokens=self._n_prompt - n_cached, cache_read_input_tokens=n_cached, output_tokens=n_predicted)
+
+
+class Stream(_Form):
+    """The beginning, then block by block what is written, then the end.
+
+    How much of the prompt was found computed is told at the beginning where it is known by then, and at the end.
+    """
+
+    def __init__(self, data: CreateMessage, generation: Generation, form: AnswerForm, service: Service) -> None:
+        super().__init__(data, generation, form, service)
+        self._is_begun = False
+        self._block = -1
+        """The block that was begun last."""
+        self._open: type[Part] | None = None
+        """What that grows by, until it is whole."""
+
+    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
+        """The frames of events, in order."""
+        return [_frame(told) for event in events for told in self._told(event)]
+
+    def _told(self, event: Event) -> list[Told]:
+        match event:
+            case PromptLogprobs():
+                return []
+            case Progress():
+                return self._begin(event.n_cached)
+            case Finished():
+                said = [told for part in self._spoken.read(event) for told in self._said(part)]
+                end, usage = self._ended(event)
+                return [*self._begin(event.usage.n_cached), *said, *self._close(), MessageDelta(end, usage), MessageStop()]
+            case _:
+                return [*self._begin(0), *(told for part in self._spoken.read(event) for told in self._said(part))]
+
+    def _begin(self, n_cached: int) -> list[Told]:
+        if self._is_begun:
+            return []
+        self._is_begun = True
+        return [MessageStart(MessageObject(id=self._id, model=self._model, content=[], usage=self._usage(n_cached, 0)))]
+
+    def _said(self, part: Part) -> list[Told]:
+        match part:
+            case Content():
+                return [*self._block_of(part, TextBlock("")), BlockDelta(self._block, TextDelta(part.text))]
+            case Thought():
+                opened = self._block_of(part, ThinkingBlock(""))
+                return [*opened, BlockDelta(self._block, ThinkingDelta(part.text))] if self._shows_thoughts else opened
+            case CallBegun():
+                closed = self._close()
+                self._block, self._open = self._block + 1, CallArguments
+                return [*closed, BlockStart(self._block, ToolUseBlock(part.id, part.name, {}))]
+            case CallArguments():
+                return [BlockDelta(self._block, InputDelta(part.text))]
+
+    def _block_of(self, part: Part, empty: TextBlock | ThinkingBlock) -> list[Told]:
+        """Begins a block where the one that is open grows by other parts."""
+        if self._open is type(part):
+            return []
+        closed = self._close()
+        self._block, self._open = self._block + 1, type(part)
+        return [*closed, BlockStart(self._block, empty)]
+
+    def _close(self) -> list[Told]:
+        if self._open is None:
+            return []
+        signed: list[Told] = [BlockDelta(self._block, SignatureDelta(""))] if self._open is Thought else []
+        self._open = None
+        return [*signed, BlockStop(self._block)]
+
+    def end(self) -> bytes:
+        """Nothing: the last event of the branch is that of the stream."""
+        return b""
+
+
+class Whole(_Form):
+    """The whole answer."""
+
+    def __init__(self, data: CreateMessage, generation: Generation, form: AnswerForm, service: Service) -> None:
+        super().__init__(data, generation, form, service)
+        self._blocks: list[tuple[Part, list[str]]] = []
+        """Each with the part that it began with, and its texts."""
+        self._end: tuple[MessageEnd, Usage] | None = None
+
+    def add(self, prompt: int, events: Sequence[Event]) -> int:  # noqa: ARG002 (there is one)
+        """Takes events, in order; returns how many bytes more are held by then."""
+        return sum(self._add(event) for event in events if isinstance(event, Token | Finished))
+
+    def _add(self, event: Token | Finished) -> int:
+        parts = self._spoken.read(event)
+        for part in parts:
+            self._take(part)
+        if isinstance(event, Finished):
+            self._end = self._ended(event)
+        return TOKEN_BYTES + sum(len(part.name if isinstance(part, CallBegun) else part.text) for part in parts)
+
+    def _take(self, part: Part) -> None:
+        if isinstance(part, CallBegun):
+            self._blocks.append((part, []))
+            return
+        text = "" if isinstance(part, Thought) and not self._shows_thoughts else part.text
+        if not isinstance(part, CallArguments) and (not self._blocks or type(self._blocks[-1][0]) is not type(part)):
+            self._blocks.append((part, [text]))
+        else:
+            self._blocks[-1][1].append(text)
+
+    def body(self) -> list[bytes]:
+        """The JSON, once the answer has ended."""
+        assert self._end is not None, "there is one branch, and it has finished"
+        end, usage = self._end
+        message = MessageObject(
+            id=self._id,
+            model=self._model,
+            content=[_block(part, "".join(texts)) for part, texts in self._blocks],
+            stop_reason=end.stop_reason,
+            stop_sequence=end.stop_sequence,
+            usage=usage,
+        )
+        return [msgspec.json.encode(message)]
+
+
+def _block(part: Part, text: str) -> TextBlock | ThinkingBlock | ToolUseBlock:
+    match part:
+        case CallBegun():
+            return ToolUseBlock(part.id, part.name, _arguments(text))
+        case Thought():
+            return ThinkingBlock(text)
+        case _:
+            return TextBlock(text)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {INVALID_JSON: text}

@@ -1,0 +1,54 @@
+"""Errors in Anthropic's shape: `{"type": "error", "error": {"type", "message"}}`, with its own words for `type`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from litestar.openapi.datastructures import ResponseSpec
+
+from weft.server.anthropic.schemas import Failure, MessagesError, MessagesErrorBody
+from weft.server.errors import ErrorObject, describe, named
+from weft.server.run import sse
+
+__all__ = ["ERRORS", "failure", "shape"]
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    501: "invalid_request_error",
+    503: "overloaded_error",
+}
+"""All others are `invalid_request_error` below 500, and `api_error` from there on."""
+
+
+def _documented(status: int, description: str) -> dict[int, ResponseSpec]:
+    return {status: ResponseSpec(MessagesErrorBody, generate_examples=False, description=description)}
+
+
+ERRORS = {
+    **_documented(400, "The request is wrong; the message names the field."),
+    **_documented(408, "The body did not arrive in its time."),
+    **_documented(413, "The body is larger than it may be."),
+    **_documented(429, "Too many requests wait; try again after the seconds in `Retry-After`."),
+    **_documented(501, "The server, or its model, cannot do that."),
+    **_documented(503, "The model is being loaded, or the server is stopping."),
+}
+"""What every route may answer besides, for the OpenAPI document."""
+
+
+def _error(described: ErrorObject) -> MessagesError:
+    other = "api_error" if described.code >= 500 else "invalid_request_error"
+    return MessagesError(_TYPES.get(described.code, other), named(described))
+
+
+def shape(described: ErrorObject) -> Mapping[str, Any]:
+    """The fields of a body."""
+    return {"type": "error", "error": _error(described)}
+
+
+def failure(error: Exception) -> bytes:
+    """The last event of a stream that could not be written to its end."""
+    return sse.named_frame("error", Failure(_error(describe(error))))

@@ -1,0 +1,77 @@
+"""Anthropic's routes."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Annotated, cast
+
+from litestar import Router, post
+from litestar.di import NamedDependency
+from litestar.params import HeaderParameter, JSONBody, SkipValidation
+
+from weft import InvalidRequest, MixedPrompt
+from weft.server import request_fields
+from weft.server.anthropic import answer
+from weft.server.anthropic.errors import ERRORS, failure
+from weft.server.anthropic.schemas import CountTokens, CreateMessage, MessageObject, TokensCounted
+from weft.server.anthropic.translate import Marked, asked, check_version
+from weft.server.json_request import JsonRequest
+from weft.server.run.aside import Purpose
+from weft.server.run.chat import begin
+from weft.server.run.generation import Generation
+from weft.server.run.patience import n_body_bytes
+from weft.server.run.service import Service
+from weft.server.run.stream import Answer, StreamedAnswer, WholeAnswer
+
+__all__ = ["router"]
+
+Here = NamedDependency[SkipValidation[Service]]
+
+Version = Annotated[str | None, HeaderParameter(name="anthropic-version")]
+
+
+@post("/v1/messages", status_code=200, responses=ERRORS)
+async def create_message(data: JSONBody[CreateMessage], service: Here, version: Version = None) -> Answer[MessageObject]:
+    """Answers a chat."""
+    check_version(version)
+    chat = await service.aside.work(Purpose.PROMPT, n_body_bytes(), asked, data)
+    try:
+        generation, form = await begin(chat.fields, service)
+    except InvalidRequest as error:
+        raise chat.blame(error) from None
+    if chat.marked is not None:
+        _keep(chat.marked, generation, service)
+    if not data.stream:
+        return Answer(WholeAnswer(generation, answer.Whole(data, generation, form, service), service.collected))
+    written = answer.Stream(data, generation, form, service)
+    return Answer(StreamedAnswer(generation, written, service.settings.ping_s, ping=answer.PING, failure=failure))
+
+
+def _keep(marked: Marked, generation: Generation, service: Service) -> None:
+    """Pins what is marked: the tokens that this prompt has in common with one that says nothing after it."""
+    prompt, size = generation.requests[0].prompt, n_body_bytes()
+
+    async def prefix() -> Sequence[int]:
+        if isinstance(prompt, MixedPrompt):
+            return []
+        whole = cast("Sequence[int]", prompt)
+        empty = await service.aside.elsewhere(Purpose.TEXT, size, service.chat.prompt, marked.fields)
+        pairs = zip(cast("list[int]", empty.tokens), whole, strict=False)
+        return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+    adapters = service.adapters(None)
+    service.hints.keep(marked.key + repr(adapters).encode(), marked.seconds, prefix, adapters)
+
+
+@post("/v1/messages/count_tokens", status_code=200, responses=ERRORS)
+async def count_tokens(data: JSONBody[CountTokens], service: Here, version: Version = None) -> TokensCounted:
+    """How long the prompt of a chat is, which is not answered."""
+    check_version(version)
+    chat = await service.aside.work(Purpose.PROMPT, n_body_bytes(), asked, data)
+    try:
+        prompt = await service.chat_prompt(chat.fields, request_fields.chat_files(chat.fields.messages))
+    except InvalidRequest as error:
+        raise chat.blame(error) from None
+    return TokensCounted(len(prompt.tokens))
+
+
+router = Router(path="/", route_handlers=[create_message, count_tokens], request_class=JsonRequest, tags=["Anthropic"])

@@ -1,0 +1,358 @@
+"""From Anthropic's messages to those of every chat. No I/O here."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from weft import InvalidRequest
+from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
+from weft.fields.shown import shown
+from weft.server import request_fields
+from weft.server.anthropic.schemas import Block, CountTokens, CreateMessage, Source, ToolParam
+from weft.server.request_fields.chat import ChatFields
+
+__all__ = ["TTLS_S", "VERSION", "Asked", "Marked", "asked", "check_version"]
+
+VERSION = "2023-06-01"
+"""The first version of the dialect that has these events. That of 2026-10-21 only takes fewer fields, all of which stay here."""
+
+TTLS_S = {None: 300.0, "5m": 300.0, "1h": 3600.0}
+"""How long what is marked is kept, in seconds since it was last asked for."""
+
+_NEUTRAL: dict[str, Callable[[Any], bool]] = {
+    "container": lambda value: not value,
+    "context_management": lambda value: not value,
+    "diagnostics": lambda value: not value,
+    "inference_geo": lambda value: not value,
+    "mcp_servers": lambda value: not value,
+    "service_tier": lambda value: value in ("auto", "standard_only"),
+    "speed": lambda value: value == "standard",
+}
+
+_SENT_AS = {
+    "stop": "stop_sequences",
+    "n_predict": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "json_schema": "output_config.format.schema",
+    "reasoning_effort": "output_config.effort",
+    "reasoning_budget_tokens": "thinking.budget_tokens",
+    "enable_thinking": "thinking",
+}
+"""Anthropic's names of what a chat has by others."""
+
+
+class Asked(NamedTuple):
+    """A chat that was asked for."""
+
+    fields: ChatFields
+    turns: "Sequence[_Turn]"
+    """What its messages are made of."""
+    marked: "Marked | None" = None
+    """What it begins with, where that is marked as coming again."""
+
+    def blame(self, error: InvalidRequest) -> InvalidRequest:
+        """The same error, by the names of the body."""
+        name = _SENT_AS.get(error.param, error.param)
+        message = error.message
+        if message.startswith(f"{error.param} "):
+            message = name + message.removeprefix(error.param)
+        return InvalidRequest(name, _PLACE.sub(self._place, message))
+
+    def _place(self, found: re.Match[str]) -> str:
+        position, part = int(found[1]), found[2]
+        if position >= len(self.turns):
+            return found[0]
+        return self.turns[position].place if part is None else self.turns[position].image_place(int(part))
+
+
+class Marked(NamedTuple):
+    """The tools and what the system says, which a next chat begins with too."""
+
+    key: bytes
+    """The same for the same beginning alone."""
+    seconds: float
+    """How long it is to be kept."""
+    fields: ChatFields
+    """A chat that begins so, and says nothing."""
+
+
+_PLACE = re.compile(r"\bmessages\[(\d{1,9})\](?:\.content\[(\d{1,9})\]\.image_url\.url)?")
+"""Where something is in a chat, as messages of errors tell it."""
+
+
+def check_version(version: str | None) -> None:
+    """Refuses a version of the dialect that is not spoken; none is any."""
+    if version is not None and (re.fullmatch(r"\d{4}-\d{2}-\d{2}", version) is None or version < VERSION):
+        raise InvalidRequest("anthropic-version", f"anthropic-version is {shown(version)}; it must be {VERSION} or later")
+
+
+def asked(data: CountTokens) -> Asked:
+    """The chat that a body asks for.
+
+    Raises:
+        InvalidRequest: a field asks for what is not there.
+    """
+    request_fields.refuse(data, _NEUTRAL)
+    if data.messages is None:
+        raise InvalidRequest("messages", "messages must be given")
+    said = _Said()
+    if data.system:
+        said.system("system", data.system)
+    for position, message in enumerate(data.messages):
+        said.add(f"messages[{position}]", message.role, message.content)
+    messages = [turn.message() for turn in said.turns]
+    fields = ChatFields(messages=messages, **_options(data), **_tools(data), **_writing(data))
+    return Asked(fields, said.turns, _marked(data, fields))
+
+
+def _marked(data: CountTokens, fields: ChatFields) -> Marked | None:
+    """What is marked of the tools and of what the system says. Of messages, the last are the last to be forgotten anyway."""
+    blocks = data.system if isinstance(data.system, list) else []
+    marks = [one.cache_control for one in (*(data.tools or ()), *blocks) if one.cache_control is not None]
+    if not marks:
+        return None
+    system = [message for message in (fields.messages or ())[:1] if message.role == "system"]
+    empty = [*system, ChatMessage(role="user", content="")]
+    chat = msgspec.structs.replace(fields, messages=empty, add_generation_prompt=False)
+    kept = (system, fields.tools, fields.tool_choice, fields.enable_thinking, fields.reasoning_effort)
+    key = hashlib.sha256(msgspec.json.encode(kept)).digest()
+    return Marked(key, max(TTLS_S[mark.ttl] for mark in marks), chat)
+
+
+def _options(data: CountTokens) -> dict[str, Any]:
+    """How is to be thought, and what the text must be."""
+    config, thinking = data.output_config, data.thinking
+    form = data.output_format if config is None or config.format is None else config.format
+    options: dict[str, Any] = {
+        "json_schema": None if form is None else form.json_schema,
+        "reasoning_effort": None if config is None else config.effort,
+    }
+    if thinking is None:
+        return options
+    if thinking.budget_tokens is not None and (thinking.type != "enabled" or thinking.budget_tokens < 0):
+        message = f"is {thinking.budget_tokens}; it must be 0 or more, and stands beside the type 'enabled' only"
+        raise InvalidRequest("thinking", f"thinking.budget_tokens {message}")
+    return options | {
+        "enable_thinking": thinking.type != "disabled",
+        "reasoning_budget_tokens": thinking.budget_tokens,
+    }
+
+
+def _tools(data: CountTokens) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if data.tools:
+        fields["tools"] = [_tool(f"tools[{position}]", tool) for position, tool in enumerate(data.tools)]
+    if (choice := data.tool_choice) is None:
+        return fields
+    if choice.disable_parallel_tool_use:
+        fields["parallel_tool_calls"] = False
+    if choice.type == "tool":
+        if not choice.name:
+            raise InvalidRequest("tool_choice", "tool_choice.name must be given beside the type 'tool'")
+        fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+    else:
+        fields["tool_choice"] = "required" if choice.type == "any" else choice.type
+    return fields
+
+
+def _tool(place: str, tool: ToolParam) -> dict[str, Any]:
+    if tool.type not in (None, "custom"):
+        raise InvalidRequest(
+            "tools", f"{place}.type is {shown(tool.type)}; only tools that you run are there, of the type 'custom'"
+        )
+    if tool.defer_loading:
+        raise InvalidRequest("tools", f"{place}.defer_loading is not supported; leave it out")
+    if tool.input_schema is None:
+        raise InvalidRequest("tools", f"{place}.input_schema must be given")
+    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def _writing(data: CountTokens) -> dict[str, Any]:
+    """How the answer is to be written, where there is to be one."""
+    if not isinstance(data, CreateMessage):
+        return {}
+    if data.max_tokens is not None and data.max_tokens < 0:
+        raise InvalidRequest("max_tokens", f"max_tokens is {data.max_tokens}; it must be 0 or more")
+    return {
+        "n": 1,
+        "max_tokens": data.max_tokens,
+        "stop": data.stop_sequences,
+        "stream": data.stream,
+        "temperature": data.temperature,
+        "top_k": data.top_k,
+        "top_p": data.top_p,
+        # The first event tells how much was found computed.
+        "return_progress": data.stream,
+    }
+
+
+class _Turn:
+    """A message as it is gathered."""
+
+    def __init__(self, place: str, role: str) -> None:
+        self.place = place
+        """Where it begins in the body."""
+        self.role = role
+        self.parts: list[ContentPart] = []
+        self.image_places: list[str] = []
+        """Those of its pictures, in order."""
+        self.thoughts: list[str] = []
+        self.calls: list[dict[str, Any]] = []
+        self.call_id: str | None = None
+        """The call that this is the result of."""
+        self.name: str | None = None
+
+    def message(self) -> ChatMessage:
+        """The message."""
+        return ChatMessage(
+            role=self.role,
+            content=self._content(),
+            reasoning_content="".join(self.thoughts) or None,
+            name=self.name,
+            tool_calls=self.calls or None,
+            tool_call_id=self.call_id,
+        )
+
+    def _content(self) -> str | list[ContentPart]:
+        if self.role == "assistant":
+            # What was written in one go.
+            return "".join([part.text or "" for part in self.parts])
+        if not self.parts:
+            return ""
+        return self.parts[0].text or "" if len(self.parts) == 1 and self.parts[0].type == "text" else self.parts
+
+    def image_place(self, part: int) -> str:
+        """Where in the body the picture is that is this part of the message."""
+        nth = sum(before.type != "text" for before in self.parts[:part])
+        return f"{self.image_places[nth]}.source"
+
+
+class _Said:
+    """Messages as they are gathered. Of one side, those that follow each other are one."""
+
+    def __init__(self) -> None:
+        self.turns: list[_Turn] = []
+        self._names: dict[str, str] = {}
+        """The tool of each call."""
+
+    def add(self, place: str, role: str, content: str | list[Block]) -> None:
+        """Adds a message."""
+        match role:
+            case "user":
+                self._user(place, content)
+            case "assistant":
+                self._assistant(place, content)
+            case "system":
+                self.system(place, content)
+            case _:
+                raise InvalidRequest("messages", f"{place}.role is {shown(role)}; it must be 'user', 'assistant' or 'system'")
+
+    def system(self, place: str, content: str | list[Block]) -> None:
+        """Adds what the system says: texts alone."""
+        turn = self._turn(place, "system")
+        for where, block in _blocks(place, content):
+            if block.type != "text":
+                raise _no_such_block(where, block, "text")
+            turn.parts.append(_text(where, block))
+
+    def _user(self, place: str, content: str | list[Block]) -> None:
+        is_empty = True
+        for where, block in _blocks(place, content):
+            is_empty = False
+            if block.type == "tool_result":
+                self._result(where, block)
+            else:
+                _take(self._turn(place, "user"), where, block, "text, image and tool_result")
+        if is_empty:
+            self._turn(place, "user")
+
+    def _result(self, place: str, block: Block) -> None:
+        if not block.tool_use_id:
+            raise InvalidRequest("messages", f"{place}.tool_use_id must be given")
+        turn = _Turn(place, "tool")
+        turn.call_id, turn.name = block.tool_use_id, self._names.get(block.tool_use_id)
+        if block.is_error:
+            # No template has another way to say it.
+            turn.parts.append(ContentPart("text", "Error:"))
+        for where, part in _blocks(place, block.content or ""):
+            _take(turn, where, part, "text and image")
+        self.turns.append(turn)
+
+    def _assistant(self, place: str, content: str | list[Block]) -> None:
+        turn = self._turn(place, "assistant")
+        for where, block in _blocks(place, content):
+            match block.type:
+                case "text":
+                    turn.parts.append(_text(where, block))
+                case "thinking":
+                    turn.thoughts.append(block.thinking or "")
+                case "redacted_thinking":
+                    pass  # Only who wrote it can read it.
+                case "tool_use":
+                    turn.calls.append(self._call(where, block))
+                case _:
+                    raise _no_such_block(where, block, "text, thinking, redacted_thinking and tool_use")
+
+    def _call(self, place: str, block: Block) -> dict[str, Any]:
+        if not block.id or not block.name:
+            raise InvalidRequest("messages", f"{place}.{'name' if block.id else 'id'} must be given")
+        self._names[block.id] = block.name
+        arguments = msgspec.json.encode(block.input or {}).decode()
+        return {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": arguments}}
+
+    def _turn(self, place: str, role: str) -> _Turn:
+        """The last message, where it is of this side, or a new one."""
+        if not self.turns or self.turns[-1].role != role:
+            self.turns.append(_Turn(place, role))
+        return self.turns[-1]
+
+
+def _take(turn: _Turn, place: str, block: Block, known: str) -> None:
+    """Adds a text or a picture."""
+    match block.type:
+        case "text":
+            turn.parts.append(_text(place, block))
+        case "image":
+            turn.parts.append(_image(place, block))
+            turn.image_places.append(place)
+        case _:
+            raise _no_such_block(place, block, known)
+
+
+def _blocks(place: str, content: str | list[Block]) -> Iterator[tuple[str, Block]]:
+    """The blocks of a content, each with its place."""
+    if isinstance(content, str):
+        if content:
+            yield place, Block(type="text", text=content)
+        return
+    for index, block in enumerate(content):
+        yield f"{place}.content[{index}]", block
+
+
+def _text(place: str, block: Block) -> ContentPart:
+    if block.text is None:
+        raise InvalidRequest("messages", f"{place}.text must be given")
+    return ContentPart("text", block.text)
+
+
+def _image(place: str, block: Block) -> ContentPart:
+    match block.source:
+        case Source(type="base64", data=str() as data):
+            # No copy is made of it: what kind of picture it is, its first bytes say.
+            return ContentPart("image_url", image_url=ImageUrl(data))
+        case Source(type="url", url=str() as url):
+            return ContentPart("image_url", image_url=ImageUrl(url))
+    kinds = "of the type 'base64' with its data, or 'url' with its url"
+    raise InvalidRequest("messages", f"{place}.source must be given, {kinds}")
+
+
+def _no_such_block(place: str, block: Block, known: str) -> InvalidRequest:
+    return InvalidRequest("messages", f"{place}: blocks of the type {shown(block.type)} are not supported here, only {known}")

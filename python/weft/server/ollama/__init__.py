@@ -1,0 +1,1 @@
+"""Ollama's dialect: `/api/generate`, `/api/chat` and their like."""

@@ -1,0 +1,273 @@
+"""What is written becomes Ollama's lines and objects. No I/O here."""
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from weft import Finished, MixedPrompt, Token
+from weft._native import TokenIds
+from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part, Thought
+from weft.server.ollama.schemas import Call, CallFunction, ChatAnswer, GenerateAnswer, Said
+from weft.server.request_fields.chat import ChatFields
+from weft.server.response_fields import TokenProbability, token_probability
+from weft.server.run.chat import Spoken
+from weft.server.run.collected import TOKEN_BYTES
+from weft.server.run.generation import Event, Generation, drawn
+from weft.server.run.pieces import GAP, filled, json_list
+
+__all__ = ["HEADERS", "NOTHING", "AnswerShape", "Began", "ChatForm", "GenerateForm", "Stream", "Whole", "now"]
+
+HEADERS = {
+    "content-type": "application/x-ndjson",
+    "cache-control": "no-cache",
+    # nginx holds a stream back until its buffer is full, unless it is told not to.
+    "x-accel-buffering": "no",
+}
+
+DONE_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length"}
+
+NS_PER_S = 1_000_000_000
+NS_PER_MS = 1_000_000
+
+_encode = msgspec.json.Encoder().encode
+
+
+def now() -> str:
+    """The time, as Ollama writes it."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+class Began:
+    """When a request came, and when the engine had it."""
+
+    def __init__(self) -> None:
+        self._at = time.monotonic_ns()
+        self._had_at = self._at
+
+    def hand_over(self) -> None:
+        """To be called when the engine has the request."""
+        self._had_at = time.monotonic_ns()
+
+    @property
+    def load_ns(self) -> int:
+        """From the one to the other."""
+        return self._had_at - self._at
+
+    @property
+    def total_ns(self) -> int:
+        """From the beginning until now."""
+        return time.monotonic_ns() - self._at
+
+
+class _Stretch(msgspec.Struct):
+    """What is said at once."""
+
+    content: str = ""
+    thought: str = ""
+    calls: Sequence[Call] = ()
+    logprobs: Sequence[TokenProbability] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.content or self.thought or self.calls or self.logprobs)
+
+
+NOTHING = _Stretch()
+
+
+class AnswerShape(Protocol):
+    """How a route writes what is said."""
+
+    def answer(self, said: _Stretch, ending: dict[str, Any]) -> object:
+        """A line, or the whole: with what comes at the end, or without."""
+
+
+class GenerateForm:
+    """The lines of `/api/generate`."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def answer(self, said: _Stretch, ending: dict[str, Any]) -> GenerateAnswer:
+        """A line, or the whole."""
+        return GenerateAnswer(
+            model=self._model,
+            created_at=now(),
+            response=said.content,
+            thinking=said.thought or msgspec.UNSET,
+            done=bool(ending),
+            logprobs=list(said.logprobs) or msgspec.UNSET,
+            **ending,
+        )
+
+
+class ChatForm:
+    """The lines of `/api/chat`."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def answer(self, said: _Stretch, ending: dict[str, Any]) -> ChatAnswer:
+        """A line, or the whole."""
+        return ChatAnswer(
+            model=self._model,
+            created_at=now(),
+            message=Said("assistant", said.content, said.thought or msgspec.UNSET, list(said.calls) or msgspec.UNSET),
+            done=bool(ending),
+            logprobs=list(said.logprobs) or msgspec.UNSET,
+            **ending,
+        )
+
+
+class _Reading:
+    """What a stream and a whole answer have in common: the one branch, read part by part."""
+
+    def __init__(
+        self,
+        data: ChatFields,
+        generation: Generation,
+        form: AnswerForm,
+        shape: AnswerShape,
+        began: Began,
+        *,
+        tells_context: bool = False,
+    ) -> None:
+        self._shape = shape
+        self._spoken = Spoken(form)
+        self._began = began
+        self._with_top = bool(data.top_logprobs)
+        prompt = generation.requests[0].prompt
+        # A prompt with pictures is no list of tokens.
+        self._context = None if not tells_context or isinstance(prompt, MixedPrompt) else list(cast("Sequence[int]", prompt))
+        self._call: CallBegun | None = None
+        """The call that is being written, and its arguments so far."""
+        self._arguments: list[str] = []
+
+    def _read(self, event: Token | Finished) -> _Stretch:
+        """What an event adds."""
+        said = _Stretch()
+        calls: list[Call] = []
+        for part in self._spoken.read(event):
+            self._take(part, said, calls)
+        if isinstance(event, Token):
+            if (told := drawn(event)) is not None:
+                said.logprobs = [token_probability(told, with_top=self._with_top)]
+            if self._context is not None:
+                self._context.append(event.token)
+        else:
+            self._end_call(said, calls)
+        said.calls = calls
+        return said
+
+    def _take(self, part: Part, said: _Stretch, calls: list[Call]) -> None:
+        match part:
+            case CallArguments():
+                self._arguments.append(part.text)
+                return
+            case CallBegun():
+                self._end_call(said, calls)
+                self._call = part
+            case Content():
+                self._end_call(said, calls)
+                said.content += part.text
+            case Thought():
+                self._end_call(said, calls)
+                said.thought += part.text
+
+    def _end_call(self, said: _Stretch, calls: list[Call]) -> None:
+        """Tells the call that was being written. One that was cut is text: there is no object for it."""
+        if (call := self._call) is None:
+            return
+        text = "".join(self._arguments)
+        self._call, self._arguments = None, []
+        try:
+            arguments = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+        except msgspec.DecodeError:
+            said.content += f'{{"name":{_encode(call.name).decode()},"arguments":{text}'
+            return
+        calls.append(Call(call.id, CallFunction(call.call, call.name, arguments)))
+
+    def _ending(self, finished: Finished) -> dict[str, Any]:
+        usage = finished.usage
+        ending: dict[str, Any] = {
+            "done_reason": DONE_REASONS[finished.reason],
+            "total_duration": self._began.total_ns,
+            "load_duration": self._began.load_ns,
+            "prompt_eval_count": usage.n_prompt,
+            "prompt_eval_duration": round(usage.prompt_ms * NS_PER_MS),
+            "eval_count": usage.n_predicted,
+            "eval_duration": round(usage.predicted_ms * NS_PER_MS),
+        }
+        if self._context is not None:
+            ending["context"] = msgspec.Raw(TokenIds(self._context).json())
+        return ending
+
+
+class Stream(_Reading):
+    """A line for each token that brings something, and one with `"done": true` at the end."""
+
+    def frames(self, prompt: int, events: Sequence[Event]) -> list[bytes]:  # noqa: ARG002 (there is one)
+        """The lines of events, in order."""
+        return [line for event in events if isinstance(event, Token | Finished) for line in self._lines(event)]
+
+    def _lines(self, event: Token | Finished) -> list[bytes]:
+        said = self._read(event)
+        lines = [] if said.is_empty else [self._line(said, {})]
+        if isinstance(event, Finished):
+            lines.append(self._line(NOTHING, self._ending(event)))
+        return lines
+
+    def _line(self, said: _Stretch, ending: dict[str, Any]) -> bytes:
+        return _encode(self._shape.answer(said, ending)) + b"\n"
+
+    def end(self) -> bytes:
+        """Nothing: the last line of the branch is that of the stream."""
+        return b""
+
+
+class Whole(_Reading):
+    """The whole answer."""
+
+    def __init__(
+        self,
+        data: ChatFields,
+        generation: Generation,
+        form: AnswerForm,
+        shape: AnswerShape,
+        began: Began,
+        *,
+        tells_context: bool = False,
+    ) -> None:
+        super().__init__(data, generation, form, shape, began, tells_context=tells_context)
+        self._contents: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[Call] = []
+        self._logprobs: list[bytes] = []
+        """Written at once, because to write a million of them at the end would hold everybody up."""
+        self._ended: dict[str, Any] = {}
+
+    def add(self, prompt: int, events: Sequence[Event]) -> int:  # noqa: ARG002 (there is one)
+        """Takes events, in order; returns how many bytes more are held by then."""
+        return sum(self._add(event) for event in events if isinstance(event, Token | Finished))
+
+    def _add(self, event: Token | Finished) -> int:
+        said = self._read(event)
+        self._contents.append(said.content)
+        self._thoughts.append(said.thought)
+        self._calls += said.calls
+        logprobs = [bytes(cast("msgspec.Raw", one)) for one in said.logprobs]
+        self._logprobs += logprobs
+        if isinstance(event, Finished):
+            self._ended = self._ending(event)
+        return TOKEN_BYTES + len(event.text) + sum(map(len, logprobs))
+
+    def body(self) -> list[bytes]:
+        """The JSON in pieces, once the answer has ended."""
+        logprobs = [cast("TokenProbability", GAP)] if self._logprobs else []
+        said = _Stretch("".join(self._contents), "".join(self._thoughts), self._calls, logprobs)
+        frame = _encode(self._shape.answer(said, self._ended))
+        # The gap is the one entry of its list.
+        return filled(frame, json_list(self._logprobs)[1:-1])

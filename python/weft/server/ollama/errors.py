@@ -1,0 +1,37 @@
+"""Errors in Ollama's shape: `{"error": "what went wrong"}`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from litestar.openapi.datastructures import ResponseSpec
+
+from weft.server.errors import ErrorObject, describe, named
+from weft.server.ollama.schemas import OllamaError
+
+__all__ = ["ERRORS", "failure", "shape"]
+
+
+def _documented(status: int, description: str) -> dict[int, ResponseSpec]:
+    return {status: ResponseSpec(OllamaError, generate_examples=False, description=description)}
+
+
+ERRORS = {
+    **_documented(400, "The request is wrong; the message names the field."),
+    **_documented(408, "The body did not arrive in its time."),
+    **_documented(413, "The body is larger than it may be."),
+    **_documented(429, "Too many requests wait; try again after the seconds in `Retry-After`."),
+    **_documented(501, "The server, or its model, cannot do that."),
+    **_documented(503, "The model is being loaded, or the server is stopping."),
+}
+"""What every route may answer besides, for the OpenAPI document."""
+
+
+def shape(described: ErrorObject) -> Mapping[str, Any]:
+    """The fields of a body."""
+    return {"error": named(described)}
+
+
+def failure(error: Exception) -> bytes:
+    """The last line of a stream that could not be written to its end."""
+    return msgspec.json.encode(shape(describe(error))) + b"\n"

@@ -1,0 +1,154 @@
+"""The one model that is served, as Ollama lists it. No I/O but a look at the file."""
+
+import hashlib
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from weft.chat.template import TemplateError
+from weft.infill import missing
+from weft.server.ollama.schemas import LoadedModel, LoadedModels, ModelDetails, ModelShown, ServedModel, ServedModels
+from weft.server.run.service import Service
+
+__all__ = ["listed", "loaded", "shown"]
+
+NEVER = "2318-01-01T00:00:00Z"
+"""When the model is unloaded, where nobody knows: Ollama writes a time three hundred years from now."""
+
+_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
+
+_PARAMETERS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat_last_n",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+"""What a Modelfile has names for."""
+
+
+def listed(service: Service) -> ServedModels:
+    """The model, as `/api/tags` lists it."""
+    name = service.model_name
+    return ServedModels(
+        [
+            ServedModel(
+                name=name,
+                model=name,
+                modified_at=_modified_at(service),
+                size=service.engine.model.size_bytes,
+                digest=_digest(service),
+                details=_details(service),
+                capabilities=_capabilities(service),
+            )
+        ]
+    )
+
+
+def loaded(service: Service) -> LoadedModels:
+    """The model, as `/api/ps` lists it while it is loaded."""
+    if not service.engine.is_running:
+        return LoadedModels([])
+    name, model = service.model_name, service.engine.model
+    return LoadedModels(
+        [
+            LoadedModel(
+                name=name,
+                model=name,
+                size=model.size_bytes,
+                digest=_digest(service),
+                details=_details(service),
+                expires_at=NEVER,
+                size_vram=0,
+                context_length=service.engine.limits.n_ctx_slot,
+            )
+        ]
+    )
+
+
+def shown(service: Service) -> ModelShown:
+    """The model, as `/api/show` shows it."""
+    model, settings = service.engine.model, service.settings
+    metadata = model.metadata()
+    lines = [f"{name} {getattr(settings.sampling, name)}" for name in _PARAMETERS]
+    lines += [f"stop {word!r}" for word in settings.stop]
+    return ModelShown(
+        license=metadata.get("general.license", ""),
+        modelfile=f"FROM {model.path}\n" + "".join(f"PARAMETER {line}\n" for line in lines),
+        parameters="\n".join(lines),
+        template=service.chat.source,
+        details=_details(service),
+        model_info={
+            **{key: _value(text) for key, text in metadata.items() if key != "tokenizer.chat_template"},
+            "general.parameter_count": model.n_params,
+        },
+        capabilities=_capabilities(service),
+        modified_at=_modified_at(service),
+    )
+
+
+def _value(text: str) -> Any:  # noqa: ANN401 (a number, a boolean or a text)
+    """A value of the metadata, which is told as a text, as what it is."""
+    if re.fullmatch("-?[0-9]{1,18}", text):
+        return int(text)
+    if re.fullmatch("-?[0-9]{1,18}[.][0-9]{1,18}", text):
+        return float(text)
+    return {"true": True, "false": False}.get(text, text)
+
+
+def _details(service: Service) -> ModelDetails:
+    model = service.engine.model
+    family = model.metadata().get("general.architecture", "")
+    return ModelDetails(
+        family=family,
+        families=[family],
+        parameter_size=_short(model.n_params),
+        # The last words of llama.cpp's description, after the architecture and the size.
+        quantization_level=" ".join(model.description.split(" ")[2:]),
+    )
+
+
+def _short(n: int) -> str:
+    """A number as Ollama shortens it: 2.8M."""
+    for unit, name in _UNITS:
+        if n >= unit:
+            return f"{n / unit:.1f}{name}"
+    return str(n)
+
+
+def _capabilities(service: Service) -> list[str]:
+    """What the model is served for, in Ollama's words."""
+    model, settings = service.engine.model, service.settings
+    if model.is_encoder or settings.embeddings or settings.reranking:
+        return ["embedding"]
+    try:
+        template = service.chat.template.source
+    except TemplateError:
+        template = ""
+    has = {
+        "completion": True,
+        "vision": model.modalities.vision,
+        "audio": model.modalities.audio,
+        "insert": not missing(model),
+        "tools": re.search(r"\btools\b", template) is not None,
+        "thinking": "<think>" in template or "enable_thinking" in template or "reasoning_effort" in template,
+    }
+    return [name for name, is_there in has.items() if is_there]
+
+
+def _modified_at(service: Service) -> str:
+    try:
+        changed_s = Path(service.engine.model.path).stat().st_mtime
+    except OSError:  # It may have been moved away since.
+        changed_s = service.started_s
+    return datetime.fromtimestamp(changed_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _digest(service: Service) -> str:
+    """Clients tell models apart by it, and show its beginning. To read gigabytes for it would take a minute."""
+    model = service.engine.model
+    return hashlib.sha256(f"{model.path}\n{model.size_bytes}\n{_modified_at(service)}".encode()).hexdigest()

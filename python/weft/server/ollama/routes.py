@@ -1,0 +1,279 @@
+"""Ollama's routes."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from litestar import Router, delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, SkipValidation
+
+from weft import InvalidRequest
+from weft._native import Vectors
+from weft.chat.answer.parts import PLAIN, AnswerForm
+from weft.server import request_fields
+from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.errors import NotSupportedError
+from weft.server.json_request import JsonRequest
+from weft.server.ollama import answer, models, translate
+from weft.server.ollama.errors import ERRORS, failure
+from weft.server.ollama.schemas import (
+    ChatAnswer,
+    ChatBody,
+    EmbedBody,
+    Embedded,
+    EmbeddingsBody,
+    GenerateAnswer,
+    GenerateBody,
+    LoadedModels,
+    ModelShown,
+    OneEmbedded,
+    ServedModels,
+    Version,
+)
+from weft.server.run import vectors
+from weft.server.run.aside import Purpose
+from weft.server.run.chat import submission
+from weft.server.run.collected import Collected
+from weft.server.run.generation import Generation
+from weft.server.run.patience import n_body_bytes
+from weft.server.run.pieces import json_list
+from weft.server.run.service import Service
+from weft.server.run.stream import Answer, AwaitedPieces, PiecedAnswer, StreamedAnswer, WholeAnswer
+from weft.server.run.submission import Gap, Piece, Submission
+
+__all__ = ["router"]
+
+Here = NamedDependency[SkipValidation[Service]]
+
+RELEASE = "0.33.0"
+"""The release of Ollama whose routes these are: clients ask what they may send by it."""
+
+ONE_MODEL = "this server has the one model that it was started with; start it with -m or -hf for another"
+
+
+@post("/api/generate", status_code=200, responses=ERRORS)
+async def generate(data: JSONBody[GenerateBody], service: Here) -> Answer[GenerateAnswer]:
+    """Continues a prompt: as a message, or `raw` as it is."""
+    shape = answer.GenerateForm(service.model_name)
+    if not data.prompt:
+        return _only_loaded(service, shape, data.keep_alive)
+    began = answer.Began()
+    is_raw = bool(data.raw or data.suffix)
+    n_ctx = service.engine.limits.n_ctx_slot
+    read = translate.raw if is_raw else translate.generate_chat
+    asked = await service.aside.work(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)
+    _keep_alive(service, data.keep_alive)
+    try:
+        generation, form = await _begin_raw(data, asked, service) if is_raw else await _begin(asked, service, data.context)
+    except InvalidRequest as error:
+        raise translate.blame(error, is_chat=False) from None
+    began.hand_over()
+    return _answer(asked, generation, form, shape, began, service=service, tells_context=not is_raw)
+
+
+@post("/api/chat", status_code=200, responses=ERRORS)
+async def chat(data: JSONBody[ChatBody], service: Here) -> Answer[ChatAnswer]:
+    """Answers a chat."""
+    shape = answer.ChatForm(service.model_name)
+    if not data.messages:
+        return _only_loaded(service, shape, data.keep_alive)
+    began = answer.Began()
+    n_ctx = service.engine.limits.n_ctx_slot
+    asked = await service.aside.work(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
+    _keep_alive(service, data.keep_alive)
+    try:
+        generation, form = await _begin(asked, service)
+    except InvalidRequest as error:
+        raise translate.blame(error) from None
+    began.hand_over()
+    return _answer(asked, generation, form, shape, began, service=service)
+
+
+async def _begin(asked: translate.Asked, service: Service, context: Sequence[int] | None = None) -> tuple[Generation, AnswerForm]:
+    """Asks for the answer to a chat, which may follow what an earlier answer told."""
+    fields = asked.fields
+    prompt = await service.chat_prompt(fields, request_fields.chat_files(fields.messages))
+    if context:
+        tokens = prompt.tokens
+        assert isinstance(tokens, list), "pictures are refused beside a context"
+        opening = 1 if service.engine.model.adds_bos and tokens[:1] == [service.engine.model.bos_token] else 0
+        prompt = msgspec.structs.replace(prompt, tokens=[*context, *tokens[opening:]], turn_ends=[])
+    return await service.submit(_as_asked(asked, submission(fields, prompt, service.settings))), prompt.answer
+
+
+async def _begin_raw(data: GenerateBody, asked: translate.Asked, service: Service) -> tuple[Generation, AnswerForm]:
+    """Asks for what follows a text, or what belongs between two."""
+    fields = asked.fields
+    n_probs = ("top_logprobs", max(fields.top_logprobs or 0, 1)) if fields.logprobs else ("n_probs", None)
+    sent = _as_asked(asked, request_fields.submission(fields, service.settings, n_probs=n_probs))
+    if data.suffix:
+        sent = msgspec.structs.replace(sent, gap=Gap(suffix=[data.suffix], suffix_first=service.settings.spm_infill))
+    if (pictured := translate.pictured(data)) is not None:
+        sent = msgspec.structs.replace(sent, prompts=[pictured])
+    return await service.submit(sent), PLAIN
+
+
+def _as_asked(asked: translate.Asked, sent: Submission) -> Submission:
+    """The same with what no chat has a field for."""
+    more = {name: value for name in ("n_batch", "context_shift") if (value := getattr(asked, name)) is not None}
+    return msgspec.structs.replace(sent, template=msgspec.structs.replace(sent.template, **more)) if more else sent
+
+
+def _answer(
+    asked: translate.Asked,
+    generation: Generation,
+    form: AnswerForm,
+    shape: answer.AnswerShape,
+    began: answer.Began,
+    *,
+    service: Service,
+    tells_context: bool = False,
+) -> Answer[Any]:
+    fields = asked.fields
+    given = (fields, generation, form, shape, began)
+    if not fields.stream:
+        return Answer(WholeAnswer(generation, answer.Whole(*given, tells_context=tells_context), service.collected))
+    lines = answer.Stream(*given, tells_context=tells_context)
+    # A line has no place for a comment.
+    return Answer(StreamedAnswer(generation, lines, None, headers=answer.HEADERS, failure=failure))
+
+
+def _only_loaded(service: Service, shape: answer.AnswerShape, keep_alive: float | str | None) -> Answer[Any]:
+    """What a request without a prompt is told: the model is loaded by now, and is unloaded again if asked."""
+    is_unloaded = translate.keep_alive_s(keep_alive) == 0
+    if is_unloaded and service.sleep.after_s is None:
+        raise NotSupportedError("the model is not unloaded for a request; start the server with --sleep-idle-seconds")
+    _keep_alive(service, keep_alive)
+    return _told(shape.answer(answer.NOTHING, {"done_reason": "unload" if is_unloaded else "load"}))
+
+
+def _told(whole: object) -> Answer[Any]:
+    return Answer(PiecedAnswer([msgspec.json.encode(whole)]))
+
+
+def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
+    if (seconds := translate.keep_alive_s(keep_alive)) is not None:
+        service.sleep.sooner(seconds)
+
+
+@post("/api/embed", status_code=200, responses=ERRORS)
+async def embed(data: JSONBody[EmbedBody], service: Here) -> Answer[Embedded]:
+    """The vectors of texts."""
+    began = answer.Began()
+    translate.check_embedding(data, service.engine.limits.n_ctx_slot)
+    _keep_alive(service, data.keep_alive)
+    if not data.input:
+        return _told(Embedded(service.model_name, [], began.total_ns, began.load_ns, 0))
+    write = _written(service, began)
+    texts = request_fields.texts("input", [data.input] if isinstance(data.input, str) else [*data.input])
+    return Answer(
+        AwaitedPieces(partial(_embed, service, texts, write, name="input", dimensions=data.dimensions or None), service.collected)
+    )
+
+
+@post("/api/embeddings", status_code=200, responses=ERRORS)
+async def embeddings(data: JSONBody[EmbeddingsBody], service: Here) -> Answer[OneEmbedded]:
+    """The vector of a text."""
+    translate.check_embedding(data, service.engine.limits.n_ctx_slot)
+    _keep_alive(service, data.keep_alive)
+    if not data.prompt:
+        return _told(OneEmbedded([]))
+    texts = request_fields.texts("prompt", data.prompt)
+    return Answer(AwaitedPieces(partial(_embed, service, texts, _one, name="prompt"), service.collected))
+
+
+async def _embed(
+    service: Service,
+    texts: Sequence[Sequence[Piece]],
+    write: vectors.Written,
+    collected: Collected,
+    *,
+    name: str,
+    dimensions: int | None = None,
+) -> list[bytes]:
+    """The JSON of vectors, of which each text has one."""
+    if service.engine.vector_stats().pooling == "none":
+        raise NotSupportedError("a text has no vector of its own with --pooling none")
+    try:
+        return await vectors.embed(service, texts, write, collected, name=name, dimensions=dimensions)
+    except InvalidRequest as error:
+        raise translate.blame(error) from None
+
+
+def _written(service: Service, began: answer.Began) -> vectors.Written:
+    """How vectors are written."""
+    began.hand_over()
+
+    def write(made: Vectors) -> list[bytes]:
+        rows = json_list(made.json(index)[1:-1] for index in range(len(made)))
+        head = b'{"model":%b,"embeddings":' % msgspec.json.encode(service.model_name)
+        tail = b',"total_duration":%d,"load_duration":%d,"prompt_eval_count":%d}'
+        return [head, *rows, tail % (began.total_ns, began.load_ns, sum(made.n_tokens))]
+
+    return write
+
+
+def _one(made: Vectors) -> list[bytes]:
+    return [b'{"embedding":%b}' % made.json(0)[1:-1]]
+
+
+@get("/api/tags", responses=ERRORS, opt=NEEDS_NO_MODEL)
+async def tags(service: Here) -> ServedModels:
+    """The one model that is served."""
+    return service.told(models.listed)
+
+
+@post("/api/show", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
+async def show(service: Here) -> ModelShown:
+    """The one model that is served, whichever the body names: it is not read."""
+    return service.told(models.shown)
+
+
+@get("/api/ps", responses=ERRORS, opt=NEEDS_NO_MODEL)
+async def ps(service: Here) -> LoadedModels:
+    """The model, where it is loaded."""
+    return models.loaded(service)
+
+
+@get("/api/version", responses=ERRORS, opt=NEEDS_NO_MODEL)
+async def version() -> Version:
+    """The release of Ollama whose routes these are."""
+    return Version(RELEASE)
+
+
+@post(
+    ["/api/pull", "/api/push", "/api/create", "/api/copy", "/api/blobs/{digest:str}"],
+    status_code=200,
+    responses=ERRORS,
+    opt=NEEDS_NO_MODEL,
+)
+async def change_models() -> None:
+    """Refused: the server has one model."""
+    raise NotSupportedError(ONE_MODEL)
+
+
+@delete("/api/delete", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
+async def delete_model() -> None:
+    """Refused: the server has one model."""
+    raise NotSupportedError(ONE_MODEL)
+
+
+router = Router(
+    path="/",
+    route_handlers=[
+        generate,
+        chat,
+        embed,
+        embeddings,
+        tags,
+        show,
+        ps,
+        version,
+        change_models,
+        delete_model,
+    ],
+    request_class=JsonRequest,
+    tags=["Ollama"],
+)

@@ -1,0 +1,302 @@
+"""From Ollama's bodies to requests of every dialect. No I/O here."""
+
+import math
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from weft import InvalidRequest
+from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl
+from weft.fields.shown import shown
+from weft.server import request_fields
+from weft.server.ollama.schemas import (
+    ChatBody,
+    EmbedBody,
+    EmbeddingsBody,
+    GenerateBody,
+    GivenCall,
+    GivenMessage,
+    Options,
+    Writing,
+)
+from weft.server.request_fields.chat import ChatFields
+from weft.server.run.media_files import MediaPrompt
+
+__all__ = ["Asked", "blame", "chat", "check_embedding", "generate_chat", "keep_alive_s", "pictured", "raw"]
+
+MAX_TOP_LOGPROBS = 20
+
+_NEUTRAL: dict[str, Callable[[Any], bool]] = {
+    # No prompt is ever cut.
+    "truncate": lambda value: value is False,
+    "debug_render_only": lambda value: value is False,
+    "template": lambda value: not value,
+    "width": lambda value: value == 0,
+    "height": lambda value: value == 0,
+    "steps": lambda value: value == 0,
+}
+
+_NEUTRAL_OPTIONS: dict[str, Callable[[Any], bool]] = {
+    "draft_num_predict": lambda value: value == 0,
+    "embedding_only": lambda value: value is False,
+    "f16_kv": lambda value: value is True,
+    "logits_all": lambda value: value is False,
+    "low_vram": lambda value: value is False,
+    "main_gpu": lambda value: value == 0,
+    "num_gpu": lambda value: value == -1,
+    "num_thread": lambda value: value == 0,
+    "numa": lambda value: value is False,
+    "use_mlock": lambda value: value is False,
+    "use_mmap": lambda value: value is True,
+    "vocab_only": lambda value: value is False,
+}
+
+_OPTIONS = {
+    "num_keep": "n_keep",
+    "num_predict": "n_predict",
+    "penalize_newline": "penalize_nl",
+    **{
+        name: name
+        for name in (
+            *("seed", "top_k", "top_p", "min_p", "tfs_z", "typical_p", "repeat_last_n", "temperature", "repeat_penalty"),
+            *("presence_penalty", "frequency_penalty", "mirostat", "mirostat_tau", "mirostat_eta", "stop"),
+        )
+    },
+}
+"""Options by the names that every completion has for them."""
+
+_SENT_AS = {name: f"options.{option}" for option, name in _OPTIONS.items()} | {
+    "n_batch": "options.num_batch",
+    "json_schema": "format",
+    "response_format": "format",
+    "context_shift": "shift",
+    "n_probs": "top_logprobs",
+    "enable_thinking": "think",
+    "reasoning_effort": "think",
+}
+
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+_DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(ns|us|µs|ms|s|m|h)")
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a body asks for besides what a chat has fields for."""
+
+    fields: ChatFields
+    n_batch: int | None
+    context_shift: bool | None
+
+
+def blame(error: InvalidRequest, *, is_chat: bool = True) -> InvalidRequest:
+    """The same error, by the names of the body, which has messages or, if it `is_chat` not, a prompt."""
+    name = _SENT_AS.get(error.param, error.param)
+    message = error.message
+    if message.startswith(f"{error.param} "):
+        message = name + message.removeprefix(error.param)
+    # Pictures are the first parts of their message.
+    place = r"\1.images[\2]" if is_chat else r"images[\2]"
+    message = re.sub(r"(messages\[\d{1,9}\])\.content\[(\d{1,9})\]\.image_url\.url", place, message)
+    if name == "messages" and not is_chat:
+        name = "images" if message.startswith("images") else "prompt"
+    return InvalidRequest(name, message)
+
+
+def chat(data: ChatBody, n_ctx: int) -> Asked:
+    """The chat that a body asks for; `n_ctx` is the context of a completion."""
+    given = data.messages or []
+    return _asked(data, n_ctx, messages=_messages(given), tools=data.tools or None)
+
+
+def generate_chat(data: GenerateBody, n_ctx: int) -> Asked:
+    """The chat of one message, and what the system says before it."""
+    messages = [ChatMessage(role="system", content=data.system)] if data.system else []
+    messages.append(_message(GivenMessage(role="user", content=data.prompt, images=data.images)))
+    if data.images and data.context:
+        raise InvalidRequest("images", "images cannot stand beside a context; leave one of them out")
+    return _asked(data, n_ctx, messages=messages)
+
+
+def raw(data: GenerateBody, n_ctx: int) -> Asked:
+    """A prompt that is all that the model sees, or that stands before a suffix."""
+    kind = "raw" if data.raw else "suffix"
+    for name in ("system", "context", *(() if data.raw else ("images",))):
+        if getattr(data, name):
+            raise InvalidRequest(name, f"{name} cannot stand beside {kind}; leave one of them out")
+    if data.think:
+        raise InvalidRequest("think", f"think cannot stand beside {kind}; leave one of them out")
+    return _asked(data, n_ctx, prompt=data.prompt)
+
+
+def pictured(data: GenerateBody) -> MediaPrompt | None:
+    """A raw prompt with its pictures in it; None where it has none."""
+    if not data.images:
+        return None
+    prompt = data.prompt or ""
+    if "[img-" not in prompt:
+        prompt = "".join(f"[img-{number}]" for number in range(len(data.images))) + prompt
+    return request_fields.with_images(prompt, [{"data": image, "id": number} for number, image in enumerate(data.images)])
+
+
+def _asked(data: Writing, n_ctx: int, **fields: Any) -> Asked:  # noqa: ANN401 (each field has its own type)
+    _refuse(data)
+    options = data.options or Options()
+    _check_options(options, n_ctx)
+    return Asked(
+        fields=ChatFields(
+            n=1,
+            stream=data.stream is not False,
+            **fields,
+            **_written(options),
+            **_format(data.format),
+            **_thinking(data.think),
+            **_logprobs(data),
+        ),
+        n_batch=options.num_batch,
+        context_shift=data.shift,
+    )
+
+
+def check_embedding(data: EmbedBody | EmbeddingsBody, n_ctx: int) -> None:
+    """Refuses what is not there."""
+    _refuse(data)
+    if isinstance(data, EmbedBody) and data.dimensions is not None and data.dimensions < 0:
+        raise InvalidRequest("dimensions", f"dimensions is {data.dimensions}; it must be 0 or more")
+    _check_options(data.options or Options(), n_ctx)
+
+
+def _refuse(data: msgspec.Struct) -> None:
+    for name, is_neutral in _NEUTRAL.items():
+        value = getattr(data, name, None)
+        if value is not None and not is_neutral(value):
+            sent_as = "_debug_render_only" if name == "debug_render_only" else name
+            raise InvalidRequest(sent_as, f"{sent_as} is not supported; leave it out")
+
+
+def _check_options(options: Options, n_ctx: int) -> None:
+    for name, is_neutral in _NEUTRAL_OPTIONS.items():
+        value = getattr(options, name)
+        if value is not None and not is_neutral(value):
+            raise InvalidRequest("options", f"options.{name} is set when the server is started, for all; leave it out")
+    if options.num_ctx is not None and options.num_ctx > n_ctx:
+        message = f"options.num_ctx is {options.num_ctx}; a completion has {n_ctx} tokens of context here"
+        raise InvalidRequest("options", f"{message}: leave it out, or start the server with a larger --ctx-size")
+    if options.num_batch is not None and options.num_batch < 1:
+        raise InvalidRequest("options", f"options.num_batch is {options.num_batch}; it must be 1 or more")
+
+
+def _written(options: Options) -> dict[str, Any]:
+    fields = {name: getattr(options, option) for option, name in _OPTIONS.items()}
+    if fields["n_predict"] == -2:
+        fields["n_predict"] = -1
+    return fields
+
+
+def _format(given: Any) -> dict[str, Any]:  # noqa: ANN401 (any JSON)
+    if given in (None, ""):
+        return {}
+    if given == "json":
+        return {"response_format": {"type": "json_object"}}
+    if isinstance(given, dict):
+        return {"json_schema": given}
+    raise InvalidRequest("format", f"format is {shown(given)}; it must be 'json', or a JSON schema")
+
+
+def _thinking(think: bool | str | None) -> dict[str, Any]:
+    if think in (None, ""):
+        return {}
+    if isinstance(think, bool):
+        return {"enable_thinking": think}
+    if think not in ("low", "medium", "high", "max"):
+        raise InvalidRequest("think", f"think is {shown(think)}; it must be a boolean, 'low', 'medium', 'high' or 'max'")
+    return {"enable_thinking": True, "reasoning_effort": think}
+
+
+def _logprobs(data: Writing) -> dict[str, Any]:
+    n = data.top_logprobs
+    if n is not None and not 0 <= n <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest("top_logprobs", f"top_logprobs is {n}; it must be 0 to {MAX_TOP_LOGPROBS}")
+    # As with Ollama, how many they are asks for none.
+    return {"logprobs": True, "top_logprobs": n} if data.logprobs else {}
+
+
+class _Calls:
+    """The calls of a chat, with an id for each, and which of them have no result yet: Ollama's need not say."""
+
+    def __init__(self) -> None:
+        self._n = 0
+        self._names: dict[str, str] = {}
+        """By id."""
+        self._waiting: dict[str, None] = {}
+        """Ids, in order."""
+        self._waiting_of: dict[str, deque[str]] = {}
+        """The same by name; some of them may have their result."""
+
+    def add(self, call: GivenCall) -> dict[str, Any]:
+        """A call, as all chats have it."""
+        name, call_id = call.function.name, call.id or f"call_{self._n}"
+        self._n += 1
+        self._names[call_id] = name
+        self._waiting[call_id] = None
+        self._waiting_of.setdefault(name, deque()).append(call_id)
+        arguments = msgspec.json.encode(call.function.arguments or {}).decode()
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+    def answer(self, message: ChatMessage) -> None:
+        """Says which call a result is of, as far as is known."""
+        call_id = message.tool_call_id or (self._next_of(message.name) if message.name else next(iter(self._waiting), None))
+        if call_id is not None:
+            self._waiting.pop(call_id, None)
+            message.tool_call_id, message.name = call_id, message.name or self._names.get(call_id)
+
+    def _next_of(self, name: str) -> str | None:
+        waiting = self._waiting_of.get(name, deque())
+        while waiting:
+            if (call_id := waiting.popleft()) in self._waiting:
+                return call_id
+        return None
+
+
+def _messages(given: Sequence[GivenMessage]) -> list[ChatMessage]:
+    messages, calls = [], _Calls()
+    for one in given:
+        message = _message(one)
+        if one.tool_calls:
+            message.tool_calls = [calls.add(call) for call in one.tool_calls]
+        if message.role == "tool":
+            calls.answer(message)
+        messages.append(message)
+    return messages
+
+
+def _message(given: GivenMessage) -> ChatMessage:
+    content: str | list[ContentPart] = given.content or ""
+    if given.images:
+        pictures = [ContentPart("image_url", image_url=ImageUrl(image)) for image in given.images]
+        content = [*pictures, ContentPart("text", given.content or "")]
+    return ChatMessage(
+        role=given.role.lower(),
+        content=content,
+        reasoning_content=given.thinking or None,
+        name=given.tool_name or None,
+        tool_call_id=given.tool_call_id or None,
+    )
+
+
+def keep_alive_s(given: float | str | None) -> float | None:
+    """For how many seconds the model is to stay loaded; infinity is for ever, None is not said.
+
+    Raises:
+        InvalidRequest: it is no duration as Go writes it.
+    """
+    if given is None or isinstance(given, int | float):
+        return math.inf if given is not None and given < 0 else given
+    text = given.strip()
+    digits = text.lstrip("+-")
+    parts = _DURATION.findall(digits)
+    if digits != "0" and (not parts or "".join(number + unit for number, unit in parts) != digits):
+        raise InvalidRequest("keep_alive", f"keep_alive is {shown(given)}; it must be seconds, or a text like '5m' or '1h30m'")
+    return math.inf if text.startswith("-") and digits != "0" else sum(float(number) * _UNITS_S[unit] for number, unit in parts)

@@ -1,0 +1,174 @@
+"""`cache_control`: what clients mark stays pinned for a while, and pushes nobody else's out."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import httpx
+import pytest
+
+import weft
+from tests.helpers import wait_until
+from tests.server.matchers import Json
+from tests.server.scripted import FullEngine
+from weft.server import create_app
+from weft.server.anthropic import translate
+from weft.server.app import Application
+from weft.server.run import hints
+from weft.settings import Settings
+
+MARK: Json = {"type": "ephemeral"}
+TOOL: Json = {"name": "weather", "input_schema": {"type": "object"}}
+
+
+def system(text: str, **more: Json) -> Json:
+    return [{"type": "text", "text": text, "cache_control": {**MARK, **more}}]
+
+
+class Marking:
+    """A server, and what is pinned there."""
+
+    def __init__(self, client: httpx.AsyncClient, app: Application) -> None:
+        self.client = client
+        self.app = app
+
+    @property
+    def has_ended(self) -> bool:
+        ending = self.app.service.hints._ending
+        return ending is not None and ending.done()
+
+    async def ask(self, **fields: Json) -> Json:
+        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, **fields}
+        answer = await self.client.post("/v1/messages", json=body)
+        assert answer.status_code == 200, answer.text
+        await wait_until(lambda: not self.app.service.hints._pending)
+        return answer.json()
+
+    async def pinned(self) -> list[str]:
+        return [prefix["text"] for prefix in (await self.client.get("/prefixes")).json()["prefixes"]]
+
+
+@asynccontextmanager
+async def marking(**settings: Json) -> AsyncIterator[Marking]:
+    app = create_app(weft.Engine(n_slots=2, n_ctx=2048, kv_unified=True, n_threads=1), Settings(**settings))
+    transport = httpx.ASGITransport(cast("Any", app))
+    async with app.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+        await wait_until(lambda: app.service.refusal() is None)
+        yield Marking(client, app)
+
+
+async def test_what_is_marked_is_pinned_until_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(translate.TTLS_S, None, 0.3)
+    async with marking() as server:
+        await server.ask(system=system("You are a kind storyteller."))
+        [text] = await server.pinned()
+        assert "You are a kind storyteller." in text
+        assert "Hi" not in text
+        await wait_until(lambda: not server.app.service.hints._hints)
+        await wait_until(lambda: server.has_ended)
+        assert await server.pinned() == []
+
+
+async def test_whoever_asks_again_has_it_for_longer_and_pins_nothing_more() -> None:
+    async with marking() as server:
+        await server.ask(system=system("You are kind."))
+        [hint] = server.app.service.hints._hints.values()
+        until_s, number = hint.until_s, hint.number
+        answer = await server.ask(system=system("You are kind.", ttl="1h"))
+        assert answer["usage"]["cache_read_input_tokens"] >= hint.n_tokens
+        [same] = server.app.service.hints._hints.values()
+        assert same.until_s >= until_s + 3000
+        assert same.number == number
+        assert len(await server.pinned()) == 1
+
+
+async def test_tools_are_part_of_it() -> None:
+    async with marking() as server:
+        await server.ask(system="You are kind.", tools=[TOOL | {"cache_control": MARK}])
+        assert len(await server.pinned()) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"system": "You are kind."},
+        {"system": [{"type": "text", "text": "You are kind."}], "tools": [TOOL]},
+        {"cache_control": MARK},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": MARK}]}]},
+        {"system": system("word " * 400)},
+    ],
+    ids=["no mark", "none on blocks", "the body", "a message", "more than its share"],
+)
+async def test_nothing_else_is_pinned(fields: Json) -> None:
+    async with marking() as server:
+        await server.ask(**fields)
+        assert await server.pinned() == []
+
+
+async def test_of_too_many_the_one_that_was_asked_for_least_recently_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hints, "MAX_HINTS", 2)
+    async with marking() as server:
+        for name in ("ant", "bee", "ant", "cat"):
+            await server.ask(system=system(f"You are a {name}."))
+        texts = await server.pinned()
+    assert sorted(name for name in ("ant", "bee", "cat") if any(name in text for text in texts)) == ["ant", "cat"]
+
+
+async def test_all_together_take_no_more_than_their_share() -> None:
+    async with marking() as server:
+        await server.client.post("/prefixes", json={"prompt": "Mine."})
+        for name in ("ant", "bee", "cat"):
+            await server.ask(system=system(f"You are a {name}. " + "word " * 60))
+        texts = await server.pinned()
+        kept = [hint.n_tokens for hint in server.app.service.hints._hints.values()]
+    assert 0 < sum(kept) <= 2048 // hints.SHARE
+    assert len(texts) == len(kept) + 1 < 4
+    assert "Mine." in texts[0], "what was pinned by hand stays"
+    assert "cat" in texts[-1]
+
+
+async def test_nobody_hears_of_what_cannot_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(*_: object, **__: object) -> None:
+        raise weft.PinsFull(1, 2, 3)
+
+    monkeypatch.setattr(weft.Engine, "pin", full)
+    async with marking() as server:
+        await server.ask(system=system("You are kind."))
+        assert await server.pinned() == []
+        assert server.app.service.hints._hints == {}
+
+
+async def test_a_model_that_is_unloaded_is_not_loaded_to_let_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(translate.TTLS_S, None, 0.2)
+    monkeypatch.setattr(hints, "RETRY_S", 0.05)
+    async with marking(sleep_idle_s=1) as server:
+        server.app.service.sleep.after_s = 0.05
+        await server.ask(system=system("You are kind."))
+        await wait_until(lambda: server.app.service.engine.is_asleep)
+        await asyncio.sleep(0.4)
+        assert server.app.service.engine.is_asleep
+        server.app.service.sleep.after_s = 60
+        await server.pinned()
+        await wait_until(lambda: not server.app.service.hints._hints)
+        await wait_until(lambda: server.has_ended)
+        assert await server.pinned() == []
+
+
+async def test_a_server_that_ends_leaves_no_task() -> None:
+    waiting = asyncio.Event()
+
+    async def never() -> Sequence[int]:
+        waiting.set()
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    engine = FullEngine()
+    engine.loaded.set()
+    app = create_app(engine.as_engine())
+    async with app.lifespan():
+        await wait_until(lambda: app.service.refusal() is None)
+        app.service.hints.keep(b"a", 5, never, None)
+        await waiting.wait()
+        [task] = app.service.hints._pending.values()
+    await wait_until(task.done)
+    assert task.cancelled()
