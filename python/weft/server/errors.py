@@ -43,11 +43,15 @@ __all__ = [
     "ErrorBody",
     "ErrorObject",
     "InvalidKeyError",
+    "NoSuchItemError",
     "NoSuchPrefixError",
+    "NobodyReadsError",
     "NotSupportedError",
+    "OffsetLostError",
     "SlotFileError",
     "SlotsBusyError",
     "StillLoadingError",
+    "StreamsFullError",
     "TextsWaitingError",
     "describe",
     "error_response",
@@ -179,6 +183,31 @@ class NoSuchPrefixError(Exception):
         super().__init__(f"no pinned prefix has the id {prefix_id}")
 
 
+class NoSuchItemError(Exception):
+    """Something that is not kept, or is another's, was asked for by its id."""
+
+
+class OffsetLostError(Exception):
+    """A stream was to be read from bytes that are no longer kept."""
+
+    def __init__(self, offset: int, n_dropped: int) -> None:
+        super().__init__(f"the stream's byte {offset} is no longer kept; the first that is kept is {n_dropped}")
+
+
+class NobodyReadsError(Exception):
+    """A stream was ended because nobody has read it for a while."""
+
+    def __init__(self, grace_s: float) -> None:
+        super().__init__(f"the stream was ended: nobody has read it for {grace_s:g} s")
+
+
+class StreamsFullError(Exception):
+    """As many streams as may be kept are being written."""
+
+    def __init__(self, n_streams: int) -> None:
+        super().__init__(f"{n_streams} streams are being written that can be resumed, which is the limit; try again later")
+
+
 class SlotFileError(Exception):
     """What a slot holds could not be written to its file."""
 
@@ -215,11 +244,15 @@ _TABLE = [
     _Row(InvalidRequest, 400, "invalid_request_error", Reason.INVALID_FIELD, _param),
     _Row(PrefixFileError, 400, "invalid_request_error", Reason.INVALID_FIELD),
     _Row(AnswerTooLargeError, 400, "invalid_request_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
+    _Row(OffsetLostError, 400, "invalid_request_error", Reason.INVALID_FIELD, lambda _: {"param": "from"}),
     _Row(InvalidKeyError, 401, "authentication_error", Reason.NO_KEY),
     _Row(NoSuchPrefixError, 404, "not_found_error", Reason.NO_ROUTE),
+    _Row(NoSuchItemError, 404, "not_found_error", Reason.NO_ROUTE),
+    _Row(NobodyReadsError, 408, "timeout_error", Reason.CLIENT_LEFT),
     _Row(BodyTimeoutError, 408, "timeout_error", Reason.SLOW_BODY),
     _Row(PinsFull, 409, "conflict_error", Reason.PINS_FULL),
     _Row(QueueFull, 429, "rate_limit_error", Reason.QUEUE_FULL),
+    _Row(StreamsFullError, 429, "rate_limit_error", Reason.QUEUE_FULL),
     _Row(TextsWaitingError, 429, "rate_limit_error", Reason.TEXTS_WAITING),
     _Row(AnswersTooLargeError, 429, "rate_limit_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
     _Row(ClientLeftError, 499, "client_closed_request", Reason.CLIENT_LEFT),
@@ -292,7 +325,7 @@ def error_response(
     """The answer to a request that failed before anything was sent; what is told `also` stands beside the error."""
     described = describe(error)
     headers = error.headers if isinstance(error, HTTPException) else None
-    if isinstance(error, QueueFull | TextsWaitingError | AnswersTooLargeError):
+    if isinstance(error, QueueFull | StreamsFullError | TextsWaitingError | AnswersTooLargeError):
         headers = {"retry-after": str(RETRY_AFTER_S)}
     if isinstance(error, InvalidKeyError):
         headers = {"www-authenticate": "Bearer"}

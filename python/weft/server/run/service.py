@@ -28,6 +28,7 @@ from weft.server.run.media import MediaReader
 from weft.server.run.media_files import MediaFile, MediaPrompt
 from weft.server.run.patience import n_body_bytes
 from weft.server.run.pins import Pins
+from weft.server.run.recording import Recordings
 from weft.server.run.sleep import Sleep
 from weft.server.run.submission import Gap, Piece, SentPrompt, Submission, size_of
 from weft.server.run.system_prompt import CommonPrompt
@@ -91,6 +92,8 @@ class Service:
         self.n_vectors = 0
         """Requests whose vectors are computed, or wait for it."""
         self.sleep = Sleep(settings.sleep_idle_s, let_go=self._let_go, bring_back=self._bring_back)
+        self.recordings = Recordings(self.sleep.request)
+        """Streams that outlive their readers."""
         self._remembered = remembered
         self._kept: dict[Callable[[Service], Any], Any] = {}
         self._copies: list[SavedPrefix] = []
@@ -208,6 +211,7 @@ class Service:
         await self.stop_engine()
         if ends := [asyncio.create_task(generation.closed.wait()) for generation in self._generations]:
             await asyncio.wait(ends, timeout=FAREWELL_S)
+        await self.recordings.close()
         self.aside.close()
 
     def refusal(self) -> Exception | None:
