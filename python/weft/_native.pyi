@@ -964,6 +964,13 @@ class Biases(Sequence[tuple[int, float]]):
 def devices() -> list[tuple[str, str, int, int]]:
     """Every device beside the CPU: ggml's name of it (`CUDA0`), its maker's, the bytes of its memory and those that are free."""
 
+def schema_grammar(schema: str) -> str:
+    """The grammar in GBNF, which begins with the rule `root`, of the JSON that fits a JSON schema, given as text.
+
+    Raises:
+        InvalidRequest: What is wrong with the schema, in which line and column.
+    """
+
 def give_back_what_is_freed() -> None:
     """From now on, the allocator gives back what is freed instead of keeping it, where it is glibc's."""
 

@@ -51,9 +51,7 @@ impl Grammars {
 
     pub(super) fn of_schema(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
         self.find_or(Source::JsonSchema, text, || {
-            let refuse = |flaw: Flaw| refusal("json_schema", format!("the JSON schema is wrong in {flaw}"));
-            let gbnf = convert(text, &check_schema(text).map_err(refuse)?).map_err(refuse)?;
-            Grammar::new(&gbnf, model, self.spellings(model)).map_err(|Flaw { message, .. }| {
+            Grammar::new(&schema_grammar(text)?, model, self.spellings(model)).map_err(|Flaw { message, .. }| {
                 refusal("json_schema", format!("the JSON schema asks for what no grammar can hold a text to: {message}"))
             })
         })
@@ -108,6 +106,15 @@ impl Tokens for Model {
     fn n_vocab(&self) -> usize {
         self.n_vocab()
     }
+}
+
+/// The grammar in GBNF of the JSON that fits a schema, whatever the model; its size is bounded where it is read.
+///
+/// # Errors
+/// [`Error::InvalidRequest`] says what is wrong with the schema, in which line and column.
+pub fn schema_grammar(schema: &str) -> Result<String> {
+    let refuse = |flaw: Flaw| refusal("json_schema", format!("the JSON schema is wrong in {flaw}"));
+    convert(schema, &check_schema(schema).map_err(refuse)?).map_err(refuse)
 }
 
 /// llama.cpp's GBNF of a schema that was checked.

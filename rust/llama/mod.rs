@@ -65,7 +65,7 @@ pub use crate::llama::adapters::Adapter;
 pub(crate) use crate::llama::allocator::give_back_what_is_freed;
 use crate::llama::batch::rows_of;
 use crate::llama::context::Context;
-pub use crate::llama::grammar::MAX_GRAMMARS;
+pub use crate::llama::grammar::{MAX_GRAMMARS, schema_grammar};
 pub use crate::llama::infill::InfillTokens;
 pub use crate::llama::media::{LoadedMedia, MAX_KEPT_BYTES, MAX_LOADED_BYTES, MediaStats, Modalities, Projector};
 pub use crate::llama::media_file::{MAX_PIXELS, MAX_SECONDS, MediaKind};

@@ -59,7 +59,7 @@ mod native {
     #[pymodule_export]
     use super::prefix::{PyPrefix, PySavedPrefix};
     #[pymodule_export]
-    use super::settings::devices;
+    use super::settings::{devices, schema_grammar};
     #[pymodule_export]
     use super::stats::{PyRecentStep, PySlot, PyStats, PyStepTimes, PyStoreStats};
     #[pymodule_export]

@@ -111,3 +111,12 @@ pub(super) fn tensor_overrides(given: Vec<(String, String)>) -> Vec<TensorOverri
 pub(super) fn devices() -> Vec<(String, String, u64, u64)> {
     machine::devices().into_iter().map(|device| (device.name, device.description, device.n_bytes, device.n_free)).collect()
 }
+
+/// The grammar in GBNF of the JSON that fits a schema.
+///
+/// # Errors
+/// `InvalidRequest` says what is wrong with the schema.
+#[pyfunction]
+pub(super) fn schema_grammar(py: Python<'_>, schema: &str) -> PyResult<String> {
+    Ok(py.detach(|| crate::llama::schema_grammar(schema))?)
+}

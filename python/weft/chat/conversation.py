@@ -65,7 +65,47 @@ class Chat(Protocol):
 
     @property
     def reasoning_effort(self) -> str | None:
-        """The template's variable of this name."""
+        """The template's variable of this name; `none` is no thought at all."""
+
+    @property
+    def reasoning_format(self) -> str | None:
+        """Where a thought goes: `none`, `deepseek`, `deepseek-legacy` or `auto`."""
+
+    @property
+    def enable_thinking(self) -> bool | None:
+        """Whether the model thinks before it answers."""
+
+    @property
+    def thinking(self) -> Any:  # noqa: ANN401 (any JSON)
+        """The same, as a boolean or as `{"type", "budget_tokens"}`."""
+
+    @property
+    def reasoning_budget_tokens(self) -> int | None:
+        """Most tokens of a thought; -1 is any number."""
+
+    @property
+    def thinking_budget_tokens(self) -> int | None:
+        """Its other name."""
+
+    @property
+    def tools(self) -> Sequence[Mapping[str, Any]] | None:
+        """The functions that may be called."""
+
+    @property
+    def tool_choice(self) -> str | Mapping[str, Any] | None:
+        """Whether one must be called, or which."""
+
+    @property
+    def parallel_tool_calls(self) -> bool | None:
+        """Whether one answer may call several times, which is the default."""
+
+    @property
+    def functions(self) -> Sequence[Mapping[str, Any]] | None:
+        """What `tools` was called before."""
+
+    @property
+    def function_call(self) -> str | Mapping[str, Any] | None:
+        """What `tool_choice` was called before."""
 
 
 class Conversation(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,3 +116,13 @@ class Conversation(msgspec.Struct, frozen=True, kw_only=True):
     continue_final_message: bool | str | None = None
     chat_template_kwargs: Mapping[str, Any] | None = None
     reasoning_effort: str | None = None
+    reasoning_format: str | None = None
+    enable_thinking: bool | None = None
+    thinking: Any = None
+    reasoning_budget_tokens: int | None = None
+    thinking_budget_tokens: int | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: str | Mapping[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Sequence[Mapping[str, Any]] | None = None
+    function_call: str | Mapping[str, Any] | None = None

@@ -32,14 +32,13 @@ MAX_TOP_LOGPROBS = 20
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "audio": lambda value: not value,
-    "function_call": lambda value: value in ("none", "auto"),
-    "functions": lambda value: not value,
     "modalities": lambda value: value in ([], ["text"]),
     "prediction": lambda value: not value,
-    # Without tools there is nothing to choose; "required" cannot be fulfilled.
-    "tool_choice": lambda value: value in ("none", "auto"),
     "web_search_options": lambda value: value is None,
 }
+
+_TAKEN = ("tools", "reasoning_format", "reasoning_budget_tokens", "thinking_budget_tokens")
+"""What completions refuse and chats take."""
 
 
 def check(data: CreateChatCompletion) -> None:
@@ -48,7 +47,7 @@ def check(data: CreateChatCompletion) -> None:
     Raises:
         InvalidRequest: a field asks for it, or contradicts another.
     """
-    request_fields.refuse_unsupported(data, _NEUTRAL)
+    request_fields.refuse_unsupported(data, _NEUTRAL, but=_TAKEN)
     if data.top_logprobs is None:
         return
     if not 0 <= data.top_logprobs <= MAX_TOP_LOGPROBS:

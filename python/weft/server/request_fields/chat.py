@@ -16,14 +16,28 @@ class ChatFields(CompletionFields, kw_only=True):
     continue_final_message: bool | str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
+    reasoning_format: str | None = None
+    """Where a thought goes: `none` leaves it in the content, `deepseek` and `auto` take it out, `deepseek-legacy` does both."""
+    enable_thinking: bool | None = None
+    thinking: Any = None
+    """Whether the model thinks first: a boolean, or an object with `type` (`enabled`, `disabled`) and `budget_tokens`."""
+    reasoning_budget_tokens: int | None = None
+    """Most tokens of a thought; -1 is any number. `thinking_budget_tokens` is its other name."""
+    thinking_budget_tokens: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    """Functions that the model may call, as `{"type": "function", "function": {"name", "description", "parameters", "strict"}}`."""
+    tool_choice: str | dict[str, Any] | None = None
+    """`none`, `auto`, `required`, or `{"type": "function", "function": {"name"}}`."""
+    parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = None
+    """What `tools` was called before, without a `type`."""
+    function_call: str | dict[str, Any] | None = None
+    """What `tool_choice` was called before: `none`, `auto`, or `{"name"}`."""
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
     # What follows is refused unless it asks for nothing.
     audio: Any = None
-    function_call: Any = None
-    functions: Any = None
     modalities: list[str] | None = None
     prediction: Any = None
-    tool_choice: Any = None
     web_search_options: Any = None
