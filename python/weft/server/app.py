@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
-from litestar import Litestar
+from litestar import Litestar, Request
 from litestar.di import Provide
 from litestar.enums import ScopeType
 from litestar.openapi import OpenAPIConfig
@@ -27,6 +27,7 @@ from weft.server.llamacpp.routes import router as llamacpp_router
 from weft.server.openai import models
 from weft.server.openai.routes import router as openai_router
 from weft.server.request_line import RequestLine
+from weft.server.run.caller import CONVERSATION, Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
 from weft.server.run.service import Service
 from weft.server.seeds import parallel
@@ -118,6 +119,10 @@ def create_app(
     def provide_service() -> Service:
         return service
 
+    def provide_caller(request: Request[Any, Any, Any]) -> Caller:
+        headers = request.scope["headers"]
+        return Caller(front.keys.owner(headers), request.headers.get(CONVERSATION), service.recordings)
+
     def provide_event_formats() -> EventFormats:
         return EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.Stream)})
 
@@ -129,6 +134,7 @@ def create_app(
         dependencies={
             "documentation": Provide(provide_documentation, sync_to_thread=False),
             "service": Provide(provide_service, sync_to_thread=False),
+            "caller": Provide(provide_caller, sync_to_thread=False),
             "event_formats": Provide(provide_event_formats, sync_to_thread=False),
             "completion_formats": Provide(provide_completion_formats, sync_to_thread=False),
         },

@@ -1,11 +1,15 @@
 """llama-server's routes to streams that can be resumed: those that were asked for with a header `X-Conversation-Id`."""
 
+import re
+from typing import Annotated
+
 import msgspec
 from litestar import delete, get, post
 from litestar.di import NamedDependency
-from litestar.params import FromQuery, JSONBody, SkipValidation
+from litestar.params import FromQuery, JSONBody, QueryParameter, SkipValidation
 
 from weft import InvalidRequest
+from weft.fields.shown import shown
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError, OffsetLostError
 from weft.server.run.caller import Caller
@@ -37,15 +41,18 @@ class KeptStream(msgspec.Struct):
 
 @get("/v1/stream", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def read_stream(
-    service: Here, caller: Who, conv_id: FromQuery[str] = "", from_: FromQuery[int] = 0
+    service: Here,
+    caller: Who,
+    conv_id: FromQuery[str] = "",
+    from_: Annotated[str, QueryParameter(name="from")] = "0",
 ) -> Answer[str]:
     """The stream of a conversation from a byte on, and on to its end."""
     recording = service.recordings.find(caller.owner, _named(conv_id))
     if recording is None:
         raise NoSuchItemError("Stream not found or expired")
-    if from_ < recording.n_dropped:
-        raise OffsetLostError(from_, recording.n_dropped)
-    return Answer(Recorded(recording, from_))
+    if (offset := _offset(from_)) < recording.n_dropped:
+        raise OffsetLostError(offset, recording.n_dropped)
+    return Answer(Recorded(recording, offset))
 
 
 @post("/v1/streams/lookup", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
@@ -70,3 +77,9 @@ def _named(conv_id: str) -> str:
     if not conv_id:
         raise InvalidRequest("conv_id", "conv_id must be given")
     return conv_id
+
+
+def _offset(from_: str) -> int:
+    if re.fullmatch("[0-9]{1,18}", from_) is None:
+        raise InvalidRequest("from", f"from is {shown(from_)}; it must be a number of bytes")
+    return int(from_)

@@ -6,7 +6,17 @@ from weft.server.openai.schemas import StreamOptions, Usage
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenProbability
 
-__all__ = ["ChatChoice", "ChatChunk", "ChatCompletion", "ChatLogprobs", "ChunkChoice", "CreateChatCompletion", "Delta", "Message"]
+__all__ = [
+    "ChatChoice",
+    "ChatChunk",
+    "ChatCompletion",
+    "ChatLogprobs",
+    "ChunkChoice",
+    "CreateChatCompletion",
+    "Delta",
+    "InputTokens",
+    "Message",
+]
 
 
 class CreateChatCompletion(ChatFields, kw_only=True):
@@ -87,3 +97,10 @@ class ChatChunk(msgspec.Struct):
     prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
     verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
     """llama-server's own last event of a branch, with its end."""
+
+
+class InputTokens(msgspec.Struct):
+    """How long a prompt is, in tokens."""
+
+    object: str
+    input_tokens: int

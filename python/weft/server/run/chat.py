@@ -12,7 +12,7 @@ from weft.server.run.service import Service
 from weft.server.run.submission import Submission
 from weft.settings import Settings
 
-__all__ = ["Spoken", "begin", "submission"]
+__all__ = ["Spoken", "begin", "count", "submission"]
 
 
 async def begin(data: ChatFields, service: Service) -> tuple[Generation, AnswerForm]:
@@ -24,6 +24,16 @@ async def begin(data: ChatFields, service: Service) -> tuple[Generation, AnswerF
     """
     prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages))
     return await service.submit(submission(data, prompt, service.settings)), prompt.answer
+
+
+async def count(data: ChatFields, service: Service) -> int:
+    """How many tokens the prompt of a chat has.
+
+    Raises:
+        WeftError: what [`Service.chat_prompt`] raises.
+    """
+    prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages))
+    return len(prompt.tokens)
 
 
 def submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Submission:

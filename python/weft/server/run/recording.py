@@ -15,7 +15,17 @@ from weft.server.run import sse
 from weft.server.run.stream import MAX_WRITE_BYTES, StreamedAnswer, run_while_connected
 from weft.server.run.writing import next_turn
 
-__all__ = ["GRACE_S", "KEPT_S", "MAX_BYTES", "MAX_NAME", "MAX_STREAMS", "MAX_TOGETHER_BYTES", "Recorded", "Recording", "Recordings"]
+__all__ = [
+    "GRACE_S",
+    "KEPT_S",
+    "MAX_BYTES",
+    "MAX_NAME",
+    "MAX_STREAMS",
+    "MAX_TOGETHER_BYTES",
+    "Recorded",
+    "Recording",
+    "Recordings",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +138,7 @@ class Recording:
             raise self._failure
 
     async def read(self, offset: int) -> bytes:
-        """What was written at a byte and after it, at most as much as one write takes; it waits for that, and is empty at the end.
+        """What was written from a byte on, at most as much as one write takes; it waits for that, and is empty at the end.
 
         Raises:
             OffsetLostError: it is no longer kept.
