@@ -27,6 +27,8 @@ from weft.server.llamacpp.routes import router as llamacpp_router
 from weft.server.openai import models
 from weft.server.openai.routes import router as openai_router
 from weft.server.request_line import RequestLine
+from weft.server.responses.keeper import Keeper
+from weft.server.responses.routes import router as responses_router
 from weft.server.run.caller import CONVERSATION, Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
 from weft.server.run.service import Service
@@ -119,6 +121,11 @@ def create_app(
     def provide_service() -> Service:
         return service
 
+    keeper = Keeper(service)
+
+    def provide_keeper() -> Keeper:
+        return keeper
+
     def provide_caller(request: Request[Any, Any, Any]) -> Caller:
         headers = request.scope["headers"]
         return Caller(front.keys.owner(headers), request.headers.get(CONVERSATION), service.recordings)
@@ -130,10 +137,11 @@ def create_app(
         return EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.Stream)})
 
     app = Application(
-        route_handlers=[llamacpp_router, openai_router, seeds_router, cache_router, docs],
+        route_handlers=[llamacpp_router, openai_router, responses_router, seeds_router, cache_router, docs],
         dependencies={
             "documentation": Provide(provide_documentation, sync_to_thread=False),
             "service": Provide(provide_service, sync_to_thread=False),
+            "keeper": Provide(provide_keeper, sync_to_thread=False),
             "caller": Provide(provide_caller, sync_to_thread=False),
             "event_formats": Provide(provide_event_formats, sync_to_thread=False),
             "completion_formats": Provide(provide_completion_formats, sync_to_thread=False),

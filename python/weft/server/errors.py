@@ -40,6 +40,7 @@ __all__ = [
     "AnswersTooLargeError",
     "BodyTimeoutError",
     "ClientLeftError",
+    "ConversationBusyError",
     "ErrorBody",
     "ErrorObject",
     "InvalidKeyError",
@@ -187,6 +188,13 @@ class NoSuchItemError(Exception):
     """Something that is not kept, or is another's, was asked for by its id."""
 
 
+class ConversationBusyError(Exception):
+    """A response is being written that will be added to the conversation."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"another response is being written for the conversation {name}; try again when it has ended")
+
+
 class OffsetLostError(Exception):
     """A stream was to be read from bytes that are no longer kept."""
 
@@ -250,6 +258,7 @@ _TABLE = [
     _Row(NoSuchItemError, 404, "not_found_error", Reason.NO_ROUTE),
     _Row(NobodyReadsError, 408, "timeout_error", Reason.CLIENT_LEFT),
     _Row(BodyTimeoutError, 408, "timeout_error", Reason.SLOW_BODY),
+    _Row(ConversationBusyError, 409, "conflict_error", Reason.SLOTS_BUSY),
     _Row(PinsFull, 409, "conflict_error", Reason.PINS_FULL),
     _Row(QueueFull, 429, "rate_limit_error", Reason.QUEUE_FULL),
     _Row(StreamsFullError, 429, "rate_limit_error", Reason.QUEUE_FULL),

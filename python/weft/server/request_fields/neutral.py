@@ -3,6 +3,8 @@
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
+import msgspec
+
 from weft import InvalidRequest
 from weft.server.request_fields.fields import CompletionFields
 
@@ -45,7 +47,7 @@ def refuse_unsupported(
     refuse(body, {name: is_neutral for name, is_neutral in (_NEUTRAL | (more or {})).items() if name not in but})
 
 
-def refuse(body: CompletionFields, table: Mapping[str, Callable[[Any], bool]]) -> None:
+def refuse(body: msgspec.Struct, table: Mapping[str, Callable[[Any], bool]]) -> None:
     """Raises [`InvalidRequest`] for the first field of the table that asks for something; a body need not have all of them."""
     for name, is_neutral in table.items():
         value = getattr(body, name, None)

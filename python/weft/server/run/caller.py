@@ -29,10 +29,17 @@ class Caller:
             InvalidRequest: the name is too long.
             StreamsFullError: there are too many of them.
         """
-        if self.conversation is None:
-            return answer
-        if len(self.conversation) > MAX_NAME:
+        return answer if self.conversation is None else await self.recorded(answer, self.conversation, grace_s=GRACE_S)
+
+    async def recorded(self, answer: StreamedAnswer, name: str, *, grace_s: float | None) -> Recorded:
+        """The stream by this name, written while nobody reads it for so long; None has no limit.
+
+        Raises:
+            InvalidRequest: the name is too long.
+            StreamsFullError: there are too many of them.
+        """
+        if len(name) > MAX_NAME:
             answer.close()
-            message = f"X-Conversation-Id has {len(self.conversation)} characters; at most {MAX_NAME} are taken"
+            message = f"X-Conversation-Id has {len(name)} characters; at most {MAX_NAME} are taken"
             raise InvalidRequest("X-Conversation-Id", message)
-        return Recorded(await self._recordings.begin(self.owner, self.conversation, answer, grace_s=GRACE_S))
+        return Recorded(await self._recordings.begin(self.owner, name, answer, grace_s=grace_s))

@@ -189,6 +189,8 @@ class Recording:
                 await self._answer.write(self._take)
         except Exception as error:  # noqa: BLE001 (it is told to who reads)
             self._failure = error
+            # The answer has told it of what went wrong within; what went wrong before it is told here.
+            self._answer.failure(error)
         finally:
             if isinstance(self._failure, NobodyReadsError) and self.headers is not None:
                 self._add(self._answer.failure(self._failure))
@@ -224,16 +226,16 @@ class Recorded(ASGIResponse):
 
     def __init__(self, recording: Recording, offset: int = 0) -> None:
         super().__init__()
-        self._recording = recording
+        self.recording = recording
         self._offset = offset
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Sends until the end, or until the client leaves, which ends nothing but this answer."""
-        with self._recording.reader():
+        with self.recording.reader():
             await run_while_connected(self._send(send), receive)
 
     async def _send(self, send: Send) -> None:
-        recording, offset = self._recording, self._offset
+        recording, offset = self.recording, self._offset
         await recording.begun()
         await send({"type": "http.response.start", "status": 200, "headers": recording.headers or _SSE_HEADERS})
         try:
