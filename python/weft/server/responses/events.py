@@ -1,4 +1,4 @@
-"""The events of a response's stream, by OpenAI's names and in its order. All have a `sequence_number`, from 0, right after the type."""
+"""The events of a response's stream, in OpenAI's order. All have a `sequence_number`, from 0, right after their type."""
 
 import msgspec
 

@@ -1,0 +1,309 @@
+"""Responses over a scripted engine: what they say, what is kept of them, and who is told."""
+
+import json
+from collections.abc import Sequence
+
+import httpx
+import pytest
+from litestar.testing import AsyncTestClient
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+import weft
+from tests.server.matchers import Json
+from tests.server.scripted import ScriptedEngine, finished, token
+from tests.server.serving import serving
+from weft.chat.answer.parts import CallArguments, CallBegun, Content, Part, Thought
+from weft.server import create_app
+from weft.server.responses import items, store
+from weft.server.responses.events import frame
+from weft.server.responses.items import Message
+from weft.server.responses.schemas import Conversation, CreateResponse
+from weft.server.responses.store import Kept, KeptConversation, KeptItem, Node, Store
+from weft.server.responses.translate import chat, response
+from weft.server.responses.writing import Writing
+from weft.settings import Settings
+
+EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+
+SAID = [[token(0, "a")], [token(0, "b", 2)], [finished(0)], []]
+
+
+class Scripted:
+    """Reads `t:…` as a thought, `c:…` as a call, `a:…` as its arguments, and all else as what is said."""
+
+    def reader(self) -> "Scripted":
+        return self
+
+    def read(self, text: str) -> list[Part]:
+        kind, rest = (text[0], text[2:]) if text[1:2] == ":" else ("", text)
+        parts: dict[str, Part] = {
+            "t": Thought(rest),
+            "c": CallBegun(0, f"call_{rest}", rest),
+            "a": CallArguments(0, rest),
+            "": Content(rest),
+        }
+        return [parts[kind]]
+
+    def end(self) -> list[Part]:
+        return []
+
+
+class Generated:
+    """A generation of which only the prompt is known."""
+
+    def __init__(self) -> None:
+        self.streams = [type("Stream", (), {"n_prompt": 3})()]
+
+
+def writing(ends: list[Writing] | None = None, **body: Json) -> Writing:
+    asked = CreateResponse(input="a", **body)
+    about = response(asked, Settings(), "a model", None, [])
+    on_end = (lambda _: None) if ends is None else ends.append
+    return Writing(about, Generated(), Scripted(), with_top=False, is_opaque=True, on_end=on_end)  # type: ignore[arg-type]
+
+
+def written(of: Writing, texts: Sequence[str], reason: str = "end") -> list[Json]:
+    """The events of a response whose tokens have these texts, each as OpenAI's classes have it."""
+    made = of.begin()
+    for nth, text in enumerate(texts, 1):
+        made += of.take(token(0, text, nth))[0]
+    made += of.take(finished(0, reason=reason, n_predicted=len(texts)))[0]
+    told = [json.loads(frame(event).split(b"\ndata: ")[1]) for event in made]
+    for number, event in enumerate(told):
+        EVENT.validate_python(event, strict=True)
+        assert event["sequence_number"] == number
+    return told
+
+
+def test_a_thought_a_message_and_calls_are_items_of_their_own() -> None:
+    ends: list[Writing] = []
+    of = writing(ends)
+    events = written(of, ["t:Hm", "t:m.", "Well", ".", "c:look", 'a:{"a"', "a::1}", "c:see", "a:{}"])
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        *("created", "in_progress"),
+        *("output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.delta"),
+        *("reasoning_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "content_part.added", "output_text.delta", "output_text.delta"),
+        *("output_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "function_call_arguments.delta", "function_call_arguments.delta"),
+        *("function_call_arguments.done", "output_item.done"),
+        *("output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"),
+        "completed",
+    ]
+    told = events[-1]["response"]
+    Response.model_validate(told, strict=True)
+    assert [item["type"] for item in told["output"]] == ["reasoning", "message", "function_call", "function_call"]
+    thought, message, look, see = told["output"]
+    assert thought["content"] == [{"type": "reasoning_text", "text": "Hmm."}]
+    assert message["content"][0]["text"] == "Well."
+    assert (look["name"], look["call_id"], look["arguments"]) == ("look", "call_look", '{"a":1}')
+    assert (see["name"], see["arguments"]) == ("see", "{}")
+    assert told["usage"]["output_tokens_details"] == {"reasoning_tokens": 2}
+    assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == told["output"]
+    assert ends == [of]
+    # What came back as items is one message again, with the thought from either of its places.
+    without = {**thought, "content": None}
+    for back in (told["output"], [without, message, look, see]):
+        [said], removed = items.messages([item for item in items.read(back) if not isinstance(item, items.Reference)])
+        assert (said.role, said.reasoning_content, said.content) == ("assistant", "Hmm.", "Well.")
+        assert [call["id"] for call in said.tool_calls or ()] == ["call_look", "call_see"]
+        assert removed == []
+
+
+def test_an_answer_of_no_text_is_a_message_of_none() -> None:
+    told = written(writing(), [])[-1]["response"]
+    assert [(item["type"], item["content"][0]["text"]) for item in told["output"]] == [("message", "")]
+
+
+def test_what_is_cut_off_is_incomplete() -> None:
+    told = written(writing(), ["Once"], reason="length")[-1]
+    assert told["type"] == "response.incomplete"
+    assert told["response"]["output"][0]["status"] == "incomplete"
+    assert told["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+def test_what_fails_tells_so_once_and_what_was_written() -> None:
+    ends: list[Writing] = []
+    of = writing(ends)
+    of.begin()
+    of.take(token(0, "Once"))
+    [*_, last] = of.fail(weft.EngineStopped())
+    told = json.loads(frame(last).split(b"\ndata: ")[1])
+    EVENT.validate_python(told, strict=True)
+    assert told["type"] == "response.failed"
+    assert told["response"]["error"]["code"] == "server_error"
+    assert told["response"]["output"][0]["content"][0]["text"] == "Once"
+    assert of.fail(weft.EngineStopped()) == []
+    of.cancel()
+    assert (of.response.status, len(ends)) == ("failed", 1)
+
+
+async def test_a_stream_that_fails_ends_with_its_event() -> None:
+    async with serving([[token(0, "a")], weft.EngineStopped()]) as client:
+        answer = await asked(client, stream=True)
+        last = json.loads(answer.text.split("\ndata: ")[-1])
+        assert last["type"] == "response.failed"
+        kept = (await client.get(f"/v1/responses/{last['response']['id']}")).json()
+        assert kept == last["response"]
+
+
+async def asked(client: httpx.AsyncClient, **body: Json) -> httpx.Response:
+    """The answer to a response's request."""
+    return await client.post("/v1/responses", json={"input": "hi"} | body)
+
+
+async def test_a_thought_that_another_server_wrote_is_left_out_and_told() -> None:
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA"}
+    async with serving(SAID) as client:
+        answer = await asked(client, input=[{"role": "user", "content": "a"}, thought, {"role": "user", "content": "b"}])
+    removed = {"id": "rs_1", "action": "removed", "reason": "model_mismatch", "type": "reasoning"}
+    assert answer.json()["input_transformations"] == [removed]
+    Response.model_validate(answer.json(), strict=True)
+
+
+async def test_a_compaction_of_another_server_is_refused() -> None:
+    async with serving() as client:
+        answer = await asked(client, input=[{"type": "compaction", "encrypted_content": "gAAAA"}])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
+
+
+def test_instructions_and_what_else_the_system_says_first_are_one_message() -> None:
+    said, _ = items.messages([Message(role="developer", content="B."), Message(role="user", content="C")])
+    assert [(message.role, message.content) for message in items.system_first(said, "A.")] == [
+        ("system", "A.\n\nB."),
+        ("user", "C"),
+    ]
+
+
+def test_functions_and_choices_are_those_of_chats() -> None:
+    tools = [{"type": "function", "name": name, "parameters": {}, "strict": True} for name in ("look", "see")]
+    nested = [{"type": "function", "function": {"name": name, "parameters": {}, "strict": True}} for name in ("look", "see")]
+    one = {"type": "function", "name": "see"}
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [one]}
+    for choice, expected in [
+        ("auto", ("auto", nested)),
+        (one, ({"type": "function", "function": {"name": "see"}}, nested)),
+        (allowed, ("required", nested[1:])),
+    ]:
+        made = chat(CreateResponse(input="a", tools=tools, tool_choice=choice), [])  # type: ignore[arg-type]
+        assert (made.tool_choice, made.tools) == expected
+
+
+def test_what_a_function_returned_is_told_by_its_call() -> None:
+    call = {"type": "function_call", "call_id": "1", "name": "look", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "much"}]}
+    read = [item for item in items.read([call, output]) if not isinstance(item, items.Reference)]
+    (own, tool), _ = items.messages(read)
+    assert own.tool_calls == [{"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    assert (tool.role, tool.tool_call_id, tool.content) == ("tool", "1", "much")
+
+
+def key(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {name}"}
+
+
+async def test_one_key_never_sees_anothers() -> None:
+    engine = ScriptedEngine(SAID, SAID)
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(api_key="one,two"))) as client:
+        made = (await client.post("/v1/responses", json={"input": "hi"}, headers=key("one"))).json()
+        begun = (
+            await client.post("/v1/conversations", json={"items": [{"role": "user", "content": "a"}]}, headers=key("one"))
+        ).json()
+        name, item, conversation = made["id"], made["output"][0]["id"], begun["id"]
+        paths = [f"/v1/responses/{name}", f"/v1/responses/{name}/input_items", f"/v1/conversations/{conversation}"]
+        paths += [f"/v1/conversations/{conversation}/items"]
+        for path in paths:
+            assert (await client.get(path, headers=key("one"))).status_code == 200
+            assert (await client.get(path, headers=key("two"))).status_code == 404
+        for path in (paths[0], paths[2]):
+            assert (await client.delete(path, headers=key("two"))).status_code == 404
+        for body, status in [
+            ({"previous_response_id": name}, 400),
+            ({"conversation": conversation}, 404),
+            ({"input": [{"type": "item_reference", "id": item}]}, 404),
+        ]:
+            refused = await client.post("/v1/responses", json={"input": "hi"} | body, headers=key("two"))
+            assert refused.status_code == status, refused.text
+        assert len(engine.requests) == 1
+
+
+async def test_what_is_not_to_be_kept_is_not() -> None:
+    async with serving(SAID) as client:
+        made = (await asked(client, store=False)).json()
+        assert made["store"] is False
+        assert (await client.get(f"/v1/responses/{made['id']}")).status_code == 404
+
+
+def kept_item(name: str, n_bytes: int) -> KeptItem:
+    return KeptItem(name, b"{" + b" " * (n_bytes - store.ITEM_BYTES - 2) + b"}")
+
+
+def keep(within: Store, name: str, parent: Node | None = None, n_bytes: int = 10_000, owner: int | None = None) -> Kept:
+    """Keeps a response whose input takes so many bytes."""
+    made = Kept(owner, name, Node(parent, [kept_item(f"item of {name}", n_bytes)]), in_background=False)
+    within.keep(made)
+    within.finish(made, b"{}", [])
+    return made
+
+
+def test_what_was_used_least_recently_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_KEPT", 3)
+    within = Store()
+    for name in "abc":
+        keep(within, name)
+    within.response(None, "a")
+    keep(within, "d")
+    assert [name for name in "abcd" if (None, name) in within._all] == ["a", "c", "d"]
+
+
+def test_bytes_are_bounded_and_what_is_gone_on_from_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = 10_000 + store.KEPT_BYTES + 2
+    monkeypatch.setattr(store, "MAX_KEPT_BYTES", 3 * one)
+    within = Store()
+    first = keep(within, "a")
+    for name in "bc":
+        keep(within, name, first.node)
+    assert within.n_bytes == 3 * one
+    within.remove(first)
+    # Two go on from it.
+    assert within.n_bytes == 3 * one - store.KEPT_BYTES - 2
+    assert [item.id for item in within.response(None, "b").node.items()] == ["item of a", "item of b"]
+    keep(within, "d")
+    assert (None, "b") not in within._all
+    keep(within, "e")
+    # With the last that goes on from it, it is gone.
+    assert sorted(within._items) == [(None, "item of d"), (None, "item of e")]
+    assert within.n_bytes == 2 * one
+
+
+def test_everything_that_is_kept_is_given_back() -> None:
+    within = Store()
+    first = keep(within, "a")
+    second = keep(within, "b", first.node)
+    conversation = KeptConversation(None, Conversation("conv", "conversation", 0, {}), [kept_item("x", 1000)])
+    within.keep_conversation(conversation)
+    within.add_items(conversation, [*second.node.given, kept_item("y", 1000)])
+    within.remove_item(conversation, conversation.items[0])
+    for thing in (first, conversation, second):
+        within.remove(thing)
+    assert (within.n_bytes, len(within), within._items) == (0, 0, {})
+
+
+def test_what_is_being_written_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_KEPT", 1)
+    within = Store()
+    running = Kept(None, "a", Node(None, []), in_background=True)
+    within.keep(running)
+    keep(within, "b")
+    assert within.response(None, "a") is running
+
+
+def test_the_same_item_is_held_once() -> None:
+    within = Store()
+    first = keep(within, "a")
+    [again] = within.known(None, [KeptItem("item of a", first.node.given[0].json)])
+    assert again is first.node.given[0]
+    [other] = within.known(None, [KeptItem("item of a", b"{}")])
+    assert other is not first.node.given[0]
