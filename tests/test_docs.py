@@ -15,11 +15,19 @@ from weft.chat.conversation import ChatMessage
 from weft.cli.accepted import Meaning
 from weft.cli.arguments import ARGS, RESPELT
 from weft.cli.given import known
-from weft.server.llamacpp.schemas import CompletionBody, DetokenizeBody, InfillBody, SlotActionBody, TokenizeBody
+from weft.server.llamacpp.schemas import (
+    CompletionBody,
+    DetokenizeBody,
+    InfillBody,
+    SlotActionBody,
+    StreamsLookup,
+    TokenizeBody,
+)
 from weft.server.llamacpp.vectors_schemas import EmbeddingBody, RerankBody
 from weft.server.openai.chat_schemas import CreateChatCompletion
 from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.openai.schemas import CreateCompletion
+from weft.server.responses.schemas import CompactBody, ConversationBody, CountBody, CreateResponse
 from weft.server.seeds.schemas import StreamBody
 
 TESTS = Path(__file__).parent
@@ -41,6 +49,11 @@ PAGE = (TESTS.parent / "docs" / "fields.md").read_text(encoding="utf-8")
         EmbeddingBody,
         RerankBody,
         CreateEmbedding,
+        CreateResponse,
+        CountBody,
+        CompactBody,
+        ConversationBody,
+        StreamsLookup,
     ],
     ids=lambda body: body.__name__,
 )

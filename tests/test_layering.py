@@ -48,11 +48,20 @@ RULES = {
     "settings of an engine name nobody": Rule("python/weft/config.py", r"\bweft\.(?!errors\b|fields\b)"),
     "the table of samplers names nobody": Rule("python/weft/sampling.py", r"\bweft\.(?!fields\b)"),
     "settings name nobody who reads them": Rule("python/weft/settings", r"\bweft\.(cli|serving|server|chat|engine)\b"),
-    "llama.cpp's dialect names no other": Rule("python/weft/server/llamacpp", r"\bserver(\.| import .*\b)(openai|seeds)\b"),
-    "openai's dialect names no other": Rule("python/weft/server/openai", r"\bserver(\.| import .*\b)(llamacpp|seeds)\b"),
-    "the seeds' dialects name no other": Rule("python/weft/server/seeds", r"\bserver(\.| import .*\b)(llamacpp|openai)\b"),
+    "llama.cpp's dialect names no other": Rule(
+        "python/weft/server/llamacpp", r"\bserver(\.| import .*\b)(openai|responses|seeds)\b"
+    ),
+    "openai's dialect names no other": Rule(
+        "python/weft/server/openai", r"\bserver(\.| import .*\b)(llamacpp|responses|seeds)\b"
+    ),
+    "the seeds' dialects name no other": Rule(
+        "python/weft/server/seeds", r"\bserver(\.| import .*\b)(llamacpp|openai|responses)\b"
+    ),
+    "the dialect of responses names no other": Rule(
+        "python/weft/server/responses", r"\bserver(\.| import .*\b)(llamacpp|openai|seeds)\b"
+    ),
     "the cache's routes name no dialect": Rule(
-        "python/weft/server/cache_api", r"\bserver(\.| import .*\b)(llamacpp|openai|seeds)\b"
+        "python/weft/server/cache_api", r"\bserver(\.| import .*\b)(llamacpp|openai|responses|seeds)\b"
     ),
     "no dialect names the cache's routes": Rule(
         "python/weft/server/*", r"\bserver\.cache_api\b", ("python/weft/server/app.py", "python/weft/server/cache_api")
@@ -145,6 +154,12 @@ def test_engine_file_that_names_a_later_one_is_found(tmp_path: Path) -> None:
             "python/weft/server/seeds/routes.py",
             "from weft.server.openai import chat",
             id="seeds",
+        ),
+        pytest.param(
+            "the dialect of responses names no other",
+            "python/weft/server/responses/routes.py",
+            "from weft.server.openai import chat",
+            id="responses",
         ),
         pytest.param(
             "schemas name only what dialects share",

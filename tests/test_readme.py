@@ -21,9 +21,17 @@ from tests.server.live import LiveServer
 from weft.chat import sandbox
 from weft.fields.about import abouts
 from weft.server import json_request
-from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError, TextsWaitingError, describe
+from weft.server.errors import (
+    AnswersTooLargeError,
+    AnswerTooLargeError,
+    OffsetLostError,
+    StreamsFullError,
+    TextsWaitingError,
+    describe,
+)
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
-from weft.server.run import aside, collected, fetching, media, patience, service, stream, turns, vectors
+from weft.server.responses import items, keeper, store, translate
+from weft.server.run import aside, collected, fetching, media, patience, recording, service, stream, turns, vectors
 from weft.serving import handles, place
 from weft.settings.server import MAX_THREADS_HTTP
 
@@ -219,6 +227,16 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         *(collected.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),
         *(collected.MAX_TOGETHER_BYTES >> 20, collected.SMALL_BYTES >> 20, describe(AnswersTooLargeError(1)).code),
     ],
+    "a stream with a header `X-Conversation-Id`, or of a response in the background": lambda: [
+        *(recording.MAX_BYTES >> 20, int(recording.KEPT_S), describe(OffsetLostError(0, 1)).code, int(recording.GRACE_S)),
+    ],
+    "all such streams together": lambda: [
+        *(recording.MAX_STREAMS, describe(StreamsFullError(1)).code, recording.MAX_TOGETHER_BYTES >> 20),
+    ],
+    "responses and conversations that are kept": lambda: [
+        *(store.MAX_KEPT, store.MAX_KEPT_BYTES >> 20, keeper.MAX_ONE_BYTES >> 20),
+    ],
+    "items of one body, and `metadata` of a response or conversation": lambda: [items.MAX_ITEMS, *translate.MAX_METADATA],
     "one write to a client": lambda: [stream.MAX_WRITE_BYTES >> 10],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],

@@ -177,7 +177,9 @@ def test_instructions_and_what_else_the_system_says_first_are_one_message() -> N
 
 
 def test_functions_and_choices_are_those_of_chats() -> None:
-    tools = [{"type": "function", "name": name, "parameters": {}, "strict": True} for name in ("look", "see")]
+    tools: list[dict[str, Json]] = [
+        {"type": "function", "name": name, "parameters": {}, "strict": True} for name in ("look", "see")
+    ]
     nested = [{"type": "function", "function": {"name": name, "parameters": {}, "strict": True}} for name in ("look", "see")]
     one = {"type": "function", "name": "see"}
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [one]}
@@ -234,6 +236,113 @@ async def test_what_is_not_to_be_kept_is_not() -> None:
         made = (await asked(client, store=False)).json()
         assert made["store"] is False
         assert (await client.get(f"/v1/responses/{made['id']}")).status_code == 404
+
+
+async def test_what_is_told_again() -> None:
+    told = {"metadata": {"a": "b"}, "user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "max_tool_calls": 2}
+    async with serving(SAID) as client:
+        made = (await asked(client, **told)).json()
+        assert {name: made[name] for name in told} == told
+        assert (await client.get(f"/v1/responses/{made['id']}")).json() == made
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("truncation", "disabled"), ("service_tier", "auto"), ("prompt", None), ("context_management", [])],
+        *[("background_options", {"completion_window": "soonest"}), ("moderation", None), ("access_programs", {})],
+        *[("image", {"context_compression": "auto"}), ("personality", ""), ("prompt_cache_retention", "in_memory")],
+        *[("prompt_cache_options", {"mode": "implicit", "prewarm": False}), ("stream_options", {"include_obfuscation": False})],
+        *[("reasoning", {"summary": "auto", "effort": None}), ("text", {"verbosity": "medium"}), ("tools", [])],
+        *[("include", ["file_search_call.results"]), ("tool_choice", "auto"), ("lora", []), ("conversation", None)],
+    ],
+)
+async def test_what_asks_for_nothing_is_taken(field: str, value: Json) -> None:
+    async with serving(SAID) as client:
+        answer = await asked(client, **{field: value})
+    assert answer.status_code == 200, answer.text
+    Response.model_validate(answer.json(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("truncation", "auto"), ("service_tier", "flex"), ("prompt", {"id": "a"}), ("prompt_cache_retention", "24h")],
+        *[("context_management", [{"type": "compaction"}]), ("background_options", {"completion_window": "2h"})],
+        *[("moderation", {"model": "a"}), ("access_programs", {"cyber": "standard"}), ("personality", "friendly")],
+        *[("image", {"context_compression": "enabled"}), ("prompt_cache_options", {"mode": "explicit"})],
+        *[("stream_options", {"include_obfuscation": True}), ("reasoning", {"summary": "detailed"})],
+        *[("text", {"verbosity": "low"}), ("text", {"format": {"type": "grammar"}}), ("include", ["everything"])],
+        *[("tools", [{"type": "custom", "name": "a"}]), ("tools", [{"type": "function"}]), ("tool_choice", {"type": "mcp"})],
+        *[("metadata", {"a" * 65: "b"}), ("metadata", {"a": "b" * 513}), ("metadata", {str(nth): "" for nth in range(17)})],
+        *[("max_tool_calls", 0), ("top_logprobs", 3), ("top_logprobs", 21), ("conversation", {"name": "a"})],
+        *[("input", [{"role": "user", "content": [{"type": "video"}]}]), ("input", [{}]), ("input", [{"role": "user"}])],
+        *[("input", [{"role": "user", "content": [{"type": "input_image", "file_id": "a"}]}]), ("input", []), ("input", 5)],
+    ],
+)
+async def test_what_asks_for_more_than_there_is_is_refused_by_name(field: str, value: Json) -> None:
+    async with serving() as client:
+        answer = await asked(client, **{field: value})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field), answer.text
+
+
+async def test_fields_reach_the_engine() -> None:
+    engine = ScriptedEngine(SAID)
+    engine.loaded.set()
+    engine.model.chat_template = "{{ messages[0].content }}|{{ reasoning_effort }}|{{ a }}"
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        body = {
+            "reasoning": {"effort": "low"},
+            "chat_template_kwargs": {"a": 5},
+            "max_output_tokens": 9,
+            "seed": 3,
+            "temperature": 0.5,
+            "stop": "x",
+            "priority": 2,
+            "text": {"format": {"type": "json_object"}},
+            "top_k": 7,
+        }
+        assert (await asked(client, **body)).status_code == 200
+    [request] = engine.requests
+    assert engine.detokenize(request.prompt) == "hi|low|5"  # type: ignore[arg-type]
+    assert (request.max_tokens, request.seed, request.temperature, request.priority) == (9, 3, 0.5, 2)
+    assert (list(request.stop), request.json_schema, request.top_k) == (["x"], '{"type":"object"}', 7)
+
+
+async def test_a_chats_tokens_are_counted() -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    async with serving(SAID, SAID) as client:
+        counted = (await client.post("/v1/chat/completions/input_tokens", json=body)).json()
+        as_response = (await client.post("/v1/responses/input_tokens", json={"input": "hi"})).json()
+    assert counted == as_response == {"object": "response.input_tokens", "input_tokens": counted["input_tokens"]}
+    assert counted["input_tokens"] > 2
+
+
+@pytest.mark.parametrize(("query", "param"), [("limit=0", "limit"), ("limit=101", "limit"), ("order=up", "order")])
+async def test_what_is_wrong_with_a_list_is_named(query: str, param: str) -> None:
+    async with serving(SAID) as client:
+        made = (await asked(client)).json()
+        answer = await client.get(f"/v1/responses/{made['id']}/input_items?{query}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_events_that_are_not_kept_are_refused() -> None:
+    async with serving(SAID) as client:
+        made = (await asked(client)).json()
+        answer = await client.get(f"/v1/responses/{made['id']}?stream=true")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream")
+        answer = await client.post(f"/v1/responses/{made['id']}/cancel")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "background")
+
+
+async def test_the_events_of_a_named_stream_are_read_by_their_numbers_too() -> None:
+    async with serving(SAID) as client:
+        whole = await client.post("/v1/responses", json={"input": "hi", "stream": True}, headers={"X-Conversation-Id": "a"})
+        name = json.loads(whole.text.partition("data: ")[2].partition("\n")[0])["response"]["id"]
+        events = whole.text.removesuffix("\n\n").split("\n\n")
+        for number in range(len(events)):
+            rest = await client.get(f"/v1/responses/{name}", params={"stream": True, "starting_after": number})
+            assert [event for event in rest.text.split("\n\n") if event] == events[number + 1 :]
 
 
 def kept_item(name: str, n_bytes: int) -> KeptItem:

@@ -3,7 +3,6 @@
 import re
 from typing import Annotated
 
-import msgspec
 from litestar import delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromQuery, JSONBody, QueryParameter, SkipValidation
@@ -12,6 +11,7 @@ from weft import InvalidRequest
 from weft.fields.shown import shown
 from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError, OffsetLostError
+from weft.server.llamacpp.schemas import KeptStream, StreamsLookup
 from weft.server.run.caller import Caller
 from weft.server.run.recording import MAX_STREAMS, Recorded
 from weft.server.run.service import Service
@@ -21,22 +21,6 @@ __all__ = ["delete_stream", "look_streams_up", "read_stream"]
 
 Here = NamedDependency[SkipValidation[Service]]
 Who = NamedDependency[SkipValidation[Caller]]
-
-
-class StreamsLookup(msgspec.Struct):
-    """`POST /v1/streams/lookup`: the conversations whose streams are looked for. Nobody is told of those that he cannot name."""
-
-    conversation_ids: list[str] | None = None
-
-
-class KeptStream(msgspec.Struct):
-    """A stream that can be read again. `completed_at` is 0 as long as it is written; both times are in seconds since 1970."""
-
-    conversation_id: str
-    is_done: bool
-    total_bytes: int
-    started_at: int
-    completed_at: int
 
 
 @get("/v1/stream", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
