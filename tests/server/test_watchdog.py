@@ -129,7 +129,7 @@ LARGEST: dict[str, dict[str, Body]] = {
     "POST /slots/{id_slot:str}": {"a long name": filled('{"filename": "', "word", '"}')},
     "GET /cache": {"all nodes": None},
     "POST /chat/completions/input_tokens": CHATS,
-    "POST /responses": RESPONSES | {"many in the background": encoded(input="a", background=True, stream=True)},
+    "POST /responses": RESPONSES,
     "POST /responses/input_tokens": RESPONSES,
     "POST /v1/responses/compact": RESPONSES,
     "POST /v1/responses/{response_id:str}/cancel": {},

@@ -191,6 +191,8 @@ def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
     same = {name: getattr(data, name, None) for name in _SAME}
     fields = ChatFields(
         **same,
+        # There is one answer, whatever the server's default.
+        n=1,
         messages=list(messages),
         tools=tools or None,
         tool_choice=tool_choice,

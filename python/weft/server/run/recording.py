@@ -84,7 +84,8 @@ class Recording:
         """Bytes that were written so far, those that are no longer kept among them."""
         self.headers: Sequence[tuple[bytes, bytes]] | None = None
         """Those of the answer, once it has begun."""
-        self._answer = answer
+        self._answer: StreamedAnswer | None = answer
+        """What writes it, until it has ended."""
         self._awake = awake
         self._room = room
         self._grace_s = grace_s
@@ -94,7 +95,7 @@ class Recording:
         self._n_readers = 0
         self._leaving: asyncio.TimerHandle | None = None
         # No part of the request that begins it: its client may leave.
-        self._writing = asyncio.create_task(self._write(), context=Context())
+        self._writing = asyncio.create_task(self._write(answer), context=Context())
         self._be_patient()
 
     @property
@@ -183,21 +184,24 @@ class Recording:
             self._failure = NobodyReadsError(self._grace_s)
             self._writing.cancel()
 
-    async def _write(self) -> None:
+    async def _write(self, answer: StreamedAnswer) -> None:
         try:
             async with self._awake():
-                await self._answer.write(self._take)
+                await answer.write(self._take)
         except Exception as error:  # noqa: BLE001 (it is told to who reads)
             self._failure = error
             # The answer has told it of what went wrong within; what went wrong before it is told here.
-            self._answer.failure(error)
+            answer.failure(error)
         finally:
             if isinstance(self._failure, NobodyReadsError) and self.headers is not None:
-                self._add(self._answer.failure(self._failure))
+                self._add(answer.failure(self._failure))
             self._end()
 
     def _end(self) -> None:
-        self._answer.close()
+        # What is kept is bytes; what made them is not.
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.close()
         if self.ended_s is None:
             self.ended_s = int(time.time())
             self._tell()
