@@ -1,7 +1,7 @@
-"""A server whose model says what a script has it say, for clients that expect skill: `python -m tests.scripted SCRIPT --port 8080`.
+"""A server whose model says what a script has it say: `python -m tests.scripted SCRIPT --port 8080`.
 
-A script is JSON: `{"chat_template": "…", "answers": [{"when": "regular expression", "say": "text"}]}`. Of the answers whose `when`
-is found in the prompt, as a text, the first is said, three characters to a token; without a `when` it fits always.
+A script is JSON: `{"chat_template": "…", "answers": [{"when": "regular expression", "say": "text"}]}`. Of the answers whose
+`when` is found in the prompt, as a text, the first is said, three characters to a token; without a `when` it fits always.
 """
 
 import argparse

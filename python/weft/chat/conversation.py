@@ -42,6 +42,8 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    function_call: dict[str, Any] | None = None
+    """What `tool_calls` was before, for one call."""
 
 
 class Chat(Protocol):

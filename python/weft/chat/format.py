@@ -1,21 +1,26 @@
 """From a chat to a prompt: the template that is served, and what it makes of messages."""
 
 import logging
-import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby, takewhile
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 
 from weft import ContextOverflow, Engine, InvalidConfig, InvalidRequest, Media, MixedPrompt
 from weft.chat import builtin
+from weft.chat.answer.families import GENERIC, family_of
+from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.form import FamilyForm, thought_of
 from weft.chat.answer.parts import PLAIN, AnswerForm
+from weft.chat.asking import AskedTools, Thinking, asked_thinking, asked_tools
 from weft.chat.conversation import Chat, ChatMessage
+from weft.chat.described import with_tools_told
 from weft.chat.disguise import ControlSpellings, Disguise, MediaPlace, Stretch, media_marks
+from weft.chat.held import Held
 from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.reading import StretchReader
 from weft.chat.sandbox import MAX_SIZE
@@ -36,6 +41,8 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     """Where, in tokens, what a next or an edited turn has in common with it may end; empty where the model can do without."""
     answer: AnswerForm = PLAIN
     """How what follows it is to be read."""
+    held: Held | None = None
+    """What holds the answer to that; None is nothing."""
 
 
 class _Chat(msgspec.Struct, frozen=True):
@@ -51,6 +58,17 @@ class _Chat(msgspec.Struct, frozen=True):
     variables: dict[str, object]
     n_media: int
     """Pictures and sounds, those of the continued message among them."""
+    asked: AskedTools | None
+    """The tools that may be called."""
+    thinking: Thinking
+
+
+class _Rendered(NamedTuple):
+    """What a chat became."""
+
+    stretches: Iterable[Stretch | MediaPlace]
+    is_thinking: bool
+    """Whether the answer goes on with a thought that the prompt begins."""
 
 
 class ChatFormat:
@@ -60,6 +78,8 @@ class ChatFormat:
         self._engine = engine
         self._settings = settings
         self._reader = StretchReader(engine)
+        self.n_unread_calls = 0
+        """How many times a model wrote what looked like a call and was none."""
 
     def check_settings(self) -> None:
         """Reads and compiles the template that the settings name, once the model is loaded.
@@ -95,7 +115,7 @@ class ChatFormat:
             ContextOverflow: it could not fit, were all of its tokens as long as they can be.
             InvalidRequest: the messages are not what they must be, or the template refuses them.
         """
-        return "".join([stretch.text for stretch in self._stretches(self._read(data))])
+        return "".join([stretch.text for stretch in self._stretches(self._read(data)).stretches])
 
     def prompt(self, data: Chat, media: Sequence[Media] = ()) -> ChatPrompt:
         """The prompt in tokens. What is said in messages is no control token, and no picture, however it is spelt.
@@ -112,25 +132,70 @@ class ChatFormat:
         if chat.n_media != len(media):
             message = f"the messages have {chat.n_media} pictures and sounds, of which {len(media)} were read"
             raise InvalidRequest("messages", f"{message}; give them as parts of type 'media', with what read_media returns")
-        parts = self._tokens(self._stretches(chat), media)
+        rendered = self._stretches(chat)
+        parts = self._tokens(rendered.stretches, media)
         turn_ends = self._turn_ends(chat, parts, media)
+        answer, held = self._answer(chat, is_thinking=rendered.is_thinking)
         if not media:
-            return ChatPrompt(cast("list[int]", parts), turn_ends)
-        return ChatPrompt(self._engine.model.tokenize_parts(_runs(parts), add_special=False), turn_ends)
+            return ChatPrompt(cast("list[int]", parts), turn_ends, answer, held)
+        return ChatPrompt(self._engine.model.tokenize_parts(_runs(parts), add_special=False), turn_ends, answer, held)
+
+    def _answer(self, chat: _Chat, *, is_thinking: bool) -> tuple[AnswerForm, Held | None]:
+        """How what follows a prompt is to be read, and what holds it to that."""
+        family, thought = self._family, self._thought
+        if chat.asked is None and thought is None and not family.fillers:
+            return PLAIN, None
+        form = FamilyForm(
+            family if chat.asked is not None or family.fillers else None,
+            thought,
+            None if chat.asked is None else chat.asked.use,
+            is_thinking=is_thinking,
+            thoughts=chat.thinking.told,
+            unread=self._count_unread,
+        )
+        return form, Held(form, self._control_ids, chat.thinking.budget)
+
+    @cached_property
+    def _family(self) -> Family:
+        """How the model writes calls: as it was trained to, or as it is told to."""
+        family = family_of(self.source)
+        return family if self.template.takes_tools else GENERIC
+
+    @cached_property
+    def _thought(self) -> ThoughtMarks | None:
+        return thought_of(self.source)
+
+    @cached_property
+    def _control_ids(self) -> Mapping[str, int]:
+        """The id of each control token by its spelling."""
+        return {self._spelling(token): token for token in self._engine.model.control_tokens() if self._spelling(token)}
+
+    def _count_unread(self) -> None:
+        self.n_unread_calls += 1
 
     def _read(self, data: Chat) -> _Chat:
         self._check_number(data.messages or ())
         messages = check(data.messages)
         is_continued = self._is_continued(data, messages)
-        effort = {} if data.reasoning_effort is None else {"reasoning_effort": data.reasoning_effort}
+        thinking = self._thinking(data)
+        effort = {} if data.reasoning_effort in (None, "none") else {"reasoning_effort": data.reasoning_effort}
+        wish = {} if thinking.is_on is None else {"enable_thinking": thinking.is_on, "thinking": thinking.is_on}
         return _Chat(
             messages=messages[:-1] if is_continued else messages,
             continued=messages[-1] if is_continued else None,
             continues_thought=data.continue_final_message == "reasoning_content",
             opens_answer=is_continued or data.add_generation_prompt is not False,
-            variables={**self._settings.chat_template_kwargs, **effort, **(data.chat_template_kwargs or {})},
+            variables={**self._settings.chat_template_kwargs, **effort, **wish, **(data.chat_template_kwargs or {})},
             n_media=sum(1 for _ in media_parts(messages)),
+            asked=asked_tools(data),
+            thinking=thinking,
         )
+
+    def _thinking(self, data: Chat) -> Thinking:
+        asked = asked_thinking(data, self._settings.reasoning_format)
+        given = (data.chat_template_kwargs or {}).get("enable_thinking", asked.is_on)
+        is_on = self._settings.chat_template_kwargs.get("enable_thinking") if given is None else given
+        return msgspec.structs.replace(asked, is_on=is_on if isinstance(is_on, bool) else None)
 
     def _check_number(self, messages: Sequence[ChatMessage]) -> None:
         """Refuses more messages than the context has tokens, before anything is done with each: none is less than a token."""
@@ -158,39 +223,51 @@ class ChatFormat:
             raise InvalidRequest("messages", "there are two or more assistant messages at the end; one can be continued")
         return True
 
-    def _stretches(self, chat: _Chat) -> Iterable[Stretch | MediaPlace]:
+    def _stretches(self, chat: _Chat) -> _Rendered:
         try:
             return self._rendered(chat)
         except TemplateError as error:
             raise InvalidRequest("messages", str(error)) from error
 
-    def _rendered(self, chat: _Chat) -> Iterable[Stretch | MediaPlace]:
-        template = self.template
+    def _rendered(self, chat: _Chat) -> _Rendered:
+        template, thought = self.template, self._thought
         marks = media_marks(chat.n_media, f"{template.source}{_all_texts(chat)}") if chat.n_media else []
         unused = iter(marks)
-        messages = for_template(chat.messages, template, unused)
+        tools = [] if chat.asked is None else chat.asked.shown
+        is_shown = bool(tools) and self._family.takes_tools
+        said = with_tools_told(chat.messages, tools) if tools and not is_shown else chat.messages
+        messages = for_template(said, template, unused)
         n_messages = len(messages)
         if chat.continued is not None:
             messages.append(_quoted(chat.continued, unused))
-        disguise = Disguise(messages, self._spellings, template.source, marks)
+        # What a tool is said to do may spell control tokens too.
+        disguise = Disguise([*messages, *({"tools": [tool]} for tool in tools)], self._spellings, template.source, marks)
+        disguised = [tool for message in disguise.messages[len(messages) :] for tool in message["tools"]]
         try:
             text = template.render(
                 disguise.messages[:n_messages],
                 add_generation_prompt=chat.opens_answer,
-                variables=chat.variables,
+                variables={**chat.variables, "tools": disguised} if is_shown else chat.variables,
                 max_size=min(self._max_size, MAX_SIZE),
             )
         except TooLongError as error:
             raise self._overflow(error.size) from error
+        is_thinking = thought is not None and _is_open(text, thought)
         if chat.continued is not None:
-            text += _continuation(disguise.messages[-1], text, template, with_content=not chat.continues_thought)
-            if len(text) > self._max_size:
-                raise self._overflow(len(text))
+            told = disguise.messages[n_messages]
+            marks_used = thought or ThoughtMarks("<think>", "</think>")
+            added = _continuation(told, text, template, marks_used, with_content=not chat.continues_thought)
+            is_thinking = thought is not None and _goes_on_thinking(told, added, thought, is_open=is_thinking)
+            text += added
+        elif is_thinking and thought is not None and chat.thinking.is_on is False:
+            text, is_thinking = f"{text.rstrip()}\n\n{thought.end}\n\n", False
+        if len(text) > self._max_size:
+            raise self._overflow(len(text))
         if lost := [mark for mark in marks if mark not in text]:
             raise TemplateError(f"the chat template leaves out {len(lost)} of {len(marks)} pictures and sounds")
         if self._adds_bos:
             text = text.removeprefix(template.bos_token)
-        return disguise.stretches(text)
+        return _Rendered(disguise.stretches(text), is_thinking)
 
     @property
     def _max_size(self) -> int:
@@ -217,7 +294,7 @@ class ChatFormat:
                 n_media = sum(1 for _ in media_parts(messages))
                 earlier = msgspec.structs.replace(chat, messages=messages, continued=None, opens_answer=False, n_media=n_media)
                 try:
-                    ends.add(_n_common(self._tokens(self._rendered(earlier), media), parts))
+                    ends.add(_n_common(self._tokens(self._rendered(earlier).stretches, media), parts))
                 except (TemplateError, ContextOverflow):
                     # Some templates render no chat without a question, and so share no beginning with one.
                     continue
@@ -284,22 +361,30 @@ def _quoted(message: ChatMessage, marks: Iterator[str]) -> Message:
     }
 
 
-_OPEN_THOUGHT = re.compile(r"<think>\s*\Z")
+def _is_open(text: str, thought: ThoughtMarks) -> bool:
+    """Whether a prompt ends with the beginning of a thought."""
+    return text.rstrip().endswith(thought.start)
 
 
-def _continuation(message: Message, prompt: str, template: ChatTemplate, *, with_content: bool) -> str:
+def _continuation(message: Message, prompt: str, template: ChatTemplate, marks: ThoughtMarks, *, with_content: bool) -> str:
     """What an answer has already, after the prompt that opens it.
 
     A thought that the prompt opens is closed before the answer itself begins, and left open where only a thought is given.
     """
     thought, content = message["reasoning_content"], message["content"] if with_content else ""
-    is_open = _OPEN_THOUGHT.search(prompt) is not None
-    opening = "" if is_open else "<think>\n"
+    is_open = _is_open(prompt, marks)
+    opening = "" if is_open else f"{marks.start}\n"
     if not with_content or (thought and not content):
         return f"{opening}{thought}"
-    if is_open or (thought and "<think>" in template.source):
-        return f"{opening}{thought}\n</think>\n\n{content}"
+    if is_open or (thought and marks.start in template.source):
+        return f"{opening}{thought}\n{marks.end}\n\n{content}"
     return str(content)
+
+
+def _goes_on_thinking(message: Message, added: str, marks: ThoughtMarks, *, is_open: bool) -> bool:
+    """Whether an answer that goes on with a message goes on with its thought."""
+    is_closed = f"\n{marks.end}\n\n" in added and added.endswith(message["content"])
+    return (is_open or added.startswith(marks.start)) and not is_closed
 
 
 def _n_places(part: int | Media) -> int:

@@ -1,5 +1,6 @@
 """From the messages of a body to those that a template takes. Nothing here asks the template to render."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,6 +9,7 @@ import msgspec
 
 from weft import InvalidRequest
 from weft.chat.conversation import MEDIA_TYPES, ChatMessage, ContentPart
+from weft.chat.described import with_calls_told
 from weft.chat.template import ChatTemplate, Message
 from weft.fields.shown import shown
 
@@ -41,8 +43,13 @@ def _check_message(place: str, message: ChatMessage) -> None:
     # A role is written into the prompt between control tokens, which it must not be able to spell.
     if re.fullmatch("[A-Za-z0-9_-]{1,64}", message.role) is None:
         raise InvalidRequest("messages", f"{place}.role is {shown(message.role)}; it must be a word, such as 'user'")
-    if message.content is msgspec.UNSET and not (message.role == "assistant" and message.tool_calls):
+    calls = message.tool_calls or message.function_call
+    if message.content is msgspec.UNSET and not (message.role == "assistant" and calls):
         raise InvalidRequest("messages", f"{place}.content must be given")
+    for index, call in enumerate(message.tool_calls or ()):
+        _check_call(f"{place}.tool_calls[{index}].function", call.get("function"))
+    if message.function_call is not None:
+        _check_call(f"{place}.function_call", message.function_call)
     if isinstance(message.content, list):
         for index, part in enumerate(message.content):
             if part.type not in ("text", *MEDIA_TYPES):
@@ -50,6 +57,13 @@ def _check_message(place: str, message: ChatMessage) -> None:
                 raise InvalidRequest("messages", f"{place}.content[{index}]: {kind}")
             if part.type == "text" and part.text is None:
                 raise InvalidRequest("messages", f"{place}.content[{index}].text must be given")
+
+
+def _check_call(place: str, function: Any) -> None:  # noqa: ANN401 (any JSON)
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise InvalidRequest("messages", f"{place} must be an object with the name of a function")
+    if not isinstance(arguments := function.get("arguments", ""), str | dict):
+        raise InvalidRequest("messages", f"{place}.arguments is {shown(arguments)}; it must be the JSON of an object")
 
 
 def media_parts(messages: Sequence[ChatMessage]) -> Iterator[tuple[str, ContentPart]]:
@@ -82,6 +96,8 @@ def for_template(messages: Sequence[ChatMessage], template: ChatTemplate, marks:
     templates write for it, llama.cpp puts around it.
     """
     result = [_for_template(message, template, marks) for message in messages]
+    if not template.takes_calls:
+        result = with_calls_told(result)
     if not template.takes_system and len(result) > 1 and result[0]["role"] == "system":
         told, first, *rest = result
         return [first | {"content": _joined(told["content"], first["content"])}, *rest]
@@ -89,15 +105,47 @@ def for_template(messages: Sequence[ChatMessage], template: ChatTemplate, marks:
 
 
 def _for_template(message: ChatMessage, template: ChatTemplate, marks: Iterator[str]) -> Message:
-    is_system = message.role == "developer" and _HARMONY not in template.source
+    role = _ROLES.get(message.role, message.role)
+    if role == "developer" and _HARMONY not in template.source:
+        role = "system"
     has_media = isinstance(message.content, list) and any(part.type in MEDIA_TYPES for part in message.content)
     said = content_text(message.content, marks) if has_media else message.content
     stays_list = isinstance(said, list) and template.takes_parts
     content: Content = _parts(said) if stays_list or not template.takes_text else content_text(said)
     more: dict[str, Any] = {
-        name: value for name in ("reasoning_content", "name", "tool_calls", "tool_call_id") if (value := getattr(message, name))
+        name: value for name in ("reasoning_content", "name", "tool_call_id") if (value := getattr(message, name))
     }
-    return {"role": "system" if is_system else message.role, "content": content, **more}
+    if calls := _calls(message, template):
+        more["tool_calls"] = calls
+    return {"role": role, "content": content, **more}
+
+
+_ROLES = {"function": "tool"}
+"""What roles were called before."""
+
+
+def _calls(message: ChatMessage, template: ChatTemplate) -> list[dict[str, Any]]:
+    """What a message calls, its arguments as the template takes them."""
+    given = message.tool_calls or ([] if message.function_call is None else [{"function": message.function_call}])
+    return [{**call, "type": "function", "function": _called(call["function"], template)} for call in given]
+
+
+def _called(function: dict[str, Any], template: ChatTemplate) -> dict[str, Any]:
+    arguments = function.get("arguments", "")
+    if template.takes_calls and template.wants_objects:
+        if isinstance(arguments, str):
+            arguments = _object(function["name"], arguments)
+    elif not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return {**function, "arguments": arguments or ("{}" if isinstance(arguments, str) else arguments)}
+
+
+def _object(name: str, arguments: str) -> Any:  # noqa: ANN401 (any JSON)
+    try:
+        return msgspec.json.decode(arguments or "{}")
+    except msgspec.DecodeError:
+        message = f"the arguments of a call of {shown(name)} are no JSON, which the chat template needs: {shown(arguments)}"
+        raise InvalidRequest("messages", message) from None
 
 
 def _parts(content: str | list[ContentPart] | msgspec.UnsetType | None) -> list[dict[str, str]]:

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.compiler import CodeGenerator
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
@@ -20,7 +20,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-__all__ = ["MAX_SIZE", "TooLongError", "compile_template", "render"]
+__all__ = ["MAX_SIZE", "TooLongError", "compile_template", "render", "variables_of"]
 
 MAX_STEPS = 500_000
 """Turns of loops in one rendering, less than a second of work; a long chat needs a few thousand."""
@@ -244,6 +244,11 @@ def compile_template(source: str) -> jinja2.Template:
         jinja2.TemplateSyntaxError: it is no template; `lineno` says where.
     """
     return _environment.from_string(source)
+
+
+def variables_of(source: str) -> set[str]:
+    """What a template looks at that it does not set itself. The source must be one."""
+    return meta.find_undeclared_variables(_environment.parse(source))
 
 
 def render(template: jinja2.Template, variables: Mapping[str, object], max_size: int = MAX_SIZE) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jinja2
@@ -56,6 +57,29 @@ class ChatTemplate:
         told = _told(_TOLD if self.takes_text else [{"type": "text", "text": _TOLD}])
         self.takes_system = self._shows(_TOLD, told + likely) or not self._shows(_SAID, likely)
         """Whether there may be a message of the system."""
+        self.takes_tools = "tools" in sandbox.variables_of(source)
+        """Whether it shows tools."""
+        self.takes_calls = "tool_calls" in source
+        """Whether it shows what an assistant called, and what came of it."""
+        self._likely = likely
+
+    @cached_property
+    def wants_objects(self) -> bool:
+        """Whether the arguments of a call are to be an object, and not the text of its JSON."""
+        key, value = "argument of a call", "value of an argument"
+        as_text = json.dumps({key: value})
+        shows_text = as_text in self._attempt(self._calling(as_text))
+        if shows_text:
+            return False
+        rendered = self._attempt(self._calling({key: value}))
+        return key in rendered and value in rendered and f"'{key}'" not in rendered
+
+    def _calling(self, arguments: object) -> Sequence[Message]:
+        function = {"name": "called", "arguments": arguments}
+        call = {"id": "call00001", "type": "function", "function": function}
+        calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+        result = {"role": "tool", "tool_call_id": "call00001", "name": "called", "content": "done"}
+        return [*self._likely, calling, result]
 
     def render(
         self,

@@ -213,8 +213,6 @@ def _missing_values() -> Iterator[Accepted]:
 
     yield _missing("--rpc", env="LLAMA_ARG_RPC", why="llama.cpp is built without RPC: this machine computes all of the model")
     yield _missing("-sp", "--special", n=0, why="the text of special tokens is never shown")
-    why = "thoughts are left in the text"
-    yield _missing("--reasoning-format", env="LLAMA_ARG_THINK", neutral=("none", "auto"), why=why)
     yield _missing("--reasoning-budget", env="LLAMA_ARG_THINK_BUDGET", neutral=("-1",), why="thinking has no budget here")
     why = "there are no built-in tools"
     yield _missing("--tools", env="LLAMA_ARG_TOOLS", neutral=("",), why=why)

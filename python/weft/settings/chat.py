@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.settings.flags import Way, flag
 from weft.settings.system_prompt import SystemPrompt, read_system_prompt
-from weft.settings.values import boolean, file, file_text, json_object, merged, on_off_auto
+from weft.settings.values import boolean, file, file_text, json_object, merged, on_off_auto, one_of
 
 __all__ = ["ChatSettings"]
 
@@ -65,6 +65,16 @@ class ChatSettings:
         env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
         help="JSON object of variables that the template sees; --reasoning on|off sets its enable_thinking,"
         " --reasoning-effort its reasoning_effort, --[no-]reasoning-preserve its preserve_reasoning",
+    )
+    reasoning_format: str = flag(
+        "auto",
+        CHAT,
+        "--reasoning-format",
+        metavar="FORMAT",
+        parse=one_of("none", "deepseek", "deepseek-legacy", "auto"),
+        env="LLAMA_ARG_THINK",
+        help="where a thought goes: none leaves it in the content, deepseek and auto take it out to reasoning_content,"
+        " deepseek-legacy does both (default: auto)",
     )
     prefill_assistant: bool = flag(
         True,

@@ -6,9 +6,12 @@ from typing import Any, cast
 import msgspec
 
 from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
+from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part, Thought
+from weft.chat.answer.written import WrittenMessage
 from weft.server import request_fields
 from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
 from weft.server.openai.chat_schemas import (
+    CalledFunction,
     ChatChoice,
     ChatChunk,
     ChatCompletion,
@@ -17,9 +20,11 @@ from weft.server.openai.chat_schemas import (
     CreateChatCompletion,
     Delta,
     Message,
+    ToolCall,
 )
 from weft.server.response_fields import CompletionResult, TokenProbability, timings
 from weft.server.run import sse
+from weft.server.run.chat import Spoken
 from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, drawn
 from weft.server.run.pieces import GAP, filled, json_list
@@ -59,10 +64,19 @@ def check(data: CreateChatCompletion) -> None:
 class _Form:
     """What a stream and a whole answer have in common."""
 
-    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
+    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
         # The drawn token alone, unless likely ones were asked for too, by either name.
         with_top = bool(data.top_logprobs if data.logprobs else data.n_probs)
         self._about = Answered("chatcmpl", data, generation, service, with_top=with_top)
+        self._spoken = Spoken(answer)
+        self._is_of_before = bool(data.functions)
+        """Whether a call is told in the way of before there were tools."""
+
+    def _finish_reason(self, finished: Finished) -> str:
+        # An answer that was cut off may have been about to call.
+        if finished.reason in ("end", "stop") and self._spoken.calls(finished.index):
+            return "function_call" if self._is_of_before else "tool_calls"
+        return FINISH_REASONS[finished.reason]
 
 
 class Stream(_Form):
@@ -71,8 +85,8 @@ class Stream(_Form):
     Text that was held back until a branch's end, and that no token shows, has a chunk of its own before it.
     """
 
-    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
-        super().__init__(data, generation, service)
+    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
+        super().__init__(data, generation, service, answer)
         self._include_usage = wants_usage(data.stream_options)
         self._begun: set[int] = set()
 
@@ -86,10 +100,8 @@ class Stream(_Form):
                 return self._progress(prompt, event)
             case PromptLogprobs():
                 return []
-            case Finished():
-                return [*self._opening(prompt, event), *self._rest(prompt, event), self._ending(prompt, event)]
             case _:
-                return [*self._opening(prompt, event), *self._token(prompt, event)]
+                return [*self._opening(prompt, event), *self._said(prompt, event), *self._ending(prompt, event)]
 
     def _progress(self, prompt: int, event: Progress) -> list[ChatChunk]:
         progress = self._about.progress(prompt, event)
@@ -109,29 +121,51 @@ class Stream(_Form):
     def _role(self, index: int) -> ChatChunk:
         return self._chunk([ChunkChoice(index, Delta(role="assistant", content=None), None, None)])
 
-    def _token(self, prompt: int, token: Token) -> list[ChatChunk]:
-        told = drawn(token)
-        if not token.text and told is None:
-            return []
-        logprobs = None if told is None else ChatLogprobs([self._about.token(told)])
-        chunk = self._chunk([ChunkChoice(self._about.index(prompt, token), Delta(content=token.text), logprobs, None)])
-        chunk.timings = self._about.timings(prompt, token.index, token.n_predicted)
-        return [chunk]
+    def _said(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
+        """What an event adds to its branch: a chunk for each part, the first with the token's probability."""
+        index = self._about.index(prompt, event)
+        told = drawn(event) if isinstance(event, Token) else None
+        n_predicted = event.n_predicted if isinstance(event, Token) else event.usage.n_predicted
+        deltas = [self._delta(part) for part in self._spoken.read(event)]
+        if not deltas and told is not None:
+            # Its text is held back, or is no text.
+            deltas = [Delta(content="")]
+        chunks = []
+        for nth, delta in enumerate(deltas):
+            logprobs = None if told is None or nth else ChatLogprobs([self._about.token(told)])
+            chunk = self._chunk([ChunkChoice(index, delta, logprobs, None)])
+            chunk.timings = self._about.timings(prompt, event.index, n_predicted)
+            chunks.append(chunk)
+        return chunks
 
-    def _rest(self, prompt: int, finished: Finished) -> list[ChatChunk]:
-        if not finished.text:
-            return []
-        chunk = self._chunk([ChunkChoice(self._about.index(prompt, finished), Delta(content=finished.text), None, None)])
-        chunk.timings = self._about.timings(prompt, finished.index, finished.usage.n_predicted)
-        return [chunk]
+    def _delta(self, part: Part) -> Delta:
+        match part:
+            case Content(text):
+                return Delta(content=text)
+            case Thought(text):
+                return Delta(reasoning_content=text)
+            case CallBegun(call, call_id, name):
+                function = CalledFunction(name=name, arguments="")
+                if self._is_of_before:
+                    return Delta(function_call=function)
+                return Delta(tool_calls=[ToolCall(index=call, id=call_id, type="function", function=function)])
+            case CallArguments(call, text):
+                function = CalledFunction(arguments=text)
+                return (
+                    Delta(function_call=function)
+                    if self._is_of_before
+                    else Delta(tool_calls=[ToolCall(index=call, function=function)])
+                )
 
-    def _ending(self, prompt: int, finished: Finished) -> ChatChunk:
-        self._about.finish(prompt, finished)
-        index = self._about.index(prompt, finished)
-        chunk = self._chunk([ChunkChoice(index, Delta(), None, FINISH_REASONS[finished.reason])])
-        chunk.timings = timings([finished.usage])
-        chunk.verbose = self._about.verbose(prompt, finished)
-        return chunk
+    def _ending(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
+        if isinstance(event, Token):
+            return []
+        self._about.finish(prompt, event)
+        index = self._about.index(prompt, event)
+        chunk = self._chunk([ChunkChoice(index, Delta(), None, self._finish_reason(event))])
+        chunk.timings = timings([event.usage])
+        chunk.verbose = self._about.verbose(prompt, event)
+        return [chunk]
 
     def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
         about = self._about
@@ -158,8 +192,9 @@ class Stream(_Form):
 class Whole(_Form):
     """The whole answer."""
 
-    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service) -> None:
-        super().__init__(data, generation, service)
+    def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
+        super().__init__(data, generation, service, answer)
+        self._messages: dict[int, WrittenMessage] = {}
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[int]] = {}
         self._told: dict[int, list[bytes]] = {}
@@ -185,6 +220,7 @@ class Whole(_Form):
                 return self._take(self._about.index(prompt, event), event)
 
     def _take(self, index: int, token: Token) -> int:
+        self._add_parts(index, token)
         self._texts.setdefault(index, []).append(token.text)
         self._tokens.setdefault(index, []).append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
@@ -197,22 +233,42 @@ class Whole(_Form):
                 n_bytes += len(verbose)
         return n_bytes
 
+    def _add_parts(self, index: int, event: Token | Finished) -> None:
+        message = self._messages.setdefault(index, WrittenMessage())
+        for part in self._spoken.read(event):
+            message.add(part)
+
     def _finish(self, prompt: int, finished: Finished) -> int:
         self._about.finish(prompt, finished)
         index = self._about.index(prompt, finished)
+        self._add_parts(index, finished)
         text, tokens = "".join([*self._texts.pop(index, []), finished.text]), self._tokens.pop(index, [])
-        message = Message("assistant", text)
+        message = self._message(self._messages.pop(index))
         logprobs = None
         if told := self._told.pop(index, []):
             logprobs = ChatLogprobs(cast("list[TokenProbability]", GAP))
             self._gaps[index] = json_list(told)
-        self._choices.append(ChatChoice(index, message, logprobs, FINISH_REASONS[finished.reason]))
+        self._choices.append(ChatChoice(index, message, logprobs, self._finish_reason(finished)))
         if index == 0:
             has_probabilities = bool(self._told_first)
             self._verbose = self._about.verbose(
                 prompt, finished, content=text, tokens=tokens, has_probabilities=has_probabilities
             )
         return len(finished.text)
+
+    def _message(self, written: WrittenMessage) -> Message:
+        message = Message("assistant", written.content or (None if written.calls else ""))
+        if written.thought:
+            message.reasoning_content = written.thought
+        if written.calls and self._is_of_before:
+            _, name, arguments = written.calls[0]
+            message.function_call = CalledFunction(name=name, arguments=arguments)
+        elif written.calls:
+            message.tool_calls = [
+                ToolCall(id=call_id, type="function", function=CalledFunction(name=name, arguments=arguments))
+                for call_id, name, arguments in written.calls
+            ]
+        return message
 
     def body(self) -> list[bytes]:
         """The JSON in pieces, once every branch has finished."""

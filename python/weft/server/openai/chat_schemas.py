@@ -7,6 +7,7 @@ from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenProbability
 
 __all__ = [
+    "CalledFunction",
     "ChatChoice",
     "ChatChunk",
     "ChatCompletion",
@@ -16,6 +17,7 @@ __all__ = [
     "Delta",
     "InputTokens",
     "Message",
+    "ToolCall",
 ]
 
 
@@ -32,11 +34,32 @@ class ChatLogprobs(msgspec.Struct):
     content: list[TokenProbability]
 
 
+class CalledFunction(msgspec.Struct, kw_only=True):
+    """The function that is called, and what with: the JSON of an object, or in a chunk a piece of it."""
+
+    name: str | msgspec.UnsetType = msgspec.UNSET
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    """One call."""
+
+    index: int | msgspec.UnsetType = msgspec.UNSET
+    """Which call of its message a chunk goes on with, from 0."""
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: str | msgspec.UnsetType = msgspec.UNSET
+    function: CalledFunction
+
+
 class Message(msgspec.Struct):
-    """What the assistant says."""
+    """What the assistant says. There is no content where it only calls."""
 
     role: str
-    content: str
+    content: str | None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    function_call: CalledFunction | msgspec.UnsetType = msgspec.UNSET
+    """The call, where the body had `functions`."""
 
 
 class ChatChoice(msgspec.Struct):
@@ -68,6 +91,9 @@ class Delta(msgspec.Struct):
 
     role: str | msgspec.UnsetType = msgspec.UNSET
     content: str | msgspec.UnsetType | None = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    function_call: CalledFunction | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChunkChoice(msgspec.Struct):

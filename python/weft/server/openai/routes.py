@@ -49,10 +49,10 @@ async def create_completion(
 async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: Here, caller: Who) -> Answer[ChatCompletion]:
     """Answers a chat `n` times."""
     chat.check(data)
-    generation, _ = await begin(data, service)
+    generation, answer = await begin(data, service)
     if not data.stream:
-        return Answer(WholeAnswer(generation, chat.Whole(data, generation, service), service.collected))
-    form = chat.Stream(data, generation, service)
+        return Answer(WholeAnswer(generation, chat.Whole(data, generation, service, answer), service.collected))
+    form = chat.Stream(data, generation, service, answer)
     stream = StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings))
     return Answer(await caller.resumable(stream))
 

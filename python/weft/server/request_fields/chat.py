@@ -25,7 +25,7 @@ class ChatFields(CompletionFields, kw_only=True):
     """Most tokens of a thought; -1 is any number. `thinking_budget_tokens` is its other name."""
     thinking_budget_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
-    """Functions that the model may call, as `{"type": "function", "function": {"name", "description", "parameters", "strict"}}`."""
+    """What the model may call: `{"type": "function", "function": {"name", "description", "parameters", "strict"}}` each."""
     tool_choice: str | dict[str, Any] | None = None
     """`none`, `auto`, `required`, or `{"type": "function", "function": {"name"}}`."""
     parallel_tool_calls: bool | None = None

@@ -44,6 +44,8 @@ def submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Subm
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
     asked = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
     template = msgspec.structs.replace(asked.template, snapshots_at=prompt.turn_ends)
+    if prompt.held is not None:
+        template = prompt.held.request(template)
     return msgspec.structs.replace(asked, template=template)
 
 

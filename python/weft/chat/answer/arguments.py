@@ -1,0 +1,321 @@
+"""The arguments of a call, in the ways that models write them: each becomes one object of JSON, told as it comes."""
+
+import json
+import re
+from collections.abc import Generator
+
+import msgspec
+
+from weft.chat.answer import values
+from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.grammar import MAX_KEY, Optional, Row, Space, Text, nothing, written_tool
+from weft.chat.answer.source import Reading, Source
+from weft.chat.answer.tools import Tool, can_be_text, has_fixed_properties, is_text
+from weft.errors import InvalidRequest
+
+__all__ = ["Arguments", "HeldArguments", "Keywords", "Parameters"]
+
+KeyReading = Generator[None, None, tuple[str, str] | None]
+NameReading = Generator[None, None, str | None]
+
+
+class Arguments:
+    """The arguments as one object of JSON, told as they come. Where the tool is not known yet they are told once it is."""
+
+    def __init__(self, *, is_held: bool = False) -> None:
+        self._is_held = is_held
+
+    def read(self, source: Source) -> Reading:
+        """Reads the object."""
+        if not (yield from Space().read(source)) or source.text[source.at : source.at + 1] != "{":
+            return False
+        held: list[str] = []
+
+        def told(text: str) -> None:
+            if self._is_held:
+                held.append(text)
+            else:
+                source.argue(text)
+                source.settle()
+
+        if not (yield from values.read_json(source, told)):
+            return False
+        if self._is_held:
+            source.held_arguments = "".join(held)
+        return True
+
+    def write(self, rules: Rules) -> str:
+        """What fits the tool's schema."""
+        tool = written_tool(rules)
+        return rules.schema(f"arguments-{rules.tools.index(tool)}", tool.parameters)
+
+
+class HeldArguments:
+    """Where arguments that came before the name of the tool are told."""
+
+    def read(self, source: Source) -> Reading:
+        """Tells them, or none."""
+        source.argue(source.held_arguments or "{}")
+        source.held_arguments = ""
+        return (yield from nothing())
+
+    def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
+        """Nothing: it is no text."""
+        return ""
+
+
+class Parameters:
+    """Arguments as a list of elements, each a name and a value: texts as they are, everything else as JSON.
+
+    `<parameter=city>` … `</parameter>`: the name stands between `opening` and one of `middles`, the value ends with `closing`.
+    """
+
+    def __init__(
+        self, opening: str, middle: str, closing: str, *, padding: str = "", between: str = "\n", text_middle: str | None = None
+    ) -> None:
+        """Describes the elements.
+
+        Args:
+            opening: What stands before a name.
+            middle: What stands between a name and its value.
+            closing: What stands behind a value.
+            padding: Stands at both ends of a value, and is no part of it; a value may lack it.
+            between: What stands behind an element.
+            text_middle: What stands between a name and a value that is a text, where that is not `middle`.
+        """
+        self._opening = opening
+        self._middles = (middle, text_middle or middle)
+        self._closing = closing
+        self._padding = padding
+        self._between = between
+
+    def read(self, source: Source) -> Reading:
+        """Reads the elements, as long as there are some."""
+        n_read = 0
+        while True:
+            mark = source.mark()
+            yield from Space().read(source)
+            if not (yield from Text(self._opening).read(source)):
+                source.back(mark)
+                break
+            key = yield from self._key(source)
+            if key is None:
+                if not n_read:
+                    return False
+                source.back(mark)
+                break
+            name, middle = key
+            source.argue(f"{'{' if n_read == 0 else ', '}{json.dumps(name, ensure_ascii=False)}: ")
+            source.settle()
+            if not (yield from self._value(source, name, middle)):
+                return False
+            n_read += 1
+        source.argue("}" if n_read else "{}")
+        return True
+
+    def _key(self, source: Source) -> KeyReading:
+        """The name of an argument, and which of the middles stands behind it; None where there is none."""
+        while True:
+            ahead = source.text[source.at : source.at + MAX_KEY]
+            found = [(at, middle) for middle in self._middles if (at := ahead.find(middle)) > 0]
+            if found:
+                at, middle = min(found)
+                name = ahead[:at]
+                if "\n" in name or "<" in name:
+                    return None
+                source.at += at + len(middle)
+                return name.strip(), middle
+            if source.is_ended or len(ahead) == MAX_KEY or "\n\n" in ahead:
+                return None
+            yield
+
+    def _value(self, source: Source, name: str, middle: str) -> Reading:
+        schema = source.tool.schema_of(name)
+        given_as_text = self._middles[0] != self._middles[1] and middle == self._middles[1]
+        given_as_json = self._middles[0] != self._middles[1] and middle == self._middles[0]
+        if given_as_text or (is_text(schema) and not given_as_json):
+            return (yield from self._text(source))
+        held: list[str] = []
+        is_whole = yield from self._until(source, held.append, settles=False)
+        source.argue(_as_json("".join(held), can_be_text=can_be_text(schema), is_free=not schema))
+        source.settle()
+        return is_whole
+
+    def _text(self, source: Source) -> Reading:
+        def told(text: str) -> None:
+            source.argue(values.escaped(text))
+            source.settle()
+
+        source.argue('"')
+        is_whole = yield from self._until(source, told, settles=True)
+        if is_whole:
+            source.argue('"')
+            source.settle()
+        return is_whole
+
+    def _until(self, source: Source, told: values.Told, *, settles: bool) -> Reading:
+        """Reads a value and what closes it; tells the value as it comes."""
+        padding, closing = self._padding, self._closing
+        if padding:
+            yield from Optional(Text(padding)).read(source)
+        while True:
+            end = source.text.find(closing, source.at)
+            if end >= 0:
+                value = source.text[source.at : end]
+                source.at = end + len(closing)
+                told(value.removesuffix(padding) if padding else value)
+                return True
+            if source.is_ended:
+                # It has no end, so it may end within what would close it.
+                value, source.at = source.text[source.at :], len(source.text)
+                told(value)
+                return False
+            if settles:
+                n_kept = _n_begun(source.text, padding + closing, closing)
+                stop = max(source.at, len(source.text) - n_kept)
+                value, source.at = source.text[source.at : stop], stop
+                if value:
+                    told(value)
+            elif source.is_full:
+                value, source.at = source.text[source.at :], len(source.text)
+                told(value)
+                return False
+            yield
+
+    def write(self, rules: Rules) -> str:
+        """Every required argument, and those of the others that are wanted, in the order of the schema."""
+        tool = written_tool(rules)
+        between = rules.literal(self._between)
+        if not has_fixed_properties(tool):
+            if tool.is_strict and tool.parameters.keys() - {"type", "description", "title"}:
+                raise _unheld(tool)
+            key = rules.add("key", "[a-zA-Z0-9_.-]{1,64}")
+            element = f"{rules.literal(self._opening)} {key} {self._after(rules, None)} {between}"
+            return f"({element})*"
+        written = []
+        for name in tool.properties:
+            element = f"{rules.literal(self._opening + name)} {self._after(rules, name)} {between}"
+            written.append(element if name in tool.required else f"({element})?")
+        return " ".join(written)
+
+    def _after(self, rules: Rules, name: str | None) -> str:
+        """What follows the name of an argument."""
+        tool = written_tool(rules)
+        schema = {} if name is None else tool.schema_of(name)
+        middle, text_middle = (rules.literal(middle + self._padding) for middle in self._middles)
+        closing = self._padding + self._closing
+        if name is None or is_text(schema):
+            if (words := schema.get("enum")) is not None:
+                told = " | ".join(rules.literal(word) for word in words)
+                return f"{text_middle} ({told}) {rules.literal(closing)}"
+            if tool.is_strict and {"pattern", "format", "minLength", "maxLength", "const"} & schema.keys():
+                raise _unheld(tool)
+            return f"{text_middle} {rules.until(closing)}"
+        nth = f"{rules.tools.index(tool)}-{list(tool.properties).index(name)}"
+        return f"{middle} {rules.schema(f'argument-{nth}', schema)} {rules.literal(closing)}"
+
+
+def _unheld(tool: Tool) -> InvalidRequest:
+    message = f"the tool {tool.name} is strict, and the format of this model's calls cannot be held to all that its schema says"
+    return InvalidRequest("tools", message)
+
+
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+
+
+def _as_json(written: str, *, can_be_text: bool, is_free: bool) -> str:
+    """A value as JSON: as it is written where that is JSON and fits, else as a text."""
+    value = _PYTHON_WORDS.get(written.strip(), written.strip())
+    try:
+        found = msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return json.dumps(written, ensure_ascii=False)
+    if can_be_text and not is_free and not isinstance(found, list | dict | bool | None):
+        return json.dumps(written, ensure_ascii=False)
+    return value
+
+
+def _n_begun(text: str, *endings: str) -> int:
+    """How many characters at the end of a text may begin one of `endings`."""
+    longest = max(map(len, endings))
+    for n in range(min(longest - 1, len(text)), 0, -1):
+        tail = text[-n:]
+        if any(ending.startswith(tail) for ending in endings):
+            return n
+    return 0
+
+
+class Keywords:
+    """Arguments as Python's keywords, `name=value` with commas between them, which become an object of JSON."""
+
+    def read(self, source: Source) -> Reading:
+        """Reads them, as long as there are some."""
+        n_read = 0
+        while True:
+            yield from Space().read(source)
+            if n_read and not (yield from self._comma(source)):
+                break
+            name = yield from self._name(source)
+            if name is None:
+                break
+            source.argue(f"{'{' if n_read == 0 else ', '}{json.dumps(name)}: ")
+            source.settle()
+
+            def told(text: str) -> None:
+                source.argue(text)
+                source.settle()
+
+            yield from Space().read(source)
+            if not (yield from values.read_python(source, told)):
+                return False
+            n_read += 1
+        source.argue("}" if n_read else "{}")
+        return True
+
+    def _comma(self, source: Source) -> Reading:
+        mark = source.mark()
+        return (yield from Row(",", Space()).read(source)) or (source.back(mark) and False)
+
+    def _name(self, source: Source) -> NameReading:
+        mark = source.mark()
+        while True:
+            match = _KEYWORD.match(source.text, source.at)
+            if match is not None and match.end() < len(source.text):
+                name = match.group(1)
+                source.at = match.end()
+                if name and source.text[source.at] == "=":
+                    source.at += 1
+                    return name
+                source.back(mark)
+                return None
+            if match is None or source.is_ended or match.end() - match.start() > MAX_KEY:
+                source.back(mark)
+                return None
+            yield
+
+    def write(self, rules: Rules) -> str:
+        """Every required argument, then those of the others that are wanted, in the order of the schema."""
+        tool = written_tool(rules)
+        if not has_fixed_properties(tool):
+            if tool.is_strict and tool.parameters.keys() - {"type", "description", "title"}:
+                raise _unheld(tool)
+            free = rules.schema("anything", {}, literals=_PYTHON_LITERALS)
+            keyword = rules.add("keyword", f'[a-zA-Z_] [a-zA-Z0-9_]{{0,63}} "=" {free}')
+            return f'({keyword} (", " {keyword})*)?'
+        nth = rules.tools.index(tool)
+        words = {}
+        for position, name in enumerate(tool.properties):
+            value = rules.schema(f"value-{nth}-{position}", tool.schema_of(name), literals=_PYTHON_LITERALS)
+            words[name] = rules.add(f"keyword-{nth}-{position}", f"{rules.literal(name + '=')} {value}")
+        required = [word for name, word in words.items() if name in tool.required]
+        others = [word for name, word in words.items() if name not in tool.required]
+        if required:
+            return " ".join([' ", " '.join(required), *(f'(", " {word})?' for word in others)])
+        # Whichever comes first has no comma before it.
+        ways = [" ".join([word, *(f'(", " {other})?' for other in others[nth + 1 :])]) for nth, word in enumerate(others)]
+        return f"({' | '.join(ways)})?" if ways else ""
+
+
+_KEYWORD = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)?\s*")
+
+_PYTHON_LITERALS = {"boolean": '("True" | "False")', "null": '"None"'}

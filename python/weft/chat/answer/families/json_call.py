@@ -1,0 +1,37 @@
+"""A call as one object of JSON, with the tool's name and its arguments."""
+
+from weft.chat.answer.arguments import Arguments, HeldArguments
+from weft.chat.answer.grammar import Either, End, Grammar, Optional, Row, Space, Text, TextValue, ToolName
+
+__all__ = ["json_call"]
+
+_COMMA = Row(Space(), ",", Space(" "))
+
+
+def json_call(name: str = "name", arguments: str = "arguments", *, id_name: str = "id", writes_id: str | None = None) -> Grammar:
+    """`{"name": "f", "arguments": {}}`.
+
+    The two may come in either order, and an id or a type may stand beside them.
+
+    Args:
+        name: What the tool's name is called.
+        arguments: What the arguments are called; `arguments` and `parameters` are read in place of it too.
+        id_name: What an id is called.
+        writes_id: GBNF of an id that is to be written first; None is none.
+    """
+    keys = Either(*(_key(key) for key in dict.fromkeys((arguments, "arguments", "parameters"))))
+    named = Row(_key(name), '"', ToolName(), '"')
+    other = Either(
+        Row(_key(id_name), TextValue(writes_id or '""', "[A-Za-z0-9]{9}")),
+        Row(_key("type"), '"function"'),
+    )
+    first = Optional(Row(other, _COMMA)) if writes_id is None else Either(Row(other, _COMMA), Row())
+    last = Optional(Row(_COMMA, other))
+    in_order = Row("{", Space(), first, named, Optional(Row(_COMMA, other)), _COMMA, keys, Arguments(), last, End("}"))
+    turned = Row("{", Space(), Optional(Row(other, _COMMA)), keys, Arguments(is_held=True), _COMMA, named, HeldArguments(), last)
+    without = Row("{", Space(), Optional(Row(other, _COMMA)), named, HeldArguments(), last)
+    return Either(in_order, Row(turned, Space(), "}"), Row(without, Space(), "}"))
+
+
+def _key(name: str) -> Grammar:
+    return Row(Text(f'"{name}"'), Space(), ":", Space(" "))

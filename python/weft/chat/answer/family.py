@@ -1,0 +1,42 @@
+"""A family of models: how they write thoughts, calls of tools, and what they say."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from weft.chat.answer.grammar import Grammar
+from weft.chat.answer.source import CallId, call_id
+
+__all__ = ["Family", "ThoughtMarks"]
+
+
+class ThoughtMarks(msgspec.Struct, frozen=True):
+    """What stands around a thought."""
+
+    start: str
+    end: str
+    ends_before: tuple[str, ...] = ()
+    """What a thought that was not closed ends before, besides."""
+
+
+class Family(msgspec.Struct, frozen=True):
+    """How an assistant's turn is written."""
+
+    name: str
+    is_of: Callable[[str], bool]
+    """Whether a template is one of this family."""
+    calls: Grammar
+    """A block of calls."""
+    triggers: tuple[str, ...] = ()
+    """Texts with which a block begins, wherever they stand in an answer."""
+    openings: tuple[str, ...] = ()
+    """Texts with which one begins where nothing was said yet."""
+    between: str = "\n"
+    """What a model writes between two blocks."""
+    fillers: tuple[str, ...] = ()
+    """What belongs to the format and says nothing."""
+    lead: str = ""
+    """What may stand before a block behind a thought."""
+    make_id: CallId = call_id
+    takes_tools: bool = True
+    """Whether its templates show the tools; where not, they are described in words."""

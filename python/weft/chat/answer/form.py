@@ -1,0 +1,91 @@
+"""How the answers of one chat are to be read, and what holds them to it."""
+
+from collections.abc import Callable, Sequence
+
+from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.parts import AnswerReader
+from weft.chat.answer.reader import FamilyReader, Thoughts
+from weft.chat.answer.tools import ToolUse
+
+__all__ = ["FamilyForm", "thought_of"]
+
+_THOUGHTS = (
+    ThoughtMarks("<|channel|>analysis<|message|>", "<|end|>"),
+    ThoughtMarks("<|START_THINKING|>", "<|END_THINKING|>"),
+    ThoughtMarks("<seed:think>", "</seed:think>"),
+    ThoughtMarks("[THINK]", "[/THINK]"),
+    ThoughtMarks("◁think▷", "◁/think▷"),
+    ThoughtMarks("<think>", "</think>"),
+    ThoughtMarks("<thought>", "</thought>"),
+)
+
+
+def thought_of(template: str) -> ThoughtMarks | None:
+    """What stands around the thoughts of a model, by the marks that stand in its template; None where it has none."""
+    if "<|channel|>" in template:
+        return _THOUGHTS[0]
+    return next((marks for marks in _THOUGHTS if marks.end in template), None)
+
+
+class FamilyForm:
+    """Answers of a family."""
+
+    def __init__(
+        self,
+        family: Family | None,
+        thought: ThoughtMarks | None,
+        use: ToolUse | None,
+        *,
+        is_thinking: bool = False,
+        thoughts: Thoughts = Thoughts.APART,
+        unread: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Answers as a family writes them.
+
+        Args:
+            family: How calls are written, and what is format; None where neither is looked for.
+            thought: What stands around thoughts; None where they are not told apart.
+            use: The tools that may be called; None where calls are not looked for.
+            is_thinking: Whether an answer begins within a thought.
+            thoughts: Where a thought is told.
+            unread: Called where something looked like a call, and was none.
+        """
+        self.family = family
+        self.thought = thought
+        self.use = use
+        self.is_thinking = is_thinking
+        self._thoughts = thoughts
+        self._unread = unread
+        tools = () if use is None else use.tools
+        self._tools = sorted(tools, key=lambda tool: len(tool.name), reverse=True)
+
+    def reader(self) -> AnswerReader:
+        """A reader of one branch."""
+        return FamilyReader(
+            self.family,
+            self.thought,
+            self._tools,
+            is_thinking=self.is_thinking,
+            is_parallel=self.use is None or self.use.is_parallel,
+            thoughts=self._thoughts,
+            unread=self._unread,
+        )
+
+    def write(self, rules: Rules) -> str:
+        """What an answer is that calls tools and says nothing else, in GBNF, as it is behind a thought.
+
+        Raises:
+            InvalidRequest: a schema is none, or one that cannot be held to.
+        """
+        assert self.use is not None
+        assert self.family is not None
+        block = rules.add("block", self.family.calls.write(rules))
+        if not self.use.is_parallel:
+            return block
+        return f"{block} ({rules.literal(self.family.between)} {block})*"
+
+    def marks(self) -> Sequence[str]:
+        """Texts that must be seen for an answer to be read."""
+        thought = () if self.thought is None else (self.thought.start, self.thought.end, *self.thought.ends_before)
+        return (*thought, *(() if self.family is None else (*self.family.fillers, *self.family.triggers)))

@@ -1,0 +1,167 @@
+"""Writes grammars in GBNF, which hold a model to what a family's grammar reads."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from weft._native import schema_grammar
+from weft.chat.answer.tools import Tool
+from weft.errors import InvalidRequest
+
+__all__ = ["Rules"]
+
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+_PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[A-Za-z][A-Za-z0-9-]*|[^"\[A-Za-z]+')
+
+_SHARED = frozenset(
+    (
+        "space",
+        "string",
+        "char",
+        "number",
+        "integer",
+        "boolean",
+        "null",
+        "value",
+        "object",
+        "array",
+        "integral-part",
+        "decimal-part",
+    )
+)
+"""Rules that llama.cpp writes the same way for every schema, and no other by these names."""
+
+_UNHELD = frozenset(
+    (
+        *("multipleOf", "uniqueItems", "contains", "minProperties", "maxProperties", "patternProperties", "propertyNames"),
+        *("not", "if", "dependentRequired", "dependentSchemas", "unevaluatedProperties", "unevaluatedItems"),
+    )
+)
+"""Words of schemas that grammars do not look at."""
+
+
+class Rules:
+    """The rules of one grammar, as they are written."""
+
+    def __init__(self, tools: Sequence[Tool], control_tokens: Mapping[str, int], *, is_parallel: bool) -> None:
+        """No rule is there yet.
+
+        Args:
+            tools: Those that may be called.
+            control_tokens: The id of each control token by its spelling: text that spells one is that token.
+            is_parallel: Whether there may be several calls.
+        """
+        self.tools = tools
+        self.tool: Tool | None = None
+        """The one that is being written of."""
+        self.is_parallel = is_parallel
+        self._control_tokens = control_tokens
+        spellings = sorted(control_tokens, key=len, reverse=True)
+        self._spelling = re.compile("|".join(map(re.escape, spellings))) if spellings else None
+        self._rules: dict[str, str] = {}
+        self.named: set[str] = set()
+        """Control tokens that are written."""
+
+    def text(self, root: str) -> str:
+        """The whole grammar, which begins with this."""
+        return "\n".join([f"root ::= {root}", *(f"{name} ::= {body}" for name, body in self._rules.items()), ""])
+
+    def literal(self, text: str) -> str:
+        """A text that stands as it is."""
+        if self._spelling is None:
+            return _quoted(text)
+        written, end = [], 0
+        for match in self._spelling.finditer(text):
+            written += [_quoted(text[end : match.start()]), f"<[{self._control_tokens[match.group()]}]>"]
+            self.named.add(match.group())
+            end = match.end()
+        return " ".join(filter(None, [*written, _quoted(text[end:])]))
+
+    def add(self, name: str, body: str) -> str:
+        """A rule; its name, which is another one where that is taken for another rule."""
+        unique, nth = name, 1
+        while self._rules.get(unique, body) != body:
+            nth += 1
+            unique = f"{name}-{nth}"
+        self._rules[unique] = body
+        return unique
+
+    def until(self, ending: str) -> str:
+        """Any text up to the first place where it has this one, and that."""
+        if self._spelling is not None and self._spelling.search(ending) is not None:
+            # No text that is drawn has the token: what comes before it needs no look at how it is spelt.
+            before = self.add("text", "[^\\x00]*")
+            return f"{before} {self.literal(ending)}"
+        name = f"until-{len(self._rules)}"
+        letters = sorted(set(ending))
+        others = "".join(map(_in_class, letters))
+        for n_found in range(len(ending)):
+            found = ending[:n_found]
+            ways = [f"[^{others}] {name}-0"]
+            for letter in letters:
+                n_next = _n_begun(found + letter, ending)
+                ways.append(_quoted(letter) if n_next == len(ending) else f"{_quoted(letter)} {name}-{n_next}")
+            self._rules[f"{name}-{n_found}"] = " | ".join(ways)
+        return f"{name}-0"
+
+    def schema(self, name: str, schema: Mapping[str, Any], *, literals: Mapping[str, str] | None = None) -> str:
+        """The rule of the JSON that fits a schema; `literals` has other bodies for rules that all schemas share.
+
+        Raises:
+            InvalidRequest: it is none, or one that cannot be held to.
+        """
+        if self.tool is not None and self.tool.is_strict and (word := _unheld(schema)) is not None:
+            raise InvalidRequest(
+                "tools", f"the tool {self.tool.name} is strict, and no grammar can hold to {word!r}; leave it out"
+            )
+        try:
+            written = schema_grammar(msgspec.json.encode(schema).decode())
+        except InvalidRequest as error:
+            owner = "" if self.tool is None else f" of the tool {self.tool.name}"
+            raise InvalidRequest("tools", f"the parameters{owner}: {error.message}") from None
+        rules = dict(line.split(" ::= ", 1) for line in written.splitlines() if " ::= " in line)
+        names = {rule: rule if rule in _SHARED else f"{name}-{rule}" for rule in rules}
+        root = names["root"]
+        for rule, body in rules.items():
+            pieces = (names.get(piece, piece) for piece in _PIECE.findall((literals or {}).get(rule, body)))
+            self._rules[names[rule]] = "".join(pieces)
+        return root
+
+
+def _quoted(text: str) -> str:
+    return f'"{"".join(_ESCAPES.get(character, character) for character in text)}"' if text else ""
+
+
+def _in_class(letter: str) -> str:
+    return f"\\{letter}" if letter in "]\\^-[" else _ESCAPES.get(letter, letter) if letter != '"' else letter
+
+
+def _n_begun(text: str, ending: str) -> int:
+    """How many characters of `ending` a text ends with."""
+    return next(n for n in range(len(ending), -1, -1) if text.endswith(ending[:n]))
+
+
+def _unheld(schema: Any) -> str | None:  # noqa: ANN401 (any JSON)
+    """A word of a schema that a grammar does not look at."""
+    if isinstance(schema, list):
+        return next((word for part in schema if (word := _unheld(part)) is not None), None)
+    if not isinstance(schema, Mapping):
+        return None
+    if found := sorted(_UNHELD & schema.keys()):
+        return found[0]
+    is_number = schema.get("type") == "number"
+    if is_number and (bounds := sorted({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"} & schema.keys())):
+        return bounds[0]
+    for key, part in schema.items():
+        if key in ("properties", "$defs", "definitions") and isinstance(part, Mapping):
+            inner = _unheld(list(part.values()))
+        elif key in ("enum", "const", "default", "examples"):
+            continue
+        else:
+            inner = _unheld(part)
+        if inner is not None:
+            return inner
+    return None

@@ -1,0 +1,307 @@
+"""Reads an answer: what is thought, what is said, and what is called."""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from weft.chat.answer.family import Family, ThoughtMarks
+from weft.chat.answer.parts import CallArguments, Content, Part, Thought
+from weft.chat.answer.source import Reading, Source
+from weft.chat.answer.tools import Tool
+from weft.fields.shown import shown
+
+__all__ = ["FamilyReader", "Thoughts"]
+
+logger = logging.getLogger(__name__)
+
+N_SHOWN = 80
+"""Characters of what could not be read that the log has."""
+
+
+class Thoughts(Enum):
+    """Where thoughts are told."""
+
+    APART = "deepseek"
+    IN_CONTENT = "none"
+    """As they are written, with what stands around them."""
+    BOTH = "deepseek-legacy"
+
+
+class FamilyReader:
+    """Reads one branch. Each character is looked at a few times at most, and all of it comes out again in a part or is format."""
+
+    def __init__(
+        self,
+        family: Family | None,
+        thought: ThoughtMarks | None,
+        tools: Sequence[Tool],
+        *,
+        is_thinking: bool,
+        is_parallel: bool,
+        thoughts: Thoughts,
+        unread: Callable[[], None],
+    ) -> None:
+        """A reader at the beginning of an answer.
+
+        Args:
+            family: How calls are written, and what is format; None where neither is looked for.
+            thought: What stands around thoughts; None where they are not told apart.
+            tools: Those that may be called, the longest name first; none where calls are not looked for.
+            is_thinking: Whether the answer begins within a thought.
+            is_parallel: Whether there may be several calls.
+            thoughts: Where a thought is told.
+            unread: Called where something looked like a call, and was none.
+        """
+        self._family = family
+        self._thought = thought
+        self._tools = tools
+        self._is_thinking = is_thinking and thought is not None
+        self._is_parallel = is_parallel
+        self._thoughts = thoughts
+        self._unread = unread
+        self._triggers = family.triggers if family is not None and tools else ()
+        self._openings = family.openings if family is not None and tools else ()
+        self._fillers = family.fillers if family is not None else ()
+        starts = (thought.start,) if thought is not None else ()
+        marks = sorted({*self._triggers, *self._fillers, *starts}, key=len, reverse=True)
+        self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
+        self._longest = max(map(len, marks), default=0)
+        self._begun = {mark[:n] for mark in marks for n in range(1, len(mark))}
+        ends = () if thought is None else (thought.end, *thought.ends_before)
+        self._end = re.compile("|".join(map(re.escape, ends))) if ends else None
+        self._text = ""
+        """What was not looked at to its end."""
+        self._space = ""
+        """Space behind what was told, which is told if anything is said behind it."""
+        self._is_fresh = self._is_thinking
+        """Whether space is no part of what is said next: a thought or a call has just ended, or begun."""
+        self._has_said = False
+        self._n_calls = 0
+        self._ids: set[str] = set()
+        self._source: Source | None = None
+        """The block of calls that is being read."""
+        self._reading: Reading | None = None
+        self._is_ended = False
+        self._parts: list[Part] = []
+
+    def read(self, text: str) -> list[Part]:
+        """What a next stretch of the text adds."""
+        if self._source is None:
+            self._text += text
+        else:
+            self._source.text += text
+        return self._advanced()
+
+    def end(self) -> list[Part]:
+        """What was held back, once the text has ended."""
+        self._is_ended = True
+        if self._source is not None:
+            self._source.is_ended = True
+        self._advanced_to_end()
+        parts, self._parts = self._parts, []
+        return _joined(parts)
+
+    def _advanced_to_end(self) -> None:
+        self._advance()
+        if self._is_thinking:
+            self._think(self._text)
+        else:
+            self._say(self._text)
+            if self._space and not self._is_fresh:
+                self._parts.append(Content(self._space))
+        self._text = self._space = ""
+
+    def _advanced(self) -> list[Part]:
+        self._advance()
+        parts, self._parts = self._parts, []
+        return _joined(parts)
+
+    def _advance(self) -> None:
+        goes_on = True
+        while goes_on:
+            if self._source is not None:
+                goes_on = self._call()
+            elif self._is_thinking:
+                goes_on = self._thought_goes_on()
+            else:
+                goes_on = self._content_goes_on()
+
+    def _thought_goes_on(self) -> bool:
+        """Reads up to the end of a thought; False where that is not there yet."""
+        assert self._end is not None
+        assert self._thought is not None
+        if (match := self._end.search(self._text)) is not None:
+            self._think(self._text[: match.start()])
+            is_before = match.group() != self._thought.end
+            self._text = self._text[match.start() if is_before else match.end() :]
+            self._is_thinking, self._is_fresh, self._space = False, True, ""
+            if self._thoughts is not Thoughts.APART:
+                self._is_fresh = False
+                self._parts.append(Content("" if is_before else self._thought.end))
+            return True
+        n_kept = 0 if self._is_ended else _n_begun(self._text, (self._thought.end, *self._thought.ends_before))
+        stop = len(self._text) - n_kept
+        self._think(self._text[:stop])
+        self._text = self._text[stop:]
+        return False
+
+    def _think(self, text: str) -> None:
+        if text and self._thoughts is not Thoughts.APART:
+            self._parts.append(Content(text))
+        if self._thoughts is not Thoughts.IN_CONTENT and (told := self._without_ends(text)):
+            self._parts.append(Thought(told))
+
+    def _without_ends(self, text: str) -> str:
+        """A text without the space at its beginning, where something has just begun, and at its end, which may be told later."""
+        if self._is_fresh:
+            text = text.lstrip()
+            if not text:
+                return ""
+            self._is_fresh = False
+        text = self._space + text
+        told = text.rstrip()
+        self._space = text[len(told) :]
+        return told
+
+    def _say(self, text: str) -> None:
+        if told := self._without_ends(text):
+            self._has_said = True
+            self._parts.append(Content(told))
+
+    def _content_goes_on(self) -> bool:
+        """Reads up to the next mark; False where there is none yet."""
+        if self._openings and not self._has_said and self._may_open():
+            return self._opened()
+        if self._mark is None:
+            self._say(self._text)
+            self._text = ""
+            return False
+        if (match := self._mark.search(self._text)) is None:
+            stop = len(self._text) - (0 if self._is_ended else self._n_begun())
+            self._say(self._text[:stop])
+            self._text = self._text[stop:]
+            return False
+        mark = match.group()
+        self._say(self._text[: match.start()])
+        self._text = self._text[match.start() :]
+        if self._text in self._begun and not self._is_ended:
+            # It may become a longer one.
+            return False
+        if self._thought is not None and mark == self._thought.start:
+            self._text = self._text[len(mark) :]
+            if self._has_said or self._thoughts is not Thoughts.APART:
+                self._tell_space()
+            if self._thoughts is not Thoughts.APART:
+                self._parts.append(Content(mark))
+            self._is_thinking, self._is_fresh, self._space = True, True, ""
+        elif mark in self._triggers and self._may_call():
+            self._begin()
+        elif mark in self._fillers:
+            self._text = self._text[len(mark) :]
+        else:
+            self._say(mark)
+            self._text = self._text[len(mark) :]
+        return True
+
+    def _tell_space(self) -> None:
+        """What follows is another part: what was said ends with its space."""
+        if self._space:
+            self._parts.append(Content(self._space))
+            self._space = ""
+
+    def _n_begun(self) -> int:
+        """How many characters at the end may begin a mark."""
+        for n in range(min(self._longest - 1, len(self._text)), 0, -1):
+            if self._text[-n:] in self._begun:
+                return n
+        return 0
+
+    def _may_call(self) -> bool:
+        return self._is_parallel or self._n_calls == 0
+
+    def _may_open(self) -> bool:
+        """Whether what is there begins a block, or may do so."""
+        said = self._text.lstrip()
+        if not said:
+            return bool(self._text) and not self._is_ended
+        return self._may_call() and any(
+            said.startswith(opening) or (not self._is_ended and opening.startswith(said)) for opening in self._openings
+        )
+
+    def _opened(self) -> bool:
+        said = self._text.lstrip()
+        if not any(said.startswith(opening) for opening in self._openings):
+            return False
+        self._space += self._text[: len(self._text) - len(said)]
+        self._text = said
+        self._begin()
+        return True
+
+    def _begin(self) -> None:
+        assert self._family is not None
+        self._source = Source(self._tools, self._n_calls, self._family.make_id, self._ids, is_parallel=self._is_parallel)
+        self._source.text, self._text = self._text, ""
+        self._source.is_ended = self._is_ended
+        self._reading = self._family.calls.read(self._source)
+
+    def _call(self) -> bool:
+        """Reads on in a block of calls; False where it has not ended yet."""
+        source, reading = self._source, self._reading
+        assert source is not None
+        assert reading is not None
+        try:
+            next(reading)
+            is_read = None
+        except StopIteration as end:
+            is_read = bool(end.value)
+        if parts := source.taken():
+            self._space, self._is_fresh = "", True
+            self._parts += parts
+            self._n_calls = 1 + max(getattr(part, "call", -1) for part in parts)
+        if is_read is None and not (source.is_full and not source.is_settled):
+            return False
+        self._source = self._reading = None
+        if source.is_settled or is_read:
+            self._text = source.text[source.at :]
+            if not is_read and self._text:
+                self._warn(self._text)
+            return True
+        # The first character is content in any case; what follows may be a mark.
+        if source.text.startswith(self._triggers):
+            self._warn(source.text)
+        self._say(source.text[:1])
+        self._has_said = True
+        self._text = source.text[1:]
+        return True
+
+    def _warn(self, text: str) -> None:
+        self._unread()
+        logger.warning("what looked like a call of a tool is none, and so is told as content: %s", shown(text[:N_SHOWN]))
+
+
+def _n_begun(text: str, marks: Sequence[str]) -> int:
+    """How many characters at the end of a text may begin one of `marks`."""
+    for n in range(min(max(map(len, marks)) - 1, len(text)), 0, -1):
+        tail = text[-n:]
+        if any(mark.startswith(tail) for mark in marks):
+            return n
+    return 0
+
+
+def _joined(parts: list[Part]) -> list[Part]:
+    """The same, with stretches of one kind as one."""
+    joined: list[Part] = []
+    for part in parts:
+        if isinstance(part, Content) and not part.text:
+            continue
+        last = joined[-1] if joined else None
+        if isinstance(part, Content) and isinstance(last, Content):
+            joined[-1] = Content(last.text + part.text)
+        elif isinstance(part, Thought) and isinstance(last, Thought):
+            joined[-1] = Thought(last.text + part.text)
+        elif isinstance(part, CallArguments) and isinstance(last, CallArguments) and part.call == last.call:
+            joined[-1] = CallArguments(part.call, last.text + part.text)
+        else:
+            joined.append(part)
+    return joined

@@ -1,0 +1,128 @@
+"""Where a grammar reads from: text that comes piece by piece, and what was read of it."""
+
+import secrets
+import string
+from collections.abc import Callable, Generator, Sequence
+
+from weft.chat.answer.parts import CallArguments, CallBegun, Part
+from weft.chat.answer.tools import Tool
+
+__all__ = ["MAX_HELD", "CallId", "Reading", "Source", "call_id", "short_id"]
+
+Reading = Generator[None, None, bool]
+"""Reads until it needs more text, and goes on once there is more. In the end it says whether the text is what it must be."""
+
+MAX_HELD = 64 * 1024
+"""Characters of a call that are held back at most, until it is clear that it is one. More of them are content."""
+
+CallId = Callable[[str, int], str]
+"""Makes the id of a call out of the tool's name and the call's number in the answer, from 0."""
+
+_LETTERS = string.ascii_letters + string.digits
+
+
+def call_id(_name: str, _call: int) -> str:
+    """An id that no other call has, in OpenAI's way."""
+    return f"call_{_random(24)}"
+
+
+def short_id(_name: str, _call: int) -> str:
+    """One of nine letters and digits, as Mistral's templates want it."""
+    return _random(9)
+
+
+def _random(n: int) -> str:
+    return "".join(secrets.choice(_LETTERS) for _ in range(n))
+
+
+class Source:
+    """Text of one block of calls.
+
+    What is read may be taken back until it is settled. The text that settled parts were made of is dropped.
+    """
+
+    def __init__(self, tools: Sequence[Tool], n_calls: int, make_id: CallId, ids: set[str], *, is_parallel: bool) -> None:
+        """Nothing is there yet.
+
+        Args:
+            tools: Those that may be called, the longest name first.
+            n_calls: How many calls were made before.
+            make_id: Makes the ids of calls.
+            ids: Those that calls have; what is made here is added.
+            is_parallel: Whether there may be several calls.
+        """
+        self.tools = tools
+        self.text = ""
+        """What is there and not dropped."""
+        self.at = 0
+        """Where in it is to be read next."""
+        self.is_ended = False
+        """Whether no more will come."""
+        self.n_settled = 0
+        """How many times parts were settled: what was read before that cannot be taken back."""
+        self.n_calls = n_calls
+        self.tool = tools[0]
+        """The one that was called last."""
+        self.held_arguments = ""
+        """What was read of arguments before the tool was known."""
+        self._make_id = make_id
+        self._ids = ids
+        self.is_parallel = is_parallel
+        self._open: list[Part] = []
+        self._settled: list[Part] = []
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether anything was."""
+        return self.n_settled > 0
+
+    def begin(self, name: str) -> None:
+        """A tool is called."""
+        self._open.append(CallBegun(self.n_calls, self._make_id(name, self.n_calls), name))
+        self.n_calls += 1
+
+    def rename(self, call_id: str) -> None:
+        """The call that was begun last has this id, unless another one has it."""
+        if call_id in self._ids:
+            return
+        for position in range(len(self._open) - 1, -1, -1):
+            if isinstance(begun := self._open[position], CallBegun):
+                self._open[position] = CallBegun(begun.call, call_id, begun.name)
+                return
+
+    def argue(self, text: str) -> None:
+        """The arguments of the call that was begun last go on."""
+        if text:
+            self._open.append(CallArguments(self.n_calls - 1, text))
+
+    def settle(self) -> None:
+        """All that was read is so for good."""
+        self._ids.update(part.id for part in self._open if isinstance(part, CallBegun))
+        self._settled += self._open
+        self._open = []
+        self.text = self.text[self.at :]
+        self.at = 0
+        self.n_settled += 1
+
+    def mark(self) -> tuple[int, int, int, int]:
+        """Where to go back to."""
+        return self.at, len(self._open), self.n_calls, self.n_settled
+
+    def back(self, mark: tuple[int, int, int, int]) -> bool:
+        """Takes back what was read since; False where some of it was settled."""
+        at, n_open, n_calls, n_settled = mark
+        if self.n_settled != n_settled:
+            return False
+        self.at, self.n_calls = at, n_calls
+        del self._open[n_open:]
+        return True
+
+    def taken(self) -> list[Part]:
+        """What was settled since this was asked last."""
+        settled, self._settled = self._settled, []
+        return settled
+
+    @property
+    def is_full(self) -> bool:
+        """Whether more is held back than may be."""
+        return len(self.text) > MAX_HELD

@@ -1,0 +1,213 @@
+"""Reads values as models write them, JSON or literals of Python, and makes them JSON. Nothing that was written is lost."""
+
+import json
+import re
+from collections.abc import Callable
+
+from weft.chat.answer.source import Reading, Source
+
+__all__ = ["MAX_DEPTH", "escaped", "read_json", "read_python"]
+
+MAX_DEPTH = 64
+"""Lists and objects inside of each other."""
+
+MAX_SCALAR = 512
+"""Characters of a number or a word."""
+
+Told = Callable[[str], None]
+"""Takes a stretch of the JSON."""
+
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+_SCALAR = re.compile(r"[-+.0-9A-Za-z_]*")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_PLAIN = {'"': re.compile(r'[^"\\\x00-\x1f]+'), "'": re.compile(r"[^\"'\\\x00-\x1f]+")}
+_HEX = re.compile(r"[0-9a-fA-F]{4}")
+
+_WORDS = {"true": "true", "false": "false", "null": "null"}
+_PYTHON_WORDS = _WORDS | {"True": "true", "False": "false", "None": "null"}
+
+_CLOSING = {"{": "}", "[": "]", "(": ")"}
+
+
+def escaped(text: str) -> str:
+    """A text as it stands in a string of JSON."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def read_json(source: Source, told: Told) -> Reading:
+    """Reads a value of JSON, and tells it as it is written.
+
+    Control characters in strings, which JSON has no room for, are told as their escapes, and so is a backslash that escapes
+    nothing.
+    """
+    return _Value(source, told, is_python=False).read()
+
+
+def read_python(source: Source, told: Told) -> Reading:
+    """Reads a literal of Python, or a value of JSON, and tells it as JSON."""
+    return _Value(source, told, is_python=True).read()
+
+
+class _Value:
+    def __init__(self, source: Source, told: Told, *, is_python: bool) -> None:
+        self._source = source
+        self._told = told
+        self._is_python = is_python
+        self._words = _PYTHON_WORDS if is_python else _WORDS
+        self._quotes = "\"'" if is_python else '"'
+        self._made: list[str] = []
+        """Of the value, what is not told yet."""
+
+    def _tell(self) -> None:
+        if self._made:
+            made, self._made = "".join(self._made), []
+            self._told(made)
+
+    def read(self) -> Reading:
+        reading = self._all()
+        while True:
+            try:
+                next(reading)
+            except StopIteration as end:
+                self._tell()
+                return bool(end.value)
+            self._tell()
+            yield
+
+    def _all(self) -> Reading:  # noqa: PLR0912 (one branch for each thing that may stand in a value)
+        """One character of what surrounds values after the other."""
+        source = self._source
+        stack: list[str] = []
+        wanted, has_comma = "value", False
+        while True:
+            yield from self._skip(is_told=not has_comma)
+            if source.at >= len(source.text):
+                return False
+            character = source.text[source.at]
+            is_closing = bool(stack) and character == _CLOSING[stack[-1]]
+            may_close = wanted in ("first", "more", "key or end") or has_comma
+            if has_comma and not is_closing:
+                self._made.append(", ")
+            has_comma = False
+            if is_closing and may_close:
+                self._take("}" if stack.pop() == "{" else "]")
+                wanted = "more"
+            elif wanted == "more":
+                if character != ",":
+                    return False
+                # Python takes a comma at the end, which JSON does not.
+                if has_comma := self._is_python:
+                    source.at += 1
+                else:
+                    self._take(",")
+                wanted = "key" if stack[-1] == "{" else "value"
+                continue
+            elif wanted in ("key", "key or end"):
+                if character not in self._quotes or not (yield from self._string(character)):
+                    return False
+                yield from self._skip()
+                if source.text[source.at : source.at + 1] != ":":
+                    return False
+                self._take(":")
+                wanted = "value"
+                continue
+            elif character in ("[", "{") or (character == "(" and self._is_python):
+                if len(stack) == MAX_DEPTH:
+                    return False
+                stack.append(character)
+                self._take("[" if character == "(" else character)
+                wanted = "key or end" if character == "{" else "first"
+                continue
+            elif character in self._quotes:
+                if not (yield from self._string(character)):
+                    return False
+                wanted = "more"
+            elif not (yield from self._scalar()):
+                return False
+            else:
+                wanted = "more"
+            if not stack:
+                return True
+
+    def _take(self, made: str) -> None:
+        self._source.at += 1
+        self._made.append(made)
+
+    def _skip(self, *, is_told: bool = True) -> Reading:
+        """Space between values."""
+        source = self._source
+        while True:
+            match = _SPACE.match(source.text, source.at)
+            assert match is not None
+            if is_told:
+                self._made.append(match.group())
+            source.at = match.end()
+            if source.at < len(source.text) or source.is_ended:
+                return True
+            yield
+
+    def _scalar(self) -> Reading:
+        source = self._source
+        while True:
+            match = _SCALAR.match(source.text, source.at)
+            assert match is not None
+            word = match.group()
+            if len(word) > MAX_SCALAR:
+                return False
+            if match.end() < len(source.text) or source.is_ended:
+                break
+            yield
+        made = self._words.get(word) or (word if _NUMBER.fullmatch(word) else None)
+        if made is None:
+            return False
+        source.at += len(word)
+        self._made.append(made)
+        return True
+
+    def _string(self, quote: str) -> Reading:
+        source, plain = self._source, _PLAIN[quote]
+        self._take('"')
+        while True:
+            if source.at >= len(source.text):
+                if source.is_ended:
+                    return False
+                yield
+                continue
+            if (match := plain.match(source.text, source.at)) is not None:
+                self._made.append(match.group())
+                source.at = match.end()
+                continue
+            character = source.text[source.at]
+            if character == quote:
+                self._take('"')
+                return True
+            if character == "\\":
+                if not (yield from self._escape()):
+                    return False
+            else:
+                self._take(escaped(character))
+
+    def _escape(self) -> Reading:
+        source = self._source
+        while len(source.text) - source.at < (length := self._escape_length()) and not source.is_ended:
+            yield
+        # At the end of all text there may be less, which escapes nothing.
+        written = source.text[source.at : source.at + length]
+        kind = written[1:2]
+        if (kind and kind in '"\\/bfnrt') or (kind == "u" and _HEX.fullmatch(written, 2)):
+            made = written
+        elif self._is_python and kind == "x" and _HEX.fullmatch(f"00{written[2:]}"):
+            made = f"\\u00{written[2:]}"
+        elif self._is_python and kind == "'":
+            made = "'"
+        else:
+            # It escapes nothing, so it stands for itself.
+            made, written = "\\\\", "\\"
+        source.at += len(written)
+        self._made.append(made)
+        return True
+
+    def _escape_length(self) -> int:
+        source = self._source
+        kind = source.text[source.at + 1 : source.at + 2]
+        return {"u": 6, "x": 4 if self._is_python else 2}.get(kind, 2)

@@ -1,0 +1,171 @@
+"""What models of each family write: two calls, with something said before them where the family does that."""
+
+from typing import NamedTuple
+
+from weft.chat.answer.families import ALL, GENERIC
+from weft.chat.answer.family import Family
+from weft.chat.answer.form import FamilyForm, thought_of
+from weft.chat.answer.parts import AnswerReader, Part
+from weft.chat.answer.reader import Thoughts
+from weft.chat.answer.tools import Tool, ToolUse
+from weft.chat.answer.written import WrittenMessage
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (*ALL, GENERIC)}
+
+WEATHER = Tool(
+    "get_weather",
+    {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "exact": {"type": "boolean"},
+            "units": {"type": "object"},
+        },
+        "required": ["city"],
+    },
+)
+GET = Tool("get", {"type": "object", "properties": {}})
+TOOLS = (WEATHER, GET)
+
+
+class Written(NamedTuple):
+    """An answer, and what is to be read in it."""
+
+    text: str
+    content: str = ""
+    thought: str = ""
+    arguments: str = '{"city": "Rome", "days": 3}'
+    """Of the first call; the second one has none."""
+
+
+_DSML = "｜DSML｜"
+
+_JSON = '{"name": "get_weather", "arguments": {"city": "Rome", "days": 3}}'
+_NONE = '{"name": "get", "arguments": {}}'
+_TAGGED = f"I look.\n<tool_call>\n{_JSON}\n</tool_call>\n<tool_call>\n{_NONE}\n</tool_call>"
+_ELEMENTS = (
+    "<function=get_weather>\n<parameter=city>\nRome\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>",
+    "<function=get>\n</function>",
+)
+
+# ruff: noqa: RUF001 (the models' own characters)
+WRITTEN: dict[str, Written] = {
+    "Hermes": Written(f"<think>\nRome?\n</think>\n\n{_TAGGED}", content="I look.", thought="Rome?"),
+    "Generic": Written(_TAGGED, content="I look."),
+    "Qwen3 Coder": Written(
+        f"I look.\n<tool_call>\n{_ELEMENTS[0]}\n</tool_call>\n<tool_call>\n{_ELEMENTS[1]}\n</tool_call>", content="I look."
+    ),
+    "Seed OSS": Written(
+        "<seed:think>Rome?</seed:think>I look.<seed:tool_call>\n<function=get_weather>\n<parameter=city>Rome</parameter>\n"
+        "<parameter=days>3</parameter>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=get>\n</function>\n"
+        "</seed:tool_call>",
+        content="I look.",
+        thought="Rome?",
+    ),
+    "GLM 4.5": Written(
+        "<think>Rome?</think>\nI look.\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n"
+        "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>\n<tool_call>get\n</tool_call>",
+        content="I look.",
+        thought="Rome?",
+    ),
+    "MiniMax M2": Written(
+        "<think>\nRome?\n</think>\n\nI look.\n<minimax:tool_call>\n"
+        '<invoke name="get_weather">\n<parameter name="city">Rome</parameter>\n<parameter name="days">3</parameter>\n</invoke>\n'
+        '<invoke name="get">\n</invoke>\n</minimax:tool_call>',
+        content="I look.",
+        thought="Rome?",
+    ),
+    "DeepSeek V3.2": Written(
+        f'<think>Rome?</think>I look.\n\n<{_DSML}function_calls>\n<{_DSML}invoke name="get_weather">\n'
+        f'<{_DSML}parameter name="city" string="true">Rome</{_DSML}parameter>\n'
+        f'<{_DSML}parameter name="days" string="false">3</{_DSML}parameter>\n</{_DSML}invoke>\n'
+        f'<{_DSML}invoke name="get">\n</{_DSML}invoke>\n</{_DSML}function_calls>',
+        content="I look.",
+        thought="Rome?",
+    ),
+    "DeepSeek V3.1": Written(
+        "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"
+        '{"city": "Rome", "days": 3}<｜tool▁call▁end｜><｜tool▁call▁begin｜>get<｜tool▁sep｜>{}<｜tool▁call▁end｜>'
+        "<｜tool▁calls▁end｜>",
+        content="I look.",
+    ),
+    "DeepSeek V3": Written(
+        "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n"
+        '{"city": "Rome", "days": 3}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get\n```json\n{}\n```'
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        content="I look.",
+    ),
+    "Kimi K2": Written(
+        "<think>Rome?</think>I look.<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+        '<|tool_call_argument_begin|>{"city": "Rome", "days": 3}<|tool_call_end|><|tool_call_begin|>functions.get:1'
+        "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+        content="I look.",
+        thought="Rome?",
+    ),
+    "gpt-oss": Written(
+        "<|channel|>analysis<|message|>Rome?<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+        "<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+        '{"city": "Rome", "days": 3}<|call|><|start|>assistant to=functions.get<|channel|>commentary json<|message|>{}',
+        content="I look.",
+        thought="Rome?",
+    ),
+    "Llama 3": Written(
+        '{"name": "get_weather", "parameters": {"city": "Rome", "days": 3}}; {"name": "get", "parameters": {}}',
+    ),
+    "Llama (Python)": Written("[get_weather(city='Rome', days=3), get()]"),
+    "LFM2": Written('I look.<|tool_call_start|>[get_weather(city="Rome", days=3), get()]<|tool_call_end|>', content="I look."),
+    "Mistral": Written(
+        '[THINK]Rome?[/THINK]I look.[TOOL_CALLS]get_weather[ARGS]{"city": "Rome", "days": 3}[TOOL_CALLS]get[ARGS]{}',
+        content="I look.",
+        thought="Rome?",
+    ),
+    "Mistral (lists)": Written(f"I look.[TOOL_CALLS][{_JSON}, {_NONE}]", content="I look."),
+    "Command R7B": Written(
+        "<|START_THINKING|>Rome?<|END_THINKING|><|START_ACTION|>[\n"
+        '    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": {"city": "Rome", "days": 3}},\n'
+        '    {"tool_call_id": "1", "tool_name": "get", "parameters": {}}\n]<|END_ACTION|>',
+        thought="Rome?",
+    ),
+    "Command R": Written(
+        'Action: ```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": {"city": "Rome", "days": 3}\n    },\n'
+        '    {\n        "tool_name": "get",\n        "parameters": {}\n    }\n]\n```'
+    ),
+    "Granite": Written(f"<|tool_call|>[{_JSON}, {_NONE}]"),
+    "Nemotron": Written(f"I look.\n\n<TOOLCALL>[{_JSON}, {_NONE}]</TOOLCALL>", content="I look."),
+    "FireFunction": Written(f" functools[{_JSON}, {_NONE}]"),
+    "Functionary 3.1": Written(
+        'I look.\n<function=get_weather>{"city": "Rome", "days": 3}</function><function=get>{}</function>', content="I look."
+    ),
+    "Functionary 3.2": Written(
+        'all\nI look.\n>>>get_weather\n{"city": "Rome", "days": 3}>>>get\n{}',
+        content="I look.",
+    ),
+}
+
+_THOUGHTS = {"Generic": "<think></think>", "Qwen3 Coder": "<think></think>"}
+_MARKS = ("<think></think>", "<seed:think></seed:think>", "[THINK][/THINK]", "<|START_THINKING|><|END_THINKING|>", "<|channel|>")
+
+
+def form_of(
+    name: str, use: ToolUse | None = None, *, thoughts: Thoughts = Thoughts.APART, is_thinking: bool = False
+) -> FamilyForm:
+    """How answers of a family are read, with thoughts where they have some."""
+    text = WRITTEN[name].text
+    marks = next((mark for mark in _MARKS if text.startswith(mark[: mark.find(">") + 1] if "<" in mark else "[THINK]")), "")
+    thought = thought_of(_THOUGHTS.get(name, marks))
+    return FamilyForm(FAMILIES[name], thought, use or ToolUse(TOOLS), thoughts=thoughts, is_thinking=is_thinking)
+
+
+def parts_of(reader: AnswerReader, *pieces: str) -> list[Part]:
+    """What comes of a text in pieces."""
+    parts = [part for piece in pieces for part in reader.read(piece)]
+    return parts + reader.end()
+
+
+def message_of(reader: AnswerReader, *pieces: str) -> WrittenMessage:
+    """The whole message that comes of a text in pieces."""
+    message = WrittenMessage()
+    for part in parts_of(reader, *pieces):
+        message.add(part)
+    return message

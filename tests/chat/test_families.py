@@ -1,0 +1,227 @@
+"""What models write to think and to call, by family: read as a whole and in pieces, unbroken and broken."""
+
+import json
+import random
+import re
+
+import pytest
+
+import weft
+from tests.chat.families import FAMILIES, TOOLS, WRITTEN, form_of, message_of
+from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.reader import Thoughts
+from weft.chat.answer.tools import ToolUse
+from weft.chat.answer.written import WrittenMessage
+
+N_MUTATIONS = 1_000
+
+MARKS = [chr(code) for code in range(0x4E00, 0x4E00 + 64)]
+"""Characters that no family writes: each one that is put into an answer must come out of it once."""
+
+by_family = pytest.mark.parametrize("name", WRITTEN)
+
+
+def test_every_family_is_tried() -> None:
+    assert set(WRITTEN) == set(FAMILIES)
+
+
+def told(message: WrittenMessage) -> tuple[str, str, list[tuple[str, str]]]:
+    return message.content, message.thought, [(call.name, call.arguments) for call in message.calls]
+
+
+@by_family
+def test_calls_and_thoughts_are_told_apart_from_what_is_said(name: str) -> None:
+    written = WRITTEN[name]
+    message = message_of(form_of(name).reader(), written.text)
+    assert told(message) == (
+        written.content,
+        written.thought,
+        [("get_weather", written.arguments), ("get", "{}")],
+    )
+    assert len({call.id for call in message.calls}) == 2
+
+
+@by_family
+def test_pieces_make_the_whole_wherever_it_is_cut(name: str) -> None:
+    text = WRITTEN[name].text
+    form = form_of(name)
+    whole = told(message_of(form.reader(), text))
+    for cut in range(1, len(text)):
+        assert told(message_of(form.reader(), text[:cut], text[cut:])) == whole
+    assert told(message_of(form.reader(), *text)) == whole
+
+
+@by_family
+def test_arguments_are_told_as_they_come(name: str) -> None:
+    text = WRITTEN[name].text
+    until_rome = text[: text.index("Rome", text.index("city")) + 2]
+    reader = form_of(name).reader()
+    message = WrittenMessage()
+    for part in reader.read(until_rome):
+        message.add(part)
+    [call] = message.calls
+    assert call.name == "get_weather"
+    # A value that is an element of its own may be held back by as much as could close it.
+    assert re.fullmatch(r'\{"city": "(Ro)?', call.arguments)
+
+
+@by_family
+def test_a_name_that_is_no_tool_is_content(name: str) -> None:
+    text = WRITTEN[name].text.replace("get_weather", "got_weather")
+    message = message_of(form_of(name).reader(), text)
+    assert "got_weather" in message.content
+    assert "got_weather" not in [call.name for call in message.calls]
+
+
+def mutated(text: str, rng: random.Random) -> str:
+    """A text with some of what goes wrong in models: characters lost, doubled, swapped, cut off or put in."""
+    characters = list(text)
+    for _ in range(rng.randrange(4)):
+        place = rng.randrange(len(characters))
+        length = rng.choice((1, 1, 2, 5, 20))
+        match rng.randrange(5):
+            case 0:
+                del characters[place : place + length]
+            case 1:
+                characters[place:place] = characters[place : place + length]
+            case 2:
+                other = rng.randrange(len(characters))
+                characters[place], characters[other] = characters[other], characters[place]
+            case 3:
+                del characters[place:]
+            case _:
+                characters[place:place] = rng.choice(('"', "}", "{", "\\", "\n", "<", ">", "'", ",", "]", "[", "\x07", "</"))
+        characters = characters or ["x"]
+    for mark in rng.sample(MARKS, rng.randrange(1, 6)):
+        characters.insert(rng.randrange(len(characters) + 1), mark)
+    return "".join(characters)
+
+
+def in_pieces(text: str, rng: random.Random) -> list[str]:
+    pieces, start = [], 0
+    while start < len(text):
+        end = start + rng.choice((1, 2, 3, 7, 40))
+        pieces.append(text[start:end])
+        start = end
+    return pieces
+
+
+@by_family
+def test_nothing_is_lost_of_broken_answers_and_nothing_is_told_twice(name: str) -> None:
+    rng = random.Random(f"broken {name}")
+    for _ in range(N_MUTATIONS):
+        text = mutated(WRITTEN[name].text, rng)
+        form = form_of(name, ToolUse(TOOLS, is_parallel=rng.random() < 0.8), is_thinking=rng.random() < 0.1)
+        message = message_of(form.reader(), *in_pieces(text, rng))
+        out = message.content + message.thought + "".join(call.name + call.arguments for call in message.calls)
+        assert sorted(filter(MARKS.__contains__, out)) == sorted(filter(MARKS.__contains__, text)), text
+        assert told(message) == told(message_of(form.reader(), text)), text
+
+
+@by_family
+def test_arguments_that_end_are_json(name: str) -> None:
+    rng = random.Random(f"ended {name}")
+    for _ in range(200):
+        text = mutated(WRITTEN[name].text, rng)
+        message = message_of(form_of(name).reader(), text)
+        for call in message.calls[:-1]:
+            if call.arguments.endswith("}"):
+                assert isinstance(json.loads(call.arguments), dict)
+
+
+@by_family
+def test_one_call_is_told_where_one_is_asked_for(name: str) -> None:
+    written = WRITTEN[name]
+    form = form_of(name, ToolUse(TOOLS, is_parallel=False))
+    message = message_of(form.reader(), written.text)
+    assert [(call.name, call.arguments) for call in message.calls] == [("get_weather", written.arguments)]
+
+
+@by_family
+@pytest.mark.parametrize("is_parallel", [True, False])
+async def test_what_the_grammar_holds_a_model_to_is_read_as_calls(engine: weft.Engine, name: str, is_parallel: bool) -> None:
+    use = ToolUse(TOOLS, is_required=True, is_parallel=is_parallel)
+    form = form_of(name, use)
+    rules = Rules(use.tools, {}, is_parallel=is_parallel)
+    grammar = rules.text(form.write(rules))
+    answer = await engine.complete("Once upon a time,", grammar=grammar, max_tokens=192, seed=7, temperature=1.2, n=2)
+    for branch in answer.branches:
+        message = message_of(form.reader(), branch.text)
+        if branch.reason == "end":
+            assert message.content == ""
+            assert message.calls
+            assert all(isinstance(json.loads(call.arguments), dict) for call in message.calls)
+            assert is_parallel or len(message.calls) == 1
+
+
+THOUGHT = "<think>\nHm.\n</think>\n\nYes. "
+
+
+@pytest.mark.parametrize(
+    ("thoughts", "content", "thought"),
+    [
+        (Thoughts.APART, "Yes. ", "Hm."),
+        (Thoughts.IN_CONTENT, THOUGHT, ""),
+        (Thoughts.BOTH, THOUGHT, "Hm."),
+    ],
+    ids=["apart", "in content", "both"],
+)
+def test_thoughts_go_where_they_are_wanted(thoughts: Thoughts, content: str, thought: str) -> None:
+    for pieces in ([THOUGHT], list(THOUGHT)):
+        message = message_of(form_of("Hermes", thoughts=thoughts).reader(), *pieces)
+        assert (message.content, message.thought) == (content, thought)
+
+
+def test_a_thought_that_the_prompt_begins_is_one() -> None:
+    message = message_of(form_of("Hermes", is_thinking=True).reader(), *"Hm.\n</think>\n\nYes.")
+    assert (message.content, message.thought) == ("Yes.", "Hm.")
+
+
+def test_what_looks_like_a_call_in_a_thought_is_thought() -> None:
+    text = '<think>\nI write <tool_call>{"name": "get"}</tool_call>\n</think>\nYes.'
+    message = message_of(form_of("Hermes").reader(), text)
+    assert (message.content, message.thought) == ("Yes.", 'I write <tool_call>{"name": "get"}</tool_call>')
+    assert message.calls == []
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{"name": "get", "arguments": {"a": "x\ny"}}', '{"a": "x\\ny"}'),
+        ('{"arguments": {"a": [1, {"b": null}]}, "name": "get"}', '{"a": [1, {"b": null}]}'),
+        ('{"name": "get"}', "{}"),
+        ('{"id": "1", "name": "get", "parameters": {}}', "{}"),
+        ('{"type": "function", "name": "get", "arguments": {}}', "{}"),
+        ('{"name": "get", "arguments": {"a": "\\q"}}', '{"a": "\\\\q"}'),
+    ],
+)
+def test_a_call_may_be_written_in_several_ways(written: str, arguments: str) -> None:
+    for pieces in ([written], list(written)):
+        message = message_of(form_of("Hermes").reader(), "<tool_call>", *pieces, "</tool_call>")
+        assert message.content == ""
+        assert [(call.name, call.arguments) for call in message.calls] == [("get", arguments)]
+
+
+def test_a_literal_of_python_becomes_json() -> None:
+    text = "[get_weather(city='it\\'s \"here\" \\x41', exact=True, days=-1.5e3, units={'a': [None, (1, 2,)], 'b': {}})]"
+    for pieces in ([text], list(text)):
+        [call] = message_of(form_of("Llama (Python)").reader(), *pieces).calls
+        assert json.loads(call.arguments) == {
+            "city": 'it\'s "here" A',
+            "exact": True,
+            "days": -1500,
+            "units": {"a": [None, [1, 2]], "b": {}},
+        }
+
+
+def test_values_of_elements_have_the_types_of_the_schema() -> None:
+    elements = {"city": "12", "days": "12", "exact": "True", "units": '{"a": 1}', "more": "free text"}
+    text = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in elements.items())
+    [call] = message_of(form_of("Qwen3 Coder").reader(), f"<function=get_weather>\n{text}</function>").calls
+    assert json.loads(call.arguments) == {"city": "12", "days": 12, "exact": True, "units": {"a": 1}, "more": "free text"}
+
+
+def test_a_held_back_call_has_an_end() -> None:
+    endless = '<tool_call>{"arguments": {"a": "' + "x" * 200_000
+    message = message_of(form_of("Hermes").reader(), *(endless[start : start + 100] for start in range(0, len(endless), 100)))
+    assert message.content == endless
