@@ -1,6 +1,7 @@
 """Responses over a scripted engine: what they say, what is kept of them, and who is told."""
 
 import json
+import random
 from collections.abc import Sequence
 
 import httpx
@@ -309,6 +310,15 @@ async def test_fields_reach_the_engine() -> None:
     assert (list(request.stop), request.json_schema, request.top_k) == (["x"], '{"type":"object"}', 7)
 
 
+async def test_nothing_is_written_for_ever_in_the_background() -> None:
+    engine = ScriptedEngine(SAID, SAID)
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        await asked(client, background=True)
+        await asked(client, background=True, max_output_tokens=7)
+    assert [request.max_tokens for request in engine.requests] == [engine.limits.n_ctx, 7]
+
+
 async def test_a_chats_tokens_are_counted() -> None:
     body = {"messages": [{"role": "user", "content": "hi"}]}
     async with serving(SAID, SAID) as client:
@@ -416,3 +426,62 @@ def test_the_same_item_is_held_once() -> None:
     assert again is first.node.given[0]
     [other] = within.known(None, [KeptItem("item of a", b"{}")])
     assert other is not first.node.given[0]
+
+
+def check_integrity(within: Store) -> None:
+    """That what is counted is what is held."""
+    nodes: set[Node] = set()
+    held: list[KeptItem] = []
+    n_bytes = store.KEPT_BYTES * len(within)
+    for thing in within._all.values():
+        if isinstance(thing, KeptConversation):
+            held += thing.items
+        else:
+            n_bytes += len(thing.json or b"")
+            nodes.update(thing.node.path())
+    for node in nodes:
+        held += [*node.given, *node.written]
+    once = {id(item): item for item in held}
+    assert within.n_bytes == n_bytes + sum(item.n_bytes for item in once.values())
+    assert {id(item) for item in within._items.values()} <= once.keys()
+    assert {item.id for item in once.values()} >= {name for _, name in within._items}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_done_what_is_counted_is_what_is_held(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_KEPT", 12)
+    monkeypatch.setattr(store, "MAX_KEPT_BYTES", 12 * store.KEPT_BYTES)
+    draw = random.Random(seed)
+    within = Store()
+    running: list[Kept] = []
+    for step in range(300):
+        there = list(within._all.values())
+        done = [thing for thing in there if isinstance(thing, Kept) and thing.json is not None]
+        talks = [thing for thing in there if isinstance(thing, KeptConversation)]
+        new = within.known(
+            None, [kept_item(f"item {draw.randrange(20)}", 600 + draw.randrange(3)) for _ in range(draw.randrange(3))]
+        )
+        match draw.randrange(6):
+            case 0 | 1:
+                parent = draw.choice(done).node if done and draw.random() < 0.7 else None
+                running.append(Kept(None, f"resp {step}", Node(parent, new), in_background=True))
+                within.keep(running[-1])
+            case 2 if running:
+                ending = running.pop(draw.randrange(len(running)))
+                within.finish(ending, b"{}" * draw.randrange(1, 500), [kept_item(f"written {step}", 700)])
+            case 3 if there:
+                within.remove(draw.choice(there))
+            case 4:
+                within.keep_conversation(KeptConversation(None, Conversation(f"conv {step}", "conversation", 0, {}), new))
+            case 5 if talks:
+                talk = draw.choice(talks)
+                if talk.items and draw.random() < 0.5:
+                    within.remove_item(talk, draw.choice(talk.items))
+                else:
+                    within.add_items(talk, new)
+            case _ if done:
+                within.response(None, draw.choice(done).id)
+        check_integrity(within)
+    for thing in list(within._all.values()):
+        within.remove(thing)
+    assert (within.n_bytes, within._items) == (0, {})

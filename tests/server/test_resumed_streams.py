@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from contextlib import nullcontext
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from typing import cast
 
 import httpx
@@ -278,3 +280,37 @@ async def test_an_answer_that_is_not_streamed_has_no_name() -> None:
         answer = await client.post("/v1/chat/completions", json=CHAT | {"stream": False}, headers=named("whole"))
         assert answer.status_code == 200
         assert (await again(client, "whole")).status_code == 404
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_whatever_is_written_what_is_read_is_that(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_BYTES", 100)
+    monkeypatch.setattr(recording, "MAX_WRITE_BYTES", 17)
+    draw = random.Random(seed)
+    parts = [draw.randbytes(draw.randrange(40)) for _ in range(20)]
+    whole = b"".join(parts)
+    made = await begun(Recordings(nullcontext), "any", *parts)
+    assert made.n_dropped == max(len(whole) - 100, 0)
+    for begin in range(made.n_dropped, len(whole) + 1):
+        read = b""
+        while part := await made.read(begin + len(read)):
+            read += part
+        assert read == whole[begin:]
+
+
+async def test_the_model_stays_loaded_as_long_as_a_stream_is_written() -> None:
+    n_awake = [0]
+
+    @asynccontextmanager
+    async def awake() -> AsyncIterator[None]:
+        n_awake[0] += 1
+        try:
+            yield
+        finally:
+            n_awake[0] -= 1
+
+    streams = Recordings(awake)
+    await begun(streams, "a", b"a", ends=False)
+    assert n_awake == [1]
+    await streams.close()
+    assert n_awake == [0]

@@ -88,6 +88,9 @@ class Keeper:
         if keeps and (n_bytes := sum(item.n_bytes for item in asked.given)) > MAX_ONE_BYTES:
             message = f"the input has {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept. Send it with store set to false"
             raise InvalidRequest("store", message)
+        if data.background and data.max_output_tokens is None and self._service.settings.n_predict is None:
+            # With a context that is shifted it would be written for ever, and nobody need be there who could leave.
+            asked.chat.max_completion_tokens = self._service.engine.limits.n_ctx
         if asked.conversation is not None:
             asked.conversation.is_busy = True
         try:

@@ -152,7 +152,7 @@ class InputTokensDetails(msgspec.Struct):
 
 
 class OutputTokensDetails(msgspec.Struct):
-    """`reasoning_tokens` of what was written are a thought, its marks included."""
+    """`reasoning_tokens` of what was written are a thought; the marks around it count with what they come with."""
 
     reasoning_tokens: int
 
