@@ -1,5 +1,6 @@
 """Responses over a scripted engine: what they say, what is kept of them, and who is told."""
 
+import gc
 import json
 import random
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 import weft
+from tests.helpers import wait_until
 from tests.server.matchers import Json
 from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
@@ -485,3 +487,24 @@ def test_whatever_is_done_what_is_counted_is_what_is_held(seed: int, monkeypatch
     for thing in list(within._all.values()):
         within.remove(thing)
     assert (within.n_bytes, within._items) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [({}, ""), ({"stream": True}, ""), ({"background": True}, ""), ({"stream": True}, "named"), ({"conversation": True}, "")],
+    ids=["whole", "stream", "background", "named", "conversation"],
+)
+async def test_a_response_leaves_no_circle(body: dict[str, Json], name: str) -> None:
+    gc.collect()
+    gc.disable()
+    engine = ScriptedEngine(SAID)
+    engine.loaded.set()
+    app = create_app(engine.as_engine())
+    try:
+        async with AsyncTestClient(app) as client:
+            if "conversation" in body:
+                body = {"conversation": (await client.post("/v1/conversations", json={})).json()["id"]}
+            await client.post("/v1/responses", json={"input": "hi"} | body, headers={"X-Conversation-Id": name})
+            await wait_until(lambda: app.service.is_idle)
+    finally:
+        gc.enable()

@@ -189,7 +189,8 @@ class Recording:
             async with self._awake():
                 await answer.write(self._take)
         except Exception as error:  # noqa: BLE001 (it is told to who reads)
-            self._failure = error
+            # Where it has passed knows this object, which would know it.
+            self._failure = error.with_traceback(None)
             # The answer has told it of what went wrong within; what went wrong before it is told here.
             answer.failure(error)
         finally:
