@@ -24,14 +24,12 @@ from weft.server.responses.schemas import (
     CountBody,
     CreateResponse,
     Deleted,
-    InputTokensDetails,
-    OutputTokensDetails,
     ResponseFields,
     Transformation,
     Usage,
 )
 from weft.server.responses.store import MAX_KEPT_BYTES, Kept, KeptConversation, KeptItem, Node, Store
-from weft.server.responses.writing import Writing
+from weft.server.responses.writing import Writing, usage
 from weft.server.run.aside import Purpose
 from weft.server.run.caller import Caller
 from weft.server.run.chat import Spoken, begin, count
@@ -61,8 +59,7 @@ class _Asked(NamedTuple):
     said: list[Item]
     """That, and all before."""
     node: Node | None
-    """What it goes on from."""
-    conversation: KeptConversation | None
+    """The response that it goes on from."""
     n_earlier: int
     """Bytes of what was said before."""
 
@@ -83,6 +80,19 @@ class Keeper:
             NoSuchItemError: there is no such conversation or item.
         """
         translate.check(data)
+        conversation = self._conversation(data, caller.owner)
+        if conversation is None:
+            return await self._create(data, caller, None)
+        if conversation.is_busy:
+            raise ConversationBusyError(conversation.id)
+        conversation.is_busy = True
+        try:
+            return await self._create(data, caller, conversation)
+        except BaseException:
+            conversation.is_busy = False
+            raise
+
+    async def _create(self, data: CreateResponse, caller: Caller, conversation: KeptConversation | None) -> ASGIResponse:
         asked = await self._asked(data, caller.owner)
         keeps = data.store is not False
         if keeps and (n_bytes := sum(item.n_bytes for item in asked.given)) > MAX_ONE_BYTES:
@@ -91,16 +101,9 @@ class Keeper:
         if data.background and data.max_output_tokens is None and self._service.settings.n_predict is None:
             # With a context that is shifted it would be written for ever, and nobody need be there who could leave.
             asked.chat.max_completion_tokens = self._service.engine.limits.n_ctx
-        if asked.conversation is not None:
-            asked.conversation.is_busy = True
-        try:
-            generation, form = await self._begun(asked)
-        except BaseException:
-            if asked.conversation is not None:
-                asked.conversation.is_busy = False
-            raise
-        conversation = None if asked.conversation is None else asked.conversation.id
-        response = translate.response(data, self._service.settings, self._service.model_name, conversation, asked.removed)
+        generation, form = await self._begun(asked)
+        within = None if conversation is None else conversation.id
+        response = translate.response(data, self._service.settings, self._service.model_name, within, asked.removed)
         kept = Kept(
             caller.owner,
             response.id,
@@ -113,7 +116,7 @@ class Keeper:
             form,
             with_top=bool(data.top_logprobs),
             is_opaque=translate.wants(data, translate.OPAQUE),
-            on_end=partial(self._ended, kept, asked.conversation, keeps=keeps),
+            on_end=partial(self._ended, kept, conversation, keeps=keeps),
         )
         collected = Collected(self._service.collected)
         # However the answer ends, and if nobody has read it.
@@ -153,22 +156,21 @@ class Keeper:
                 self.store.add_items(conversation, [*kept.node.given, *written])
 
     async def _asked(self, data: ResponseFields, owner: Owner) -> _Asked:
-        conversation, node = self._goes_on_from(data, owner)
+        conversation, node = self._conversation(data, owner), self._previous(data, owner)
         earlier = node.items() if node is not None else [] if conversation is None else list(conversation.items)
         n_earlier = sum(len(item.json) for item in earlier)
         work, size = self._service.aside.work, n_body_bytes()
         read = await work(Purpose.PROMPT, size, items.read, data.input if data.input is not None else [])
         given = [self._resolved(item, owner) for item in read]
-        return await work(Purpose.PROMPT, size + n_earlier, _translated, data, given, earlier, node, conversation)
+        return await work(Purpose.PROMPT, size + n_earlier, _translated, data, given, earlier, node)
 
-    def _goes_on_from(self, data: ResponseFields, owner: Owner) -> tuple[KeptConversation | None, Node | None]:
-        if (name := translate.conversation_id(data)) is not None:
-            conversation = self.store.conversation(owner, name)
-            if conversation.is_busy and isinstance(data, CreateResponse):
-                raise ConversationBusyError(name)
-            return conversation, None
+    def _conversation(self, data: ResponseFields, owner: Owner) -> KeptConversation | None:
+        name = translate.conversation_id(data)
+        return None if name is None else self.store.conversation(owner, name)
+
+    def _previous(self, data: ResponseFields, owner: Owner) -> Node | None:
         if data.previous_response_id is None:
-            return None, None
+            return None
         try:
             previous = self.store.response(owner, data.previous_response_id)
         except NoSuchItemError:
@@ -177,7 +179,7 @@ class Keeper:
         if previous.json is None:
             message = f"the response {data.previous_response_id} is still being written; go on from it when it has ended"
             raise InvalidRequest("previous_response_id", message)
-        return None, previous.node
+        return previous.node
 
     def _resolved(self, item: Item | Reference, owner: Owner) -> Item:
         if not isinstance(item, Reference):
@@ -202,7 +204,7 @@ class Keeper:
         asked = asked._replace(chat=translate.compaction(data, asked.chat))
         generation, form = await self._begun(asked)
         spoken, said = Spoken(form), []
-        usage: Usage | None = None
+        cost: Usage | None = None
         try:
             with Collected(self._service.collected) as collected:
                 while batches := await generation.next_batches():
@@ -210,17 +212,17 @@ class Keeper:
                         said += [part.text for part in spoken.read(event) if isinstance(part, Content)]
                         collected.grow(TOKEN_BYTES + len(event.text))
                         if isinstance(event, Finished):
-                            usage = _usage(generation.streams[0].n_prompt, event)
+                            cost = usage(generation.streams[0].n_prompt, event)
         finally:
             generation.close()
-        assert usage is not None, "a stream ends with its branch's end"
+        assert cost is not None, "a stream ends with its branch's end"
         stay = [item for item in asked.said if isinstance(item, Message) and item.role == "user"]
         return CompactedResponse(
             id=items.new_id("resp"),
             object="response.compaction",
             created_at=int(time.time()),
             output=[msgspec.Raw(msgspec.json.encode(item)) for item in [*stay, items.compacted("".join(said))]],
-            usage=usage,
+            usage=cost,
         )
 
     def told(self, name: str, caller: Caller) -> bytes:
@@ -301,7 +303,6 @@ def _translated(
     given: list[Item],
     earlier: Sequence[KeptItem],
     node: Node | None,
-    conversation: KeptConversation | None,
 ) -> _Asked:
     before = items.decoded(b"[" + b",".join(item.json for item in earlier) + b"]")
     said = [*before, *given]
@@ -310,18 +311,7 @@ def _translated(
     messages, removed = items.messages(said)
     chat = translate.chat(data, items.system_first(messages, data.instructions))
     n_earlier = sum(len(item.json) for item in earlier)
-    return _Asked(chat, removed, [_kept(item) for item in given], said, node, conversation, n_earlier)
-
-
-def _usage(n_prompt: int, finished: Finished) -> Usage:
-    n_computed = min(finished.usage.n_computed, n_prompt)
-    return Usage(
-        input_tokens=n_prompt,
-        input_tokens_details=InputTokensDetails(cached_tokens=n_prompt - n_computed, cache_write_tokens=n_computed),
-        output_tokens=finished.usage.n_predicted,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
-        total_tokens=n_prompt + finished.usage.n_predicted,
-    )
+    return _Asked(chat, removed, [_kept(item) for item in given], said, node, n_earlier)
 
 
 def _blamed(error: InvalidRequest) -> InvalidRequest:

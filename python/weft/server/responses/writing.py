@@ -24,7 +24,7 @@ from weft.server.run.chat import Spoken
 from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, drawn
 
-__all__ = ["Writing"]
+__all__ = ["Writing", "usage"]
 
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 """What nothing follows."""
@@ -207,23 +207,12 @@ class Writing:
         if self._open is None and not self.items:
             yield from self._turn_to(Message)
         yield from self._close("completed" if is_whole else "incomplete")
-        self.response.usage = self._usage(finished)
+        self.response.usage = usage(self._generation.streams[0].n_prompt, finished, n_reasoning=self._n_reasoning)
         if is_whole:
             yield from self._end("completed", events.Completed)
         else:
             self.response.incomplete_details = IncompleteDetails("max_output_tokens")
             yield from self._end("incomplete", events.Incomplete)
-
-    def _usage(self, finished: Finished) -> Usage:
-        n_prompt, n_predicted = self._generation.streams[0].n_prompt, finished.usage.n_predicted
-        n_computed = min(finished.usage.n_computed, n_prompt)
-        return Usage(
-            input_tokens=n_prompt,
-            input_tokens_details=InputTokensDetails(cached_tokens=n_prompt - n_computed, cache_write_tokens=n_computed),
-            output_tokens=n_predicted,
-            output_tokens_details=OutputTokensDetails(reasoning_tokens=self._n_reasoning),
-            total_tokens=n_prompt + n_predicted,
-        )
 
     def _end(self, status: str, kind: "type[events.Completed | events.Incomplete | events.Failed]") -> list[events.Event]:
         self.response.status = status
@@ -261,3 +250,15 @@ def _copied(item: Message | Thought | Call) -> Message | Thought | Call:
 
 def _text_part(text: str, logprobs: list[msgspec.Raw]) -> ContentPart:
     return ContentPart(type="output_text", text=text, annotations=[], logprobs=list(logprobs))
+
+
+def usage(n_prompt: int, finished: Finished, *, n_reasoning: int = 0) -> Usage:
+    """What one branch cost."""
+    n_computed, n_predicted = min(finished.usage.n_computed, n_prompt), finished.usage.n_predicted
+    return Usage(
+        input_tokens=n_prompt,
+        input_tokens_details=InputTokensDetails(cached_tokens=n_prompt - n_computed, cache_write_tokens=n_computed),
+        output_tokens=n_predicted,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=n_reasoning),
+        total_tokens=n_prompt + n_predicted,
+    )
