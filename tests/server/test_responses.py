@@ -312,6 +312,15 @@ async def test_fields_reach_the_engine() -> None:
     assert (list(request.stop), request.json_schema, request.top_k) == (["x"], '{"type":"object"}', 7)
 
 
+async def test_more_items_than_the_context_has_tokens_are_refused_at_once() -> None:
+    async with serving() as client:
+        begun = (await client.post("/v1/conversations", json={"items": [{"role": "user", "content": "a"}] * 64})).json()
+        refused = await asked(client, conversation=begun["id"])
+        assert (refused.status_code, refused.json()["error"]["type"]) == (400, "exceed_context_size_error")
+        # It is free again.
+        assert (await asked(client, conversation=begun["id"])).status_code == 400
+
+
 async def test_nothing_is_written_for_ever_in_the_background() -> None:
     engine = ScriptedEngine(SAID, SAID)
     engine.loaded.set()

@@ -9,7 +9,7 @@ from weakref import ref
 import msgspec
 from litestar.response.base import ASGIResponse
 
-from weft import Finished, InvalidRequest, Token
+from weft import ContextOverflow, Finished, InvalidRequest, Token
 from weft.chat.answer.parts import AnswerForm, Content
 from weft.server import request_fields
 from weft.server.errors import ConversationBusyError, NoSuchItemError
@@ -161,6 +161,10 @@ class Keeper:
         n_earlier = sum(len(item.json) for item in earlier)
         work, size = self._service.aside.work, n_body_bytes()
         read = await work(Purpose.PROMPT, size, items.read, data.input if data.input is not None else [])
+        n_ctx = self._service.engine.limits.n_ctx_slot
+        if (n_items := len(earlier) + len(read)) >= n_ctx:
+            # Before anything is done with each: none is less than a token.
+            raise ContextOverflow(n_items, n_ctx, is_least=True)
         given = [self._resolved(item, owner) for item in read]
         return await work(Purpose.PROMPT, size + n_earlier, _translated, data, given, earlier, node)
 
