@@ -37,6 +37,8 @@
 //! | preempt | take a sequence off its slot; its text and generator stay, its cells are spilled |
 //! | await | wait for a prefix that another sequence is computing, instead of computing it too |
 //! | constraint | what holds the tokens of a branch to a grammar; asked before a token is accepted |
+//! | trigger | a text or a token from which on a branch is held to a grammar that waits for it |
+//! | thought | what a branch says between two texts before it answers; forced to its end when its budget is used up |
 //! | pin | keep a prefix computed, in either tier, until it is unpinned |
 //! | job, keeper | a request inside the worker; the id that keeps its prompt's cells until its last branch has started |
 //! | turn | the start of a branch, of whatever request: what waiting is counted in |

@@ -49,6 +49,7 @@ VALUES = {
     "--chat-template-file": __file__,
     "--chat-template-kwargs": '{"a": 1}',
     "--reasoning": "on",
+    "--reasoning-format": "deepseek",
     "--log-colors": "on",
     "--api-prefix": "/llm",
     "--temp": "0.5",
@@ -62,6 +63,7 @@ BESIDE = {"-hff": ("-hf", "user/model"), "--hf-file": ("-hf", "user/model")}
 """What a flag is nothing without."""
 
 OPPOSITES = {
+    "--no-skip-chat-parsing": "--skip-chat-parsing",
     "-kvu": "-no-kvu",
     "--kv-unified": "--no-kv-unified",
     "-kvo": "-nkvo",
@@ -172,7 +174,7 @@ def test_each_variable_does_what_its_flag_does(line: Line, capsys: pytest.Captur
     [
         "--spec-type none", "--rope-freq-base 0.0", "--yarn-ext-factor -1.00",
         "--cache-reuse 0",
-        "--threads-http -1", "--fit on", "--reasoning-format none", "--reasoning-budget -1", "--n-cpu-moe 0", "--prio 0",
+        "--threads-http -1", "--fit on", "--reasoning-budget -1", "--n-cpu-moe 0", "--prio 0",
     ],
 )  # fmt: skip
 def test_a_value_that_asks_for_nothing_is_fine(arguments: str) -> None:

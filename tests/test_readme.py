@@ -19,6 +19,9 @@ import weft
 from tests.helpers import prompt_of
 from tests.server.live import LiveServer
 from weft.chat import sandbox
+from weft.chat.answer.source import MAX_HELD
+from weft.chat.answer.values import MAX_DEPTH
+from weft.chat.asking import MAX_TOOL_BYTES, MAX_TOOLS
 from weft.fields.about import abouts
 from weft.server import json_request
 from weft.server.errors import (
@@ -221,6 +224,9 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant("python/body.rs", "MAX_VALUES"),
         constant("python/body.rs", "MAX_DEPTH"),
     ],
+    "`tools` of a chat": lambda: [MAX_TOOLS, MAX_TOOL_BYTES >> 10],
+    "a call of a tool that is held back until it is clear that it is one": lambda: [MAX_HELD],
+    "values inside of each other in a call's arguments": lambda: [MAX_DEPTH],
     "`response_fields` of one request": lambda: [MAX_PATHS, MAX_PATH_CHARACTERS],
     "log-probabilities of a request's prompts, `echo` with `logprobs`": lambda: [service.MAX_PROMPT_LOGPROBS],
     "an answer that is not streamed, while it is collected, and all of them together": lambda: [

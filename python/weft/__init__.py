@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         VectorStats,
     )
     from weft.answer import Answer, Branch
+    from weft.chat.replies import ChatAnswer, Reply, ToolCall
     from weft.config import EngineConfig
     from weft.demo import DEMO_MODEL
     from weft.embedding import Embeddings, Ranking
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from weft.infill import Snippet
     from weft.prefix import PrefixFile
     from weft.request import Request, RequestOptions
+    from weft.thought import GrammarTrigger, Thought
 
 __all__ = [
     "DEMO_MODEL",
@@ -56,6 +58,7 @@ __all__ = [
     "Answer",
     "Branch",
     "CachedNode",
+    "ChatAnswer",
     "Compute",
     "ContextOverflow",
     "DecodeError",
@@ -66,6 +69,7 @@ __all__ = [
     "Event",
     "Finished",
     "ForkedProcess",
+    "GrammarTrigger",
     "InvalidConfig",
     "InvalidRequest",
     "Limits",
@@ -88,6 +92,7 @@ __all__ = [
     "QueueFull",
     "Ranking",
     "RecentStep",
+    "Reply",
     "Request",
     "RequestOptions",
     "SavedPrefix",
@@ -98,7 +103,9 @@ __all__ = [
     "StepTimes",
     "StoreStats",
     "Stream",
+    "Thought",
     "Token",
+    "ToolCall",
     "Usage",
     "VectorStats",
     "WeftError",
@@ -126,6 +133,7 @@ _HOMES = {
         "VectorStats",
     ),
     "weft.answer": ("Branch", "Answer"),
+    "weft.chat.replies": ("ChatAnswer", "Reply", "ToolCall"),
     "weft.config": ("EngineConfig",),
     "weft.demo": ("DEMO_MODEL",),
     "weft.embedding": ("Embeddings", "Ranking"),
@@ -150,6 +158,7 @@ _HOMES = {
     "weft.infill": ("Snippet",),
     "weft.prefix": ("PrefixFile",),
     "weft.request": ("Request", "RequestOptions"),
+    "weft.thought": ("GrammarTrigger", "Thought"),
 }
 """Which module each public name is of. It is imported when the name is first asked for: `python -m weft` comes by here in every
 process, and those that only print a version or watch the server do not need what the engine needs."""

@@ -46,6 +46,7 @@ __all__ = [
     "devices",
     "give_back_what_is_freed",
     "read_body",
+    "schema_grammar",
     "step_back",
     "tune",
 ]

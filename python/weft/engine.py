@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
@@ -38,6 +38,8 @@ from weft.work.memory import free_bytes
 from weft.work.threads import For, Threads
 
 if TYPE_CHECKING:
+    from weft.chat.format import ChatPrompt
+    from weft.chat.replies import ChatAnswer
     from weft.chat.request import ChatOptions, Messages, Templates
     from weft.infill import Snippet
 
@@ -277,36 +279,50 @@ class Engine(Embedding):
         )
         return self.generate(prompt, **options)
 
-    async def chat(self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]) -> Answer:
+    async def chat(
+        self,
+        messages: "Messages",
+        *,
+        chat: "ChatOptions | None" = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> "ChatAnswer":
         """The whole answer to a chat: its next message, by the model's own template.
 
             answer = await engine.chat([{"role": "user", "content": "Tell me a story."}], max_tokens=64)
+            print(answer.reply.content)
 
         What is said in a message is never read as a control token, however it is spelt.
 
         Args:
             messages: What was said, by OpenAI's names.
             chat: How they become a prompt; see `weft.chat.request.ChatOptions`.
+            tools: The functions that may be called, in OpenAI's way; `answer.reply.tool_calls` has the calls.
+            tool_choice: `none`, `auto` (the default), `required`, or an object that names a function.
             **options: The other fields of the request.
 
         Raises:
             InvalidRequest: A message or a field has the wrong type or is out of range, or the template refuses the messages.
             WeftError: What `complete` raises.
         """
-        return await self.complete(await self.chat_request(messages, chat=chat, **options))
+        from weft.chat.replies import ChatAnswer  # noqa: PLC0415 (as with templates)
+
+        given: dict[str, Any] = {"tools": tools, "tool_choice": tool_choice}
+        more = {name: value for name, value in given.items() if value is not None}
+        prompt = await self._templates.prompt(messages, **{**(chat or {}), **more})
+        return ChatAnswer.of(await self.complete(_asked(prompt, options)), prompt.answer)
 
     async def chat_request(
         self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]
     ) -> Request:
-        """The request that `chat` makes, for `generate`, which streams its answer.
+        """The request that `chat` makes, for `generate`, which streams its answer as it is written.
 
         Raises:
             InvalidRequest: A message has the wrong type, or the template refuses the messages.
             EngineStopped: The engine was closed.
         """
-        prompt = await self._templates.prompt(messages, **(chat or {}))
-        fields: dict[str, Any] = {"prompt": prompt.tokens, "snapshots_at": prompt.turn_ends, **options}
-        return Request(**fields)
+        return _asked(await self._templates.prompt(messages, **(chat or {})), options)
 
     async def apply_template(self, messages: "Messages", **chat: "Unpack[ChatOptions]") -> str:
         """The prompt that messages become, as a text: without the token that begins every text. The options are those of `chat`.
@@ -611,3 +627,10 @@ def _stop(native: _native.Engine, process_id: int) -> None:
     # A forked child runs this at its exit too, and has no worker to stop.
     if os.getpid() == process_id:
         native.stop()
+
+
+def _asked(prompt: "ChatPrompt", options: Mapping[str, Any]) -> Request:
+    """The request that a chat becomes."""
+    fields: dict[str, Any] = {"prompt": prompt.tokens, "snapshots_at": prompt.turn_ends, **options}
+    request = Request(**fields)
+    return request if prompt.held is None else prompt.held.request(request)

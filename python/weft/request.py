@@ -9,6 +9,7 @@ from weft._native import Media, MixedPrompt
 from weft.fields.about import About, described
 from weft.sampling import Sampling
 from weft.schema import JsonSchema, schema_text
+from weft.thought import GrammarTrigger, Thought
 
 __all__ = ["Prompt", "Request", "RequestOptions"]
 
@@ -69,6 +70,28 @@ class Request(Sampling, frozen=True, kw_only=True):
             "a JSON schema that every completion follows, as JSON text; not beside a grammar. A mapping is taken too, "
             "and a type whose values are to be written: a struct, a dataclass, a model of pydantic's"
         ),
+    ] = None
+    grammar_lazy: Annotated[
+        bool,
+        About(
+            "whether the grammar, or the schema, waits for the first of `grammar_triggers`: until then nothing is held to, from "
+            "then on every text follows it. It reads the text from where the trigger says on, at most 65,536 bytes before the "
+            "token with which that is met; a token that would begin it with what it does not allow is not drawn"
+        ),
+    ] = False
+    grammar_triggers: Annotated[
+        Sequence[GrammarTrigger],
+        About("what it waits for, one or more: at most 64 of 16,384 bytes together. The first that is met after a token counts"),
+    ] = ()
+    preserved_tokens: Annotated[
+        Sequence[str],
+        About(
+            "texts that are one token each, at most 256 of 16,384 bytes together: where such a token is drawn it is shown, "
+            "also where it is a control token or ends the text. A text that is no token of this model is passed over"
+        ),
+    ] = ()
+    thought: Annotated[
+        Thought | None, About("what of a completion is a thought, and how long that may be; None is nothing in particular")
     ] = None
     context_shift: Annotated[
         bool, About("where the context is full: drops the middle, computes what follows again and goes on, instead of ending")
@@ -213,6 +236,10 @@ class RequestOptions(TypedDict, total=False):
     post_sampling_probs: bool
     grammar: str | None
     json_schema: JsonSchema | None
+    grammar_lazy: bool
+    grammar_triggers: Sequence[GrammarTrigger]
+    preserved_tokens: Sequence[str]
+    thought: Thought | None
     context_shift: bool
     n_keep: int | None
     n_discard: int

@@ -9,7 +9,7 @@ use super::utf8::Partial;
 use crate::request::{Constraint, Token};
 
 /// Holds one branch to a grammar.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Branch {
     pub(super) spellings: Arc<Spellings>,
     pub(super) matcher: Matcher,
@@ -115,6 +115,33 @@ impl Constraint for Branch {
         let named = if self.is_among(&named, token) { self.matcher.step_token(self.state, token) } else { DEAD };
         let (state, partial) = self.read(spellings.spelling(token)).unwrap_or_default();
         (self.state, self.partial) = (self.matcher.either(state, named), partial);
+        self.warn_if_exhausted();
+    }
+
+    fn copy(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+
+    fn allows_rest(&mut self, token: Token, n_skipped: usize) -> bool {
+        if n_skipped == 0 {
+            return self.allows(token);
+        }
+        self.state = self.matcher.begin_token(self.state);
+        let spellings = Arc::clone(&self.spellings);
+        let rest = spellings.spelling(token).get(n_skipped..).unwrap_or_default();
+        rest.is_empty() || self.read(rest).is_some()
+    }
+
+    fn accept_rest(&mut self, token: Token, n_skipped: usize) {
+        if n_skipped == 0 {
+            return self.accept(token);
+        }
+        self.state = self.matcher.begin_token(self.state);
+        let spellings = Arc::clone(&self.spellings);
+        let rest = spellings.spelling(token).get(n_skipped..).unwrap_or_default();
+        if !rest.is_empty() {
+            (self.state, self.partial) = self.read(rest).unwrap_or_default();
+        }
         self.warn_if_exhausted();
     }
 }

@@ -18,6 +18,7 @@
 mod alphabet;
 mod branch;
 mod json;
+mod lazy;
 mod matcher;
 mod named;
 mod place;
@@ -32,6 +33,7 @@ mod utf8;
 use std::fmt;
 use std::sync::Arc;
 
+pub use lazy::{Lazy, MAX_REACH, MAX_TRIGGER_BYTES, MAX_TRIGGERS, Triggers};
 pub use place::Flaw;
 pub use reader::Tokens;
 pub use schema::{

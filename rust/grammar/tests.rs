@@ -20,13 +20,13 @@ impl Tokens for Toy {
     }
 }
 
-fn spellings() -> Arc<Spellings> {
+pub(super) fn spellings() -> Arc<Spellings> {
     let bytes: Vec<u8> = (0..=255).collect();
     let spellings = (0..128).map(|token| LONG.get(token).copied().unwrap_or_default()).chain(bytes.chunks(1));
     Arc::new(Spellings::new(spellings, &[0]))
 }
 
-fn grammar(text: &str) -> Grammar {
+pub(super) fn grammar(text: &str) -> Grammar {
     Grammar::new(text, &Toy, spellings()).unwrap_or_else(|flaw| panic!("{flaw}\n{text}"))
 }
 

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::grammar::{Flaw, Grammar, Pattern, Spellings, Tokens, check_schema};
+use crate::grammar::{Flaw, Grammar, Lazy, Pattern, Spellings, Tokens, Triggers, check_schema};
 use crate::llama::model::Model;
-use crate::request::{SharedConstraint, Token};
+use crate::request::{SharedConstraint, Token, Trigger};
 
 /// Most grammars that are kept for later requests.
 pub const MAX_GRAMMARS: usize = 64;
@@ -55,6 +55,32 @@ impl Grammars {
                 refusal("json_schema", format!("the JSON schema asks for what no grammar can hold a text to: {message}"))
             })
         })
+    }
+
+    pub(super) fn lazy(
+        &self,
+        model: &Model,
+        constraint: SharedConstraint,
+        triggers: &[Trigger],
+        preserved: &[Token],
+    ) -> Result<SharedConstraint> {
+        let refuse = |message: String| refusal("grammar_triggers", message);
+        Triggers::check_size(triggers)?;
+        let as_token = |trigger: &Trigger| match trigger {
+            Trigger::Word(word) => match model.spelt(word) {
+                Some(token) if preserved.contains(&token) => Ok(Trigger::Token(token)),
+                Some(_) => {
+                    Err(refuse(format!("grammar_triggers has the word '{word}', a token; name it in preserved_tokens too")))
+                }
+                None => Ok(trigger.clone()),
+            },
+            Trigger::Token(token) if usize::try_from(*token).map_or(true, |id| id >= model.n_vocab()) => {
+                Err(refuse(format!("grammar_triggers has the token {token}, which the vocabulary has not")))
+            }
+            other => Ok(other.clone()),
+        };
+        let triggers = triggers.iter().map(as_token).collect::<Result<Vec<_>>>()?;
+        Ok(SharedConstraint(Arc::new(Lazy::new(constraint, Triggers::new(&triggers)?, self.spellings(model)))))
     }
 
     fn find_or(&self, source: Source, text: &str, read: impl FnOnce() -> Result<Grammar>) -> Result<SharedConstraint> {

@@ -23,7 +23,7 @@ use crate::llama::tensor_overrides::TensorOverrides;
 use crate::llama::tokenizer::Tokenizer;
 use crate::llama::vocabulary::Vocabulary;
 use crate::llama::{kinds, load, memory};
-use crate::request::{MEDIA_MARKER, SharedConstraint, Token, is_of_medium};
+use crate::request::{MEDIA_MARKER, SharedConstraint, Token, Trigger, is_of_medium};
 
 /// A loaded model. Every method may be called from any thread.
 pub struct Model {
@@ -355,6 +355,15 @@ impl Model {
     /// [`Error::InvalidRequest`] says what is wrong with it, in which line and column.
     pub fn json_schema(&self, text: &str) -> Result<SharedConstraint> {
         self.grammars.of_schema(self, text)
+    }
+
+    /// `constraint`, which begins with the first of these triggers. As in llama-server, a word that is one token of the vocabulary is
+    /// that token, and must be one of `preserved`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for such a token that is not, and for what [`Triggers`](crate::grammar::Triggers) refuses.
+    pub fn lazy(&self, constraint: SharedConstraint, triggers: &[Trigger], preserved: &[Token]) -> Result<SharedConstraint> {
+        self.grammars.lazy(self, constraint, triggers, preserved)
     }
 
     /// Bytes of the pool that one token takes, estimated from the metadata; 0 for a model that keeps none.

@@ -13,6 +13,7 @@ use super::adapters;
 use super::compact::{PyBiases, PyTokenIds};
 use super::errors::{InvalidConfig, InvalidRequest};
 use super::media::{self, PyMixedPrompt};
+use super::steering::{self, Steering};
 use crate::config::{CacheRam, FlashAttention, Kernels, KvType, MAX_THREADS, Numa, Pooling, Split, TokenGap, Tuned};
 use crate::error::Error;
 use crate::llama::Model;
@@ -54,6 +55,7 @@ pub(super) struct RequestInput {
     pub(super) prompt: PromptInput,
     pub(super) request: Request,
     pub(super) held_to: Option<HeldTo>,
+    pub(super) steering: Steering,
 }
 
 /// What the completions of a request must be, as the caller gave it.
@@ -135,6 +137,8 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         },
         adapters: adapters::set(&get(intern!(py, "adapters"))?)?,
         constraint: None,
+        thought: None,
+        preserved_tokens: Vec::new(),
         context_shift: context_shift
             .then_some(ContextShift { n_keep, n_discard: field!("n_discard", "an integer from 0 to 2³² − 1") }),
         priority: field!("priority", "an integer from −100 to 100"),
@@ -159,7 +163,8 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             return Err(InvalidRequest::new_err(("json_schema", message)));
         }
     };
-    Ok(RequestInput { prompt, request, held_to })
+    let steering = steering::read(object, held_to.is_some())?;
+    Ok(RequestInput { prompt, request, held_to, steering })
 }
 
 pub(super) fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {

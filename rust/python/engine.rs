@@ -234,7 +234,7 @@ impl PyEngine {
 
     /// Queues a request and returns its stream at once.
     fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<PyStream> {
-        let RequestInput { prompt, request, held_to } = convert::request(request)?;
+        let RequestInput { prompt, request, held_to, steering } = convert::request(request)?;
         self.queue(py, prompt, |prompt, model| {
             let constraint = match held_to {
                 None => None,
@@ -242,7 +242,7 @@ impl PyEngine {
                 Some(HeldTo::JsonSchema(text)) => Some(model.json_schema(&text)?),
             };
             let context_shift = request.context_shift.map(|shift| keeping_the_opening(shift, model));
-            Ok(Request { prompt, constraint, context_shift, ..request })
+            steering.apply(Request { prompt, constraint, context_shift, ..request }, model)
         })
     }
 

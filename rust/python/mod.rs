@@ -26,6 +26,7 @@ mod prefix;
 mod prefix_file;
 mod settings;
 mod stats;
+mod steering;
 mod stream;
 mod tune;
 mod vectors;

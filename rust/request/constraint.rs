@@ -15,6 +15,31 @@ pub trait Constraint: Send {
 
     /// Tells it which token came: one that it has just allowed.
     fn accept(&mut self, token: Token);
+
+    /// Another one that is where this one is.
+    fn copy(&self) -> Box<dyn Constraint>;
+
+    /// Whether `token` may come next without the first `n_skipped` bytes of its spelling. Where nothing is left of it, it may.
+    ///
+    /// One that reads tokens and no text allows whole ones only.
+    fn allows_rest(&mut self, token: Token, n_skipped: usize) -> bool {
+        n_skipped == 0 && self.allows(token)
+    }
+
+    /// Tells it what came: something that [`Constraint::allows_rest`] has just allowed.
+    fn accept_rest(&mut self, token: Token, _n_skipped: usize) {
+        self.accept(token);
+    }
+
+    /// The token that comes next, whatever the model makes of it; [`Constraint::accept`] is told of it too.
+    fn forced(&self) -> Option<Token> {
+        None
+    }
+
+    /// Whether it holds to nothing yet, since it waits for a text that begins what it holds to.
+    fn waits(&self) -> bool {
+        false
+    }
 }
 
 /// What the branches of a request are held to.

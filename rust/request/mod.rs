@@ -5,6 +5,8 @@ mod event;
 mod media;
 mod sampler_kind;
 mod sampling;
+mod thought;
+mod trigger;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, Progress
 pub use media::{Encoding, MEDIA_MARKER, Media, Medium, PlacedMedia, is_of_medium};
 pub use sampler_kind::SamplerKind;
 pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplingParams};
+pub use thought::{MAX_CLOSING, MAX_MARKER_BYTES, MAX_MARKERS, Thought};
+pub use trigger::Trigger;
 
 use crate::error::{Error, Result};
 
@@ -45,6 +49,9 @@ pub const LONGEST_GAP: Duration = Duration::from_secs(60);
 
 /// Most places of [`Request::snapshots_at`]: each is a whole state to save.
 pub const MAX_SNAPSHOTS: usize = 16;
+
+/// Most of [`Request::preserved_tokens`].
+pub const MAX_PRESERVED: usize = 256;
 
 /// A stretch of a prompt that enters the model in one way.
 ///
@@ -215,8 +222,13 @@ pub struct Request {
     /// The adapters that prompt and completions are computed with, each at most once, by its number and with its scale; what is not
     /// named is off. `None` is what [`Engine::set_adapters`](crate::engine::Engine::set_adapters) said last.
     pub adapters: Option<Vec<AdapterScale>>,
-    /// What each branch is held to, from its first token on; the prompt is not told to it.
+    /// What each branch is held to; the prompt is not told to it. It holds from the first token on, or from the end of a thought:
+    /// see [`Request::thought`].
     pub constraint: Option<SharedConstraint>,
+    /// Which part of a completion is a thought, and how long it may be.
+    pub thought: Option<Arc<Thought>>,
+    /// Tokens that are shown with their spelling, also where they are control tokens or end the text; at most [`MAX_PRESERVED`].
+    pub preserved_tokens: Vec<Token>,
     /// Whether a full context is shifted; otherwise it ends the completion.
     pub context_shift: Option<ContextShift>,
     /// Of requests that wait, and of prompts that are computed, those of the highest priority go first; −[`MAX_PRIORITY`] to
@@ -285,6 +297,8 @@ impl Request {
             sampling: SamplingParams::default(),
             adapters: None,
             constraint: None,
+            thought: None,
+            preserved_tokens: Vec::new(),
             context_shift: None,
             priority: 0,
             max_token_gap: None,
@@ -356,6 +370,14 @@ impl Request {
             return refuse("n_batch", "n_batch is 0; it must be at least 1".to_owned());
         }
         self.validate_snapshots()?;
+        if self.preserved_tokens.len() > MAX_PRESERVED {
+            let n = self.preserved_tokens.len();
+            return refuse("preserved_tokens", format!("preserved_tokens has {n} tokens; it may have {MAX_PRESERVED}"));
+        }
+        if let Some(token) = self.preserved_tokens.iter().find(|&&token| !in_vocab(token)) {
+            return refuse("preserved_tokens", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
+        }
+        self.thought.as_ref().map_or(Ok(()), |thought| thought.validate(n_vocab))?;
         self.sampling.validate(n_vocab)
     }
 

@@ -112,6 +112,12 @@ pub(crate) mod tests {
             })
         }
 
+        /// Of pieces that need not be UTF-8.
+        pub(crate) fn of_bytes(pieces: &[&[u8]], n_ends: usize) -> Lexicon {
+            let pieces = pieces.iter().map(|piece| piece.to_vec()).collect();
+            Lexicon::new(Self { pieces, ends: (0..).take(n_ends).collect(), newline: None })
+        }
+
         /// Where nothing is asked of the pieces: these tokens end a text.
         pub(crate) fn none(ends: &[Token]) -> Lexicon {
             Lexicon::new(Self { pieces: Vec::new(), ends: ends.to_vec(), newline: None })

@@ -25,6 +25,7 @@ pub(crate) mod rng;
 mod row;
 mod tail_free;
 mod temperature;
+mod thought;
 pub mod threads;
 mod top_n_sigma;
 mod typical;
@@ -34,6 +35,7 @@ mod xtc;
 pub(crate) use constrained::draw_allowed;
 pub use lexicon::{Lexicon, Vocabulary};
 pub use logprobs::logprobs;
+pub(crate) use thought::Thinking;
 pub use threads::Threads;
 
 use std::sync::Arc;

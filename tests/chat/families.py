@@ -128,7 +128,8 @@ WRITTEN: dict[str, Written] = {
         thought="Rome?",
     ),
     "Command R": Written(
-        'Action: ```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": {"city": "Rome", "days": 3}\n    },\n'
+        'Action: ```json\n[\n    {\n        "tool_name": "get_weather",\n'
+        '        "parameters": {"city": "Rome", "days": 3}\n    },\n'
         '    {\n        "tool_name": "get",\n        "parameters": {}\n    }\n]\n```'
     ),
     "Granite": Written(f"<|tool_call|>[{_JSON}, {_NONE}]"),

@@ -7,11 +7,17 @@ import re
 import pytest
 
 import weft
-from tests.chat.families import FAMILIES, TOOLS, WRITTEN, form_of, message_of
+from tests.chat.families import FAMILIES, GET, TOOLS, WRITTEN, form_of, message_of
+from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.reader import Thoughts
 from weft.chat.answer.tools import ToolUse
 from weft.chat.answer.written import WrittenMessage
+from weft.chat.held import Held
+from weft.server import prometheus
+from weft.server.llamacpp import metrics
+from weft.server.refusals import Refusals
+from weft.server.run.tally import Tally
 
 N_MUTATIONS = 1_000
 
@@ -225,3 +231,38 @@ def test_a_held_back_call_has_an_end() -> None:
     endless = '<tool_call>{"arguments": {"a": "' + "x" * 200_000
     message = message_of(form_of("Hermes").reader(), *(endless[start : start + 100] for start in range(0, len(endless), 100)))
     assert message.content == endless
+
+
+def test_what_is_no_call_is_counted() -> None:
+    counts: list[str] = []
+    form = FamilyForm(FAMILIES["Hermes"], None, ToolUse(TOOLS), unread=lambda: counts.append("one"))
+    for text in ("<tool_call>{}</tool_call>", "<tool_call>", f"{WRITTEN['Hermes'].text}</tool_call>", "{"):
+        message_of(form.reader(), text)
+    assert counts == ["one"] * 2
+    tally = Tally()
+    tally.count_unread_call()
+    assert "\nweft:unread_tool_calls_total 1\n" in prometheus.write(metrics.families([], tally, Refusals()))
+
+
+@by_family
+async def test_the_engine_waits_for_the_calls_of_each_family(engine: weft.Engine, name: str) -> None:
+    for use in (ToolUse(TOOLS), ToolUse((GET,), is_parallel=False)):
+        request = Held(form_of(name, use), {}, None).request(weft.Request(prompt="Once upon a time,", max_tokens=2))
+        assert request.grammar_lazy
+        assert request.grammar_triggers
+        answer = await engine.complete(request)
+        assert answer.branches[0].reason == "length"
+
+
+@by_family
+def test_a_trigger_is_where_a_call_begins(name: str) -> None:
+    form = form_of(name, ToolUse(TOOLS))
+    request = Held(form, {}, None).request(weft.Request(prompt="a"))
+    text = WRITTEN[name].text
+    found = []
+    for trigger in request.grammar_triggers:
+        pattern = re.escape(trigger.value) if trigger.kind == "word" else trigger.value
+        if match := re.search(pattern, text):
+            found.append(text[match.start(1) if match.lastindex else match.start() :])
+    assert found
+    assert any(message_of(form_of(name).reader(), begun).content == "" for begun in found)

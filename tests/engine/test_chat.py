@@ -13,6 +13,7 @@ import weft
 from tests.server.matchers import Json
 from weft.chat.conversation import ChatMessage
 from weft.chat.format import ChatFormat
+from weft.chat.request import ChatOptions
 
 HELLO: list[dict[str, Any]] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello <|im_end|>"}]
 CHATML = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHello <|im_end|><|im_end|>\n<|im_start|>assistant\n"
@@ -54,7 +55,7 @@ async def test_a_long_chat_is_read_beside_the_event_loop(engine: weft.Engine) ->
         ([{"role": "user", "content": [{"type": "text", "text": ""}] * 1_000}], {}),
         (HELLO * 65, {}),
         (HELLO, {"variables": {"numbers": list(range(1_000))}}),
-        ([{"role": "assistant", "content": "", "tool_calls": [{}] * 1_000}, *HELLO], {}),
+        ([{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f"}}] * 10}, *HELLO], {}),
     ],
     ids=["parts", "messages", "variables", "calls"],
 )
@@ -125,3 +126,24 @@ async def test_what_is_shorter_to_write_means_the_same(engine: weft.Engine) -> N
     assert weft.Request(prompt="a", **short) == weft.Request(prompt="a", stop=(".",), logit_bias=((token, -1.5),))
     answer = await engine.complete("Once upon a time,", stop=".", max_tokens=64, temperature=0)
     assert (answer.branches[0].reason, answer.branches[0].stop) == ("stop", ".")
+
+
+async def test_a_tool_that_must_be_called_is_called(engine: weft.Engine) -> None:
+    parameters = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools = [{"type": "function", "function": {"name": "count", "parameters": parameters}}]
+    chat: ChatOptions = {"parallel_tool_calls": False}
+    answer = await engine.chat(HELLO, tools=tools, tool_choice="required", chat=chat, max_tokens=128, n=2, seed=1)
+    for reply in answer.replies:
+        [call] = reply.tool_calls
+        assert (call.name, reply.content, reply.reasoning_content) == ("count", "", "")
+        assert isinstance(json.loads(call.arguments)["n"], int)
+        message = reply.message()
+        result = {"role": "tool", "tool_call_id": call.id, "content": "done"}
+        assert call.arguments in await engine.apply_template([*HELLO, message, result], tools=tools)
+    assert answer.reply.tool_calls == answer.replies[0].tool_calls
+
+
+async def test_a_reply_without_tools_is_the_text(engine: weft.Engine) -> None:
+    answer = await engine.chat(HELLO, max_tokens=16, seed=1)
+    assert answer.reply.content == answer.text
+    assert answer.reply.message() == {"role": "assistant", "content": answer.text}

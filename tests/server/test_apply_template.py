@@ -221,7 +221,8 @@ async def test_what_a_template_may_take_besides_reaches_it() -> None:
             {"role": "assistant", "tool_calls": [call], "refusal": None},
             {"role": "tool", "content": "5", "tool_call_id": "1", "name": "f"},
         ]
-        shown = [{"role": "assistant", "content": "", "tool_calls": [call]}, messages[1]]
+        with_object = {**call, "function": {"name": "f", "arguments": {}}}
+        shown = [{"role": "assistant", "content": "", "tool_calls": [with_object]}, messages[1]]
         assert msgspec.json.decode(await apply(client, messages=messages)) == shown
 
 

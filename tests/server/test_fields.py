@@ -9,7 +9,7 @@ from litestar.testing import AsyncTestClient
 from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import SOME_TEXT, Json, matching
 from tests.server.scripted import FullEngine, ScriptedEngine, connect
-from weft import EngineConfig, QueueFull, Request
+from weft import EngineConfig, GrammarTrigger, QueueFull, Request, Thought
 from weft.sampling import Sampling
 from weft.server import create_app
 from weft.server.llamacpp.completion import ONLY_HERE
@@ -93,6 +93,52 @@ async def full() -> AsyncIterator[Full]:
                 "grammar": 'root ::= "a"',
             }.items()
         ],
+        (
+            {
+                "grammar": "root ::= .*",
+                "grammar_lazy": True,
+                "grammar_triggers": [
+                    {"type": 0, "value": "b", "token": 5},
+                    {"type": 1, "value": "a"},
+                    {"type": 2, "value": "c+"},
+                    {"type": 3, "value": "d"},
+                ],
+                "preserved_tokens": ["<a>"],
+            },
+            {
+                "grammar_lazy": True,
+                "grammar_triggers": (
+                    GrammarTrigger("token", "b", 5),
+                    GrammarTrigger("word", "a"),
+                    GrammarTrigger("pattern", "c+"),
+                    GrammarTrigger("pattern_full", "d"),
+                ),
+                "preserved_tokens": ("<a>",),
+            },
+        ),
+        (
+            {
+                "reasoning_budget_start_tag": "<t>",
+                "reasoning_budget_end_tags": ["</t>", "<call>", ""],
+                "reasoning_budget_tokens": 7,
+                "reasoning_budget_message": "Enough.",
+                "generation_prompt": "</t>\n<t>\n",
+            },
+            {"thought": Thought(starts=("<t>",), ends=("</t>", "<call>"), begins_inside=True, budget=7, message="Enough.")},
+        ),
+        (
+            {
+                "reasoning_budget_start_tag": "<t>",
+                "reasoning_budget_end_tag": "</t>",
+                "thinking_budget_tokens": 0,
+                "generation_prompt": "<t></t>",
+            },
+            {"thought": Thought(starts=("<t>",), ends=("</t>",), budget=0)},
+        ),
+        (
+            {"reasoning_budget_start_tag": "<t>", "reasoning_budget_end_tag": "</t>", "reasoning_budget_tokens": -5},
+            {"thought": Thought(starts=("<t>",), ends=("</t>",))},
+        ),
         ({"n_keep": -1}, {"n_keep": None}),
         ({"n_keep": 2**40}, {"n_keep": 2**31 - 1}),
         ({"dry_base": 0.5}, {"dry_base": 1.75}),
@@ -300,6 +346,7 @@ NEUTRAL: dict[str, list[Json]] = {
     "parse_tool_calls": [False],
     "preserved_tokens": [[]],
     "priority": [0],
+    "reasoning_budget_message": [""],
     "reasoning_budget_tokens": [-1],
     "reasoning_format": ["none", "auto", ""],
     "response_fields": [[], ""],
@@ -323,17 +370,12 @@ UNSUPPORTED: dict[str, list[Json]] = {
     "anti_prompt": ["User:", ["User:"]],
     "assistant_name": ["Assistant:"],
     "backend_sampling": [True],
-    "grammar_lazy": [True],
-    "grammar_triggers": [[{"type": 1, "value": "a"}]],
     "image_data": [[{"id": 1, "data": ""}], {"id": 1}],
     "n_cache_reuse": [256],
     "parse_tool_calls": [True, "yes"],
-    "preserved_tokens": [["<a>"]],
-    "reasoning_budget_tokens": [0, 128, False, "many"],
     "reasoning_format": ["deepseek", "deepseek-legacy", "hidden", 1, ["none"]],
     "system_prompt": [{"prompt": "a"}, "a"],
     "t_max_prompt_ms": [100],
-    "thinking_budget_tokens": [0, 128],
     "tools": [[{"type": "function"}], {"type": "function"}],
 }
 
@@ -406,6 +448,21 @@ async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, p
         ({"prompt": "a", "max_tokens": -2}, "max_tokens"),
         ({"prompt": "a", "max_completion_tokens": -7}, "max_completion_tokens"),
         ({"prompt": "a", "n_predict": "many"}, "n_predict"),
+        ({"prompt": "a", "grammar_lazy": True, "grammar_triggers": [{"type": 1, "value": "a!"}]}, "grammar_lazy"),
+        ({"prompt": "a", "grammar": "root ::= .*", "grammar_lazy": True}, "grammar_triggers"),
+        ({"prompt": "a", "grammar_triggers": [{"type": 4, "value": "a"}]}, "grammar_triggers"),
+        ({"prompt": "a", "grammar_triggers": [{"type": 0, "value": "a"}]}, "grammar_triggers"),
+        ({"prompt": "a", "preserved_tokens": ["a"] * 257}, "preserved_tokens"),
+        ({"prompt": "a", "reasoning_budget_tokens": 0}, "reasoning_budget_tokens"),
+        ({"prompt": "a", "reasoning_budget_tokens": False}, "reasoning_budget_tokens"),
+        ({"prompt": "a", "thinking_budget_tokens": 128}, "thinking_budget_tokens"),
+        ({"prompt": "a", "reasoning_budget_message": "Enough."}, "reasoning_budget_message"),
+        ({"prompt": "a", "reasoning_budget_start_tag": "<t>"}, "reasoning_budget_start_tag"),
+        ({"prompt": "a", "reasoning_budget_end_tag": "</t>"}, "reasoning_budget_start_tag"),
+        (
+            {"prompt": "a", "reasoning_budget_start_tag": "<t>", "reasoning_budget_end_tag": "t" * 257},
+            "reasoning_budget_end_tags",
+        ),
         ({"prompt": "a", "n_probs": 1001}, "n_probs"),
         ({"prompt": "a", "logprobs": 3000}, "logprobs"),
         ({"prompt": "a", "logprobs": 2**70}, "logprobs"),

@@ -64,6 +64,7 @@ OURS = {
     "step_seconds": "counter",
     "kernel_calls": "counter",
     "refused": "counter",
+    "unread_tool_calls": "counter",
 }
 PARTS = ("receive", "place", "plan", "decode", "sample", "text", "emit", "spill", "restore")
 

@@ -193,12 +193,8 @@ async def test_a_wrong_field_is_named(client: httpx.AsyncClient, fields: Json, p
 
 ASKING: Json = {
     "audio": {"voice": "alloy"},
-    "function_call": {"name": "f"},
-    "functions": [{"name": "f"}],
     "modalities": ["text", "audio"],
     "prediction": {"type": "content", "content": "a"},
-    "tool_choice": "required",
-    "tools": [{"type": "function", "function": {"name": "f"}}],
     "web_search_options": {},
 }
 

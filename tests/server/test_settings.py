@@ -195,6 +195,8 @@ STREAM = {
         ),
         ("--reasoning off", {"chat_template_kwargs": {"enable_thinking": False}}),
         ("-rea auto --reasoning-effort default", {}),
+        ("--reasoning-format deepseek-legacy", {"reasoning_format": "deepseek-legacy"}),
+        ("--skip-chat-parsing", {"skip_chat_parsing": True}),
         (
             "--reasoning-effort high --reasoning-preserve",
             {"chat_template_kwargs": {"reasoning_effort": "high", "preserve_reasoning": True}},

@@ -42,7 +42,7 @@ class Thinking(msgspec.Struct, frozen=True):
     is_on: bool | None = None
     """None leaves it to the template."""
     budget: int | None = None
-    """Most tokens of a thought; None is any number."""
+    """Most tokens of a thought, below 0 any number; None leaves it to the server."""
     told: Thoughts = Thoughts.APART
 
 
@@ -53,11 +53,11 @@ def asked_tools(data: Chat) -> AskedTools | None:
         InvalidRequest: they are not what they must be, or it chooses one that is not there.
     """
     given, choice, names = data.tools, data.tool_choice, ("tools", "tool_choice")
-    if data.functions is not None or data.function_call is not None:
-        if given or choice is not None:
-            old = "functions" if data.functions is not None else "function_call"
+    if data.functions or data.function_call not in (None, "none", "auto"):
+        if given or choice not in (None, "none", "auto"):
+            old = "functions" if data.functions else "function_call"
             raise InvalidRequest(old, f"{old} is the old way to say what tools and tool_choice say; give one of the two")
-        given = None if data.functions is None else [{"type": "function", "function": entry} for entry in data.functions]
+        given = [{"type": "function", "function": entry} for entry in data.functions or ()]
         choice, names = _choice_of_before(data.function_call), ("functions", "function_call")
     if not given:
         if choice not in (None, "none", "auto"):
@@ -188,4 +188,4 @@ def asked_thinking(data: Chat, default_form: str) -> Thinking:
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
         raise InvalidRequest("thinking", f"thinking.budget_tokens is {shown(budget)}; it must be a whole number")
     given = next((b for b in (data.reasoning_budget_tokens, data.thinking_budget_tokens, budget) if b is not None), None)
-    return Thinking(is_on, None if given is None or given < 0 else given, REASONING_FORMATS[form])
+    return Thinking(is_on, given, REASONING_FORMATS[form])

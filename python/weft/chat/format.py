@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby, takewhile
 from pathlib import Path
@@ -71,15 +71,19 @@ class _Rendered(NamedTuple):
     """Whether the answer goes on with a thought that the prompt begins."""
 
 
+def _unheard() -> None:
+    """Where nobody counts."""
+
+
 class ChatFormat:
     """How the served model's chats are written."""
 
-    def __init__(self, engine: Engine, settings: ChatSettings) -> None:
+    def __init__(self, engine: Engine, settings: ChatSettings, unread: Callable[[], None] = _unheard) -> None:
+        """Takes the model's template, unless the settings have another; `unread` is called where a call could not be read."""
         self._engine = engine
         self._settings = settings
         self._reader = StretchReader(engine)
-        self.n_unread_calls = 0
-        """How many times a model wrote what looked like a call and was none."""
+        self._unread = unread
 
     def check_settings(self) -> None:
         """Reads and compiles the template that the settings name, once the model is loaded.
@@ -143,7 +147,8 @@ class ChatFormat:
     def _answer(self, chat: _Chat, *, is_thinking: bool) -> tuple[AnswerForm, Held | None]:
         """How what follows a prompt is to be read, and what holds it to that."""
         family, thought = self._family, self._thought
-        if chat.asked is None and thought is None and not family.fillers:
+        has_none = chat.asked is None and thought is None and not family.fillers
+        if has_none or self._settings.skip_chat_parsing:
             return PLAIN, None
         form = FamilyForm(
             family if chat.asked is not None or family.fillers else None,
@@ -151,7 +156,7 @@ class ChatFormat:
             None if chat.asked is None else chat.asked.use,
             is_thinking=is_thinking,
             thoughts=chat.thinking.told,
-            unread=self._count_unread,
+            unread=self._unread,
         )
         return form, Held(form, self._control_ids, chat.thinking.budget)
 
@@ -169,9 +174,6 @@ class ChatFormat:
     def _control_ids(self) -> Mapping[str, int]:
         """The id of each control token by its spelling."""
         return {self._spelling(token): token for token in self._engine.model.control_tokens() if self._spelling(token)}
-
-    def _count_unread(self) -> None:
-        self.n_unread_calls += 1
 
     def _read(self, data: Chat) -> _Chat:
         self._check_number(data.messages or ())

@@ -1,15 +1,21 @@
 """What holds an answer to the form in which it is read."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.tools import ToolUse
 from weft.errors import InvalidRequest
 from weft.request import Request
+from weft.schema import schema_text
+from weft.thought import GrammarTrigger, Thought
 
 __all__ = ["Held"]
+
+_NONE = ToolUse(())
 
 
 class Held:
@@ -21,33 +27,99 @@ class Held:
         Args:
             form: How the answers are read.
             control_tokens: The id of each control token by its spelling.
-            budget: Most tokens of a thought; None leaves it to the request.
+            budget: Most tokens of a thought, below 0 any number; None leaves it to the server.
 
         Raises:
             InvalidRequest: the schema of a tool is none, or cannot be held to.
         """
         self._form = form
         self._budget = budget
-        use = form.use
-        self._rules = None if use is None else Rules(use.tools, control_tokens, is_parallel=use.is_parallel)
-        self._calls = "" if self._rules is None else form.write(self._rules)
-        marks = "\n".join(form.marks())
-        named = set() if self._rules is None else self._rules.named
-        self.preserved: Sequence[str] = [spelling for spelling in control_tokens if spelling in named or spelling in marks]
-        """Control tokens that the text must show."""
+        self._use = form.use or _NONE
+        self._rules = Rules(self._use.tools, control_tokens, is_parallel=self._use.is_parallel)
+        self._calls = form.write(self._rules) if self._use.tools else None
+        marks = form.marks()
+        held = "\n".join(marks)
+        named = [spelling for spelling in control_tokens if spelling in self._rules.named or spelling in held]
+        self._preserved = list(dict.fromkeys((*named, *marks)))
 
-    def request(self, request: Request) -> Request:
+    @property
+    def has_thoughts(self) -> bool:
+        """Whether the model's thoughts are known by their marks."""
+        return self._form.thought is not None
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether tools may be called."""
+        return self._calls is not None
+
+    def request(self, request: Request, *, budget: int | None = None, message: str = "") -> Request:
         """A request whose answers are held to it.
+
+        Args:
+            request: What is asked for besides.
+            budget: Most tokens of a thought where the chat does not say; None is any number.
+            message: What is said before the end of a thought whose budget is used up.
 
         Raises:
             InvalidRequest: the request holds them to something else already.
         """
-        if self._rules is None or self._form.use is None:
+        request = self._constrained(request)
+        request = msgspec.structs.replace(request, preserved_tokens=[*request.preserved_tokens, *self._preserved])
+        most = budget if self._budget is None else self._budget if self._budget >= 0 else None
+        marks = self._form.thought
+        is_held = request.grammar is not None or request.json_schema is not None
+        if marks is None or request.thought is not None or not (is_held or most is not None):
             return request
+        thought = Thought(
+            starts=(marks.start,),
+            ends=(marks.end, *marks.ends_before),
+            begins_inside=self._form.is_thinking,
+            budget=most,
+            message=message,
+        )
+        return msgspec.structs.replace(request, thought=thought)
+
+    def _constrained(self, request: Request) -> Request:
+        """The same with the grammar of the calls, or of the whole answer where it has marks around what is said."""
+        family = self._form.family
+        if self._calls is None:
+            if family is None or not (family.before or family.behind) or request.json_schema is None:
+                return request
+            return self._with_grammar(request, self._said(request))
         if request.grammar:
             raise InvalidRequest(
                 "grammar", "grammar cannot stand beside tools, which have a grammar of their own; give one of them"
             )
-        if self._form.use.is_required:
-            return msgspec.structs.replace(request, grammar=self._rules.text(self._calls), json_schema=None)
-        return request
+        if self._use.is_required:
+            return self._with_grammar(request, self._calls)
+        if request.json_schema is not None:
+            return self._with_grammar(request, f"{self._calls} | {self._said(request)}")
+        triggers = tuple(self._triggers())
+        grammar = self._rules.text(self._calls)
+        return msgspec.structs.replace(request, grammar=grammar, grammar_lazy=True, grammar_triggers=triggers)
+
+    def _with_grammar(self, request: Request, root: str) -> Request:
+        family = self._form.family
+        lead = f"({self._rules.literal(family.lead)})? " if family is not None and family.lead else ""
+        # What follows a thought stands in a line of its own.
+        space = self._rules.add("lead-space", "[ \\n]{0,2}")
+        return msgspec.structs.replace(request, grammar=self._rules.text(f"{space} {lead}({root})"), json_schema=None)
+
+    def _said(self, request: Request) -> str:
+        """What is said to the user and fits the schema that the request has."""
+        family, schema = self._form.family, request.json_schema
+        assert schema is not None, "only asked where there is one"
+        said = self._rules.schema_text("said", schema_text(schema))
+        before, behind = ("", "") if family is None else (family.before, family.behind)
+        return " ".join(filter(None, (self._rules.literal(before), said, self._rules.literal(behind))))
+
+    def _triggers(self) -> Iterator[GrammarTrigger]:
+        """Where the grammar of the calls begins in an answer that may say something else."""
+        family = self._form.family
+        assert family is not None, "what calls is of a family"
+        # The block is written in the way that begins with the first of them.
+        yield from (GrammarTrigger("word", trigger) for trigger in family.triggers[:1] if not family.patterns)
+        names = "|".join(re.escape(tool.name) for tool in self._use.tools)
+        begins = "^" if self._form.thought is None else f"(?:^|{re.escape(self._form.thought.end)})"
+        for pattern in family.patterns:
+            yield GrammarTrigger("pattern", pattern.replace("BEGIN", begins).replace("NAMES", f"(?:{names})"))

@@ -38,6 +38,16 @@ class ChatOptions(TypedDict, total=False):
     """What the template may look at besides, such as `enable_thinking`."""
     add_generation_prompt: bool
     """Whether the assistant's turn begins at the end, which is the default."""
+    tools: Sequence[Mapping[str, Any]] | None
+    """The functions that may be called, in OpenAI's way."""
+    tool_choice: str | Mapping[str, Any] | None
+    """`none`, `auto`, `required`, or an object that names a function."""
+    parallel_tool_calls: bool
+    """Whether one answer may call several times, which is the default."""
+    reasoning_format: str
+    """Where a thought goes: `auto` and `deepseek` tell it apart, `none` leaves it in the content, `deepseek-legacy` does both."""
+    enable_thinking: bool
+    """Whether the model thinks before it answers; where this is not said, the template decides."""
     continue_final_message: bool | str
     """Whether the answer goes on with a last message that is the assistant's, which is the default, or with which part of it:
     `content` or `reasoning_content`."""
@@ -93,7 +103,7 @@ def _is_short(messages: object, options: ChatOptions) -> bool:
     """Whether a chat is read, rendered and tokenized in no time worth another thread: it is some texts, all of them short."""
     if not isinstance(messages, Sequence):
         return True
-    if len(messages) > MANY_MESSAGES or options.get("variables"):
+    if len(messages) > MANY_MESSAGES or options.get("variables") or options.get("tools"):
         return False
     said = [value for message in messages if isinstance(message, Mapping) for value in message.values()]
     return len(said) >= len(messages) and all(isinstance(text, str) for text in said) and sum(map(len, said)) <= LONG_TEXT
@@ -115,6 +125,11 @@ def _conversation(messages: Messages, options: ChatOptions) -> tuple[Conversatio
         add_generation_prompt=options.get("add_generation_prompt"),
         continue_final_message=options.get("continue_final_message"),
         chat_template_kwargs=options.get("variables"),
+        tools=options.get("tools"),
+        tool_choice=options.get("tool_choice"),
+        parallel_tool_calls=options.get("parallel_tool_calls"),
+        reasoning_format=options.get("reasoning_format"),
+        enable_thinking=options.get("enable_thinking"),
     )
     return chat, media
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +19,7 @@ Message = dict[str, Any]
 
 _SAID = "what the user says"
 _TOLD = "what the system says"
+_CALLED = "what_is_called"
 
 
 class TemplateError(Exception):
@@ -59,9 +61,9 @@ class ChatTemplate:
         """Whether there may be a message of the system."""
         self.takes_tools = "tools" in sandbox.variables_of(source)
         """Whether it shows tools."""
-        self.takes_calls = "tool_calls" in source
-        """Whether it shows what an assistant called, and what came of it."""
         self._likely = likely
+        self.takes_calls = "tool_calls" in source or _CALLED in self._attempt(self._calling("{}"))
+        """Whether it shows what an assistant called, and what came of it."""
 
     @cached_property
     def wants_objects(self) -> bool:
@@ -75,10 +77,10 @@ class ChatTemplate:
         return key in rendered and value in rendered and f"'{key}'" not in rendered
 
     def _calling(self, arguments: object) -> Sequence[Message]:
-        function = {"name": "called", "arguments": arguments}
+        function = {"name": _CALLED, "arguments": arguments}
         call = {"id": "call00001", "type": "function", "function": function}
         calling = {"role": "assistant", "content": "", "tool_calls": [call]}
-        result = {"role": "tool", "tool_call_id": "call00001", "name": "called", "content": "done"}
+        result = {"role": "tool", "tool_call_id": "call00001", "name": _CALLED, "content": "done"}
         return [*self._likely, calling, result]
 
     def render(
@@ -106,6 +108,7 @@ class ChatTemplate:
             "eos_token": self.eos_token,
             "tools": None,
             "documents": None,
+            **_dates(),
             **(variables or {}),
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,
@@ -133,6 +136,12 @@ class ChatTemplate:
             return self.render(messages, add_generation_prompt=True)
         except (TemplateError, TooLongError):
             return ""
+
+
+def _dates() -> dict[str, str]:
+    """Today, in the two ways that llama.cpp tells templates beside `strftime_now`."""
+    now = datetime.now().astimezone()
+    return {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
 
 
 def _said(content: object) -> list[Message]:

@@ -88,9 +88,6 @@ def _switches() -> Iterator[Accepted]:
     why = "every request's timings are in its answer and in the log, llama.cpp's own are not shown"
     yield _always("--no-perf", why=why)
     yield _idle("--perf", n=0, why=why, env="LLAMA_ARG_PERF")
-    why = "answers are never taken apart into thoughts and tool calls"
-    yield _always("--skip-chat-parsing", why=why)
-    yield _off("--no-skip-chat-parsing", why=why, env="LLAMA_ARG_SKIP_CHAT_PARSING")
     yield _always("-no-ag", "--no-agent", why="there are no built-in tools")
     yield _always("--no-ui-mcp-proxy", "--no-webui-mcp-proxy", why="there is no proxy for MCP")
     why = "drafts need a draft model, which is not supported"
@@ -134,8 +131,6 @@ def _idle_without() -> Iterator[Accepted]:
     yield _off("--no-models-autoload", env="LLAMA_ARG_MODELS_AUTOLOAD", why=why)
     yield _idle("--tools-runtime", env="LLAMA_ARG_TOOLS_RUNTIME", why="there are no built-in tools")
     yield _idle("--control-vector-layer-range", n=2, why="control vectors are not supported")
-    why = "thinking has no budget here"
-    yield _idle("--reasoning-budget-message", env="LLAMA_ARG_THINK_BUDGET_MESSAGE", why=why)
     why = "the projector sees one picture, or tile of one, after the other"
     yield _idle("--mtmd-batch-max-tokens", env="LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", why=why)
     why = "videos are not read"
@@ -213,7 +208,6 @@ def _missing_values() -> Iterator[Accepted]:
 
     yield _missing("--rpc", env="LLAMA_ARG_RPC", why="llama.cpp is built without RPC: this machine computes all of the model")
     yield _missing("-sp", "--special", n=0, why="the text of special tokens is never shown")
-    yield _missing("--reasoning-budget", env="LLAMA_ARG_THINK_BUDGET", neutral=("-1",), why="thinking has no budget here")
     why = "there are no built-in tools"
     yield _missing("--tools", env="LLAMA_ARG_TOOLS", neutral=("",), why=why)
     yield _missing("--mcp-servers-config", env="LLAMA_ARG_MCP_SERVERS_CONFIG", neutral=("",), why=why)

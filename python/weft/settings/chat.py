@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.settings.flags import Way, flag
 from weft.settings.system_prompt import SystemPrompt, read_system_prompt
-from weft.settings.values import boolean, file, file_text, json_object, merged, on_off_auto, one_of
+from weft.settings.values import boolean, file, file_text, json_object, merged, on_off_auto, one_of, unset_at, whole
 
 __all__ = ["ChatSettings"]
 
@@ -75,6 +75,31 @@ class ChatSettings:
         env="LLAMA_ARG_THINK",
         help="where a thought goes: none leaves it in the content, deepseek and auto take it out to reasoning_content,"
         " deepseek-legacy does both (default: auto)",
+    )
+    skip_chat_parsing: bool = flag(
+        False,
+        CHAT,
+        constants={"--skip-chat-parsing": True, "--no-skip-chat-parsing": False},
+        parse=boolean,
+        env="LLAMA_ARG_SKIP_CHAT_PARSING",
+        help="leave thoughts and calls of tools in the content, as they are written (default: take them out)",
+    )
+    reasoning_budget: int | None = flag(
+        None,
+        CHAT,
+        "--reasoning-budget",
+        metavar="N",
+        parse=unset_at(-1, whole(0)),
+        env="LLAMA_ARG_THINK_BUDGET",
+        help="most tokens of a thought; 0 ends it at once (default: -1, no limit)",
+    )
+    reasoning_budget_message: str = flag(
+        "",
+        CHAT,
+        "--reasoning-budget-message",
+        metavar="TEXT",
+        env="LLAMA_ARG_THINK_BUDGET_MESSAGE",
+        help="what is said before the end of a thought whose budget is used up (default: nothing)",
     )
     prefill_assistant: bool = flag(
         True,

@@ -14,7 +14,7 @@ use crate::engine::job::Job;
 use crate::engine::runner::{Runner, Variant};
 use crate::engine::seniority::Seniority;
 use crate::request::{Constraint, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
-use crate::sampling::{self, Lexicon, Sampler};
+use crate::sampling::{self, Lexicon, Sampler, Thinking};
 use clock::Clock;
 use context_window::ContextWindow;
 use smol_str::SmolStr;
@@ -74,7 +74,7 @@ impl Sequence {
             n_predicted: 0,
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
             sampler: job.sampler.branch(request.seed.wrapping_add(index)),
-            constraint: request.constraint.as_ref().map(|constraint| constraint.0.start()),
+            constraint: constraint(&request, lexicon),
             end_token: lexicon.end_tokens().first().copied(),
             is_stuck: false,
             text: Text::new(Arc::clone(&job.stops), request.n_indent),
@@ -176,7 +176,9 @@ impl Sequence {
         self.clock.draw(now);
         let is_end = runner.is_end(token);
         let Shown { mut text, end } = self.text.push(|bytes| {
-            if !is_end {
+            if self.request.preserved_tokens.contains(&token) {
+                bytes.extend_from_slice(runner.lexicon().spelling(token));
+            } else if !is_end {
                 runner.append_piece(token, bytes);
             }
         });
@@ -240,6 +242,14 @@ impl Sequence {
     /// shown it, and this is empty.
     pub(crate) fn rest_of_text(&mut self) -> SmolStr {
         self.text.finish()
+    }
+}
+
+/// What the tokens of a branch are held to.
+fn constraint(request: &Request, lexicon: &Lexicon) -> Option<Box<dyn Constraint>> {
+    match &request.thought {
+        None => request.constraint.as_ref().map(|constraint| constraint.0.start()),
+        Some(thought) => Some(Box::new(Thinking::new(Arc::clone(thought), request.constraint.clone(), lexicon.clone()))),
     }
 }
 

@@ -14,6 +14,7 @@ struct Script {
     n_masked: Arc<Mutex<u32>>,
 }
 
+#[derive(Clone)]
 struct Reading {
     tokens: Vec<Token>,
     n_masked: Arc<Mutex<u32>>,
@@ -45,6 +46,10 @@ impl Constraint for Reading {
     fn accept(&mut self, token: Token) {
         assert_eq!(self.allowed.take(), Some(token), "a constraint is told only what it has just allowed");
         self.tokens.pop();
+    }
+
+    fn copy(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
     }
 }
 
@@ -165,5 +170,9 @@ impl Constraint for StuckReading {
     fn accept(&mut self, token: Token) {
         self.1 -= 1;
         self.0.accept(token);
+    }
+
+    fn copy(&self) -> Box<dyn Constraint> {
+        Box::new(Self(self.0.copy(), self.1))
     }
 }

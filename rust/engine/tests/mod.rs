@@ -22,6 +22,7 @@ mod sharing;
 mod slots;
 mod snapshots;
 mod stopping;
+mod thoughts;
 mod tiers;
 mod turns;
 

@@ -37,6 +37,14 @@ class Family(msgspec.Struct, frozen=True):
     """What belongs to the format and says nothing."""
     lead: str = ""
     """What may stand before a block behind a thought."""
+    before: str = ""
+    """What stands before what is said to the user."""
+    behind: str = ""
+    """What stands behind it."""
+    patterns: tuple[str, ...] = ()
+    """Where a block begins that may begin only where these regular expressions say, in Rust's syntax: `BEGIN` is the beginning of
+    what is said, `NAMES` the name of a tool, and the first group the block's beginning. Else it begins with the first of
+    `triggers`."""
     make_id: CallId = call_id
     takes_tools: bool = True
     """Whether its templates show the tools; where not, they are described in words."""

@@ -118,10 +118,18 @@ class Rules:
                 "tools", f"the tool {self.tool.name} is strict, and no grammar can hold to {word!r}; leave it out"
             )
         try:
-            written = schema_grammar(msgspec.json.encode(schema).decode())
+            return self.schema_text(name, msgspec.json.encode(schema).decode(), literals=literals)
         except InvalidRequest as error:
             owner = "" if self.tool is None else f" of the tool {self.tool.name}"
             raise InvalidRequest("tools", f"the parameters{owner}: {error.message}") from None
+
+    def schema_text(self, name: str, schema: str, *, literals: Mapping[str, str] | None = None) -> str:
+        """The same of a schema that is given as text.
+
+        Raises:
+            InvalidRequest: it is none.
+        """
+        written = schema_grammar(schema)
         rules = dict(line.split(" ::= ", 1) for line in written.splitlines() if " ::= " in line)
         names = {rule: rule if rule in _SHARED else f"{name}-{rule}" for rule in rules}
         root = names["root"]

@@ -79,6 +79,9 @@ def _finished(tally: Tally) -> list[Family]:
             "llamacpp:predicted_tokens_seconds", "Average tokens drawn per second of one completion.", tally.predicted_per_second
         ),
         gauge("llamacpp:n_tokens_max", "Tokens of the longest finished completion, its prompt included.", tally.n_tokens_max),
+        counter(
+            "weft:unread_tool_calls_total", "What looked like a tool call and was none, told as content.", tally.n_unread_calls
+        ),
     ]
 
 

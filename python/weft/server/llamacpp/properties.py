@@ -89,11 +89,11 @@ def _abilities(service: Service) -> dict[str, bool]:
         "supports_typed_content": template.takes_parts,
         "supports_system_role": template.takes_system,
         "supports_reasoning_effort": "reasoning_effort" in template.source,
-        # What a template might do with these, no chat can ask for here.
-        "supports_tools": False,
-        "supports_tool_calls": False,
-        "supports_parallel_tool_calls": False,
-        "supports_object_arguments": False,
+        # Where it does not show them they are told in words.
+        "supports_tools": template.takes_tools,
+        "supports_tool_calls": template.takes_calls,
+        "supports_parallel_tool_calls": template.takes_calls,
+        "supports_object_arguments": template.takes_calls and template.wants_objects,
     }
 
 

@@ -42,7 +42,7 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "web_search_options": lambda value: value is None,
 }
 
-_TAKEN = ("tools", "reasoning_format", "reasoning_budget_tokens", "thinking_budget_tokens")
+_TAKEN = ("tools", "reasoning_format")
 """What completions refuse and chats take."""
 
 

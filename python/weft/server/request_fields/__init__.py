@@ -12,6 +12,7 @@ from weft.server.request_fields.neutral import refuse, refuse_unsupported
 from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import pieces, texts
 from weft.server.request_fields.requests import RANDOM_SEED, first_given, ping_s, submission, template
+from weft.server.request_fields.thoughts import refuse_endless_thought, thought
 from weft.settings.system_prompt import SystemPrompt
 
 __all__ = [
@@ -30,9 +31,11 @@ __all__ = [
     "pieces",
     "ping_s",
     "refuse",
+    "refuse_endless_thought",
     "refuse_unsupported",
     "submission",
     "template",
     "texts",
+    "thought",
     "with_images",
 ]

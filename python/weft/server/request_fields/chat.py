@@ -21,9 +21,6 @@ class ChatFields(CompletionFields, kw_only=True):
     enable_thinking: bool | None = None
     thinking: Any = None
     """Whether the model thinks first: a boolean, or an object with `type` (`enabled`, `disabled`) and `budget_tokens`."""
-    reasoning_budget_tokens: int | None = None
-    """Most tokens of a thought; -1 is any number. `thinking_budget_tokens` is its other name."""
-    thinking_budget_tokens: int | None = None
     tools: list[dict[str, Any]] | None = None
     """What the model may call: `{"type": "function", "function": {"name", "description", "parameters", "strict"}}` each."""
     tool_choice: str | dict[str, Any] | None = None

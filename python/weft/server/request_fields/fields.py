@@ -6,7 +6,7 @@ import msgspec
 
 from weft.sampling import Sampling
 
-__all__ = ["CompletionFields", "LogitBias", "Prompt", "TextPrompt"]
+__all__ = ["CompletionFields", "LogitBias", "Prompt", "TextPrompt", "TriggerField"]
 
 
 class TextPrompt(msgspec.Struct):
@@ -14,6 +14,14 @@ class TextPrompt(msgspec.Struct):
 
     prompt_string: str
     multimodal_data: list[str] | None = None
+
+
+class TriggerField(msgspec.Struct):
+    """llama-server's trigger of a lazy grammar: 0 is a token, 1 a word, 2 a pattern, 3 one for all of the text."""
+
+    type: int
+    value: str
+    token: int | None = None
 
 
 Prompt = str | TextPrompt | list[int | str | TextPrompt | list[int | str]]
@@ -78,6 +86,24 @@ class CompletionFields(SamplingFields, kw_only=True):
     """A JSON schema, which may be any JSON."""
     response_format: dict[str, Any] | None = None
     """OpenAI's way to ask for JSON; llama-server takes its `schema` beside `json_object` too."""
+    grammar_lazy: bool | None = None
+    """Whether what is to be followed waits for one of the triggers."""
+    grammar_triggers: list[TriggerField] | None = None
+    preserved_tokens: list[str] | None = None
+    """Texts that are one token each, and are shown also where they are control tokens."""
+
+    reasoning_budget_tokens: int | None = None
+    """Most tokens of a thought; below 0 is no limit."""
+    thinking_budget_tokens: int | None = None
+    """llama-server's other name for it."""
+    reasoning_budget_message: str | None = None
+    """What is said before the end of a thought whose budget is used up."""
+    reasoning_budget_start_tag: str | None = None
+    """What begins a thought, and what ends one: a chat's template says so, and a body for other prompts."""
+    reasoning_budget_end_tags: list[str] | None = None
+    reasoning_budget_end_tag: str | None = None
+    generation_prompt: str | None = None
+    """The end of the prompt that is the answer's beginning, which says whether a thought has begun in it."""
 
     n_keep: int | None = None
     """Tokens of the prompt that a shift of the context keeps; -1 keeps all."""
@@ -107,15 +133,10 @@ class CompletionFields(SamplingFields, kw_only=True):
     anti_prompt: Any = None
     assistant_name: Any = None
     backend_sampling: bool | None = None
-    grammar_lazy: bool | None = None
-    grammar_triggers: Any = None
     image_data: Any = None
     n_cache_reuse: int | None = None
     parse_tool_calls: Any = None
-    preserved_tokens: Any = None
-    reasoning_budget_tokens: Any = None
     reasoning_format: Any = None
     system_prompt: Any = None
     t_max_prompt_ms: float | None = None
-    thinking_budget_tokens: Any = None
     tools: Any = None

@@ -11,28 +11,18 @@ from weft.server.request_fields.fields import CompletionFields
 __all__ = ["refuse", "refuse_unsupported"]
 
 
-def _is_no_budget(tokens: Any) -> bool:  # noqa: ANN401 (any JSON)
-    """llama-server's number for no limit is any below 0; `False` and the like are no numbers of tokens."""
-    return isinstance(tokens, int) and tokens < 0
-
-
 # Field → whether a value asks for nothing.
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "anti_prompt": lambda value: not value,
     "assistant_name": lambda value: not value,
     "backend_sampling": lambda value: value is False,
-    "grammar_lazy": lambda value: value is False,
-    "grammar_triggers": lambda value: not value,
     "image_data": lambda value: not value,
     "n_cache_reuse": lambda value: value == 0,
     "parse_tool_calls": lambda value: value is False,
-    "preserved_tokens": lambda value: not value,
-    "reasoning_budget_tokens": _is_no_budget,
     # What llama.cpp's own page always sends; a thought stays in the text where it is not taken out.
     "reasoning_format": lambda value: value in ("", "none", "auto"),
     "system_prompt": lambda value: not value,
     "t_max_prompt_ms": lambda value: value <= 0,
-    "thinking_budget_tokens": _is_no_budget,
     "tools": lambda value: not value,
 }
 

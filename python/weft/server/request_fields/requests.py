@@ -14,6 +14,7 @@ from weft.server.request_fields.fields import CompletionFields
 from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import logit_bias, penalty_prompt, prompts
 from weft.server.request_fields.samplers import samplers
+from weft.server.request_fields.thoughts import tagged_thought, triggers
 from weft.server.run.submission import Submission
 from weft.settings import Settings
 
@@ -70,6 +71,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
             "n_probs": name,
             "max_predict_ms": "t_max_predict_ms",
             "adapters": "lora",
+            "thought": "reasoning_budget_end_tags",
             **({} if asked is None else {"grammar": asked.field, "json_schema": asked.field}),
         },
         stream=body.stream is True,
@@ -98,6 +100,10 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0) ->
         n_probs=n_probs,
         grammar=_default(settings, "grammar") if asked is None else asked.grammar,
         json_schema=_default(settings, "json_schema") if asked is None else asked.json_schema,
+        grammar_lazy=body.grammar_lazy is True,
+        grammar_triggers=triggers(body),
+        preserved_tokens=tuple(body.preserved_tokens or ()),
+        thought=tagged_thought(body, settings),
         context_shift=_default(settings, "context_shift"),
         n_keep=_n_keep(body, settings),
         adapters=adapters(body.lora),

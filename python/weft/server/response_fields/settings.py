@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 import msgspec
 
-from weft import Request
+from weft import GrammarTrigger, Request
 from weft._native import Biases, TokenIds
 from weft.sampling import Sampling
 
@@ -55,7 +55,7 @@ _FIELDS: tuple[str | tuple[Any, ...], ...] = (
     ("json_schema", msgspec.Raw | msgspec.UnsetType, msgspec.UNSET),
     ("grammar_lazy", bool, False),
     ("grammar_triggers", list[Any], msgspec.field(default_factory=list)),
-    ("preserved_tokens", list[int], msgspec.field(default_factory=list)),
+    ("preserved_tokens", list[str], msgspec.field(default_factory=list)),
     ("chat_format", str, "Content-only"),
     ("reasoning_format", str, "none"),
     ("reasoning_in_content", bool, False),
@@ -126,6 +126,9 @@ def generation_settings(
         logit_bias=_biases(request.biases),
         grammar=request.grammar or "",
         json_schema=msgspec.UNSET if request.schema is None else msgspec.Raw(request.schema.encode()),
+        grammar_lazy=request.grammar_lazy,
+        grammar_triggers=[_trigger(trigger) for trigger in request.grammar_triggers],
+        preserved_tokens=list(request.preserved_tokens),
         samplers=list(request.samplers),
         timings_per_token=timings_per_token,
         lora=[{"id": adapter, "scale": scale} for adapter, scale in request.adapters or ()],
@@ -134,6 +137,14 @@ def generation_settings(
         penalty_prompt_tokens=_tokens(request.penalty_prompt or ()),
         use_penalty_prompt_tokens=request.penalty_prompt is not None,
     )
+
+
+_KINDS = ("token", "word", "pattern", "pattern_full")
+
+
+def _trigger(trigger: GrammarTrigger) -> dict[str, Any]:
+    token = {} if trigger.token is None else {"token": trigger.token}
+    return {"type": _KINDS.index(trigger.kind), "value": trigger.value, **token}
 
 
 # What is long is written already, once for all branches.

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from weft import Finished, Token
+from weft import Finished, InvalidRequest, Token
 from weft.chat.answer.parts import AnswerForm, AnswerReader, CallBegun, Part
 from weft.chat.format import ChatPrompt
 from weft.server import request_fields
@@ -40,13 +40,25 @@ async def count(data: ChatFields, service: Service, *, n_more: int = 0) -> int:
 
 def submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Submission:
     """What a body asks for, its messages being this prompt."""
+    if prompt.held is None or not prompt.held.has_thoughts:
+        request_fields.refuse_endless_thought(data)
     # The engine tells of a drawn token only beside the likely ones.
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
     asked = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
     template = msgspec.structs.replace(asked.template, snapshots_at=prompt.turn_ends)
-    if prompt.held is not None:
-        template = prompt.held.request(template)
-    return msgspec.structs.replace(asked, template=template)
+    if prompt.held is None:
+        return msgspec.structs.replace(asked, template=template)
+    message = data.reasoning_budget_message
+    try:
+        template = prompt.held.request(
+            template,
+            budget=settings.reasoning_budget,
+            message=settings.reasoning_budget_message if message is None else message,
+        )
+    except InvalidRequest as error:
+        raise asked.blame(error) from None
+    sent_as = {**asked.sent_as, "grammar": "tools", "grammar_triggers": "tools"} if prompt.held.has_tools else asked.sent_as
+    return msgspec.structs.replace(asked, template=template, sent_as=sent_as)
 
 
 class Spoken:

@@ -74,10 +74,10 @@ class Service:
         self.build = build_info()
         self.started_s = int(time.time())
         """When the server was started, in seconds since 1970: by it a reader of its counters knows that they began again."""
-        self.chat = ChatFormat(engine, settings)
+        self.tally = Tally()
+        self.chat = ChatFormat(engine, settings, self.tally.count_unread_call)
         self.pins = Pins(engine)
         self.common_prompt = CommonPrompt(engine, lambda text: self.prompt_tokens([text]))
-        self.tally = Tally()
         self.refusals = Refusals()
         self.aside = Aside()
         self.media = MediaReader(engine, self.aside, folder=settings.media_path, hosts=settings.allow_media_urls)
@@ -164,7 +164,7 @@ class Service:
         if not self.engine.is_running:
             await self.engine.wake()
         # The file may have been replaced.
-        self.chat = ChatFormat(self.engine, self.settings)
+        self.chat = ChatFormat(self.engine, self.settings, self.tally.count_unread_call)
         self.chat.check_settings()
         await self.engine.load_copies(self._copies)
         try:

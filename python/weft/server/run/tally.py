@@ -23,6 +23,12 @@ class Tally:
         """Milliseconds from the first token to the last."""
         self.n_tokens_max = 0
         """Tokens of the longest branch, its prompt among them."""
+        self.n_unread_calls = 0
+        """Calls of tools that were written so that they could not be read, and were told as content."""
+
+    def count_unread_call(self) -> None:
+        """Takes one call that could not be read."""
+        self.n_unread_calls += 1
 
     def watch(self, events: Iterable[object]) -> None:
         """Takes what finished branches cost; what is no end is passed over."""

@@ -33,4 +33,5 @@ GPT_OSS = Family(
     ),
     between="<|start|>assistant",
     lead="<|start|>assistant",
+    before="<|channel|>final<|message|>",
 )

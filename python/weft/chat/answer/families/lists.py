@@ -30,6 +30,8 @@ COMMAND_R7B = Family(
     triggers=("<|START_ACTION|>",),
     fillers=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
     between="",
+    before="<|START_RESPONSE|>",
+    behind="<|END_RESPONSE|>",
 )
 """Also Command A."""
 
@@ -59,7 +61,7 @@ COMMAND_R = Family(
     name="Command R",
     is_of=lambda template: "Action: ```json" in template or "Action:```json" in template,
     calls=Row("Action:", Space(" "), "```json", Space("\n"), json_list(json_call("tool_name", "parameters")), End("\n```")),
-    triggers=("Action:",),
+    triggers=("Action: ```json", "Action:```json"),
 )
 
 ALL = (COMMAND_R7B, NEMOTRON, GRANITE, FIREFUNCTION, COMMAND_R)
@@ -75,6 +77,7 @@ LLAMA = Family(
     ),
     triggers=("<|python_tag|>",),
     openings=("{",),
+    patterns=(r'BEGIN\s*(\{\s*"name"\s*:\s*")',),
     between="; ",
 )
 """Objects of JSON where nothing else was said."""

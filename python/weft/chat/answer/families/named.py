@@ -133,5 +133,6 @@ FUNCTIONARY_3_2 = Family(
     calls=Row(Optional(Text(">>>")), Either(OneCall(_RECIPIENT), Text("all\n"))),
     triggers=(">>>",),
     openings=("",),
+    patterns=(r"(?:BEGIN|>>>)(NAMES\n)",),
     between=">>>",
 )

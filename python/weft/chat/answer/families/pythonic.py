@@ -28,6 +28,7 @@ LLAMA_PYTHONIC = Family(
     is_of=lambda template: "[func_name1(" in template or "[get_weather(" in template,
     calls=_list(),
     openings=("[",),
+    patterns=(r"BEGIN\s*(\[NAMES\()",),
 )
 """Llama 3.2 and 4."""
 

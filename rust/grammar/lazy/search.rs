@@ -1,0 +1,128 @@
+//! A regular expression that is looked for in a text that grows.
+
+use regex_automata::nfa::thompson::{NFA, State};
+use regex_automata::util::primitives::StateID;
+
+/// No place.
+const NONE: usize = usize::MAX;
+
+/// The search for one expression in one text, byte by byte: what `regex` finds in the text up to here, for a price per byte that is
+/// bounded by the size of the expression and does not grow with the text.
+///
+/// This is Pike's simulation of the automaton, of which the threads are kept from one byte to the next: those that come first found
+/// more to the left, or what the expression prefers.
+#[derive(Debug, Clone)]
+pub(super) struct Search {
+    nfa: NFA,
+    threads: Threads,
+    /// As many bytes have come.
+    at: usize,
+    before: Option<u8>,
+    /// Where in the text the grammar begins, by what was found in the bytes since [`Search::begin_token`].
+    found: Option<usize>,
+}
+
+/// States of the automaton that are to be looked at before the next byte, each with the places of its groups.
+#[derive(Debug, Clone, Default)]
+struct Threads {
+    states: Vec<StateID>,
+    slots: Vec<usize>,
+}
+
+/// What is left to do on the way from one thread's state to all that follow without a byte.
+enum Todo {
+    Explore(StateID),
+    /// A group's place is what it was before.
+    Restore(usize, usize),
+}
+
+impl Search {
+    /// In an empty text. `nfa` is of one pattern, with its groups, and has no Unicode word boundaries.
+    pub(super) fn new(nfa: NFA) -> Self {
+        let slots = vec![NONE; nfa.group_info().slot_len()];
+        let threads = Threads { states: vec![nfa.start_unanchored()], slots };
+        Self { nfa, threads, at: 0, before: None, found: None }
+    }
+
+    /// The bytes of a token, and where the grammar begins if the expression matches the text with them at its end.
+    ///
+    /// Of all matches the one that begins first counts, as for a search of the whole text; there was none before this token.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
+        self.found = None;
+        for &byte in bytes {
+            self.threads = self.step(Some(byte));
+            (self.at, self.before) = (self.at + 1, Some(byte));
+        }
+        // The end of the text is not its last end: the threads stay as they are.
+        self.step(None);
+        self.found.take()
+    }
+
+    /// The threads after the next byte; `None` is the end of the text.
+    fn step(&mut self, next: Option<u8>) -> Threads {
+        let n_slots = self.nfa.group_info().slot_len();
+        let around: Vec<u8> = self.before.into_iter().chain(next).collect();
+        let here = usize::from(self.before.is_some());
+        let mut visited = vec![false; self.nfa.states().len()];
+        let mut after = Threads::default();
+        let mut todo = Vec::new();
+        for (nth, &state) in self.threads.states.iter().enumerate() {
+            let mut slots = self.threads.slots[nth * n_slots..][..n_slots].to_vec();
+            todo.push(Todo::Explore(state));
+            while let Some(next_todo) = todo.pop() {
+                let id = match next_todo {
+                    Todo::Restore(slot, place) => {
+                        slots[slot] = place;
+                        continue;
+                    }
+                    Todo::Explore(id) => id,
+                };
+                if std::mem::replace(&mut visited[id.as_usize()], true) {
+                    continue;
+                }
+                let to = match self.nfa.state(id) {
+                    State::ByteRange { trans } => next.filter(|&byte| trans.matches_byte(byte)).map(|_| trans.next),
+                    State::Sparse(transitions) => next.and_then(|byte| transitions.matches_byte(byte)),
+                    State::Dense(transitions) => next.and_then(|byte| transitions.matches_byte(byte)),
+                    State::Look { look, next } => {
+                        if self.nfa.look_matcher().matches(*look, &around, here) {
+                            todo.push(Todo::Explore(*next));
+                        }
+                        None
+                    }
+                    State::Union { alternates } => {
+                        todo.extend(alternates.iter().rev().map(|&alternate| Todo::Explore(alternate)));
+                        None
+                    }
+                    State::BinaryUnion { alt1, alt2 } => {
+                        todo.extend([Todo::Explore(*alt2), Todo::Explore(*alt1)]);
+                        None
+                    }
+                    State::Capture { next, slot, .. } => {
+                        let slot = slot.as_usize();
+                        todo.extend([Todo::Restore(slot, slots[slot]), Todo::Explore(*next)]);
+                        slots[slot] = self.at;
+                        None
+                    }
+                    State::Fail => None,
+                    State::Match { .. } => {
+                        self.found = Some(begins_at(&slots));
+                        // What comes after this one is liked less.
+                        return after;
+                    }
+                };
+                if let Some(to) = to {
+                    after.states.push(to);
+                    after.slots.extend_from_slice(&slots);
+                }
+            }
+        }
+        after
+    }
+}
+
+/// Where the grammar begins, by the places of the groups: two for each, the match first.
+fn begins_at(slots: &[usize]) -> usize {
+    let held = |group: &&[usize]| group[0] != NONE && group[1] != NONE && group[0] < group[1];
+    slots.chunks_exact(2).skip(1).find(held).map_or(slots[0], |group| group[0])
+}

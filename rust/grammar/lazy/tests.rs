@@ -1,0 +1,261 @@
+//! Triggers, in texts of small tokens and of large ones.
+
+use std::time::Instant;
+
+use super::super::tests::{grammar, spellings};
+use super::*;
+use crate::error::Error;
+use crate::request::Trigger;
+use crate::sampling::rng::Mt19937;
+
+const THINK: Token = 1;
+const AB: Token = 2;
+const NO_TEXT: Token = 3;
+
+fn word(text: &str) -> Trigger {
+    Trigger::Word(text.to_owned())
+}
+
+fn pattern(text: &str) -> Trigger {
+    Trigger::Pattern(text.to_owned())
+}
+
+fn whole(text: &str) -> Trigger {
+    Trigger::Whole(text.to_owned())
+}
+
+fn lazy(text: &str, triggers: &[Trigger]) -> Box<dyn Constraint> {
+    let source = SharedConstraint(Arc::new(grammar(text)));
+    Lazy::new(source, Triggers::new(triggers).unwrap(), spellings()).start()
+}
+
+fn byte(byte: u8) -> Token {
+    128 + Token::from(byte)
+}
+
+/// Says `text` byte by byte, as far as that is allowed; how many bytes that is.
+fn say(branch: &mut dyn Constraint, text: &str) -> usize {
+    let is_said = |&&next: &&u8| {
+        let is_allowed = branch.allows(byte(next));
+        if is_allowed {
+            branch.accept(byte(next));
+        }
+        is_allowed
+    };
+    text.as_bytes().iter().take_while(is_said).count()
+}
+
+/// The tokens that a mask leaves of all.
+fn left(branch: &mut dyn Constraint) -> Vec<Token> {
+    let mut row = vec![1.0; 384];
+    branch.mask(&mut row);
+    (0..).zip(&row).filter(|&(_, &logit)| logit > 0.0).map(|(token, _)| token).collect()
+}
+
+#[test]
+fn nothing_is_held_to_before_the_trigger_and_everything_after_it() {
+    let mut branch = lazy("root ::= \"<call>\" [0-9]+ \";\"", &[word("<call>")]);
+    assert_eq!(say(&mut *branch, "say what you like, <cal or <call"), 32);
+    assert!(branch.waits() && branch.allows(0));
+    assert_eq!(say(&mut *branch, ">"), 1);
+    assert!(!branch.waits() && !branch.allows(0));
+    assert_eq!(left(&mut *branch), (b'0'..=b'9').map(byte).collect::<Vec<_>>());
+    assert_eq!(say(&mut *branch, "12;3"), 3);
+    assert_eq!(left(&mut *branch), [0]);
+}
+
+#[test]
+fn a_grammar_begins_with_the_token_that_triggers_it() {
+    let mut branch = lazy("root ::= \"<think>\" \"a\"", &[Trigger::Token(THINK)]);
+    // Spelt otherwise it is no trigger.
+    assert_eq!(say(&mut *branch, "<think>b"), 8);
+    assert!(branch.allows(THINK));
+    branch.accept(THINK);
+    assert_eq!(left(&mut *branch), [byte(b'a')]);
+}
+
+#[test]
+fn a_grammar_begins_where_the_trigger_says() {
+    // The first group that holds something, wherever in a token that is; else the match.
+    for (trigger, said, root) in [
+        (pattern("x(y)?(b.*)"), "xb", "\"b\""),
+        (pattern("x(y)?b.*"), "xb", "\"xb\""),
+        (pattern("x()y"), "xy", "\"xy\""),
+        (whole("[\\s\\S]*?(<c>)[\\s\\S]*"), "abc\n<c>", "\"<c>\""),
+        (whole("a|b"), "b", "\"b\""),
+        (pattern("^\\s+to$"), "  to", "\"  to\""),
+    ] {
+        let mut branch = lazy(&format!("root ::= {root} \"!\""), std::slice::from_ref(&trigger));
+        assert_eq!(say(&mut *branch, said), said.len(), "{trigger:?}");
+        assert_eq!(left(&mut *branch), [byte(b'!')], "{trigger:?}");
+    }
+    // "ab" is one token; the grammar gets its end.
+    let mut branch = lazy("root ::= \"b\" \"!\"", &[pattern("a(b)")]);
+    branch.accept(AB);
+    assert_eq!(left(&mut *branch), [byte(b'!')]);
+    let mut branch = lazy("root ::= \"b!\" \"!\"", &[pattern("a(b)!")]);
+    assert!(branch.allows(AB));
+    branch.accept(AB);
+    assert_eq!((branch.waits(), say(&mut *branch, "!"), left(&mut *branch)), (true, 1, vec![byte(b'!')]));
+}
+
+#[test]
+fn of_several_triggers_the_one_that_is_listed_first_counts() {
+    for (triggers, next) in [([pattern("(b)c"), word("abc")], b'1'), ([word("abc"), pattern("(b)c")], b'2')] {
+        let mut branch = lazy("root ::= \"bc1\" | \"abc2\"", &triggers);
+        assert_eq!(say(&mut *branch, "xabc"), 4);
+        assert_eq!(left(&mut *branch), [byte(next)]);
+    }
+}
+
+#[test]
+fn what_would_trigger_and_does_not_fit_is_not_said() {
+    let mut branch = lazy("root ::= \"<call>\" [0-9]", &[pattern("(<call>)\\s*[^<\\s]")]);
+    assert_eq!(say(&mut *branch, "<call>"), 6);
+    assert!(branch.allows(byte(b' ')) && branch.allows(byte(b'7')) && !branch.allows(byte(b'x')) && !branch.allows(AB));
+    // What is left begins nothing, or fits.
+    let free: Vec<Token> = (0..128).filter(|&token| ![AB, 4, 5].contains(&token)).collect();
+    let after = left(&mut *branch);
+    assert!(free.iter().all(|token| after.contains(token)));
+    assert!(![AB, 4, 5, byte(b'x')].iter().any(|token| after.contains(token)), "{after:?}");
+    assert!((b'0'..=b'9').chain([b' ', b'<']).all(|next| after.contains(&byte(next))));
+    assert_eq!(say(&mut *branch, "7"), 1);
+    assert_eq!(left(&mut *branch), [0]);
+}
+
+#[test]
+fn only_the_likeliest_are_looked_at_where_one_is_refused() {
+    let mut branch = lazy("root ::= \"!\"", &[pattern("a")]);
+    let mut row: Vec<f32> = (0..384_u16).map(f32::from).collect();
+    branch.mask(&mut row);
+    let kept = (0..384).filter(|&at| row[at] > f32::NEG_INFINITY).collect::<Vec<_>>();
+    let likely = (384 - MAX_TRIED..384).filter(|&at| at != 128 + usize::from(b'a')).collect::<Vec<_>>();
+    assert_eq!(kept, likely);
+}
+
+#[test]
+fn a_copy_goes_its_own_way() {
+    let mut branch = lazy("root ::= \"<call>\" [0-9]", &[word("<call>")]);
+    say(&mut *branch, "<ca");
+    let mut copy = branch.copy();
+    assert_eq!((say(&mut *copy, "ll>x"), say(&mut *branch, "x<call>1")), (3, 8));
+    assert_eq!(left(&mut *branch), [0]);
+    assert_eq!((copy.waits(), say(&mut *copy, "1")), (false, 1));
+}
+
+#[test]
+fn tokens_without_a_text_and_ends_trigger_nothing() {
+    let mut branch = lazy("root ::= \"<call>\"", &[word("<call>"), pattern("^</s>$")]);
+    assert!(branch.allows(0));
+    say(&mut *branch, "<ca");
+    assert!(branch.allows(NO_TEXT));
+    branch.accept(NO_TEXT);
+    assert_eq!(say(&mut *branch, "ll>"), 3);
+    assert_eq!(left(&mut *branch), [0]);
+}
+
+#[test]
+fn a_search_finds_what_a_search_of_the_whole_text_finds() {
+    const PATTERNS: [&str; 22] = [
+        "abc",
+        "a(b|c)*d",
+        "(a+)(b)?c",
+        "a.*?(b)",
+        "^ab",
+        "a(b)$",
+        "^a*$",
+        "\\bab\\b",
+        "(?:a|(b))c",
+        "[^a](a)\\B",
+        "(a*)b",
+        "(?m)^(b)$",
+        "(a)|(b)c",
+        "(?i)AB(C)",
+        "a{2,3}(c?)",
+        "[\\s\\S]*?(ca)[\\s\\S]*",
+        "(?:^|b)\\s*(c)",
+        "x*",
+        "(b)?(?:c|a$)",
+        "((a)b)+c",
+        "\\xE9",
+        "é(b)",
+    ];
+    let mut rng = Mt19937::new(11);
+    let mut below = |n: u32| rng.next_u32() % n;
+    let mut n_found = 0;
+    for round in 0..6_000 {
+        let pattern = PATTERNS[round % PATTERNS.len()];
+        let oracle = regex::bytes::RegexBuilder::new(pattern).unicode(false).build().unwrap();
+        let is_whole = below(4) == 0;
+        let oracle_whole = regex::bytes::RegexBuilder::new(&format!("\\A(?:{pattern})\\z")).unicode(false).build().unwrap();
+        let trigger = if is_whole { whole(pattern) } else { self::pattern(pattern) };
+        let mut search = Triggers::new(&[trigger]).unwrap().searches().remove(0);
+        let mut text = Vec::new();
+        for _ in 0..8 {
+            let piece: Vec<u8> = (0..below(4)).map(|_| b"aaabbbcccd \n\xC3\xA9\xE9"[below(15) as usize]).collect();
+            text.extend_from_slice(&piece);
+            let found = if is_whole { &oracle_whole } else { &oracle }.captures(&text).map(|captures| {
+                let group = captures.iter().skip(1).flatten().find(|group| !group.is_empty());
+                group.unwrap_or_else(|| captures.get(0).unwrap()).start()
+            });
+            let is = search.feed(&piece);
+            assert_eq!(is, found, "{pattern:?} (whole: {is_whole}) in {:?}", text.escape_ascii().to_string());
+            if is.is_some() {
+                n_found += 1;
+                break;
+            }
+        }
+    }
+    assert!(n_found > 1_500, "{n_found} texts were found");
+}
+
+#[test]
+fn a_token_costs_the_same_wherever_in_a_text_it_is() {
+    let mut branch = lazy("root ::= \"<call>\"", &[whole("[\\s\\S]*(<call>)"), pattern("(a+)b<"), word("<call>")]);
+    let mut seconds = [0.0; 2];
+    for (nth, seconds) in seconds.iter_mut().enumerate() {
+        // The second half is twenty times as far into the text on average.
+        for _ in 0..[20_000, 380_000][nth] {
+            branch.accept(byte(b'a'));
+        }
+        let start = Instant::now();
+        (0..20_000).for_each(|_| branch.accept(byte(b'a')));
+        *seconds = start.elapsed().as_secs_f64();
+    }
+    assert!(seconds[1] < 4.0 * seconds[0] + 0.05, "{seconds:?}");
+}
+
+#[test]
+fn a_grammar_does_not_begin_too_far_back() {
+    let trigger = [pattern("<(a*)>")];
+    for (n, is_allowed) in [(MAX_REACH, true), (MAX_REACH + 1, false)] {
+        let mut branch = lazy("root ::= \"a\"* \">\"", &trigger);
+        say(&mut *branch, &format!("<{}", "a".repeat(n)));
+        assert_eq!(branch.allows(byte(b'>')), is_allowed);
+        assert!(branch.allows(byte(b'!')));
+    }
+}
+
+#[test]
+fn what_is_no_trigger_is_refused() {
+    let flaw = |triggers: &[Trigger]| match Triggers::new(triggers) {
+        Err(Error::InvalidRequest { param: "grammar_triggers", message }) => message,
+        other => panic!("{other:?}"),
+    };
+    for (triggers, expected) in [
+        (vec![], "grammar_triggers is empty"),
+        (vec![word("")], "an empty word"),
+        (vec![word("a"); MAX_TRIGGERS + 1], "65 triggers of 65 bytes; there may be at most 64 of 16384"),
+        (vec![word(&"a".repeat(MAX_TRIGGER_BYTES + 1))], "1 triggers of 16385 bytes"),
+        (vec![pattern("a(b")], "which cannot be read at byte 1: unclosed group"),
+        (vec![pattern(">>>(?!all)")], "look-around"),
+        (vec![pattern("(a)\\1")], "backreferences are not supported"),
+        (vec![pattern("(?u:\\b)a")], "boundaries"),
+        (vec![pattern("(?:a{0,200}){0,200}")], "too large"),
+        (vec![word(&"a".repeat(8_000)), pattern("a{8000}")], "too large"),
+    ] {
+        let message = flaw(&triggers);
+        assert!(message.contains(expected), "{message}");
+    }
+    assert!(Triggers::new(&[Trigger::Token(5)]).is_ok());
+}

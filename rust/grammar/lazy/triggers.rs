@@ -1,0 +1,130 @@
+//! What begins a lazy grammar, read once for all branches.
+
+use regex_automata::nfa::thompson::{NFA, WhichCaptures};
+use regex_automata::util::look::LookSet;
+use regex_syntax::hir::{Hir, Look};
+
+use super::search::Search;
+use crate::error::{Error, Result};
+use crate::request::{Token, Trigger};
+
+/// Most triggers of a grammar: each token looks for all of them.
+pub const MAX_TRIGGERS: usize = 64;
+
+/// Most bytes of all the words and patterns of a grammar.
+pub const MAX_TRIGGER_BYTES: usize = 16_384;
+
+/// Most bytes that what all patterns come to may take; what a byte of the text costs is bounded by it.
+const MAX_COMPILED_BYTES: usize = 1 << 18;
+
+/// What begins a lazy grammar.
+#[derive(Debug)]
+pub struct Triggers {
+    pub(super) tokens: Vec<Token>,
+    /// In the order in which they are asked.
+    patterns: Vec<NFA>,
+}
+
+impl Triggers {
+    /// Reads the triggers; at least one.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for none, for more than the bounds allow, and for a pattern that is wrong or asks for what cannot be
+    /// found in a time that does not grow with the text.
+    pub fn new(triggers: &[Trigger]) -> Result<Self> {
+        Self::check_size(triggers)?;
+        let (mut tokens, mut patterns) = (Vec::new(), Vec::new());
+        let mut n_left = MAX_COMPILED_BYTES;
+        for trigger in triggers {
+            let (expression, text) = match trigger {
+                Trigger::Token(token) => {
+                    tokens.push(*token);
+                    continue;
+                }
+                Trigger::Word(word) if word.is_empty() => {
+                    return Err(refusal("grammar_triggers has an empty word".to_owned()));
+                }
+                Trigger::Word(word) => (Hir::literal(word.as_bytes()), word),
+                Trigger::Pattern(pattern) => (read(pattern)?, pattern),
+                Trigger::Whole(pattern) => {
+                    (Hir::concat(vec![Hir::look(Look::Start), read(pattern)?, Hir::look(Look::End)]), pattern)
+                }
+            };
+            let nfa =
+                compile(&expression, n_left).map_err(|reason| refusal(format!("grammar_triggers has '{text}', {reason}")))?;
+            n_left = n_left.saturating_sub(nfa.memory_usage());
+            patterns.push(nfa);
+        }
+        Ok(Self { tokens, patterns })
+    }
+
+    /// Checks how many they are, and how long.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for none, and for more than the bounds allow.
+    pub fn check_size(triggers: &[Trigger]) -> Result<()> {
+        let (n, n_bytes) = (triggers.len(), triggers.iter().map(n_bytes).sum::<usize>());
+        if n == 0 {
+            return Err(refusal("grammar_triggers is empty; a lazy grammar needs at least one trigger".to_owned()));
+        }
+        if n > MAX_TRIGGERS || n_bytes > MAX_TRIGGER_BYTES {
+            let limit = format!("at most {MAX_TRIGGERS} of {MAX_TRIGGER_BYTES} bytes together");
+            return Err(refusal(format!("grammar_triggers has {n} triggers of {n_bytes} bytes; there may be {limit}")));
+        }
+        Ok(())
+    }
+
+    /// The searches for the patterns, each in an empty text.
+    pub(super) fn searches(&self) -> Vec<Search> {
+        self.patterns.iter().cloned().map(Search::new).collect()
+    }
+}
+
+fn n_bytes(trigger: &Trigger) -> usize {
+    match trigger {
+        Trigger::Token(_) => 0,
+        Trigger::Word(text) | Trigger::Pattern(text) | Trigger::Whole(text) => text.len(),
+    }
+}
+
+/// An expression over bytes.
+fn read(pattern: &str) -> Result<Hir> {
+    let mut parser = regex_syntax::ParserBuilder::new().unicode(false).utf8(false).build();
+    parser.parse(pattern).map_err(|error| {
+        let (what, span) = match &error {
+            regex_syntax::Error::Parse(error) => (error.kind().to_string(), Some(error.span())),
+            regex_syntax::Error::Translate(error) => (error.kind().to_string(), Some(error.span())),
+            other => (other.to_string(), None),
+        };
+        let place = span.map_or_else(String::new, |span| format!(" at byte {}", span.start.offset));
+        refusal(format!("grammar_triggers has the pattern '{pattern}', which cannot be read{place}: {what}"))
+    })
+}
+
+fn compile(expression: &Hir, n_bytes: usize) -> std::result::Result<NFA, String> {
+    let config = NFA::config().utf8(false).which_captures(WhichCaptures::All).nfa_size_limit(Some(n_bytes));
+    let nfa = NFA::compiler().configure(config).build_from_hir(expression);
+    let nfa = nfa.map_err(|_| format!("which is too large: all patterns may take {MAX_COMPILED_BYTES} bytes"))?;
+    let looks = nfa.look_set_any();
+    if looks.subtract(without_unicode(looks)) != LookSet::empty() {
+        return Err("which asks for the boundaries of Unicode's words; \\b knows those of ASCII".to_owned());
+    }
+    Ok(nfa)
+}
+
+fn without_unicode(looks: LookSet) -> LookSet {
+    use regex_automata::util::look::Look;
+    let unicode = [
+        Look::WordUnicode,
+        Look::WordUnicodeNegate,
+        Look::WordStartUnicode,
+        Look::WordEndUnicode,
+        Look::WordStartHalfUnicode,
+        Look::WordEndHalfUnicode,
+    ];
+    unicode.into_iter().fold(looks, LookSet::remove)
+}
+
+fn refusal(message: String) -> Error {
+    Error::InvalidRequest { param: "grammar_triggers", message }
+}

@@ -1,0 +1,465 @@
+"""Tools and thoughts over OpenAI's chats: what a scripted model writes comes out as calls, thoughts and content."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from litestar.testing import AsyncTestClient
+
+import weft
+from tests.helpers import How
+from tests.scripted import Answer, AnsweringEngine, Script
+from tests.server.conftest import answers
+from tests.server.matchers import Json, matching
+from weft.server import create_app
+from weft.settings import Settings
+
+TEMPLATE = (
+    "{%- if tools %}<tools>{{ tools | tojson }}</tools><tool_call>{% endif %}"
+    "{%- for message in messages %}<{{ message.role }}>{{ message.content }}"
+    "{%- for call in message.tool_calls or [] %}[{{ call.function.name }} {{ call.function.arguments | tojson }}]{% endfor %}"
+    "</{{ message.role }}>{% endfor %}"
+    "{%- if add_generation_prompt %}<assistant>{% endif %}"
+)
+"""One in Hermes's way, without thoughts."""
+
+THINKING = TEMPLATE + "{% if add_generation_prompt %}<think>\n{% endif %}{# </think> #}"
+
+CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS: Json = [{"type": "function", "function": {"name": "get_weather", "description": "Looks it up.", "parameters": CITY}}]
+HELLO: Json = [{"role": "user", "content": "How is the weather?"}]
+
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+CALLS = f"I look.\n{CALL}\n{CALL.replace('Rome', 'Paris')}"
+
+ID = matching("call_[A-Za-z0-9]{24}")
+
+
+@asynccontextmanager
+async def saying(
+    text: str, template: str | None = TEMPLATE, **settings: Json
+) -> AsyncIterator[tuple[httpx.AsyncClient, AnsweringEngine]]:
+    """A client of a model that says this."""
+    engine = AnsweringEngine(Script([Answer(text)], template))
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:
+        await answers(client, 200)
+        yield client, engine
+
+
+async def choices(client: httpx.AsyncClient, how: How, **body: Json) -> list[Json]:
+    """The message and the reason of each branch, put together where they are streamed."""
+    body = {"messages": HELLO, **body}
+    if how == "whole":
+        given = await client.post("/v1/chat/completions", json=body)
+        assert given.status_code == 200, given.text
+        return [{"message": choice["message"], "finish_reason": choice["finish_reason"]} for choice in given.json()["choices"]]
+    given = await client.post("/v1/chat/completions", json={**body, "stream": True})
+    assert given.status_code == 200, given.text
+    events = [json.loads(line[6:]) for line in given.text.splitlines() if line.startswith("data: {")]
+    return joined([choice for event in events for choice in event["choices"]])
+
+
+def joined(chunks: Sequence[Json]) -> list[Json]:
+    """The choices that chunks come to, as a client puts them together."""
+    found: dict[int, Json] = {}
+    for chunk in chunks:
+        choice = found.setdefault(chunk["index"], {"message": {}, "finish_reason": None})
+        choice["finish_reason"] = chunk["finish_reason"] or choice["finish_reason"]
+        message = choice["message"]
+        for name, value in chunk["delta"].items():
+            if name == "tool_calls":
+                for call in value:
+                    calls = message.setdefault(name, [])
+                    if call["index"] == len(calls):
+                        calls.append({"id": call["id"], "type": call["type"], "function": {"name": "", "arguments": ""}})
+                    for key, text in call["function"].items():
+                        calls[call["index"]]["function"][key] += text
+            elif name == "function_call":
+                function = message.setdefault(name, {"name": "", "arguments": ""})
+                for key, text in value.items():
+                    function[key] += text
+            elif isinstance(value, str) and isinstance(message.get(name), str):
+                message[name] += value
+            else:
+                message[name] = value
+    return [found[index] for index in sorted(found)]
+
+
+async def refusal(client: httpx.AsyncClient, **body: Json) -> tuple[str, str]:
+    given = await client.post("/v1/chat/completions", json={"messages": HELLO, **body})
+    assert given.status_code == 400, given.text
+    return given.json()["error"]["param"], given.json()["error"]["message"]
+
+
+def call(city: str) -> Json:
+    return {"id": ID, "type": "function", "function": {"name": "get_weather", "arguments": f'{{"city": "{city}"}}'}}
+
+
+async def test_a_call_is_told_whole_and_in_a_stream(how: How) -> None:
+    async with saying(CALLS) as (client, _):
+        [choice] = await choices(client, how, tools=TOOLS)
+        message = {"role": "assistant", "content": "I look.", "tool_calls": [call("Rome"), call("Paris")]}
+        assert choice == {"message": message, "finish_reason": "tool_calls"}
+        first, second = choice["message"]["tool_calls"]
+        assert first["id"] != second["id"]
+
+
+async def test_an_answer_that_only_calls_has_no_content(how: How) -> None:
+    async with saying(CALL) as (client, _):
+        [choice] = await choices(client, how, tools=TOOLS)
+        message = {"role": "assistant", "content": None, "tool_calls": [call("Rome")]}
+        assert choice == {"message": message, "finish_reason": "tool_calls"}
+
+
+async def test_calls_of_branches_do_not_mix(how: How) -> None:
+    async with saying(CALLS) as (client, _):
+        given = await choices(client, how, tools=TOOLS, n=3)
+        message = {"role": "assistant", "content": "I look.", "tool_calls": [call("Rome"), call("Paris")]}
+        assert given == [{"message": message, "finish_reason": "tool_calls"}] * 3
+        assert len({one["id"] for choice in given for one in choice["message"]["tool_calls"]}) == 6
+
+
+async def test_arguments_come_in_pieces() -> None:
+    async with saying(CALL) as (client, _):
+        given = await client.post("/v1/chat/completions", json={"messages": HELLO, "tools": TOOLS, "stream": True})
+        events = [json.loads(line[6:]) for line in given.text.splitlines() if line.startswith("data: {")]
+        calls = [delta["tool_calls"][0] for event in events if "tool_calls" in (delta := event["choices"][0]["delta"])]
+        assert calls[0] == {"index": 0, "id": ID, "type": "function", "function": {"name": "get_weather", "arguments": ""}}
+        assert len(calls) > 4
+        assert all(later.keys() == {"index", "function"} for later in calls[1:])
+
+
+@pytest.mark.parametrize("asked", [{}, {"tools": []}, {"tools": TOOLS, "tool_choice": "none"}], ids=str)
+async def test_where_no_tool_may_be_called_all_is_content(how: How, asked: Json) -> None:
+    async with saying(CALLS) as (client, engine):
+        [choice] = await choices(client, how, **asked)
+        assert choice == {"message": {"role": "assistant", "content": CALLS}, "finish_reason": "stop"}
+        assert "get_weather" not in engine.prompts[0]
+        assert engine.requests[0].grammar is None
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "cities"),
+    [
+        ("<tool_call>\n{'name': 5}\n</tool_call>", "<tool_call>\n{'name': 5}\n</tool_call>", []),
+        (CALL.replace("get_weather", "got_weather"), CALL.replace("get_weather", "got_weather"), []),
+        (f"{CALL}\n<tool_call>oh", "<tool_call>oh", ["Rome"]),
+        ('<tool_call>{"name": "get_weather"', '<tool_call>{"name": "get_weather"', []),
+    ],
+    ids=["no call", "no such tool", "one of two", "cut off"],
+)
+async def test_what_is_no_call_is_content(
+    how: How, text: str, content: str, cities: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with saying(text) as (client, _):
+        [choice] = await choices(client, how, tools=TOOLS)
+        assert choice["message"]["content"] == content
+        assert choice["message"].get("tool_calls", []) == list(map(call, cities))
+        assert caplog.text.count("what looked like a call of a tool is none") == 1
+
+
+async def test_answers_may_be_left_as_they_are_written(how: How) -> None:
+    async with saying(f"Hm.\n</think>\n\n{CALLS}", THINKING, skip_chat_parsing=True) as (client, _):
+        [choice] = await choices(client, how, tools=TOOLS)
+        message = {"role": "assistant", "content": f"Hm.\n</think>\n\n{CALLS}"}
+        assert choice == {"message": message, "finish_reason": "stop"}
+
+
+async def test_one_call_is_told_where_one_is_asked_for(how: How) -> None:
+    async with saying(CALLS) as (client, _):
+        [choice] = await choices(client, how, tools=TOOLS, parallel_tool_calls=False)
+        assert choice["message"]["tool_calls"] == [call("Rome")]
+
+
+async def test_functions_are_called_in_the_way_of_before(how: How) -> None:
+    async with saying(CALL) as (client, _):
+        [choice] = await choices(client, how, functions=[TOOLS[0]["function"]], function_call="auto")
+        function = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
+        message = {"role": "assistant", "content": None, "function_call": function}
+        assert choice == {"message": message, "finish_reason": "function_call"}
+
+
+async def test_an_answer_that_is_cut_off_in_a_call_says_so(how: How) -> None:
+    async with saying(CALL) as (client, _):
+        [choice] = await choices(client, how, tools=TOOLS, max_tokens=20)
+        assert choice["finish_reason"] == "length"
+        [begun] = choice["message"]["tool_calls"]
+        assert '{"city": "Rome"}'.startswith(begun["function"]["arguments"])
+
+
+@pytest.mark.parametrize(
+    ("choice", "n_tools"),
+    [("required", 2), ({"type": "function", "function": {"name": "get"}}, 1)],
+    ids=["required", "named"],
+)
+async def test_a_tool_that_must_be_called_is_in_a_grammar(choice: Json, n_tools: int) -> None:
+    tools = [*TOOLS, {"type": "function", "function": {"name": "get"}}]
+    async with saying("") as (client, engine):
+        await choices(client, "whole", tools=tools, tool_choice=choice)
+        grammar = engine.requests[0].grammar
+        assert grammar is not None
+        assert ("get_weather" in grammar) == (n_tools == 2)
+        assert grammar.count("call-1 ::=") == n_tools - 1
+
+
+async def test_the_grammar_of_a_tool_that_may_be_called_waits_for_the_call() -> None:
+    async with saying("") as (client, engine):
+        await choices(client, "whole", tools=TOOLS)
+        [request] = engine.requests
+        assert request.grammar is not None
+        assert request.grammar_lazy
+        assert request.grammar_triggers == (weft.GrammarTrigger("word", "<tool_call>"),)
+        assert "<tool_call>" in request.preserved_tokens
+
+
+async def test_an_answer_calls_a_tool_or_fits_a_schema() -> None:
+    schema = {"type": "json_schema", "json_schema": {"schema": {"enum": ["yes"]}}}
+    async with saying("") as (client, engine):
+        await choices(client, "whole", tools=TOOLS, response_format=schema)
+        [request] = engine.requests
+        assert request.grammar is not None
+        assert not request.grammar_lazy
+        assert re.search(r"root ::= .*block.* \| said-root", request.grammar)
+        assert request.json_schema is None
+
+
+async def test_a_grammar_holds_behind_the_thought() -> None:
+    async with saying("", THINKING) as (client, engine):
+        for asked in ({"tools": TOOLS}, {"response_format": {"type": "json_object"}}, {"reasoning_budget_tokens": 7}):
+            await choices(client, "whole", **asked)
+        thoughts = [request.thought for request in engine.requests]
+        assert all(thought is not None for thought in thoughts)
+        told = [(thought.starts, thought.ends, thought.begins_inside, thought.budget) for thought in thoughts if thought]
+        assert told == [(("<think>",), ("</think>",), True, budget) for budget in (None, None, 7)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "budget"),
+    [
+        ({}, 5),
+        ({"reasoning_budget_tokens": 3}, 3),
+        ({"thinking_budget_tokens": 0}, 0),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, 9),
+        ({"reasoning_budget_tokens": -1, "tools": TOOLS}, None),
+    ],
+    ids=str,
+)
+async def test_a_budget_is_the_chats_or_the_servers(asked: Json, budget: int | None) -> None:
+    async with saying("", THINKING, reasoning_budget=5, reasoning_budget_message="Enough.") as (client, engine):
+        await choices(client, "whole", **asked)
+        thought = engine.requests[0].thought
+        assert thought is not None
+        assert (thought.budget, thought.message) == (budget, "Enough.")
+
+
+@pytest.fixture(scope="module")
+async def thinking() -> AsyncIterator[httpx.AsyncClient]:
+    """The demo model with a template that begins a thought."""
+    app = create_app(weft.Engine(n_slots=2, n_ctx=2048, n_threads=1), Settings(chat_template=THINKING))
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        yield client
+
+
+async def test_a_budget_that_is_used_up_ends_the_thought(thinking: httpx.AsyncClient, how: How) -> None:
+    asked = {"reasoning_budget_tokens": 8, "reasoning_budget_message": " Enough.", "max_tokens": 48, "n": 2, "seed": 4}
+    for choice in await choices(thinking, how, **asked):
+        assert choice["message"]["reasoning_content"].endswith(" Enough.")
+        assert choice["message"]["content"]
+        assert "think>" not in choice["message"]["content"] + choice["message"]["reasoning_content"]
+
+
+async def test_a_schema_holds_the_answer_and_not_the_thought(thinking: httpx.AsyncClient, how: How) -> None:
+    schema = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
+    asked = {"reasoning_budget_tokens": 8, "max_tokens": 96, "response_format": schema, "seed": 2}
+    [choice] = await choices(thinking, how, **asked)
+    assert choice["message"]["reasoning_content"]
+    assert isinstance(json.loads(choice["message"]["content"]), dict)
+
+
+async def test_a_tool_is_called_behind_the_thought(thinking: httpx.AsyncClient, how: How) -> None:
+    parameters = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools = [{"type": "function", "function": {"name": "count", "parameters": parameters}}]
+    asked = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 128, "seed": 3}
+    [choice] = await choices(thinking, how, reasoning_budget_tokens=8, **asked)
+    assert choice["message"]["reasoning_content"]
+    assert choice["message"]["content"] is None
+    [called] = choice["message"]["tool_calls"]
+    assert isinstance(json.loads(called["function"]["arguments"])["n"], int)
+
+
+async def test_a_budget_without_thoughts_is_refused() -> None:
+    async with saying("") as (client, _):
+        name, _ = await refusal(client, reasoning_budget_tokens=5)
+        assert name == "reasoning_budget_tokens"
+
+
+async def test_a_model_that_must_call_a_tool_calls_it(client: httpx.AsyncClient, how: How) -> None:
+    parameters = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools = [{"type": "function", "function": {"name": "count", "parameters": parameters, "strict": True}}]
+    asked = {"tools": tools, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 128, "seed": 3}
+    [choice] = await choices(client, how, **asked)
+    [called] = choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] is None
+    assert called["function"]["name"] == "count"
+    assert isinstance(json.loads(called["function"]["arguments"])["n"], int)
+
+
+TOO_MANY = [{"type": "function", "function": {"name": f"f{nth}"}} for nth in range(129)]
+
+
+def with_schema(**schema: Json) -> Json:
+    return [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", **schema}}}]
+
+
+@pytest.mark.parametrize(
+    ("asked", "param", "message"),
+    [
+        ({"tool_choice": "required"}, "tool_choice", "tool_choice is 'required', and there are no tools to choose from"),
+        ({"function_call": {"name": "f"}}, "function_call", "and there are no functions to choose from"),
+        (
+            {"tools": TOOLS, "tool_choice": "often"},
+            "tool_choice",
+            "tool_choice is 'often'; it must be 'none', 'auto', 'required'",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}},
+            "tool_choice",
+            "tool_choice names 'f', which is none of the tools",
+        ),
+        ({"tools": TOOLS, "functions": [{"name": "f"}]}, "functions", "functions is the old way to say"),
+        ({"tools": [{"type": "web_search"}]}, "tools", "tools[0].type is 'web_search'; only tools of type 'function' are there"),
+        ({"tools": [{"function": {"name": "a b"}}]}, "tools", "tools[0].function.name is 'a b'; it must be a name of letters"),
+        ({"tools": [*TOOLS, *TOOLS]}, "tools", "tools has two of the same name; each must have its own"),
+        ({"tools": TOO_MANY}, "tools", "there are 129 tools; at most 128 are taken"),
+        ({"tools": with_schema(x=" " * 600_000)}, "tools", "bytes of JSON; at most 524288 are taken"),
+        (
+            {"tools": with_schema(type="string")},
+            "tools",
+            "tools[0].function.parameters.type is 'string'; arguments are an object",
+        ),
+        (
+            {"tools": with_schema(properties={"a": {"type": "integer", "multipleOf": 3}})},
+            "tools",
+            "the tool f is strict, and no grammar can hold to 'multipleOf'; leave it out",
+        ),
+        ({"tools": with_schema(properties={"a": {"$ref": "https://x.org"}})}, "tools", "the parameters of the tool f: "),
+        ({"tools": TOOLS, "grammar": 'root ::= "a"', "tool_choice": "required"}, "grammar", "grammar cannot stand beside tools"),
+        ({"reasoning_format": "hidden"}, "reasoning_format", "reasoning_format is 'hidden'; it must be one of"),
+        ({"thinking": "hard"}, "thinking", "thinking is 'hard'; it must be a boolean, or an object"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+async def test_what_cannot_be_is_refused(asked: Json, param: str, message: str) -> None:
+    async with saying("") as (client, _):
+        name, told = await refusal(client, **asked)
+        assert name == param
+        assert message in told
+
+
+async def test_what_was_called_and_what_came_of_it_reach_the_template() -> None:
+    arguments = {"city": "Rome"}
+    called = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": json.dumps(arguments)}}
+    messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [called]}, {"role": "tool", "content": "Rain"}]
+    shown = '<assistant>[get_weather {"city": "Rome"}]</assistant><tool>Rain</tool>'
+    async with saying("") as (client, engine):
+        await choices(client, "whole", messages=messages)
+        await choices(client, "whole", messages=[*HELLO, {"role": "assistant", "function_call": called["function"]}, messages[2]])
+        assert all(shown in prompt for prompt in engine.prompts)
+
+
+async def test_a_template_without_tools_has_them_told_in_words(how: How) -> None:
+    called = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
+    messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [called]}, {"role": "tool", "content": "Rain"}]
+    async with saying(CALL, template=None) as (client, engine):
+        [choice] = await choices(client, how, messages=messages, tools=TOOLS)
+        assert choice["message"]["tool_calls"] == [call("Rome")]
+        [prompt] = engine.prompts
+        assert '{"name": "get_weather", "description": "Looks it up."' in prompt
+        assert f"<|im_start|>assistant\n{CALL}" in prompt
+        assert "<|im_start|>user\n<tool_response>\nRain\n</tool_response>" in prompt
+
+
+async def test_a_thought_is_told_apart(how: How) -> None:
+    async with saying(f"Hm.\n</think>\n\n{CALLS}", THINKING) as (client, _):
+        [choice] = await choices(client, how, tools=TOOLS)
+        message = {
+            "role": "assistant",
+            "content": "I look.",
+            "reasoning_content": "Hm.",
+            "tool_calls": [call("Rome"), call("Paris")],
+        }
+        assert choice == {"message": message, "finish_reason": "tool_calls"}
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "thought"),
+    [
+        ("auto", "Yes.", "Hm."),
+        ("deepseek", "Yes.", "Hm."),
+        ("none", "Hm.\n</think>\n\nYes.", None),
+        ("deepseek-legacy", "Hm.\n</think>\n\nYes.", "Hm."),
+    ],
+)
+@pytest.mark.parametrize("where", ["field", "setting"])
+async def test_a_thought_goes_where_it_is_wanted(how: How, where: str, form: str, content: str, thought: str | None) -> None:
+    settings = {"reasoning_format": form} if where == "setting" else {}
+    body = {"reasoning_format": form} if where == "field" else {}
+    async with saying("Hm.\n</think>\n\nYes.", THINKING, **settings) as (client, _):
+        [choice] = await choices(client, how, **body)
+        assert (choice["message"]["content"], choice["message"].get("reasoning_content")) == (content, thought)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"enable_thinking": False},
+        {"thinking": False},
+        {"thinking": {"type": "disabled"}},
+        {"reasoning_effort": "none"},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    ],
+    ids=str,
+)
+async def test_thinking_that_is_off_ends_the_thought_that_a_template_begins(how: How, asked: Json) -> None:
+    async with saying("Yes.", THINKING) as (client, engine):
+        [choice] = await choices(client, how, **asked)
+        assert engine.prompts[0].endswith("<assistant><think>\n\n</think>\n\n")
+        assert choice["message"] == {"role": "assistant", "content": "Yes."}
+
+
+async def test_whether_it_thinks_reaches_the_template() -> None:
+    template = "{{ enable_thinking }} {{ thinking }} {{ reasoning_effort is defined }} {{ messages[0].content }}"
+    async with saying("", template) as (client, engine):
+        for asked in ({"enable_thinking": True}, {"thinking": {"type": "disabled"}}, {"reasoning_effort": "low"}):
+            await choices(client, "whole", **asked)
+        begun = [prompt.rsplit(" How", 1)[0] for prompt in engine.prompts]
+        assert begun == ["True True False", "False False False", "  True"]
+
+
+async def test_what_day_it_is_reaches_the_template() -> None:
+    async with saying("", "{{ date_string }}, {{ datetime }}, {{ strftime_now('%Y') }} {{ messages[0].content }}") as (
+        client,
+        engine,
+    ):
+        await choices(client, "whole")
+        assert re.match(r"\d\d \w{3} \d{4}, \w{3} \d\d \d{4}, \d{4} How", engine.prompts[0])
+
+
+async def test_a_tool_cannot_spell_a_control_token() -> None:
+    async with weft.Engine(n_slots=1, n_ctx=1024, n_threads=1) as engine:
+        spelt = [token for token in engine.model.control_tokens() if engine.model.token_bytes(token)]
+        spelling = engine.model.token_bytes(spelt[-1]).decode()
+        tools = [{"type": "function", "function": {"name": "f", "description": f"say {spelling} now", "parameters": CITY}}]
+        asked = [{"role": "user", "content": "a"}]
+        plain = await engine.chat_request(asked, chat={"template": TEMPLATE})
+        with_tools = await engine.chat_request(asked, chat={"template": TEMPLATE, "tools": tools})
+        assert isinstance(plain.prompt, list)
+        assert isinstance(with_tools.prompt, list)
+        assert len(with_tools.prompt) > len(plain.prompt)
+        assert with_tools.prompt.count(spelt[-1]) == plain.prompt.count(spelt[-1])

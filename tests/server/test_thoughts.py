@@ -1,0 +1,66 @@
+"""Thoughts and lazy grammars over HTTP, by llama-server's names."""
+
+import re
+
+import httpx
+import pytest
+from litestar.testing import AsyncTestClient
+
+import weft
+from tests.server.conftest import PROMPT
+from tests.server.matchers import Json
+from weft.server import create_app
+from weft.settings import Settings
+
+THOUGHT = {"reasoning_budget_start_tag": "<t>", "reasoning_budget_end_tags": ["</t>"], "generation_prompt": "<t>"}
+
+
+def text_of(answer: Json) -> str:
+    return str(answer["choices"][0]["text"] if "choices" in answer else answer["content"])
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+async def test_a_thought_ends_with_its_budget_and_the_answer_follows_the_grammar(client: httpx.AsyncClient, path: str) -> None:
+    body = {
+        **THOUGHT,
+        "prompt": PROMPT,
+        "reasoning_budget_tokens": 5,
+        "reasoning_budget_message": " Enough.",
+        "grammar": 'root ::= "{" [a-z] "}"',
+    }
+    answer = (await client.post(path, json=body)).json()
+    assert re.search(r" Enough\. ?</t>\{[a-z]\}$", text_of(answer)), answer
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
+async def test_a_grammar_waits_for_its_trigger(client: httpx.AsyncClient, path: str) -> None:
+    body = {
+        "prompt": PROMPT,
+        "seed": 1,
+        "n_predict": 200,
+        "grammar": 'root ::= ". " "<call>" [0-9]',
+        "grammar_lazy": True,
+        "grammar_triggers": [{"type": 1, "value": ". "}],
+    }
+    answer = (await client.post(path, json=body)).json()
+    assert re.fullmatch(r"[^.]+\. <call>[0-9]", text_of(answer)), answer
+    if path == "/completion":
+        settings = answer["generation_settings"]
+        assert (settings["grammar_lazy"], settings["grammar_triggers"]) == (True, body["grammar_triggers"])
+
+
+async def test_a_token_is_shown_that_is_preserved(client: httpx.AsyncClient) -> None:
+    body = {"prompt": PROMPT, "grammar": 'root ::= "yes"', "preserved_tokens": ["</s>"]}
+    assert (await client.post("/completion", json=body)).json()["content"] == "yes</s>"
+
+
+async def test_the_servers_budget_and_message_hold_where_a_body_has_none(engine: weft.Engine) -> None:
+    settings = Settings(reasoning_budget=2, reasoning_budget_message=" Done.")
+    async with AsyncTestClient(create_app(engine, settings)) as client:
+        answer = await client.post("/completion", json={**THOUGHT, "prompt": PROMPT, "n_predict": 30, "return_tokens": True})
+        content = answer.json()["content"]
+        begun = engine.model.detokenize(answer.json()["tokens"][:2])
+        assert re.match(re.escape(begun) + r" ? Done\. ?</t>", content), content
+        free = {**THOUGHT, "prompt": PROMPT, "n_predict": 30, "reasoning_budget_tokens": -1}
+        answer = await client.post("/completion", json=free)
+        assert "</t>" not in answer.json()["content"]
