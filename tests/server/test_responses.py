@@ -370,7 +370,7 @@ def kept_item(name: str, n_bytes: int) -> KeptItem:
     return KeptItem(name, b"{" + b" " * (n_bytes - store.ITEM_BYTES - 2) + b"}")
 
 
-def keep(within: Store, name: str, parent: Node | None = None, n_bytes: int = 10_000, owner: int | None = None) -> Kept:
+def keep(within: Store, name: str, parent: Node | None = None, n_bytes: int = 10_000, owner: str | None = None) -> Kept:
     """Keeps a response whose input takes so many bytes."""
     made = Kept(owner, name, Node(parent, [kept_item(f"item of {name}", n_bytes)]), in_background=False)
     within.keep(made)

@@ -142,7 +142,7 @@ class Written:
         return cast("StreamedAnswer", self)
 
 
-async def begun(streams: Recordings, name: str, *parts: bytes, owner: int | None = None, ends: bool = True) -> Recording:
+async def begun(streams: Recordings, name: str, *parts: bytes, owner: str | None = None, ends: bool = True) -> Recording:
     """A stream that has written all that it is told to."""
     made = await streams.begin(owner, name, Written(*parts, ends=ends).as_answer(), grace_s=None)
     n_bytes = sum(map(len, parts))
@@ -223,7 +223,7 @@ async def test_a_stream_is_found_by_a_name_before_its_model() -> None:
     streams = Recordings(nullcontext)
     for name in ("a::x", "b", "a", "ab::x", "a::x::y"):
         await begun(streams, name)
-    await begun(streams, "a", owner=1)
+    await begun(streams, "a", owner="another")
     assert [found.name for found in streams.of_conversations(None, ["b", "a", "b"])] == ["b", "a::x", "a", "a::x::y"]
     assert [found.name for found in streams.of_conversations(None, ["a::x"])] == ["a::x", "a::x::y"]
 

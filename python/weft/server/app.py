@@ -17,6 +17,7 @@ from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSend, Receive, Scope, Send
 
 from weft import Engine, WeftError
+from weft.server.auth import current_owner
 from weft.server.awake import Awake
 from weft.server.cache_api.routes import router as cache_router
 from weft.server.docs import Documentation, docs, document_router
@@ -127,8 +128,7 @@ def create_app(
         return keeper
 
     def provide_caller(request: Request[Any, Any, Any]) -> Caller:
-        headers = request.scope["headers"]
-        return Caller(front.keys.owner(headers), request.headers.get(CONVERSATION), service.recordings)
+        return Caller(current_owner(), request.headers.get(CONVERSATION), service.recordings)
 
     def provide_event_formats() -> EventFormats:
         return EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.Stream)})

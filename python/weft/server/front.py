@@ -45,7 +45,7 @@ class Front:
         self.prefix = f"/{path}" if path else ""
         self._service = service
         self._cors = Cors(settings)
-        self.keys = Keys(keys_of(settings))
+        self._keys = Keys(keys_of(settings))
         self._settings = settings
         self._files = (
             Files(settings.static_path, service.aside, self.prefix) if settings.ui and settings.static_path is not None else None
@@ -87,11 +87,12 @@ class Front:
         if is_get and path in (*PATHS, SCRIPT) and (answer := await self._page(path)) is not None:
             return answer
         if (refusal := self._service.refusal()) is not None:
-            if is_get and path in waiting.PATHS and self._settings.compat == "srb" and self.keys.allow(path, scope["headers"]):
+            if is_get and path in waiting.PATHS and self._settings.compat == "srb" and self._keys.allow(path, scope["headers"]):
                 return waiting.waiting(self._service)
             return _refused(scope, refusal, _health_of_2024(refusal) if path in PROBES else {})
-        if not self.keys.allow(path, scope["headers"]):
+        if not self._keys.allow(path, scope["headers"]):
             return _refused(scope, InvalidKeyError())
+        self._keys.remember_owner(scope["headers"])
         if path is None:
             return _refused(scope, NotFoundException())
         if self._files is None or not is_get or path in PROBES:

@@ -48,8 +48,8 @@ ends it; here a client that does not come back gives its slot to others."""
 MAX_NAME = 256
 """Most characters of a stream's name."""
 
-Owner = int | None
-"""Whose key was shown; None where the server has no keys."""
+Owner = str | None
+"""Whose key was shown, as a digest of it; None where the server has no keys."""
 
 Awake = Callable[[], AbstractAsyncContextManager[None]]
 """Holds the model loaded."""
