@@ -120,3 +120,13 @@ async def test_the_events_tell_the_same(client: httpx.AsyncClient) -> None:
 async def test_functions_that_may_not_be_called_now_are_left_out(client: httpx.AsyncClient, model: AnsweringEngine) -> None:
     await asked(client, tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "see"}]})
     assert "<tools>see </tools>" in model.prompts[0]
+
+
+async def test_what_was_cut_off_in_a_call_can_be_gone_on_from(client: httpx.AsyncClient, model: AnsweringEngine) -> None:
+    first = await asked(client, max_output_tokens=SAYS.index("Oslo") // 3 + 1)
+    assert first["status"] == "incomplete"
+    assert first["output"][-1]["type"] == "function_call"
+    assert first["output"][-1]["status"] == "incomplete"
+    second = await asked(client, input="Is it wet?", previous_response_id=first["id"])
+    assert second["output"][0]["content"][0]["text"] == "It rains."
+    assert "Let me look." in model.prompts[1]

@@ -222,7 +222,7 @@ def messages(items: Iterable[Item]) -> tuple[list[ChatMessage], list[Transformat
     """What items say to the model, and which of them it is not told.
 
     A thought, what is said after it and the functions that are called then are one message of the assistant, as they were when
-    they were written.
+    they were written; a call that was cut off is left out.
 
     Raises:
         InvalidRequest: a compacted conversation is none of ours.
@@ -240,6 +240,9 @@ def messages(items: Iterable[Item]) -> tuple[list[ChatMessage], list[Transformat
                     removed.append(Transformation(item.id))
                 elif thought:
                     _own(said, _has_not_begun).reasoning_content = thought
+            case Call(status="incomplete"):
+                # It was cut off: nobody can have called it, and its arguments are no JSON.
+                continue
             case Call():
                 own = _own(said, lambda _: True)
                 own.tool_calls = [*(own.tool_calls or []), called(item)]

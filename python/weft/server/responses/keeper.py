@@ -1,5 +1,6 @@
 """What the routes of responses do: ask for answers, keep them, and go on from what is kept."""
 
+import logging
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -41,6 +42,8 @@ from weft.server.run.service import Service
 from weft.server.run.stream import PiecedAnswer, StreamedAnswer, WholeAnswer
 
 __all__ = ["MAX_ONE_BYTES", "Keeper"]
+
+logger = logging.getLogger(__name__)
 
 MAX_ONE_BYTES = MAX_KEPT_BYTES // 4
 """Most bytes of a response's input that is kept."""
@@ -148,6 +151,10 @@ class Keeper:
         written = [
             KeptItem(item.id or "", bytes(json)) for item, json in zip(writing.items, writing.response.output, strict=True)
         ]
+        if kept.in_background:
+            cost = writing.response.usage
+            n_tokens = 0 if cost is None else cost.output_tokens
+            logger.info("a response in the background has ended: %s, %d predicted", writing.response.status, n_tokens)
         if keeps:
             self.store.finish(kept, msgspec.json.encode(writing.response), written)
         if conversation is not None:
