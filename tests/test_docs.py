@@ -16,12 +16,20 @@ from weft.cli.accepted import Meaning
 from weft.cli.arguments import ARGS, RESPELT
 from weft.cli.given import known
 from weft.server.anthropic.schemas import Block, CreateMessage, MessageParam, ToolParam
-from weft.server.llamacpp.schemas import CompletionBody, DetokenizeBody, InfillBody, SlotActionBody, TokenizeBody
+from weft.server.llamacpp.schemas import (
+    CompletionBody,
+    DetokenizeBody,
+    InfillBody,
+    SlotActionBody,
+    StreamsLookup,
+    TokenizeBody,
+)
 from weft.server.llamacpp.vectors_schemas import EmbeddingBody, RerankBody
 from weft.server.ollama.schemas import ChatBody, EmbedBody, EmbeddingsBody, GenerateBody, GivenMessage, Options
 from weft.server.openai.chat_schemas import CreateChatCompletion
 from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.openai.schemas import CreateCompletion
+from weft.server.responses.schemas import CompactBody, ConversationBody, CountBody, CreateResponse
 from weft.server.seeds.schemas import StreamBody
 
 TESTS = Path(__file__).parent
@@ -53,6 +61,11 @@ PAGE = (TESTS.parent / "docs" / "fields.md").read_text(encoding="utf-8")
         Options,
         EmbedBody,
         EmbeddingsBody,
+        CreateResponse,
+        CountBody,
+        CompactBody,
+        ConversationBody,
+        StreamsLookup,
     ],
     ids=lambda body: body.__name__,
 )

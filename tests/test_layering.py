@@ -49,22 +49,25 @@ RULES = {
     "the table of samplers names nobody": Rule("python/weft/sampling.py", r"\bweft\.(?!fields\b)"),
     "settings name nobody who reads them": Rule("python/weft/settings", r"\bweft\.(cli|serving|server|chat|engine)\b"),
     "llama.cpp's dialect names no other": Rule(
-        "python/weft/server/llamacpp", r"\bserver(\.| import .*\b)(anthropic|ollama|openai|seeds)\b"
+        "python/weft/server/llamacpp", r"\bserver(\.| import .*\b)(anthropic|ollama|openai|responses|seeds)\b"
     ),
     "openai's dialect names no other": Rule(
-        "python/weft/server/openai", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|seeds)\b"
+        "python/weft/server/openai", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|responses|seeds)\b"
+    ),
+    "the dialect of responses names no other": Rule(
+        "python/weft/server/responses", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|openai|seeds)\b"
     ),
     "anthropic's dialect names no other": Rule(
-        "python/weft/server/anthropic", r"\bserver(\.| import .*\b)(llamacpp|ollama|openai|seeds)\b"
+        "python/weft/server/anthropic", r"\bserver(\.| import .*\b)(llamacpp|ollama|openai|responses|seeds)\b"
     ),
     "ollama's dialect names no other": Rule(
-        "python/weft/server/ollama", r"\bserver(\.| import .*\b)(anthropic|llamacpp|openai|seeds)\b"
+        "python/weft/server/ollama", r"\bserver(\.| import .*\b)(anthropic|llamacpp|openai|responses|seeds)\b"
     ),
     "the seeds' dialects name no other": Rule(
-        "python/weft/server/seeds", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|openai)\b"
+        "python/weft/server/seeds", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|openai|responses)\b"
     ),
     "the cache's routes name no dialect": Rule(
-        "python/weft/server/cache_api", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|openai|seeds)\b"
+        "python/weft/server/cache_api", r"\bserver(\.| import .*\b)(anthropic|llamacpp|ollama|openai|responses|seeds)\b"
     ),
     "no dialect names the cache's routes": Rule(
         "python/weft/server/*", r"\bserver\.cache_api\b", ("python/weft/server/app.py", "python/weft/server/cache_api")
@@ -157,6 +160,12 @@ def test_engine_file_that_names_a_later_one_is_found(tmp_path: Path) -> None:
             "python/weft/server/seeds/routes.py",
             "from weft.server.openai import chat",
             id="seeds",
+        ),
+        pytest.param(
+            "the dialect of responses names no other",
+            "python/weft/server/responses/routes.py",
+            "from weft.server.openai import chat",
+            id="responses",
         ),
         pytest.param(
             "schemas name only what dialects share",

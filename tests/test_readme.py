@@ -24,10 +24,18 @@ from weft.chat.answer.values import MAX_DEPTH
 from weft.chat.asking import MAX_TOOL_BYTES, MAX_TOOLS
 from weft.fields.about import abouts
 from weft.server import json_request
-from weft.server.anthropic import translate
-from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError, TextsWaitingError, describe
+from weft.server.anthropic import translate as anthropic
+from weft.server.errors import (
+    AnswersTooLargeError,
+    AnswerTooLargeError,
+    OffsetLostError,
+    StreamsFullError,
+    TextsWaitingError,
+    describe,
+)
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
-from weft.server.run import aside, collected, fetching, hints, media, patience, service, stream, turns, vectors
+from weft.server.responses import items, keeper, store, translate
+from weft.server.run import aside, collected, fetching, hints, media, patience, recording, service, stream, turns, vectors
 from weft.serving import handles, place
 from weft.settings.server import MAX_THREADS_HTTP
 
@@ -137,7 +145,7 @@ GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema.rs", "llama/grammar.rs
 TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/thought.rs", "python/steering.rs"
 
 BOUNDS: dict[str, Callable[[], list[float]]] = {
-    "what is pinned for `cache_control` on `/v1/messages`": lambda: [hints.MAX_HINTS, *sorted(set(translate.TTLS_S.values()))],
+    "what is pinned for `cache_control` on `/v1/messages`": lambda: [hints.MAX_HINTS, *sorted(set(anthropic.TTLS_S.values()))],
     "slots, `-np`": lambda: [constant(CONFIG, "DEFAULT_SLOTS")],
     "pool, `-c`": lambda: [constant(CONFIG, "DEFAULT_POOL")],
     "completions of one request, `n`": lambda: [abouts(weft.Request)["n"].high],
@@ -241,6 +249,16 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         *(collected.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),
         *(collected.MAX_TOGETHER_BYTES >> 20, collected.SMALL_BYTES >> 20, describe(AnswersTooLargeError(1)).code),
     ],
+    "a stream with a header `X-Conversation-Id`, or of a response in the background": lambda: [
+        *(recording.MAX_BYTES >> 20, int(recording.KEPT_S), describe(OffsetLostError(0, 1)).code, int(recording.GRACE_S)),
+    ],
+    "all such streams together": lambda: [
+        *(recording.MAX_STREAMS, describe(StreamsFullError(1)).code, recording.MAX_TOGETHER_BYTES >> 20),
+    ],
+    "responses and conversations that are kept": lambda: [
+        *(store.MAX_KEPT, store.MAX_KEPT_BYTES >> 20, keeper.MAX_ONE_BYTES >> 20),
+    ],
+    "items of one body, and `metadata` of a response or conversation": lambda: [items.MAX_ITEMS, *translate.MAX_METADATA],
     "one write to a client": lambda: [stream.MAX_WRITE_BYTES >> 10],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],

@@ -465,6 +465,43 @@ OLLAMA_PROMPT: Json = {
     "top_logprobs": 2,
 }
 
+CODEX: dict[str, Json] = {
+    "model": "any",
+    "instructions": "You are a coding agent.",
+    "input": [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Ask before you write."}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "What is here?"}]},
+        {"type": "reasoning", "summary": [], "content": None, "encrypted_content": "weft-thought-QSBsaXN0Lg=="},
+        {"type": "function_call", "name": "shell", "arguments": '{"command":["ls"]}', "call_id": "call_1"},
+        {"type": "function_call_output", "call_id": "call_1", "output": '{"output":"a.txt","metadata":{"exit_code":0}}'},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "One file."}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Read it."}]},
+    ],
+    "tools": [],
+    "tool_choice": "auto",
+    "parallel_tool_calls": False,
+    "reasoning": {"effort": "medium", "summary": "auto"},
+    "store": False,
+    "stream": True,
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "0199e6f1-7a32-7ed0-8e0f-000000000000",
+    "max_output_tokens": 8,
+}
+
+OPENAI_AGENTS: dict[str, Json] = {
+    "model": "any",
+    "input": [{"role": "user", "content": "Hello!"}],
+    "instructions": "Be short.",
+    "include": [],
+    "metadata": {"trace": "a"},
+    "store": True,
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "truncation": "disabled",
+    "text": {"format": {"type": "json_schema", "name": "person", "schema": SCHEMA, "strict": True}},
+    "max_output_tokens": 12,
+}
+
 SENT: dict[str, Sent] = {
     "sillytavern": Sent("/completion", SILLYTAVERN),
     "sillytavern's chat": Sent("/v1/chat/completions", SILLYTAVERN_CHAT),
@@ -493,6 +530,11 @@ SENT: dict[str, Sent] = {
     "curl's template": Sent("/apply-template", {"messages": LLAMA_PAGE["messages"], "chat_template_kwargs": {"a": [1]}}),
     "a page's properties": Sent("/props", {"chat_template": "{{ messages }}"}),
     "single-request batching": Sent("/v1/completions", SEED_EVENTS),
+    "codex": Sent("/v1/responses", CODEX),
+    "openai's agents": Sent("/v1/responses", OPENAI_AGENTS),
+    "openai's count": Sent("/v1/responses/input_tokens", {"input": CODEX["input"], "instructions": "Be short.", "model": "a"}),
+    "openai's conversation": Sent("/v1/conversations", {"items": CODEX["input"], "metadata": {"topic": "files"}}),
+    "a page that looks for its streams": Sent("/v1/streams/lookup", {"conversation_ids": ["one", "two::model"]}),
     "a pinned prefix": Sent(
         "/prefixes", {"prompt": "You are a kind storyteller. Your stories are short, and they always end well."}
     ),

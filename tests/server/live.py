@@ -1,6 +1,7 @@
 """A server in a process of its own, as a user starts it."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -92,5 +93,7 @@ def events_of(text: str) -> Sequence[str]:
     """The data of each event of a stream; comments are left out."""
     assert text.endswith("\n\n")
     frames = [frame for frame in text.removesuffix("\n\n").split("\n\n") if not frame.startswith(":")]
+    # OpenAI's responses name each event on a line before it.
+    frames = [re.sub(r"\Aevent: [a-z_.]+\n", "", frame) for frame in frames]
     assert all(frame.startswith("data: ") and "\n" not in frame for frame in frames)
     return [frame.removeprefix("data: ") for frame in frames]

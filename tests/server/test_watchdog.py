@@ -100,6 +100,17 @@ MESSAGES: dict[str, Body] = {
     "many stop sequences": filled(CHAT + '"a"}], "stop_sequences": [', '"stop"', "]}"),
 }
 
+ITEM = '{"role": "user", "content": "a"}'
+RESPONSES: dict[str, Body] = {
+    "a long text": filled('{"input": "', "word", '"}'),
+    "many items": filled('{"input": [', ITEM, "]}", 3_000_000),
+    "many parts": filled('{"input": [{"role": "user", "content": [', '{"type": "input_text", "text": ""}', "]}]}", 3_000_000),
+    "a large picture": filled(
+        '{"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,', "AAA", '"}]}]}'
+    ),
+    "many functions": filled('{"input": "a", "tools": [', '{"type": "function", "name": "a"}', "]}", 3_000_000),
+}
+
 VECTORS: dict[str, Body] = {
     "a long text": filled('{"input": "', "word", '"}'),
     "many texts": filled('{"input": [', '"a fox"', "]}"),
@@ -130,6 +141,15 @@ LARGEST: dict[str, dict[str, Body]] = {
     "POST /props": {"anything": filled('{"a": [', "12", "]}")},
     "POST /slots/{id_slot:str}": {"a long name": filled('{"filename": "', "word", '"}')},
     "GET /cache": {"all nodes": None},
+    "POST /chat/completions/input_tokens": CHATS,
+    "POST /responses": RESPONSES,
+    "POST /responses/input_tokens": RESPONSES,
+    "POST /v1/responses/compact": RESPONSES,
+    "POST /v1/responses/{response_id:str}/cancel": {},
+    "POST /v1/conversations": {"many items": filled('{"items": [', ITEM, "]}", 3_000_000)},
+    "POST /v1/conversations/{conversation_id:str}": {"many texts": filled('{"metadata": {"a": [', "12", "]}}", 3_000_000)},
+    "POST /v1/conversations/{conversation_id:str}/items": {"many items": filled('{"items": [', ITEM, "]}", 3_000_000)},
+    "POST /v1/streams/lookup": {"many": filled('{"conversation_ids": [', '"a::b"', "]}", 3_000_000)},
     "POST /embedding": VECTORS,
     "POST /v1/embeddings": VECTORS,
     "POST /rerank": PAIRS,
@@ -191,6 +211,7 @@ def cases(route: str) -> list[Case]:
     query = QUERIES.get(route, "a=" + "x" * 20_000)
     filling = {"{id_slot:str}": "0", "{prefix_id:int}": "9" * 18, "{name:path}": "x" * 20_000, "{path:str}": "x" * 20_000}
     filling["{digest:str}"] = "x" * 20_000
+    filling |= dict.fromkeys(("{response_id:str}", "{conversation_id:str}", "{item_id:str}"), "x" * 5_000)
     for name, text in filling.items():
         path = path.replace(f"/{name}", f"/{text}")
     bodies = LARGEST.get(route, {}) | (GARBAGE if method == "POST" else {"a long query": None})

@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
-from litestar import Litestar
+from litestar import Litestar, Request
 from litestar.di import Provide
 from litestar.enums import ScopeType
 from litestar.openapi import OpenAPIConfig
@@ -19,6 +19,7 @@ from litestar.types import HTTPScope, LifeSpanReceive, LifeSpanScope, LifeSpanSe
 from weft import Engine, WeftError
 from weft.server.anthropic import errors as anthropic
 from weft.server.anthropic.routes import router as anthropic_router
+from weft.server.auth import current_owner
 from weft.server.awake import Awake
 from weft.server.cache_api.routes import router as cache_router
 from weft.server.docs import Documentation, docs, document_router
@@ -32,6 +33,9 @@ from weft.server.ollama.routes import router as ollama_router
 from weft.server.openai import models
 from weft.server.openai.routes import router as openai_router
 from weft.server.request_line import RequestLine
+from weft.server.responses.keeper import Keeper
+from weft.server.responses.routes import router as responses_router
+from weft.server.run.caller import CONVERSATION, Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
 from weft.server.run.service import Service
 from weft.server.seeds import parallel
@@ -125,6 +129,14 @@ def create_app(
     def provide_service() -> Service:
         return service
 
+    keeper = Keeper(service)
+
+    def provide_keeper() -> Keeper:
+        return keeper
+
+    def provide_caller(request: Request[Any, Any, Any]) -> Caller:
+        return Caller(current_owner(), request.headers.get(CONVERSATION), service.recordings)
+
     def provide_event_formats() -> EventFormats:
         return EventFormats("openai", {"srb": EventFormat(srb.prepared, srb.Stream)})
 
@@ -132,10 +144,15 @@ def create_app(
         return EventFormats("llama.cpp", {"parallel": EventFormat(parallel.prepared, parallel.Stream)})
 
     app = Application(
-        route_handlers=[llamacpp_router, openai_router, anthropic_router, ollama_router, seeds_router, cache_router, docs],
+        route_handlers=[
+            *(llamacpp_router, openai_router, responses_router, anthropic_router, ollama_router),
+            *(seeds_router, cache_router, docs),
+        ],
         dependencies={
             "documentation": Provide(provide_documentation, sync_to_thread=False),
             "service": Provide(provide_service, sync_to_thread=False),
+            "keeper": Provide(provide_keeper, sync_to_thread=False),
+            "caller": Provide(provide_caller, sync_to_thread=False),
             "event_formats": Provide(provide_event_formats, sync_to_thread=False),
             "completion_formats": Provide(provide_completion_formats, sync_to_thread=False),
         },

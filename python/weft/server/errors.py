@@ -41,16 +41,21 @@ __all__ = [
     "AnswersTooLargeError",
     "BodyTimeoutError",
     "ClientLeftError",
+    "ConversationBusyError",
     "ErrorBody",
     "ErrorObject",
     "Errors",
     "InvalidKeyError",
+    "NoSuchItemError",
     "NoSuchPrefixError",
+    "NobodyReadsError",
     "NotSupportedError",
+    "OffsetLostError",
     "Shape",
     "SlotFileError",
     "SlotsBusyError",
     "StillLoadingError",
+    "StreamsFullError",
     "TextsWaitingError",
     "describe",
     "named",
@@ -182,6 +187,38 @@ class NoSuchPrefixError(Exception):
         super().__init__(f"no pinned prefix has the id {prefix_id}")
 
 
+class NoSuchItemError(Exception):
+    """Something that is not kept, or is another's, was asked for by its id."""
+
+
+class ConversationBusyError(Exception):
+    """A response is being written that will be added to the conversation."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"another response is being written for the conversation {name}; try again when it has ended")
+
+
+class OffsetLostError(Exception):
+    """A stream was to be read from bytes that are no longer kept."""
+
+    def __init__(self, offset: int, n_dropped: int) -> None:
+        super().__init__(f"the stream's byte {offset} is no longer kept; the first that is kept is {n_dropped}")
+
+
+class NobodyReadsError(Exception):
+    """A stream was ended because nobody has read it for a while."""
+
+    def __init__(self, grace_s: float) -> None:
+        super().__init__(f"the stream was ended: nobody has read it for {grace_s:g} s")
+
+
+class StreamsFullError(Exception):
+    """As many streams as may be kept are being written."""
+
+    def __init__(self, n_streams: int) -> None:
+        super().__init__(f"{n_streams} streams are being written that can be resumed, which is the limit; try again later")
+
+
 class SlotFileError(Exception):
     """What a slot holds could not be written to its file."""
 
@@ -218,11 +255,16 @@ _TABLE = [
     _Row(InvalidRequest, 400, "invalid_request_error", Reason.INVALID_FIELD, _param),
     _Row(PrefixFileError, 400, "invalid_request_error", Reason.INVALID_FIELD),
     _Row(AnswerTooLargeError, 400, "invalid_request_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
+    _Row(OffsetLostError, 400, "invalid_request_error", Reason.INVALID_FIELD, lambda _: {"param": "from"}),
     _Row(InvalidKeyError, 401, "authentication_error", Reason.NO_KEY),
     _Row(NoSuchPrefixError, 404, "not_found_error", Reason.NO_ROUTE),
+    _Row(NoSuchItemError, 404, "not_found_error", Reason.NO_ROUTE),
+    _Row(NobodyReadsError, 408, "timeout_error", Reason.CLIENT_LEFT),
     _Row(BodyTimeoutError, 408, "timeout_error", Reason.SLOW_BODY),
+    _Row(ConversationBusyError, 409, "conflict_error", Reason.SLOTS_BUSY),
     _Row(PinsFull, 409, "conflict_error", Reason.PINS_FULL),
     _Row(QueueFull, 429, "rate_limit_error", Reason.QUEUE_FULL),
+    _Row(StreamsFullError, 429, "rate_limit_error", Reason.QUEUE_FULL),
     _Row(TextsWaitingError, 429, "rate_limit_error", Reason.TEXTS_WAITING),
     _Row(AnswersTooLargeError, 429, "rate_limit_error", Reason.ANSWER_TOO_LARGE, lambda _: {"param": "stream"}),
     _Row(ClientLeftError, 499, "client_closed_request", Reason.CLIENT_LEFT),
@@ -327,7 +369,7 @@ class Errors:
 def _response(error: Exception, shape: Shape, also: Mapping[str, Any]) -> Response[bytes]:
     described = describe(error)
     headers = error.headers if isinstance(error, HTTPException) else None
-    if isinstance(error, QueueFull | TextsWaitingError | AnswersTooLargeError):
+    if isinstance(error, QueueFull | StreamsFullError | TextsWaitingError | AnswersTooLargeError):
         headers = {"retry-after": str(RETRY_AFTER_S)}
     if isinstance(error, InvalidKeyError):
         headers = {"www-authenticate": "Bearer"}

@@ -96,6 +96,7 @@ class Front:
             return self._refused(scope, path, refusal, _health_of_2024(refusal) if path in PROBES else {})
         if not self._keys.allow(path, scope["headers"]):
             return self._refused(scope, path, InvalidKeyError())
+        self._keys.remember_owner(scope["headers"])
         if path is None:
             return self._refused(scope, path, NotFoundException())
         if is_get and path == "/" and not self._settings.ui and self._settings.static_path is None:

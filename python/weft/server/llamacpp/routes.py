@@ -37,6 +37,7 @@ from weft.server.llamacpp.schemas import (
     TokenizeResult,
     TokenizerInfo,
 )
+from weft.server.llamacpp.streams import delete_stream, look_streams_up, read_stream
 from weft.server.llamacpp.vectors_schemas import (
     EmbeddingBody,
     OneEmbedding,
@@ -49,6 +50,7 @@ from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult
 from weft.server.run import vectors as run
 from weft.server.run.aside import Purpose
+from weft.server.run.caller import Caller
 from weft.server.run.event_formats import EventFormat, EventFormats
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedAnswer, AwaitedPieces, PiecedAnswer, StreamedAnswer, WholeAnswer
@@ -58,11 +60,15 @@ from weft.server.slot_files import SlotFiles
 __all__ = ["router"]
 
 Here = NamedDependency[SkipValidation[Service]]
+Who = NamedDependency[SkipValidation[Caller]]
 
 
 @post(["/completion", "/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def completion(
-    data: JSONBody[CompletionBody], service: Here, completion_formats: NamedDependency[SkipValidation[EventFormats]]
+    data: JSONBody[CompletionBody],
+    service: Here,
+    caller: Who,
+    completion_formats: NamedDependency[SkipValidation[EventFormats]],
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     """Continues a prompt `n` times."""
     if (other := completion_formats.named(data.event_format, service.settings)) is not None:
@@ -70,22 +76,23 @@ async def completion(
     asked = dialect.submission(data, service.settings)
     if (system_prompt := dialect.system_prompt(data)) is not None:
         await service.common_prompt.change(system_prompt)
-    return await _answer(data, dialect.following(asked, service.common_prompt), service, other)
+    return await _answer(data, dialect.following(asked, service.common_prompt), service, caller, other)
 
 
 @post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def infill(data: JSONBody[InfillBody], service: Here) -> Answer[CompletionResult | list[CompletionResult]]:
+async def infill(data: JSONBody[InfillBody], service: Here, caller: Who) -> Answer[CompletionResult | list[CompletionResult]]:
     """Writes what belongs between two texts, `n` times."""
-    return await _answer(data, dialect.infill(data, service.settings), service)
+    return await _answer(data, dialect.infill(data, service.settings), service, caller)
 
 
 async def _answer(
-    data: CompletionBody | InfillBody, asked: Submission, service: Service, other: EventFormat | None = None
+    data: CompletionBody | InfillBody, asked: Submission, service: Service, caller: Caller, other: EventFormat | None = None
 ) -> Answer[CompletionResult | list[CompletionResult]]:
     generation = await service.submit(asked)
     if data.stream:
         form = dialect.Stream(data, generation, service.engine, service.model_name) if other is None else other.stream(generation)
-        return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
+        stream = StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings))
+        return Answer(await caller.resumable(stream))
     results = dialect.Results(data, generation, service.engine, service.model_name)
     return Answer(WholeAnswer(generation, results, service.collected))
 
@@ -258,6 +265,9 @@ router = Router(
         set_props,
         lora_adapters,
         set_lora_adapters,
+        read_stream,
+        look_streams_up,
+        delete_stream,
     ],
     request_class=JsonRequest,
     tags=["llama.cpp"],

@@ -23,6 +23,7 @@ __all__ = [
     "DetokenizeResult",
     "Health",
     "InfillBody",
+    "KeptStream",
     "Modalities",
     "NextToken",
     "Properties",
@@ -34,6 +35,7 @@ __all__ = [
     "SlotErased",
     "SlotRestored",
     "SlotSaved",
+    "StreamsLookup",
     "TokenPiece",
     "TokenizeBody",
     "TokenizeResult",
@@ -320,3 +322,19 @@ class ApplyTemplateResult(msgspec.Struct):
     """`POST /apply-template`: the prompt that messages become, without the token that begins every text."""
 
     prompt: str
+
+
+class StreamsLookup(msgspec.Struct):
+    """`POST /v1/streams/lookup`: the conversations whose streams are looked for. Nobody is told of those that he cannot name."""
+
+    conversation_ids: list[str] | None = None
+
+
+class KeptStream(msgspec.Struct):
+    """A stream that can be read again. `completed_at` is 0 as long as it is written; both times are in seconds since 1970."""
+
+    conversation_id: str
+    is_done: bool
+    total_bytes: int
+    started_at: int
+    completed_at: int

@@ -15,6 +15,7 @@ __all__ = [
     "ChunkChoice",
     "CreateChatCompletion",
     "Delta",
+    "InputTokens",
     "Message",
     "ToolCall",
 ]
@@ -122,3 +123,10 @@ class ChatChunk(msgspec.Struct):
     prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
     verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
     """llama-server's own last event of a branch, with its end."""
+
+
+class InputTokens(msgspec.Struct):
+    """How long a prompt is, in tokens."""
+
+    object: str
+    input_tokens: int

@@ -11,11 +11,12 @@ from weft.server.awake import NEEDS_NO_MODEL
 from weft.server.errors import ERRORS, NOT_SUPPORTED
 from weft.server.json_request import JsonRequest
 from weft.server.openai import chat, completions, embeddings, models
-from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion
+from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion, InputTokens
 from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
 from weft.server.run import vectors
-from weft.server.run.chat import begin
+from weft.server.run.caller import Caller
+from weft.server.run.chat import begin, count
 from weft.server.run.event_formats import EventFormats
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedPieces, StreamedAnswer, WholeAnswer
@@ -23,11 +24,15 @@ from weft.server.run.stream import Answer, AwaitedPieces, StreamedAnswer, WholeA
 __all__ = ["router"]
 
 Here = NamedDependency[SkipValidation[Service]]
+Who = NamedDependency[SkipValidation[Caller]]
 
 
 @post("/v1/completions", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def create_completion(
-    data: JSONBody[CreateCompletion], service: Here, event_formats: NamedDependency[SkipValidation[EventFormats]]
+    data: JSONBody[CreateCompletion],
+    service: Here,
+    caller: Who,
+    event_formats: NamedDependency[SkipValidation[EventFormats]],
 ) -> Answer[CompletionObject]:
     """Continues a prompt, or several, `n` times each."""
     if (other := event_formats.named(data.event_format, service.settings)) is not None:
@@ -36,18 +41,27 @@ async def create_completion(
     if not data.stream:
         return Answer(WholeAnswer(generation, completions.Whole(data, generation, service), service.collected))
     form = completions.Stream(data, generation, service) if other is None else other.stream(generation)
-    return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
+    stream = StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings))
+    return Answer(await caller.resumable(stream))
 
 
 @post(["/v1/chat/completions", "/chat/completions"], status_code=200, responses=ERRORS | NOT_SUPPORTED)
-async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: Here) -> Answer[ChatCompletion]:
+async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: Here, caller: Who) -> Answer[ChatCompletion]:
     """Answers a chat `n` times."""
     chat.check(data)
     generation, answer = await begin(data, service)
     if not data.stream:
         return Answer(WholeAnswer(generation, chat.Whole(data, generation, service, answer), service.collected))
     form = chat.Stream(data, generation, service, answer)
-    return Answer(StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings)))
+    stream = StreamedAnswer(generation, form, request_fields.ping_s(data, service.settings))
+    return Answer(await caller.resumable(stream))
+
+
+@post(["/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"], status_code=200, responses=ERRORS)
+async def count_chat_tokens(data: JSONBody[CreateChatCompletion], service: Here) -> InputTokens:
+    """How many tokens the prompt of a chat has; nothing is computed."""
+    chat.check(data)
+    return InputTokens(object="response.input_tokens", input_tokens=await count(data, service))
 
 
 @post("/v1/embeddings", status_code=200, responses=ERRORS | NOT_SUPPORTED)
@@ -73,7 +87,14 @@ async def retrieve_model(service: Here) -> ModelCard:
 
 router = Router(
     path="/",
-    route_handlers=[create_completion, create_chat_completion, create_embedding, list_models, retrieve_model],
+    route_handlers=[
+        create_completion,
+        create_chat_completion,
+        count_chat_tokens,
+        create_embedding,
+        list_models,
+        retrieve_model,
+    ],
     request_class=JsonRequest,
     tags=["OpenAI"],
 )

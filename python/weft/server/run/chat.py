@@ -12,18 +12,30 @@ from weft.server.run.service import Service
 from weft.server.run.submission import Submission
 from weft.settings import Settings
 
-__all__ = ["Spoken", "begin", "submission"]
+__all__ = ["Spoken", "begin", "count", "submission"]
 
 
-async def begin(data: ChatFields, service: Service) -> tuple[Generation, AnswerForm]:
+async def begin(data: ChatFields, service: Service, *, n_more: int = 0) -> tuple[Generation, AnswerForm]:
     """Asks for the answers to a chat; how they are to be read comes with them.
+
+    `n_more` bytes of what is said did not come with the body.
 
     Raises:
         InvalidRequest: a field is not what it must be, or the template refuses the messages.
         WeftError: what [`Service.chat_prompt`] and [`Service.submit`] raise.
     """
-    prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages))
+    prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages), n_more=n_more)
     return await service.submit(submission(data, prompt, service.settings)), prompt.answer
+
+
+async def count(data: ChatFields, service: Service, *, n_more: int = 0) -> int:
+    """How many tokens the prompt of a chat has; `n_more` bytes of what is said did not come with the body.
+
+    Raises:
+        WeftError: what [`Service.chat_prompt`] raises.
+    """
+    prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages), n_more=n_more)
+    return len(prompt.tokens)
 
 
 def submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Submission:

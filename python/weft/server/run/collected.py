@@ -40,7 +40,12 @@ class Collected:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Gives all of it back. May be called twice."""
         self._room.n_bytes -= self._n_counted
+        self._n_counted = 0
 
     def grow(self, n_bytes: int) -> None:
         """Takes so much more.

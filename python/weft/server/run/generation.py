@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from weft import Event, Progress, PromptLogprobs, Request, Stream, Token
@@ -55,6 +55,7 @@ class Generation:
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts: dict[tuple[int, int], list[str]] | None = {} if keeps_text else None
         self.closed = asyncio.Event()
+        self._at_close: list[Callable[[], object]] = []
         if (line := current_line()) is not None:
             line.expect(requests)
         self._line = line
@@ -134,8 +135,15 @@ class Generation:
         self._readable.append(prompt)
         self._arrived.set()
 
+    def at_close(self, call: Callable[[], object]) -> None:
+        """Calls something when nobody reads any more, whether all was read or not."""
+        self._at_close.append(call)
+
     def close(self) -> None:
         """Cancels what still runs. May be called twice."""
+        calls, self._at_close = self._at_close, []
+        for call in calls:
+            call()
         waiting, self._waiting = self._waiting, {}
         for task in waiting:
             task.cancel()

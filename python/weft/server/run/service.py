@@ -29,6 +29,7 @@ from weft.server.run.media import MediaReader
 from weft.server.run.media_files import MediaFile, MediaPrompt
 from weft.server.run.patience import n_body_bytes
 from weft.server.run.pins import Pins
+from weft.server.run.recording import Recordings
 from weft.server.run.sleep import Sleep
 from weft.server.run.submission import Gap, Piece, SentPrompt, Submission, size_of
 from weft.server.run.system_prompt import CommonPrompt
@@ -93,6 +94,8 @@ class Service:
         """Requests whose vectors are computed, or wait for it."""
         self.sleep = Sleep(settings.sleep_idle_s, let_go=self._let_go, bring_back=self._bring_back)
         self.hints = Hints(engine, self.pins, self.sleep, self.looks)
+        self.recordings = Recordings(self.sleep.request)
+        """Streams that outlive their readers."""
         self._remembered = remembered
         self._kept: dict[Callable[[Service], Any], Any] = {}
         self._copies: list[SavedPrefix] = []
@@ -216,6 +219,7 @@ class Service:
         await self.stop_engine()
         if ends := [asyncio.create_task(generation.closed.wait()) for generation in self._generations]:
             await asyncio.wait(ends, timeout=FAREWELL_S)
+        await self.recordings.close()
         self.aside.close()
 
     def refusal(self) -> Exception | None:
@@ -441,8 +445,10 @@ class Service:
         """A text as it is, or its tokens where it is made of several pieces."""
         return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], str) else self._tokens(pieces)
 
-    async def chat_prompt(self, data: Chat, files: Sequence[MediaFile] = ()) -> ChatPrompt:
+    async def chat_prompt(self, data: Chat, files: Sequence[MediaFile] = (), *, n_more: int = 0) -> ChatPrompt:
         """The prompt that a chat becomes, in tokens; `files` are its pictures and sounds.
+
+        `n_more` bytes of what is said did not come with the body.
 
         Raises:
             ContextOverflow: it cannot fit.
@@ -450,7 +456,7 @@ class Service:
             WeftError: what `MediaReader.read` raises.
         """
         media = await self.media.read(files)
-        return await self.aside.work(Purpose.PROMPT, _size_of_chat(data, files), self.chat.prompt, data, media)
+        return await self.aside.work(Purpose.PROMPT, _size_of_chat(data, files) + n_more, self.chat.prompt, data, media)
 
     async def chat_text(self, data: Chat, files: Sequence[MediaFile] = ()) -> str:
         """The prompt that a chat becomes, as a text; it raises what `chat_prompt` does, but reads none of the files."""

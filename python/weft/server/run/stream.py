@@ -24,6 +24,7 @@ __all__ = [
     "StreamedForm",
     "WholeAnswer",
     "WholeForm",
+    "run_while_connected",
 ]
 
 Events = Sequence[Event]
@@ -62,7 +63,7 @@ class WholeForm(Protocol):
         """The JSON in pieces, once every branch has finished."""
 
 
-async def _run_while_connected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+async def run_while_connected(work: Coroutine[Any, Any, None], receive: Receive) -> None:
     """Runs `work` to its end, or until the client leaves, which cancels it.
 
     Granian does not cancel the handler of a client that has left, and whoever waits for the next event would wait for
@@ -103,12 +104,15 @@ class StreamedAnswer(ASGIResponse):
         headers: Mapping[str, str] = sse.HEADERS,
         ping: bytes = sse.PING,
         failure: Callable[[Exception], bytes] = sse.error_frame,
+        opening: bytes = b"",
     ) -> None:
         super().__init__(headers=dict(headers))
-        self._failure = failure
+        self.failure = failure
         """The end of a stream that could not be written to its end."""
         self._silence = ping
         """What is sent where nothing else is."""
+        self._opening = opening
+        """What is sent at once, before there is any event."""
         del self.headers["content-length"]
         self._generation = generation
         self._form = form
@@ -124,22 +128,28 @@ class StreamedAnswer(ASGIResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Streams until the last event, an error, or the client's leaving."""
         try:
-            await _run_while_connected(self._stream(send), receive)
+            await run_while_connected(self.write(send), receive)
         finally:
-            # By now nobody reads the generation.
-            self._generation.close()
+            self.close()
 
-    async def _stream(self, send: Send) -> None:
+    def close(self) -> None:
+        """Cancels what is not yet written; to be called when nobody reads the generation."""
+        self._generation.close()
+
+    async def write(self, send: Send) -> None:
+        """Streams until the last event or an error, whoever reads it."""
         self._last_write = asyncio.get_running_loop().time()
         pinging = asyncio.create_task(self._ping(send, self._ping_s)) if self._ping_s is not None else None
         try:
+            if self._opening:
+                await self._write(send, [self._opening])
             while batches := await self._generation.next_batches():
                 await self._write_events(send, batches)
             tail = self._form.end()
         except Exception as error:
             if not self._is_started:
                 raise
-            tail = self._failure(error)
+            tail = self.failure(error)
         finally:
             if pinging is not None:
                 pinging.cancel()
@@ -219,7 +229,7 @@ class WholeAnswer(ASGIResponse):
         """Collects, then answers; a client that leaves ends the work, also when nothing was to be sent yet."""
         try:
             with Collected(self._room) as collected:
-                await _run_while_connected(self._collect(collected, scope, receive, send), receive)
+                await run_while_connected(self._collect(collected, scope, receive, send), receive)
         finally:
             self._generation.close()
 
@@ -248,7 +258,7 @@ class AwaitedAnswer(ASGIResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Works, then answers."""
-        await _run_while_connected(self._answer(scope, receive, send), receive)
+        await run_while_connected(self._answer(scope, receive, send), receive)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         await ASGIResponse(body=msgspec.json.encode(await self._work()))(scope, receive, send)
@@ -264,7 +274,7 @@ class AwaitedPieces(ASGIResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Works, then answers."""
-        await _run_while_connected(self._answer(scope, receive, send), receive)
+        await run_while_connected(self._answer(scope, receive, send), receive)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         with Collected(self._room) as collected:

@@ -1,0 +1,69 @@
+"""llama-server's routes to streams that can be resumed: those that were asked for with a header `X-Conversation-Id`."""
+
+import re
+from typing import Annotated
+
+from litestar import delete, get, post
+from litestar.di import NamedDependency
+from litestar.params import FromQuery, JSONBody, QueryParameter, SkipValidation
+
+from weft import InvalidRequest
+from weft.fields.shown import shown
+from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.errors import ERRORS, NOT_FOUND, NoSuchItemError, OffsetLostError
+from weft.server.llamacpp.schemas import KeptStream, StreamsLookup
+from weft.server.run.caller import Caller
+from weft.server.run.recording import MAX_STREAMS, Recorded
+from weft.server.run.service import Service
+from weft.server.run.stream import Answer
+
+__all__ = ["delete_stream", "look_streams_up", "read_stream"]
+
+Here = NamedDependency[SkipValidation[Service]]
+Who = NamedDependency[SkipValidation[Caller]]
+
+
+@get("/v1/stream", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+async def read_stream(
+    service: Here,
+    caller: Who,
+    conv_id: FromQuery[str] = "",
+    from_: Annotated[str, QueryParameter(name="from")] = "0",
+) -> Answer[str]:
+    """The stream of a conversation from a byte on, and on to its end."""
+    recording = service.recordings.find(caller.owner, _named(conv_id))
+    if recording is None:
+        raise NoSuchItemError("Stream not found or expired")
+    if (offset := _offset(from_)) < recording.n_dropped:
+        raise OffsetLostError(offset, recording.n_dropped)
+    return Answer(Recorded(recording, offset))
+
+
+@post("/v1/streams/lookup", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
+async def look_streams_up(data: JSONBody[StreamsLookup], service: Here, caller: Who) -> list[KeptStream]:
+    """Which of these conversations have a stream that can be read again; `ID` also finds `ID::MODEL`."""
+    names = data.conversation_ids or []
+    if len(names) > MAX_STREAMS:
+        raise InvalidRequest("conversation_ids", f"conversation_ids has {len(names)} ids; at most {MAX_STREAMS} are taken")
+    return [
+        KeptStream(one.name, one.is_ended, one.n_bytes, one.started_s, one.ended_s or 0)
+        for one in service.recordings.of_conversations(caller.owner, names)
+    ]
+
+
+@delete("/v1/stream", responses=ERRORS, opt=NEEDS_NO_MODEL)
+async def delete_stream(service: Here, caller: Who, conv_id: FromQuery[str] = "") -> None:
+    """Ends a conversation's stream and forgets it, whether there is one or not."""
+    await service.recordings.end(caller.owner, _named(conv_id))
+
+
+def _named(conv_id: str) -> str:
+    if not conv_id:
+        raise InvalidRequest("conv_id", "conv_id must be given")
+    return conv_id
+
+
+def _offset(from_: str) -> int:
+    if re.fullmatch("[0-9]{1,18}", from_) is None:
+        raise InvalidRequest("from", f"from is {shown(from_)}; it must be a number of bytes")
+    return int(from_)

@@ -1,0 +1,324 @@
+"""The items of responses: what is read from bodies, kept, written, and told to the model as messages."""
+
+import base64
+import binascii
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from weft import InvalidRequest
+from weft.chat.conversation import ChatMessage, ContentPart, ImageUrl, InputAudio
+from weft.fields.shown import shown
+from weft.server.responses.schemas import Transformation
+
+__all__ = [
+    "Call",
+    "CallOutput",
+    "Compaction",
+    "Item",
+    "Message",
+    "Part",
+    "Reference",
+    "Thought",
+    "ThoughtText",
+    "called",
+    "compacted",
+    "decoded",
+    "messages",
+    "new_id",
+    "opaque",
+    "read",
+    "system_first",
+]
+
+MAX_ITEMS = 10_000
+"""Most items of one body."""
+
+_THOUGHT, _SUMMARY = "weft-thought-", "weft-summary-"
+"""What our own opaque texts begin with. They are base64: nothing in them is secret from whoever holds them."""
+
+
+class Part(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A part of a message: what OpenAI has a class each for."""
+
+    type: str
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    annotations: list[Any] | msgspec.UnsetType = msgspec.UNSET
+    logprobs: list[Any] | msgspec.UnsetType = msgspec.UNSET
+    refusal: str | msgspec.UnsetType = msgspec.UNSET
+    image_url: str | msgspec.UnsetType | None = msgspec.UNSET
+    detail: str | msgspec.UnsetType | None = msgspec.UNSET
+    file_id: str | msgspec.UnsetType | None = msgspec.UNSET
+    input_audio: InputAudio | msgspec.UnsetType = msgspec.UNSET
+
+
+class Message(msgspec.Struct, tag_field="type", tag="message", kw_only=True):
+    """What somebody said."""
+
+    id: str = ""
+    role: str
+    status: str = "completed"
+    content: str | list[Part]
+
+
+class ThoughtText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
+    """A stretch of a thought."""
+
+    text: str
+
+
+class Thought(msgspec.Struct, tag_field="type", tag="reasoning", kw_only=True):
+    """What the model thought. The opaque text is the same again, for clients that send nothing else back."""
+
+    id: str = ""
+    summary: list[dict[str, Any]] = []
+    content: list[ThoughtText] | None = None
+    encrypted_content: str | None = None
+    status: str | None = "completed"
+
+
+class Call(msgspec.Struct, tag_field="type", tag="function_call", kw_only=True):
+    """A function that the client is to call."""
+
+    id: str | None = None
+    call_id: str
+    name: str
+    arguments: str
+    status: str | None = "completed"
+
+
+class CallOutput(msgspec.Struct, tag_field="type", tag="function_call_output", kw_only=True):
+    """What a function has returned."""
+
+    id: str | None = None
+    call_id: str
+    output: str | list[Part]
+    status: str | None = "completed"
+
+
+class Compaction(msgspec.Struct, tag_field="type", tag="compaction", kw_only=True):
+    """What stands for a conversation that was compacted."""
+
+    id: str | None = None
+    encrypted_content: str
+
+
+class Reference(msgspec.Struct, tag_field="type", tag="item_reference", kw_only=True):
+    """An item that is kept here, by its id."""
+
+    id: str
+
+
+Item = Message | Thought | Call | CallOutput | Compaction
+
+_TYPES = ("message", "reasoning", "function_call", "function_call_output", "compaction", "item_reference")
+
+_PREFIXES = {Message: "msg", Thought: "rs", Call: "fc", CallOutput: "fco", Compaction: "cmp"}
+
+
+def new_id(prefix: str) -> str:
+    """An id that nothing else has."""
+    return f"{prefix}_{uuid.uuid4().hex}"
+
+
+def decoded(encoded: bytes) -> list[Item]:
+    """Items as they are kept."""
+    return msgspec.json.decode(encoded, type=list[Item])
+
+
+def read(given: str | Sequence[dict[str, Any]], field: str = "input") -> list[Item | Reference]:
+    """The items of a body, as they are kept: with ids, and with contents that are lists.
+
+    Raises:
+        InvalidRequest: one is of a type that there is not, or not what its type says.
+    """
+    if isinstance(given, str):
+        return [_named(Message(role="user", content=[Part(type="input_text", text=given)]))]
+    if len(given) > MAX_ITEMS:
+        raise InvalidRequest(field, f"{field} has {len(given)} items; at most {MAX_ITEMS} are taken")
+    return [_read(item, f"{field}[{position}]", field) for position, item in enumerate(given)]
+
+
+def _read(given: dict[str, Any], place: str, field: str) -> Item | Reference:
+    kind = given.get("type") or ("message" if "role" in given else None)
+    if kind not in _TYPES:
+        message = f"{place}.type is {shown(kind)}; items of this type are not supported, only {', '.join(_TYPES)}"
+        raise InvalidRequest(field, message)
+    try:
+        item = msgspec.convert({**given, "type": kind, "id": given.get("id") or ""}, Item | Reference)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(field, f"{place}: {error}") from None
+    if isinstance(item, Message):
+        item.content = [_part(part, item.role, f"{place}.content[{n}]", field) for n, part in enumerate(_parts(item))]
+    if isinstance(item, CallOutput) and isinstance(item.output, list):
+        item.output = [_part(part, "tool", f"{place}.output[{n}]", field) for n, part in enumerate(item.output)]
+    return item if isinstance(item, Reference) else _named(item)
+
+
+def _parts(message: Message) -> list[Part]:
+    if isinstance(message.content, list):
+        return message.content
+    return [Part(type="output_text" if message.role == "assistant" else "input_text", text=message.content)]
+
+
+def _part(part: Part, role: str, place: str, field: str) -> Part:
+    match part.type:
+        case "input_text" | "output_text" | "text" if isinstance(part.text, str):
+            if role != "assistant":
+                return Part(type="input_text", text=part.text)
+            return Part(type="output_text", text=part.text, annotations=part.annotations or [], logprobs=part.logprobs)
+        case "refusal" if isinstance(part.refusal, str) and role == "assistant":
+            return Part(type="refusal", refusal=part.refusal)
+        case "input_image" if isinstance(part.image_url, str) and part.image_url and role != "assistant":
+            return Part(type="input_image", image_url=part.image_url, detail=part.detail or "auto")
+        case "input_audio" if isinstance(part.input_audio, InputAudio) and role != "assistant":
+            return Part(type="input_audio", input_audio=part.input_audio)
+        case "input_text" | "output_text" | "text":
+            raise InvalidRequest(field, f"{place}.text must be given")
+        case "input_image" if part.file_id:
+            raise InvalidRequest(field, f"{place}.file_id is not supported; give the picture as image_url")
+        case "input_image":
+            raise InvalidRequest(field, f"{place}.image_url must be given")
+        case _:
+            kinds = "only input_text, output_text, refusal, input_image and input_audio"
+            raise InvalidRequest(
+                field, f"{place}: parts of type {shown(part.type)} are not supported in what {role} says, {kinds}"
+            )
+
+
+def _named(item: Item) -> Item:
+    if not item.id:
+        item.id = new_id(_PREFIXES[type(item)])
+    return item
+
+
+def opaque(thought: str) -> str:
+    """A thought in one word."""
+    return _packed(_THOUGHT, thought)
+
+
+def compacted(summary: str) -> Compaction:
+    """An item that stands for what was summed up."""
+    return Compaction(id=new_id("cmp"), encrypted_content=_packed(_SUMMARY, summary))
+
+
+def _packed(prefix: str, text: str) -> str:
+    return prefix + base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def _unpacked(prefix: str, packed: str | None) -> str | None:
+    """The text; None where it is not ours."""
+    if packed is None or not packed.startswith(prefix):
+        return None
+    try:
+        return base64.b64decode(packed.removeprefix(prefix), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def messages(items: Iterable[Item]) -> tuple[list[ChatMessage], list[Transformation]]:
+    """What items say to the model, and which of them it is not told.
+
+    A thought, what is said after it and the functions that are called then are one message of the assistant, as they were when
+    they were written; a call that was cut off is left out.
+
+    Raises:
+        InvalidRequest: a compacted conversation is none of ours.
+    """
+    said: list[ChatMessage] = []
+    removed: list[Transformation] = []
+    for item in items:
+        match item:
+            case Message(role="assistant"):
+                _own(said, _is_silent).content = _content(item.content)
+            case Message():
+                said.append(ChatMessage(role=item.role, content=_content(item.content)))
+            case Thought():
+                if (thought := _thought(item)) is None:
+                    removed.append(Transformation(item.id))
+                elif thought:
+                    _own(said, _has_not_begun).reasoning_content = thought
+            case Call(status="incomplete"):
+                # It was cut off: nobody can have called it, and its arguments are no JSON.
+                continue
+            case Call():
+                own = _own(said, lambda _: True)
+                own.tool_calls = [*(own.tool_calls or []), called(item)]
+            case CallOutput():
+                said.append(ChatMessage(role="tool", tool_call_id=item.call_id, content=_content(item.output)))
+            case Compaction():
+                said.append(ChatMessage(role="user", content=_summary(item)))
+    for message in said:
+        if _is_silent(message):  # It was ended while it thought.
+            message.content = ""
+    return said, removed
+
+
+def _own(said: list[ChatMessage], goes_on: Any) -> ChatMessage:  # noqa: ANN401 (a predicate)
+    """The assistant's message that is being told, where it goes on; else a new one."""
+    if not said or said[-1].role != "assistant" or not goes_on(said[-1]):
+        said.append(ChatMessage(role="assistant"))
+    return said[-1]
+
+
+def _is_silent(message: ChatMessage) -> bool:
+    return message.content is msgspec.UNSET and not message.tool_calls
+
+
+def _has_not_begun(message: ChatMessage) -> bool:
+    return _is_silent(message) and message.reasoning_content is None
+
+
+def _content(content: str | list[Part]) -> str | list[ContentPart]:
+    """A content as chats have it: one text where it is one."""
+    if isinstance(content, str):
+        return content
+    parts = [_chat_part(part) for part in content]
+    return parts[0].text or "" if len(parts) == 1 and parts[0].type == "text" else parts
+
+
+def _chat_part(part: Part) -> ContentPart:
+    if isinstance(part.image_url, str):
+        return ContentPart("image_url", image_url=ImageUrl(part.image_url))
+    if isinstance(part.input_audio, InputAudio):
+        # A copy: the sound is taken out of what the template sees.
+        return ContentPart("input_audio", input_audio=InputAudio(part.input_audio.data, part.input_audio.format))
+    return ContentPart("text", text=part.refusal if isinstance(part.refusal, str) else part.text or "")
+
+
+def _thought(item: Thought) -> str | None:
+    """A thought's text, or else its summary; None where only another server can read it."""
+    if item.content:
+        return "".join(text.text for text in item.content)
+    if (text := _unpacked(_THOUGHT, item.encrypted_content)) is not None:
+        return text
+    if item.encrypted_content:
+        return None
+    return "\n\n".join(str(part.get("text", "")) for part in item.summary)
+
+
+def called(item: Call) -> dict[str, Any]:
+    """A call as chats have it."""
+    return {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
+
+
+def _summary(item: Compaction) -> str:
+    if (summary := _unpacked(_SUMMARY, item.encrypted_content)) is None:
+        raise InvalidRequest("input", "a compaction was made by another server; its encrypted_content cannot be read here")
+    return f"What was said before, in short:\n\n{summary}"
+
+
+def system_first(said: Sequence[ChatMessage], instructions: str | None) -> list[ChatMessage]:
+    """The messages after the instructions. What else the system says at the beginning is one message with them.
+
+    Many templates take one such message, and that first.
+    """
+    told = [] if instructions is None else [ChatMessage(role="system", content=instructions)]
+    rest = list(said)
+    while rest and rest[0].role in ("system", "developer") and isinstance(rest[0].content, str):
+        told.append(rest.pop(0))
+    if len(told) < 2:
+        return [*told, *rest]
+    return [ChatMessage(role=told[0].role, content="\n\n".join(str(message.content) for message in told)), *rest]

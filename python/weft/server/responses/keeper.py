@@ -1,0 +1,332 @@
+"""What the routes of responses do: ask for answers, keep them, and go on from what is kept."""
+
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+from weakref import ref
+
+import msgspec
+from litestar.response.base import ASGIResponse
+
+from weft import ContextOverflow, Finished, InvalidRequest, Token
+from weft.chat.answer.parts import AnswerForm, Content
+from weft.server import request_fields
+from weft.server.errors import ConversationBusyError, NoSuchItemError
+from weft.server.request_fields.chat import ChatFields
+from weft.server.responses import items, translate
+from weft.server.responses.forms import Stream, Whole, offset_after
+from weft.server.responses.items import Item, Message, Reference
+from weft.server.responses.schemas import (
+    CompactBody,
+    CompactedResponse,
+    Conversation,
+    CountBody,
+    CreateResponse,
+    Deleted,
+    ResponseFields,
+    Transformation,
+    Usage,
+)
+from weft.server.responses.store import MAX_KEPT_BYTES, Kept, KeptConversation, KeptItem, Node, Store
+from weft.server.responses.writing import Writing, usage
+from weft.server.run.aside import Purpose
+from weft.server.run.caller import Caller
+from weft.server.run.chat import Spoken, begin, count
+from weft.server.run.collected import TOKEN_BYTES, Collected
+from weft.server.run.generation import Generation
+from weft.server.run.patience import n_body_bytes
+from weft.server.run.recording import GRACE_S, KEPT_S, Owner, Recorded
+from weft.server.run.service import Service
+from weft.server.run.stream import PiecedAnswer, StreamedAnswer, WholeAnswer
+
+__all__ = ["MAX_ONE_BYTES", "Keeper"]
+
+logger = logging.getLogger(__name__)
+
+MAX_ONE_BYTES = MAX_KEPT_BYTES // 4
+"""Most bytes of a response's input that is kept."""
+
+_NAMES = {"response_format": "text", "json_schema": "text", "messages": "input", "max_completion_tokens": "max_output_tokens"}
+"""What bodies call the fields of chats."""
+
+
+class _Asked(NamedTuple):
+    """What a body asks for, with what it goes on from."""
+
+    chat: ChatFields
+    removed: list[Transformation]
+    given: list[KeptItem]
+    """What is said now."""
+    said: list[Item]
+    """That, and all before."""
+    node: Node | None
+    """The response that it goes on from."""
+    n_earlier: int
+    """Bytes of what was said before."""
+
+
+class Keeper:
+    """The responses and conversations of one server."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self.store = Store()
+
+    async def create(self, data: CreateResponse, caller: Caller) -> ASGIResponse:
+        """Begins a response; what is returned answers it.
+
+        Raises:
+            WeftError: what [`begin`] raises.
+            ConversationBusyError: another response is being written for the conversation.
+            NoSuchItemError: there is no such conversation or item.
+        """
+        translate.check(data)
+        conversation = self._conversation(data, caller.owner)
+        if conversation is None:
+            return await self._create(data, caller, None)
+        if conversation.is_busy:
+            raise ConversationBusyError(conversation.id)
+        conversation.is_busy = True
+        try:
+            return await self._create(data, caller, conversation)
+        except BaseException:
+            conversation.is_busy = False
+            raise
+
+    async def _create(self, data: CreateResponse, caller: Caller, conversation: KeptConversation | None) -> ASGIResponse:
+        asked = await self._asked(data, caller.owner)
+        keeps = data.store is not False
+        if keeps and (n_bytes := sum(item.n_bytes for item in asked.given)) > MAX_ONE_BYTES:
+            message = f"the input has {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept. Send it with store set to false"
+            raise InvalidRequest("store", message)
+        if data.background and data.max_output_tokens is None and self._service.settings.n_predict is None:
+            # With a context that is shifted it would be written for ever, and nobody need be there who could leave.
+            asked.chat.max_completion_tokens = self._service.engine.limits.n_ctx
+        generation, form = await self._begun(asked)
+        within = None if conversation is None else conversation.id
+        response = translate.response(data, self._service.settings, self._service.model_name, within, asked.removed)
+        kept = Kept(
+            caller.owner,
+            response.id,
+            Node(asked.node, self.store.known(caller.owner, asked.given)),
+            in_background=data.background is True,
+        )
+        writing = Writing(
+            response,
+            generation,
+            form,
+            with_top=bool(data.top_logprobs),
+            is_opaque=translate.wants(data, translate.OPAQUE),
+            on_end=partial(self._ended, kept, conversation, keeps=keeps),
+        )
+        collected = Collected(self._service.collected)
+        # However the answer ends, and if nobody has read it.
+        generation.at_close(writing.cancel)
+        generation.at_close(collected.release)
+        if keeps:
+            kept.writing = writing
+            self.store.keep(kept)
+        if not (data.stream or data.background):
+            return WholeAnswer(generation, Whole(writing), self._service.collected)
+        stream = Stream(writing, collected)
+        ping_s = request_fields.ping_s(asked.chat, self._service.settings)
+        answer = StreamedAnswer(generation, stream, ping_s, failure=stream.failure, opening=stream.opening())
+        name = caller.conversation or (response.id if data.background else None)
+        if name is None:
+            return answer
+        recorded = await caller.recorded(answer, name, grace_s=None if data.background else GRACE_S)
+        kept.recording = ref(recorded.recording)
+        return recorded if data.stream else PiecedAnswer([msgspec.json.encode(response)])
+
+    async def _begun(self, asked: _Asked) -> tuple[Generation, AnswerForm]:
+        try:
+            return await begin(asked.chat, self._service, n_more=asked.n_earlier)
+        except InvalidRequest as error:
+            raise _blamed(error) from None
+
+    def _ended(self, kept: Kept, conversation: KeptConversation | None, writing: Writing, *, keeps: bool) -> None:
+        """Takes a response that will not change any more."""
+        written = [
+            KeptItem(item.id or "", bytes(json)) for item, json in zip(writing.items, writing.response.output, strict=True)
+        ]
+        if kept.in_background:
+            cost = writing.response.usage
+            n_tokens = 0 if cost is None else cost.output_tokens
+            logger.info("a response in the background has ended: %s, %d predicted", writing.response.status, n_tokens)
+        if keeps:
+            self.store.finish(kept, msgspec.json.encode(writing.response), written)
+        if conversation is not None:
+            conversation.is_busy = False
+            if writing.response.status in ("completed", "incomplete"):
+                self.store.add_items(conversation, [*kept.node.given, *written])
+
+    async def _asked(self, data: ResponseFields, owner: Owner) -> _Asked:
+        conversation, node = self._conversation(data, owner), self._previous(data, owner)
+        earlier = node.items() if node is not None else [] if conversation is None else list(conversation.items)
+        n_earlier = sum(len(item.json) for item in earlier)
+        work, size = self._service.aside.work, n_body_bytes()
+        read = await work(Purpose.PROMPT, size, items.read, data.input if data.input is not None else [])
+        n_ctx = self._service.engine.limits.n_ctx_slot
+        if (n_items := len(earlier) + len(read)) >= n_ctx:
+            # Before anything is done with each: none is less than a token.
+            raise ContextOverflow(n_items, n_ctx, is_least=True)
+        given = [self._resolved(item, owner) for item in read]
+        return await work(Purpose.PROMPT, size + n_earlier, _translated, data, given, earlier, node)
+
+    def _conversation(self, data: ResponseFields, owner: Owner) -> KeptConversation | None:
+        name = translate.conversation_id(data)
+        return None if name is None else self.store.conversation(owner, name)
+
+    def _previous(self, data: ResponseFields, owner: Owner) -> Node | None:
+        if data.previous_response_id is None:
+            return None
+        try:
+            previous = self.store.response(owner, data.previous_response_id)
+        except NoSuchItemError:
+            message = f"Previous response with id '{data.previous_response_id}' not found."
+            raise InvalidRequest("previous_response_id", message) from None
+        if previous.json is None:
+            message = f"the response {data.previous_response_id} is still being written; go on from it when it has ended"
+            raise InvalidRequest("previous_response_id", message)
+        return previous.node
+
+    def _resolved(self, item: Item | Reference, owner: Owner) -> Item:
+        if not isinstance(item, Reference):
+            return item
+        if (found := self.store.item(owner, item.id)) is None:
+            raise NoSuchItemError(f"Item with id '{item.id}' not found.")
+        return found
+
+    async def count(self, data: CountBody, caller: Caller) -> int:
+        """How many tokens the prompt of a response would have."""
+        translate.check(data)
+        asked = await self._asked(data, caller.owner)
+        try:
+            return await count(asked.chat, self._service, n_more=asked.n_earlier)
+        except InvalidRequest as error:
+            raise _blamed(error) from None
+
+    async def compact(self, data: CompactBody, caller: Caller) -> CompactedResponse:
+        """Sums up a conversation, so that it can go on with less before it."""
+        translate.check(data)
+        asked = await self._asked(data, caller.owner)
+        asked = asked._replace(chat=translate.compaction(data, asked.chat))
+        generation, form = await self._begun(asked)
+        spoken, said = Spoken(form), []
+        cost: Usage | None = None
+        try:
+            with Collected(self._service.collected) as collected:
+                while batches := await generation.next_batches():
+                    for event in (event for _, events in batches for event in events if isinstance(event, Token | Finished)):
+                        said += [part.text for part in spoken.read(event) if isinstance(part, Content)]
+                        collected.grow(TOKEN_BYTES + len(event.text))
+                        if isinstance(event, Finished):
+                            cost = usage(generation.streams[0].n_prompt, event)
+        finally:
+            generation.close()
+        assert cost is not None, "a stream ends with its branch's end"
+        stay = [item for item in asked.said if isinstance(item, Message) and item.role == "user"]
+        return CompactedResponse(
+            id=items.new_id("resp"),
+            object="response.compaction",
+            created_at=int(time.time()),
+            output=[msgspec.Raw(msgspec.json.encode(item)) for item in [*stay, items.compacted("".join(said))]],
+            usage=cost,
+        )
+
+    def told(self, name: str, caller: Caller) -> bytes:
+        """A response as JSON, as far as it is written."""
+        return self.store.response(caller.owner, name).told()
+
+    def replayed(self, name: str, caller: Caller, starting_after: int) -> Recorded:
+        """The events of a response after the one of this number.
+
+        Raises:
+            InvalidRequest: they are not kept.
+            NoSuchItemError: there is no such response.
+            OffsetLostError: not all of them are kept.
+        """
+        kept = self.store.response(caller.owner, name)
+        recording = None if kept.recording is None else kept.recording()
+        if recording is None:
+            message = (
+                "the events of this response are not kept: they are of one that was asked for with background or with a header"
+                f" X-Conversation-Id, for {KEPT_S:g} s after its end; ask for it without stream"
+            )
+            raise InvalidRequest("stream", message)
+        return Recorded(recording, offset_after(recording, starting_after))
+
+    async def cancel(self, name: str, caller: Caller) -> bytes:
+        """Ends a response in the background; one that has ended stays as it is."""
+        kept = self.store.response(caller.owner, name)
+        if not kept.in_background:
+            raise InvalidRequest("background", "only a response in the background can be cancelled; leave its connection instead")
+        await self._stop(kept)
+        return kept.told()
+
+    async def delete(self, name: str, caller: Caller) -> Deleted:
+        """Forgets a response; one in the background is ended."""
+        kept = self.store.response(caller.owner, name)
+        if kept.in_background:
+            await self._stop(kept)
+        self.store.remove(kept)
+        return Deleted(name, "response", deleted=True)
+
+    async def _stop(self, kept: Kept) -> None:
+        if kept.writing is not None:
+            kept.writing.cancel()
+        if kept.recording is not None and (recording := kept.recording()) is not None and not recording.is_ended:
+            await recording.stop()
+
+    def input_items(self, name: str, caller: Caller) -> list[KeptItem]:
+        """All that a response was made of, in order: what was said before, and its input."""
+        node = self.store.response(caller.owner, name).node
+        return [*(() if node.parent is None else node.parent.items()), *node.given]
+
+    async def new_items(self, given: Sequence[dict[str, object]], caller: Caller) -> list[KeptItem]:
+        """Items for a conversation.
+
+        Raises:
+            InvalidRequest: one is not what it must be, or they are too many bytes.
+            NoSuchItemError: an item that is referred to is not kept.
+        """
+        read = await self._service.aside.work(Purpose.PROMPT, n_body_bytes(), partial(items.read, given, "items"))
+        made = [_kept(self._resolved(item, caller.owner)) for item in read]
+        if (n_bytes := sum(item.n_bytes for item in made)) > MAX_ONE_BYTES:
+            raise InvalidRequest("items", f"the items have {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept")
+        return self.store.known(caller.owner, made)
+
+    def converse(self, made: list[KeptItem], metadata: dict[str, str], caller: Caller) -> Conversation:
+        """A new conversation."""
+        about = Conversation(items.new_id("conv"), "conversation", int(time.time()), metadata)
+        self.store.keep_conversation(KeptConversation(caller.owner, about, made))
+        return about
+
+
+def _kept(item: Item) -> KeptItem:
+    return KeptItem(item.id or "", msgspec.json.encode(item))
+
+
+def _translated(
+    data: ResponseFields,
+    given: list[Item],
+    earlier: Sequence[KeptItem],
+    node: Node | None,
+) -> _Asked:
+    before = items.decoded(b"[" + b",".join(item.json for item in earlier) + b"]")
+    said = [*before, *given]
+    if not said and data.instructions is None:
+        raise InvalidRequest("input", "input must be given")
+    messages, removed = items.messages(said)
+    chat = translate.chat(data, items.system_first(messages, data.instructions))
+    n_earlier = sum(len(item.json) for item in earlier)
+    return _Asked(chat, removed, [_kept(item) for item in given], said, node, n_earlier)
+
+
+def _blamed(error: InvalidRequest) -> InvalidRequest:
+    """The same error, by the name that the body has for the field."""
+    name = _NAMES.get(error.param, error.param)
+    message = error.message
+    return InvalidRequest(name, name + message.removeprefix(error.param) if message.startswith(f"{error.param} ") else message)

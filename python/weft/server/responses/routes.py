@@ -1,0 +1,242 @@
+"""The routes of responses and conversations."""
+
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+from litestar import Router, delete, get, post
+from litestar.di import NamedDependency, Provide
+from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
+
+from weft import InvalidRequest
+from weft.fields.shown import shown
+from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NOT_SUPPORTED, NoSuchItemError
+from weft.server.json_request import JsonRequest
+from weft.server.responses import translate
+from weft.server.responses.keeper import Keeper
+from weft.server.responses.schemas import (
+    CompactBody,
+    CompactedResponse,
+    Conversation,
+    ConversationBody,
+    CountBody,
+    CreateResponse,
+    Deleted,
+    InputTokens,
+    ItemList,
+    ItemsBody,
+    MetadataBody,
+    Response,
+)
+from weft.server.responses.store import KeptItem
+from weft.server.run.caller import Caller
+from weft.server.run.stream import Answer, AwaitedAnswer, PiecedAnswer
+
+__all__ = ["router"]
+
+Here = NamedDependency[SkipValidation[Keeper]]
+Who = NamedDependency[SkipValidation[Caller]]
+
+MAX_LISTED = 100
+"""Most items of one list; as at OpenAI's."""
+
+
+class Page(NamedTuple):
+    """Which items of a list are wanted."""
+
+    after: str | None
+    limit: int
+    order: str
+
+    def of(self, items: list[KeptItem]) -> ItemList:
+        """Those."""
+        ordered = items if self.order == "asc" else items[::-1]
+        if self.after is not None:
+            ordered = ordered[ordered.index(_found(ordered, self.after)) + 1 :]
+        return _list(ordered[: self.limit], has_more=len(ordered) > self.limit)
+
+
+def page(after: FromQuery[str | None] = None, limit: FromQuery[int] = 20, order: FromQuery[str] = "desc") -> Page:
+    """What a query asks for."""
+    if order not in ("asc", "desc"):
+        raise InvalidRequest("order", f"order is {shown(order)}; it must be 'asc' or 'desc'")
+    if not 1 <= limit <= MAX_LISTED:
+        raise InvalidRequest("limit", f"limit is {limit}; it must be 1 to {MAX_LISTED}")
+    return Page(after, limit, order)
+
+
+Which = NamedDependency[SkipValidation[Page]]
+
+
+@post(["/v1/responses", "/responses"], status_code=200, responses=ERRORS | NOT_FOUND | CONFLICT | NOT_SUPPORTED)
+async def create(data: JSONBody[CreateResponse], keeper: Here, caller: Who) -> Answer[Response]:
+    """Answers what is said now after all that was said before."""
+    return Answer(await keeper.create(data, caller))
+
+
+@get("/v1/responses/{response_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+async def retrieve(
+    response_id: FromPath[str],
+    keeper: Here,
+    caller: Who,
+    stream: FromQuery[bool] = False,
+    starting_after: FromQuery[int] = -1,
+) -> Answer[Response]:
+    """A response as far as it is written, or its events after the one of a number."""
+    if stream:
+        return Answer(keeper.replayed(response_id, caller, starting_after))
+    return Answer(PiecedAnswer([keeper.told(response_id, caller)]))
+
+
+@delete("/v1/responses/{response_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+async def forget(response_id: FromPath[str], keeper: Here, caller: Who) -> Deleted:
+    """Forgets a response; what goes on from it stays."""
+    return await keeper.delete(response_id, caller)
+
+
+@post("/v1/responses/{response_id:str}/cancel", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+async def cancel(response_id: FromPath[str], keeper: Here, caller: Who) -> Answer[Response]:
+    """Ends a response in the background."""
+    return Answer(PiecedAnswer([await keeper.cancel(response_id, caller)]))
+
+
+@get("/v1/responses/{response_id:str}/input_items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+async def input_items(
+    response_id: FromPath[str],
+    keeper: Here,
+    caller: Who,
+    page: Which,
+) -> ItemList:
+    """What a response was made of: all that was said before, and its input."""
+    return page.of(keeper.input_items(response_id, caller))
+
+
+@post(["/v1/responses/input_tokens", "/responses/input_tokens"], status_code=200, responses=ERRORS | NOT_FOUND)
+async def count(data: JSONBody[CountBody], keeper: Here, caller: Who) -> InputTokens:
+    """How many tokens the prompt of a response would have; nothing is computed."""
+    return InputTokens("response.input_tokens", await keeper.count(data, caller))
+
+
+@post("/v1/responses/compact", status_code=200, responses=ERRORS | NOT_FOUND | NOT_SUPPORTED)
+async def compact(data: JSONBody[CompactBody], keeper: Here, caller: Who) -> Answer[CompactedResponse]:
+    """Sums up what was said, so that a conversation can go on with less before it."""
+    return Answer(AwaitedAnswer(partial(keeper.compact, data, caller)))
+
+
+@post("/v1/conversations", status_code=200, responses=ERRORS, opt=NEEDS_NO_MODEL)
+async def converse(data: JSONBody[ConversationBody], keeper: Here, caller: Who) -> Conversation:
+    """Begins a conversation, which responses can go on and are added to."""
+    translate.check_metadata(data.metadata)
+    return keeper.converse(await keeper.new_items(data.items or [], caller), data.metadata or {}, caller)
+
+
+@get("/v1/conversations/{conversation_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+async def conversation(conversation_id: FromPath[str], keeper: Here, caller: Who) -> Conversation:
+    """A conversation, without its items."""
+    return keeper.store.conversation(caller.owner, conversation_id).about
+
+
+@post("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+async def change(conversation_id: FromPath[str], data: JSONBody[MetadataBody], keeper: Here, caller: Who) -> Conversation:
+    """Changes what is told again of a conversation."""
+    translate.check_metadata(data.metadata)
+    found = keeper.store.conversation(caller.owner, conversation_id)
+    found.about.metadata = data.metadata or {}
+    return found.about
+
+
+@delete("/v1/conversations/{conversation_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+async def forget_conversation(conversation_id: FromPath[str], keeper: Here, caller: Who) -> Deleted:
+    """Forgets a conversation; its responses stay."""
+    keeper.store.remove(keeper.store.conversation(caller.owner, conversation_id))
+    return Deleted(conversation_id, "conversation.deleted", deleted=True)
+
+
+@post("/v1/conversations/{conversation_id:str}/items", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+async def add_items(
+    conversation_id: FromPath[str],
+    data: JSONBody[ItemsBody],
+    keeper: Here,
+    caller: Who,
+) -> ItemList:
+    """Adds to a conversation."""
+    made = await keeper.new_items(data.items, caller)
+    keeper.store.add_items(keeper.store.conversation(caller.owner, conversation_id), made)
+    return _list(made, has_more=False)
+
+
+@get("/v1/conversations/{conversation_id:str}/items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+async def list_items(
+    conversation_id: FromPath[str],
+    keeper: Here,
+    caller: Who,
+    page: Which,
+) -> ItemList:
+    """What was said in a conversation."""
+    return page.of(keeper.store.conversation(caller.owner, conversation_id).items)
+
+
+@get("/v1/conversations/{conversation_id:str}/items/{item_id:str}", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
+async def item(
+    conversation_id: FromPath[str],
+    item_id: FromPath[str],
+    keeper: Here,
+    caller: Who,
+) -> Answer[dict[str, str]]:
+    """One item of a conversation."""
+    return Answer(PiecedAnswer([_found(keeper.store.conversation(caller.owner, conversation_id).items, item_id).json]))
+
+
+@delete(
+    "/v1/conversations/{conversation_id:str}/items/{item_id:str}",
+    status_code=200,
+    responses=ERRORS | NOT_FOUND,
+    opt=NEEDS_NO_MODEL,
+)
+async def remove_item(conversation_id: FromPath[str], item_id: FromPath[str], keeper: Here, caller: Who) -> Conversation:
+    """Takes an item out of a conversation."""
+    found = keeper.store.conversation(caller.owner, conversation_id)
+    keeper.store.remove_item(found, _found(found.items, item_id))
+    return found.about
+
+
+def _found(items: list[KeptItem], item_id: str) -> KeptItem:
+    if (found := next((item for item in items if item.id == item_id), None)) is None:
+        raise NoSuchItemError(f"Item with id '{item_id}' not found.")
+    return found
+
+
+def _list(items: list[KeptItem], *, has_more: bool) -> ItemList:
+    return ItemList(
+        object="list",
+        data=[msgspec.Raw(item.json) for item in items],
+        first_id=items[0].id if items else None,
+        last_id=items[-1].id if items else None,
+        has_more=has_more,
+    )
+
+
+router = Router(
+    path="/",
+    route_handlers=[
+        create,
+        retrieve,
+        forget,
+        cancel,
+        input_items,
+        count,
+        compact,
+        converse,
+        conversation,
+        change,
+        forget_conversation,
+        add_items,
+        list_items,
+        item,
+        remove_item,
+    ],
+    dependencies={"page": Provide(page, sync_to_thread=False)},
+    request_class=JsonRequest,
+    tags=["OpenAI"],
+)

@@ -1,0 +1,251 @@
+"""What is kept of responses and conversations: in memory, bounded, and by the key that they were asked for with."""
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from weakref import ReferenceType
+
+import msgspec
+
+from weft.server.errors import NoSuchItemError
+from weft.server.responses.items import Item, decoded
+from weft.server.responses.schemas import Conversation
+from weft.server.responses.writing import Writing
+from weft.server.run.recording import Owner, Recording
+
+__all__ = ["MAX_KEPT", "MAX_KEPT_BYTES", "Kept", "KeptConversation", "KeptItem", "Node", "Store"]
+
+MAX_KEPT = 16_384
+"""Most responses and conversations that are kept; those that were used least recently go first."""
+
+MAX_KEPT_BYTES = 256 * 1024 * 1024
+"""Most bytes that they come to. What several responses go on from is kept once."""
+
+ITEM_BYTES = 512
+"""What an item takes beside its JSON."""
+
+KEPT_BYTES = 4096
+"""What a response or a conversation takes beside its JSON."""
+
+
+class KeptItem:
+    """An item, as JSON."""
+
+    def __init__(self, name: str, json: bytes) -> None:
+        self.id = name
+        self.json = json
+        self.n_holders = 0
+        """Nodes and conversations that have it."""
+
+    @property
+    def n_bytes(self) -> int:
+        """What it takes."""
+        return len(self.json) + ITEM_BYTES
+
+
+class Node:
+    """What one response adds to what was said before: its input, and then its output. Responses that go on from it share it."""
+
+    def __init__(self, parent: "Node | None", given: Sequence[KeptItem]) -> None:
+        self.parent = parent
+        self.given = given
+        self.written: Sequence[KeptItem] = ()
+        self.n_holders = 0
+        """Responses and nodes that need it."""
+
+    def path(self) -> "list[Node]":
+        """The nodes from the first one to this."""
+        nodes: list[Node] = []
+        node: Node | None = self
+        while node is not None:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+    def items(self) -> list[KeptItem]:
+        """All that was said up to the end of this response."""
+        return [item for node in self.path() for item in (*node.given, *node.written)]
+
+
+class Kept:
+    """A response that is kept."""
+
+    def __init__(self, owner: Owner, name: str, node: Node, *, in_background: bool) -> None:
+        self.owner = owner
+        self.id = name
+        self.node = node
+        self.in_background = in_background
+        self.recording: ReferenceType[Recording] | None = None
+        """Its events, as long as they can be read again."""
+        self.writing: Writing | None = None
+        """What writes it, until it has ended."""
+        self.json: bytes | None = None
+        """The whole of it, once nothing more will change."""
+
+    def told(self) -> bytes:
+        """The response as JSON, as far as it is written."""
+        if self.json is not None:
+            return self.json
+        assert self.writing is not None, "one of the two is there"
+        return msgspec.json.encode(self.writing.response)
+
+
+class KeptConversation:
+    """A conversation: what was said in it, in order."""
+
+    def __init__(self, owner: Owner, about: Conversation, items: list[KeptItem]) -> None:
+        self.owner = owner
+        self.id = about.id
+        self.about = about
+        self.items = items
+        self.is_busy = False
+        """Whether a response is being written that will be added to it."""
+
+
+class Store:
+    """Everything that is kept; what is one's is never found by another."""
+
+    def __init__(self) -> None:
+        self._all: OrderedDict[tuple[Owner, str], Kept | KeptConversation] = OrderedDict()
+        """The least recently used first."""
+        self._items: dict[tuple[Owner, str], KeptItem] = {}
+        """Every item by its id."""
+        self.n_bytes = 0
+        """What all of it takes."""
+
+    def __len__(self) -> int:
+        """How many responses and conversations there are."""
+        return len(self._all)
+
+    def response(self, owner: Owner, name: str) -> Kept:
+        """The response of this id.
+
+        Raises:
+            NoSuchItemError: there is none.
+        """
+        found = self._used(owner, name)
+        if not isinstance(found, Kept):
+            raise NoSuchItemError(f"Response with id '{name}' not found.")
+        return found
+
+    def conversation(self, owner: Owner, name: str) -> KeptConversation:
+        """The conversation of this id.
+
+        Raises:
+            NoSuchItemError: there is none.
+        """
+        found = self._used(owner, name)
+        if not isinstance(found, KeptConversation):
+            raise NoSuchItemError(f"Conversation with id '{name}' not found.")
+        return found
+
+    def item(self, owner: Owner, name: str) -> Item | None:
+        """A copy of an item that is kept in some response or conversation."""
+        found = self._items.get((owner, name))
+        return None if found is None else decoded(b"[" + found.json + b"]")[0]
+
+    def _used(self, owner: Owner, name: str) -> Kept | KeptConversation | None:
+        found = self._all.get((owner, name))
+        if found is not None:
+            self._all.move_to_end((owner, name))
+        return found
+
+    def known(self, owner: Owner, items: Sequence[KeptItem]) -> list[KeptItem]:
+        """The same items; those that are kept already, word for word, are not held twice."""
+        found = [(item, self._items.get((owner, item.id))) for item in items]
+        return [item if kept is None or kept.json != item.json else kept for item, kept in found]
+
+    def keep(self, response: Kept) -> None:
+        """Keeps a response that is being written."""
+        self._hold(response.owner, response.node)
+        self._add(response)
+
+    def finish(self, response: Kept, json: bytes, written: Sequence[KeptItem]) -> None:
+        """Takes the end of a response that is kept; nothing where it was deleted meanwhile."""
+        response.json, response.writing = json, None
+        if self._all.get((response.owner, response.id)) is not response:
+            return
+        response.node.written = written
+        self._take(response.owner, written)
+        self.n_bytes += len(json)
+        self._make_room()
+
+    def keep_conversation(self, conversation: KeptConversation) -> None:
+        """Keeps a new conversation."""
+        self._take(conversation.owner, conversation.items)
+        self._add(conversation)
+
+    def add_items(self, conversation: KeptConversation, items: Sequence[KeptItem]) -> None:
+        """Adds to a conversation; nothing where it was deleted meanwhile."""
+        if self._all.get((conversation.owner, conversation.id)) is conversation:
+            conversation.items += items
+            self._take(conversation.owner, items)
+            self._make_room()
+
+    def remove_item(self, conversation: KeptConversation, item: KeptItem) -> None:
+        """Takes an item out of a conversation."""
+        conversation.items.remove(item)
+        self._give_back(conversation.owner, [item])
+
+    def remove(self, thing: Kept | KeptConversation) -> None:
+        """Forgets a response or a conversation. What others go on from stays."""
+        if self._all.pop((thing.owner, thing.id), None) is None:
+            return
+        self.n_bytes -= KEPT_BYTES
+        if isinstance(thing, KeptConversation):
+            self._give_back(thing.owner, thing.items)
+        else:
+            self.n_bytes -= len(thing.json or b"")
+            self._release(thing.owner, thing.node)
+
+    def _add(self, thing: Kept | KeptConversation) -> None:
+        self._all[thing.owner, thing.id] = thing
+        self.n_bytes += KEPT_BYTES
+        self._make_room()
+
+    def _hold(self, owner: Owner, node: Node) -> None:
+        """Counts a node, and what it goes on from, where nobody has held it before."""
+        holding: Node | None = node
+        while holding is not None:
+            holding.n_holders += 1
+            if holding.n_holders > 1:
+                return
+            self._take(owner, [*holding.given, *holding.written])
+            holding = holding.parent
+
+    def _release(self, owner: Owner, node: Node) -> None:
+        """Gives a node back, and what only it goes on from."""
+        released: Node | None = node
+        while released is not None:
+            released.n_holders -= 1
+            if released.n_holders:
+                return
+            self._give_back(owner, [*released.given, *released.written])
+            released = released.parent
+
+    def _take(self, owner: Owner, items: Sequence[KeptItem]) -> None:
+        for item in items:
+            item.n_holders += 1
+            if item.n_holders == 1:
+                self.n_bytes += item.n_bytes
+                self._items[owner, item.id] = item
+
+    def _give_back(self, owner: Owner, items: Sequence[KeptItem]) -> None:
+        for item in items:
+            item.n_holders -= 1
+            if item.n_holders == 0:
+                self.n_bytes -= item.n_bytes
+                if self._items.get((owner, item.id)) is item:
+                    del self._items[owner, item.id]
+
+    def _make_room(self) -> None:
+        while self.n_bytes > MAX_KEPT_BYTES or len(self._all) > MAX_KEPT:
+            if (thing := next(self._idle(), None)) is None:
+                return
+            self.remove(thing)
+
+    def _idle(self) -> "Iterator[Kept | KeptConversation]":
+        """What nobody is writing, the least recently used first."""
+        for thing in self._all.values():
+            is_written = thing.json is None if isinstance(thing, Kept) else thing.is_busy
+            if not is_written:
+                yield thing

@@ -1,0 +1,330 @@
+"""From the body of a response to a chat, and to what the response tells of its request. No I/O here."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from weft import InvalidRequest
+from weft.chat.conversation import ChatMessage
+from weft.fields.shown import shown
+from weft.server import request_fields
+from weft.server.request_fields.chat import ChatFields
+from weft.server.request_fields.fields import SamplingFields
+from weft.server.responses.items import new_id
+from weft.server.responses.schemas import (
+    CompactBody,
+    ConversationRef,
+    CreateResponse,
+    Response,
+    ResponseFields,
+    Transformation,
+)
+from weft.settings import Settings
+
+__all__ = [
+    "MAX_METADATA",
+    "chat",
+    "check",
+    "check_include",
+    "check_metadata",
+    "compaction",
+    "conversation_id",
+    "response",
+    "wants",
+]
+
+MAX_TOP_LOGPROBS = 20
+"""As many likely tokens as OpenAI reports."""
+
+MAX_METADATA = (16, 64, 512)
+"""Most texts that are told again, most characters of a name, and of a text; as at OpenAI's."""
+
+LOGPROBS, OPAQUE = "message.output_text.logprobs", "reasoning.encrypted_content"
+
+_INCLUDABLE = (
+    *(LOGPROBS, OPAQUE, "message.input_image.image_url"),
+    # Of tools that a server runs itself: there are none, and so nothing to tell of them.
+    *("file_search_call.results", "web_search_call.results", "web_search_call.action.sources"),
+    *("computer_call_output.output.image_url", "code_interpreter_call.outputs"),
+)
+
+_COMPACT = (
+    "Sum up the conversation above for somebody who goes on with it and has seen none of it: what was asked, what was found,"
+    " decided and done, what is still open, and every name, path and number that will be needed. Write nothing but the summary."
+)
+
+
+def _only(**neutral: Sequence[Any]) -> Callable[[Any], bool]:
+    """Whether an object asks for nothing: each of its fields has one of these values, or none."""
+    return lambda given: (
+        isinstance(given, dict) and all(value is None or value in neutral.get(name, ()) for name, value in given.items())
+    )
+
+
+_NEUTRAL: dict[str, Callable[[Any], bool]] = {
+    "access_programs": lambda value: not value,
+    "background_options": _only(completion_window=("soonest",)),
+    "context_management": lambda value: not value,
+    "image": _only(context_compression=("auto", "disabled")),
+    "moderation": lambda value: not value,
+    "personality": lambda value: not value,
+    "prompt": lambda value: not value,
+    "prompt_cache_options": _only(mode=("implicit",), prewarm=(False,), ttl=("30m",)),
+    "prompt_cache_retention": lambda value: value == "in_memory",
+    "service_tier": lambda value: value in ("auto", "default"),
+    "stream_options": _only(include_obfuscation=(False,)),
+    "truncation": lambda value: value == "disabled",
+}
+
+_REASONING = {
+    "context": ("auto",),
+    "generate_summary": ("auto",),
+    "mode": ("standard",),
+    "summary": ("auto",),
+}
+"""What may stand beside the effort."""
+
+_TEXT = {"verbosity": ("medium",)}
+"""What may stand beside the format."""
+
+_SAME = (
+    *(field.name for field in msgspec.structs.fields(SamplingFields)),
+    *("chat_template_kwargs", "parallel_tool_calls", "seed", "stop", "priority", "max_token_gap_ms", "t_max_predict_ms"),
+    *("cache_prompt", "id_slot", "lora", "grammar", "sse_ping_interval"),
+)
+"""Fields that a chat has by the same name."""
+
+
+def wants(data: ResponseFields, what: str) -> bool:
+    """Whether a body asks to be told this besides."""
+    return isinstance(data, CreateResponse) and what in (data.include or ())
+
+
+def check(data: ResponseFields) -> None:
+    """Refuses what is not there, before anything is looked up.
+
+    Raises:
+        InvalidRequest: a field asks for it, or contradicts another.
+    """
+    request_fields.refuse(data, _NEUTRAL)
+    _check_object("reasoning", data.reasoning, _REASONING, but=("effort",))
+    _check_object("text", data.text, _TEXT, but=("format",))
+    if data.previous_response_id is not None and data.conversation is not None:
+        raise InvalidRequest("conversation", "conversation cannot stand beside previous_response_id; give one of them")
+    if isinstance(data, CreateResponse):
+        _check_response(data)
+
+
+def _check_response(data: CreateResponse) -> None:
+    check_include(data.include)
+    if data.top_logprobs is not None and not 0 <= data.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise InvalidRequest("top_logprobs", f"top_logprobs is {data.top_logprobs}; it must be 0 to {MAX_TOP_LOGPROBS}")
+    if data.top_logprobs and LOGPROBS not in (data.include or ()):
+        raise InvalidRequest("top_logprobs", f"top_logprobs needs {LOGPROBS!r} in include")
+    if data.max_tool_calls is not None and data.max_tool_calls < 1:
+        raise InvalidRequest("max_tool_calls", f"max_tool_calls is {data.max_tool_calls}; it must be 1 or more")
+    if data.background and data.store is False:
+        raise InvalidRequest("background", "a response in the background must be kept; leave store out")
+    check_metadata(data.metadata)
+
+
+def check_include(include: Sequence[str] | None) -> None:
+    """Refuses what cannot be told besides.
+
+    Raises:
+        InvalidRequest: it is asked for.
+    """
+    if unknown := [name for name in include or () if name not in _INCLUDABLE]:
+        raise InvalidRequest("include", f"include has {shown(unknown[0])}; there are {', '.join(_INCLUDABLE)}")
+
+
+def _check_object(
+    name: str, given: Mapping[str, Any] | None, neutral: Mapping[str, Sequence[Any]], *, but: Sequence[str]
+) -> None:
+    for key, value in (given or {}).items():
+        if key not in but and value is not None and value not in neutral.get(key, ()):
+            raise InvalidRequest(name, f"{name}.{key} is {shown(value)}, which is not supported; leave it out")
+
+
+def check_metadata(metadata: Mapping[str, str] | None) -> None:
+    """Refuses texts that are too many or too long.
+
+    Raises:
+        InvalidRequest: they are.
+    """
+    most, longest_name, longest = MAX_METADATA
+    for what, found, limit in (
+        ("texts", len(metadata or {}), most),
+        ("characters in a name", max(map(len, metadata or ()), default=0), longest_name),
+        ("characters in a text", max(map(len, (metadata or {}).values()), default=0), longest),
+    ):
+        if found > limit:
+            raise InvalidRequest("metadata", f"metadata has {found} {what}; at most {limit} are kept")
+
+
+def conversation_id(data: ResponseFields) -> str | None:
+    """The conversation that a body names.
+
+    Raises:
+        InvalidRequest: it names none.
+    """
+    match data.conversation:
+        case None | str():
+            return data.conversation
+        case {"id": str() as name}:
+            return name
+    raise InvalidRequest("conversation", f"conversation is {shown(data.conversation)}; it must be an id, or an object with one")
+
+
+def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
+    """The chat that a body asks for, of these messages.
+
+    Raises:
+        InvalidRequest: a tool or a format is not what it must be.
+    """
+    tools = [_tool(tool, f"tools[{position}]") for position, tool in enumerate(data.tools or ())]
+    tool_choice = _tool_choice(data.tool_choice)
+    if isinstance(data.tool_choice, dict) and data.tool_choice.get("type") == "allowed_tools":
+        tools, tool_choice = _allowed(tools, data.tool_choice)
+    same = {name: getattr(data, name, None) for name in _SAME}
+    fields = ChatFields(
+        **same,
+        # There is one answer, whatever the server's default.
+        n=1,
+        messages=list(messages),
+        tools=tools or None,
+        tool_choice=tool_choice,
+        reasoning_effort=_effort(data),
+        response_format=_format(data),
+    )
+    if isinstance(data, CreateResponse):
+        fields.max_completion_tokens = _limit(data.max_output_tokens)
+        fields.stream = data.stream
+        if wants(data, LOGPROBS):
+            fields.logprobs, fields.top_logprobs = True, data.top_logprobs or 0
+        # By its first step a response that waits is known to have begun.
+        fields.return_progress = data.background is True
+        fields.stream = data.stream is True or data.background is True
+    return fields
+
+
+def compaction(data: CompactBody, asked: ChatFields) -> ChatFields:
+    """The chat in which the model sums up what was said in another."""
+    return msgspec.structs.replace(
+        asked,
+        messages=[*(asked.messages or ()), ChatMessage(role="user", content=_COMPACT)],
+        max_completion_tokens=_limit(data.max_output_tokens),
+        # The functions stay in the prompt, which is computed already; the summary calls none.
+        tool_choice=None if asked.tools is None else "none",
+    )
+
+
+def _limit(given: int | None) -> int | None:
+    if given is not None and given < 1:
+        raise InvalidRequest("max_output_tokens", f"max_output_tokens is {given}; it must be 1 or more")
+    return given
+
+
+def _tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
+    """A function as chats have it."""
+    if tool.get("type") != "function":
+        kind = f"{place}.type is {shown(tool.get('type'))}; only functions are supported"
+        raise InvalidRequest("tools", kind)
+    if not isinstance(tool.get("name"), str):
+        raise InvalidRequest("tools", f"{place}.name must be given")
+    for name in ("allowed_callers", "async", "defer_loading", "output_schema"):
+        if tool.get(name) and not (name == "allowed_callers" and tool[name] == ["direct"]):
+            raise InvalidRequest("tools", f"{place}.{name} is not supported; leave it out")
+    function = {name: tool[name] for name in ("name", "description", "parameters", "strict") if tool.get(name) is not None}
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+    match choice:
+        case None | str():
+            return choice
+        case {"type": "function", "name": str() as name}:
+            return {"type": "function", "function": {"name": name}}
+        case {"type": "allowed_tools"}:
+            return None
+    raise InvalidRequest("tool_choice", f"tool_choice is {shown(choice)}, which is not supported; it must name a function")
+
+
+def _allowed(tools: list[dict[str, Any]], choice: dict[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """The functions that may be called now, and whether one must be."""
+    mode, allowed = choice.get("mode", "auto"), choice.get("tools")
+    if mode not in ("auto", "required") or not isinstance(allowed, list):
+        raise InvalidRequest("tool_choice", "tool_choice of allowed_tools needs a mode, 'auto' or 'required', and tools")
+    names = [tool.get("name") for tool in allowed if isinstance(tool, dict) and tool.get("type") == "function"]
+    known = {tool["function"]["name"] for tool in tools}
+    if len(names) < len(allowed) or not known.issuperset(names):
+        raise InvalidRequest("tool_choice", "tool_choice.tools names what is none of the functions in tools")
+    return [tool for tool in tools if tool["function"]["name"] in names], mode
+
+
+def _effort(data: ResponseFields) -> str | None:
+    effort = (data.reasoning or {}).get("effort")
+    if effort is None or isinstance(effort, str):
+        return effort
+    raise InvalidRequest("reasoning", f"reasoning.effort is {shown(effort)}; it must be a text")
+
+
+def _format(data: ResponseFields) -> dict[str, Any] | None:
+    """`text.format` as chats have it."""
+    match (data.text or {}).get("format"):
+        case None:
+            return None
+        case {"type": "json_schema", "schema": schema, **more}:
+            return {"type": "json_schema", "json_schema": {**more, "schema": schema}}
+        case {"type": "json_schema"}:
+            raise InvalidRequest("text", "text.format.schema must be given")
+        case {"type": "text" | "json_object" as kind}:
+            return {"type": kind}
+        case other:
+            raise InvalidRequest(
+                "text", f"text.format is {shown(other)}; its type must be 'text', 'json_object' or 'json_schema'"
+            )
+
+
+def response(
+    data: CreateResponse, settings: Settings, model: str, conversation: str | None, removed: list[Transformation]
+) -> Response:
+    """A response that is not yet written."""
+    return Response(
+        id=new_id("resp"),
+        created_at=int(time.time()),
+        status="queued" if data.background else "in_progress",
+        background=data.background is True,
+        instructions=data.instructions,
+        max_output_tokens=data.max_output_tokens,
+        max_tool_calls=data.max_tool_calls,
+        model=model,
+        output=[],
+        parallel_tool_calls=data.parallel_tool_calls is not False,
+        previous_response_id=data.previous_response_id,
+        conversation=None if conversation is None else ConversationRef(conversation),
+        prompt_cache_key=data.prompt_cache_key,
+        reasoning={"effort": None, "summary": None} | (data.reasoning or {}),
+        safety_identifier=data.safety_identifier,
+        store=data.store is not False,
+        temperature=_told(data, settings, "temperature"),
+        text={"format": {"type": "text"}, "verbosity": "medium"} | {k: v for k, v in (data.text or {}).items() if v is not None},
+        tool_choice=data.tool_choice or "auto",
+        tools=[_told_tool(tool) for tool in data.tools or ()],
+        top_logprobs=data.top_logprobs or 0,
+        top_p=_told(data, settings, "top_p"),
+        input_transformations=removed,
+        user=data.user,
+        metadata=data.metadata or {},
+    )
+
+
+def _told(data: CreateResponse, settings: Settings, name: str) -> float | None:
+    given = getattr(data, name)
+    return getattr(settings.sampling, name) if given is None else given  # type: ignore[no-any-return]
+
+
+def _told_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    return {"strict": None, "parameters": None, "description": None} | tool

@@ -1,0 +1,264 @@
+"""A response as it is written: parts of an answer become items and events."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from weft import Finished, Token
+from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part
+from weft.chat.answer.parts import Thought as ThoughtPart
+from weft.server.errors import describe
+from weft.server.responses import events
+from weft.server.responses.items import Call, Message, Thought, ThoughtText, new_id, opaque
+from weft.server.responses.items import Part as ContentPart
+from weft.server.responses.schemas import (
+    Failure,
+    IncompleteDetails,
+    InputTokensDetails,
+    OutputTokensDetails,
+    Response,
+    Usage,
+)
+from weft.server.run.chat import Spoken
+from weft.server.run.collected import TOKEN_BYTES
+from weft.server.run.generation import Event, Generation, drawn
+
+__all__ = ["Writing", "usage"]
+
+ENDED = ("completed", "incomplete", "failed", "cancelled")
+"""What nothing follows."""
+
+
+class _Open:
+    """The item that is being written."""
+
+    def __init__(self, item: Message | Thought | Call, index: int) -> None:
+        self.item = item
+        self.index = index
+        self.pieces: list[str] = []
+        self.logprobs: list[msgspec.Raw] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+class Writing:
+    """One response, its items and its events.
+
+    Args:
+        response: What it says of itself before it is written.
+        form: How the text is to be read.
+        with_top: Whether likely tokens stand beside log-probabilities.
+        is_opaque: Whether thoughts are told in one word too.
+        on_end: Called once, when nothing more will change.
+    """
+
+    def __init__(
+        self,
+        response: Response,
+        generation: Generation,
+        form: AnswerForm,
+        *,
+        with_top: bool,
+        is_opaque: bool,
+        on_end: "Callable[[Writing], None]",
+    ) -> None:
+        self.response = response
+        self.items: list[Message | Thought | Call] = []
+        """Those that are whole."""
+        self._generation = generation
+        self._spoken = Spoken(form)
+        self._with_top = with_top
+        self._is_opaque = is_opaque
+        self._on_end = on_end
+        self._open: _Open | None = None
+        self._n_events = 0
+        self._n_reasoning = 0
+        self._n_unread = 0
+        """Tokens of which it is not yet known what they say."""
+        self._untold: list[msgspec.Raw] = []
+        """Their log-probabilities."""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing more will change."""
+        return self.response.status in ENDED
+
+    def begin(self) -> list[events.Event]:
+        """The first events."""
+        waits = self.response.status == "queued"
+        return [self._about(events.Created), self._about(events.Queued if waits else events.InProgress)]
+
+    def take(self, event: Event) -> tuple[list[events.Event], int]:
+        """What an event of the engine brings about, and how many bytes more are held by then."""
+        made: list[events.Event] = []
+        if self.response.status == "queued":
+            self.response.status = "in_progress"
+            made.append(self._about(events.InProgress))
+        if not isinstance(event, Token | Finished):
+            return made, 0
+        n_bytes = len(event.text)
+        if isinstance(event, Token):
+            n_bytes += TOKEN_BYTES + self._take_logprobs(event)
+            self._n_unread += 1
+        for part in self._spoken.read(event):
+            made += self._part(part)
+        if isinstance(event, Finished):
+            made += self._finish(event)
+        return made, n_bytes
+
+    def fail(self, error: Exception) -> list[events.Event]:
+        """Ends it with an error; nothing where it has ended."""
+        if self.is_ended:
+            return []
+        made = list(self._close("incomplete"))
+        described = describe(error)
+        code = "server_error" if described.code >= 500 else "invalid_prompt"
+        self.response.error = Failure("rate_limit_exceeded" if described.code == 429 else code, described.message)
+        return [*made, *self._end("failed", events.Failed)]
+
+    def cancel(self) -> None:
+        """Ends it because its client wants no more of it; nothing where it has ended."""
+        if not self.is_ended:
+            list(self._close("incomplete"))
+            self.response.status = "cancelled"
+            self._on_end(self)
+
+    def _take_logprobs(self, token: Token) -> int:
+        if (told := drawn(token)) is None:
+            return 0
+        self._untold.append(msgspec.Raw(told.token_json(self._with_top, False)))
+        return len(self._untold[-1])
+
+    def _part(self, part: Part) -> Iterator[events.Event]:
+        match part:
+            case Content(text):
+                yield from self._turn_to(Message)
+                yield self._say(text)
+            case ThoughtPart(text):
+                yield from self._turn_to(Thought)
+                yield self._think(text)
+                self._n_reasoning += self._n_unread
+            case CallBegun(_, call_id, name):
+                yield from self._close("completed")
+                yield from self._add(Call(id=new_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress"))
+            case CallArguments(_, text):
+                yield self._argue(text)
+        self._n_unread, self._untold = 0, []
+
+    def _turn_to(self, kind: type[Message] | type[Thought]) -> Iterator[events.Event]:
+        """An item of this kind is open."""
+        if self._open is not None and isinstance(self._open.item, kind):
+            return
+        yield from self._close("completed")
+        if kind is Message:
+            yield from self._add(Message(id=new_id("msg"), role="assistant", status="in_progress", content=[]))
+            yield self._in_part(events.PartAdded, part=_text_part("", []))
+        else:
+            yield from self._add(Thought(id=new_id("rs"), content=[], status="in_progress"))
+            yield self._in_part(events.PartAdded, part=ThoughtText(""))
+
+    def _add(self, item: Message | Thought | Call) -> Iterator[events.Event]:
+        self._open = _Open(item, len(self.items))
+        yield events.ItemAdded(sequence_number=self._next(), output_index=self._open.index, item=_copied(item))
+
+    def _say(self, text: str) -> events.Event:
+        self._opened.pieces.append(text)
+        self._opened.logprobs += self._untold
+        return self._in_part(events.TextDelta, delta=text, logprobs=self._untold)
+
+    def _think(self, text: str) -> events.Event:
+        self._opened.pieces.append(text)
+        return self._in_part(events.ThoughtDelta, delta=text)
+
+    def _argue(self, text: str) -> events.Event:
+        self._opened.pieces.append(text)
+        return self._in_item(events.ArgumentsDelta, delta=text)
+
+    def _close(self, status: str) -> Iterator[events.Event]:
+        """Ends the item that is open, if there is one."""
+        if (opened := self._open) is None:
+            return
+        item, text = opened.item, opened.text
+        item.status = status
+        match item:
+            case Message():
+                part = _text_part(text, opened.logprobs)
+                yield self._in_part(events.TextDone, text=text, logprobs=opened.logprobs)
+                yield self._in_part(events.PartDone, part=part)
+                item.content = [part]
+            case Thought():
+                yield self._in_part(events.ThoughtDone, text=text)
+                yield self._in_part(events.PartDone, part=ThoughtText(text))
+                item.content = [ThoughtText(text)]
+                item.encrypted_content = opaque(text) if self._is_opaque else None
+            case Call():
+                yield self._in_item(events.ArgumentsDone, name=item.name, arguments=text)
+                item.arguments = text
+        self.items.append(item)
+        self.response.output.append(msgspec.Raw(msgspec.json.encode(item)))
+        yield events.ItemDone(sequence_number=self._next(), output_index=opened.index, item=item)
+        self._open = None
+
+    def _finish(self, finished: Finished) -> Iterator[events.Event]:
+        is_whole = finished.reason in ("end", "stop")
+        if self._open is None and not self.items:
+            yield from self._turn_to(Message)
+        yield from self._close("completed" if is_whole else "incomplete")
+        self.response.usage = usage(self._generation.streams[0].n_prompt, finished, n_reasoning=self._n_reasoning)
+        if is_whole:
+            yield from self._end("completed", events.Completed)
+        else:
+            self.response.incomplete_details = IncompleteDetails("max_output_tokens")
+            yield from self._end("incomplete", events.Incomplete)
+
+    def _end(self, status: str, kind: "type[events.Completed | events.Incomplete | events.Failed]") -> list[events.Event]:
+        self.response.status = status
+        if status == "completed":
+            self.response.completed_at = int(time.time())
+        self._on_end(self)
+        return [self._about(kind)]
+
+    @property
+    def _opened(self) -> _Open:
+        assert self._open is not None, "an item was turned to"
+        return self._open
+
+    def _next(self) -> int:
+        self._n_events += 1
+        return self._n_events - 1
+
+    def _about(self, kind: Callable[..., events.Event]) -> events.Event:
+        # What is encoded later must be as it is now.
+        told = msgspec.structs.replace(self.response, output=list(self.response.output))
+        return kind(sequence_number=self._next(), response=told)
+
+    def _in_item(self, kind: Callable[..., events.Event], **more: object) -> events.Event:
+        opened = self._opened
+        return kind(sequence_number=self._next(), item_id=opened.item.id, output_index=opened.index, **more)
+
+    def _in_part(self, kind: Callable[..., events.Event], **more: object) -> events.Event:
+        return self._in_item(kind, content_index=0, **more)
+
+
+def _copied(item: Message | Thought | Call) -> Message | Thought | Call:
+    """The item as it is now."""
+    return msgspec.structs.replace(item)
+
+
+def _text_part(text: str, logprobs: list[msgspec.Raw]) -> ContentPart:
+    return ContentPart(type="output_text", text=text, annotations=[], logprobs=list(logprobs))
+
+
+def usage(n_prompt: int, finished: Finished, *, n_reasoning: int = 0) -> Usage:
+    """What one branch cost."""
+    n_computed, n_predicted = min(finished.usage.n_computed, n_prompt), finished.usage.n_predicted
+    return Usage(
+        input_tokens=n_prompt,
+        input_tokens_details=InputTokensDetails(cached_tokens=n_prompt - n_computed, cache_write_tokens=n_computed),
+        output_tokens=n_predicted,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=n_reasoning),
+        total_tokens=n_prompt + n_predicted,
+    )

@@ -1,0 +1,519 @@
+"""Responses over a scripted engine: what they say, what is kept of them, and who is told."""
+
+import gc
+import json
+import random
+from collections.abc import Sequence
+
+import httpx
+import pytest
+from litestar.testing import AsyncTestClient
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+import weft
+from tests.helpers import wait_until
+from tests.server.matchers import Json
+from tests.server.scripted import ScriptedEngine, finished, token
+from tests.server.serving import serving
+from weft.chat.answer.parts import CallArguments, CallBegun, Content, Part, Thought
+from weft.server import create_app
+from weft.server.responses import items, store
+from weft.server.responses.events import frame
+from weft.server.responses.items import Message
+from weft.server.responses.schemas import Conversation, CreateResponse
+from weft.server.responses.store import Kept, KeptConversation, KeptItem, Node, Store
+from weft.server.responses.translate import chat, response
+from weft.server.responses.writing import Writing
+from weft.settings import Settings
+
+EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+
+SAID = [[token(0, "a")], [token(0, "b", 2)], [finished(0)], []]
+
+
+class Scripted:
+    """Reads `t:…` as a thought, `c:…` as a call, `a:…` as its arguments, and all else as what is said."""
+
+    def reader(self) -> "Scripted":
+        return self
+
+    def read(self, text: str) -> list[Part]:
+        kind, rest = (text[0], text[2:]) if text[1:2] == ":" else ("", text)
+        parts: dict[str, Part] = {
+            "t": Thought(rest),
+            "c": CallBegun(0, f"call_{rest}", rest),
+            "a": CallArguments(0, rest),
+            "": Content(rest),
+        }
+        return [parts[kind]]
+
+    def end(self) -> list[Part]:
+        return []
+
+
+class Generated:
+    """A generation of which only the prompt is known."""
+
+    def __init__(self) -> None:
+        self.streams = [type("Stream", (), {"n_prompt": 3})()]
+
+
+def writing(ends: list[Writing] | None = None, **body: Json) -> Writing:
+    asked = CreateResponse(input="a", **body)
+    about = response(asked, Settings(), "a model", None, [])
+    on_end = (lambda _: None) if ends is None else ends.append
+    return Writing(about, Generated(), Scripted(), with_top=False, is_opaque=True, on_end=on_end)  # type: ignore[arg-type]
+
+
+def written(of: Writing, texts: Sequence[str], reason: str = "end") -> list[Json]:
+    """The events of a response whose tokens have these texts, each as OpenAI's classes have it."""
+    made = of.begin()
+    for nth, text in enumerate(texts, 1):
+        made += of.take(token(0, text, nth))[0]
+    made += of.take(finished(0, reason=reason, n_predicted=len(texts)))[0]
+    told = [json.loads(frame(event).split(b"\ndata: ")[1]) for event in made]
+    for number, event in enumerate(told):
+        EVENT.validate_python(event, strict=True)
+        assert event["sequence_number"] == number
+    return told
+
+
+def test_a_thought_a_message_and_calls_are_items_of_their_own() -> None:
+    ends: list[Writing] = []
+    of = writing(ends)
+    events = written(of, ["t:Hm", "t:m.", "Well", ".", "c:look", 'a:{"a"', "a::1}", "c:see", "a:{}"])
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        *("created", "in_progress"),
+        *("output_item.added", "content_part.added", "reasoning_text.delta", "reasoning_text.delta"),
+        *("reasoning_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "content_part.added", "output_text.delta", "output_text.delta"),
+        *("output_text.done", "content_part.done", "output_item.done"),
+        *("output_item.added", "function_call_arguments.delta", "function_call_arguments.delta"),
+        *("function_call_arguments.done", "output_item.done"),
+        *("output_item.added", "function_call_arguments.delta", "function_call_arguments.done", "output_item.done"),
+        "completed",
+    ]
+    told = events[-1]["response"]
+    Response.model_validate(told, strict=True)
+    assert [item["type"] for item in told["output"]] == ["reasoning", "message", "function_call", "function_call"]
+    thought, message, look, see = told["output"]
+    assert thought["content"] == [{"type": "reasoning_text", "text": "Hmm."}]
+    assert message["content"][0]["text"] == "Well."
+    assert (look["name"], look["call_id"], look["arguments"]) == ("look", "call_look", '{"a":1}')
+    assert (see["name"], see["arguments"]) == ("see", "{}")
+    assert told["usage"]["output_tokens_details"] == {"reasoning_tokens": 2}
+    assert [event["item"] for event in events if event["type"] == "response.output_item.done"] == told["output"]
+    assert ends == [of]
+    # What came back as items is one message again, with the thought from either of its places.
+    without = {**thought, "content": None}
+    for back in (told["output"], [without, message, look, see]):
+        [said], removed = items.messages([item for item in items.read(back) if not isinstance(item, items.Reference)])
+        assert (said.role, said.reasoning_content, said.content) == ("assistant", "Hmm.", "Well.")
+        assert [call["id"] for call in said.tool_calls or ()] == ["call_look", "call_see"]
+        assert removed == []
+
+
+def test_an_answer_of_no_text_is_a_message_of_none() -> None:
+    told = written(writing(), [])[-1]["response"]
+    assert [(item["type"], item["content"][0]["text"]) for item in told["output"]] == [("message", "")]
+
+
+def test_what_is_cut_off_is_incomplete() -> None:
+    told = written(writing(), ["Once"], reason="length")[-1]
+    assert told["type"] == "response.incomplete"
+    assert told["response"]["output"][0]["status"] == "incomplete"
+    assert told["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+def test_what_fails_tells_so_once_and_what_was_written() -> None:
+    ends: list[Writing] = []
+    of = writing(ends)
+    of.begin()
+    of.take(token(0, "Once"))
+    [*_, last] = of.fail(weft.EngineStopped())
+    told = json.loads(frame(last).split(b"\ndata: ")[1])
+    EVENT.validate_python(told, strict=True)
+    assert told["type"] == "response.failed"
+    assert told["response"]["error"]["code"] == "server_error"
+    assert told["response"]["output"][0]["content"][0]["text"] == "Once"
+    assert of.fail(weft.EngineStopped()) == []
+    of.cancel()
+    assert (of.response.status, len(ends)) == ("failed", 1)
+
+
+async def test_a_stream_that_fails_ends_with_its_event() -> None:
+    async with serving([[token(0, "a")], weft.EngineStopped()]) as client:
+        answer = await asked(client, stream=True)
+        last = json.loads(answer.text.split("\ndata: ")[-1])
+        assert last["type"] == "response.failed"
+        kept = (await client.get(f"/v1/responses/{last['response']['id']}")).json()
+        assert kept == last["response"]
+
+
+async def asked(client: httpx.AsyncClient, **body: Json) -> httpx.Response:
+    """The answer to a response's request."""
+    return await client.post("/v1/responses", json={"input": "hi"} | body)
+
+
+async def test_a_thought_that_another_server_wrote_is_left_out_and_told() -> None:
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAA"}
+    async with serving(SAID) as client:
+        answer = await asked(client, input=[{"role": "user", "content": "a"}, thought, {"role": "user", "content": "b"}])
+    removed = {"id": "rs_1", "action": "removed", "reason": "model_mismatch", "type": "reasoning"}
+    assert answer.json()["input_transformations"] == [removed]
+    Response.model_validate(answer.json(), strict=True)
+
+
+async def test_a_compaction_of_another_server_is_refused() -> None:
+    async with serving() as client:
+        answer = await asked(client, input=[{"type": "compaction", "encrypted_content": "gAAAA"}])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input")
+
+
+def test_instructions_and_what_else_the_system_says_first_are_one_message() -> None:
+    said, _ = items.messages([Message(role="developer", content="B."), Message(role="user", content="C")])
+    assert [(message.role, message.content) for message in items.system_first(said, "A.")] == [
+        ("system", "A.\n\nB."),
+        ("user", "C"),
+    ]
+
+
+def test_functions_and_choices_are_those_of_chats() -> None:
+    tools: list[dict[str, Json]] = [
+        {"type": "function", "name": name, "parameters": {}, "strict": True} for name in ("look", "see")
+    ]
+    nested = [{"type": "function", "function": {"name": name, "parameters": {}, "strict": True}} for name in ("look", "see")]
+    one = {"type": "function", "name": "see"}
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [one]}
+    for choice, expected in [
+        ("auto", ("auto", nested)),
+        (one, ({"type": "function", "function": {"name": "see"}}, nested)),
+        (allowed, ("required", nested[1:])),
+    ]:
+        made = chat(CreateResponse(input="a", tools=tools, tool_choice=choice), [])  # type: ignore[arg-type]
+        assert (made.tool_choice, made.tools) == expected
+
+
+def test_what_a_function_returned_is_told_by_its_call() -> None:
+    call = {"type": "function_call", "call_id": "1", "name": "look", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "much"}]}
+    read = [item for item in items.read([call, output]) if not isinstance(item, items.Reference)]
+    (own, tool), _ = items.messages(read)
+    assert own.tool_calls == [{"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
+    assert (tool.role, tool.tool_call_id, tool.content) == ("tool", "1", "much")
+
+
+def key(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {name}"}
+
+
+async def test_one_key_never_sees_anothers() -> None:
+    engine = ScriptedEngine(SAID, SAID)
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(api_keys=("one", "two")))) as client:
+        made = (await client.post("/v1/responses", json={"input": "hi"}, headers=key("one"))).json()
+        begun = (
+            await client.post("/v1/conversations", json={"items": [{"role": "user", "content": "a"}]}, headers=key("one"))
+        ).json()
+        name, item, conversation = made["id"], made["output"][0]["id"], begun["id"]
+        paths = [f"/v1/responses/{name}", f"/v1/responses/{name}/input_items", f"/v1/conversations/{conversation}"]
+        paths += [f"/v1/conversations/{conversation}/items"]
+        for path in paths:
+            assert (await client.get(path, headers=key("one"))).status_code == 200
+            assert (await client.get(path, headers=key("two"))).status_code == 404
+        for path in (paths[0], paths[2]):
+            assert (await client.delete(path, headers=key("two"))).status_code == 404
+        for body, status in [
+            ({"previous_response_id": name}, 400),
+            ({"conversation": conversation}, 404),
+            ({"input": [{"type": "item_reference", "id": item}]}, 404),
+        ]:
+            refused = await client.post("/v1/responses", json={"input": "hi"} | body, headers=key("two"))
+            assert refused.status_code == status, refused.text
+        assert len(engine.requests) == 1
+
+
+async def test_what_is_not_to_be_kept_is_not() -> None:
+    async with serving(SAID) as client:
+        made = (await asked(client, store=False)).json()
+        assert made["store"] is False
+        assert (await client.get(f"/v1/responses/{made['id']}")).status_code == 404
+
+
+async def test_what_is_told_again() -> None:
+    told = {"metadata": {"a": "b"}, "user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "max_tool_calls": 2}
+    async with serving(SAID) as client:
+        made = (await asked(client, **told)).json()
+        assert {name: made[name] for name in told} == told
+        assert (await client.get(f"/v1/responses/{made['id']}")).json() == made
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("truncation", "disabled"), ("service_tier", "auto"), ("prompt", None), ("context_management", [])],
+        *[("background_options", {"completion_window": "soonest"}), ("moderation", None), ("access_programs", {})],
+        *[("image", {"context_compression": "auto"}), ("personality", ""), ("prompt_cache_retention", "in_memory")],
+        *[("prompt_cache_options", {"mode": "implicit", "prewarm": False}), ("stream_options", {"include_obfuscation": False})],
+        *[("reasoning", {"summary": "auto", "effort": None}), ("text", {"verbosity": "medium"}), ("tools", [])],
+        *[("include", ["file_search_call.results"]), ("tool_choice", "auto"), ("lora", []), ("conversation", None)],
+    ],
+)
+async def test_what_asks_for_nothing_is_taken(field: str, value: Json) -> None:
+    async with serving(SAID) as client:
+        answer = await asked(client, **{field: value})
+    assert answer.status_code == 200, answer.text
+    Response.model_validate(answer.json(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *[("truncation", "auto"), ("service_tier", "flex"), ("prompt", {"id": "a"}), ("prompt_cache_retention", "24h")],
+        *[("context_management", [{"type": "compaction"}]), ("background_options", {"completion_window": "2h"})],
+        *[("moderation", {"model": "a"}), ("access_programs", {"cyber": "standard"}), ("personality", "friendly")],
+        *[("image", {"context_compression": "enabled"}), ("prompt_cache_options", {"mode": "explicit"})],
+        *[("stream_options", {"include_obfuscation": True}), ("reasoning", {"summary": "detailed"})],
+        *[("text", {"verbosity": "low"}), ("text", {"format": {"type": "grammar"}}), ("include", ["everything"])],
+        *[("tools", [{"type": "custom", "name": "a"}]), ("tools", [{"type": "function"}]), ("tool_choice", {"type": "mcp"})],
+        *[("metadata", {"a" * 65: "b"}), ("metadata", {"a": "b" * 513}), ("metadata", {str(nth): "" for nth in range(17)})],
+        *[("max_tool_calls", 0), ("top_logprobs", 3), ("top_logprobs", 21), ("conversation", {"name": "a"})],
+        *[("input", [{"role": "user", "content": [{"type": "video"}]}]), ("input", [{}]), ("input", [{"role": "user"}])],
+        *[("input", [{"role": "user", "content": [{"type": "input_image", "file_id": "a"}]}]), ("input", []), ("input", 5)],
+    ],
+)
+async def test_what_asks_for_more_than_there_is_is_refused_by_name(field: str, value: Json) -> None:
+    async with serving() as client:
+        answer = await asked(client, **{field: value})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field), answer.text
+
+
+async def test_fields_reach_the_engine() -> None:
+    engine = ScriptedEngine(SAID)
+    engine.loaded.set()
+    engine.model.chat_template = "{{ messages[0].content }}|{{ reasoning_effort }}|{{ a }}"
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        body = {
+            "reasoning": {"effort": "low"},
+            "chat_template_kwargs": {"a": 5},
+            "max_output_tokens": 9,
+            "seed": 3,
+            "temperature": 0.5,
+            "stop": "x",
+            "priority": 2,
+            "text": {"format": {"type": "json_object"}},
+            "top_k": 7,
+        }
+        assert (await asked(client, **body)).status_code == 200
+    [request] = engine.requests
+    assert engine.detokenize(request.prompt) == "hi|low|5"  # type: ignore[arg-type]
+    assert (request.max_tokens, request.seed, request.temperature, request.priority) == (9, 3, 0.5, 2)
+    assert (list(request.stop), request.json_schema, request.top_k) == (["x"], '{"type":"object"}', 7)
+
+
+async def test_more_items_than_the_context_has_tokens_are_refused_at_once() -> None:
+    async with serving() as client:
+        begun = (await client.post("/v1/conversations", json={"items": [{"role": "user", "content": "a"}] * 64})).json()
+        refused = await asked(client, conversation=begun["id"])
+        assert (refused.status_code, refused.json()["error"]["type"]) == (400, "exceed_context_size_error")
+        # It is free again.
+        assert (await asked(client, conversation=begun["id"])).status_code == 400
+
+
+async def test_nothing_is_written_for_ever_in_the_background() -> None:
+    engine = ScriptedEngine(SAID, SAID)
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        await asked(client, background=True)
+        await asked(client, background=True, max_output_tokens=7)
+    assert [request.max_tokens for request in engine.requests] == [engine.limits.n_ctx, 7]
+
+
+async def test_a_chats_tokens_are_counted() -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    async with serving(SAID, SAID) as client:
+        counted = (await client.post("/v1/chat/completions/input_tokens", json=body)).json()
+        as_response = (await client.post("/v1/responses/input_tokens", json={"input": "hi"})).json()
+    assert counted == as_response == {"object": "response.input_tokens", "input_tokens": counted["input_tokens"]}
+    assert counted["input_tokens"] > 2
+
+
+@pytest.mark.parametrize(("query", "param"), [("limit=0", "limit"), ("limit=101", "limit"), ("order=up", "order")])
+async def test_what_is_wrong_with_a_list_is_named(query: str, param: str) -> None:
+    async with serving(SAID) as client:
+        made = (await asked(client)).json()
+        answer = await client.get(f"/v1/responses/{made['id']}/input_items?{query}")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_events_that_are_not_kept_are_refused() -> None:
+    async with serving(SAID) as client:
+        made = (await asked(client)).json()
+        answer = await client.get(f"/v1/responses/{made['id']}?stream=true")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "stream")
+        answer = await client.post(f"/v1/responses/{made['id']}/cancel")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "background")
+
+
+async def test_the_events_of_a_named_stream_are_read_by_their_numbers_too() -> None:
+    async with serving(SAID) as client:
+        whole = await client.post("/v1/responses", json={"input": "hi", "stream": True}, headers={"X-Conversation-Id": "a"})
+        name = json.loads(whole.text.partition("data: ")[2].partition("\n")[0])["response"]["id"]
+        events = whole.text.removesuffix("\n\n").split("\n\n")
+        for number in range(len(events)):
+            rest = await client.get(f"/v1/responses/{name}", params={"stream": True, "starting_after": number})
+            assert [event for event in rest.text.split("\n\n") if event] == events[number + 1 :]
+
+
+def kept_item(name: str, n_bytes: int) -> KeptItem:
+    return KeptItem(name, b"{" + b" " * (n_bytes - store.ITEM_BYTES - 2) + b"}")
+
+
+def keep(within: Store, name: str, parent: Node | None = None, n_bytes: int = 10_000, owner: str | None = None) -> Kept:
+    """Keeps a response whose input takes so many bytes."""
+    made = Kept(owner, name, Node(parent, [kept_item(f"item of {name}", n_bytes)]), in_background=False)
+    within.keep(made)
+    within.finish(made, b"{}", [])
+    return made
+
+
+def test_what_was_used_least_recently_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_KEPT", 3)
+    within = Store()
+    for name in "abc":
+        keep(within, name)
+    within.response(None, "a")
+    keep(within, "d")
+    assert [name for name in "abcd" if (None, name) in within._all] == ["a", "c", "d"]
+
+
+def test_bytes_are_bounded_and_what_is_gone_on_from_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = 10_000 + store.KEPT_BYTES + 2
+    monkeypatch.setattr(store, "MAX_KEPT_BYTES", 3 * one)
+    within = Store()
+    first = keep(within, "a")
+    for name in "bc":
+        keep(within, name, first.node)
+    assert within.n_bytes == 3 * one
+    within.remove(first)
+    # Two go on from it.
+    assert within.n_bytes == 3 * one - store.KEPT_BYTES - 2
+    assert [item.id for item in within.response(None, "c").node.items()] == ["item of a", "item of c"]
+    keep(within, "d")
+    assert [name for name in "bcd" if (None, name) in within._all] == ["c", "d"]
+    keep(within, "e")
+    # With the last that goes on from it, it is gone.
+    assert sorted(within._items) == [(None, "item of d"), (None, "item of e")]
+    assert within.n_bytes == 2 * one
+
+
+def test_everything_that_is_kept_is_given_back() -> None:
+    within = Store()
+    first = keep(within, "a")
+    second = keep(within, "b", first.node)
+    conversation = KeptConversation(None, Conversation("conv", "conversation", 0, {}), [kept_item("x", 1000)])
+    within.keep_conversation(conversation)
+    within.add_items(conversation, [*second.node.given, kept_item("y", 1000)])
+    within.remove_item(conversation, conversation.items[0])
+    for thing in (first, conversation, second):
+        within.remove(thing)
+    assert (within.n_bytes, len(within), within._items) == (0, 0, {})
+
+
+def test_what_is_being_written_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_KEPT", 1)
+    within = Store()
+    running = Kept(None, "a", Node(None, []), in_background=True)
+    within.keep(running)
+    keep(within, "b")
+    assert within.response(None, "a") is running
+
+
+def test_the_same_item_is_held_once() -> None:
+    within = Store()
+    first = keep(within, "a")
+    [again] = within.known(None, [KeptItem("item of a", first.node.given[0].json)])
+    assert again is first.node.given[0]
+    [other] = within.known(None, [KeptItem("item of a", b"{}")])
+    assert other is not first.node.given[0]
+
+
+def check_integrity(within: Store) -> None:
+    """That what is counted is what is held."""
+    nodes: set[Node] = set()
+    held: list[KeptItem] = []
+    n_bytes = store.KEPT_BYTES * len(within)
+    for thing in within._all.values():
+        if isinstance(thing, KeptConversation):
+            held += thing.items
+        else:
+            n_bytes += len(thing.json or b"")
+            nodes.update(thing.node.path())
+    for node in nodes:
+        held += [*node.given, *node.written]
+    once = {id(item): item for item in held}
+    assert within.n_bytes == n_bytes + sum(item.n_bytes for item in once.values())
+    assert {id(item) for item in within._items.values()} <= once.keys()
+    assert {item.id for item in once.values()} >= {name for _, name in within._items}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_done_what_is_counted_is_what_is_held(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_KEPT", 12)
+    monkeypatch.setattr(store, "MAX_KEPT_BYTES", 12 * store.KEPT_BYTES)
+    draw = random.Random(seed)
+    within = Store()
+    running: list[Kept] = []
+    for step in range(300):
+        there = list(within._all.values())
+        done = [thing for thing in there if isinstance(thing, Kept) and thing.json is not None]
+        talks = [thing for thing in there if isinstance(thing, KeptConversation)]
+        new = within.known(
+            None, [kept_item(f"item {draw.randrange(20)}", 600 + draw.randrange(3)) for _ in range(draw.randrange(3))]
+        )
+        match draw.randrange(6):
+            case 0 | 1:
+                parent = draw.choice(done).node if done and draw.random() < 0.7 else None
+                running.append(Kept(None, f"resp {step}", Node(parent, new), in_background=True))
+                within.keep(running[-1])
+            case 2 if running:
+                ending = running.pop(draw.randrange(len(running)))
+                within.finish(ending, b"{}" * draw.randrange(1, 500), [kept_item(f"written {step}", 700)])
+            case 3 if there:
+                within.remove(draw.choice(there))
+            case 4:
+                within.keep_conversation(KeptConversation(None, Conversation(f"conv {step}", "conversation", 0, {}), new))
+            case 5 if talks:
+                talk = draw.choice(talks)
+                if talk.items and draw.random() < 0.5:
+                    within.remove_item(talk, draw.choice(talk.items))
+                else:
+                    within.add_items(talk, new)
+            case _ if done:
+                within.response(None, draw.choice(done).id)
+        check_integrity(within)
+    for thing in list(within._all.values()):
+        within.remove(thing)
+    assert (within.n_bytes, within._items) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [({}, ""), ({"stream": True}, ""), ({"background": True}, ""), ({"stream": True}, "named"), ({"conversation": True}, "")],
+    ids=["whole", "stream", "background", "named", "conversation"],
+)
+async def test_a_response_leaves_no_circle(body: dict[str, Json], name: str) -> None:
+    gc.collect()
+    gc.disable()
+    engine = ScriptedEngine(SAID)
+    engine.loaded.set()
+    app = create_app(engine.as_engine())
+    try:
+        async with AsyncTestClient(app) as client:
+            if "conversation" in body:
+                body = {"conversation": (await client.post("/v1/conversations", json={})).json()["id"]}
+            await client.post("/v1/responses", json={"input": "hi"} | body, headers={"X-Conversation-Id": name})
+            await wait_until(lambda: app.service.is_idle)
+    finally:
+        gc.enable()

@@ -1,0 +1,316 @@
+"""Streams that go on while their client is away, and are read again from any byte."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from typing import cast
+
+import httpx
+import pytest
+from litestar.testing import AsyncTestClient
+from litestar.types import Send
+
+import weft
+from tests.helpers import wait_until
+from tests.server.live import LiveServer
+from tests.server.matchers import COUNT, Json
+from tests.server.scripted import ScriptedEngine, finished, token
+from tests.server.serving import serving
+from weft.server import create_app
+from weft.server.errors import OffsetLostError, StreamsFullError
+from weft.server.run import recording
+from weft.server.run.recording import Recorded, Recording, Recordings
+from weft.server.run.stream import StreamedAnswer
+from weft.settings import Settings
+
+SAID = [[token(0, "a")], [token(0, "b", 2)], [finished(0)], []]
+
+CHAT: Json = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+
+ENDLESS: Json = CHAT | {"ignore_eos": True}
+"""More than a test waits for."""
+
+PATHS = {
+    "/v1/chat/completions": CHAT,
+    "/v1/completions": {"prompt": "hi", "stream": True},
+    "/completion": {"prompt": "hi", "stream": True},
+    "/v1/responses": {"input": "hi", "stream": True},
+}
+
+
+def key(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {name}"}
+
+
+def named(name: str, of: str = "") -> dict[str, str]:
+    return {"X-Conversation-Id": name} | (key(of) if of else {})
+
+
+async def again(client: httpx.AsyncClient, name: str, begin: int = 0, **more: Json) -> httpx.Response:
+    """The stream of this name from a byte on."""
+    return await client.get("/v1/stream", params={"conv_id": name, "from": begin}, **more)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_stream_is_read_again_from_any_byte(path: str) -> None:
+    async with serving(SAID) as client:
+        first = await client.post(path, json=PATHS[path], headers=named("one"))
+        assert first.status_code == 200, first.text
+        assert first.headers["content-type"].startswith("text/event-stream")
+        whole = first.content
+        for begin in range(0, len(whole) + 1, 7):
+            assert (await again(client, "one", begin)).content == whole[begin:]
+        looked = await client.post("/v1/streams/lookup", json={"conversation_ids": ["one", "two"]})
+        assert looked.json() == [
+            {
+                "conversation_id": "one",
+                "is_done": True,
+                "total_bytes": len(whole),
+                "started_at": COUNT,
+                "completed_at": COUNT,
+            }
+        ]
+
+
+async def test_a_client_that_drops_and_comes_back_misses_nothing(live: LiveServer) -> None:
+    async with httpx.AsyncClient(base_url=live.url, timeout=20) as client:
+        body = CHAT | {"ignore_eos": True, "max_tokens": 300, "seed": 3}
+        got = b""
+        async with client.stream("POST", "/v1/chat/completions", json=body, headers=named("drops")) as answer:
+            async for part in answer.aiter_raw():
+                got += part
+                if len(got) > 2_000:
+                    break
+        [kept] = (await client.post("/v1/streams/lookup", json={"conversation_ids": ["drops"]})).json()
+        assert kept["total_bytes"] >= len(got)
+        got += (await again(client, "drops", len(got))).content
+        events = got.decode().removesuffix("\n\n").split("\n\n")
+        assert events[-1] == "data: [DONE]"
+        chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-1] if not event.startswith(":")]
+        texts = [chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"]]
+        assert got == (await again(client, "drops")).content
+        whole = (await client.post("/v1/chat/completions", json=body | {"stream": False})).json()
+        assert whole["usage"]["completion_tokens"] == 300
+        assert len([text for text in texts if text]) > 150
+
+
+async def test_only_who_asks_for_it_ends_it_before_its_time(live: LiveServer) -> None:
+    async with httpx.AsyncClient(base_url=live.url, timeout=20) as client:
+        async with client.stream("POST", "/v1/chat/completions", json=ENDLESS, headers=named("ends")) as answer:
+            await anext(answer.aiter_raw())
+        await asyncio.sleep(0.1)
+        assert live.busy_slots() != []
+        assert (await client.delete("/v1/stream", params={"conv_id": "ends"})).status_code == 204
+        await wait_until(lambda: live.busy_slots() == [], 2)
+        assert (await again(client, "ends")).status_code == 404
+        assert (await client.delete("/v1/stream", params={"conv_id": "ends"})).status_code == 204
+
+
+async def test_another_stream_of_the_same_name_ends_the_first(live: LiveServer) -> None:
+    async with httpx.AsyncClient(base_url=live.url, timeout=20) as client:
+        async with client.stream("POST", "/v1/chat/completions", json=ENDLESS, headers=named("same")) as answer:
+            await anext(answer.aiter_raw())
+            last = await client.post("/v1/chat/completions", json=CHAT | {"max_tokens": 1}, headers=named("same"))
+            await wait_until(lambda: live.busy_slots() == [], 2)
+        assert (await again(client, "same")).content == last.content
+
+
+class Written:
+    """A stream that writes what it is told to, and then waits."""
+
+    def __init__(self, *parts: bytes, ends: bool = False) -> None:
+        self.parts = list(parts)
+        self.ends = ends
+        self.is_closed = False
+
+    async def write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for part in self.parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        if not self.ends:
+            await asyncio.get_running_loop().create_future()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def failure(self, error: Exception) -> bytes:
+        return str(error).encode()
+
+    def as_answer(self) -> StreamedAnswer:
+        return cast("StreamedAnswer", self)
+
+
+async def begun(streams: Recordings, name: str, *parts: bytes, owner: str | None = None, ends: bool = True) -> Recording:
+    """A stream that has written all that it is told to."""
+    made = await streams.begin(owner, name, Written(*parts, ends=ends).as_answer(), grace_s=None)
+    n_bytes = sum(map(len, parts))
+    await wait_until(lambda: made.is_ended if ends else made.n_bytes == n_bytes)
+    return made
+
+
+async def test_who_does_not_come_back_frees_the_slot() -> None:
+    streams, answer = Recordings(nullcontext), Written(b"a")
+    made = await streams.begin(None, "away", answer.as_answer(), grace_s=0.02)
+    with made.reader():
+        await asyncio.sleep(0.05)
+        assert not made.is_ended, "somebody is there"
+    await wait_until(lambda: made.is_ended)
+    assert answer.is_closed
+    assert made.kept() == b"a" + b"the stream was ended: nobody has read it for 0.02 s"
+
+
+async def test_of_a_long_stream_the_last_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_BYTES", 10)
+    made = await begun(Recordings(nullcontext), "long", b"0123456", b"789abcdef")
+    assert (made.n_dropped, made.n_bytes) == (6, 16)
+    assert await made.read(6) == b"6789abcdef"
+    assert await made.read(16) == b""
+    with pytest.raises(OffsetLostError):
+        await made.read(5)
+
+
+async def test_what_is_no_longer_kept_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_BYTES", 100)
+    async with serving(SAID) as client:
+        await client.post("/v1/chat/completions", json=CHAT, headers=named("long"))
+        lost = await again(client, "long")
+    assert (lost.status_code, lost.json()["error"]["param"]) == (400, "from")
+
+
+async def test_a_stream_is_forgotten_some_time_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = Recordings(nullcontext)
+    await begun(streams, "ended", b"a")
+    await begun(streams, "running", b"a", ends=False)
+    assert streams.find(None, "ended") is not None
+    monkeypatch.setattr(recording, "KEPT_S", -2.0)
+    assert streams.find(None, "ended") is None
+    assert streams.find(None, "running") is not None
+    await streams.close()
+
+
+async def test_of_too_many_those_that_have_ended_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_STREAMS", 2)
+    streams = Recordings(nullcontext)
+    await begun(streams, "a", b"a", ends=False)
+    await begun(streams, "b", b"b")
+    await begun(streams, "c", b"c", ends=False)
+    assert [name for name in "abc" if streams.find(None, name)] == ["a", "c"]
+    refused = Written()
+    with pytest.raises(StreamsFullError):
+        await streams.begin(None, "d", refused.as_answer(), grace_s=None)
+    assert refused.is_closed
+    await streams.close()
+    assert streams._room.n_bytes == 0
+
+
+async def test_all_of_them_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_TOGETHER_BYTES", 10)
+    streams = Recordings(nullcontext)
+    await begun(streams, "a", b"aaaa")
+    b = await begun(streams, "b", b"bbbb", ends=False)
+    c = await begun(streams, "c", b"ccccc", ends=False)
+    assert streams.find(None, "a") is None
+    assert (b.kept(), c.kept()) == (b"bbbb", b"ccccc")
+    d = await begun(streams, "d", b"0123", ends=False)
+    assert d.kept() == b"3"
+    assert streams._room.n_bytes == 10
+    await streams.close()
+
+
+async def test_a_stream_is_found_by_a_name_before_its_model() -> None:
+    streams = Recordings(nullcontext)
+    for name in ("a::x", "b", "a", "ab::x", "a::x::y"):
+        await begun(streams, name)
+    await begun(streams, "a", owner="another")
+    assert [found.name for found in streams.of_conversations(None, ["b", "a", "b"])] == ["b", "a::x", "a", "a::x::y"]
+    assert [found.name for found in streams.of_conversations(None, ["a::x"])] == ["a::x", "a::x::y"]
+
+
+async def test_one_key_never_sees_anothers_streams() -> None:
+    engine = ScriptedEngine(SAID, SAID)
+    engine.loaded.set()
+    async with AsyncTestClient(create_app(engine.as_engine(), Settings(api_keys=("one", "two")))) as client:
+        await client.post("/v1/chat/completions", json=CHAT, headers=named("same", "one"))
+        assert (await again(client, "same", headers=key("one"))).status_code == 200
+        assert (await again(client, "same", headers=key("two"))).status_code == 404
+        looked = await client.post("/v1/streams/lookup", json={"conversation_ids": ["same"]}, headers=key("two"))
+        assert looked.json() == []
+        assert (await client.delete("/v1/stream", params={"conv_id": "same"}, headers=key("two"))).status_code == 204
+        assert (await again(client, "same", headers=key("one"))).status_code == 200
+
+
+async def test_what_fails_before_its_first_byte_is_an_error_of_its_own() -> None:
+    async with serving([weft.EngineStopped()]) as client:
+        answer = await client.post("/v1/chat/completions", json=CHAT, headers=named("fails"))
+        assert (answer.status_code, answer.json()["error"]["type"]) == (503, "unavailable_error")
+
+
+async def test_a_reader_who_is_too_slow_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_BYTES", 10)
+    made = await begun(Recordings(nullcontext), "fast", b"0123456789abc")
+    sent: list[Json] = []
+
+    async def send(message: Json) -> None:
+        sent.append(message)
+
+    await Recorded(made)({}, asyncio.Event().wait, send)  # type: ignore[arg-type]
+    assert b"no longer kept" in sent[-1]["body"]
+
+
+@pytest.mark.parametrize(
+    ("query", "param"), [({}, "conv_id"), ({"conv_id": "a", "from": "-1"}, "from"), ({"conv_id": "a", "from": "x"}, "from")]
+)
+async def test_what_is_wrong_with_a_query_is_named(query: dict[str, str], param: str) -> None:
+    async with serving(SAID) as client:
+        await client.post("/v1/chat/completions", json=CHAT, headers=named("a"))
+        answer = await client.get("/v1/stream", params=query)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_name_that_is_too_long_is_refused() -> None:
+    async with serving(SAID) as client:
+        answer = await client.post("/v1/chat/completions", json=CHAT, headers=named("x" * 257))
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "X-Conversation-Id")
+
+
+async def test_an_answer_that_is_not_streamed_has_no_name() -> None:
+    async with serving(SAID) as client:
+        answer = await client.post("/v1/chat/completions", json=CHAT | {"stream": False}, headers=named("whole"))
+        assert answer.status_code == 200
+        assert (await again(client, "whole")).status_code == 404
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_whatever_is_written_what_is_read_is_that(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_BYTES", 100)
+    monkeypatch.setattr(recording, "MAX_WRITE_BYTES", 17)
+    draw = random.Random(seed)
+    parts = [draw.randbytes(draw.randrange(40)) for _ in range(20)]
+    whole = b"".join(parts)
+    made = await begun(Recordings(nullcontext), "any", *parts)
+    assert made.n_dropped == max(len(whole) - 100, 0)
+    for begin in range(made.n_dropped, len(whole) + 1):
+        read = b""
+        while part := await made.read(begin + len(read)):
+            read += part
+        assert read == whole[begin:]
+
+
+async def test_the_model_stays_loaded_as_long_as_a_stream_is_written() -> None:
+    n_awake = [0]
+
+    @asynccontextmanager
+    async def awake() -> AsyncIterator[None]:
+        n_awake[0] += 1
+        try:
+            yield
+        finally:
+            n_awake[0] -= 1
+
+    streams = Recordings(awake)
+    await begun(streams, "a", b"a", ends=False)
+    assert n_awake == [1]
+    await streams.close()
+    assert n_awake == [0]
