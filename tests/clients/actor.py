@@ -31,7 +31,6 @@ N_CTX = 65_536
 
 _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 _CALL = re.compile(r"(\w+)\((\{.*?\})\)")
-_EDIT = re.compile(r"SEARCH/REPLACE")
 
 Json = Any
 
@@ -78,8 +77,12 @@ def _said(role: str, text: str, asked: str, tools: Sequence[Json], schema: str |
         return _written(json.dumps(found) if found is not None else schema, asked)
     if (found := _schema_in(prompt)) is not None:
         return f"```json\n{_written(json.dumps(found), asked)}\n```"
-    if _EDIT.search(prompt):
+    if "SEARCH/REPLACE" in prompt:
         return "hello.py\n```python\n<<<<<<< SEARCH\nprint('hello')\n=======\nprint('goodbye')\n>>>>>>> REPLACE\n```\n"
+    if "file listing" in prompt:
+        return "hello.py\n```\nprint('goodbye')\n```\n"
+    if named := re.search(r"Run this: `(.*)`", asked):
+        return f"I run it.\n\n```mswea_bash_command\n{named[1]}\n```"
     return f"You said: {asked.strip()[:200]}"
 
 
@@ -117,6 +120,8 @@ def _schema_in(prompt: str) -> Json | None:
             continue
         if "properties" in told and "<tools>" not in prompt:
             return told
+    if named := re.search(r"JSON with '(\w+)' and\s+'(\w+)' keys", prompt):
+        return {"properties": {name: {"type": "string"} for name in named.groups()}}
     return None
 
 

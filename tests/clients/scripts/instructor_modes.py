@@ -21,7 +21,8 @@ def check(mode: instructor.Mode | None) -> None:
     """Whether the class comes back, whole and in a stream of what is there of it."""
     ours = instructor.from_openai(client) if mode is None else instructor.from_openai(client, mode=mode)
     asked = {"model": MODEL, "messages": ASKED, "response_model": Pet, "max_retries": 0}
-    assert ours.create(**asked) == Pet(kind="dog", age=3)
+    pet = ours.create(**asked)
+    assert (pet.kind, pet.age) == ("dog", 3)
     assert list(ours.create_partial(**asked))[-1].age == 3
 
 
@@ -30,8 +31,7 @@ def default() -> None:
     check(None)
 
 
-for mode in ("TOOLS", "TOOLS_STRICT", "PARALLEL_TOOLS", "JSON", "JSON_SCHEMA", "MD_JSON"):
-    if mode != "PARALLEL_TOOLS":
-        feature(f"mode {mode}")(lambda mode=mode: check(instructor.Mode[mode]))
+for mode in ("TOOLS", "TOOLS_STRICT", "JSON", "JSON_SCHEMA", "MD_JSON"):
+    feature(f"mode {mode}")(lambda mode=mode: check(instructor.Mode[mode]))
 
 run()

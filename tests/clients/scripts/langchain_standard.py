@@ -67,13 +67,18 @@ class Printed:
         """Called by pytest: a test that is left out, or expected to fail, is no feature."""
         name = report.nodeid.split("::", 1)[-1]
         if report.failed:
-            why = str(report.longrepr).strip().splitlines()
-            print(f"FAIL {name}: {why[-1] if why else report.when}", flush=True)
+            why = [line[1:].strip() for line in str(report.longrepr).splitlines() if line.startswith("E ")]
+            print(f"FAIL {name}: {(why or [report.when])[0][:200]}", flush=True)
         elif report.passed and report.when == "call" and not hasattr(report, "wasxfail"):
             print(f"PASS {name}", flush=True)
 
 
+# The first compares with a file of langchain's own repository, the second reads its pictures from the internet.
+NOT_HERE = "not test_serdes and not test_image_inputs"
+
 if __name__ == "__main__":
     os.environ["WEFT_URL"] = URL
-    quiet = ["-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:terminal", "-o", "asyncio_mode=auto", "-m", "not benchmark"]
-    sys.exit(pytest.main([*quiet, "--rootdir", str(Path(__file__).parent), __file__], plugins=[Printed()]))
+    options = ["-c", os.devnull, "--noconftest", "--rootdir", str(Path(__file__).parent), "-p", "no:cacheprovider", "-p", "no:terminal"]
+    for scope in ("mode=auto", "default_fixture_loop_scope=session", "default_test_loop_scope=session"):
+        options += ["-o", f"asyncio_{scope}"]
+    sys.exit(pytest.main([*options, "-m", "not benchmark", "-k", NOT_HERE, __file__], plugins=[Printed()]))
