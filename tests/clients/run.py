@@ -85,7 +85,13 @@ class Client:
         """Each feature, and whether it is there. What the program says besides is written to `log`."""
         with log.open("w") as errors:
             ran = subprocess.run(
-                self.command(url), cwd=self.folder, stdout=subprocess.PIPE, stderr=errors, text=True, check=False, timeout=TIMEOUT_S
+                self.command(url),
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                check=False,
+                timeout=TIMEOUT_S,
             )
         found: dict[str, bool] = {}
         for line in ran.stdout.splitlines():
@@ -123,7 +129,18 @@ CLIENTS = (
     Client("lm-eval", "lm_eval_tasks.py", "lm-eval.txt"),
 )
 
-COLUMNS = ("models", "chat", "stream", "tools", "tools in a stream", "parallel tools", "JSON schema", "reasoning", "vision", "embeddings")
+COLUMNS = (
+    "models",
+    "chat",
+    "stream",
+    "tools",
+    "tools in a stream",
+    "parallel tools",
+    "JSON schema",
+    "reasoning",
+    "vision",
+    "embeddings",
+)
 """Features that many clients have; the others are told beside."""
 
 HEAD = """# Clients, unchanged

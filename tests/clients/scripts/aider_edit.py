@@ -16,7 +16,15 @@ def edited(*flags: str) -> str:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "hello.py"
         file.write_text("print('hello')\n")
-        quiet = ("--yes-always", "--no-git", "--no-show-model-warnings", "--no-check-update", "--analytics-disable", "--map-tokens", "0")
+        quiet = (
+            "--yes-always",
+            "--no-git",
+            "--no-show-model-warnings",
+            "--no-check-update",
+            "--analytics-disable",
+            "--map-tokens",
+            "0",
+        )
         where = ("--model", "openai/weft", "--openai-api-base", f"{url()}/v1", "--openai-api-key", "none")
         asked = ("--message", "Say goodbye instead of hello", file.name)
         command = [PROGRAM, *where, *quiet, *flags, *asked]

@@ -64,7 +64,9 @@ for method in ("function_calling", "json_mode", "json_schema"):
 @feature("vision")
 def vision() -> None:
     source = {"type": "image", "base64": picture(), "mime_type": "image/png"}
-    assert "<__media__>" in model.invoke([{"role": "user", "content": [{"type": "text", "text": "What is this?"}, source]}]).content
+    assert (
+        "<__media__>" in model.invoke([{"role": "user", "content": [{"type": "text", "text": "What is this?"}, source]}]).content
+    )
 
 
 @feature("embeddings")

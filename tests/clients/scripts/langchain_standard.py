@@ -25,7 +25,14 @@ class Ours:
     @property
     def chat_model_params(self) -> dict[str, Any]:
         """Where it is."""
-        return {"base_url": f"{URL}/v1", "api_key": "none", "model": "weft", "stream_usage": True, "timeout": 60, "max_retries": 0}
+        return {
+            "base_url": f"{URL}/v1",
+            "api_key": "none",
+            "model": "weft",
+            "stream_usage": True,
+            "timeout": 60,
+            "max_retries": 0,
+        }
 
     @property
     def supports_image_inputs(self) -> bool:
@@ -78,7 +85,17 @@ NOT_HERE = "not test_serdes and not test_image_inputs"
 
 if __name__ == "__main__":
     os.environ["WEFT_URL"] = URL
-    options = ["-c", os.devnull, "--noconftest", "--rootdir", str(Path(__file__).parent), "-p", "no:cacheprovider", "-p", "no:terminal"]
+    options = [
+        "-c",
+        os.devnull,
+        "--noconftest",
+        "--rootdir",
+        str(Path(__file__).parent),
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:terminal",
+    ]
     for scope in ("mode=auto", "default_fixture_loop_scope=session", "default_test_loop_scope=session"):
         options += ["-o", f"asyncio_{scope}"]
     sys.exit(pytest.main([*options, "-m", "not benchmark", "-k", NOT_HERE, __file__], plugins=[Printed()]))

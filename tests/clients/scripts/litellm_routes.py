@@ -67,7 +67,9 @@ for dialect, route in ROUTES.items():
 
 @feature("embeddings (openai)")
 def embeddings() -> None:
-    answer = litellm.embedding("openai/weft", ["a fox", "a whale"], api_base=f"{url()}/v1", api_key="none", encoding_format="float")
+    answer = litellm.embedding(
+        "openai/weft", ["a fox", "a whale"], api_base=f"{url()}/v1", api_key="none", encoding_format="float"
+    )
     assert len(answer.data) == 2
 
 

@@ -10,7 +10,10 @@ from report import feature, run, url
 
 PROGRAM = Path(sys.executable).with_name("lm_eval")
 
-QUESTIONS = [{"question": f"What comes after {n}?", "right": str(n + 1), "wrong": str(n + 5), "text": f"After {n} comes {n + 1}."} for n in range(6)]
+QUESTIONS = [
+    {"question": f"What comes after {n}?", "right": str(n + 1), "wrong": str(n + 5), "text": f"After {n} comes {n + 1}."}
+    for n in range(6)
+]
 
 TASKS = {
     "generate_until": "doc_to_text: 'Question: {{question}} Answer:'\ndoc_to_target: '{{right}}'\n"
@@ -42,7 +45,12 @@ def evaluated(kind: str, how: str, *flags: str, **arguments: object) -> dict[str
 @feature("text completion")
 def generation() -> None:
     found = evaluated(
-        "generate_until", "local-completions", model="weft", base_url=f"{url()}/v1/completions", tokenizer_backend="None", num_concurrent=2
+        "generate_until",
+        "local-completions",
+        model="weft",
+        base_url=f"{url()}/v1/completions",
+        tokenizer_backend="None",
+        num_concurrent=2,
     )
     assert 0 <= found["exact_match"] <= 1
 

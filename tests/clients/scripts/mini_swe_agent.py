@@ -28,7 +28,14 @@ def done(task: str, *flags: str) -> None:
         }
         command = [PROGRAM, "-m", "openai/weft", "-t", task, "--yolo", "--exit-immediately", "-l", "0", "-o", "run.json", *flags]
         ran = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, check=False, timeout=150, env=os.environ | quiet, stdin=subprocess.DEVNULL
+            command,
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=150,
+            env=os.environ | quiet,
+            stdin=subprocess.DEVNULL,
         )
         assert ran.returncode == 0, ran.stdout[-500:] + ran.stderr[-1500:]
         file = Path(folder) / "hello.txt"

@@ -48,7 +48,9 @@ def picture() -> str:
     side = 32
     rows = b"".join(b"\0" + b"\xff\0\0" * side for _ in range(side))
     chunks = [(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-    told = b"".join(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks)
+    told = b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
     return base64.b64encode(b"\x89PNG\r\n\x1a\n" + told).decode()
 
 
