@@ -45,7 +45,7 @@ class CreateCompletion(CompletionFields, kw_only=True):
     suffix: str | None = None
     """What the text that is written stands before; the prompt stands behind it. The model must have been trained for that."""
     best_of: int | None = None
-    """More than `n` is refused."""
+    """How many are written, of which the `n` are told whose tokens have the highest mean log-probability; not in a stream."""
 
 
 class Logprobs(msgspec.Struct):
