@@ -30,7 +30,7 @@ function asked(prompt, look = () => {}) {
     const home = join(folder, "home");
     mkdirSync(home);
     writeFileSync(join(folder, "opencode.json"), JSON.stringify(SETTINGS));
-    const quiet = { HOME: home, XDG_DATA_HOME: home, XDG_CONFIG_HOME: home, XDG_CACHE_HOME: home, XDG_STATE_HOME: home };
+    const quiet = { PWD: folder, HOME: home, XDG_DATA_HOME: home, XDG_CONFIG_HOME: home, XDG_CACHE_HOME: home, XDG_STATE_HOME: home };
     const ran = spawnSync(join(process.cwd(), "node_modules/.bin/opencode"), ["run", "--model", "weft/weft", prompt], {
       cwd: folder,
       encoding: "utf8",

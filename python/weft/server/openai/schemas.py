@@ -154,6 +154,11 @@ class ModelCard(msgspec.Struct):
     architecture: Architecture
     engine_state: str | msgspec.UnsetType = msgspec.UNSET
     """INIT, LOADING, READY, RUNNING or DEAD, where the server is started with `--compat srb`."""
+    type: str = "model"
+    """With the next two, what Anthropic says of a model, whose clients ask the same route."""
+    display_name: str = ""
+    created_at: str = ""
+    """`created`, as RFC 3339 writes it."""
 
 
 class ModelName(msgspec.Struct):
@@ -172,3 +177,7 @@ class ModelList(msgspec.Struct):
     object: str
     data: list[ModelCard]
     models: list[ModelName]
+    first_id: str
+    """With the next two, where a page of Anthropic's list begins and ends."""
+    last_id: str
+    has_more: bool = False

@@ -103,10 +103,12 @@ class CompletionFields(SamplingFields, kw_only=True):
     sse_ping_interval: int | None = None
     """Seconds of silence after which a stream carries a comment; 0 or less is never."""
 
+    backend_sampling: bool | None = None
+    """Where tokens are drawn, in llama-server: on the device or beside it. Here Weft draws them, and they are the same."""
+
     # What follows is refused unless it asks for nothing.
     anti_prompt: Any = None
     assistant_name: Any = None
-    backend_sampling: bool | None = None
     grammar_lazy: bool | None = None
     grammar_triggers: Any = None
     image_data: Any = None
@@ -115,6 +117,8 @@ class CompletionFields(SamplingFields, kw_only=True):
     preserved_tokens: Any = None
     reasoning_budget_tokens: Any = None
     reasoning_format: Any = None
+    service_tier: str | None = None
+    store: bool | None = None
     system_prompt: Any = None
     t_max_prompt_ms: float | None = None
     thinking_budget_tokens: Any = None

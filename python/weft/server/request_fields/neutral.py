@@ -18,7 +18,6 @@ def _is_no_budget(tokens: Any) -> bool:  # noqa: ANN401 (any JSON)
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "anti_prompt": lambda value: not value,
     "assistant_name": lambda value: not value,
-    "backend_sampling": lambda value: value is False,
     "grammar_lazy": lambda value: value is False,
     "grammar_triggers": lambda value: not value,
     "image_data": lambda value: not value,
@@ -28,6 +27,8 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "reasoning_budget_tokens": _is_no_budget,
     # What llama.cpp's own page always sends; a thought stays in the text where it is not taken out.
     "reasoning_format": lambda value: value in ("", "none", "auto"),
+    "service_tier": lambda value: value in ("auto", "default"),
+    "store": lambda value: value is False,
     "system_prompt": lambda value: not value,
     "t_max_prompt_ms": lambda value: value <= 0,
     "thinking_budget_tokens": _is_no_budget,
