@@ -10,10 +10,10 @@ by the model alone.
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -46,8 +46,27 @@ def flags(folder: Path) -> list[str]:
     ]
 
 
-def line(prompt: str, schema: str | None) -> str | None:
-    """What is to be said after a prompt; None where it is no chat."""
+class Scene(msgspec.Struct):
+    """What is there when the model is to speak."""
+
+    prompt: str
+    """All that was said before."""
+    role: str
+    """Who spoke last."""
+    text: str
+    """What was said last."""
+    asked: str
+    """What the user said last."""
+    tools: list[Json]
+    """The functions that may be called."""
+    schema: str | None
+    """What the answer must be."""
+    must_call: bool
+    """Whether it must be a call."""
+
+
+def line(prompt: str, schema: str | None, grammar: str | None) -> str | None:
+    """What is to be said after a prompt, within what the request holds it to; None where it is no chat."""
     before, mark, opening = prompt.rpartition("<|im_start|>assistant\n")
     if not mark:
         return None
@@ -55,55 +74,70 @@ def line(prompt: str, schema: str | None) -> str | None:
     role, text = turns[-1] if turns else ("user", "")
     asked = next((said for by, said in reversed(turns) if by == "user"), "")
     tools = [tool["function"] for tool in _tools(before)]
-    if opening.removesuffix("</think>\n\n") == opening and "think" in asked.lower().split():
-        thought = "<think>\nFirst I think it over.\n</think>\n\n"
-    else:
-        thought = ""
-    return thought + _said(role, text, asked, tools, schema, before)
+    # A grammar that has some of the tools in it, and nothing else, is that of the tools which may be chosen.
+    must_call = grammar is not None and bool(tools)
+    if must_call:
+        tools = [tool for tool in tools if tool["name"] in (grammar or "")] or tools
+    scene = Scene(before, role, text, asked, tools, schema, must_call)
+    thinks = not opening.endswith("</think>\n\n") and "think" in asked.lower().split()
+    return ("<think>\nFirst I think it over.\n</think>\n\n" if thinks else "") + _said(scene)
 
 
-def _said(role: str, text: str, asked: str, tools: Sequence[Json], schema: str | None, prompt: str) -> str:
-    if role == "tool":
-        last = [tool for tool in tools if tool["name"].startswith("final_result")]
+def _said(scene: Scene) -> str:
+    asked = scene.asked
+    if scene.role == "tool" and not scene.must_call:
+        last = [tool for tool in scene.tools if tool["name"].startswith("final_result")]
         if last:
             return _call(last[0]["name"], _value(last[0]["parameters"], _Hints(asked)))
-        if schema is not None:
-            return _written(schema, asked)
-        return f"The tool said: {text.removeprefix('<tool_response>').removesuffix('</tool_response>').strip()}"
-    if calls := _calls(asked, tools):
+        if scene.schema is not None:
+            return _written(scene.schema, asked)
+        return f"The tool said: {scene.text.removeprefix('<tool_response>').removesuffix('</tool_response>').strip()}"
+    if calls := _calls(scene):
         return "\n".join(calls)
-    if schema is not None:
-        found = _schema_in(prompt) if json.loads(schema).get("properties") is None else None
-        return _written(json.dumps(found) if found is not None else schema, asked)
-    if (found := _schema_in(prompt)) is not None:
+    found = _schema_in(scene.prompt)
+    if scene.schema is not None:
+        is_any = json.loads(scene.schema).get("properties") is None
+        return _written(json.dumps(found) if is_any and found is not None else scene.schema, asked)
+    if found is not None:
         return f"```json\n{_written(json.dumps(found), asked)}\n```"
-    if "SEARCH/REPLACE" in prompt:
+    return _worked(scene)
+
+
+def _worked(scene: Scene) -> str:
+    """What a program that works by texts reads; where there is none, what was said."""
+    if "SEARCH/REPLACE" in scene.prompt:
         return "hello.py\n```python\n<<<<<<< SEARCH\nprint('hello')\n=======\nprint('goodbye')\n>>>>>>> REPLACE\n```\n"
-    if "file listing" in prompt:
+    if "file listing" in scene.prompt:
         return "hello.py\n```\nprint('goodbye')\n```\n"
-    if named := re.search(r"Run this: `(.*)`", asked):
+    if named := re.search(r"Run this: `(.*)`", scene.asked):
         return f"I run it.\n\n```mswea_bash_command\n{named[1]}\n```"
-    return f"You said: {asked.strip()[:200]}"
+    return f"You said: {scene.asked.strip()[:200]}"
 
 
 def _tools(prompt: str) -> Iterator[Json]:
-    begun, _, rest = prompt.partition("<tools>\n")
+    _, _, rest = prompt.partition("<tools>\n")
     if rest:
         for told in rest.partition("</tools>")[0].splitlines():
             yield json.loads(told)
 
 
-def _calls(asked: str, tools: Sequence[Json]) -> list[str]:
+def _calls(scene: Scene) -> list[str]:
     """The calls that a question leads to: those that it spells, else one of the tool that it has most words in common with."""
-    by_name = {tool["name"]: tool for tool in tools}
-    if spelt := [(name, json.loads(given)) for name, given in _CALL.findall(asked) if name in by_name]:
+    by_name = {tool["name"]: tool for tool in scene.tools}
+    if spelt := [(name, json.loads(given)) for name, given in _CALL.findall(scene.asked) if name in by_name]:
         return [_call(name, arguments) for name, arguments in spelt]
-    words = set(re.findall(r"[a-z]{3,}", asked.lower().replace("_", " ")))
-    scores = {name: len(words & set(re.findall(r"[a-z]{3,}", name.lower().replace("_", " ")))) for name in by_name}
-    best = max(scores, key=lambda name: scores[name], default=None)
-    if best is None or (scores[best] == 0 and not (words & {"tool", "tools", "call"} or best.startswith("final_result"))):
+    words = _words(scene.asked)
+    best = max(by_name, key=lambda name: len(words & _words(name)), default=None)
+    if best is None:
         return []
-    return [_call(best, _value(by_name[best].get("parameters") or {}, _Hints(asked)))]
+    is_meant = words & (_words(best) | {"tool", "tools", "call"}) or best.startswith("final_result")
+    if not is_meant and not scene.must_call:
+        return []
+    return [_call(best, _value(by_name[best].get("parameters") or {}, _Hints(scene.asked)))]
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z]{3,}", text.lower().replace("_", " ")))
 
 
 def _call(name: str, arguments: Json) -> str:
@@ -132,7 +166,7 @@ class _Hints:
         self.asked = asked
         self._numbers = iter(re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", asked))
         place = re.search(r"\bin ([A-Z]\w*(?: [A-Z]\w*)*)", asked)
-        self._texts = iter([*re.findall(r"[\"'‘“]([^\"'‘’“”]+)[\"'’”]", asked), *([place[1]] if place else [])])
+        self._texts = iter([*re.findall(r"[\"']([^\"']+)[\"']", asked), *([place[1]] if place else [])])
 
     def number(self) -> float:
         return float(next(self._numbers, 1))
@@ -148,40 +182,45 @@ def _written(schema: str, asked: str) -> str:
 def _value(schema: Json, hints: _Hints, root: Json = None) -> Json:
     """A value that a schema describes."""
     root = schema if root is None else root
-    if schema is True or schema == {}:
-        return hints.text()
-    if "$ref" in schema:
-        found = root
-        for name in schema["$ref"].removeprefix("#/").split("/"):
-            found = found[name]
-        return _value(found, hints, root)
-    if "const" in schema:
-        return schema["const"]
-    if "enum" in schema:
-        return next((one for one in schema["enum"] if str(one).lower() in hints.asked.lower()), schema["enum"][0])
-    for several in ("anyOf", "oneOf", "allOf"):
-        if several in schema:
-            return _value(next(one for one in schema[several] if one.get("type") != "null"), hints, root)
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    match kind if isinstance(kind, str) else kind[0]:
+    match schema:
+        case {"$ref": str(reference)}:
+            found = root
+            for name in reference.removeprefix("#/").split("/"):
+                found = found[name]
+            return _value(found, hints, root)
+        case {"const": only}:
+            return only
+        case {"enum": choices}:
+            return next((one for one in choices if str(one).lower() in hints.asked.lower()), choices[0])
+        case {"anyOf": several} | {"oneOf": several} | {"allOf": several}:
+            return _value(next(one for one in several if one.get("type") != "null"), hints, root)
+        case {"type": [kind, *_]} | {"type": str(kind)}:
+            return _of_type(kind, schema, hints, root)
+        case {"properties": _}:
+            return _of_type("object", schema, hints, root)
+    return hints.text()
+
+
+def _of_type(kind: str, schema: Json, hints: _Hints, root: Json) -> Json:
+    match kind:
         case "object":
             return {name: _value(one, hints, root) for name, one in schema.get("properties", {}).items()}
         case "array":
             return [_value(schema.get("items", {}), hints, root) for _ in range(max(schema.get("minItems", 1), 1))]
-        case "integer":
-            return int(max(hints.number(), schema.get("minimum", -(2**31))))
-        case "number":
-            return max(hints.number(), schema.get("minimum", -(2**31)))
-        case "boolean":
-            return True
-        case "null":
-            return None
-    return hints.text()[: schema.get("maxLength", 100)]
+        case "integer" | "number":
+            number = max(hints.number(), schema.get("minimum", -(2**31)))
+            return int(number) if kind == "integer" else number
+        case "string":
+            return hints.text()[: schema.get("maxLength", 100)]
+    return {"boolean": True}.get(kind)
 
 
 def _grammar(text: str) -> str:
     return "root ::= " + json.dumps(text, ensure_ascii=False)
 
+
+_UNHELD = {"json_schema": None, "grammar_lazy": False, "grammar_triggers": (), "thought": None}
+"""What a request may be held to besides, each at none."""
 
 _generate = weft.Engine.generate
 
@@ -190,10 +229,15 @@ def _played(self: weft.Engine, prompt: Any, **options: Any) -> Any:  # noqa: ANN
     """[`weft.Engine.generate`], held to what is to be said."""
     if not isinstance(prompt, weft.Request) or options:
         return _generate(self, prompt, **options)
-    said = line(self.detokenize(prompt.prompt), prompt.schema)
+    # What waits for a beginning of a call holds to nothing that is said without one.
+    is_held = not getattr(prompt, "grammar_lazy", False)
+    said = line(
+        self.detokenize(cast("list[int]", prompt.prompt)), prompt.schema if is_held else None, prompt.grammar if is_held else None
+    )
     if said is None:
         return _generate(self, prompt)
-    return _generate(self, msgspec.structs.replace(prompt, grammar=_grammar(said), json_schema=None, temperature=0.0))
+    free = {name: default for name, default in _UNHELD.items() if hasattr(prompt, name)}
+    return _generate(self, msgspec.structs.replace(prompt, grammar=_grammar(said), temperature=0.0, **free))
 
 
 weft.Engine.generate = _played  # type: ignore[method-assign]

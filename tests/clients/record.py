@@ -54,8 +54,8 @@ def _handler(upstream: str, file: Path) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(answer.content)
 
-        do_GET = do_POST = do_DELETE = do_HEAD = _forward
-
+    for method in ("GET", "POST", "DELETE", "HEAD"):
+        setattr(Handler, f"do_{method}", Handler._forward)
     return Handler
 
 

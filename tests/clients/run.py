@@ -157,8 +157,8 @@ by hand, start that server and run its program, which prints a line for each fea
 
 ```sh
 python -m tests.clients.actor --port 8080
-make clients ARGS="openai-python"                             # installs it, and tries it with a server of its own
-python tests/clients/scripts/openai_python.py http://127.0.0.1:8080   # with the server above, and your own installation
+make clients ARGS="openai-python" # installs it, and tries it with a server of its own
+python tests/clients/scripts/openai_python.py http://127.0.0.1:8080 # the server above, and your installation
 ```
 """
 

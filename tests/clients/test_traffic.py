@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.server.live import LiveServer, events_of
+from tests.server.matchers import Json
 
 TRAFFIC = {path.stem: path for path in sorted((Path(__file__).parent / "traffic").glob("*.json"))}
 
@@ -22,9 +23,11 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live
         assert "ERROR" not in server.log
 
 
-def is_chat(answer: Any) -> bool:
+def is_chat(answer: Json) -> bool:
     [choice, *_] = answer["choices"]
-    is_message = choice["message"]["role"] == "assistant" and bool(choice["message"]["content"] or choice["message"]["tool_calls"])
+    is_message = choice["message"]["role"] == "assistant" and bool(
+        choice["message"]["content"] or choice["message"]["tool_calls"]
+    )
     return answer["object"] == "chat.completion" and is_message and choice["finish_reason"] is not None
 
 
@@ -72,15 +75,15 @@ def is_ollama_stream(text: str) -> bool:
     return is_whole and any(chunk["message"]["content"] for chunk in chunks) and chunks[-1]["eval_count"] > 0
 
 
-def is_models(answer: Any) -> bool:
+def is_models(answer: Json) -> bool:
     return answer["object"] == "list" and [model["object"] for model in answer["data"]] == ["model"]
 
 
-def is_vectors(answer: Any) -> bool:
+def is_vectors(answer: Json) -> bool:
     return [len(each["embedding"]) > 8 for each in answer["data"]] == [True, True]
 
 
-WHOLE: dict[str, Callable[[Any], bool]] = {
+WHOLE: dict[str, Callable[[Json], bool]] = {
     "/v1/models": is_models,
     "/models": is_models,
     "/props": lambda answer: isinstance(answer["chat_template"], str) and answer["default_generation_settings"]["n_ctx"] > 0,

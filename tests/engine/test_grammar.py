@@ -119,7 +119,7 @@ def is_numbers(value: list[Any]) -> bool:
 
 
 def is_safe(value: int) -> bool:
-    return isinstance(value, int) and abs(value) < 2**53
+    return -(2**53) < value < 2**53
 
 
 def is_farm(value: dict[str, Any]) -> bool:

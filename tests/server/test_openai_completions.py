@@ -254,7 +254,9 @@ async def test_probabilities_by_which_texts_are_compared_are_told_only_where_ask
     ],
     ids=str,
 )
-async def test_what_best_of_cannot_be_is_said(client: httpx.AsyncClient, fields: dict[str, Json], name: str, message: str) -> None:
+async def test_what_best_of_cannot_be_is_said(
+    client: httpx.AsyncClient, fields: dict[str, Json], name: str, message: str
+) -> None:
     answer = await client.post("/v1/completions", json={"prompt": PROMPT, **fields})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["message"]) == (400, name, matching(message))

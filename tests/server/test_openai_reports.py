@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from tests.helpers import How
+from tests.server import scripted
 from tests.server.live import events_of
 from tests.server.matchers import COUNT, NUMBER, SETTINGS, TIMINGS, Json
-from tests.server.scripted import finished, token
 from tests.server.serving import serving
 
 ASKED: Json = {"prompt": "The dog is", "messages": [{"role": "user", "content": "How is the dog?"}], "max_tokens": 3}
@@ -109,7 +109,7 @@ async def test_llama_servers_own_answer_holds_the_fields_that_are_asked_for(
 
 
 async def test_a_verbose_server_tells_its_own_answer_beside_without_being_asked() -> None:
-    async with serving([[token(0, " yes"), finished(0)]], [[token(0, " yes"), finished(0)]], verbosity=5) as client:
+    async with serving(*[[[scripted.token(0, " yes"), scripted.finished(0)]]] * 2, verbosity=5) as client:
         assert (await whole(client, "/v1/completions"))["__verbose"]["content"] == " yes"
         assert "__verbose" not in await whole(client, "/v1/completions", verbose=False)
 
