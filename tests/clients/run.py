@@ -151,7 +151,7 @@ What clients that exist can do with Weft, tried by `make clients`: each is insta
 to do what its users do. ✓ has been seen to work, ✗ has been seen to fail, and nothing is said of what a client does not have or
 is not asked for.
 
-The model is made up: [a server that plays a part](../tests/clients/actor.py) says what a skilled model would, letter by letter, so
+The model is made up: [a server that plays a part](../tests/clients/actor.py) says what a skilled one would, letter by letter, so
 that what is tried is everything but the model. Whether a model of yours calls the right tool is its own affair. To try one client
 by hand, start that server and run its program, which prints a line for each feature and ends with 1 where one fails:
 
