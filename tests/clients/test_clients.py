@@ -26,7 +26,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Live
 
 @pytest.mark.parametrize("script", LIGHT)
 def test_every_feature_of_a_client_works(server: LiveServer, script: str) -> None:
-    command = [sys.executable, HERE / "scripts" / script, server.url]
+    command = [sys.executable, str(HERE / "scripts" / script), server.url]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=25)
     told = ran.stdout.splitlines()
     assert [line for line in told if not line.startswith("PASS ")] == [], ran.stderr
