@@ -42,7 +42,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-all wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-all clients wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -85,6 +85,9 @@ bench-all: extension bench bench-loads ## All of these, then what sharing is wor
 	python -m benches.start $(filter --quick,$(ARGS))
 	$(call step,ten steps)
 	python -m benches.timeline
+
+clients: extension ## Try clients that exist against a server whose model plays a part: half an hour (ARGS="openai-python")
+	python -m tests.clients.run $(ARGS)
 
 # Tagged `linux`, not `manylinux`: made for this CPU, it must not travel.
 wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel for this machine's CPU in dist/

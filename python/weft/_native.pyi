@@ -288,6 +288,9 @@ class Model:
     def control_tokens(self) -> list[int]:
         """Every token that has a spelling but is no part of a text, in order: what `parse_special` reads as tokens."""
 
+    def end_tokens(self) -> list[int]:
+        """Every token that ends a text, in order: none of them is drawn where `ignore_eos` says so."""
+
     def tokenize(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of a text. Works without the GIL, on this thread, at some 0.4 µs per byte.
 

@@ -293,11 +293,16 @@ fn counts(schema: &Value, min: &str, max: &str) -> Result<(), Refusal> {
 
 /// The bounds of an integer.
 fn integer(schema: &Value) -> Result<(), Refusal> {
-    for name in ["minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"] {
-        // Beyond this llama.cpp's own numbers end, as do the digits that it allows.
-        let is_bound = |value: &Value| value.number().is_some_and(|number| number.abs() <= 1e15);
+    // Of a range without another end llama.cpp allows 16 digits; where 0 is in it, its numbers of 64 bits are the end. The integers
+    // of many clients are those from −2⁵³ to 2⁵³.
+    let least = (-1e18..=1e15, "−10¹⁸ to 10¹⁵");
+    let most = (-1e15..=1e18, "−10¹⁵ to 10¹⁸");
+    for (name, (range, told)) in
+        [("minimum", &least), ("exclusiveMinimum", &least), ("maximum", &most), ("exclusiveMaximum", &most)]
+    {
+        let is_bound = |value: &Value| value.number().is_some_and(|number| range.contains(&number));
         if let Some(value) = schema.get(name).filter(|value| !is_bound(value)) {
-            return refuse(value, format!("{name} must be a number from −10¹⁵ to 10¹⁵"));
+            return refuse(value, format!("{name} must be a number from {told}"));
         }
     }
     ordered(schema, "minimum", "maximum")
@@ -347,7 +352,8 @@ mod tests {
             ),
             ("{\"pattern\": 5}", "line 1, column 13: pattern must be a string"),
             ("{\"format\": 5}", "line 1, column 12: format must be a string"),
-            ("{\"type\": \"integer\", \"minimum\": \"1\"}", "line 1, column 32: minimum must be a number from −10¹⁵ to 10¹⁵"),
+            ("{\"type\": \"integer\", \"minimum\": \"1\"}", "line 1, column 32: minimum must be a number from −10¹⁸ to 10¹⁵"),
+            ("{\"type\": \"integer\", \"maximum\": -1e16}", "line 1, column 32: maximum must be a number from −10¹⁵ to 10¹⁸"),
             (
                 "{\"type\": \"integer\", \"minimum\": 5, \"maximum\": 4}",
                 "line 1, column 32: minimum is 5, above maximum, which is 4",

@@ -222,6 +222,11 @@ impl PyModel {
         Ok(self.loaded()?.control_tokens())
     }
 
+    /// Every token that ends a text, in order.
+    fn end_tokens(&self) -> PyResult<Vec<Token>> {
+        Ok(self.loaded()?.end_tokens().to_vec())
+    }
+
     #[getter]
     fn longest_piece(&self) -> PyResult<Option<usize>> {
         Ok(self.loaded()?.longest_piece())

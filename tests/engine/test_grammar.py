@@ -118,6 +118,10 @@ def is_numbers(value: list[Any]) -> bool:
     return 3 <= len(value) <= 5 and all(type(item) is int and -5 <= item <= 40 for item in value)
 
 
+def is_safe(value: int) -> bool:
+    return -(2**53) < value < 2**53
+
+
 def is_farm(value: dict[str, Any]) -> bool:
     animals = value["farm"]["animals"]
     named = all(set(animal) <= {"kind", "call"} and 1 <= len(animal.get("call", "x")) <= 12 for animal in animals)
@@ -143,6 +147,7 @@ SCHEMAS = {
     "counted items": Schema(
         {"type": "array", "items": {"type": "integer", "minimum": -5, "maximum": 40}, "minItems": 3, "maxItems": 5}, is_numbers
     ),
+    "the integers of clients": Schema({"type": "integer", "minimum": 1 - 2**53, "maximum": 2**53 - 1}, is_safe),
     "nested": Schema(
         {
             "$defs": {"animal": ANIMAL},

@@ -82,6 +82,7 @@ class ScriptedEngine:
             token_ids=lambda text, **more: TokenIds(self.tokenize(text, **more)),
             detokenize=self.detokenize,
             control_tokens=list,
+            end_tokens=list,
             is_encoder=False,
             longest_piece=None,
             modalities=SimpleNamespace(vision=False, audio=False),

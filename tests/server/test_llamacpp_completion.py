@@ -395,6 +395,20 @@ async def test_a_seed_is_reported_as_it_took_effect(client: httpx.AsyncClient, s
     assert result["generation_settings"]["seed"] == reported
 
 
+@pytest.mark.parametrize("biases", [[], [[5, -1.5]], [[token, 0.5] for token in range(1000)]], ids=["none", "one", "many"])
+async def test_ends_that_are_ignored_are_reported_as_banned(client: httpx.AsyncClient, biases: Json) -> None:
+    ends = (await client.get("/props")).json()["eos_token"]
+    [end] = (await client.post("/tokenize", json={"content": ends})).json()["tokens"]
+    asked = {"prompt": PROMPT, "n_predict": 1, "logit_bias": biases}
+    told = (await client.post("/completion", json=asked | {"ignore_eos": True})).json()["generation_settings"]["logit_bias"]
+    own = [{"token": token, "bias": bias} for token, bias in biases]
+    n_ends = len(told) - len(own)
+    assert {"token": end, "bias": False} in told[:n_ends]
+    assert all(banned["bias"] is False for banned in told[:n_ends])
+    assert told[n_ends:] == own
+    assert (await client.post("/completion", json=asked)).json()["generation_settings"]["logit_bias"] == own
+
+
 async def test_settings_are_reported_as_they_took_effect(client: httpx.AsyncClient) -> None:
     asked = {
         "seed": 3,

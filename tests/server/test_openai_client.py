@@ -140,7 +140,7 @@ async def test_models(official: openai.AsyncOpenAI) -> None:
 
 async def test_an_error_is_the_clients_own_exception(official: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        await official.completions.create(model="any", prompt=PROMPT, best_of=2)
+        await official.completions.create(model="any", prompt=PROMPT, best_of=2, n=3)
     assert (refused.value.status_code, refused.value.type, refused.value.param) == (400, "invalid_request_error", "best_of")
 
 

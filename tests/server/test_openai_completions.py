@@ -219,7 +219,50 @@ async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, field
     assert len(answer["choices"]) == fields.get("n", 1)
 
 
-@pytest.mark.parametrize("fields", [{"n_cache_reuse": 256}, {"best_of": 3, "n": 2}], ids=str)
+async def test_the_likeliest_of_several_completions_are_told_best_first(client: httpx.AsyncClient) -> None:
+    asked = {"prompt": [PROMPT, "A cow says"], "max_tokens": 6, "seed": 3, "logprobs": 1, "temperature": 1.5}
+    written = (await complete(client, **asked, n=5))["choices"]
+    told = await complete(client, **asked, n=2, best_of=5, verbose=True)
+    assert [choice["index"] for choice in told["choices"]] == [0, 1, 2, 3]
+
+    def mean(choice: Json) -> float:
+        logprobs = choice["logprobs"]["token_logprobs"]
+        return float(sum(logprobs) / len(logprobs))
+
+    best = [sorted(written[first : first + 5], key=mean, reverse=True)[:2] for first in (0, 5)]
+    expected = [choice for choices in best for choice in choices]
+    assert [choice["text"] for choice in told["choices"]] == [choice["text"] for choice in expected]
+    assert [choice["logprobs"] for choice in told["choices"]] == [choice["logprobs"] for choice in expected]
+    # All that was written was paid for, and llama-server's own answer is that of the best.
+    assert told["usage"]["completion_tokens"] > sum(len(choice["logprobs"]["tokens"]) for choice in told["choices"])
+    assert told["__verbose"]["content"] == expected[0]["text"]
+    assert len(told["__verbose"]["completion_probabilities"]) == len(expected[0]["logprobs"]["tokens"])
+
+
+async def test_probabilities_by_which_texts_are_compared_are_told_only_where_asked_for(client: httpx.AsyncClient) -> None:
+    [choice] = (await complete(client, prompt=PROMPT, max_tokens=4, seed=3, best_of=3))["choices"]
+    assert choice["text"]
+    assert choice["logprobs"] is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "message"),
+    [
+        ({"best_of": 3, "n": 2, "stream": True}, "best_of", "best_of above n cannot be streamed.*"),
+        ({"best_of": 1, "n": 2}, "best_of", "best_of is 1, less than n, which is 2"),
+        ({"best_of": 257}, "best_of", "best_of is 257; it must be 1 to 256"),
+    ],
+    ids=str,
+)
+async def test_what_best_of_cannot_be_is_said(
+    client: httpx.AsyncClient, fields: dict[str, Json], name: str, message: str
+) -> None:
+    answer = await client.post("/v1/completions", json={"prompt": PROMPT, **fields})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["message"]) == (400, name, matching(message))
+
+
+@pytest.mark.parametrize("fields", [{"n_cache_reuse": 256}], ids=str)
 async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, fields: dict[str, Json]) -> None:
     answer = await client.post("/v1/completions", json={"prompt": PROMPT, **fields})
     name = next(iter(fields))

@@ -28,7 +28,8 @@ class LogSettings:
         parse=at_most(5, whole(0)),
         env="LLAMA_ARG_LOG_VERBOSITY",
         constants={"-v": 5, "--verbose": 5, "--log-verbose": 5},
-        help="what is logged: 0 and 1 errors, 2 warnings too, 3 and 4 what happens, 5 and more everything; -v is 5 (default: 3)",
+        help="what is logged: 0 and 1 errors, 2 warnings too, 3 and 4 what happens, 5 and more everything, and OpenAI's "
+        "answers hold llama-server's own beside them; -v is 5 (default: 3)",
     )
     log_format: Literal["text", "json"] = flag(
         "text",
@@ -81,3 +82,8 @@ class LogSettings:
         env="LLAMA_ARG_LOG_TIMESTAMPS",
         help="begin lines of text with the time (default: yes)",
     )
+
+    @property
+    def is_verbose(self) -> bool:
+        """Whether everything is told: more than people can read."""
+        return self.verbosity >= 5

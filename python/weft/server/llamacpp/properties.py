@@ -30,7 +30,9 @@ def properties(service: Service) -> Properties:
     # The first server for several users had names for both, and the user's was its reverse prompt.
     user, assistant = (next(iter(settings.stop), "User:"), "Assistant:") if settings.compat == "parallel" else ("", "")
     seed = request_fields.RANDOM_SEED if request.seed is None else request.seed
-    params = generation_settings(request, seed=seed, n_ctx=limits.n_ctx_slot, model=service.model_name)
+    params = generation_settings(
+        request, seed=seed, n_ctx=limits.n_ctx_slot, model=service.model_name, end_tokens=model.end_tokens()
+    )
     return Properties(
         default_generation_settings=DefaultSettings(**msgspec.structs.asdict(params), params=params),
         total_slots=limits.n_slots,

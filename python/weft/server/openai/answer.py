@@ -52,7 +52,7 @@ class Answered:
         self._usages: list[list[BranchUsage]] = [[] for _ in generation.streams]
         self.with_top = with_top
         self._post_sampling = data.post_sampling_probs is True
-        self._is_verbose = data.verbose is True
+        self._is_verbose = service.settings.is_verbose if data.verbose is None else data.verbose
         self._with_tokens = data.return_tokens is True
         self._paths = request_fields.paths(data)
         self._with_progress = data.return_progress is True

@@ -8,6 +8,7 @@ from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
 from weft._native import CompactLogprobs
 from weft.server import request_fields
 from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
+from weft.server.openai.best_of import BestOf
 from weft.server.openai.echo import Echo
 from weft.server.openai.logprob_lists import LogprobLists
 from weft.server.openai.offsets import Offsets
@@ -31,8 +32,7 @@ def submission(data: CreateCompletion, settings: Settings) -> Submission:
     # The engine tells of a drawn token only beside the likely ones.
     n_probs = ("logprobs", 1) if data.logprobs == 0 else request_fields.first_given(data, "logprobs", "n_probs")
     asked = request_fields.submission(data, settings, n_probs=n_probs)
-    if data.best_of is not None and data.best_of > asked.template.n:
-        raise InvalidRequest("best_of", f"best_of is {data.best_of}, more than n, which is not supported; leave it out")
+    asked = _with_best_of(data, asked)
     if data.suffix:
         if data.echo:
             raise InvalidRequest("echo", "echo is not supported beside suffix; leave one of them out")
@@ -42,6 +42,20 @@ def submission(data: CreateCompletion, settings: Settings) -> Submission:
         return asked
     template = msgspec.structs.replace(asked.template, prompt_logprobs=data.logprobs)
     return msgspec.structs.replace(asked, template=template, sent_as=asked.sent_as | {"prompt_logprobs": "logprobs"})
+
+
+def _with_best_of(data: CreateCompletion, asked: Submission) -> Submission:
+    """As many completions as are to be compared, each with its log-probabilities."""
+    if data.best_of is None or data.best_of == asked.template.n:
+        return asked
+    if data.best_of < asked.template.n:
+        raise InvalidRequest("best_of", f"best_of is {data.best_of}, less than n, which is {asked.template.n}")
+    if asked.stream:
+        raise InvalidRequest(
+            "best_of", "best_of above n cannot be streamed: which are best is known at the end; leave one of them out"
+        )
+    template = msgspec.structs.replace(asked.template, n=data.best_of, n_probs=max(asked.template.n_probs, 1))
+    return msgspec.structs.replace(asked, template=template, sent_as=asked.sent_as | {"n": "best_of"})
 
 
 class _Form:
@@ -173,15 +187,19 @@ class Whole(_Form):
 
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
         super().__init__(data, generation, service)
+        self._best = BestOf(request_fields.n_completions(data, service.settings), generation.requests[0].n)
+        # Where they are to be compared, tokens come with what nobody has asked for.
+        self._tells_logprobs = data.logprobs is not None or bool(data.n_probs)
+        self._n_firsts = generation.requests[0].n if self._best.chooses else 1
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[int]] = {}
         self._logprobs: dict[int, LogprobLists] = {}
         self._gaps: dict[int, list[list[bytes]]] = {}
         """What the choices leave gaps for."""
-        self._told_first: list[bytes] = []
-        """What was drawn in the first branch, as llama-server's own answer tells it."""
+        self._told: dict[int, list[bytes]] = {}
+        """What was drawn in a branch that may be told first, as llama-server's own answer tells it."""
         self._choices: list[Choice] = []
-        self._verbose: CompletionResult | msgspec.UnsetType = msgspec.UNSET
+        self._verbose: dict[int, CompletionResult | msgspec.UnsetType] = {}
 
     def add(self, prompt: int, events: Sequence[Event]) -> int:
         """Takes events of one prompt, in order; returns how many bytes more are held by then."""
@@ -203,12 +221,21 @@ class Whole(_Form):
         self._texts.setdefault(index, []).append(token.text)
         self._tokens.setdefault(index, []).append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
-        if (told := drawn(token)) is not None:
-            n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._drawn(prompt, index, told))
-            if index == 0 and (verbose := self._about.verbose_probability(told)) is not None:
-                self._told_first.append(verbose)
-                n_bytes += len(verbose)
+        if (told := drawn(token)) is None:
+            return n_bytes
+        if self._best.chooses:
+            self._best.take(index, told.chosen.logprob)
+        if not self._tells_logprobs:
+            return n_bytes
+        n_bytes += self._logprobs.setdefault(index, LogprobLists()).add(self._drawn(prompt, index, told))
+        if self._may_be_first(index) and (verbose := self._about.verbose_probability(told)) is not None:
+            self._told.setdefault(index, []).append(verbose)
+            n_bytes += len(verbose)
         return n_bytes
+
+    def _may_be_first(self, index: int) -> bool:
+        """Whether llama-server's own answer may be that of a branch."""
+        return index < self._n_firsts
 
     def _finish(self, prompt: int, finished: Finished) -> int:
         self._about.finish(prompt, finished)
@@ -221,16 +248,17 @@ class Whole(_Form):
             self._gaps[index] = logprobs.fillings()
         gaps = None if logprobs is None else logprobs.gaps
         self._choices.append(Choice(text + written, index, gaps, FINISH_REASONS[finished.reason]))
-        if index == 0:
-            has_probabilities = bool(self._told_first)
-            self._verbose = self._about.verbose(
-                prompt, finished, content=written, tokens=tokens, has_probabilities=has_probabilities
+        if self._may_be_first(index):
+            self._verbose[index] = self._about.verbose(
+                prompt, finished, content=written, tokens=tokens, has_probabilities=index in self._told
             )
         return len(text) + len(finished.text)
 
     def body(self) -> list[bytes]:
         """The JSON in pieces, once every branch has finished."""
         about = self._about
+        told = self._best.told(self._choices)
+        first = told[0][0]
         frame = msgspec.json.encode(
             CompletionObject(
                 id=about.id,
@@ -238,11 +266,11 @@ class Whole(_Form):
                 created=about.created,
                 model=about.model,
                 system_fingerprint=about.build,
-                choices=sorted(self._choices, key=lambda choice: choice.index),
+                choices=[choice for _, choice in told],
                 usage=about.usage(),
                 timings=timings(about.usages),
-                verbose=self._verbose,
+                verbose=self._verbose.get(first, msgspec.UNSET),
             )
         )
-        lists = [one for index in sorted(self._gaps) for one in self._gaps[index]]
-        return filled(frame, *lists, json_list(self._told_first))
+        lists = [one for index, _ in told for one in self._gaps.get(index, ())]
+        return filled(frame, *lists, json_list(self._told.get(first, [])))

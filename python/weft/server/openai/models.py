@@ -1,6 +1,6 @@
-"""The one model that is served, as OpenAI and as llama-server list it."""
+"""The one model that is served, as OpenAI, Anthropic and llama-server list it."""
 
-import time
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -21,17 +21,20 @@ def model(service: Service) -> ModelCard:
         n_params=served.n_params,
         size=served.size_bytes,
     )
+    now = datetime.now(UTC).replace(microsecond=0)
     reads = {"text": True, "image": served.modalities.vision, "audio": served.modalities.audio}
     return ModelCard(
         id=service.model_name,
         aliases=list(service.settings.aliases),
         tags=list(service.settings.tags),
         object="model",
-        created=int(time.time()),
+        created=int(now.timestamp()),
         owned_by="weft",
         meta=meta,
         architecture=Architecture([kind for kind, is_read in reads.items() if is_read], ["text"]),
         engine_state=service.state if service.settings.compat == "srb" else msgspec.UNSET,
+        display_name=service.model_name,
+        created_at=now.isoformat().replace("+00:00", "Z"),
     )
 
 
@@ -50,4 +53,6 @@ def models(service: Service) -> ModelList:
                 details={"format": "gguf"},
             )
         ],
+        first_id=name,
+        last_id=name,
     )

@@ -45,7 +45,7 @@ class CreateCompletion(CompletionFields, kw_only=True):
     suffix: str | None = None
     """What the text that is written stands before; the prompt stands behind it. The model must have been trained for that."""
     best_of: int | None = None
-    """More than `n` is refused."""
+    """How many are written, of which the `n` are told whose tokens have the highest mean log-probability; not in a stream."""
 
 
 class Logprobs(msgspec.Struct):
@@ -154,6 +154,11 @@ class ModelCard(msgspec.Struct):
     architecture: Architecture
     engine_state: str | msgspec.UnsetType = msgspec.UNSET
     """INIT, LOADING, READY, RUNNING or DEAD, where the server is started with `--compat srb`."""
+    type: str = "model"
+    """With the next two, what Anthropic says of a model, whose clients ask the same route."""
+    display_name: str = ""
+    created_at: str = ""
+    """`created`, as RFC 3339 writes it."""
 
 
 class ModelName(msgspec.Struct):
@@ -172,3 +177,7 @@ class ModelList(msgspec.Struct):
     object: str
     data: list[ModelCard]
     models: list[ModelName]
+    first_id: str
+    """With the next two, where a page of Anthropic's list begins and ends."""
+    last_id: str
+    has_more: bool = False

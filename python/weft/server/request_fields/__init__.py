@@ -11,7 +11,7 @@ from weft.server.request_fields.media import chat_files, with_images
 from weft.server.request_fields.neutral import refuse, refuse_unsupported
 from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import pieces, texts
-from weft.server.request_fields.requests import RANDOM_SEED, first_given, ping_s, submission, template
+from weft.server.request_fields.requests import RANDOM_SEED, first_given, n_completions, ping_s, submission, template
 from weft.server.request_fields.thoughts import refuse_endless_thought, thought
 from weft.settings.system_prompt import SystemPrompt
 
@@ -27,6 +27,7 @@ __all__ = [
     "chat_files",
     "constraint",
     "first_given",
+    "n_completions",
     "paths",
     "pieces",
     "ping_s",

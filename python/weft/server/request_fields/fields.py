@@ -129,14 +129,18 @@ class CompletionFields(SamplingFields, kw_only=True):
     sse_ping_interval: int | None = None
     """Seconds of silence after which a stream carries a comment; 0 or less is never."""
 
+    backend_sampling: bool | None = None
+    """Where tokens are drawn, in llama-server: on the device or beside it. Here Weft draws them, and they are the same."""
+
     # What follows is refused unless it asks for nothing.
     anti_prompt: Any = None
     assistant_name: Any = None
-    backend_sampling: bool | None = None
     image_data: Any = None
     n_cache_reuse: int | None = None
     parse_tool_calls: Any = None
     reasoning_format: Any = None
+    service_tier: str | None = None
+    store: bool | None = None
     system_prompt: Any = None
     t_max_prompt_ms: float | None = None
     tools: Any = None

@@ -15,12 +15,13 @@ __all__ = ["refuse", "refuse_unsupported"]
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "anti_prompt": lambda value: not value,
     "assistant_name": lambda value: not value,
-    "backend_sampling": lambda value: value is False,
     "image_data": lambda value: not value,
     "n_cache_reuse": lambda value: value == 0,
     "parse_tool_calls": lambda value: value is False,
     # What llama.cpp's own page always sends; a thought stays in the text where it is not taken out.
     "reasoning_format": lambda value: value in ("", "none", "auto"),
+    "service_tier": lambda value: value in ("auto", "default"),
+    "store": lambda value: value is False,
     "system_prompt": lambda value: not value,
     "t_max_prompt_ms": lambda value: value <= 0,
     "tools": lambda value: not value,

@@ -18,7 +18,7 @@ from weft.server.request_fields.thoughts import tagged_thought, triggers
 from weft.server.run.submission import Submission
 from weft.settings import Settings
 
-__all__ = ["RANDOM_SEED", "first_given", "ping_s", "submission", "template"]
+__all__ = ["RANDOM_SEED", "first_given", "n_completions", "ping_s", "submission", "template"]
 
 MAX_LIMIT = 2**31 - 1
 """Limits above this are as good as this: the context ends every completion long before."""
@@ -54,6 +54,12 @@ def first_given(body: CompletionFields, *names: str) -> tuple[str, int | None]:
     return next(((name, value) for name in names if (value := getattr(body, name)) is not None), (names[-1], None))
 
 
+def n_completions(body: CompletionFields, settings: Settings) -> int:
+    """How many completions of each prompt a body asks for."""
+    _, n = first_given(body, *_N)
+    return (settings.n or 1) if n is None else n
+
+
 def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str, int | None]) -> Submission:
     """What a body asks for; `n_probs` with the name that the body has for it."""
     name, value = n_probs
@@ -86,11 +92,10 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0) ->
         value = getattr(body, name)
         return _default(settings, name) if value is None else _held(name, value)
 
-    _, n = first_given(body, *_N)
     asked = constraint(body)
     return Request(
         prompt=(),
-        n=(settings.n or 1) if n is None else n,
+        n=n_completions(body, settings),
         max_tokens=_limit(body, settings),
         stop=_stop(body) or list(_default(settings, "stop")),
         seed=_seed(given("seed")),

@@ -53,6 +53,7 @@ class Branches:
         self.n_prompt = [stream.n_prompt for stream in generation.streams]
         self._engine = engine
         self._model = model
+        self._end_tokens = engine.model.end_tokens()
         self._prompts: dict[int, str] = {}
 
     def index(self, prompt: int, event: Token | Finished) -> int:
@@ -107,6 +108,7 @@ class Branches:
             seed=(generation.streams[prompt].seed + index) % 2**32,
             n_ctx=self._engine.limits.n_ctx_slot,
             model=self._model,
+            end_tokens=self._end_tokens,
             stream=generation.asked.stream,
             timings_per_token=generation.asked.timings_per_token,
         )

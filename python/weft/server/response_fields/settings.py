@@ -104,9 +104,16 @@ _AS_THEY_ARE = (
 
 
 def generation_settings(
-    request: Request, *, seed: int, n_ctx: int, model: str, stream: bool = False, timings_per_token: bool = False
+    request: Request,
+    *,
+    seed: int,
+    n_ctx: int,
+    model: str,
+    end_tokens: Sequence[int],
+    stream: bool = False,
+    timings_per_token: bool = False,
 ) -> GenerationSettings:
-    """The settings of one branch in a context of `n_ctx` tokens."""
+    """The settings of one branch in a context of `n_ctx` tokens; `end_tokens` are the model's."""
     limit = -1 if request.max_tokens is None else request.max_tokens
     same = {name: getattr(request, name) for name in _AS_THEY_ARE}
     return GenerationSettings(
@@ -122,8 +129,7 @@ def generation_settings(
         t_max_predict_ms=-1 if request.max_predict_ms is None else request.max_predict_ms,
         max_token_gap_ms=-1 if request.max_token_gap_ms is None else request.max_token_gap_ms,
         stream=stream,
-        # JSON has no infinity: a banned token is `false`, as it is in a request.
-        logit_bias=_biases(request.biases),
+        logit_bias=_biases(request.biases, end_tokens if request.ignore_eos else ()),
         grammar=request.grammar or "",
         json_schema=msgspec.UNSET if request.schema is None else msgspec.Raw(request.schema.encode()),
         grammar_lazy=request.grammar_lazy,
@@ -150,10 +156,17 @@ def _trigger(trigger: GrammarTrigger) -> dict[str, Any]:
 # What is long is written already, once for all branches.
 
 
-def _biases(biases: Sequence[tuple[int, float]]) -> list[dict[str, Any]]:
-    if isinstance(biases, Biases):
-        return cast("list[dict[str, Any]]", msgspec.Raw(biases.json()))
-    return [{"token": token, "bias": bias if bias > float("-inf") else False} for token, bias in biases]
+def _biases(biases: Sequence[tuple[int, float]], banned: Sequence[int]) -> list[dict[str, Any]]:
+    """What a request says of tokens, after those that are banned besides: ends that are to be ignored, as llama-server has it."""
+    # JSON has no infinity: a banned token is `false`, as it is in a request.
+    first: list[dict[str, Any]] = [{"token": token, "bias": False} for token in banned]
+    if not isinstance(biases, Biases):
+        return first + [{"token": token, "bias": bias if bias > float("-inf") else False} for token, bias in biases]
+    written = biases.json()
+    if first:
+        comma = b"" if written == b"[]" else b","
+        written = msgspec.json.encode(first)[:-1] + comma + written[1:]
+    return cast("list[dict[str, Any]]", msgspec.Raw(written))
 
 
 def _tokens(tokens: Sequence[int]) -> list[int]:

@@ -1,0 +1,248 @@
+"""A server whose model plays a part: it says what a skilled model would, so that clients can be tried whole.
+
+It is Weft itself with the demo model. What a chat is answered with is made up from its prompt, and a grammar holds the model to
+that text, letter by letter; everything else, from tokens to streams, is as it always is. Prompts that are no chats are continued
+by the model alone.
+
+    python -m tests.clients.actor --port 8080
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import msgspec
+
+import weft
+from tests.engine.tiny_projectors import Size, write_projector
+from weft.cli.main import main
+
+__all__ = ["flags", "line"]
+
+N_EMBD = 192
+"""Numbers of a vector of the demo model."""
+
+N_CTX = 65_536
+"""Tokens of the context. The demo model was trained on fewer, but need not understand what it sees."""
+
+_TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
+_CALL = re.compile(r"(\w+)\((\{.*?\})\)")
+
+Json = Any
+
+
+def flags(folder: Path) -> list[str]:
+    """What the server is started with, besides what is given; `folder` is for a projector, which sees nothing."""
+    projector = folder / "mmproj.gguf"
+    write_projector(projector, "llava", size=Size(n_text=N_EMBD))
+    return [
+        *("--chat-template-file", str(Path(__file__).with_name("hermes.jinja"))),
+        *("-c", str(N_CTX), "--kv-unified", "--override-kv", f"llama.context_length=int:{N_CTX}"),
+        *("--mmproj", str(projector)),
+    ]
+
+
+class Scene(msgspec.Struct):
+    """What is there when the model is to speak."""
+
+    prompt: str
+    """All that was said before."""
+    role: str
+    """Who spoke last."""
+    text: str
+    """What was said last."""
+    asked: str
+    """What the user said last."""
+    tools: list[Json]
+    """The functions that may be called."""
+    schema: str | None
+    """What the answer must be."""
+    must_call: bool
+    """Whether it must be a call."""
+
+
+def line(prompt: str, schema: str | None, grammar: str | None) -> str | None:
+    """What is to be said after a prompt, within what the request holds it to; None where it is no chat."""
+    before, mark, opening = prompt.rpartition("<|im_start|>assistant\n")
+    if not mark:
+        return None
+    turns: list[tuple[str, str]] = _TURN.findall(before)
+    role, text = turns[-1] if turns else ("user", "")
+    asked = next((said for by, said in reversed(turns) if by == "user"), "")
+    tools = [tool["function"] for tool in _tools(before)]
+    # A grammar that has some of the tools in it, and nothing else, is that of the tools which may be chosen.
+    must_call = grammar is not None and bool(tools)
+    if must_call:
+        tools = [tool for tool in tools if tool["name"] in (grammar or "")] or tools
+    scene = Scene(before, role, text, asked, tools, schema, must_call)
+    thinks = not opening.endswith("</think>\n\n") and "think" in asked.lower().split()
+    return ("<think>\nFirst I think it over.\n</think>\n\n" if thinks else "") + _said(scene)
+
+
+def _said(scene: Scene) -> str:
+    asked = scene.asked
+    if scene.role == "tool" and not scene.must_call:
+        last = [tool for tool in scene.tools if tool["name"].startswith("final_result")]
+        if last:
+            return _call(last[0]["name"], _value(last[0]["parameters"], _Hints(asked)))
+        if scene.schema is not None:
+            return _written(scene.schema, asked)
+        return f"The tool said: {scene.text.removeprefix('<tool_response>').removesuffix('</tool_response>').strip()}"
+    if calls := _calls(scene):
+        return "\n".join(calls)
+    found = _schema_in(scene.prompt)
+    if scene.schema is not None:
+        is_any = json.loads(scene.schema).get("properties") is None
+        return _written(json.dumps(found) if is_any and found is not None else scene.schema, asked)
+    if found is not None:
+        return f"```json\n{_written(json.dumps(found), asked)}\n```"
+    return _worked(scene)
+
+
+def _worked(scene: Scene) -> str:
+    """What a program that works by texts reads; where there is none, what was said."""
+    if "SEARCH/REPLACE" in scene.prompt:
+        return "hello.py\n```python\n<<<<<<< SEARCH\nprint('hello')\n=======\nprint('goodbye')\n>>>>>>> REPLACE\n```\n"
+    if "file listing" in scene.prompt:
+        return "hello.py\n```\nprint('goodbye')\n```\n"
+    if named := re.search(r"Run this: `(.*)`", scene.asked):
+        return f"I run it.\n\n```mswea_bash_command\n{named[1]}\n```"
+    return f"You said: {scene.asked.strip()[:200]}"
+
+
+def _tools(prompt: str) -> Iterator[Json]:
+    _, _, rest = prompt.partition("<tools>\n")
+    if rest:
+        for told in rest.partition("</tools>")[0].splitlines():
+            yield json.loads(told)
+
+
+def _calls(scene: Scene) -> list[str]:
+    """The calls that a question leads to: those that it spells, else one of the tool that it has most words in common with."""
+    by_name = {tool["name"]: tool for tool in scene.tools}
+    if spelt := [(name, json.loads(given)) for name, given in _CALL.findall(scene.asked) if name in by_name]:
+        return [_call(name, arguments) for name, arguments in spelt]
+    words = _words(scene.asked)
+    best = max(by_name, key=lambda name: len(words & _words(name)), default=None)
+    if best is None:
+        return []
+    is_meant = words & (_words(best) | {"tool", "tools", "call"}) or best.startswith("final_result")
+    if not is_meant and not scene.must_call:
+        return []
+    return [_call(best, _value(by_name[best].get("parameters") or {}, _Hints(scene.asked)))]
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z]{3,}", text.lower().replace("_", " ")))
+
+
+def _call(name: str, arguments: Json) -> str:
+    told = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{told}\n</tool_call>"
+
+
+def _schema_in(prompt: str) -> Json | None:
+    """The JSON schema that stands in a prompt, where its writer asks for JSON in words."""
+    for place in re.finditer(r"\{\s*\"", prompt):
+        try:
+            told, _ = json.JSONDecoder().raw_decode(prompt, place.start())
+        except ValueError:
+            continue
+        if "properties" in told and "<tools>" not in prompt:
+            return told
+    if named := re.search(r"JSON with '(\w+)' and\s+'(\w+)' keys", prompt):
+        return {"properties": {name: {"type": "string"} for name in named.groups()}}
+    return None
+
+
+class _Hints:
+    """Numbers and strings that a question has, to be told again."""
+
+    def __init__(self, asked: str) -> None:
+        self.asked = asked
+        self._numbers = iter(re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", asked))
+        place = re.search(r"\bin ([A-Z]\w*(?: [A-Z]\w*)*)", asked)
+        self._texts = iter([*re.findall(r"[\"']([^\"']+)[\"']", asked), *([place[1]] if place else [])])
+
+    def number(self) -> float:
+        return float(next(self._numbers, 1))
+
+    def text(self) -> str:
+        return next(self._texts, "some words")
+
+
+def _written(schema: str, asked: str) -> str:
+    return json.dumps(_value(json.loads(schema), _Hints(asked)), ensure_ascii=False)
+
+
+def _value(schema: Json, hints: _Hints, root: Json = None) -> Json:
+    """A value that a schema describes."""
+    root = schema if root is None else root
+    match schema:
+        case {"$ref": str(reference)}:
+            found = root
+            for name in reference.removeprefix("#/").split("/"):
+                found = found[name]
+            return _value(found, hints, root)
+        case {"const": only}:
+            return only
+        case {"enum": choices}:
+            return next((one for one in choices if str(one).lower() in hints.asked.lower()), choices[0])
+        case {"anyOf": several} | {"oneOf": several} | {"allOf": several}:
+            return _value(next(one for one in several if one.get("type") != "null"), hints, root)
+        case {"type": [kind, *_]} | {"type": str(kind)}:
+            return _of_type(kind, schema, hints, root)
+        case {"properties": _}:
+            return _of_type("object", schema, hints, root)
+    return hints.text()
+
+
+def _of_type(kind: str, schema: Json, hints: _Hints, root: Json) -> Json:
+    match kind:
+        case "object":
+            return {name: _value(one, hints, root) for name, one in schema.get("properties", {}).items()}
+        case "array":
+            return [_value(schema.get("items", {}), hints, root) for _ in range(max(schema.get("minItems", 1), 1))]
+        case "integer" | "number":
+            number = max(hints.number(), schema.get("minimum", -(2**31)))
+            return int(number) if kind == "integer" else number
+        case "string":
+            return hints.text()[: schema.get("maxLength", 100)]
+    return {"boolean": True}.get(kind)
+
+
+def _grammar(text: str) -> str:
+    return "root ::= " + json.dumps(text, ensure_ascii=False)
+
+
+_UNHELD = {"json_schema": None, "grammar_lazy": False, "grammar_triggers": (), "thought": None}
+"""What a request may be held to besides, each at none."""
+
+_generate = weft.Engine.generate
+
+
+def _played(self: weft.Engine, prompt: Any, **options: Any) -> Any:  # noqa: ANN401 (as what it stands for)
+    """[`weft.Engine.generate`], held to what is to be said."""
+    if not isinstance(prompt, weft.Request) or options:
+        return _generate(self, prompt, **options)
+    # What waits for a beginning of a call holds to nothing that is said without one.
+    is_held = not getattr(prompt, "grammar_lazy", False)
+    said = line(
+        self.detokenize(cast("list[int]", prompt.prompt)), prompt.schema if is_held else None, prompt.grammar if is_held else None
+    )
+    if said is None:
+        return _generate(self, prompt)
+    free = {name: default for name, default in _UNHELD.items() if hasattr(prompt, name)}
+    return _generate(self, msgspec.structs.replace(prompt, grammar=_grammar(said), temperature=0.0, **free))
+
+
+weft.Engine.generate = _played  # type: ignore[method-assign]
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as folder:
+        sys.argv[1:1] = flags(Path(folder))
+        main()
