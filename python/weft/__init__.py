@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from weft.embedding import Embeddings, Ranking
     from weft.engine import Engine
     from weft.errors import (
+        AnswerTooLarge,
         ContextOverflow,
         DecodeError,
         EngineStopped,
@@ -54,6 +55,7 @@ __all__ = [
     "DEMO_MODEL",
     "Adapter",
     "Answer",
+    "AnswerTooLarge",
     "Branch",
     "CachedNode",
     "Compute",
@@ -131,6 +133,7 @@ _HOMES = {
     "weft.embedding": ("Embeddings", "Ranking"),
     "weft.engine": ("Engine",),
     "weft.errors": (
+        "AnswerTooLarge",
         "ContextOverflow",
         "DecodeError",
         "EngineStopped",

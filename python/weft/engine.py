@@ -26,7 +26,7 @@ from weft._native import (
     Stats,
     Stream,
 )
-from weft.answer import Answer
+from weft.answer import MAX_BYTES, Answer
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
@@ -223,13 +223,21 @@ class Engine(Embedding):
             request = Request(prompt=prompt, **fields)
         return self._running().submit(request)
 
-    async def complete(self, prompt: Prompt | Request, **options: Unpack[RequestOptions]) -> Answer:
+    async def complete(
+        self, prompt: Prompt | Request, *, max_bytes: int = MAX_BYTES, **options: Unpack[RequestOptions]
+    ) -> Answer:
         """The whole answer: `generate`, read to its end. Cancelling it frees the slots.
 
+        Args:
+            prompt: As `generate` takes it.
+            max_bytes: Most bytes of memory that the answer may take; see [`Answer.collect`][weft.Answer.collect].
+            **options: The other fields of the request.
+
         Raises:
+            AnswerTooLarge: The answer would take more than `max_bytes`.
             WeftError: What `generate` raises, and `DecodeError` where the model could not compute a step.
         """
-        return await Answer.collect(self.generate(prompt, **options))
+        return await Answer.collect(self.generate(prompt, **options), max_bytes=max_bytes)
 
     def infill(
         self,
@@ -277,7 +285,14 @@ class Engine(Embedding):
         )
         return self.generate(prompt, **options)
 
-    async def chat(self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]) -> Answer:
+    async def chat(
+        self,
+        messages: "Messages",
+        *,
+        chat: "ChatOptions | None" = None,
+        max_bytes: int = MAX_BYTES,
+        **options: Unpack[RequestOptions],
+    ) -> Answer:
         """The whole answer to a chat: its next message, by the model's own template.
 
             answer = await engine.chat([{"role": "user", "content": "Tell me a story."}], max_tokens=64)
@@ -287,13 +302,14 @@ class Engine(Embedding):
         Args:
             messages: What was said, by OpenAI's names.
             chat: How they become a prompt; see `weft.chat.request.ChatOptions`.
+            max_bytes: Most bytes of memory that the answer may take.
             **options: The other fields of the request.
 
         Raises:
             InvalidRequest: A message or a field has the wrong type or is out of range, or the template refuses the messages.
             WeftError: What `complete` raises.
         """
-        return await self.complete(await self.chat_request(messages, chat=chat, **options))
+        return await self.complete(await self.chat_request(messages, chat=chat, **options), max_bytes=max_bytes)
 
     async def chat_request(
         self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]
