@@ -18,6 +18,7 @@ import pytest
 import weft
 from tests.helpers import prompt_of
 from tests.server.live import LiveServer
+from weft import answer
 from weft.chat import sandbox
 from weft.fields.about import abouts
 from weft.server import json_request
@@ -219,6 +220,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         *(collected.MAX_ANSWER_BYTES >> 20, describe(AnswerTooLargeError(1)).code),
         *(collected.MAX_TOGETHER_BYTES >> 20, collected.SMALL_BYTES >> 20, describe(AnswersTooLargeError(1)).code),
     ],
+    "an answer that `engine.complete` or `engine.chat` collects, `max_bytes`": lambda: [answer.MAX_BYTES >> 20],
     "one write to a client": lambda: [stream.MAX_WRITE_BYTES >> 10],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],
