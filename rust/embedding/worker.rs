@@ -239,7 +239,9 @@ impl Worker {
             }
             let failed = state.queue.look();
             if !failed.is_empty() {
-                failed.into_iter().for_each(|(id, error)| state.answer(id, Err(error)));
+                for (id, error) in failed {
+                    state.answer(id, Err(error));
+                }
                 drop(state);
                 (self.on_done)();
                 state = self.shared.lock();

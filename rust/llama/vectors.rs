@@ -13,7 +13,7 @@ use crate::llama::affinity::Stay;
 use crate::llama::batch::{Batch, Bounds};
 use crate::llama::context::{make, reason_of};
 use crate::llama::kernels;
-use crate::llama::kinds::T5_ENCODER;
+use crate::llama::kinds::is_t5;
 use crate::llama::logging;
 use crate::llama::media_batch::{self, MediaBatch};
 use crate::llama::memory;
@@ -158,7 +158,7 @@ impl VectorContext {
             shape,
             n_ctx: params.n_ctx,
             used,
-            encodes: model.architecture() == T5_ENCODER,
+            encodes: is_t5(model.architecture()),
             shares,
             held: vec![Vec::new(); n_sequences],
             n_rows_most: 0,
@@ -455,7 +455,7 @@ impl Rows {
 /// Refuses a context whose cells there is no memory for, as [`VectorContext::check_memory`] does its rows.
 fn check_cells(model: &Model, config: &EngineConfig, n_ctx: usize) -> Result<()> {
     // llama.cpp keeps them in 16 bits unless told otherwise. Of encoders, T5's alone has any.
-    let has_cells = !model.is_encoder() || model.architecture() == T5_ENCODER;
+    let has_cells = !model.is_encoder() || is_t5(model.architecture());
     let n_bytes_each = if has_cells { model.facts(KvType::F16, KvType::F16).kv_bytes_per_token } else { 0 };
     let n_free = memory::free_bytes(model, config.offload_kqv);
     let checked = check(n_bytes_each.saturating_mul(n_ctx as u64), n_free, || format!("a context of {n_ctx} tokens for vectors"));
