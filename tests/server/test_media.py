@@ -285,6 +285,11 @@ async def test_2024s_markers_name_pictures_by_their_ids(seeing: Client) -> None:
         ("[img-1]", [{"id": 1}], "image_data: Object missing required field `data` - at `$[0]`"),
         ("[img-1]", {"id": 1}, "image_data: Expected `array`, got `object`"),
         ([1, 2], [{"id": 1, "data": PICTURE}], "image_data stands beside a prompt that is one text"),
+        (
+            "[img-1]" * 33,
+            [{"id": 1, "data": PICTURE}],
+            "there are more than 32 markers of pictures; at most 32 pictures and sounds are read",
+        ),
     ],
 )
 async def test_2024s_markers_and_pictures_belong_together(seeing: Client, prompt: Json, images: Json, message: str) -> None:
