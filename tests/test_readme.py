@@ -4,7 +4,9 @@ import ast
 import contextlib
 import inspect
 import io
+import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -16,8 +18,12 @@ import numpy
 import pytest
 
 import weft
+from tests.adapters import write_adapter
+from tests.engine.tiny_encoders import write_tiny_encoder
+from tests.engine.tiny_projectors import png_of, write_tiny_projector
 from tests.helpers import prompt_of
 from tests.server.live import LiveServer
+from weft import answer
 from weft.chat import sandbox
 from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.values import MAX_DEPTH
@@ -77,6 +83,48 @@ async def test_a_client_runs(client: str, tmp_path: Path) -> None:
         assert "http://127.0.0.1:8080/" in client
         # The server is another process: nothing here has to go on meanwhile.
         assert re.match("0 .+", printed_by(client.replace("http://127.0.0.1:8080", server.url)))
+
+
+SHELL = [block for block in blocks("sh") if "curl " in block]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, str]:
+    """What stands for the files that commands name."""
+    write_tiny_encoder("bert", tmp_path / "embedder.gguf")
+    write_tiny_encoder("reranker", tmp_path / "reranker.gguf")
+    for seed, name in enumerate(["poet.gguf", "clerk.gguf"]):
+        write_adapter(tmp_path / name, seed=seed)
+    seeing, projector = write_tiny_projector("llava", tmp_path)
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    (pictures / "cat.png").write_bytes(png_of(1))
+    made = {name: str(tmp_path / name) for name in ("embedder.gguf", "reranker.gguf", "poet.gguf", "clerk.gguf")}
+    named = {"-hf ggml-org/gemma-3-4b-it-GGUF": f"-m {seeing} --mmproj {projector}", "~/pictures": str(pictures)}
+    return {"model.gguf": str(weft.DEMO_MODEL), **made, **named}
+
+
+@pytest.mark.parametrize("block", SHELL, ids=lambda block: re.findall(r"8080(/\S+)", block)[0])
+async def test_commands_run(block: str, files: dict[str, str], tmp_path: Path) -> None:
+    for name, path in files.items():
+        block = re.sub(rf"(?<![\w/]){re.escape(name)}", path, block)
+    start, ask = re.fullmatch(r"(?:python -m weft ([^\n]*)\n)?(.*)", block, re.DOTALL).groups()  # type: ignore[union-attr]
+    with LiveServer(tmp_path / "log", *shlex.split(start or ""), "-c", "1024") as server:
+        await server.ready()
+        # Each answer on a line of its own, and an error ends them.
+        ask = ask.replace("curl ", r"curl --silent --show-error --fail-with-body --write-out '\n' ")
+        printed = printed_by_shell(ask.replace("http://127.0.0.1:8080", server.url))
+    answers = [line.removeprefix("data: ") for line in printed.splitlines() if line and line != "data: [DONE]"]
+    # What is deleted is answered with nothing.
+    assert len(answers) >= block.count("curl ") - block.count("DELETE")
+    assert all(json.loads(told) for told in answers)
+
+
+def printed_by_shell(commands: str) -> str:
+    command = ["bash", "-e", "-o", "pipefail", "-c", commands]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    return ran.stdout
 
 
 @pytest.fixture
@@ -259,6 +307,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         *(store.MAX_KEPT, store.MAX_KEPT_BYTES >> 20, keeper.MAX_ONE_BYTES >> 20),
     ],
     "items of one body, and `metadata` of a response or conversation": lambda: [items.MAX_ITEMS, *translate.MAX_METADATA],
+    "an answer that `engine.complete` or `engine.chat` collects, `max_bytes`": lambda: [answer.MAX_BYTES >> 20],
     "one write to a client": lambda: [stream.MAX_WRITE_BYTES >> 10],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from weft.embedding import Embeddings, Ranking
     from weft.engine import Engine
     from weft.errors import (
+        AnswerTooLarge,
         ContextOverflow,
         DecodeError,
         EngineStopped,
@@ -56,6 +57,7 @@ __all__ = [
     "DEMO_MODEL",
     "Adapter",
     "Answer",
+    "AnswerTooLarge",
     "Branch",
     "CachedNode",
     "ChatAnswer",
@@ -139,6 +141,7 @@ _HOMES = {
     "weft.embedding": ("Embeddings", "Ranking"),
     "weft.engine": ("Engine",),
     "weft.errors": (
+        "AnswerTooLarge",
         "ContextOverflow",
         "DecodeError",
         "EngineStopped",

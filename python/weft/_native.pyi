@@ -508,20 +508,24 @@ class Engine:
         """
 
     def embed(
-        self, texts: Sequence[str | bytes | Sequence[int]], *, normalize: int = 2, dimensions: int | None = None
+        self,
+        texts: Sequence[str | bytes | Sequence[int] | Sequence[str | int | Media | Sequence[int]] | MixedPrompt],
+        *,
+        normalize: int = 2,
+        dimensions: int | None = None,
     ) -> Coroutine[Any, Any, Vectors]:
         """Queues texts for their vectors, and returns what to await; dropping that cancels it.
 
         Texts are tokenized on this thread.
 
         Args:
-            texts: The texts; a string is tokenized as a prompt is.
+            texts: The texts, each as a prompt may be given; a string is tokenized as a prompt is.
             normalize: -1 is none, 0 makes 32,760 of a vector's largest number, 1 and more make its p-norm 1.
             dimensions: How many numbers of each vector are kept, before it is normalized.
 
         Raises:
             InvalidRequest: A text is empty or too long, there is none, or `normalize` or `dimensions` are out of range.
-            NotSupported: The model's pooling is rank.
+            NotSupported: The model's pooling is rank, or it is an encoder and a text has media.
             QueueFull: 2²⁰ tokens wait already.
             EngineStopped: The engine was stopped.
         """

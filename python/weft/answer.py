@@ -7,10 +7,21 @@ from typing import Annotated, Literal, Self
 import msgspec
 
 from weft._native import Stream
-from weft.events import Finished, Logprobs, PromptLogprobs, Token, Usage
+from weft.errors import AnswerTooLarge
+from weft.events import Event, Finished, Logprobs, PromptLogprobs, Token, Usage
 from weft.fields.about import About, described
 
-__all__ = ["Answer", "Branch"]
+__all__ = ["MAX_BYTES", "Answer", "Branch"]
+
+MAX_BYTES = 256 * 1024 * 1024
+"""Most that one whole answer may take, where nothing else is said: a million tokens, or two thousand with a thousand likely ones
+beside each."""
+
+_TOKEN_BYTES = 192
+"""What a token takes beside the characters of its text."""
+
+_LIKELY_BYTES = 144
+"""What a token with its log-probability takes."""
 
 
 @described
@@ -65,17 +76,30 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return sum(branch.usage.n_predicted for branch in self.branches)
 
     @classmethod
-    async def collect(cls, stream: Stream) -> Self:
+    async def collect(cls, stream: Stream, *, max_bytes: int = MAX_BYTES) -> Self:
         """Reads `stream` to its end.
 
         However this ends, the stream is closed: a cancelled task leaves no slot busy.
+
+        Args:
+            stream: What is read.
+            max_bytes: Most bytes of memory that the answer may take, as they are counted here: 192 for each token, 144 for each
+                log-probability, and one for each character.
+
+        Raises:
+            AnswerTooLarge: It would take more.
+            WeftError: What reading the stream raises.
         """
         tokens: defaultdict[int, list[Token]] = defaultdict(list)
         finished: dict[int, Finished] = {}
         prompt_logprobs: list[Logprobs | None] = []
+        n_bytes = 0
         try:
             while events := await stream.next_batch():
                 for event in events:
+                    n_bytes += _bytes_of(event)
+                    if n_bytes > max_bytes:
+                        raise AnswerTooLarge(max_bytes)
                     if isinstance(event, Token):
                         tokens[event.index].append(event)
                     elif isinstance(event, Finished):
@@ -86,6 +110,23 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
             stream.close()
         branches = tuple(_branch(tokens[index], finished[index]) for index in sorted(finished))
         return cls(branches=branches, seed=stream.seed, n_prompt=stream.n_prompt, prompt_logprobs=tuple(prompt_logprobs))
+
+
+def _bytes_of(event: Event) -> int:
+    """What an event adds to the answer."""
+    match event:
+        case Token(text=text, logprobs=logprobs):
+            return _TOKEN_BYTES + len(text) + _bytes_of_logprobs(logprobs)
+        case Finished(text=text):
+            return _TOKEN_BYTES + len(text)
+        case PromptLogprobs(logprobs=logprobs):
+            return sum(map(_bytes_of_logprobs, logprobs))
+        case _:
+            return 0
+
+
+def _bytes_of_logprobs(logprobs: Logprobs | None) -> int:
+    return 0 if logprobs is None else _LIKELY_BYTES * (1 + len(logprobs.top))
 
 
 def _branch(tokens: Sequence[Token], finished: Finished) -> Branch:

@@ -8,6 +8,7 @@ import msgspec
 from weft import _native
 from weft._native import Vectors, VectorStats
 from weft.errors import InvalidRequest
+from weft.request import Prompt
 
 __all__ = ["Embedding", "Embeddings", "Ranking"]
 
@@ -42,9 +43,7 @@ class Embedding:
     def _running(self) -> _native.Engine:
         raise NotImplementedError
 
-    async def embed(
-        self, texts: str | Sequence[str | Sequence[int]], *, normalize: int = 2, dimensions: int | None = None
-    ) -> Embeddings:
+    async def embed(self, texts: str | Sequence[Prompt], *, normalize: int = 2, dimensions: int | None = None) -> Embeddings:
         """The vectors of texts.
 
             answer = await engine.embed(["a fox", "a dog"])
@@ -54,7 +53,8 @@ class Embedding:
         thread, at some 0.4 µs per byte.
 
         Args:
-            texts: One text, or several, each as a string or as token ids.
+            texts: One text, or several, each as a string or as token ids. A list of strings, token ids and media is one text too,
+                where the model reads pictures or sounds: `embed([["A photo of ", await engine.read_media(data)]])`.
             normalize: What is made 1 of each vector: 2 its length, 1 the sum of its numbers without their signs, `p` its p-norm.
                 0 makes 32,760 of its largest number, -1 nothing. Rows of tokens, where nothing is pooled, stay as they are.
             dimensions: How many numbers of each vector are kept, before it is normalized; None is all. It has a meaning for
@@ -63,9 +63,9 @@ class Embedding:
         Raises:
             InvalidRequest: A text has no token or more than `vector_stats().max_tokens`, there is none, or they are too many:
                 2²⁰ tokens and 2²⁴ numbers in all. Or `normalize` or `dimensions` are out of range.
-            NotSupported: The model ranks texts.
+            NotSupported: The model ranks texts, or is an encoder and a text has media.
             QueueFull: 2²⁰ tokens wait already.
-            DecodeError: The model could not compute them, or there is no memory for the context.
+            DecodeError: The model could not compute them, or there is not as much memory free as they or the context would take.
             EngineStopped: The engine was closed, before or meanwhile.
         """
         made = await self.begin_embedding([texts] if isinstance(texts, str) else texts, normalize, dimensions)
@@ -81,7 +81,7 @@ class Embedding:
                 than 2²⁰ tokens together.
             NotSupported: The model is no reranker, or its pooling is another.
             QueueFull: 2²⁰ tokens wait already.
-            DecodeError: The model could not compute them, or there is no memory for the context.
+            DecodeError: The model could not compute them, or there is not as much memory free as they or the context would take.
             EngineStopped: The engine was closed, before or meanwhile.
         """
         if isinstance(texts, str):
@@ -89,9 +89,7 @@ class Embedding:
         made = await self.begin_ranking(query, texts)
         return Ranking(scores=memoryview(made.data()).cast("f"), n_tokens=made.n_tokens)
 
-    def begin_embedding(
-        self, texts: Sequence[str | Sequence[int]], normalize: int, dimensions: int | None
-    ) -> Coroutine[Any, Any, Vectors]:
+    def begin_embedding(self, texts: Sequence[Prompt], normalize: int, dimensions: int | None) -> Coroutine[Any, Any, Vectors]:
         """`embed` in two parts: this reads the texts, on whatever thread, and what it returns is to be awaited."""
         return self._running().embed(texts, normalize=normalize, dimensions=dimensions)
 

@@ -26,7 +26,7 @@ from weft._native import (
     Stats,
     Stream,
 )
-from weft.answer import Answer
+from weft.answer import MAX_BYTES, Answer
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
@@ -225,13 +225,21 @@ class Engine(Embedding):
             request = Request(prompt=prompt, **fields)
         return self._running().submit(request)
 
-    async def complete(self, prompt: Prompt | Request, **options: Unpack[RequestOptions]) -> Answer:
+    async def complete(
+        self, prompt: Prompt | Request, *, max_bytes: int = MAX_BYTES, **options: Unpack[RequestOptions]
+    ) -> Answer:
         """The whole answer: `generate`, read to its end. Cancelling it frees the slots.
 
+        Args:
+            prompt: As `generate` takes it.
+            max_bytes: Most bytes of memory that the answer may take; see [`Answer.collect`][weft.Answer.collect].
+            **options: The other fields of the request.
+
         Raises:
+            AnswerTooLarge: The answer would take more than `max_bytes`.
             WeftError: What `generate` raises, and `DecodeError` where the model could not compute a step.
         """
-        return await Answer.collect(self.generate(prompt, **options))
+        return await Answer.collect(self.generate(prompt, **options), max_bytes=max_bytes)
 
     def infill(
         self,
@@ -286,6 +294,7 @@ class Engine(Embedding):
         chat: "ChatOptions | None" = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         tool_choice: str | Mapping[str, Any] | None = None,
+        max_bytes: int = MAX_BYTES,
         **options: Unpack[RequestOptions],
     ) -> "ChatAnswer":
         """The whole answer to a chat: its next message, by the model's own template.
@@ -300,6 +309,7 @@ class Engine(Embedding):
             chat: How they become a prompt; see `weft.chat.request.ChatOptions`.
             tools: The functions that may be called, in OpenAI's way; `answer.reply.tool_calls` has the calls.
             tool_choice: `none`, `auto` (the default), `required`, or an object that names a function.
+            max_bytes: Most bytes of memory that the answer may take.
             **options: The other fields of the request.
 
         Raises:
@@ -311,7 +321,7 @@ class Engine(Embedding):
         given: dict[str, Any] = {"tools": tools, "tool_choice": tool_choice}
         more = {name: value for name, value in given.items() if value is not None}
         prompt = await self._templates.prompt(messages, **{**(chat or {}), **more})
-        return ChatAnswer.of(await self.complete(_asked(prompt, options)), prompt.answer)
+        return ChatAnswer.of(await self.complete(_asked(prompt, options), max_bytes=max_bytes), prompt.answer)
 
     async def chat_request(
         self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]

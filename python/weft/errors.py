@@ -9,6 +9,7 @@ import os
 from typing import Literal
 
 __all__ = [
+    "AnswerTooLarge",
     "ContextOverflow",
     "DecodeError",
     "EngineStopped",
@@ -125,6 +126,21 @@ class SlowReader(WeftError):
 
     def __str__(self) -> str:
         return f"the stream was ended because its reader is {self.n_behind} {self.unit} behind (the limit is {self.limit})"
+
+
+class AnswerTooLarge(WeftError):
+    """A whole answer came to more than is collected. The stream of it was closed."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        """What it may take, in bytes."""
+        super().__init__(max_bytes)
+
+    def __str__(self) -> str:
+        return (
+            f"the answer takes more than max_bytes, {self.max_bytes} bytes; ask for fewer tokens, completions or "
+            "log-probabilities, set a larger max_bytes, or read the stream of generate"
+        )
 
 
 class PrefixFileError(WeftError):

@@ -23,7 +23,7 @@ pub use queue::{MAX_NUMBERS, MAX_TOKENS, Vectors};
 pub use shape::{MAX_SEQUENCES, Shape};
 pub use worker::{Embedder, Pending, Stats};
 
-use crate::request::Token;
+use crate::request::{Prompt, Token};
 
 /// What a batch of texts came to.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -42,6 +42,13 @@ pub trait Encoder {
     /// # Errors
     /// What the backend answered, in words.
     fn encode(&mut self, texts: &[Vec<Token>]) -> Result<Encoded, String>;
+
+    /// Computes the vectors of one text with pictures or sounds, all of whose vectors are there, of at most [`Shape::n_longest`]
+    /// places.
+    ///
+    /// # Errors
+    /// What the backend answered, in words.
+    fn encode_mixed(&mut self, prompt: &Prompt) -> Result<Encoded, String>;
 
     /// Bytes that the context takes beside the weights.
     fn n_bytes(&self) -> u64;

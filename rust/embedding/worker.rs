@@ -4,11 +4,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use crate::embedding::queue::{Item, Queue};
-use crate::embedding::{Encoder, Normalization, Shape, Vectors};
+use crate::embedding::queue::{Batch, Item, Queue};
+use crate::embedding::{Encoded, Encoder, Normalization, Shape, Vectors};
 use crate::error::{Error, Result};
-use crate::request::Token;
+use crate::request::Prompt;
+
+/// How often is looked whether a picture or a sound has become vectors, which takes tens of milliseconds and more.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// Makes the context, on the worker's thread.
 type Make = Box<dyn FnMut() -> Result<Box<dyn Encoder>> + Send>;
@@ -108,7 +112,7 @@ impl Embedder {
     /// # Errors
     /// [`Error::InvalidRequest`] for texts that cannot be computed, [`Error::QueueFull`] where too much waits, [`Error::Stopped`]
     /// once the worker was stopped.
-    pub fn submit(&self, texts: Vec<Vec<Token>>, how: Normalization, dimensions: Option<usize>) -> Result<Pending> {
+    pub fn submit(&self, texts: Vec<Prompt>, how: Normalization, dimensions: Option<usize>) -> Result<Pending> {
         let id = self.n_submitted.fetch_add(1, Ordering::Relaxed);
         {
             let mut state = self.shared.lock();
@@ -202,11 +206,15 @@ struct Worker {
 
 impl Worker {
     fn run(mut self) {
-        while let Some((items, texts)) = self.wait() {
-            match self.compute(&texts) {
+        while let Some((items, batch)) = self.wait() {
+            let (n_texts, n_tokens) = match &batch {
+                Batch::Texts(texts) => (texts.len(), texts.iter().map(Vec::len).sum()),
+                Batch::Mixed(prompt) => (1, prompt.n_tokens()),
+            };
+            match self.compute(&batch) {
                 Ok(encoded) => self.tell(|state| {
-                    state.stats.n_texts += texts.len() as u64;
-                    state.stats.n_tokens += texts.iter().map(|text| text.len() as u64).sum::<u64>();
+                    state.stats.n_texts += n_texts as u64;
+                    state.stats.n_tokens += n_tokens as u64;
                     state.stats.n_computed += encoded.n_computed as u64;
                     state.stats.n_batches += 1;
                     for (id, vectors) in state.queue.done(&items, encoded.vectors) {
@@ -223,26 +231,44 @@ impl Worker {
     }
 
     /// The next batch; `None` when the worker is to end.
-    fn wait(&self) -> Option<(Vec<Item>, Vec<Vec<Token>>)> {
+    fn wait(&self) -> Option<(Vec<Item>, Batch)> {
         let mut state = self.shared.lock();
         loop {
             if state.is_stopped {
                 return None;
             }
-            let (items, texts) = state.queue.next();
-            if !items.is_empty() {
-                return Some((items, texts));
+            let failed = state.queue.look();
+            if !failed.is_empty() {
+                for (id, error) in failed {
+                    state.answer(id, Err(error));
+                }
+                drop(state);
+                (self.on_done)();
+                state = self.shared.lock();
+                continue;
             }
-            state = self.shared.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if let Some(next) = state.queue.next() {
+                return Some(next);
+            }
+            let wake = &self.shared.wake;
+            state = if state.queue.waits_for_media() {
+                wake.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                wake.wait(state).unwrap_or_else(PoisonError::into_inner)
+            };
         }
     }
 
-    fn compute(&mut self, texts: &[Vec<Token>]) -> Result<crate::embedding::Encoded> {
+    fn compute(&mut self, batch: &Batch) -> Result<Encoded> {
         if self.encoder.is_none() {
             self.encoder = Some((self.make)()?);
         }
         let encoder = self.encoder.as_mut().expect("it was just made");
-        let encoded = encoder.encode(texts).map_err(|reason| Error::Decode { reason });
+        let encoded = match batch {
+            Batch::Texts(texts) => encoder.encode(texts),
+            Batch::Mixed(prompt) => encoder.encode_mixed(prompt),
+        };
+        let encoded = encoded.map_err(|reason| Error::Decode { reason });
         // The memory of a context grows with the largest batch so far.
         self.shared.lock().stats.n_bytes = encoder.n_bytes();
         encoded
@@ -271,9 +297,8 @@ impl Drop for Worker {
 mod tests {
     use super::*;
     use crate::config::Pooling;
-    use crate::embedding::Encoded;
+    use crate::request::Token;
     use std::sync::mpsc;
-    use std::time::Duration;
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -289,6 +314,10 @@ mod tests {
                 .iter()
                 .map(|text| vec![f32::from(u8::try_from(text[0]).unwrap()), f32::from(u8::try_from(text.len()).unwrap())]);
             Ok(Encoded { vectors: vectors.collect(), n_computed: texts.iter().map(Vec::len).sum() })
+        }
+
+        fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<Encoded, String> {
+            Err(format!("{prompt:?} is no text of tokens"))
         }
 
         fn n_bytes(&self) -> u64 {
@@ -312,7 +341,7 @@ mod tests {
     }
 
     fn submit(embedder: &Embedder, texts: &[&[Token]]) -> Pending {
-        let texts = texts.iter().map(|text| text.to_vec()).collect();
+        let texts = texts.iter().map(|text| Prompt::from_tokens(text.to_vec())).collect();
         embedder.submit(texts, Normalization::None, None).expect("it is queued")
     }
 
@@ -375,6 +404,6 @@ mod tests {
         let pending = submit(&embedder, &[&[1]]);
         assert_eq!(answer(&pending, &rung), Err(Error::Stopped));
         embedder.stop();
-        assert!(matches!(embedder.submit(vec![vec![1]], Normalization::None, None), Err(Error::Stopped)));
+        assert!(matches!(embedder.submit(vec![Prompt::from_tokens(vec![1])], Normalization::None, None), Err(Error::Stopped)));
     }
 }

@@ -92,6 +92,7 @@ impl Context {
             n_rows: bounds.n_rows,
             n_embd: model.n_embd_in(),
             n_positions: model.n_positions(),
+            puts_out: false,
         });
         let threads = Vec::new();
         let mut how = vec![config.threads.clone(), config.threads_batch.clone()];

@@ -22,3 +22,12 @@ extern "C" size_t weft_context_bytes(const llama_context * ctx) {
     }
     return n;
 }
+
+// Those of them that it computes with.
+extern "C" size_t weft_compute_bytes(const llama_context * ctx) {
+    size_t n = 0;
+    for (const auto & [type, bytes] : llama_get_memory_breakdown(ctx)) {
+        n += bytes.compute;
+    }
+    return n;
+}

@@ -6,7 +6,7 @@ use crate::llama::gguf::Metadata;
 
 /// Architectures that read a text but continue none, under llama.cpp's names: they make vectors. llama.cpp has no call that tells
 /// them from the others before a context exists.
-const ENCODERS: [&str; 11] = [
+const ENCODERS: [&str; 12] = [
     "bert",
     "modern-bert",
     "nomic-bert",
@@ -18,10 +18,20 @@ const ENCODERS: [&str; 11] = [
     "gemma-embedding",
     "llama-embed",
     T5_ENCODER,
+    T5,
 ];
 
-/// It has a memory like those that continue a text, and is computed by a call of its own.
-pub(super) const T5_ENCODER: &str = "t5encoder";
+/// T5's encoder by itself.
+const T5_ENCODER: &str = "t5encoder";
+
+/// An encoder with a decoder, which is not used.
+const T5: &str = "t5";
+
+/// Whether a model of this architecture is an encoder that has a memory like those that continue a text, and is computed by a call of
+/// its own.
+pub(super) fn is_t5(architecture: &str) -> bool {
+    [T5_ENCODER, T5].contains(&architecture)
+}
 
 /// Whether a model of this architecture makes vectors only: it is an encoder, or its file says that each token sees those after it
 /// too.
@@ -36,7 +46,6 @@ pub(super) fn is_encoder(architecture: &str, is_causal: Option<&str>) -> bool {
 pub(super) fn check_file(file: &Metadata) -> Result<(), String> {
     let architecture = file.string("general.architecture").unwrap_or_default();
     let kind = match architecture.as_str() {
-        "t5" => Some("an encoder-decoder model, which is not supported"),
         "wavtokenizer-dec" | "clef" => Some("a part of another model, which reads no text"),
         _ => None,
     };
@@ -46,8 +55,65 @@ pub(super) fn check_file(file: &Metadata) -> Result<(), String> {
     // The names that llama.cpp's own converter gives to the tokenizer of a model without one.
     match file.string("tokenizer.ggml.model").as_deref() {
         None | Some("no_vocab" | "none") => Err("it holds no vocabulary, so it cannot read a text".to_owned()),
-        Some(_) => Ok(()),
+        Some(_) => check_encoder(file, &architecture),
     }
+}
+
+/// Refuses sizes of encoders that llama.cpp would end the process for, in a file of one part.
+fn check_encoder(file: &Metadata, architecture: &str) -> Result<(), String> {
+    let number = |name: &str| file.u32(&format!("{architecture}.{name}"));
+    if !ENCODERS.contains(&architecture) || file.named_tensors().next().is_none() {
+        return Ok(());
+    }
+    let (n_embd, n_heads) = (number("embedding_length").unwrap_or(0), number("attention.head_count").unwrap_or(0));
+    let lengths = ["attention.key_length", "attention.value_length"].map(|name| number(name).unwrap_or(n_embd / n_heads.max(1)));
+    if lengths[0] != lengths[1] {
+        return Err(format!(
+            "its heads have {} numbers of a key and {} of a value, which must be as many",
+            lengths[0], lengths[1]
+        ));
+    }
+    if architecture != "gemma-embedding" && n_heads.checked_mul(lengths[0]) != Some(n_embd) {
+        return Err(format!("its {n_heads} heads of {} numbers do not make up its {n_embd} numbers of a token", lengths[0]));
+    }
+    if is_t5(architecture) {
+        return check_t5(file, n_heads, number);
+    }
+    if architecture == "jina-bert-v2" {
+        let n_ff = number("feed_forward_length").map_or(0, i64::from);
+        let ups = file.named_tensors().filter(|(name, _)| name.ends_with(".ffn_up.weight"));
+        if let Some((name, up)) = ups.into_iter().find(|(_, up)| up.sizes[1] != n_ff && up.sizes[1] != 2 * n_ff) {
+            return Err(format!("its {name} has {} rows, which must be {n_ff} or twice that", up.sizes[1]));
+        }
+    }
+    // What a text's vector goes through at the end must fit together, and come to as many numbers as there were.
+    let mut width = n_embd;
+    for nth in [2, 3].into_iter().filter(|nth| file.has_tensor(&format!("dense_{nth}.weight"))) {
+        let (n_in, n_out) = (number(&format!("dense_{nth}_feat_in")), number(&format!("dense_{nth}_feat_out")));
+        if n_in != Some(width) {
+            return Err(format!("its dense_{nth} reads {} numbers, but there are {width}", n_in.unwrap_or(0)));
+        }
+        width = n_out.unwrap_or(0);
+    }
+    if width == n_embd { Ok(()) } else { Err(format!("its vectors would have {width} numbers, which must be {n_embd}")) }
+}
+
+/// The same for T5's: how far tokens are apart is looked up in a table.
+fn check_t5(file: &Metadata, n_heads: u32, number: impl Fn(&str) -> Option<u32>) -> Result<(), String> {
+    // Half of them are for tokens before, half of these for near ones, which must be fewer than the farthest distance, 128.
+    const N_BUCKETS: std::ops::Range<u32> = 4..512;
+    if let Some(n) = number("attention.relative_buckets_count").filter(|n| !N_BUCKETS.contains(n)) {
+        return Err(format!(
+            "its attention.relative_buckets_count is {n}; it must be {} to {}",
+            N_BUCKETS.start,
+            N_BUCKETS.end - 1
+        ));
+    }
+    if number("attention.head_count_kv").is_some_and(|n| n != n_heads) {
+        return Err(format!("its attention.head_count_kv must be its attention.head_count, {n_heads}"));
+    }
+    let table = "enc.blk.0.attn_rel_b.weight";
+    if file.has_tensor(table) { Ok(()) } else { Err(format!("it has no {table}")) }
 }
 
 /// Refuses the kinds that only a loaded model shows. `model` is alive.
@@ -57,7 +123,7 @@ pub(super) fn check_file(file: &Metadata) -> Result<(), String> {
 pub(super) fn check_model(model: *const sys::llama_model, architecture: &str) -> Result<(), String> {
     // SAFETY: the model is alive.
     let (has_encoder, is_diffusion) = unsafe { (sys::llama_model_has_encoder(model), sys::llama_model_is_diffusion(model)) };
-    let kind = match (is_diffusion, has_encoder && architecture != T5_ENCODER) {
+    let kind = match (is_diffusion, has_encoder && !is_t5(architecture)) {
         (true, _) => "a diffusion model, which does not write one token after another",
         (_, true) => "a draft model for another one, which cannot run alone",
         _ => return Ok(()),

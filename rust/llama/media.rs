@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::llama::gguf::Metadata;
 use crate::llama::media_file::{self, MediaKind, Picture};
 use crate::llama::niceness::{self, give_way};
-use crate::llama::{logging, threads};
+use crate::llama::{logging, memory, threads};
 use crate::request::{Encoding, Media, Medium, Run, Token};
 
 /// Bytes of vectors that are kept for prompts that come later.
@@ -149,6 +149,7 @@ impl Projector {
         let file = Metadata::open(&config.path).map_err(refuse)?;
         check(&file).map_err(refuse)?;
         let n_raw_bytes = raw_bytes(&file);
+        check_memory(&config.path, config.offload).map_err(refuse)?;
         // SAFETY: plain data.
         let mut params = unsafe { sys::mtmd_context_params_default() };
         params.use_gpu = config.offload;
@@ -669,6 +670,18 @@ fn path_of(path: &Path) -> std::result::Result<CString, String> {
     let is_file = std::fs::metadata(path).map_err(|error| error.to_string())?.is_file();
     let path = path.to_str().filter(|_| is_file).ok_or("it is not a regular file with a path in UTF-8")?;
     CString::new(path).map_err(|_| "its path holds a NUL byte".to_owned())
+}
+
+/// Refuses a file that there is no memory for: all of it is read, and Linux would grant the memory and end the process when it is
+/// used.
+fn check_memory(path: &Path, offload: bool) -> std::result::Result<(), String> {
+    let n_bytes = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+    // A device refuses what it has no room for.
+    let n_free = if offload && !memory::gpus().is_empty() { u64::MAX } else { memory::free_on_host() };
+    if n_bytes <= n_free {
+        return Ok(());
+    }
+    Err(format!("it takes {n_bytes} bytes of memory, but {n_free} are free"))
 }
 
 /// Bytes of the pixels that one place is made of: three numbers of 32 bits for each.

@@ -14,6 +14,8 @@ pub(super) struct Bounds {
     pub(super) n_embd: usize,
     /// Positions of a row: 4 where the model counts rows and columns.
     pub(super) n_positions: usize,
+    /// Whether each row is put out, for its vector; otherwise none is.
+    pub(super) puts_out: bool,
 }
 
 /// The arrays of a `llama_batch` of vectors.
@@ -46,7 +48,7 @@ impl MediaBatch {
         n_held: &[u32],
         positions: &[Positions],
     ) -> Result<(), String> {
-        let Bounds { n_seq_max, n_rows, n_embd, n_positions } = self.bounds;
+        let Bounds { n_seq_max, n_rows, n_embd, n_positions, puts_out } = self.bounds;
         self.vectors.clear();
         self.ids.clear();
         let mut dimensions = [const { Vec::new() }; 4];
@@ -56,8 +58,9 @@ impl MediaBatch {
             let SequenceId(id) = of_medium[0].sequence;
             let held = *n_held.get(usize::from(id)).ok_or_else(|| format!("a medium belongs to sequence {id} of {n_seq_max}"))?;
             let is_one = (held..).zip(of_medium).all(|(place, row)| row.sequence.0 == id && row.position == place);
-            if !is_one || of_medium.iter().any(|row| row.wants_logits) {
-                return Err(format!("the rows of a medium do not go on at {held} of sequence {id} without logits"));
+            if !is_one || of_medium.iter().any(|row| row.wants_logits != puts_out) {
+                let logits = if puts_out { "to be put out" } else { "without logits" };
+                return Err(format!("the rows of a medium do not go on at {held} of sequence {id} {logits}"));
             }
             let (n, all, begun, start) = (rows.len(), media.n_tokens() as usize, *start, *start as usize);
             if start + n > all || (media.sees_ahead() && n != all) {
@@ -91,7 +94,7 @@ impl MediaBatch {
         self.positions.clear();
         dimensions[..n_positions].iter().for_each(|positions| self.positions.extend(positions));
         self.wants_logits.clear();
-        self.wants_logits.resize(self.ids.len(), 0);
+        self.wants_logits.resize(self.ids.len(), i8::from(puts_out));
         self.n_ids.resize(self.ids.len(), 1);
         Ok(())
     }

@@ -11,21 +11,28 @@ use crate::llama::model::Model;
 /// Free bytes where `model` keeps its cells: on the GPUs as far as its layers are there and cells are to be, else in the machine's
 /// memory.
 pub(super) fn free_bytes(model: &Model, offload_cells: bool) -> u64 {
-    let free_on = |is_wanted: fn(sys::ggml_backend_dev_type) -> bool| {
-        // SAFETY: the backend was started when the model was loaded, so its devices are registered and live for ever.
-        let devices = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
-        // SAFETY: as above.
-        let wanted = devices.filter(|&device| is_wanted(unsafe { sys::ggml_backend_dev_type(device) }));
-        wanted.map(free_on_device).reduce(u64::saturating_add)
-    };
-    let on_gpus = free_on(|kind| kind == sys::GGML_BACKEND_DEVICE_TYPE_GPU);
-    // Where the system does not say what is available, llama.cpp's answer is all there is.
-    let on_host = available_bytes().or_else(|| free_on(|kind| kind == sys::GGML_BACKEND_DEVICE_TYPE_CPU)).unwrap_or(u64::MAX);
+    let on_gpus = free_on(sys::GGML_BACKEND_DEVICE_TYPE_GPU);
+    let on_host = free_on_host();
     match (on_gpus.filter(|_| offload_cells), model.n_gpu_layers()) {
         (Some(on_gpus), None) => on_gpus,
         (Some(on_gpus), Some(n)) if n > 0 => on_gpus.min(on_host),
         _ => on_host,
     }
+}
+
+/// Free bytes of the machine's memory. The backend must have been started.
+pub(super) fn free_on_host() -> u64 {
+    // Where the system does not say what is available, llama.cpp's answer is all there is.
+    available_bytes().or_else(|| free_on(sys::GGML_BACKEND_DEVICE_TYPE_CPU)).unwrap_or(u64::MAX)
+}
+
+/// Free bytes of all devices of this kind; `None` without any. The backend must have been started.
+fn free_on(kind: sys::ggml_backend_dev_type) -> Option<u64> {
+    // SAFETY: a started backend's devices are registered and live for ever.
+    let devices = unsafe { (0..sys::ggml_backend_dev_count()).map(|i| sys::ggml_backend_dev_get(i)) };
+    // SAFETY: as above.
+    let wanted = devices.filter(|&device| unsafe { sys::ggml_backend_dev_type(device) } == kind);
+    wanted.map(free_on_device).reduce(u64::saturating_add)
 }
 
 /// Whether layers of `model`, and with them their cells, are on a device of their own.

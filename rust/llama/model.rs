@@ -41,6 +41,8 @@ pub struct Model {
     kv_shape: KvShape,
     /// Whether it has a classifier that scores a text.
     has_head: bool,
+    /// Whether each position that it was trained on has a vector of its own.
+    has_position_table: bool,
     grammars: Grammars,
     /// They belong to `inner`.
     adapters: Vec<Adapter>,
@@ -118,6 +120,7 @@ impl Model {
             tokenizer,
             kv_shape,
             has_head,
+            has_position_table: parts.iter().any(|part| part.has_tensor("position_embd.weight")),
             grammars: Grammars::default(),
             adapters: Vec::new(),
             projector: None,
@@ -436,6 +439,11 @@ impl Model {
     #[must_use]
     pub fn has_head(&self) -> bool {
         self.has_head
+    }
+
+    /// Whether each position that it was trained on has a vector of its own.
+    pub(super) fn has_position_table(&self) -> bool {
+        self.has_position_table
     }
 
     /// Numbers of a vector with this pooling.

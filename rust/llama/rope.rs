@@ -41,10 +41,10 @@ impl Model {
         rope.reach(self.n_ctx_train(), trained_scale)
     }
 
-    /// Whether its positions are rotations at all.
+    /// Whether its positions are rotations at all, and are not looked up in a table, beyond whose end llama.cpp ends the process.
     pub(super) fn has_rotations(&self) -> bool {
         // SAFETY: the model is alive.
-        unsafe { sys::llama_model_rope_type(self.as_ptr()) != sys::LLAMA_ROPE_TYPE_NONE }
+        !self.has_position_table() && unsafe { sys::llama_model_rope_type(self.as_ptr()) != sys::LLAMA_ROPE_TYPE_NONE }
     }
 
     /// Says in the log what is changed of its positions, or that nothing can be.

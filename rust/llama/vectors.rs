@@ -5,22 +5,25 @@ use std::sync::Arc;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::config::{EngineConfig, Pooling, Used};
+use crate::config::{EngineConfig, KvType, Pooling, Used};
 use crate::embedding::{self, Embedder, Encoded, Encoder, Group, MAX_SEQUENCES, Shape};
-use crate::engine::runner::{Plan, Row, SequenceId};
+use crate::engine::runner::{MediaRows, Plan, Row, SequenceId};
 use crate::error::{Error, Result};
 use crate::llama::affinity::Stay;
 use crate::llama::batch::{Batch, Bounds};
 use crate::llama::context::{make, reason_of};
 use crate::llama::kernels;
-use crate::llama::kinds::T5_ENCODER;
+use crate::llama::kinds::is_t5;
 use crate::llama::logging;
+use crate::llama::media_batch::{self, MediaBatch};
+use crate::llama::memory;
 use crate::llama::model::Model;
 use crate::llama::niceness;
+use crate::llama::positions::Positions;
 use crate::llama::rope;
 use crate::llama::start::Settled;
 use crate::llama::threads::{self, ThreadPool};
-use crate::request::Token;
+use crate::request::{Prompt, Run, Token};
 
 /// Sequence ids where each takes a whole state.
 const MAX_STATES: u32 = 8;
@@ -61,9 +64,10 @@ pub fn embedder(
 }
 
 /// A context whose decodes put out vectors. Stays on the thread that made it.
-struct VectorContext {
+pub(super) struct VectorContext {
     raw: NonNull<sys::llama_context>,
     batch: Batch,
+    media: MediaBatch,
     shape: Shape,
     n_ctx: u32,
     used: Used,
@@ -73,7 +77,7 @@ struct VectorContext {
     shares: bool,
     /// What each sequence holds.
     held: Vec<Vec<Token>>,
-    /// The most rows that were put out at once: llama.cpp keeps room for so many.
+    /// The most rows that were computed at once: llama.cpp keeps room for so many.
     n_rows_most: usize,
     // Dropped after `raw` is freed, which uses them.
     _threads: ThreadPool,
@@ -84,7 +88,7 @@ struct VectorContext {
 
 impl VectorContext {
     /// With `n_threads` of `config`, which are where and how those of prompts are, but for their priority.
-    fn new(model: Arc<Model>, config: &EngineConfig, shape: Shape) -> Result<Self> {
+    pub(super) fn new(model: Arc<Model>, config: &EngineConfig, shape: Shape) -> Result<Self> {
         let (used, n_threads) = (config.used, config.n_threads.unwrap_or_else(threads::n_cores));
         if !model.is_encoder() {
             // Threads that this one starts are as nice.
@@ -96,6 +100,7 @@ impl VectorContext {
         // One more than a batch has texts, to keep one text for the next batch.
         let n_sequences = shape.n_sequences + usize::from(shares);
         let n_ctx = shape.n_batch + if shares { shape.n_longest } else { 0 };
+        check_cells(&model, config, n_ctx)?;
         let number = |n: usize| u32::try_from(n).expect("a shape is made of 32-bit numbers");
         // SAFETY: plain data.
         let mut params = unsafe { sys::llama_context_default_params() };
@@ -139,13 +144,21 @@ impl VectorContext {
             n_outputs: shape.n_batch,
             is_by_id: false,
         };
+        let media = MediaBatch::new(media_batch::Bounds {
+            n_seq_max: n_sequences,
+            n_rows: shape.n_batch,
+            n_embd: model.n_embd_in(),
+            n_positions: model.n_positions(),
+            puts_out: true,
+        });
         let context = Self {
             raw,
             batch: Batch::new(bounds),
+            media,
             shape,
             n_ctx: params.n_ctx,
             used,
-            encodes: model.architecture() == T5_ENCODER,
+            encodes: is_t5(model.architecture()),
             shares,
             held: vec![Vec::new(); n_sequences],
             n_rows_most: 0,
@@ -176,23 +189,91 @@ impl VectorContext {
         let plan = Plan { rows: rows.collect(), ..Plan::default() };
         let n_held: Vec<u32> = self.held.iter().map(|held| u32::try_from(held.len()).expect("it fits in the context")).collect();
         self.batch.fill(&plan, &n_held, |_, place| place).map_err(|error| error.reason)?;
-        self.n_rows_most = self.n_rows_most.max(plan.rows.len());
-        let batch = self.batch.as_raw();
-        // SAFETY: `fill` checked every rule that llama.cpp asserts but one: all rows are put out, and fit in one `n_ubatch`. The
-        // arrays live in `self.batch` and are only read.
+        self.run(plan.rows.len(), |context| context.batch.as_raw())?;
+        for (id, tokens) in wanted {
+            self.held[*id] = tokens.to_vec();
+        }
+        Ok(())
+    }
+
+    /// Computes the `n_rows` that a batch was filled with, which `batch` hands over.
+    fn run(&mut self, n_rows: usize, batch: impl FnOnce(&mut Self) -> sys::llama_batch) -> std::result::Result<(), String> {
+        self.check_memory(n_rows)?;
+        self.n_rows_most = self.n_rows_most.max(n_rows);
+        let batch = batch(self);
+        // SAFETY: whoever filled the batch checked every rule that llama.cpp asserts but one: all rows are put out, and fit in one
+        // `n_ubatch`. The arrays live in `self` and are only read.
         let compute = || unsafe {
             if self.encodes { sys::llama_encode(self.raw.as_ptr(), batch) } else { sys::llama_decode(self.raw.as_ptr(), batch) }
         };
         let (code, errors) = logging::errors_during(|| kernels::deciding(self.used, None, compute));
         if code != 0 {
-            return Err(reason_of(code, &errors, self.n_ctx, plan.rows.len()));
+            return Err(reason_of(code, &errors, self.n_ctx, n_rows));
         }
         // SAFETY: the context is alive.
         unsafe { sys::llama_synchronize(self.raw.as_ptr()) };
-        for (id, tokens) in wanted {
-            self.held[*id] = tokens.to_vec();
-        }
         Ok(())
+    }
+
+    /// Refuses rows that there is no memory for: Linux would grant it and end the process when it is used. What was used once stays.
+    pub(super) fn check_memory(&self, n_rows: usize) -> std::result::Result<(), String> {
+        if n_rows <= self.n_rows_most {
+            return Ok(());
+        }
+        // A device's memory is taken when the context is made, or refused.
+        // SAFETY: the context is alive.
+        let n_compute = if memory::is_offloaded(&self.model) { 0 } else { unsafe { weft_compute_bytes(self.raw.as_ptr()) } };
+        let n_bytes_of = |n: usize| (n_compute / self.shape.n_batch * n) as u64 + self.n_output_bytes(n);
+        check(n_bytes_of(n_rows) - n_bytes_of(self.n_rows_most), memory::free_on_host(), || {
+            format!("computing {n_rows} tokens of texts together")
+        })
+    }
+
+    /// Bytes of the rows that are put out: llama.cpp keeps room for the logits of every row too; those of an encoder, which has none,
+    /// are never touched.
+    fn n_output_bytes(&self, n_rows: usize) -> u64 {
+        let n_logits = if self.model.is_encoder() { 0 } else { self.model.n_vocab() };
+        (n_rows * (n_logits + self.shape.width) * size_of::<f32>()) as u64
+    }
+
+    /// Computes a text with pictures or sounds, run by run, as no decode takes both, and puts together what each is pooled to.
+    fn compute_runs(&mut self, prompt: &Prompt) -> std::result::Result<Encoded, String> {
+        let mut positions = vec![Positions::NONE; self.held.len()];
+        let mut n_held = vec![0; self.held.len()];
+        let (mut rows, n) = (Rows::new(self.shape.pooling), prompt.n_tokens());
+        for run in prompt.runs() {
+            let place = |token, position| Row { sequence: SequenceId(0), token, position, wants_logits: true };
+            let tokens = match run {
+                Run::Tokens(tokens) => tokens.clone(),
+                Run::Media(media) => media.ids().collect(),
+            };
+            let plan = Plan {
+                rows: tokens.into_iter().zip(n_held[0]..).map(|(token, at)| place(token, at)).collect(),
+                ..Plan::default()
+            };
+            let n_rows = plan.rows.len();
+            match run {
+                Run::Tokens(_) => {
+                    let filled = self.batch.fill(&plan, &n_held, |id, place| positions[id].at(place));
+                    filled.map_err(|error| error.reason)?;
+                    self.run(n_rows, |context| context.batch.as_raw())?;
+                }
+                Run::Media(media) => {
+                    let whole = [MediaRows { rows: 0..n_rows, media: media.clone(), start: 0 }];
+                    self.media.fill(&plan, &whole, &n_held, &positions)?;
+                    // SAFETY: the context is alive, and its model is one whose rows see none after them.
+                    unsafe { sys::llama_set_causal_attn(self.raw.as_ptr(), !media.sees_ahead()) };
+                    let ran = self.run(n_rows, |context| context.media.as_raw());
+                    // SAFETY: as above.
+                    unsafe { sys::llama_set_causal_attn(self.raw.as_ptr(), true) };
+                    ran?;
+                    positions[0].push(n_held[0], &**media);
+                }
+            }
+            n_held[0] += u32::try_from(n_rows).expect("it fits in the context");
+            rows.add(n_rows, self.rows(0, 0, n_rows));
+        }
+        Ok(Encoded { vectors: vec![rows.pooled(n)], n_computed: n })
     }
 
     /// Computes texts that share nothing, and forgets them.
@@ -322,13 +403,72 @@ impl Encoder for VectorContext {
         encoded
     }
 
+    fn encode_mixed(&mut self, prompt: &Prompt) -> std::result::Result<Encoded, String> {
+        self.forget();
+        let encoded = self.compute_runs(prompt);
+        self.forget();
+        encoded
+    }
+
     fn n_bytes(&self) -> u64 {
         // SAFETY: the context is alive.
         let n_bytes = unsafe { weft_context_bytes(self.raw.as_ptr()) } as u64;
-        // llama.cpp keeps room for the logits of every row too; those of an encoder, which has none, are never touched.
-        let n_logits = if self.model.is_encoder() { 0 } else { self.model.n_vocab() };
-        n_bytes + (self.n_rows_most * (n_logits + self.shape.width) * size_of::<f32>()) as u64
+        n_bytes + self.n_output_bytes(self.n_rows_most)
     }
+}
+
+/// The vectors of the runs of one text, on their way to what the whole text is pooled to.
+struct Rows {
+    pooling: Pooling,
+    numbers: Vec<f32>,
+}
+
+impl Rows {
+    fn new(pooling: Pooling) -> Self {
+        Self { pooling, numbers: Vec::new() }
+    }
+
+    /// Takes what the next run of `n_rows` was pooled to.
+    #[expect(clippy::cast_precision_loss, reason = "a context has fewer cells than 2²⁴")]
+    fn add(&mut self, n_rows: usize, of_run: Vec<f32>) {
+        match self.pooling {
+            Pooling::None => self.numbers.extend(of_run),
+            Pooling::Cls if !self.numbers.is_empty() => {}
+            Pooling::Cls | Pooling::Last | Pooling::Rank => self.numbers = of_run,
+            Pooling::Mean => {
+                self.numbers.resize(of_run.len(), 0.0);
+                self.numbers.iter_mut().zip(of_run).for_each(|(sum, mean)| *sum += mean * n_rows as f32);
+            }
+        }
+    }
+
+    /// What all `n` rows are pooled to.
+    #[expect(clippy::cast_precision_loss, reason = "as above")]
+    fn pooled(mut self, n: usize) -> Vec<f32> {
+        if self.pooling == Pooling::Mean {
+            self.numbers.iter_mut().for_each(|sum| *sum /= n as f32);
+        }
+        self.numbers
+    }
+}
+
+/// Refuses a context whose cells there is no memory for, as [`VectorContext::check_memory`] does its rows.
+fn check_cells(model: &Model, config: &EngineConfig, n_ctx: usize) -> Result<()> {
+    // llama.cpp keeps them in 16 bits unless told otherwise. Of encoders, T5's alone has any.
+    let has_cells = !model.is_encoder() || is_t5(model.architecture());
+    let n_bytes_each = if has_cells { model.facts(KvType::F16, KvType::F16).kv_bytes_per_token } else { 0 };
+    let n_free = memory::free_bytes(model, config.offload_kqv);
+    let checked = check(n_bytes_each.saturating_mul(n_ctx as u64), n_free, || format!("a context of {n_ctx} tokens for vectors"));
+    checked.map_err(|reason| Error::Decode { reason })
+}
+
+/// Refuses `what` where it takes more than is free.
+fn check(n_bytes: u64, n_free: u64, what: impl FnOnce() -> String) -> std::result::Result<(), String> {
+    if n_bytes <= n_free {
+        return Ok(());
+    }
+    let what = what();
+    Err(format!("{what} takes {n_bytes} bytes of memory, but {n_free} are free; a smaller n_ctx or cache_ram leaves more"))
 }
 
 impl Drop for VectorContext {
@@ -343,4 +483,5 @@ const _: () = assert!(MAX_SEQUENCES < 256);
 
 unsafe extern "C" {
     fn weft_context_bytes(context: *const sys::llama_context) -> usize;
+    fn weft_compute_bytes(context: *const sys::llama_context) -> usize;
 }

@@ -14,7 +14,7 @@ use crate::config::Pooling;
 use crate::embedding::{Embedder, Normalization, Pending, Shape, Stats, Vectors};
 use crate::error::{Error, Result};
 use crate::llama::{Model, rerank};
-use crate::request::Token;
+use crate::request::Prompt;
 
 /// Vectors that are being computed, and who is told which event loops wait for them.
 pub(super) struct PendingVectors {
@@ -57,8 +57,8 @@ pub(super) fn embed(
         let message = "this model ranks texts and makes no vectors of them; start it with another pooling than rank".to_owned();
         return Err(Error::NotSupported { message });
     }
-    let tokens = tokens(embedder, model, texts)?;
-    queue(embedder, bells, tokens, how, dimensions)
+    let prompts = prompts(embedder, model, texts)?;
+    queue(embedder, bells, prompts, how, dimensions)
 }
 
 /// Queues the pairs of a query with each of the texts.
@@ -74,34 +74,37 @@ pub(super) fn rank(embedder: &Embedder, bells: &Arc<Bells>, model: &Model, query
     for (place, text) in texts.iter().enumerate() {
         check_length(model, place, query.len() + text.len(), embedder.shape())?;
     }
-    queue(embedder, bells, rerank::pairs(model, query, texts), Normalization::None, Some(1))
+    let pairs = rerank::pairs(model, query, texts).into_iter().map(Prompt::from_tokens).collect();
+    queue(embedder, bells, pairs, Normalization::None, Some(1))
 }
 
 fn queue(
     embedder: &Embedder,
     bells: &Arc<Bells>,
-    tokens: Vec<Vec<Token>>,
+    texts: Vec<Prompt>,
     how: Normalization,
     dimensions: Option<usize>,
 ) -> Result<PyNext> {
-    let pending = embedder.submit(tokens, how, dimensions)?;
+    let pending = embedder.submit(texts, how, dimensions)?;
     Ok(PyNext::of_vectors(PendingVectors { pending, bells: Arc::clone(bells) }))
 }
 
-fn tokens(embedder: &Embedder, model: &Model, texts: Vec<PromptInput>) -> Result<Vec<Vec<Token>>> {
-    let tokens = texts.into_iter().enumerate().map(|(place, text)| match text {
-        PromptInput::Tokens(tokens) => Ok(tokens),
-        PromptInput::Shared(tokens) => Ok(Arc::unwrap_or_clone(tokens)),
-        PromptInput::Parts(_) | PromptInput::Mixed(_) => {
-            let message = "there are no vectors of pictures and sounds; give texts or token ids".to_owned();
-            Err(Error::InvalidRequest { param: "prompt", message })
-        }
-        PromptInput::Text(text) => {
+fn prompts(embedder: &Embedder, model: &Model, texts: Vec<PromptInput>) -> Result<Vec<Prompt>> {
+    let prompts = texts.into_iter().enumerate().map(|(place, text)| {
+        if let PromptInput::Text(text) = &text {
             check_length(model, place, text.as_bytes().len(), embedder.shape())?;
-            Ok(model.tokenize(text.as_bytes(), true, true))
         }
+        let prompt = text.read(model)?;
+        if prompt.has_media() && model.is_encoder() {
+            let message = format!(
+                "the model, {}, reads all of a text at once, so it makes no vectors of pictures and sounds; give texts alone",
+                model.architecture()
+            );
+            return Err(Error::NotSupported { message });
+        }
+        Ok(prompt)
     });
-    tokens.collect()
+    prompts.collect()
 }
 
 /// Refuses a text of `n_bytes` that cannot fit, before any work is done on it.

@@ -1,9 +1,11 @@
 """One prompt, one text; streamed and whole agree."""
 
+from typing import Any
+
 import pytest
 
 import weft
-from tests.helpers import How, branches, collect, prompt_of
+from tests.helpers import How, branches, collect, n_processing, prompt_of, wait_until
 from weft import Finished, Token
 
 
@@ -75,6 +77,28 @@ async def test_log_probabilities_come_with_every_token(engine: weft.Engine, how:
         assert values == sorted(values, reverse=True)
         assert values[0] <= 0
         assert all(top.text.encode() == top.bytes for top in logprobs.top)
+
+
+@pytest.mark.parametrize(
+    ("options", "n_bytes"),
+    [({}, 8 * 192), ({"n_probs": 20}, 8 * (192 + 21 * 144)), ({"prompt_logprobs": 3}, 8 * 192 + 6 * 4 * 144)],
+    ids=["tokens", "likely ones", "prompt"],
+)
+async def test_an_answer_that_outgrows_what_is_collected_ends_with_that_bound(
+    engine: weft.Engine, options: dict[str, int], n_bytes: int
+) -> None:
+    asked: Any = {"max_tokens": 8, "ignore_eos": True, "seed": 1, **options}
+    prompt = engine.tokenize("Once upon a time, a fox")[:7]
+    whole = await engine.complete(prompt, **asked)
+    # The end counts as a token, and the text by its characters.
+    n_bytes += 192 + len(whole.text)
+    assert (await engine.complete(prompt, max_bytes=n_bytes, **asked)).text == whole.text
+    with pytest.raises(weft.AnswerTooLarge, match=f"takes more than max_bytes, {n_bytes - 1} bytes") as caught:
+        await engine.complete(prompt, max_bytes=n_bytes - 1, **asked)
+    assert caught.value.max_bytes == n_bytes - 1
+    with pytest.raises(weft.AnswerTooLarge):
+        await engine.chat([{"role": "user", "content": "a fox"}], max_bytes=500, max_tokens=1_000, ignore_eos=True)
+    await wait_until(lambda: n_processing(engine) == 0)
 
 
 async def test_a_random_seed_is_reported_and_a_given_one_is_kept(engine: weft.Engine) -> None:

@@ -363,6 +363,7 @@ async def test_an_engine_closed_while_it_loads_does_not_start() -> None:
         weft.PrefixFileError("a.bin", "it is cut short"),
         weft.PrefixSaveError("its state is not known"),
         weft.PinsFull(3, 2, 4),
+        weft.AnswerTooLarge(2**20),
         weft.SlowReader(10_001, 10_000),
         weft.SlowReader(2**26 + 1, 2**26, "bytes"),
         weft.DecodeError("out of memory"),

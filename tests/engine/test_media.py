@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import weft
 from tests.engine.tiny_projectors import PROJECTORS, Projector, png_of, wav_of, write_tiny_projector
+from tests.helpers import wait_until
 
 GREEDY: Any = {"temperature": 0.0, "max_tokens": 6}
 
@@ -261,8 +263,51 @@ async def test_prompts_with_media_are_checked_as_others(seeing: weft.Engine) -> 
         await seeing.complete([media, 5.5], **GREEDY)  # type: ignore[list-item]
     with pytest.raises(weft.InvalidRequest, match="token"):
         await seeing.complete([1, -2, 3], **GREEDY)
-    with pytest.raises(weft.InvalidRequest, match="vectors of pictures"):
-        await seeing.embed([["a", media]])  # type: ignore[list-item]
+    most = seeing.vector_stats().max_tokens
+    with pytest.raises(weft.InvalidRequest, match=rf"text 1 has \d+ tokens; at most {most} are computed together"):
+        await seeing.embed(["a", [media] * (most // media.n_tokens + 1)])
+    with pytest.raises(weft.InvalidRequest, match="token -2 of text 0 is outside"):
+        await seeing.embed([[media, -2]])
+
+
+async def test_texts_with_pictures_have_vectors(seeing: weft.Engine) -> None:
+    one, again, other = [await seeing.read_media(png_of(seed)) for seed in (11, 11, 12)]
+    before = seeing.vector_stats()
+    texts: list[Any] = ["A photo of a fox", ["A photo: ", one], ["A photo: ", again], ["A photo: ", other], [other], "A dog"]
+    answer = await seeing.embed(texts)
+    vectors = np.asarray(answer.vectors)
+    lengths = [
+        len(seeing.tokenize(text)) if isinstance(text, str) else seeing.model.tokenize_parts(text).n_tokens for text in texts
+    ]
+    assert list(answer.n_tokens) == lengths
+    alike = vectors @ vectors.T
+    assert alike[1, 2] == pytest.approx(1, abs=1e-6)
+    assert alike[1, 3] < 0.99999
+    # Beside others or alone, tokenized before or not.
+    mixed = seeing.model.tokenize_parts(texts[3])
+    alone = np.concatenate([np.asarray((await seeing.embed([text])).vectors) for text in [*texts[:3], mixed, *texts[4:]]])
+    assert np.sum(alone * vectors, axis=1).min() > 0.9999
+    stats = seeing.vector_stats()
+    assert (stats.n_texts - before.n_texts, stats.n_tokens - before.n_tokens) == (12, 2 * sum(lengths))
+
+
+async def test_whoever_leaves_while_a_picture_is_looked_at_leaves_nothing_behind(seeing: weft.Engine) -> None:
+    media = [await seeing.read_media(png_of(seed, width=64, height=64)) for seed in range(20, 30)]
+    gone = [asyncio.create_task(seeing.embed([["", one]] * 50)) for one in media]
+    kept = asyncio.create_task(seeing.embed([["", media[-1]], "a text"]))
+    await asyncio.sleep(0)
+    for task in gone:
+        task.cancel()
+    await asyncio.gather(*gone, return_exceptions=True)
+    assert len((await kept).n_tokens) == 2
+    await wait_until(lambda: seeing.vector_stats().n_waiting == 0)
+
+
+async def test_an_encoder_makes_no_vectors_of_pictures(folder: Path) -> None:
+    async with engine_of("llava", folder, kv_overrides={"llama.attention.causal": False}) as engine:
+        assert (await engine.embed("a text")).vectors.shape == (1, 64)
+        with pytest.raises(weft.NotSupported, match="the model, llama, reads all of a text at once"):
+            await engine.embed([["a", await engine.read_media(png_of(1))]])
 
 
 async def test_penalties_see_the_text_around_media_alone(seeing: weft.Engine) -> None:

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import weft
+from tests.engine import tiny_bidirectional
+from tests.engine.tiny_bidirectional import BIDIRECTIONAL, Bidirectional, write_tiny_bidirectional
 from tests.engine.tiny_encoders import CLS, ENCODERS, N_POSITIONS, SEP, TEMPLATE, Encoder, vector, write_tiny_encoder
 from tests.helpers import wait_until
 from weft.config import Pooling
@@ -53,6 +55,69 @@ async def test_vectors_are_what_the_model_computes_alone_or_in_batches(encoders:
     assert np.abs(together - expected).max() < 0.01
     assert cosines(alone, expected[:10]).min() > 0.9999
     assert np.allclose(np.linalg.norm(alone, axis=1), 1)
+
+
+@pytest.mark.parametrize("kind", BIDIRECTIONAL)
+async def test_every_encoder_makes_the_vectors_of_its_architecture(tmp_path: Path, kind: Bidirectional) -> None:
+    write_tiny_bidirectional(kind, tmp_path / "encoder.gguf")
+    draw = random.Random(1)
+    asked = [[draw.randrange(3, 250) for _ in range(1 + 7 * i % (tiny_bidirectional.N_POSITIONS - 1))] for i in range(40)]
+    expected = np.array([tiny_bidirectional.vector(kind, text) for text in asked])
+    async with engine_of(tmp_path / "encoder.gguf") as engine:
+        together = np.asarray((await engine.embed(asked, normalize=-1)).vectors)
+        assert engine.vector_stats().n_batches > 1
+        alone = np.concatenate([np.asarray((await engine.embed([text])).vectors) for text in asked[:10]])
+        most = engine.vector_stats().max_tokens
+        assert (await engine.embed([[7] * most])).vectors.shape == (1, 32)
+        with pytest.raises(weft.InvalidRequest, match=f"text 0 has {most + 1} tokens; at most {most} are computed together"):
+            await engine.embed([[7] * (most + 1)])
+        with pytest.raises(weft.NotSupported, match=f"the model, {kind}, reads texts and continues none"):
+            await engine.complete("a")
+    assert most == tiny_bidirectional.N_POSITIONS
+    assert cosines(together, expected).min() > 0.9999
+    assert np.abs(together - expected).max() < 0.01
+    assert cosines(alone, expected[:10]).min() > 0.9999
+
+
+@pytest.mark.parametrize("kind", BIDIRECTIONAL)
+async def test_rows_of_an_encoders_tokens_come_to_its_vector(tmp_path: Path, kind: Bidirectional) -> None:
+    write_tiny_bidirectional(kind, tmp_path / "encoder.gguf")
+    asked = [[9, 8, 7, 6, 5], [40] * 30]
+    async with engine_of(tmp_path / "encoder.gguf", pooling="none") as engine:
+        answer = await engine.embed(asked)
+    rows = np.split(np.asarray(answer.vectors), answer.starts[1:-1])
+    means = np.array([of_text.mean(axis=0) for of_text in rows])
+    assert cosines(means, np.array([tiny_bidirectional.vector(kind, text) for text in asked])).min() > 0.9999
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("t5encoder", {"n_buckets": 2}, "relative_buckets_count is 2; it must be 4 to 511"),
+        ("t5", {"n_buckets": 512}, "relative_buckets_count is 512; it must be 4 to 511"),
+        ("t5", {"without": ["enc.blk.0.attn_rel_b.weight"]}, "it has no enc.blk.0.attn_rel_b.weight"),
+        ("gemma-embedding", {"without": ["dense_3.weight"]}, "its vectors would have 40 numbers, which must be 32"),
+        ("gemma-embedding", {"without": ["dense_2.weight"]}, "its dense_3 reads 40 numbers, but there are 32"),
+        ("modern-bert", {"without": ["output_norm.weight"]}, "tensor 'output_norm.weight' not found"),
+    ],
+)
+async def test_an_encoder_that_llama_cpp_would_end_the_process_for_is_refused(
+    tmp_path: Path, kind: Bidirectional, changes: dict[str, Any], message: str
+) -> None:
+    write_tiny_bidirectional(kind, tmp_path / "encoder.gguf", **changes)
+    with pytest.raises(weft.ModelLoadError, match=message):
+        await engine_of(tmp_path / "encoder.gguf").start()
+
+
+async def test_positions_of_a_table_reach_no_further_than_it_does(encoders: dict[Encoder, Path]) -> None:
+    # As that of rotations would (RoPE), where llama.cpp would look behind the table and end the process.
+    scaled: Any = {"rope_scaling_type": "linear", "rope_freq_scale": 0.5}
+    async with weft.Engine(encoders["bert"], n_slots=2, n_ctx=512, n_threads=1, **scaled) as engine:
+        assert engine.vector_stats().max_tokens == N_POSITIONS
+        with pytest.raises(weft.InvalidRequest, match=f"at most {N_POSITIONS}"):
+            await engine.embed([[5] * (N_POSITIONS + 1)])
+    async with weft.Engine(encoders["nomic"], n_slots=2, n_ctx=512, n_threads=1, **scaled) as engine:
+        assert engine.vector_stats().max_tokens == 2 * N_POSITIONS
 
 
 async def test_scores_are_what_the_classifier_computes_of_query_and_text(encoders: dict[Encoder, Path]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import httpx
 import msgspec
+import numpy as np
 import pytest
 
 import weft
@@ -284,10 +285,73 @@ async def test_2024s_markers_name_pictures_by_their_ids(seeing: Client) -> None:
         ("[img-1]", [{"id": 1}], "image_data: Object missing required field `data` - at `$[0]`"),
         ("[img-1]", {"id": 1}, "image_data: Expected `array`, got `object`"),
         ([1, 2], [{"id": 1, "data": PICTURE}], "image_data stands beside a prompt that is one text"),
+        (
+            "[img-1]" * 33,
+            [{"id": 1, "data": PICTURE}],
+            "there are more than 32 markers of pictures; at most 32 pictures and sounds are read",
+        ),
     ],
 )
 async def test_2024s_markers_and_pictures_belong_together(seeing: Client, prompt: Json, images: Json, message: str) -> None:
     assert refusal(await complete(seeing, prompt, image_data=images)) == (400, "image_data", message)
+
+
+async def embed(client: httpx.AsyncClient, **body: Json) -> httpx.Response:
+    return await client.post("/embedding", json=body)
+
+
+async def test_a_text_with_a_picture_has_a_vector_in_the_ways_of_today_and_of_2024(seeing: Client) -> None:
+    of_today = {"prompt_string": "a <__media__> b", "multimodal_data": [PICTURE]}
+    beside = await embed(seeing, content=["a text", of_today, {**of_today, "multimodal_data": [in_base64(png_of(9))]}])
+    assert beside.status_code == 200
+    text, seen, other = (one["embedding"][0] for one in beside.json())
+    assert text != seen != other
+    assert np.linalg.norm(seen) == pytest.approx(1, abs=1e-5)
+    for name in ("content", "input"):
+        (one,) = (await seeing.post("/embedding", json={name: of_today})).json()
+        assert one["embedding"][0] == pytest.approx(seen, abs=1e-3)
+    # The answer of then is that of one text.
+    then = await embed(seeing, content="a [img-12] b", image_data=[{"data": PICTURE, "id": 12}])
+    assert then.json() == {"embedding": pytest.approx(seen, abs=1e-3)}
+    (openais,) = (await seeing.post("/v1/embeddings", json={"input": of_today})).json()["data"]
+    assert openais["embedding"] == pytest.approx(seen, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({"content": "[img-1]", "image_data": [{"id": 1, "data": "AAAA"}]}, "image_data", "image_data[0].data: cannot read"),
+        ({"content": "[img-1]", "image_data": [{"id": 1, "data": "?"}]}, "image_data", "image_data[0].data: '?' is no base64"),
+        ({"content": "a", "image_data": [{"id": 1, "data": PICTURE}]}, "image_data", "the prompt has no marker [img-1]"),
+        ({"content": ["a", "b"], "image_data": [{"id": 1, "data": PICTURE}]}, "image_data", "image_data stands beside"),
+        ({"content": {"prompt_string": "a", "multimodal_data": [PICTURE]}}, "content", "prompt_string has 0 of the markers"),
+        ({"input": {"prompt_string": "<__media__>", "multimodal_data": ["AAAA"]}}, "input", "multimodal_data[0]: cannot read"),
+        (
+            {"content": {"prompt_string": "<__media__>" * 33, "multimodal_data": [PICTURE] * 33}},
+            "content",
+            "there are 33 pictures",
+        ),
+    ],
+)
+async def test_what_is_no_picture_has_no_vector(seeing: Client, body: dict[str, Json], param: str, message: str) -> None:
+    status, named, told = refusal(await embed(seeing, **body))
+    assert (status, named) == (400, param)
+    assert told.startswith(message)
+
+
+async def test_a_text_that_pictures_make_too_long_is_refused_with_the_limit(seeing: Client) -> None:
+    most = seeing.app.service.engine.vector_stats().max_tokens
+    image_data = [{"id": 1, "data": PICTURE}]
+    assert (await embed(seeing, content="a" * (most - 20), image_data=[])).status_code == 200
+    status, param, told = refusal(await embed(seeing, content="[img-1][img-1]" + "a" * (most - 20), image_data=image_data))
+    assert (status, param) == (400, "content")
+    assert f"at most {most} are computed together" in told
+
+
+async def test_a_model_that_reads_no_pictures_says_so_for_vectors_too() -> None:
+    async with serving(None) as client:
+        body: Json = {"content": "[img-1]", "image_data": [{"id": 1, "data": PICTURE}]}
+        assert refusal(await embed(client, **body))[:2] == (501, None)
 
 
 async def test_2024s_marker_without_pictures_is_a_text(seeing: Client) -> None:
@@ -519,7 +583,6 @@ async def test_the_prompt_is_echoed_by_its_markers_and_without_probabilities(see
     assert text.startswith("an echo <__media__> of")
     assert refusal(await seeing.post("/v1/completions", json=body | {"logprobs": 1}))[:2] == (400, "logprobs")
     assert refusal(await seeing.post("/v1/completions", json=body | {"echo": False, "suffix": "b"}))[:2] == (400, "prompt")
-    assert refusal(await seeing.post("/embedding", json={"content": body["prompt"]}))[:2] == (400, "content")
 
 
 async def test_a_system_prompt_stands_before_a_picture(files: Files) -> None:

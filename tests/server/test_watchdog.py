@@ -65,6 +65,7 @@ COMPLETIONS: dict[str, Body] = TEXTS | {
     "many tokens": filled('{"prompt": [', "12", "]}"),
     "many media": filled('{"prompt": {"prompt_string": "", "multimodal_data": [', '""', "]}}", 150_000),
     "many markers": filled('{"prompt": {"multimodal_data": [], "prompt_string": "', "<__media__>", '"}}'),
+    "many markers of 2024": filled('{"image_data": [{"id": 1, "data": ""}], "prompt": "', "[img-1]", '"}'),
     "many prompts": filled('{"prompt": [', '"a"', "]}"),
     "many biases": filled('{"prompt": "a", "logit_bias": [', "[12, 1.5]", "]}"),
     "many stop strings": filled('{"prompt": "a", "stop": [', '"stop"', "]}"),
@@ -117,6 +118,8 @@ VECTORS: dict[str, Body] = {
     "as many texts as may be": filled('{"input": [', '"a fox"', "]}", 2048 * 8),
     "many tokens": filled('{"input": [', "12", "]}"),
     "many lists of tokens": filled('{"input": [', "[12]", "]}"),
+    "many media": filled('{"input": {"prompt_string": "", "multimodal_data": [', '""', "]}}", 150_000),
+    "many markers": filled('{"input": {"multimodal_data": [], "prompt_string": "', "<__media__>", '"}}'),
 }
 PAIRS: dict[str, Body] = {
     "many texts": filled('{"query": "a", "documents": [', '"a fox"', "]}"),
@@ -150,7 +153,11 @@ LARGEST: dict[str, dict[str, Body]] = {
     "POST /v1/conversations/{conversation_id:str}": {"many texts": filled('{"metadata": {"a": [', "12", "]}}", 3_000_000)},
     "POST /v1/conversations/{conversation_id:str}/items": {"many items": filled('{"items": [', ITEM, "]}", 3_000_000)},
     "POST /v1/streams/lookup": {"many": filled('{"conversation_ids": [', '"a::b"', "]}", 3_000_000)},
-    "POST /embedding": VECTORS,
+    "POST /embedding": VECTORS
+    | {
+        "many markers of 2024": filled('{"image_data": [{"id": 1, "data": ""}], "content": "', "[img-1]", '"}'),
+        "many pictures of 2024": filled('{"content": "[img-1]", "image_data": [', '{"id": 1, "data": ""}', "]}"),
+    },
     "POST /v1/embeddings": VECTORS,
     "POST /rerank": PAIRS,
     "POST /v1/messages": MESSAGES,

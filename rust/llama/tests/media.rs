@@ -10,7 +10,8 @@ use llama_cpp_sys_2 as sys;
 
 use super::gguf_writer::{Header, Tensor, TensorType};
 use super::tiny::{Kind, write, write_tiny};
-use crate::config::{EngineConfig, MediaConfig, ModelConfig};
+use super::vectors::{cosine, embed, reference, worker};
+use crate::config::{EngineConfig, MediaConfig, ModelConfig, Pooling};
 use crate::engine::runner::{MediaRows, Plan, Row, Runner, SequenceId};
 use crate::error::Error;
 use crate::llama::{LlamaRunner, Model};
@@ -267,17 +268,34 @@ fn ours(runner: &mut LlamaRunner, prompt: &Prompt, n_at_once: usize, n: usize) -
     rows
 }
 
-/// The same by `mtmd`'s own helpers in a bare context of llama.cpp's.
-fn theirs(text: &Path, projector: &Path, before: &str, file: &[u8], after: &str, n: usize) -> Vec<Vec<f32>> {
+/// llama.cpp's own objects, alive while somebody works with them.
+struct Bare {
+    model: *mut sys::llama_model,
+    context: *mut sys::llama_context,
+    reader: *mut sys::mtmd_context,
+    chunks: *mut sys::mtmd_input_chunks,
+}
+
+/// Does `work` with a bare context of llama.cpp's, which puts out vectors where `embeds`, and the chunks of the prompt `before`, a
+/// file, `after`, cut by `mtmd`'s own helpers.
+fn bare<T>(
+    (text, projector): (&Path, &Path),
+    (before, file, after): (&str, &[u8], &str),
+    embeds: bool,
+    work: impl FnOnce(&Bare) -> T,
+) -> T {
     let path = |path: &Path| CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");
     let prompt = CString::new(format!("{before}<__media__>{after}")).expect("no NUL");
     let (text, projector) = (path(text), path(projector));
-    // SAFETY: what is made is alive until it is freed at the end, each of them once; a batch has as many rows as it says.
+    // SAFETY: what is made is alive until it is freed at the end, each of them once.
     unsafe {
         let model = sys::llama_model_load_from_file(text.as_ptr(), sys::llama_model_default_params());
         let mut params = sys::llama_context_default_params();
         (params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads) = (2_048, 512, 512, 1);
         params.swa_full = true;
+        if embeds {
+            (params.embeddings, params.pooling_type) = (true, sys::LLAMA_POOLING_TYPE_NONE);
+        }
         let context = sys::llama_init_from_model(model, params);
         let mut params = sys::mtmd_context_params_default();
         (params.use_gpu, params.warmup, params.n_threads) = (false, false, 1);
@@ -289,6 +307,20 @@ fn theirs(text: &Path, projector: &Path, before: &str, file: &[u8], after: &str,
         let input = sys::mtmd_input_text { text: prompt.as_ptr(), text_len: length, add_special: true, parse_special: true };
         let mut bitmaps = [bitmap.cast_const()];
         assert_eq!(sys::mtmd_tokenize(reader, chunks, &raw const input, bitmaps.as_mut_ptr(), 1), 0);
+        let made = work(&Bare { model, context, reader, chunks });
+        sys::mtmd_input_chunks_free(chunks);
+        sys::mtmd_bitmap_free(bitmap);
+        sys::mtmd_free(reader);
+        sys::llama_free(context);
+        sys::llama_model_free(model);
+        made
+    }
+}
+
+/// What [`ours`] answers, by `mtmd`'s own helpers in a bare context of llama.cpp's.
+fn theirs(files: (&Path, &Path), prompt: (&str, &[u8], &str), n: usize) -> Vec<Vec<f32>> {
+    // SAFETY: all that `bare` hands over is alive; a batch has as many rows as it says.
+    bare(files, prompt, false, |&Bare { model, context, reader, chunks }| unsafe {
         let mut position = 0;
         assert_eq!(sys::mtmd_helper_eval_chunks(reader, context, chunks, 0, 0, 512, true, &raw mut position), 0);
         let n_vocab = usize::try_from(sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(model))).expect("small");
@@ -311,21 +343,33 @@ fn theirs(text: &Path, projector: &Path, before: &str, file: &[u8], after: &str,
             rows.push(logits());
             position += 1;
         }
-        sys::mtmd_input_chunks_free(chunks);
-        sys::mtmd_bitmap_free(bitmap);
-        sys::mtmd_free(reader);
-        sys::llama_free(context);
-        sys::llama_model_free(model);
         rows
-    }
+    })
+}
+
+/// The vector of every place of a prompt, by the same helpers.
+fn rows_of_theirs(files: (&Path, &Path), prompt: (&str, &[u8], &str)) -> Vec<Vec<f32>> {
+    // SAFETY: as above; each place of the chunk that was computed last has a vector.
+    bare(files, prompt, true, |&Bare { context, reader, chunks, .. }| unsafe {
+        let (mut position, mut rows) = (0, Vec::new());
+        for nth in 0..sys::mtmd_input_chunks_size(chunks) {
+            let chunk = sys::mtmd_input_chunks_get(chunks, nth);
+            let (from, to) = (position, &raw mut position);
+            assert_eq!(sys::mtmd_helper_eval_chunk_single(reader, context, chunk, from, 0, 512, true, to), 0);
+            for place in 0..i32::try_from(sys::mtmd_input_chunk_get_n_tokens(chunk)).expect("small") {
+                rows.push(std::slice::from_raw_parts(sys::llama_get_embeddings_ith(context, place), N_TEXT).to_vec());
+            }
+        }
+        rows
+    })
 }
 
 /// Holds our numbers to `mtmd`'s, however the prompt is cut.
 fn check(toy: Toy) {
     toy.with(|model, text, projector| {
         let (before, after) = ("what is", "? it is");
-        let expected = theirs(text, projector, before, &toy.file(1), after, 4);
-        let other = theirs(text, projector, before, &toy.file(90), after, 0);
+        let expected = theirs((text, projector), (before, &toy.file(1), after), 4);
+        let other = theirs((text, projector), (before, &toy.file(90), after), 0);
         let apart = distance(&expected[0], &other[0]);
         assert!(apart > 4.0 * TOLERANCE, "{toy:?}: another file gives other numbers, {apart} apart");
         let prompt = prompt(model, before, &toy.file(1), after);
@@ -358,6 +402,59 @@ fn rows_and_columns_have_the_positions_that_mtmd_gives_them() {
 #[test]
 fn a_sound_computes_what_mtmd_computes() {
     check(Toy::Ultravox);
+}
+
+#[test]
+fn vectors_of_texts_with_pictures_and_sounds_are_pooled_of_what_mtmd_computes() {
+    for toy in [Toy::Llava, Toy::Gemma3, Toy::Qwen2Vl, Toy::Ultravox] {
+        toy.with(|model, text, projector| {
+            let (before, after, file) = ("what is", "? it is", toy.file(1));
+            let rows = rows_of_theirs((text, projector), (before, &file, after));
+            let n = u16::try_from(rows.len()).expect("small");
+            let mean = (0..N_TEXT).map(|i| rows.iter().map(|row| row[i]).sum::<f32>() / f32::from(n)).collect();
+            let wanted = [
+                (Pooling::Mean, mean),
+                (Pooling::Last, rows[rows.len() - 1].clone()),
+                (Pooling::Cls, rows[0].clone()),
+                (Pooling::None, rows.concat()),
+            ];
+            let mixed = prompt(model, before, &file, after);
+            assert_eq!(mixed.n_tokens(), rows.len());
+            // Beside a text, which it neither waits for nor is changed by.
+            let alone = vec![3 + i32::from(b'x'); 30];
+            for (pooling, wanted) in wanted {
+                let worker = worker(model, pooling);
+                let asked = vec![Prompt::from_tokens(alone.clone()), mixed.clone(), Prompt::from_tokens(alone.clone())];
+                let vectors = embed(&worker, asked).expect("the texts are short");
+                let of = |text: usize| {
+                    &vectors.numbers[vectors.starts[text] * vectors.width..vectors.starts[text + 1] * vectors.width]
+                };
+                let alike = cosine(of(1), &wanted);
+                assert!(alike > 0.9999, "{toy:?}, {pooling:?}: {alike}");
+                assert!(cosine(of(0), of(2)) > 0.9999, "{toy:?}, {pooling:?}: a text after a picture");
+                assert!(cosine(of(0), &reference(model, pooling, &alone)) > 0.9999, "{toy:?}, {pooling:?}");
+            }
+            let other = prompt(model, before, &toy.file(90), after);
+            let vectors = embed(&worker(model, Pooling::None), vec![mixed, other]).expect("the texts are short");
+            let (one, two) = vectors.numbers.split_at(vectors.numbers.len() / 2);
+            let apart = cosine(one, two);
+            assert!(apart < 0.999, "{toy:?}: another file has other vectors, {apart}");
+        });
+    }
+}
+
+#[test]
+fn a_projector_that_there_is_no_memory_for_is_refused() {
+    let (text, projector) = (write_tiny(Toy::Llava.text()), Toy::Llava.write(4));
+    let file = fs::OpenOptions::new().write(true).open(&projector).expect("it was just written");
+    // Without a byte of it on the disk.
+    file.set_len(1 << 42).expect("the file system has sparse files");
+    let refused = load(&text, &projector).err();
+    fs::remove_file(text).and_then(|()| fs::remove_file(projector)).expect("they were just written");
+    assert!(
+        matches!(&refused, Some(Error::InvalidConfig { param: "mmproj", message }) if message.contains("4398046511104 bytes of memory")),
+        "{refused:?}"
+    );
 }
 
 #[test]

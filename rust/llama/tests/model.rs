@@ -239,11 +239,8 @@ fn a_file_cut_short_says_so() {
 fn an_architecture_that_cannot_run_is_named() {
     let unknown = refusal(&TempFile::new("unknown", &with_architecture(*b"lemma")).0);
     assert!(unknown.contains("unknown model architecture: 'lemma'"), "{unknown}");
-    for (architecture, words) in [("t5", "an encoder-decoder model"), ("clef", "a part of another model")] {
-        let file = TempFile(write_hollow(architecture, "llama"));
-        let reason = refusal(&file.0);
-        assert!(reason.contains(&format!("architecture, {architecture}, is that of {words}")), "{reason}");
-    }
+    let reason = refusal(&TempFile(write_hollow("clef", "llama")).0);
+    assert!(reason.contains("architecture, clef, is that of a part of another model"), "{reason}");
 }
 
 #[test]

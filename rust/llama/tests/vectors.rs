@@ -9,23 +9,28 @@ use llama_cpp_sys_2 as sys;
 use super::demo;
 use super::tiny::{Kind, tiny};
 use crate::config::{EngineConfig, Pooling};
-use crate::embedding::{Embedder, Normalization, Stats, Vectors};
+use crate::embedding::{Embedder, Encoder, Normalization, Shape, Stats, Vectors};
 use crate::error::Error;
-use crate::llama::{Model, Settled, embedder};
-use crate::request::Token;
+use crate::llama::vectors::VectorContext;
+use crate::llama::{Model, Settled, embedder, memory};
+use crate::request::{Prompt, Token};
 
 /// Fewest tokens that are shared.
 const N_PREFIX: usize = 40;
 
-fn worker(model: &Arc<Model>, pooling: Pooling) -> (Embedder, mpsc::Receiver<()>) {
+pub(super) fn worker(model: &Arc<Model>, pooling: Pooling) -> (Embedder, mpsc::Receiver<()>) {
     let config = EngineConfig { pooling: Some(pooling), n_ctx: Some(512), n_threads: Some(1), ..EngineConfig::default() };
     let settled = Settled::new(model, &config).expect("the model can be served");
     let (ring, rung) = mpsc::channel();
     (embedder(model, &config, &settled, move || ring.send(()).unwrap_or(())).expect("the model can be pooled so"), rung)
 }
 
-fn embed((embedder, rung): &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Result<Vectors, Error> {
-    let pending = embedder.submit(texts.to_vec(), Normalization::None, None)?;
+fn embed_tokens(worker: &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]) -> Result<Vectors, Error> {
+    embed(worker, texts.iter().cloned().map(Prompt::from_tokens).collect())
+}
+
+pub(super) fn embed((embedder, rung): &(Embedder, mpsc::Receiver<()>), texts: Vec<Prompt>) -> Result<Vectors, Error> {
+    let pending = embedder.submit(texts, Normalization::None, None)?;
     loop {
         if let Some(answer) = pending.take() {
             return answer;
@@ -35,7 +40,7 @@ fn embed((embedder, rung): &(Embedder, mpsc::Receiver<()>), texts: &[Vec<Token>]
 }
 
 /// What a context of llama.cpp's for one text puts out.
-fn reference(model: &Model, pooling: Pooling, text: &[Token]) -> Vec<f32> {
+pub(super) fn reference(model: &Model, pooling: Pooling, text: &[Token]) -> Vec<f32> {
     // SAFETY: a plain program of llama.cpp's calls: the context is freed before the model, and all that is read is there.
     unsafe {
         let mut params = sys::llama_context_default_params();
@@ -65,7 +70,7 @@ fn reference(model: &Model, pooling: Pooling, text: &[Token]) -> Vec<f32> {
     }
 }
 
-fn cosine(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     assert_eq!(a.len(), b.len());
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
@@ -85,7 +90,7 @@ fn texts(model: &Model) -> Vec<Vec<Token>> {
 
 fn assert_alike(model: &Arc<Model>, pooling: Pooling) {
     let texts = texts(model);
-    let vectors = embed(&worker(model, pooling), &texts).expect("the texts are short");
+    let vectors = embed_tokens(&worker(model, pooling), &texts).expect("the texts are short");
     for (i, text) in texts.iter().enumerate() {
         let rows = vectors.starts[i] * vectors.width..vectors.starts[i + 1] * vectors.width;
         let alike = cosine(&vectors.numbers[rows], &reference(model, pooling, text));
@@ -115,7 +120,7 @@ fn what_texts_begin_with_is_computed_once_over_all_batches() {
     let prefix: Vec<Token> = (0..).take(N_PREFIX).map(|i| 300 + i).collect();
     let n_texts = 60;
     let texts: Vec<Vec<Token>> = (0..n_texts).map(|i| [prefix.clone(), vec![600 + i; 10]].concat()).collect();
-    let vectors = embed(&worker, &texts).expect("the texts are short");
+    let vectors = embed_tokens(&worker, &texts).expect("the texts are short");
     let Stats { n_tokens, n_computed, n_batches, .. } = worker.0.stats();
     assert_eq!((n_tokens, n_computed), (60 * 50, 40 + 60 * 10));
     assert!(n_batches > 1, "one batch alone keeps nothing for the next");
@@ -124,7 +129,7 @@ fn what_texts_begin_with_is_computed_once_over_all_batches() {
         assert!(alike > least_alike(&model), "{alike}");
     }
     // A request that begins so too finds it computed.
-    embed(&worker, &[[prefix, vec![7; 5]].concat()]).expect("the text is short");
+    embed_tokens(&worker, &[[prefix, vec![7; 5]].concat()]).expect("the text is short");
     assert_eq!(worker.0.stats().n_computed - n_computed, 5);
 }
 
@@ -133,8 +138,8 @@ fn a_text_as_long_as_may_be_is_computed_and_a_longer_one_is_refused_with_the_lim
     let model = demo();
     let worker = worker(&model, Pooling::Mean);
     let n = worker.0.shape().n_longest;
-    assert!(embed(&worker, &[vec![5; n]]).is_ok());
-    let error = embed(&worker, &[vec![5; n + 1]]).expect_err("it is longer");
+    assert!(embed_tokens(&worker, &[vec![5; n]]).is_ok());
+    let error = embed_tokens(&worker, &[vec![5; n + 1]]).expect_err("it is longer");
     assert!(error.to_string().contains(&format!("at most {n}")), "{error}");
     assert!(worker.0.stats().n_bytes > 0);
 }
@@ -145,4 +150,29 @@ fn a_model_without_a_classifier_ranks_nothing() {
     let settled = Settled::new(&demo(), &config).expect("the model can be served");
     let refused = embedder(&demo(), &config, &settled, || ()).err();
     assert!(matches!(refused, Some(Error::InvalidConfig { param: "pooling", .. })));
+}
+
+/// A shape whose context would hold so many cells.
+fn shape(n_batch: usize) -> Shape {
+    Shape { pooling: Pooling::Mean, width: 192, n_vocab: 2048, n_longest: n_batch, n_batch, n_sequences: 4 }
+}
+
+#[test]
+fn cells_that_there_is_no_memory_for_are_refused_before_they_are_made() {
+    let refused = VectorContext::new(demo(), &EngineConfig::default(), shape(1 << 31)).err();
+    let Some(Error::Decode { reason }) = refused else { panic!("there is memory for cells of {} bytes", 1_u64 << 41) };
+    assert!(reason.contains("a context of 2147483648 tokens for vectors takes"), "{reason}");
+    assert!(reason.contains("are free"), "{reason}");
+}
+
+#[test]
+fn rows_that_there_is_no_memory_for_are_refused_and_fewer_are_computed() {
+    let n_batch = 1 << 10;
+    let mut context = VectorContext::new(demo(), &EngineConfig { n_threads: Some(1), ..EngineConfig::default() }, shape(n_batch))
+        .expect("it is small");
+    let too_many = usize::try_from(memory::free_on_host()).expect("64 bits") / 2048;
+    let refused = context.check_memory(too_many).expect_err("the logits alone are four times as many bytes as are free");
+    assert!(refused.contains(&format!("computing {too_many} tokens of texts together takes")), "{refused}");
+    assert_eq!(context.encode(&[vec![5; n_batch]]).expect("there is memory for a thousand").n_computed, n_batch);
+    assert!(context.check_memory(n_batch).is_ok(), "what was taken once is not asked for again");
 }

@@ -15,10 +15,10 @@ from weft.server.llamacpp.vectors_schemas import (
     RankedByTei,
     RankedList,
     RerankBody,
-    Usage,
 )
+from weft.server.response_fields import TextsUsage
 from weft.server.run.pieces import json_list
-from weft.server.run.submission import Piece
+from weft.server.run.submission import SentPrompt
 from weft.server.run.vectors import Written
 
 __all__ = ["Asked", "asked", "form", "texts", "written"]
@@ -26,12 +26,10 @@ __all__ = ["Asked", "asked", "form", "texts", "written"]
 Told = TypeVar("Told")
 
 
-def texts(data: EmbeddingBody) -> tuple[str, list[Sequence[Piece]]]:
+def texts(data: EmbeddingBody) -> tuple[str, list[SentPrompt]]:
     """The field that the texts are in, and the texts."""
-    if data.image_data:
-        raise InvalidRequest("image_data", "image_data is not supported; leave it out")
-    name = "input" if data.content is None else "content"
-    return name, request_fields.texts(name, data.input if data.content is None else data.content)
+    name, given = ("input", data.input) if data.content is None else ("content", data.content)
+    return name, [request_fields.with_images(given, data.image_data)] if data.image_data else request_fields.texts(name, given)
 
 
 def form(data: EmbeddingBody, n_texts: int, pooling: str) -> Written:
@@ -98,7 +96,7 @@ def written(asked: Asked, model_name: str) -> Callable[[Vectors], list[bytes]]:
             return [msgspec.json.encode(rows)]
         ranked = [Ranked(index, scores[index], _told(asked, Document(asked.texts[index]))) for index in order]
         n_tokens = sum(vectors.n_tokens)
-        return [msgspec.json.encode(RankedList(model_name, "list", Usage(n_tokens, n_tokens), ranked))]
+        return [msgspec.json.encode(RankedList(model_name, "list", TextsUsage(n_tokens, n_tokens), ranked))]
 
     return write
 

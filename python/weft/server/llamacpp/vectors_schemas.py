@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from weft.server.request_fields import Prompt
+from weft.server.response_fields import TextsUsage
 
 __all__ = ["Document", "EmbeddingBody", "OneEmbedding", "Ranked", "RankedByTei", "RankedList", "RerankBody", "TextEmbedding"]
 
@@ -16,7 +17,7 @@ class EmbeddingBody(msgspec.Struct):
     input: Prompt | None = None
     embd_normalize: int | None = None
     image_data: Any = None
-    """A list that stood beside `content` in 2024; one text beside an empty one is answered as it was then."""
+    """Pictures for `[img-12]` in one text, as in 2024; one text beside a list, be it empty, is answered as it was then."""
 
 
 class TextEmbedding(msgspec.Struct):
@@ -58,19 +59,13 @@ class Ranked(msgspec.Struct):
     document: Document | msgspec.UnsetType = msgspec.UNSET
 
 
-class Usage(msgspec.Struct):
-    """Tokens of all pairs."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class RankedList(msgspec.Struct):
     """Jina's answer, the best first."""
 
     model: str
     object: str
-    usage: Usage
+    usage: TextsUsage
+    """Tokens of all pairs."""
     results: list[Ranked]
 
 

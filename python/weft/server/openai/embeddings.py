@@ -1,7 +1,7 @@
 """`/v1/embeddings`: the body's texts, and the answer in OpenAI's shape. No I/O here."""
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -10,12 +10,12 @@ from weft._native import Vectors
 from weft.server import request_fields
 from weft.server.openai.embeddings_schemas import CreateEmbedding
 from weft.server.run.pieces import json_list
-from weft.server.run.submission import Piece
+from weft.server.run.submission import SentPrompt
 
 __all__ = ["texts", "written"]
 
 
-def texts(data: CreateEmbedding, pooling: str) -> list[Sequence[Piece]]:
+def texts(data: CreateEmbedding, pooling: str) -> list[SentPrompt]:
     """The texts of a body."""
     if pooling == "none":
         raise InvalidRequest("input", "Pooling type 'none' is not OAI compatible. Please use a different pooling type")

@@ -5,8 +5,9 @@ from typing import Literal
 import msgspec
 
 from weft.server.request_fields import Prompt
+from weft.server.response_fields import TextsUsage
 
-__all__ = ["CreateEmbedding", "EmbeddingList", "EmbeddingObject", "EmbeddingUsage"]
+__all__ = ["CreateEmbedding", "EmbeddingList", "EmbeddingObject"]
 
 
 class CreateEmbedding(msgspec.Struct):
@@ -29,17 +30,10 @@ class EmbeddingObject(msgspec.Struct):
     encoding_format: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class EmbeddingUsage(msgspec.Struct):
-    """Tokens of all texts."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class EmbeddingList(msgspec.Struct):
     """The vectors of all texts, in their order."""
 
     object: str
     data: list[EmbeddingObject]
     model: str
-    usage: EmbeddingUsage
+    usage: TextsUsage

@@ -11,7 +11,7 @@ from weft.chat.conversation import ChatMessage, ContentPart
 from weft.chat.messages import media_parts
 from weft.fields.shown import shown
 from weft.server.request_fields.fields import Prompt, TextPrompt
-from weft.server.run.media_files import MEDIA_MARKER, MediaFile, MediaPrompt
+from weft.server.run.media_files import MAX_FILES, MEDIA_MARKER, MediaFile, MediaPrompt
 
 __all__ = ["chat_files", "marked", "with_images"]
 
@@ -47,7 +47,7 @@ def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa:
     """A text in which pictures stand at the markers of their ids, as in 2024: `[img-12]`.
 
     Raises:
-        InvalidRequest: the prompt is no text, a picture has no marker there, or a marker no picture.
+        InvalidRequest: the prompt is no text, a picture has no marker there, a marker no picture, or there are too many.
     """
     if not isinstance(prompt, str):
         raise InvalidRequest("image_data", "image_data stands beside a prompt that is one text")
@@ -61,9 +61,12 @@ def with_images(prompt: Prompt | None, image_data: Any) -> MediaPrompt:  # noqa:
     }
     if len(files) < len(images):
         raise InvalidRequest("image_data", "image_data has several pictures of one id")
-    # Every second piece is the id of a marker.
-    texts = _IMAGE.split(prompt)
+    # Every second piece is the id of a marker. A text of megabytes may hold a million.
+    texts = _IMAGE.split(prompt, MAX_FILES + 1)
     asked = [int(found) for found in texts[1::2]]
+    if len(asked) > MAX_FILES:
+        message = f"there are more than {MAX_FILES} markers of pictures; at most {MAX_FILES} pictures and sounds are read"
+        raise InvalidRequest("image_data", message)
     if unasked := files.keys() - set(asked):
         raise InvalidRequest("image_data", f"the prompt has no marker [img-{min(unasked)}] for the picture of this id")
     if lacking := set(asked) - files.keys():

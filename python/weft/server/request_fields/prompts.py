@@ -8,7 +8,6 @@ from weft._native import Biases, TokenIds
 from weft.fields.shown import shown
 from weft.server.request_fields.fields import LogitBias, Prompt, TextPrompt
 from weft.server.request_fields.media import marked
-from weft.server.run.media_files import MediaPrompt
 from weft.server.run.submission import Piece, SentPrompt
 
 __all__ = ["logit_bias", "penalty_prompt", "pieces", "prompts", "texts"]
@@ -37,17 +36,13 @@ def prompts(prompt: Prompt | TokenIds | MixedPrompt | None) -> list[SentPrompt]:
     return [_pieces(element) for element in prompt if not isinstance(element, int)]
 
 
-def texts(name: str, given: Prompt | TokenIds | None) -> list[Sequence[Piece]]:
+def texts(name: str, given: Prompt | TokenIds | None) -> list[SentPrompt]:
     """The texts of a body's field of this name, read as prompts are."""
     try:
-        found = prompts(given)
+        return prompts(given)
     except InvalidRequest as error:
         message = f"{name} must be given" if given is None else error.message.replace("prompts", "texts")
         raise InvalidRequest(name, message) from None
-    texts = [text for text in found if not isinstance(text, MediaPrompt | MixedPrompt)]
-    if len(texts) < len(found):
-        raise InvalidRequest(name, f"{name} holds multimodal_data, which has no vector; leave it out")
-    return texts
 
 
 def _pieces(prompt: str | TextPrompt | list[int | str] | TokenIds) -> SentPrompt:

@@ -11,6 +11,7 @@ from weft.server.response_fields.progress import PromptProgress, Running
 from weft.server.response_fields.projection import projected
 from weft.server.response_fields.result import Branches, CompletionResult
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
+from weft.server.response_fields.texts_usage import TextsUsage
 from weft.server.response_fields.timings import Timings, timings
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "GenerationSettings",
     "PromptProgress",
     "Running",
+    "TextsUsage",
     "Timings",
     "TokenProbability",
     "completion_probability",

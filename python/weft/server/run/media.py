@@ -14,13 +14,10 @@ from weft import Engine, InvalidRequest, Media
 from weft.fields.shown import shown
 from weft.server.errors import NotSupportedError, TextsWaitingError
 from weft.server.run.aside import Aside, Purpose
-from weft.server.run.media_files import MediaFile, UnreadableError
+from weft.server.run.media_files import MAX_FILES, MediaFile, UnreadableError
 from weft.server.run.patience import unless_left
 
 __all__ = ["MAX_BYTES", "MAX_FETCHED", "MAX_FETCHES", "MAX_FILES", "MediaReader"]
-
-MAX_FILES = 32
-"""Pictures and sounds of one request."""
 
 MAX_BYTES = 24 * 1024 * 1024
 """Bytes of all files of a request together. In base64, a body has 32 MiB of them."""

@@ -7,11 +7,14 @@ import msgspec
 
 from weft import Media
 
-__all__ = ["MEDIA_MARKER", "MediaFile", "MediaPrompt", "UnreadableError"]
+__all__ = ["MAX_FILES", "MEDIA_MARKER", "MediaFile", "MediaPrompt", "UnreadableError"]
 
 
 MEDIA_MARKER = "<__media__>"
 """What stands for a picture or a sound in a text, as llama.cpp spells it."""
+
+MAX_FILES = 32
+"""Pictures and sounds of one request."""
 
 
 class MediaFile(msgspec.Struct, frozen=True, kw_only=True):

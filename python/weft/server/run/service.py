@@ -282,8 +282,7 @@ class Service:
 
     async def _with_media(self, asked: Submission) -> Submission:
         """The same with its pictures and sounds read."""
-        mixed = [prompt for prompt in asked.prompts if isinstance(prompt, MediaPrompt)]
-        if not mixed:
+        if not any(isinstance(prompt, MediaPrompt) for prompt in asked.prompts):
             return asked
         if asked.gap is not None:
             raise InvalidRequest(
@@ -292,9 +291,15 @@ class Service:
         if asked.template.prompt_logprobs is not None:
             message = "prompt_logprobs cannot be told of a prompt with pictures or sounds; leave it out"
             raise asked.blame(InvalidRequest("prompt_logprobs", message))
-        media = iter(await self.media.read([file for prompt in mixed for file in prompt.files()]))
-        prompts = [prompt.read(media) if isinstance(prompt, MediaPrompt) else prompt for prompt in asked.prompts]
-        return msgspec.structs.replace(asked, prompts=prompts)
+        return msgspec.structs.replace(asked, prompts=await self.with_media(asked.prompts))
+
+    async def with_media(self, prompts: Sequence[SentPrompt]) -> Sequence[SentPrompt]:
+        """Prompts with their pictures and sounds read; it raises what `MediaReader.read` does."""
+        files = [file for prompt in prompts if isinstance(prompt, MediaPrompt) for file in prompt.files()]
+        if not files:
+            return prompts
+        media = iter(await self.media.read(files))
+        return [prompt.read(media) if isinstance(prompt, MediaPrompt) else prompt for prompt in prompts]
 
     def adapters(self, asked: Sequence[tuple[int, float]] | None) -> Sequence[tuple[int, float]] | None:
         """Every loaded adapter with its scale, where these are asked for; None leaves the scales to the server.

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -264,21 +265,17 @@ class AwaitedAnswer(ASGIResponse):
         await ASGIResponse(body=msgspec.json.encode(await self._work()))(scope, receive, send)
 
 
-class AwaitedPieces(ASGIResponse):
-    """JSON in pieces, which some work makes; a client that leaves cancels it."""
+class AwaitedPieces(AwaitedAnswer):
+    """JSON that some work makes in pieces, which count as collected; a client that leaves cancels it."""
 
     def __init__(self, work: Callable[[Collected], Coroutine[Any, Any, Sequence[bytes]]], room: Room) -> None:
-        super().__init__()
-        self._work = work
-        self._room = room
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Works, then answers."""
-        await run_while_connected(self._answer(scope, receive, send), receive)
+        self._collected = Collected(room)
+        self._pieces = partial(work, self._collected)
+        super().__init__(self._pieces)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with Collected(self._room) as collected:
-            await PiecedAnswer(await self._work(collected))(scope, receive, send)
+        with self._collected:
+            await PiecedAnswer(await self._pieces())(scope, receive, send)
 
 
 class Answer(Response[Body]):

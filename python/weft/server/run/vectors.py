@@ -1,14 +1,17 @@
 """From the texts of a request to their vectors or scores."""
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
 
-from weft import InvalidRequest
+from weft import InvalidRequest, Media, MixedPrompt
 from weft._native import Vectors
+from weft.request import Prompt
 from weft.server.run.aside import Purpose
 from weft.server.run.collected import Collected
+from weft.server.run.media_files import MediaPrompt
 from weft.server.run.service import Service
-from weft.server.run.submission import Piece, size_of
+from weft.server.run.submission import SentPrompt, size_of
 
 __all__ = ["MAX_TEXTS", "Written", "embed", "rank"]
 
@@ -27,7 +30,7 @@ Written = Callable[[Vectors], list[bytes]]
 
 async def embed(
     service: Service,
-    texts: Sequence[Sequence[Piece]],
+    texts: Sequence[SentPrompt],
     write: Written,
     collected: Collected,
     *,
@@ -38,8 +41,8 @@ async def embed(
     """The JSON of the vectors of texts, which are the field `name` of the body.
 
     Raises:
-        InvalidRequest: a text is too long or empty, or they are too many.
-        NotSupported: the model ranks texts.
+        InvalidRequest: a text is too long or empty, or they are too many, or a picture or a sound is none.
+        NotSupported: the model ranks texts, or reads no pictures or sounds.
         QueueFull: too much waits.
         AnswerTooLargeError: the answer would be, alone or beside others (AnswersTooLargeError).
         ClientLeftError: the client has left.
@@ -50,11 +53,13 @@ async def embed(
     for field, number in (("embd_normalize", how), ("dimensions", dimensions)):
         if number is not None and abs(number) > MAX_NUMBER:
             raise InvalidRequest(field, f"{field} is {number}; it must be {MAX_NUMBER} at most")
+    with _blaming(name):
+        read = await service.with_media(texts)
 
     def begin() -> Coroutine[Any, Any, Vectors]:
-        return service.engine.begin_embedding([service.text_or_tokens(text) for text in texts], how, dimensions)
+        return service.engine.begin_embedding([_parts(service, text) for text in read], how, dimensions)
 
-    vectors = await _vectors(service, sum(map(size_of, texts)), begin, name)
+    vectors = await _vectors(service, sum(map(size_of, read)), begin, name)
     return await _written(service, vectors, write, collected)
 
 
@@ -80,13 +85,28 @@ def _check(texts: Sequence[object], name: str) -> None:
 async def _vectors(service: Service, size: int, begin: Callable[[], Coroutine[Any, Any, Vectors]], name: str) -> Vectors:
     service.n_vectors += 1
     try:
-        pending = await service.aside.work(Purpose.PROMPT, size, begin)
-        return await pending
-    except InvalidRequest as error:
-        sent_as = {"texts": name, "normalize": "embd_normalize"}
-        raise InvalidRequest(sent_as.get(error.param, error.param), error.message) from None
+        with _blaming(name):
+            pending = await service.aside.work(Purpose.PROMPT, size, begin)
+            return await pending
     finally:
         service.n_vectors -= 1
+
+
+@contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    """Names the body's field `name` in the place of the texts that are refused."""
+    try:
+        yield
+    except InvalidRequest as error:
+        sent_as = {"texts": name, "prompt": name, "normalize": "embd_normalize"}
+        raise InvalidRequest(sent_as.get(error.param, error.param), error.message) from None
+
+
+def _parts(service: Service, text: SentPrompt) -> Prompt:
+    """A text as the engine takes it, all media of which were read."""
+    if isinstance(text, MixedPrompt):
+        return text
+    return cast("Sequence[str | Media]", text.pieces) if isinstance(text, MediaPrompt) else service.text_or_tokens(text)
 
 
 async def _written(service: Service, vectors: Vectors, write: Written, collected: Collected) -> list[bytes]:
