@@ -21,6 +21,9 @@ pub const N_VOCAB: usize = 96;
 /// Ends a text.
 pub const END: Token = 0;
 
+/// Begins a text, where somebody puts it there: `{`.
+pub const OPENING: Token = 94;
+
 /// A new line.
 pub const NEWLINE: Token = 95;
 
@@ -609,6 +612,10 @@ impl Vocabulary for Words {
 
     fn newline(&self) -> Option<Token> {
         Some(NEWLINE)
+    }
+
+    fn opening(&self) -> Option<Token> {
+        Some(OPENING)
     }
 
     fn is_end(&self, token: Token) -> bool {

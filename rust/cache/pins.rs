@@ -1,7 +1,7 @@
 //! What must stay: pinned prefixes, and what preempted sequences left behind.
 
 use crate::cache::prefix_tree::NodeId;
-use crate::cache::{KvCache, SequenceId, Variant};
+use crate::cache::{KvCache, SequenceId, Variant, WhyLost};
 use crate::error::Error;
 use crate::request::{PinnedPrefix, Token};
 
@@ -180,6 +180,7 @@ impl KvCache {
             if is_needed || node.start < n_kept {
                 return;
             }
+            self.remember_lost(id, WhyLost::Erased);
             // Stays until the last thing that it holds has gone.
             self.tree.change_upwards(id, |node| node.n_reserved += 1);
             for tip in self.tree.node(id).tips.clone() {

@@ -1,6 +1,7 @@
 //! How a sequence leaves its slot, and a request the engine.
 
 use crate::engine::core::Core;
+use crate::engine::explaining::show_places;
 use crate::engine::job::{Branch, Job, Keeper};
 use crate::engine::queue::Preempted;
 use crate::engine::runner::{Runner, SequenceId};
@@ -22,8 +23,13 @@ pub(super) fn finish_idle<R: Runner>(core: &mut Core<R>, running: Running, reaso
     let is_truncated = sequence.is_truncated() || reason == FinishReason::ContextFull;
     let (index, usage, made) = (sequence.index, sequence.usage(n_held), made.map(Box::new));
     let text = sequence.rest_of_text();
+    let mut explanation = sequence.explanation.take();
+    if let Some(explanation) = &mut explanation {
+        show_places(explanation, &core.queue.job(sequence.request_id).prompt, &core.memory.model().lexicon());
+    }
     core.queue.job_mut(sequence.request_id).set(index, Branch::Finished);
-    core.tell(sequence.request_id, Event::Finished(Finished { index, slot, reason, text, usage, is_truncated, made }));
+    let finished = Finished { index, slot, reason, text, usage, is_truncated, made, explanation };
+    core.tell(sequence.request_id, Event::Finished(finished));
 }
 
 /// The request of the sequence at `nth` ends with an error, and what it held is forgotten.
@@ -121,12 +127,17 @@ pub(super) fn leave_slot<R: Runner>(core: &mut Core<R>, running: &Running) {
 
 /// As [`leave_slot`], where what it had computed is of no use: neither slot nor cache keep it.
 fn forget<R: Runner>(core: &mut Core<R>, running: &Running) {
+    let Running { sequence, n_held, .. } = running;
+    core.history.leave(sequence.request_id, sequence.index, &sequence.tokens, *n_held);
     leave_slot_with(core, running, Tokens::default(), 0);
     core.memory.cache_mut().forget(running.id);
 }
 
 fn leave_slot_with<R: Runner>(core: &mut Core<R>, running: &Running, tokens: Tokens, n_held: u32) {
     core.has_changed = true;
+    if n_held > 0 {
+        core.history.leave(running.sequence.request_id, running.sequence.index, &tokens, n_held);
+    }
     let job = core.queue.job(running.sequence.request_id);
     if job.fills(running.slot) {
         core.slots.leave(running.slot, &job.variant, tokens, n_held.min(job.grouped_from));

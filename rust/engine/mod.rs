@@ -8,18 +8,20 @@
 //! | `runner` `stats` `seniority` `stream` | the words that others use: a model, counters, who goes before whom, a reader's end |
 //! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves |
 //! | `job` `sequence` `running` `lagging` | a request, one completion of it, one that is in a slot, and readers that are behind |
-//! | `queue` `slots` `memory` `outbox` | the parts: who starts next, who runs, what is computed, what is told |
+//! | `queue` `slots` `memory` `outbox` `history` | the parts: who starts next, who runs, what is computed, what is told, what was asked before |
 //! | `core` | all of them |
 //! | `leaving` `drawing` `telling` `snapshots` `tasks` | what becomes of a sequence: how it ends or gives way, what it draws and tells, what is kept of it |
-//! | `restoring` `finding` `grouping` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
+//! | `restoring` `finding` `explaining` `grouping` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
 //! | `worker` | the loop |
 
 mod admission;
 mod computing;
 mod core;
 mod drawing;
+mod explaining;
 mod finding;
 mod grouping;
+mod history;
 mod job;
 mod lagging;
 mod leaving;

@@ -2,6 +2,7 @@
 
 mod constraint;
 mod event;
+mod explanation;
 mod media;
 mod sampler_kind;
 mod sampling;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 pub use constraint::{Constraint, ConstraintSource, SharedConstraint};
 pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, Progress, PromptLogprobs, TokenEvent, Usage};
+pub use explanation::{BEGINNING, Cause, Computed, Earlier, Explanation};
 pub use media::{Encoding, MEDIA_MARKER, Media, Medium, PlacedMedia, is_of_medium};
 pub use sampler_kind::SamplerKind;
 pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplingParams};
@@ -242,6 +244,12 @@ pub struct Request {
     /// Where, in tokens of the prompt, a memory that cannot be cut keeps a snapshot besides at the prompt's end, in order; at most
     /// [`MAX_SNAPSHOTS`]. A later prompt that has only the tokens up to there goes on from it. Other memories go on from anywhere.
     pub snapshots_at: Vec<u32>,
+    /// Whether its first branch tells at its end why what was computed of the prompt had to be.
+    pub explains_cache: bool,
+    /// Whose request it is; `None` is whoever names nobody. What others sent or were told is in no explanation.
+    pub owner: Option<Arc<str>>,
+    /// The system's message ends before this token of the prompt; `None` where there is none, or nobody knows.
+    pub system_end: Option<u32>,
     /// The slot that its first branch takes where that one is free; [`Task::Load`] waits for it.
     pub slot: Option<u32>,
     /// What becomes of the prompt. All but [`Task::Complete`] have one branch, which draws no token.
@@ -295,6 +303,9 @@ impl Request {
             prompt_logprobs: None,
             reports_progress: false,
             snapshots_at: Vec::new(),
+            explains_cache: false,
+            owner: None,
+            system_end: None,
             slot: None,
             task: Task::Complete,
         }

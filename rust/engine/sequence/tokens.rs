@@ -22,6 +22,11 @@ impl Tokens {
         u32::try_from(self.shared.len() + self.own.len()).expect("a sequence fits its context")
     }
 
+    /// How many of them it shares with nobody.
+    pub(crate) fn n_own(&self) -> usize {
+        self.own.len()
+    }
+
     /// The token at `position`.
     ///
     /// # Panics
