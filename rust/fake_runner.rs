@@ -408,7 +408,8 @@ impl Runner for FakeRunner {
     fn can_fork(&self, from: SequenceId, n_held: u32, n_tokens: u32) -> bool {
         assert_eq!(self.sequences[usize::from(from.0)].len(), n_held as usize, "the cache and the model agree on {from:?}");
         match self.memory.forks {
-            Forks::Anywhere | Forks::InWindow => n_tokens <= n_held,
+            Forks::Anywhere => n_tokens <= n_held,
+            Forks::InWindow => n_tokens <= n_held && self.memory.holds_window(self.memory.window_from(n_held), n_tokens),
             Forks::AtEnd => n_tokens == n_held,
         }
     }

@@ -145,6 +145,17 @@ class Request(Sampling, frozen=True, kw_only=True):
             "need none: see `Limits.forks_anywhere`"
         ),
     ] = ()
+    explain_cache: Annotated[
+        bool, About("whether `Finished.explanation` of branch 0 tells why what was computed of the prompt had to be")
+    ] = False
+    owner: Annotated[
+        str | None,
+        About("whose request it is; None is whoever names nobody. What others sent or were told is in no explanation"),
+    ] = None
+    system_end: Annotated[
+        int | None,
+        About("the token of the prompt before which the system's message ends; None where there is none. Explanations name it"),
+    ] = None
     slot: Annotated[
         int | None, About("the slot that branch 0 takes where that one is free, from 0; None leaves the choice to the engine")
     ] = None
@@ -226,4 +237,7 @@ class RequestOptions(TypedDict, total=False):
     prompt_logprobs: int | None
     report_progress: bool
     snapshots_at: Sequence[int]
+    explain_cache: bool
+    owner: str | None
+    system_end: int | None
     slot: int | None

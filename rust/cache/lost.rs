@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::cache::prefix_tree::NodeId;
 use crate::cache::{KvCache, SequenceId};
+use crate::request::WhyLost;
 
 /// Most stretches that are remembered until they are taken; the oldest are forgotten first.
 pub const MAX_LOST: usize = 4096;
@@ -18,32 +19,6 @@ pub struct Lost {
     pub range: Range<u32>,
     /// What it had to go for.
     pub why: WhyLost,
-}
-
-/// What something computed had to go for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhyLost {
-    /// Its cells or its id were needed, and the store did not take it: it is off, full of what is worth more, or too small.
-    Pool,
-    /// Its bytes were needed in the store.
-    Store,
-    /// Somebody erased it.
-    Erased,
-    /// What it held became unknown: a decode failed, or cells were lost.
-    Failed,
-}
-
-impl WhyLost {
-    /// What answers call it.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pool => "pool",
-            Self::Store => "store",
-            Self::Erased => "erased",
-            Self::Failed => "failed",
-        }
-    }
 }
 
 /// What was lost since it was last asked for.

@@ -37,7 +37,7 @@ pub use find::{Match, Restore, Wanted};
 pub use kinds::{Forks, IdleCost, MemoryKind};
 pub use listing::{CachedNode, Tier};
 use lost::LostStretches;
-pub use lost::{Lost, MAX_LOST, WhyLost};
+pub use lost::{Lost, MAX_LOST};
 pub use pins::Reservation;
 pub use prefix_tree::Variant;
 use prefix_tree::{DropKey, NodeId, PrefixTree, length};

@@ -1,9 +1,9 @@
 //! What must stay: pinned prefixes, and what preempted sequences left behind.
 
 use crate::cache::prefix_tree::NodeId;
-use crate::cache::{KvCache, SequenceId, Variant, WhyLost};
+use crate::cache::{KvCache, SequenceId, Variant};
 use crate::error::Error;
-use crate::request::{PinnedPrefix, Token};
+use crate::request::{PinnedPrefix, Token, WhyLost};
 
 /// A prefix that is never forgotten.
 #[derive(Debug)]

@@ -6,7 +6,8 @@ use crate::cache::departure::Why;
 use crate::cache::kinds::NeededBy;
 use crate::cache::prefix_tree::{DropKey, NodeId};
 use crate::cache::store::PieceId;
-use crate::cache::{KvCache, WhyLost, work};
+use crate::cache::{KvCache, work};
+use crate::request::WhyLost;
 
 /// What is to be saved, and where it lies among what is stored.
 #[derive(Debug)]

@@ -227,6 +227,12 @@ impl History {
             .max_by_key(|near| (near.record.owner == job.request.owner, near.n_common))
     }
 
+    /// Stretches that were lost.
+    #[cfg(test)]
+    pub(super) fn n_lost(&self) -> usize {
+        self.lost.len()
+    }
+
     /// Tokens of all texts that are remembered, and requests.
     #[cfg(test)]
     pub(super) fn size(&self) -> (usize, usize) {

@@ -3,8 +3,6 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::cache::WhyLost;
-
 /// Why what was computed of a prompt had to be, where [`Request::explains_cache`](crate::request::Request::explains_cache) asks for
 /// it: told at the end of the first branch, which computes the prompt for the others.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,7 +104,7 @@ pub enum Cause {
     SystemChanged,
     /// An earlier prompt differs in the token that begins every text alone: one of the two lacks it or has it twice.
     Opening,
-    /// What is known is shorter than [`MIN_SHARED`](crate::cache::MIN_SHARED) tokens.
+    /// What is known is too short to be worth sharing: fewer than 16 tokens.
     TooShort,
     /// It is known with other adapters.
     OtherAdapters,
@@ -126,6 +124,32 @@ pub enum Cause {
     Computing,
     /// An earlier request that had it was over before it was computed.
     Unfinished,
+}
+
+/// What something computed had to go for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhyLost {
+    /// Its cells or its id were needed, and the store did not take it: it is off, full of what is worth more, or too small.
+    Pool,
+    /// Its bytes were needed in the store.
+    Store,
+    /// Somebody erased it.
+    Erased,
+    /// What it held became unknown: a decode failed, or cells were lost.
+    Failed,
+}
+
+impl WhyLost {
+    /// What answers call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pool => "pool",
+            Self::Store => "store",
+            Self::Erased => "erased",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// A prompt that differs within so many tokens has another beginning.

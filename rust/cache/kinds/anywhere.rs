@@ -5,7 +5,8 @@ use crate::cache::find::{CanFork, Match, Wanted, add_part};
 use crate::cache::kinds::{NeededBy, Part, Rules};
 use crate::cache::prefix_tree::{NodeId, Walk};
 use crate::cache::room::Leaving;
-use crate::cache::{KvCache, SequenceId, WhyLost};
+use crate::cache::{KvCache, SequenceId};
+use crate::request::WhyLost;
 
 #[derive(Debug)]
 pub(super) struct Anywhere;

@@ -9,8 +9,8 @@ use crate::cache::find::{CanFork, Match, Wanted};
 use crate::cache::kinds::{NeededBy, Part, Rules};
 use crate::cache::prefix_tree::{NodeId, Walk, length};
 use crate::cache::room::Leaving;
-use crate::cache::{KvCache, SequenceId, Variant, WhyLost};
-use crate::request::Token;
+use crate::cache::{KvCache, SequenceId, Variant};
+use crate::request::{Token, WhyLost};
 
 #[derive(Debug)]
 pub(super) struct AtEnd;

@@ -18,6 +18,7 @@ from weft._native import Biases, SavedPrefix, TokenIds
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.infill import infill_tokens, missing
+from weft.server.auth import current_owner
 from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
 from weft.server.run.aside import LONG_TEXT, Aside, Purpose
@@ -263,7 +264,7 @@ class Service:
         asked = await self._with_media(asked)
         # With a vocabulary of 150,000 pieces that takes up to a third of a second.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
-        requests, streams = await self.aside.work(Purpose.PROMPT, size, self._begin, asked)
+        requests, streams = await self.aside.work(Purpose.PROMPT, size, self._begin, asked, current_owner())
         generation = Generation(asked, requests, streams, self.tally, keeps_text=self.tells_texts)
         self._generations.add(generation)
         return generation
@@ -304,9 +305,9 @@ class Service:
                     return generation, prompt
         return None
 
-    def _begin(self, asked: Submission) -> tuple[list[Request], list[Stream]]:
+    def _begin(self, asked: Submission, owner: str | None) -> tuple[list[Request], list[Stream]]:
         """Tokenizes every prompt and submits its request."""
-        requests = self._requests(asked)
+        requests = self._requests(asked, owner)
         streams: list[Stream] = []
         try:
             for request in requests:
@@ -319,7 +320,7 @@ class Service:
             raise
         return requests, streams
 
-    def _requests(self, asked: Submission) -> list[Request]:
+    def _requests(self, asked: Submission, owner: str | None) -> list[Request]:
         limit = self.engine.limits.max_queue
         if len(asked.prompts) > limit:
             raise InvalidRequest("prompt", f"there are {len(asked.prompts)} prompts; at most {limit} may wait")
@@ -330,6 +331,9 @@ class Service:
             penalty_prompt=self._penalty_prompt(asked.penalty_prompt),
             adapters=self.adapters(asked.template.adapters),
             slot=slot,
+            owner=owner,
+            # Told to the log, where the body does not ask for it.
+            explain_cache=asked.template.explain_cache or logger.isEnabledFor(logging.DEBUG),
         )
         if asked.gap is None:
             for prompt in asked.prompts:
