@@ -180,6 +180,11 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         turns.MAX_TURNS,
         describe(TextsWaitingError("much waits")).code,
     ],
+    "prompts and answers that are remembered for `explain_cache`, and what was lost of them": lambda: [
+        constant("engine/history.rs", "MAX_REMEMBERED"),
+        constant("engine/history.rs", "MAX_REMEMBERED_REQUESTS"),
+        constant("cache/lost.rs", "MAX_LOST"),
+    ],
     "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
     "a request's body, `--max-body`": lambda: [
         json_request.BASE_BYTES >> 20,

@@ -146,20 +146,21 @@ impl<R: Runner> Explaining<'_, R> {
         {
             return (Cause::Opening, Some(near), place);
         }
-        let has_another_system = |near: &Nearest<'_>| at > 0 && near.record.system_end.is_some_and(|end| at < end);
-        if job.request.system_end.is_some_and(|end| at < end) && nearest.as_ref().is_some_and(has_another_system) {
+        if at > 0 && nearest.is_some() && job.request.system_end.is_some_and(|end| at < end) {
             return (Cause::SystemChanged, nearest, at);
         }
         if at >= MIN_SHARED && nearest.is_some_and(|nearest| nearest.ends()) {
             return (Cause::New, nearest, at);
         }
         if at < BEGINNING
-            && let Some(same) = history.of_same_beginning(job)
+            && let Some(same) = history.met_again(job, at)
         {
             return (Cause::Beginning, Some(same), same.n_common);
         }
         if at < MIN_SHARED {
-            return (if at == 0 { Cause::NeverSeen } else { Cause::TooShort }, nearest, at);
+            // What begins every text is no beginning of any.
+            let is_nothing = at == 0 || (at == 1 && job.prompt.first().copied() == lexicon.opening());
+            return (if is_nothing { Cause::NeverSeen } else { Cause::TooShort }, nearest, at);
         }
         let Some(nearest) = nearest else { return (Cause::Differs, None, at) };
         let own = job.prompt.get(at as usize).copied();

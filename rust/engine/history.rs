@@ -43,7 +43,6 @@ pub(super) struct History {
 pub(super) struct Record {
     pub(super) owner: Option<Arc<str>>,
     pub(super) variant: Variant,
-    pub(super) system_end: Option<u32>,
     pub(super) n_prompt: u32,
     texts: Vec<Text>,
 }
@@ -75,8 +74,8 @@ pub(super) struct Nearest<'a> {
 /// What is remembered of a prompt.
 #[derive(Default)]
 pub(super) struct Remembered<'a> {
-    /// `None` where no text begins with the same token. Of those that go along as long, one that ends there, then one of the same
-    /// owner, then the newest.
+    /// `None` where no text begins with the same token. Of those that go along as long, one that ends there or whose prompt does,
+    /// then one of the same owner, then the newest.
     pub(super) nearest: Option<Nearest<'a>>,
     /// So many of its tokens were computed for earlier ones.
     pub(super) n_computed: u32,
@@ -91,7 +90,6 @@ impl History {
         let record = Record {
             owner: job.request.owner.clone(),
             variant: job.variant.clone(),
-            system_end: job.request.system_end,
             n_prompt: job.n_prompt(),
             texts: vec![text],
         };
@@ -208,23 +206,23 @@ impl History {
         })
     }
 
-    /// A text of the same adapters that has some of a prompt's beginning, whatever is before it.
-    pub(super) fn of_same_beginning(&self, job: &Job) -> Option<Nearest<'_>> {
-        let beginning = &job.prompt[..job.prompt.len().min(MAX_BEGINNING)];
+    /// A text of the same adapters that has some of what a prompt has after its first `at` tokens, with which no text goes along any
+    /// further.
+    pub(super) fn met_again(&self, job: &Job, at: u32) -> Option<Nearest<'_>> {
+        let end = job.prompt.len().min(at as usize + MAX_BEGINNING);
+        let beginning = &job.prompt[(at as usize).min(end)..end];
         let pieces: HashSet<&[Token]> = beginning.chunks_exact(MIN_SHARED as usize).collect();
         let texts = self.records.iter().rev().filter(|&(&id, record)| id != job.request_id && record.variant == job.variant);
-        let newest = texts.take(MAX_LOOKED_THROUGH).filter_map(|(&id, record)| Some((id, record, record.texts.first()?)));
-        let has_one = |text: &Text| {
-            let n = text.tokens.len().min(u32::try_from(MAX_BEGINNING).expect("small"));
-            text.tokens.slices(0..n).iter().any(|part| part.windows(MIN_SHARED as usize).any(|piece| pieces.contains(piece)))
+        let near = texts.take(MAX_LOOKED_THROUGH).filter_map(|(&request_id, record)| {
+            let tokens = &record.texts.first()?.tokens;
+            Some(Nearest { request_id, record, tokens, n_common: tokens.common_prefix(&job.prompt) })
+        });
+        let has_one = |near: &Nearest<'_>| {
+            let n_looked_through = u32::try_from(MAX_BEGINNING).expect("small");
+            let range = near.n_common..near.tokens.len().min(near.n_common + n_looked_through);
+            near.tokens.slices(range).iter().any(|part| part.windows(MIN_SHARED as usize).any(|piece| pieces.contains(piece)))
         };
-        newest
-            .filter(|(.., text)| has_one(text))
-            .map(|(request_id, record, text)| {
-                let n_common = text.tokens.common_prefix(&job.prompt);
-                Nearest { request_id, record, tokens: &text.tokens, n_common }
-            })
-            .max_by_key(|near| (near.record.owner == job.request.owner, near.n_common))
+        near.filter(has_one).max_by_key(|near| (near.record.owner == job.request.owner, near.n_common))
     }
 
     /// Stretches that were lost.
@@ -241,9 +239,9 @@ impl History {
 }
 
 impl Nearest<'_> {
-    /// Whether a prompt contains all of it.
+    /// Whether a prompt goes on where it ends, or where its own prompt did.
     pub(super) fn ends(&self) -> bool {
-        self.tokens.len() == self.n_common
+        self.n_common == self.tokens.len() || self.n_common == self.record.n_prompt
     }
 }
 

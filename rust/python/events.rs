@@ -10,7 +10,10 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use super::logprobs::PyCompactLogprobs;
 use super::prefix;
-use crate::request::{Cause, Computed, Earlier, Event, Explanation, FinishReason, Finished, Logprob, Logprobs, Progress, PromptLogprobs, TokenEvent, Usage};
+use crate::request::{
+    Cause, Computed, Earlier, Event, Explanation, FinishReason, Finished, Logprob, Logprobs, Progress, PromptLogprobs,
+    TokenEvent, Usage,
+};
 use crate::sampling::Lexicon;
 
 /// A class of `weft.events`, found when it is first needed.

@@ -437,7 +437,9 @@ class Service:
         """A text as it is, or its tokens where it is made of several pieces."""
         return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], str) else self._tokens(pieces)
 
-    async def chat_prompt(self, data: Chat, files: Sequence[MediaFile] = ()) -> ChatPrompt:
+    async def chat_prompt(
+        self, data: Chat, files: Sequence[MediaFile] = (), *, with_system_end: bool = False
+    ) -> ChatPrompt:
         """The prompt that a chat becomes, in tokens; `files` are its pictures and sounds.
 
         Raises:
@@ -446,7 +448,8 @@ class Service:
             WeftError: what `MediaReader.read` raises.
         """
         media = await self.media.read(files)
-        return await self.aside.work(Purpose.PROMPT, _size_of_chat(data, files), self.chat.prompt, data, media)
+        size, told = _size_of_chat(data, files), {"with_system_end": with_system_end}
+        return await self.aside.work(Purpose.PROMPT, size, self.chat.prompt, data, media, **told)
 
     async def chat_text(self, data: Chat, files: Sequence[MediaFile] = ()) -> str:
         """The prompt that a chat becomes, as a text; it raises what `chat_prompt` does, but reads none of the files."""
