@@ -145,6 +145,13 @@ class Request(Sampling, frozen=True, kw_only=True):
             "need none: see `Limits.forks_anywhere`"
         ),
     ] = ()
+    keep_answers: Annotated[
+        bool,
+        About(
+            "whether what was written for earlier requests with this, of the same owner, is computed in the tokens that it was "
+            "written in, where the prompt spells it: then it is known, however the tokenizer would cut it"
+        ),
+    ] = False
     explain_cache: Annotated[
         bool, About("whether `Finished.explanation` of branch 0 tells why what was computed of the prompt had to be")
     ] = False
@@ -237,6 +244,7 @@ class RequestOptions(TypedDict, total=False):
     prompt_logprobs: int | None
     report_progress: bool
     snapshots_at: Sequence[int]
+    keep_answers: bool
     explain_cache: bool
     owner: str | None
     system_end: int | None

@@ -6,7 +6,7 @@ use crate::engine::job::{Branch, Job, Keeper};
 use crate::engine::queue::Preempted;
 use crate::engine::runner::{Runner, SequenceId};
 use crate::engine::running::Running;
-use crate::engine::sequence::Tokens;
+use crate::engine::sequence::{Sequence, Tokens};
 use crate::error::Error;
 use crate::request::{Event, FinishReason, Finished, Made, Task};
 
@@ -23,6 +23,7 @@ pub(super) fn finish_idle<R: Runner>(core: &mut Core<R>, running: Running, reaso
     let is_truncated = sequence.is_truncated() || reason == FinishReason::ContextFull;
     let (index, usage, made) = (sequence.index, sequence.usage(n_held), made.map(Box::new));
     let text = sequence.rest_of_text();
+    remember_written(core, &sequence);
     let mut explanation = sequence.explanation.take();
     if let Some(explanation) = &mut explanation {
         show_places(explanation, &core.queue.job(sequence.request_id).prompt, &core.memory.model().lexicon());
@@ -30,6 +31,18 @@ pub(super) fn finish_idle<R: Runner>(core: &mut Core<R>, running: Running, reaso
     core.queue.job_mut(sequence.request_id).set(index, Branch::Finished);
     let finished = Finished { index, slot, reason, text, usage, is_truncated, made, explanation };
     core.tell(sequence.request_id, Event::Finished(finished));
+}
+
+/// What was written in a chat is known in its tokens when it is sent back.
+fn remember_written<R: Runner>(core: &Core<R>, sequence: &Sequence) {
+    let job = core.queue.job(sequence.request_id);
+    let (n_prompt, n_tokens) = (sequence.n_prompt, sequence.n_tokens());
+    if !job.request.keeps_answers || n_tokens == n_prompt || !sequence.tokens.has_prompt(n_prompt) {
+        return;
+    }
+    let written = job.written.iter().cloned().chain([n_prompt..n_tokens]).collect();
+    let owner = job.request.owner.clone();
+    core.outbox.published.said().remember(owner, job.variant.clone(), sequence.tokens.clone(), written);
 }
 
 /// The request of the sequence at `nth` ends with an error, and what it held is forgotten.

@@ -147,6 +147,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         prompt_logprobs: field!("prompt_logprobs", "an integer from 0 to 1000 or None"),
         reports_progress: field!("report_progress", "True or False"),
         snapshots_at: field!("snapshots_at", "a sequence of integers from 0 to 2³² − 1"),
+        keeps_answers: field!("keep_answers", "True or False"),
         explains_cache: field!("explain_cache", "True or False"),
         owner: owner.as_deref().map(Into::into),
         system_end: field!("system_end", "an integer from 0 to 2³² − 1 or None"),

@@ -244,6 +244,9 @@ pub struct Request {
     /// Where, in tokens of the prompt, a memory that cannot be cut keeps a snapshot besides at the prompt's end, in order; at most
     /// [`MAX_SNAPSHOTS`]. A later prompt that has only the tokens up to there goes on from it. Other memories go on from anywhere.
     pub snapshots_at: Vec<u32>,
+    /// Whether what was written for earlier requests with this, of the same owner, is computed in the tokens that it was written in,
+    /// where the prompt spells it: what was written is then known, however the tokenizer cuts it.
+    pub keeps_answers: bool,
     /// Whether its first branch tells at its end why what was computed of the prompt had to be.
     pub explains_cache: bool,
     /// Whose request it is; `None` is whoever names nobody. What others sent or were told is in no explanation.
@@ -303,6 +306,7 @@ impl Request {
             prompt_logprobs: None,
             reports_progress: false,
             snapshots_at: Vec::new(),
+            keeps_answers: false,
             explains_cache: false,
             owner: None,
             system_end: None,

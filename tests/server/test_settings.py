@@ -188,6 +188,7 @@ STREAM = {
         ("""-j {"type":"object"}""", {"json_schema": '{"type":"object"}'}),
         ("""-j {} --grammar root::=[a-z]""", {"grammar": "root::=[a-z]"}),
         ("""--grammar root::=[a-z] --json-schema {}""", {"json_schema": "{}"}),
+        ("--no-keep-answers", {"keep_answers": False}),
         ("--chat-template chatml --no-prefill-assistant", {"chat_template": "chatml", "prefill_assistant": False}),
         (
             """--chat-template-kwargs {"a":1,"b":2} --chat-template-kwargs {"b":3}""",

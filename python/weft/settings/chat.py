@@ -74,6 +74,15 @@ class ChatSettings:
         env="LLAMA_ARG_PREFILL_ASSISTANT",
         help="go on with a last message that is the assistant's, or take it for a whole one (default: go on)",
     )
+    keep_answers: bool = flag(
+        True,
+        CHAT,
+        constants={"--keep-answers": True, "--no-keep-answers": False},
+        parse=boolean,
+        env="WEFT_KEEP_ANSWERS",
+        help="compute what was answered in a chat, when it is sent back, in the tokens that it was written in, or in those that the"
+        " tokenizer makes of it (default: as it was written)",
+    )
     spm_infill: bool = flag(
         False,
         CHAT,

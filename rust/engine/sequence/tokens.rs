@@ -27,6 +27,11 @@ impl Tokens {
         self.own.len()
     }
 
+    /// Whether it still begins with all of its prompt, of `n_prompt` tokens.
+    pub(crate) fn has_prompt(&self, n_prompt: u32) -> bool {
+        self.shared.len() == n_prompt as usize
+    }
+
     /// The token at `position`.
     ///
     /// # Panics

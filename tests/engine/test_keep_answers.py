@@ -1,0 +1,71 @@
+"""What was written comes back as text: it is computed in the tokens that it was written in, and so it is known."""
+
+import random
+
+import weft
+
+N_TURNS = 10
+
+
+async def chat(engine: weft.Engine, seed: int, *, keep_answers: bool) -> tuple[list[int], list[int], int]:
+    """A chat of ten turns whose answers are drawn nearly at random.
+
+    Returns the tokens that each turn but the first computed, those that its new text has, and how many answers the tokenizer cuts
+    otherwise than they were written.
+    """
+    # A beginning that no other chat has.
+    text = f"Chat {random.Random(seed).getrandbits(64)}: once upon a time there was a dog.\n"
+    computed, new, n_otherwise = [], [], 0
+    for turn in range(N_TURNS):
+        answer = await engine.complete(
+            text, max_tokens=24, temperature=1.5, top_k=200, seed=100 * seed + turn, ignore_eos=True, keep_answers=keep_answers
+        )
+        [branch] = answer.branches
+        n_otherwise += engine.tokenize(branch.text, add_special=False) != list(branch.tokens)
+        more = f"\nAnd then, said number {turn}, what did they do?\n"
+        computed.append(branch.usage.n_computed)
+        new.append(len(engine.tokenize(more, add_special=False)))
+        text += branch.text + more
+    return computed[1:], new[:-1], n_otherwise
+
+
+async def test_a_chat_whose_answers_are_cut_otherwise_computes_only_what_is_new(engine: weft.Engine) -> None:
+    n_otherwise = 0
+    for seed in range(3):
+        computed, new, n = await chat(engine, seed, keep_answers=True)
+        n_otherwise += n
+        # The last token that was drawn, and the end of a word that the next text goes on with.
+        assert all(n_computed <= n_new + 4 for n_computed, n_new in zip(computed, new, strict=True)), (computed, new)
+    assert n_otherwise >= 2 * N_TURNS, f"{n_otherwise} of {3 * N_TURNS} answers are cut otherwise: the test shows something"
+
+
+async def test_without_it_such_a_chat_computes_its_answers_again(engine: weft.Engine) -> None:
+    kept, _, _ = await chat(engine, 11, keep_answers=True)
+    again, _, n_otherwise = await chat(engine, 11, keep_answers=False)
+    assert n_otherwise > N_TURNS // 2
+    assert sum(again) > 2 * sum(kept), (again, kept)
+
+
+async def test_the_prompt_spells_the_same_and_counts_what_is_computed(engine: weft.Engine) -> None:
+    text = "Chat five: once upon a time there was a cat.\n"
+    options: weft.RequestOptions = {"temperature": 1.5, "top_k": 200, "seed": 3, "ignore_eos": True, "keep_answers": True}
+    first = await engine.complete(text, max_tokens=40, **options)
+    text += first.text + "\nThe end?\n"
+    n_sent = len(engine.tokenize(text))
+    second = await engine.complete(text, max_tokens=1, explain_cache=True, **options)
+    assert second.n_prompt == second.branches[0].usage.n_prompt
+    assert second.n_prompt >= n_sent, "the tokenizer makes as few tokens as it can"
+    explanation = second.branches[0].explanation
+    assert explanation is not None
+    assert [one.cause for one in explanation.computed] == ["new"]
+
+
+async def test_nobody_gets_the_tokens_of_somebody_elses_answer(engine: weft.Engine) -> None:
+    text = "Chat six: once upon a time there was a bird.\n"
+    options: weft.RequestOptions = {"temperature": 1.5, "top_k": 200, "seed": 4, "ignore_eos": True, "keep_answers": True}
+    first = await engine.complete(text, max_tokens=40, owner="one", **options)
+    text += first.text + "\nThe end?\n"
+    other = await engine.complete(text, max_tokens=1, owner="another", **options)
+    own = await engine.complete(text, max_tokens=1, owner="one", **options)
+    assert other.n_prompt == len(engine.tokenize(text))
+    assert own.n_prompt > other.n_prompt
