@@ -158,7 +158,8 @@ class ComputedStretch(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
     before: Annotated[str, About("the end of what is before that place, a few tokens")]
     here: Annotated[str, About("the beginning of what is after it, some tokens more")]
     earlier: Annotated[
-        EarlierRequest | None, About("the earlier request that told the cause; None where there is none, or it is another owner's")
+        EarlierRequest | None,
+        About("the earlier request that told the cause; None where there is none, or it is another owner's"),
     ] = None
     evicted_for: Annotated[
         Literal["pool", "store", "erased", "failed"] | None,

@@ -109,9 +109,7 @@ async def test_the_same_text_in_other_tokens_is_told_so(client: httpx.AsyncClien
     text = f"In the morning {STORY}."
     whole = await client.post("/tokenize", json={"content": text, "add_special": True}, headers={"authorization": "first"})
     tokens = whole.json()["tokens"]
-    spelt = await client.post(
-        "/tokenize", json={"content": "r", "add_special": False}, headers={"authorization": "Bearer first"}
-    )
+    spelt = await client.post("/tokenize", json={"content": "r", "add_special": False}, headers={"authorization": "Bearer first"})
     assert spelt.json()["tokens"], "a letter has a token"
     at = len(tokens) // 2
     pieces = await client.post("/detokenize", json={"tokens": tokens[at : at + 1]}, headers={"authorization": "first"})

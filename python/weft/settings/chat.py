@@ -80,8 +80,8 @@ class ChatSettings:
         constants={"--keep-answers": True, "--no-keep-answers": False},
         parse=boolean,
         env="WEFT_KEEP_ANSWERS",
-        help="compute what was answered in a chat, when it is sent back, in the tokens that it was written in, or in those that the"
-        " tokenizer makes of it (default: as it was written)",
+        help="compute what was answered in a chat, when it is sent back, in the tokens that it was written in, or in those"
+        " that the tokenizer makes of it (default: as it was written)",
     )
     spm_infill: bool = flag(
         False,

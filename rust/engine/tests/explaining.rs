@@ -120,7 +120,7 @@ fn cases() -> Vec<Case> {
                 let shared = text('A', 1, 100);
                 after(&[&shared, &joined(&[&shared, "Q", &prompt(2, 40)])], &joined(&[&shared, "R", &prompt(3, 40)]))
             },
-            &[("differs", 100, 141, 100)],
+            &[("new", 100, 141, 100)],
         ),
         (
             "an edited word",

@@ -32,7 +32,9 @@ def submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Subm
     # The engine tells of a drawn token only beside the likely ones.
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
     asked = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
-    template = msgspec.structs.replace(asked.template, snapshots_at=prompt.turn_ends, system_end=prompt.system_end, keep_answers=settings.keep_answers)
+    template = msgspec.structs.replace(
+        asked.template, snapshots_at=prompt.turn_ends, system_end=prompt.system_end, keep_answers=settings.keep_answers
+    )
     return msgspec.structs.replace(asked, template=template)
 
 

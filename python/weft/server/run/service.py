@@ -437,9 +437,7 @@ class Service:
         """A text as it is, or its tokens where it is made of several pieces."""
         return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], str) else self._tokens(pieces)
 
-    async def chat_prompt(
-        self, data: Chat, files: Sequence[MediaFile] = (), *, with_system_end: bool = False
-    ) -> ChatPrompt:
+    async def chat_prompt(self, data: Chat, files: Sequence[MediaFile] = (), *, with_system_end: bool = False) -> ChatPrompt:
         """The prompt that a chat becomes, in tokens; `files` are its pictures and sounds.
 
         Raises:
