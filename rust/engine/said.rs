@@ -79,13 +79,7 @@ impl Said {
     }
 
     /// `prompt` in the tokens that its owner was answered in; `None` where that changes nothing.
-    pub(crate) fn respell(
-        &self,
-        owner: Option<&str>,
-        variant: &Variant,
-        prompt: &[Token],
-        lexicon: &Lexicon,
-    ) -> Option<Respelt> {
+    pub(crate) fn respell(&self, owner: Option<&str>, variant: &Variant, prompt: &[Token], lexicon: &Lexicon) -> Option<Respelt> {
         let mut n_left = MAX_COMPARED;
         let of_owner = self.texts.iter().rev().filter(|text| text.owner.as_deref() == owner && text.variant == *variant);
         let mut candidates: Vec<(usize, &Text)> = Vec::new();
@@ -175,7 +169,8 @@ fn next_boundary(left: &[Token], right: &[Token], lexicon: &Lexicon) -> Option<(
     let mut is_left_ahead = false;
     loop {
         let (tokens, n) = if is_left_ahead { (right, &mut n_right) } else { (left, &mut n_left) };
-        let piece = tokens.get(*n).filter(|_| *n < MAX_STRETCH).map(|&token| lexicon.piece(token)).filter(|piece| !piece.is_empty())?;
+        let piece =
+            tokens.get(*n).filter(|_| *n < MAX_STRETCH).map(|&token| lexicon.piece(token)).filter(|piece| !piece.is_empty())?;
         *n += 1;
         if ahead.len() >= piece.len() {
             ahead = ahead.strip_prefix(piece)?;
@@ -237,7 +232,8 @@ mod tests {
         assert_eq!(respelt(&said, &["d", "a", "b", "a", "c"]), None, "another text");
         assert_eq!(respelt(&said, &["d", "ab", "a", "b"]), None, "the tokenizer cuts a prompt as it cuts any");
         assert_eq!(respelt(&said, &["d", "a", "b", "<end>", "ab"]), None, "a control token is no text");
-        let other = said.respell(Some("somebody"), &Variant::default(), &tokens(&["d", "a", "b", "ab"]), &Pieces::lexicon(&PIECES, 1));
+        let other =
+            said.respell(Some("somebody"), &Variant::default(), &tokens(&["d", "a", "b", "ab"]), &Pieces::lexicon(&PIECES, 1));
         assert_eq!(other, None, "somebody else's answer");
     }
 
@@ -283,8 +279,13 @@ mod tests {
             let Some(told) = said.respell(None, &Variant::default(), &prompt, &lexicon) else { continue };
             n_respelt += 1;
             assert_eq!(spelling(&told.tokens), spelling(&prompt), "{prompt:?} became {told:?}");
-            assert_eq!(told.tokens.iter().filter(|&&token| token == 0).count(), prompt.iter().filter(|&&token| token == 0).count());
-            assert!(said.respell(None, &Variant::default(), &told.tokens, &lexicon).is_none_or(|again| again.tokens != told.tokens));
+            assert_eq!(
+                told.tokens.iter().filter(|&&token| token == 0).count(),
+                prompt.iter().filter(|&&token| token == 0).count()
+            );
+            assert!(
+                said.respell(None, &Variant::default(), &told.tokens, &lexicon).is_none_or(|again| again.tokens != told.tokens)
+            );
         }
         assert!(n_respelt > 100, "{n_respelt} texts were cut otherwise");
     }

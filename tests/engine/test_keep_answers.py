@@ -25,7 +25,9 @@ async def chat(engine: weft.Engine, seed: int, *, keep_answers: bool) -> tuple[l
     text = f"Chat {random.Random(seed).getrandbits(64)}: once upon a time there was a dog.\n"
     computed, new, n_otherwise = [], [], 0
     for turn in range(N_TURNS):
-        answer = await engine.complete(text, max_tokens=24, seed=100 * seed + turn, keep_answers=keep_answers, **letters(engine))
+        options: weft.RequestOptions = {**letters(engine), "max_tokens": 24, "seed": 100 * seed + turn}
+        options["keep_answers"] = keep_answers
+        answer = await engine.complete(text, **options)
         [branch] = answer.branches
         n_otherwise += engine.tokenize(branch.text, add_special=False) != list(branch.tokens)
         more = f"\nAnd then, said number {turn}, what did they do?\n"
@@ -54,11 +56,12 @@ async def test_without_it_such_a_chat_computes_its_answers_again(engine: weft.En
 
 async def test_the_prompt_spells_the_same_and_counts_what_is_computed(engine: weft.Engine) -> None:
     text = "Chat five: once upon a time there was a cat.\n"
-    options: weft.RequestOptions = {**letters(engine), "seed": 3, "keep_answers": True}
-    first = await engine.complete(text, max_tokens=40, **options)
+    options: weft.RequestOptions = {**letters(engine), "seed": 3, "keep_answers": True, "max_tokens": 40}
+    first = await engine.complete(text, **options)
     text += first.text + "\nThe end?\n"
     n_sent = len(engine.tokenize(text))
-    second = await engine.complete(text, max_tokens=1, explain_cache=True, **options)
+    options["explain_cache"] = True
+    second = await engine.complete(text, **options)
     assert second.n_prompt == second.branches[0].usage.n_prompt
     assert second.n_prompt > n_sent, "the tokenizer makes as few tokens as it can"
     explanation = second.branches[0].explanation
@@ -68,10 +71,13 @@ async def test_the_prompt_spells_the_same_and_counts_what_is_computed(engine: we
 
 async def test_nobody_gets_the_tokens_of_somebody_elses_answer(engine: weft.Engine) -> None:
     text = "Chat six: once upon a time there was a bird.\n"
-    options: weft.RequestOptions = {**letters(engine), "seed": 4, "keep_answers": True}
-    first = await engine.complete(text, max_tokens=40, owner="one", **options)
+    options: weft.RequestOptions = {**letters(engine), "seed": 4, "keep_answers": True, "max_tokens": 40}
+    options["owner"] = "one"
+    first = await engine.complete(text, **options)
     text += first.text + "\nThe end?\n"
-    other = await engine.complete(text, max_tokens=1, owner="another", **options)
-    own = await engine.complete(text, max_tokens=1, owner="one", **options)
+    options["owner"] = "another"
+    other = await engine.complete(text, **options)
+    options["owner"] = "one"
+    own = await engine.complete(text, **options)
     assert other.n_prompt == len(engine.tokenize(text))
     assert own.n_prompt > other.n_prompt
