@@ -180,13 +180,17 @@ class CacheExplanation(msgspec.Struct, frozen=True, gc=False):
     n_found: Annotated[int, About("of these, found computed")]
     n_awaited: Annotated[int, About("of those, what another request was computing, and this one waited for")]
     computed: Annotated[tuple[ComputedStretch, ...], About("all others, stretch by stretch; none where nothing was computed")]
+    n_volatile: Annotated[
+        int, About("over HTTP, lines of the system's message that `--volatile-prompt-lines` has moved or left out")
+    ] = 0
 
     @property
     def short(self) -> str:
         """One line without any text of a prompt: `found=4012/4100; differs=4012-4100@4012`."""
         awaited = f"; awaited={self.n_awaited}" if self.n_awaited else ""
         stretches = "".join(f"; {one.cause}={one.start}-{one.end}@{one.at}" for one in self.computed)
-        return f"found={self.n_found}/{self.n_prompt}{awaited}{stretches}"
+        volatile = f"; volatile_lines={self.n_volatile}" if self.n_volatile else ""
+        return f"found={self.n_found}/{self.n_prompt}{awaited}{stretches}{volatile}"
 
 
 @described

@@ -197,9 +197,9 @@ impl History {
     fn others<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = (Nearest<'a>, u32)> {
         let texts = self.records.iter().rev().filter(|&(&id, record)| id != job.request_id && record.variant == job.variant);
         texts.flat_map(move |(&request_id, record)| {
-            record.texts.first().into_iter().flat_map(move |text| {
+            record.texts.first().into_iter().filter_map(move |text| {
                 let is_same = |at: u32| text.tokens.len() > at && job.prompt.get(at as usize) == Some(&text.tokens.at(at));
-                let n_common = if is_same(0) { 1 } else { 0 };
+                let n_common = u32::from(is_same(0));
                 let near = Nearest { request_id, record, tokens: &text.tokens, n_common };
                 (n_common == 0 || !is_same(1)).then_some((near, n_common))
             })

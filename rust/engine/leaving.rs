@@ -40,7 +40,8 @@ fn remember_written<R: Runner>(core: &Core<R>, sequence: &Sequence) {
     if !job.request.keeps_answers || n_tokens == n_prompt || !sequence.tokens.has_prompt(n_prompt) {
         return;
     }
-    let written = job.written.iter().cloned().chain([n_prompt..n_tokens]).collect();
+    let mut written = job.written.clone();
+    written.push(n_prompt..n_tokens);
     let owner = job.request.owner.clone();
     core.outbox.published.said().remember(owner, job.variant.clone(), sequence.tokens.clone(), written);
 }

@@ -219,10 +219,10 @@ mod tests {
         // The text goes on after it, in a token that begins inside of what was written.
         let told = respelt(&said, &["d", "abc", "abc", "x"]).expect("it is cut otherwise");
         assert_eq!(told.tokens, tokens(&["d", "a", "b", "c", "abc", "x"]));
-        assert_eq!(told.written, [1..4]);
+        assert_eq!(told.written.first(), Some(&(1..4)));
         let told = respelt(&said, &["d", "ab", "c", "ab", "x"]).expect("it is cut otherwise");
         assert_eq!(told.tokens, tokens(&["d", "a", "b", "c", "a", "b", "x"]));
-        assert_eq!((told.written, told.stretches), (vec![1..6], vec![(1..2, 3), (3..4, 6)]));
+        assert_eq!((told.written.first(), told.stretches), (Some(&(1..6)), vec![(1..2, 3), (3..4, 6)]));
     }
 
     #[test]
@@ -266,7 +266,7 @@ mod tests {
         for _ in 0..2000 {
             let mut said = Said::default();
             for _ in 0..4 {
-                let prompt: Vec<Token> = (0..1 + chance(3)).map(|_| [6, 3][chance(2)]).collect();
+                let prompt: Vec<Token> = (0..=chance(3)).map(|_| [6, 3][chance(2)]).collect();
                 let n_prompt = u32::try_from(prompt.len()).expect("small");
                 let mut text = Tokens::new(prompt.into());
                 for _ in 0..chance(8) {
@@ -275,7 +275,7 @@ mod tests {
                 let range = n_prompt..text.len();
                 said.remember(None, Variant::default(), text, vec![range]);
             }
-            let prompt: Vec<Token> = (0..1 + chance(10)).map(|_| [6, 3, 3, 5, 1, 4, 0][chance(7)]).collect();
+            let prompt: Vec<Token> = (0..=chance(10)).map(|_| [6, 3, 3, 5, 1, 4, 0][chance(7)]).collect();
             let Some(told) = said.respell(None, &Variant::default(), &prompt, &lexicon) else { continue };
             n_respelt += 1;
             assert_eq!(spelling(&told.tokens), spelling(&prompt), "{prompt:?} became {told:?}");

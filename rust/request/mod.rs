@@ -201,6 +201,7 @@ pub struct ContextShift {
 
 /// What a caller asks for: one prompt, `n` completions.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is asked for on its own")]
 pub struct Request {
     /// What is to be continued; at least one token.
     pub prompt: Prompt,

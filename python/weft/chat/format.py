@@ -20,6 +20,7 @@ from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.reading import StretchReader
 from weft.chat.sandbox import MAX_SIZE
 from weft.chat.template import ChatTemplate, Message, TemplateError, TooLongError
+from weft.chat.volatile import VolatileLines
 from weft.fields.shown import shown
 from weft.settings.chat import ChatSettings
 
@@ -38,6 +39,8 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     """How what follows it is to be read."""
     system_end: int | None = None
     """Where, in tokens, the system's message ends, if that was asked for and it can be told."""
+    n_volatile: int = 0
+    """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
 
 
 class _Chat(msgspec.Struct, frozen=True):
@@ -53,6 +56,8 @@ class _Chat(msgspec.Struct, frozen=True):
     variables: dict[str, object]
     n_media: int
     """Pictures and sounds, those of the continued message among them."""
+    n_volatile: int
+    """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
 
 
 class ChatFormat:
@@ -61,6 +66,7 @@ class ChatFormat:
     def __init__(self, engine: Engine, settings: ChatSettings) -> None:
         self._engine = engine
         self._settings = settings
+        self._volatile = VolatileLines(settings.volatile_prompt_lines)
         self._reader = StretchReader(engine)
 
     def check_settings(self) -> None:
@@ -119,11 +125,11 @@ class ChatFormat:
         turn_ends = self._turn_ends(chat, parts, media)
         system_end = self._end_of(_n_told(chat), chat, parts, media) if with_system_end else None
         tokens = self._engine.model.tokenize_parts(_runs(parts), add_special=False) if media else cast("list[int]", parts)
-        return ChatPrompt(tokens, turn_ends, system_end=system_end)
+        return ChatPrompt(tokens, turn_ends, system_end=system_end, n_volatile=chat.n_volatile)
 
     def _read(self, data: Chat) -> _Chat:
         self._check_number(data.messages or ())
-        messages = check(data.messages)
+        messages, n_volatile = self._volatile.rearranged(check(data.messages))
         is_continued = self._is_continued(data, messages)
         effort = {} if data.reasoning_effort is None else {"reasoning_effort": data.reasoning_effort}
         return _Chat(
@@ -133,6 +139,7 @@ class ChatFormat:
             opens_answer=is_continued or data.add_generation_prompt is not False,
             variables={**self._settings.chat_template_kwargs, **effort, **(data.chat_template_kwargs or {})},
             n_media=sum(1 for _ in media_parts(messages)),
+            n_volatile=n_volatile,
         )
 
     def _check_number(self, messages: Sequence[ChatMessage]) -> None:

@@ -22,7 +22,7 @@ from weft.server.response_fields import (
     projected,
     token_probability,
 )
-from weft.server.response_fields.explanation import Explained, explanation_of, explanations_of
+from weft.server.response_fields.explanation import Explained, explanations_of
 from weft.server.run.generation import Generation
 from weft.server.run.pieces import GAP
 from weft.server.run.service import Service
@@ -112,9 +112,9 @@ class Answered:
         )
         return projected(result, self._paths)  # type: ignore[no-any-return]
 
-    def explanation(self, finished: Finished) -> CacheExplanation | msgspec.UnsetType:
+    def explanation(self, prompt: int, finished: Finished) -> CacheExplanation | msgspec.UnsetType:
         """Why what was computed of a prompt had to be, where the end of its first branch is to tell."""
-        return explanation_of(self._branches.generation, finished)
+        return self._branches.generation.explanation(prompt, finished)
 
     def explanations(self) -> Explained:
         """Why what was computed of the prompts had to be, as far as that was told."""

@@ -132,7 +132,7 @@ class Stream(_Form):
         chunk = self._chunk([ChunkChoice(index, Delta(), None, FINISH_REASONS[finished.reason])])
         chunk.timings = timings([finished.usage])
         chunk.verbose = self._about.verbose(prompt, finished)
-        chunk.cache_explanation = self._about.explanation(finished)
+        chunk.cache_explanation = self._about.explanation(prompt, finished)
         return chunk
 
     def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:

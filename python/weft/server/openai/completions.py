@@ -143,7 +143,7 @@ class Stream(_Form):
         chunk = self._chunk([Choice("", self._about.index(prompt, finished), None, FINISH_REASONS[finished.reason])])
         chunk.timings = timings([finished.usage])
         chunk.verbose = self._about.verbose(prompt, finished)
-        chunk.cache_explanation = self._about.explanation(finished)
+        chunk.cache_explanation = self._about.explanation(prompt, finished)
         return chunk
 
     def _chunk(self, choices: list[Choice]) -> CompletionChunk:

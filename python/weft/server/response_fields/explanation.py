@@ -4,10 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from weft import CacheExplanation, Finished
-from weft.server.run.generation import Generation
+from weft import CacheExplanation
 
-__all__ = ["HEADER", "Explained", "explanation_header", "explanation_of", "explanations_of"]
+__all__ = ["HEADER", "Explained", "explanation_header", "explanations_of"]
 
 HEADER = "weft-cache"
 """The header of whole answers. The headers of a stream leave with its first token, and the end of its first branch tells more."""
@@ -16,12 +15,6 @@ MAX_IN_HEADER = 8
 """Prompts of one request whose explanations stand in the header: others do in the answer alone."""
 
 Explained = CacheExplanation | list[CacheExplanation] | msgspec.UnsetType
-
-
-def explanation_of(generation: Generation, finished: Finished) -> CacheExplanation | msgspec.UnsetType:
-    """What the end of a branch tells of its prompt, where that was asked for."""
-    is_asked = generation.asked.template.explain_cache
-    return finished.explanation if is_asked and finished.explanation is not None else msgspec.UNSET
 
 
 def explanations_of(told: Mapping[int, CacheExplanation]) -> Explained:

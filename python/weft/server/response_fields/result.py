@@ -6,7 +6,6 @@ from typing import cast
 import msgspec
 
 from weft import CacheExplanation, Engine, Finished, MixedPrompt, Token
-from weft.server.response_fields.explanation import explanation_of
 from weft.server.response_fields.probabilities import CompletionProbability
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
 from weft.server.response_fields.timings import Timings, timings
@@ -94,7 +93,7 @@ class Branches:
             tokens_cached=usage.n_held,
             timings=timings([usage]),
             completion_probabilities=cast("Sequence[CompletionProbability]", probabilities),
-            cache_explanation=explanation_of(self.generation, finished),
+            cache_explanation=self.generation.explanation(prompt, finished),
         )
 
     def slot(self, prompt: int) -> int:

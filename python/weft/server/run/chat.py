@@ -33,9 +33,9 @@ def submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Subm
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
     asked = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
     template = msgspec.structs.replace(
-        asked.template, snapshots_at=prompt.turn_ends, system_end=prompt.system_end, keep_answers=settings.keep_answers
+        asked.template, snapshots_at=prompt.turn_ends, system_end=prompt.system_end, keep_answers=settings.keep_chat_answers
     )
-    return msgspec.structs.replace(asked, template=template)
+    return msgspec.structs.replace(asked, template=template, n_volatile=prompt.n_volatile)
 
 
 class Spoken:

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import cast
 
+import msgspec
+
 from weft import CacheExplanation, Event, Finished, Progress, PromptLogprobs, Request, Stream, Token
 from weft._native import CompactLogprobs
 from weft.server.request_line import current_line
@@ -86,9 +88,10 @@ class Generation:
             if isinstance(event, Progress | PromptLogprobs):
                 continue
             if isinstance(event, Finished) and event.explanation is not None:
+                told = msgspec.structs.replace(event.explanation, n_volatile=self.asked.n_volatile)
                 if self.asked.template.explain_cache:
-                    self.explanations[prompt] = event.explanation
-                logger.debug("the cache for request %d: %s", event.explanation.request_id, event.explanation.short)
+                    self.explanations[prompt] = told
+                logger.debug("the cache for request %d: %s", told.request_id, told.short)
             if "\n" in event.text:
                 self._with_new_line.add((prompt, event.index))
             if self._texts is not None:
@@ -97,6 +100,10 @@ class Generation:
     def text(self, prompt: int, index: int) -> str | None:
         """The text of a branch, as far as it was read; None where it is not kept."""
         return None if self._texts is None else "".join(self._texts.get((prompt, index), []))
+
+    def explanation(self, prompt: int, finished: Finished) -> CacheExplanation | msgspec.UnsetType:
+        """Why what was computed of a prompt had to be, where the end of this branch is to tell it."""
+        return msgspec.UNSET if finished.explanation is None else self.explanations.get(prompt, msgspec.UNSET)
 
     def has_new_line(self, prompt: int, index: int) -> bool:
         """Whether the text of a branch, as far as it was read, has a line break."""
