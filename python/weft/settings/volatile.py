@@ -51,7 +51,7 @@ def rules(text: str) -> tuple[LineRule, ...]:
     if not pattern or len(pattern) > MAX_PATTERN:
         raise ValueError(f"a pattern has {len(pattern)} characters; it must have 1 to {MAX_PATTERN}")
     if _NESTED.search(pattern) or len(_REPEATS.findall(pattern)) > MAX_UNBOUNDED:
-        limits = f"it may repeat at most {MAX_UNBOUNDED} parts without a bound, none inside of another, and not look around or back"
+        limits = f"it may repeat at most {MAX_UNBOUNDED} parts without a bound, none in another, and not look around or back"
         raise ValueError(f"the pattern {pattern!r} might take long: {limits}")
     try:
         re.compile(pattern)
