@@ -42,7 +42,7 @@ fn keep_windows<R: Runner>(core: &mut Core<R>) {
         }
         let (id, request_id, variant) = (running.id, running.sequence.request_id, running.sequence.variant.clone());
         // Where the prompt comes again, its last token is computed for the logits after it.
-        let n_kept = n_tokens - u32::from(core.memory.can_fork(id, n_tokens - 1));
+        let Some(n_kept) = [n_tokens - 1, n_tokens].into_iter().find(|&n| core.memory.can_fork(id, n)) else { continue };
         let Some(kept) = core.memory.place(&variant, Some(&Match::in_pool(id, n_kept))) else { return };
         core.memory.cache_mut().name_maker(kept, request_id);
         core.memory.cache_mut().unpin(kept);

@@ -2,7 +2,10 @@
 
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 import httpx
 import pytest
@@ -162,3 +165,11 @@ async def test_the_log_has_a_line_at_its_debug_level_whoever_asks(
     assert len(lines) == 1
     assert "never_seen=0-" in lines[0]
     assert STORY[:20] not in lines[0]
+
+
+def test_the_page_tells_of_every_cause() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "explained.md").read_text(encoding="utf-8")
+    table = page[page.index("| cause | what it says |") :].partition("\n\n")[0]
+    told = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    hint = get_type_hints(weft.ComputedStretch, include_extras=False)["cause"]
+    assert sorted(told) == sorted(get_args(hint))
