@@ -2,7 +2,14 @@
 
 import random
 
+import httpx
+import pytest
+from litestar.testing import AsyncTestClient
+
 import weft
+from tests.server.conftest import answers
+from weft.server import create_app
+from weft.settings import Settings
 
 N_TURNS = 10
 
@@ -81,3 +88,26 @@ async def test_nobody_gets_the_tokens_of_somebody_elses_answer(engine: weft.Engi
     own = await engine.complete(text, **options)
     assert other.n_prompt == len(engine.tokenize(text))
     assert own.n_prompt > other.n_prompt
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "not kept"])
+async def test_a_chat_over_http_computes_what_was_answered_again_only_where_that_is_wanted(keeps: bool) -> None:
+    served = weft.Engine(n_slots=1, n_ctx=1024, n_threads=1)
+    app = create_app(served, Settings(keep_chat_answers=keeps))
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        n_computed, cause = await second_turn(client, served)
+    # The new message, and what the template writes around it.
+    assert (n_computed <= 30) == keeps
+    assert cause == ("new" if keeps else "retokenized")
+
+
+async def second_turn(client: httpx.AsyncClient, served: weft.Engine) -> tuple[int, str]:
+    """How many tokens the second turn of a chat computes, and why, whose first answer was written letter by letter."""
+    how = letters(served)
+    body = {"logit_bias": how["logit_bias"], "grammar": how["grammar"], "max_tokens": 60, "seed": 1, "explain_cache": True}
+    messages = [{"role": "user", "content": "Tell me a story."}]
+    first = (await client.post("/v1/chat/completions", json=body | {"messages": messages})).json()
+    messages += [first["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+    second = (await client.post("/v1/chat/completions", json=body | {"messages": messages})).json()
+    return second["timings"]["prompt_n"], second["cache_explanation"]["computed"][0]["cause"]
