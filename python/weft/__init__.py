@@ -47,7 +47,19 @@ if TYPE_CHECKING:
         SlowReader,
         WeftError,
     )
-    from weft.events import Event, Finished, Logprob, Logprobs, Progress, PromptLogprobs, Token, Usage
+    from weft.events import (
+        CacheExplanation,
+        ComputedStretch,
+        EarlierRequest,
+        Event,
+        Finished,
+        Logprob,
+        Logprobs,
+        Progress,
+        PromptLogprobs,
+        Token,
+        Usage,
+    )
     from weft.infill import Snippet
     from weft.prefix import PrefixFile
     from weft.request import Request, RequestOptions
@@ -59,11 +71,14 @@ __all__ = [
     "Answer",
     "AnswerTooLarge",
     "Branch",
+    "CacheExplanation",
     "CachedNode",
     "ChatAnswer",
     "Compute",
+    "ComputedStretch",
     "ContextOverflow",
     "DecodeError",
+    "EarlierRequest",
     "Embeddings",
     "Engine",
     "EngineConfig",
@@ -157,7 +172,19 @@ _HOMES = {
         "SlowReader",
         "WeftError",
     ),
-    "weft.events": ("Event", "Finished", "Logprob", "Logprobs", "Progress", "PromptLogprobs", "Token", "Usage"),
+    "weft.events": (
+        "CacheExplanation",
+        "ComputedStretch",
+        "EarlierRequest",
+        "Event",
+        "Finished",
+        "Logprob",
+        "Logprobs",
+        "Progress",
+        "PromptLogprobs",
+        "Token",
+        "Usage",
+    ),
     "weft.infill": ("Snippet",),
     "weft.prefix": ("PrefixFile",),
     "weft.request": ("Request", "RequestOptions"),

@@ -25,6 +25,7 @@ from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.reading import StretchReader
 from weft.chat.sandbox import MAX_SIZE
 from weft.chat.template import ChatTemplate, Message, TemplateError, TooLongError
+from weft.chat.volatile import VolatileLines
 from weft.fields.shown import shown
 from weft.settings.chat import ChatSettings
 
@@ -43,6 +44,10 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     """How what follows it is to be read."""
     held: Held | None = None
     """What holds the answer to that; None is nothing."""
+    system_end: int | None = None
+    """Where, in tokens, the system's message ends, if that was asked for and it can be told."""
+    n_volatile: int = 0
+    """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
 
 
 class _Chat(msgspec.Struct, frozen=True):
@@ -73,6 +78,8 @@ class _Rendered(NamedTuple):
 
 def _unheard() -> None:
     """Where nobody counts."""
+    n_volatile: int
+    """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
 
 
 class ChatFormat:
@@ -82,6 +89,7 @@ class ChatFormat:
         """Takes the model's template, unless the settings have another; `unread` is called where a call could not be read."""
         self._engine = engine
         self._settings = settings
+        self._volatile = VolatileLines(settings.volatile_prompt_lines)
         self._reader = StretchReader(engine)
         self._unread = unread
 
@@ -121,12 +129,13 @@ class ChatFormat:
         """
         return "".join([stretch.text for stretch in self._stretches(self._read(data)).stretches])
 
-    def prompt(self, data: Chat, media: Sequence[Media] = ()) -> ChatPrompt:
+    def prompt(self, data: Chat, media: Sequence[Media] = (), *, with_system_end: bool = False) -> ChatPrompt:
         """The prompt in tokens. What is said in messages is no control token, and no picture, however it is spelt.
 
         Args:
             data: The chat.
             media: What its parts are that are pictures or sounds, in order.
+            with_system_end: Whether to tell where the system's message ends.
 
         Raises:
             ContextOverflow: it does not fit; not all of it was rendered, or tokenized, by then.
@@ -140,9 +149,9 @@ class ChatFormat:
         parts = self._tokens(rendered.stretches, media)
         turn_ends = self._turn_ends(chat, parts, media)
         answer, held = self._answer(chat, is_thinking=rendered.is_thinking)
-        if not media:
-            return ChatPrompt(cast("list[int]", parts), turn_ends, answer, held)
-        return ChatPrompt(self._engine.model.tokenize_parts(_runs(parts), add_special=False), turn_ends, answer, held)
+        system_end = self._end_of(_n_told(chat), chat, parts, media) if with_system_end else None
+        tokens = self._engine.model.tokenize_parts(_runs(parts), add_special=False) if media else cast("list[int]", parts)
+        return ChatPrompt(tokens, turn_ends, answer, held, system_end=system_end, n_volatile=chat.n_volatile)
 
     def _answer(self, chat: _Chat, *, is_thinking: bool) -> tuple[AnswerForm, Held | None]:
         """How what follows a prompt is to be read, and what holds it to that."""
@@ -177,7 +186,7 @@ class ChatFormat:
 
     def _read(self, data: Chat) -> _Chat:
         self._check_number(data.messages or ())
-        messages = check(data.messages)
+        messages, n_volatile = self._volatile.rearranged(check(data.messages))
         is_continued = self._is_continued(data, messages)
         thinking = self._thinking(data)
         effort = {} if data.reasoning_effort in (None, "none") else {"reasoning_effort": data.reasoning_effort}
@@ -191,6 +200,7 @@ class ChatFormat:
             n_media=sum(1 for _ in media_parts(messages)),
             asked=asked_tools(data),
             thinking=thinking,
+            n_volatile=n_volatile,
         )
 
     def _thinking(self, data: Chat) -> Thinking:
@@ -288,19 +298,22 @@ class ChatFormat:
         """Where the system's message, all messages but the last, and all of them end; those that the template can render."""
         if self._engine.limits.forks_anywhere:
             return []
-        n_told = 1 if chat.messages and chat.messages[0].role in ("system", "developer") else 0
-        ends = set()
-        for n_messages in {n_told, len(chat.messages) - 1, len(chat.messages)}:
-            if n_messages > 0:
-                messages = chat.messages[:n_messages]
-                n_media = sum(1 for _ in media_parts(messages))
-                earlier = msgspec.structs.replace(chat, messages=messages, continued=None, opens_answer=False, n_media=n_media)
-                try:
-                    ends.add(_n_common(self._tokens(self._rendered(earlier).stretches, media), parts))
-                except (TemplateError, ContextOverflow):
-                    # Some templates render no chat without a question, and so share no beginning with one.
-                    continue
-        return sorted(end for end in ends if 0 < end < sum(map(_n_places, parts)))
+        numbers = {_n_told(chat), len(chat.messages) - 1, len(chat.messages)}
+        ends = {self._end_of(n_messages, chat, parts, media) for n_messages in numbers}
+        return sorted(end for end in ends if end is not None and 0 < end < sum(map(_n_places, parts)))
+
+    def _end_of(self, n_messages: int, chat: _Chat, parts: Sequence[int | Media], media: Sequence[Media]) -> int | None:
+        """Where the first messages of a chat end that was rendered to these parts; None where there are none, or nobody knows."""
+        if n_messages < 1:
+            return None
+        messages = chat.messages[:n_messages]
+        n_media = sum(1 for _ in media_parts(messages))
+        earlier = msgspec.structs.replace(chat, messages=messages, continued=None, opens_answer=False, n_media=n_media)
+        try:
+            return _n_common(self._tokens(self._rendered(earlier).stretches, media), parts)
+        except (TemplateError, ContextOverflow):
+            # Some templates render no chat without a question, and so share no beginning with one.
+            return None
 
     @cached_property
     def _from_settings(self) -> tuple[str | None, str | None]:
@@ -338,6 +351,11 @@ class ChatFormat:
     @property
     def _adds_bos(self) -> bool:
         return bool(self._opening and self.template.bos_token)
+
+
+def _n_told(chat: _Chat) -> int:
+    """Messages of the system that a chat begins with: one or none."""
+    return 1 if chat.messages and chat.messages[0].role in ("system", "developer") else 0
 
 
 def _all_texts(chat: _Chat) -> str:

@@ -165,6 +165,7 @@ class Stream(_Form):
         chunk = self._chunk([ChunkChoice(index, Delta(), None, self._finish_reason(event))])
         chunk.timings = timings([event.usage])
         chunk.verbose = self._about.verbose(prompt, event)
+        chunk.cache_explanation = self._about.explanation(prompt, event)
         return [chunk]
 
     def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
@@ -284,6 +285,7 @@ class Whole(_Form):
                 usage=about.usage(),
                 timings=timings(about.usages),
                 verbose=self._verbose,
+                cache_explanation=about.explanations(),
             )
         )
         return filled(frame, *(self._gaps[index] for index in sorted(self._gaps)), json_list(self._told_first))
