@@ -395,6 +395,7 @@ class Engine(Embedding):
         *,
         compute: bool = True,
         adapters: Sequence[tuple[int, float]] | None = None,
+        invoked_at: int | None = None,
     ) -> PrefixFile:
         """Saves the computed state of a prompt to a file, which `load_prefix` of an engine with the same model and cache takes.
 
@@ -405,6 +406,7 @@ class Engine(Embedding):
             path: The file; one that is there is replaced at the end.
             compute: False saves only as much as is cached.
             adapters: Which adapters it is computed with, as in `Request`; the file knows them, and serves requests with the same.
+            invoked_at: From which token on an activated one of them (aLoRA) counts; None is the last place of its invocation.
 
         Raises:
             InvalidRequest: The prompt holds no tokens, or is none, or nothing of it could be copied.
@@ -415,7 +417,7 @@ class Engine(Embedding):
             ModelLoadError: The model's own file is gone, or has changed since it was loaded.
             OSError: The file cannot be written.
         """
-        return await self._work().save(prompt, path, compute=compute, adapters=adapters)
+        return await self._work().save(prompt, path, compute=compute, adapters=adapters, invoked_at=invoked_at)
 
     async def load_prefix(self, path: str | os.PathLike[str], *, slot: int | None = None) -> PrefixFile:
         """Loads what `save_prefix` has saved: a request that begins like it computes only what is new. Cancelling loads nothing.
@@ -468,11 +470,13 @@ class Engine(Embedding):
             InvalidRequest: There is no such slot.
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        tokens, _ = await self.held_by_slot(slot)
+        tokens, _, _ = await self.held_by_slot(slot)
         return tokens
 
-    async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]]]:
-        """What `slot_tokens` gives, and the adapters that these tokens were computed with, as in `Request`.
+    async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
+        """What `slot_tokens` gives, the adapters that these tokens were computed with, as in `Request`, and `invoked_at`.
+
+        That is the token from which on an activated adapter (aLoRA) counts, as `save_prefix` takes it; None where there is none.
 
         Raises:
             InvalidRequest: There is no such slot.

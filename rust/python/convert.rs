@@ -134,6 +134,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             post_sampling_probs: field!("post_sampling_probs", "True or False"),
         },
         adapters: adapters::set(&get(intern!(py, "adapters"))?)?,
+        invoked_at: None,
         constraint: None,
         context_shift: context_shift
             .then_some(ContextShift { n_keep, n_discard: field!("n_discard", "an integer from 0 to 2³² − 1") }),
