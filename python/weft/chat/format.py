@@ -13,6 +13,7 @@ import msgspec
 
 from weft import ContextOverflow, Engine, InvalidConfig, InvalidRequest, Media, MixedPrompt
 from weft.chat import builtin
+from weft.chat.answer.parts import PLAIN, AnswerForm
 from weft.chat.conversation import Chat, ChatMessage
 from weft.chat.disguise import ControlSpellings, Disguise, MediaPlace, Stretch, media_marks
 from weft.chat.messages import check, content_text, for_template, media_parts
@@ -33,6 +34,8 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     tokens: list[int] | MixedPrompt
     turn_ends: list[int]
     """Where, in tokens, what a next or an edited turn has in common with it may end; empty where the model can do without."""
+    answer: AnswerForm = PLAIN
+    """How what follows it is to be read."""
 
 
 class _Chat(msgspec.Struct, frozen=True):

@@ -6,7 +6,6 @@ from typing import Any, cast
 import msgspec
 
 from weft import Finished, InvalidRequest, Progress, PromptLogprobs, Token
-from weft.chat.format import ChatPrompt
 from weft.server import request_fields
 from weft.server.openai.answer import FINISH_REASONS, Answered, wants_usage
 from weft.server.openai.chat_schemas import (
@@ -25,10 +24,8 @@ from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, drawn
 from weft.server.run.pieces import GAP, filled, json_list
 from weft.server.run.service import Service
-from weft.server.run.submission import Submission
-from weft.settings import Settings
 
-__all__ = ["Stream", "Whole", "check", "submission"]
+__all__ = ["Stream", "Whole", "check"]
 
 MAX_TOP_LOGPROBS = 20
 """As many likely tokens as OpenAI reports."""
@@ -58,15 +55,6 @@ def check(data: CreateChatCompletion) -> None:
         raise InvalidRequest("top_logprobs", f"top_logprobs is {data.top_logprobs}; it must be 0 to {MAX_TOP_LOGPROBS}")
     if data.top_logprobs and not data.logprobs:
         raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs to be true")
-
-
-def submission(data: CreateChatCompletion, prompt: ChatPrompt, settings: Settings) -> Submission:
-    """What a body asks for, its messages being this prompt."""
-    # The engine tells of a drawn token only beside the likely ones.
-    n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
-    asked = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
-    template = msgspec.structs.replace(asked.template, snapshots_at=prompt.turn_ends)
-    return msgspec.structs.replace(asked, template=template)
 
 
 class _Form:

@@ -15,6 +15,7 @@ from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion
 from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
 from weft.server.run import vectors
+from weft.server.run.chat import begin
 from weft.server.run.event_formats import EventFormats
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedPieces, StreamedAnswer, WholeAnswer
@@ -42,8 +43,7 @@ async def create_completion(
 async def create_chat_completion(data: JSONBody[CreateChatCompletion], service: Here) -> Answer[ChatCompletion]:
     """Answers a chat `n` times."""
     chat.check(data)
-    prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages))
-    generation = await service.submit(chat.submission(data, prompt, service.settings))
+    generation, _ = await begin(data, service)
     if not data.stream:
         return Answer(WholeAnswer(generation, chat.Whole(data, generation, service), service.collected))
     form = chat.Stream(data, generation, service)

@@ -1,0 +1,61 @@
+"""Chats, as every dialect runs them: messages become a prompt, and what is written becomes the parts of an answer."""
+
+import msgspec
+
+from weft import Finished, Token
+from weft.chat.answer.parts import AnswerForm, AnswerReader, CallBegun, Part
+from weft.chat.format import ChatPrompt
+from weft.server import request_fields
+from weft.server.request_fields.chat import ChatFields
+from weft.server.run.generation import Generation
+from weft.server.run.service import Service
+from weft.server.run.submission import Submission
+from weft.settings import Settings
+
+__all__ = ["Spoken", "begin", "submission"]
+
+
+async def begin(data: ChatFields, service: Service) -> tuple[Generation, AnswerForm]:
+    """Asks for the answers to a chat; how they are to be read comes with them.
+
+    Raises:
+        InvalidRequest: a field is not what it must be, or the template refuses the messages.
+        WeftError: what [`Service.chat_prompt`] and [`Service.submit`] raise.
+    """
+    prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages))
+    return await service.submit(submission(data, prompt, service.settings)), prompt.answer
+
+
+def submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Submission:
+    """What a body asks for, its messages being this prompt."""
+    # The engine tells of a drawn token only beside the likely ones.
+    n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
+    asked = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
+    template = msgspec.structs.replace(asked.template, snapshots_at=prompt.turn_ends)
+    return msgspec.structs.replace(asked, template=template)
+
+
+class Spoken:
+    """What the branches of one chat say, part by part."""
+
+    def __init__(self, form: AnswerForm) -> None:
+        self._form = form
+        self._readers: dict[int, AnswerReader] = {}
+        self._callers: set[int] = set()
+
+    def read(self, event: Token | Finished) -> list[Part]:
+        """What an event adds to its branch; with the last one comes what was held back."""
+        reader = self._readers.get(event.index)
+        if reader is None:
+            reader = self._readers[event.index] = self._form.reader()
+        parts = reader.read(event.text) if event.text else []
+        if isinstance(event, Finished):
+            parts += reader.end()
+            del self._readers[event.index]
+        if any(isinstance(part, CallBegun) for part in parts):
+            self._callers.add(event.index)
+        return parts
+
+    def calls(self, index: int) -> bool:
+        """Whether a branch has called a tool."""
+        return index in self._callers
