@@ -30,7 +30,7 @@ from weft.answer import Answer
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
-from weft.errors import EngineStopped
+from weft.errors import EngineStopped, WeftError
 from weft.prefix import PrefixFile
 from weft.request import Prompt, Request, RequestOptions
 from weft.work.cache import CacheWork
@@ -134,6 +134,7 @@ class Engine(Embedding):
         Raises:
             ModelLoadError: The file is no model that can be run.
             InvalidConfig: Settings do not fit the model or the memory any more.
+            InvalidRequest: The adapters that were on cannot be on together any more: their files are others now.
             EngineStopped: The engine was closed, before or meanwhile.
             RuntimeError: It is not asleep.
         """
@@ -143,22 +144,25 @@ class Engine(Embedding):
             raise RuntimeError("the engine is not asleep")
         self._state = "starting"
         try:
-            await self._begin()
+            await self._begin(self._scales)
         except BaseException:
             if not self._is_closed():
                 self._state = "asleep"
             raise
-        if self._scales:
-            self.set_adapters(self._scales)
 
-    async def _begin(self) -> None:
-        """Loads the model and starts the worker."""
+    async def _begin(self, scales: Sequence[tuple[int, float]] = ()) -> None:
+        """Loads the model and starts the worker, with adapters of these scales; none are those of the configuration."""
         native = await self._threads.work(For.LIFE, self._load, self._report())
         # Runs at the latest when the interpreter exits: its libraries must not be torn down under a running worker.
         self._stop = weakref.finalize(self, _stop, native, os.getpid())
-        if self._is_closed():
+        try:
+            if self._is_closed():
+                raise EngineStopped
+            if scales:
+                native.set_adapters(scales)
+        except WeftError:
             await self._threads.work(For.LIFE, self._end, self._stop)
-            raise EngineStopped
+            raise
         self._native = native
         self._state = "running"
 

@@ -143,7 +143,13 @@ impl KvCache {
 
     fn listed(&self, id: u64, pin: &Pin) -> PinnedPrefix {
         let adapters = pin.variants.adapters().collect();
-        PinnedPrefix { id, tokens: self.tree.tokens_to(pin.node), n_bytes: pin.n_bytes, adapters, invoked_at: pin.variants.change() }
+        PinnedPrefix {
+            id,
+            tokens: self.tree.tokens_to(pin.node),
+            n_bytes: pin.n_bytes,
+            adapters,
+            invoked_at: pin.variants.change(),
+        }
     }
 
     /// As [`KvCache::unpin`], for a sequence that will come back.

@@ -151,7 +151,8 @@ impl Slots {
     pub(super) fn take_left(&mut self, slot: u32) -> (Variants, Vec<Token>, u32) {
         let tokens: Arc<[Token]> = self.left_in(slot).1.into();
         let Left { variants, .. } = std::mem::take(&mut self.left[slot as usize]);
-        let n_common = |other: &Left| other.tokens.common_prefix(&tokens).min(other.n_held).min(other.variants.n_common(&variants));
+        let n_common =
+            |other: &Left| other.tokens.common_prefix(&tokens).min(other.n_held).min(other.variants.n_common(&variants));
         let n_kept = self.left.iter().map(n_common).max().unwrap_or(0);
         (variants, tokens.to_vec(), n_kept)
     }

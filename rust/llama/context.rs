@@ -401,7 +401,9 @@ impl Context {
         // their places, as in llama.cpp's tools.
         unsafe {
             sys::llama_memory_seq_add(memory, id_of_theirs, place(first), -1, place(n_fewer));
-            // One by one, as `llama_memory_seq_div` would move them: that turns their keys by as much the other way.
+            // One by one, as `llama_memory_seq_div` would move them: that turns their keys by as much the other way. Fewer moves
+            // of stretches cannot do it, since each changes the distance of two neighbours alone. All at once, since what is left
+            // for later steps would make each of their decodes look through the keys of all cells again, which costs more.
             for at in range.clone() {
                 sys::llama_memory_seq_add(memory, id_of_theirs, place(at), place(at) + 1, place(at / n) - place(at));
             }

@@ -107,7 +107,8 @@ impl LlamaRunner {
     /// As [`LlamaRunner::restore_piece`], of a sequence with pictures whose rows and columns are counted.
     fn restore_placed(&mut self, id: SequenceId, placed: &Placed, piece: &[u8], kept: &Range<u32>) -> Result<(), StateError> {
         let Placed { range, positions } = placed;
-        let is_part = range.start <= kept.start && kept.end <= range.end && !positions.cuts(kept.start) && !positions.cuts(kept.end);
+        let is_part =
+            range.start <= kept.start && kept.end <= range.end && !positions.cuts(kept.start) && !positions.cuts(kept.end);
         if !is_part || (self.memory.forks == Forks::AtEnd && range != kept) || self.memory.forks == Forks::InWindow {
             return refuse(format!("tokens {kept:?} were to be restored from a piece that holds {range:?}, with pictures"));
         }

@@ -110,7 +110,11 @@ fn a_prompt_that_is_saved_pinned_or_loaded_leaves_what_slots_hold() {
     for (text, what) in tasks {
         run(&engine, task(&text, what.clone()));
         for slot in [0, 1] {
-            assert_eq!(engine.held_by_slot(slot).unwrap().tokens, tokens_of(&prompt(slot.into(), 60)), "slot {slot} after {what:?}");
+            assert_eq!(
+                engine.held_by_slot(slot).unwrap().tokens,
+                tokens_of(&prompt(slot.into(), 60)),
+                "slot {slot} after {what:?}"
+            );
         }
     }
 }
