@@ -480,7 +480,7 @@ fn a_conversation_about_a_picture_leaves_the_pool_and_is_not_computed_again() {
         let config = EngineConfig { n_slots: Some(1), n_ctx: Some(256), n_threads: Some(1), ..EngineConfig::default() };
         let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("it fits");
         let build = {
-            let (model, limits) = (Arc::clone(model), limits.clone());
+            let model = Arc::clone(model);
             move || LlamaRunner::new(model, &config, &limits)
         };
         let engine = Engine::start(limits, build).expect("the engine starts");
