@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::config::Grouping;
 use crate::engine::runner::{
-    DecodeError, Forks, IdleCost, MediaRows, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError, Variant,
+    DecodeError, Forks, IdleCost, MediaRows, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError, Variant, Variants,
 };
 use crate::request::{AdapterScale, Token, is_of_medium};
 use crate::sampling::{Lexicon, Vocabulary};
@@ -152,6 +152,8 @@ pub struct FakeRunner {
     memory: MemoryKind,
     lexicon: Lexicon,
     adapters: Vec<AdapterScale>,
+    /// Of each adapter, where it is an activated one.
+    invocations: Vec<Vec<Token>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -192,6 +194,7 @@ impl FakeRunner {
             memory: MEMORY,
             lexicon: Lexicon::new(Words { end_tokens: &[END] }),
             adapters: Vec::new(),
+            invocations: Vec::new(),
         };
         (runner, control)
     }
@@ -222,6 +225,14 @@ impl FakeRunner {
     #[must_use]
     pub fn with_adapters(mut self, scales: &[f32]) -> Self {
         self.adapters = (0..).zip(scales.iter().copied()).collect();
+        self.invocations = vec![Vec::new(); scales.len()];
+        self
+    }
+
+    /// The same, but this adapter counts from these tokens on.
+    #[must_use]
+    pub fn invoked_by(mut self, adapter: usize, tokens: &[Token]) -> Self {
+        self.invocations[adapter] = tokens.to_vec();
         self
     }
 
@@ -235,14 +246,14 @@ impl FakeRunner {
     /// The token that follows `tokens` where sampling is greedy.
     #[must_use]
     pub fn next_token(tokens: &[Token]) -> Token {
-        Self::next_token_with(&Variant::default(), tokens)
+        Self::next_token_with(&Variants::default(), tokens)
     }
 
-    /// The same, of a sequence that is computed with these adapters.
+    /// The same, of a sequence that is computed so.
     #[must_use]
-    pub fn next_token_with(variant: &Variant, tokens: &[Token]) -> Token {
-        let change = change_of(variant);
-        let mut logits = row(tokens.iter().fold(0, |digest, &token| digest_of(digest ^ change, token)), false);
+    pub fn next_token_with(variants: &Variants, tokens: &[Token]) -> Token {
+        let digest = (0..).zip(tokens).fold(0, |digest, (at, &token)| digest_of(digest ^ change_of(variants.at(at)), token));
+        let mut logits = row(digest, false);
         logits[3] = f32::NEG_INFINITY;
         argmax(&logits)
     }
@@ -305,7 +316,7 @@ impl FakeRunner {
 
     fn check_states(&self) -> Result<(), StateError> {
         if self.control.lock().fails_states {
-            return Err(StateError { reason: "told to fail".into() });
+            return Err(StateError::Refused("told to fail".into()));
         }
         Ok(())
     }
@@ -348,6 +359,10 @@ impl Runner for FakeRunner {
 
     fn n_adapters(&self) -> u32 {
         u32::try_from(self.adapters.len()).expect("a test has few adapters")
+    }
+
+    fn invocation(&self, adapter: u32) -> &[Token] {
+        &self.invocations[adapter as usize]
     }
 
     fn default_adapters(&self) -> Vec<AdapterScale> {
@@ -485,9 +500,9 @@ impl Runner for FakeRunner {
             let digest = |at: usize| Some(u64::from_le_bytes(token.get(at..at + 8)?.try_into().ok()?));
             let position = token.get(..4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
             let read = position.and_then(|position| Some((position, digest(4)?, digest(12)?)));
-            tokens.push(read.ok_or_else(|| StateError { reason: "the piece is cut short".into() })?);
+            tokens.push(read.ok_or_else(|| StateError::Refused("the piece is cut short".into()))?);
         }
-        let cells = self.find_cells(tokens.len()).ok_or_else(|| StateError { reason: "the pool is full".into() })?;
+        let cells = self.find_cells(tokens.len()).ok_or_else(|| StateError::Refused("the pool is full".into()))?;
         for ((position, digest, before), cell) in tokens.into_iter().zip(cells) {
             if !kept.contains(&position) {
                 self.release(&[Held { cell, digest }]);
@@ -516,7 +531,7 @@ impl Runner for FakeRunner {
             for &id in ids {
                 self.truncate(id, range.start);
             }
-            return Err(RelocateError::Lost(StateError { reason: "told to lose cells".into() }));
+            return Err(RelocateError::Lost(StateError::Refused("told to lose cells".into())));
         }
         self.check_states().map_err(RelocateError::Refused)?;
         let places = range.start as usize..range.end as usize;

@@ -571,7 +571,12 @@ class Engine:
         """
 
     def save(
-        self, prompt: str | Sequence[int], *, compute: bool = True, adapters: Sequence[tuple[int, float]] | None = None
+        self,
+        prompt: str | Sequence[int],
+        *,
+        compute: bool = True,
+        adapters: Sequence[tuple[int, float]] | None = None,
+        invoked_at: int | None = None,
     ) -> Stream:
         """Queues the copying of a prompt's computed state out of the cache.
 
@@ -581,12 +586,14 @@ class Engine:
             prompt: The prompt; what is not cached of it is computed first.
             compute: False copies only as much as is cached.
             adapters: Which adapters it is computed with, as in `Request`.
+            invoked_at: From which token on its activated adapter (aLoRA) counts; None is the last place of its invocation.
 
         Raises:
             InvalidRequest: The prompt holds no tokens, or is none.
             ContextOverflow: The prompt alone fills the context of a slot.
             QueueFull: `max_queue` requests wait already.
             EngineStopped: The engine was stopped.
+            OverflowError: `invoked_at` is below 0, or 2³² or more.
         """
 
     def load(self, prefix: SavedPrefix, *, slot: int | None = None) -> Stream:
@@ -636,8 +643,8 @@ class Engine:
             OverflowError: `limit` is below 0.
         """
 
-    def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]]]:
-        """The tokens that a slot holds, and the adapters that they were computed with.
+    def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
+        """The tokens that a slot holds, the adapters that they were computed with, and where an activated one of them begins.
 
         The tokens are those that its sequence has computed, or the last one's that ran there.
 
@@ -1029,6 +1036,14 @@ class Prefix:
     def n_bytes(self) -> int:
         """What its computed state takes, in the KV cache or in host memory, shared with others or not."""
 
+    @property
+    def adapters(self) -> list[tuple[int, float]]:
+        """The adapters that it was computed with, each with its scale."""
+
+    @property
+    def invoked_at(self) -> int | None:
+        """From which token on its activated adapter (aLoRA) counts; None where it has none."""
+
 @final
 class Adapter:
     """A LoRA that is loaded beside the model: a small change of its weights, which a request turns on with a scale of its own."""
@@ -1057,6 +1072,10 @@ class Adapter:
     def n_bytes(self) -> int:
         """Bytes of its numbers."""
 
+    @property
+    def invocation(self) -> list[int]:
+        """Of an activated adapter (aLoRA) the tokens from whose last place in a prompt on it counts; empty for every other."""
+
 @final
 class SavedPrefix:
     """The computed state of a prompt, copied out of the cache."""
@@ -1072,6 +1091,10 @@ class SavedPrefix:
     @property
     def adapters(self) -> list[tuple[int, float]]:
         """The adapters that it was computed with, each with its scale."""
+
+    @property
+    def invoked_at(self) -> int | None:
+        """From which token on its activated adapter (aLoRA) counts; None where it has none."""
 
     @property
     def n_bytes(self) -> int:
@@ -1099,6 +1122,10 @@ class CachedNode:
     @property
     def start(self) -> int:
         """Tokens before it."""
+
+    @property
+    def adapters(self) -> list[tuple[int, float]]:
+        """The adapters that it is computed with, each with its scale."""
 
     @property
     def tier(self) -> Literal["pool", "both", "store", "computing", "nowhere"]:

@@ -30,7 +30,7 @@ from weft.answer import MAX_BYTES, Answer
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
-from weft.errors import EngineStopped
+from weft.errors import EngineStopped, WeftError
 from weft.prefix import PrefixFile
 from weft.request import Prompt, Request, RequestOptions
 from weft.work.cache import CacheWork
@@ -136,6 +136,7 @@ class Engine(Embedding):
         Raises:
             ModelLoadError: The file is no model that can be run.
             InvalidConfig: Settings do not fit the model or the memory any more.
+            InvalidRequest: The adapters that were on cannot be on together any more: their files are others now.
             EngineStopped: The engine was closed, before or meanwhile.
             RuntimeError: It is not asleep.
         """
@@ -145,22 +146,25 @@ class Engine(Embedding):
             raise RuntimeError("the engine is not asleep")
         self._state = "starting"
         try:
-            await self._begin()
+            await self._begin(self._scales)
         except BaseException:
             if not self._is_closed():
                 self._state = "asleep"
             raise
-        if self._scales:
-            self.set_adapters(self._scales)
 
-    async def _begin(self) -> None:
-        """Loads the model and starts the worker."""
+    async def _begin(self, scales: Sequence[tuple[int, float]] = ()) -> None:
+        """Loads the model and starts the worker, with adapters of these scales; none are those of the configuration."""
         native = await self._threads.work(For.LIFE, self._load, self._report())
         # Runs at the latest when the interpreter exits: its libraries must not be torn down under a running worker.
         self._stop = weakref.finalize(self, _stop, native, os.getpid())
-        if self._is_closed():
+        try:
+            if self._is_closed():
+                raise EngineStopped
+            if scales:
+                native.set_adapters(scales)
+        except WeftError:
             await self._threads.work(For.LIFE, self._end, self._stop)
-            raise EngineStopped
+            raise
         self._native = native
         self._state = "running"
 
@@ -421,6 +425,7 @@ class Engine(Embedding):
         *,
         compute: bool = True,
         adapters: Sequence[tuple[int, float]] | None = None,
+        invoked_at: int | None = None,
     ) -> PrefixFile:
         """Saves the computed state of a prompt to a file, which `load_prefix` of an engine with the same model and cache takes.
 
@@ -431,6 +436,7 @@ class Engine(Embedding):
             path: The file; one that is there is replaced at the end.
             compute: False saves only as much as is cached.
             adapters: Which adapters it is computed with, as in `Request`; the file knows them, and serves requests with the same.
+            invoked_at: From which token on an activated one of them (aLoRA) counts; None is the last place of its invocation.
 
         Raises:
             InvalidRequest: The prompt holds no tokens, or is none, or nothing of it could be copied.
@@ -441,7 +447,7 @@ class Engine(Embedding):
             ModelLoadError: The model's own file is gone, or has changed since it was loaded.
             OSError: The file cannot be written.
         """
-        return await self._work().save(prompt, path, compute=compute, adapters=adapters)
+        return await self._work().save(prompt, path, compute=compute, adapters=adapters, invoked_at=invoked_at)
 
     async def load_prefix(self, path: str | os.PathLike[str], *, slot: int | None = None) -> PrefixFile:
         """Loads what `save_prefix` has saved: a request that begins like it computes only what is new. Cancelling loads nothing.
@@ -494,11 +500,13 @@ class Engine(Embedding):
             InvalidRequest: There is no such slot.
             EngineStopped: The engine was closed, before or meanwhile.
         """
-        tokens, _ = await self.held_by_slot(slot)
+        tokens, _, _ = await self.held_by_slot(slot)
         return tokens
 
-    async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]]]:
-        """What `slot_tokens` gives, and the adapters that these tokens were computed with, as in `Request`.
+    async def held_by_slot(self, slot: int) -> tuple[list[int], list[tuple[int, float]], int | None]:
+        """What `slot_tokens` gives, the adapters that these tokens were computed with, as in `Request`, and `invoked_at`.
+
+        That is the token from which on an activated adapter (aLoRA) counts, as `save_prefix` takes it; None where there is none.
 
         Raises:
             InvalidRequest: There is no such slot.

@@ -146,7 +146,9 @@ class Request(Sampling, frozen=True, kw_only=True):
         About(
             "the adapters (LoRA) that prompt and completions are computed with, as pairs of an adapter's number in "
             "`Engine.adapters` and its scale; what is not named is off. None is what `Engine.set_adapters` said last, at "
-            "first what `EngineConfig.lora` says. Requests with equal adapters share what is computed, others nothing"
+            "first what `EngineConfig.lora` says. Requests with equal adapters share what is computed, others nothing. "
+            "An activated one (aLoRA), of which there is at most one, counts from the last place of its invocation in the prompt "
+            "on, and shares what is before that with the model alone; where the prompt lacks it, it is off"
         ),
     ] = None
     use_cache: Annotated[bool, About("whether what is cached of the prompt is used; otherwise all of it is computed")] = True

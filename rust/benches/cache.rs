@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use weft::cache::{Departure, Forks, IdleCost, KvCache, Match, MemoryKind, Saved, SequenceId, Variant, Wanted, Why};
+use weft::cache::{Departure, Forks, IdleCost, KvCache, Match, MemoryKind, Saved, SequenceId, Variants, Wanted, Why};
 use weft::request::Token;
 
 /// Tokens of the text that all share.
@@ -71,18 +71,18 @@ impl Calls {
 /// A cache, and how what it is asked about is computed.
 struct Bench {
     cache: KvCache,
-    variant: Variant,
+    variants: Variants,
 }
 
 impl Bench {
     fn find(&self, tokens: &[Token]) -> Match {
         let at_most = u32::try_from(tokens.len()).expect("a text fits a context");
-        let wanted = Wanted { variant: &self.variant, tokens, at_least: 1, at_most, takes_logits: false };
+        let wanted = Wanted { variants: &self.variants, tokens, at_least: 1, at_most, takes_logits: false };
         self.cache.find(&wanted, |_, n_held, n| n <= n_held).unwrap_or_default()
     }
 
     fn place(&mut self, matched: &Match) -> SequenceId {
-        let id = self.cache.place(&self.variant, Some(matched)).expect("an id is free");
+        let id = self.cache.place(&self.variants, Some(matched)).expect("an id is free");
         self.follow();
         id
     }
@@ -118,7 +118,7 @@ impl Bench {
 /// A store of [`N_STORED`] texts, half of them after `shared`, which runs on the id that is returned, far above free cells.
 fn fill(shared: &[Token]) -> (Bench, SequenceId) {
     let cache = KvCache::new(N_CELLS, 256, kind(), None);
-    let mut bench = Bench { cache, variant: Variant::default() };
+    let mut bench = Bench { cache, variants: Variants::default() };
     let low = bench.write(&text(1, N_SHARED + 4 * N_IDS + 8192));
     let first = bench.write(shared);
     bench.cache.unpin(low);
@@ -194,7 +194,7 @@ fn relocate(bench: &mut Bench) {
 /// A long text leaves the pool in pieces and comes back.
 fn in_pieces() {
     let tokens = text(0, N_SHARED);
-    let mut bench = Bench { cache: KvCache::new(N_CELLS, 256, kind(), None), variant: Variant::default() };
+    let mut bench = Bench { cache: KvCache::new(N_CELLS, 256, kind(), None), variants: Variants::default() };
     let id = bench.write(&tokens);
     bench.cache.unpin(id);
     let (mut looks, mut departs, mut restores) = <(Calls, Calls, Calls)>::default();
@@ -219,7 +219,7 @@ fn in_pieces() {
 /// A full store: what leaves pushes out what was used longest ago.
 fn full_store() {
     let cache = KvCache::new(N_CELLS, 256, kind(), Some(N_STORED as u64 * (N_STORED_TOKENS as u64 + 512)));
-    let mut bench = Bench { cache, variant: Variant::default() };
+    let mut bench = Bench { cache, variants: Variants::default() };
     let (mut looks, mut departs) = <(Calls, Calls)>::default();
     for seed in 0..N_STORED + 2000 {
         let id = bench.write(&text(10 + seed, N_STORED_TOKENS));

@@ -24,6 +24,18 @@ pub struct Departure {
     pub last_used: u64,
 }
 
+impl Departure {
+    /// What is to be saved begins at `start`, not after where it did.
+    pub(crate) fn begin_at(&mut self, start: u32) {
+        if let Some(range) = &mut self.saves {
+            let n_more = range.start - start;
+            range.start = start;
+            self.n_tokens += n_more;
+            self.n_units += u64::from(n_more);
+        }
+    }
+}
+
 /// Why something leaves the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {

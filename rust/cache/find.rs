@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cache::prefix_tree::{NodeId, Walk, common_prefix, length};
 use crate::cache::store::PieceId;
-use crate::cache::{Forks, KvCache, SequenceId, Variant, work};
+use crate::cache::{Forks, KvCache, SequenceId, Variants, work};
 use crate::request::{SavedPrefix, Token};
 
 /// Whether the model's memory allows a fork of so many tokens of an id that holds so many.
@@ -14,8 +14,8 @@ pub(super) type CanFork<'a> = &'a dyn Fn(SequenceId, u32, u32) -> bool;
 /// What is looked for.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
-    /// How it was computed.
-    pub variant: &'a Variant,
+    /// How it is computed.
+    pub variants: &'a Variants,
     /// A prefix of this text.
     pub tokens: &'a [Token],
     /// Fewer tokens are not worth it.
@@ -98,7 +98,7 @@ impl KvCache {
     /// `can_fork(id, n_held, n_tokens)` says whether the model's memory allows that fork. An id that is refused is not asked
     /// for less: a window that has moved on saw earlier tokens only before.
     pub fn find(&self, wanted: &Wanted<'_>, can_fork: impl Fn(SequenceId, u32, u32) -> bool) -> Option<Match> {
-        let walk = self.tree.walk(wanted.variant, wanted.tokens);
+        let walk = self.tree.walk(wanted.variants, wanted.tokens);
         let matched = self.rules().find(self, wanted, &walk, &can_fork);
         matched.filter(|matched| matched.n_tokens() >= wanted.at_least.max(1))
     }
@@ -136,7 +136,8 @@ impl KvCache {
             work::looked_at(1);
             let end = self.tree.node(node).end();
             let rest = &wanted.tokens[(end as usize).min(wanted.tokens.len())..];
-            (id, end + common_prefix(tail, rest))
+            let n_alike = self.path(id).variants.n_common(wanted.variants).saturating_sub(end);
+            (id, end + common_prefix(tail, rest).min(n_alike))
         })
     }
 

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::cache::prefix_tree::NodeId;
+use crate::cache::prefix_tree::{NodeId, length};
 use crate::cache::store::PieceId;
 use crate::cache::{KvCache, SequenceId};
-use crate::request::Token;
+use crate::request::{AdapterScale, Token};
 
 /// A part of the prefix tree: a stretch of tokens after those of its parent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CachedNode {
     /// The index in the listing of its parent; `None` for a first stretch.
     pub parent: Option<usize>,
@@ -16,6 +16,8 @@ pub struct CachedNode {
     pub tokens: Vec<Token>,
     /// Tokens before it.
     pub start: u32,
+    /// The adapters that they are computed with.
+    pub adapters: Vec<AdapterScale>,
     /// Where it is.
     pub tier: Tier,
     /// Slots whose sequences run on it.
@@ -61,6 +63,7 @@ impl KvCache {
         let order: Vec<NodeId> = self.tree.in_order().into_iter().filter(|&id| self.tree.node(id).parent.is_some()).collect();
         let indices: BTreeMap<NodeId, usize> = order.iter().enumerate().map(|(index, &id)| (id, index)).collect();
         let index_of = |id: NodeId| indices.get(&id).copied();
+        let variants = self.tree.variants();
         let mut listing: Vec<CachedNode> = order
             .iter()
             .map(|&id| {
@@ -70,6 +73,7 @@ impl KvCache {
                     parent: node.parent.and_then(index_of),
                     tokens: node.tokens.clone(),
                     start: node.start,
+                    adapters: variants[&node.variant].adapters().collect(),
                     tier: match (node.is_in_pool(), node.stored.is_some()) {
                         (true, false) => Tier::Pool,
                         (true, true) => Tier::Both,
@@ -89,11 +93,15 @@ impl KvCache {
             for index in self.tree.upwards(path.tip).filter_map(index_of) {
                 listing[index].slots.push(slot);
             }
-            if !path.tail.is_empty() {
+            let (mut parent, mut start, mut rest) = (index_of(path.tip), self.tree.node(path.tip).end(), &path.tail[..]);
+            while !rest.is_empty() {
+                let alike;
+                (alike, rest) = rest.split_at(rest.len().min(path.variants.n_alike(start) as usize));
                 listing.push(CachedNode {
-                    parent: index_of(path.tip),
-                    tokens: path.tail.clone(),
-                    start: self.tree.node(path.tip).end(),
+                    parent,
+                    tokens: alike.to_vec(),
+                    start,
+                    adapters: path.variants.at(start).adapters().collect(),
                     tier: Tier::Computing,
                     slots: vec![slot],
                     is_pinned: false,
@@ -101,6 +109,7 @@ impl KvCache {
                     last_used: self.now,
                     n_stored_bytes: 0,
                 });
+                (parent, start) = (Some(listing.len() - 1), start + length(alike));
             }
         }
         for node in &mut listing {

@@ -26,6 +26,7 @@ mod store;
 mod strands;
 #[cfg(test)]
 mod tests;
+mod variant;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,11 +40,11 @@ pub use listing::{CachedNode, Tier};
 use lost::LostStretches;
 pub use lost::{Lost, MAX_LOST};
 pub use pins::Reservation;
-pub use prefix_tree::Variant;
 use prefix_tree::{DropKey, NodeId, PrefixTree, length};
 pub use relocation::Relocation;
 use store::Store;
 use strands::Strands;
+pub use variant::{Variant, Variants};
 
 /// llama.cpp's number that owns cells, `0 ≤ id < n_seq_max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -77,6 +78,8 @@ struct Path {
     tip: NodeId,
     /// The rest, which nobody shares.
     tail: Vec<Token>,
+    /// How all of it is computed.
+    variants: Variants,
     /// Whether nobody ever shares any of it.
     is_private: bool,
     /// The request that runs on it, or ran.
@@ -216,7 +219,7 @@ impl KvCache {
     }
 
     /// A pinned path that starts with what `matched` found in the pool, on the lowest free id. `None` where no id is free.
-    pub fn place(&mut self, variant: &Variant, matched: Option<&Match>) -> Option<SequenceId> {
+    pub fn place(&mut self, variants: &Variants, matched: Option<&Match>) -> Option<SequenceId> {
         let id = self.free_ids.pop_first()?;
         self.now += 1;
         let source = matched.and_then(|matched| Some((matched.source?, matched.n_pool)));
@@ -227,9 +230,10 @@ impl KvCache {
             tip
         } else {
             self.strands.pin(id);
-            self.tree.root(variant)
+            self.tree.root(variants.at(0))
         };
-        self.paths[usize::from(id.0)] = Some(Path { tip, tail: Vec::new(), is_private: false, maker: None });
+        self.paths[usize::from(id.0)] =
+            Some(Path { tip, tail: Vec::new(), variants: variants.clone(), is_private: false, maker: None });
         self.begin_at(tip, None, id);
         self.give_back_ids(tip, id);
         Some(id)
@@ -237,17 +241,17 @@ impl KvCache {
 
     /// A pinned path that holds nothing, on the lowest free id, of which nobody ever shares anything: what it holds is not what
     /// others would compute of the same tokens. `None` where no id is free.
-    pub fn place_private(&mut self, variant: &Variant) -> Option<SequenceId> {
-        let id = self.place(variant, None)?;
+    pub fn place_private(&mut self, variants: &Variants) -> Option<SequenceId> {
+        let id = self.place(variants, None)?;
         self.path_mut(id).is_private = true;
         Some(id)
     }
 
     /// What is known of `tokens` is used now: it is the last to be given up.
-    pub fn touch(&mut self, variant: &Variant, tokens: &[Token]) {
+    pub fn touch(&mut self, variants: &Variants, tokens: &[Token]) {
         self.now += 1;
         let now = self.now;
-        let walk = self.tree.walk(variant, tokens);
+        let walk = self.tree.walk(variants, tokens);
         for node in walk.whole.into_iter().chain(walk.part.map(|(node, _)| node)) {
             self.tree.node_mut(node).last_used = now;
             self.refresh(node);
@@ -255,8 +259,8 @@ impl KvCache {
     }
 
     /// The request `by` uses what is computed of `tokens`, and the listing counts it.
-    pub fn count_hit(&mut self, variant: &Variant, tokens: &[Token], by: u64) {
-        let walk = self.tree.walk(variant, tokens);
+    pub fn count_hit(&mut self, variants: &Variants, tokens: &[Token], by: u64) {
+        let walk = self.tree.walk(variants, tokens);
         let part = match walk.part {
             Some((node, n)) if self.kind.forks.can_be_cut() => Some(self.split(node, n)),
             _ => None,

@@ -19,16 +19,20 @@ impl KvCache {
         }
         let path = self.path_mut(id);
         let tokens: Vec<Token> = path.tail.drain(..n).collect();
-        let (old, maker) = (path.tip, path.maker);
+        let (old, maker, variants) = (path.tip, path.maker, path.variants.clone());
         let (mut at, mut passed, mut rest) = (old, vec![old], &tokens[..]);
         while let Some(first) = rest.first() {
             work::looked_at(1);
-            let Some(&child) = self.tree.node(at).children.get(first) else {
-                at = self.tree.add_child(at, rest.to_vec());
+            let place = self.tree.node(at).end();
+            let variant = self.tree.root(variants.at(place));
+            let alike = &rest[..rest.len().min(variants.n_alike(place) as usize)];
+            let Some(&child) = self.tree.node(at).children.get(&(variant, *first)) else {
+                at = self.tree.add_child(at, variant, alike.to_vec());
                 self.tree.node_mut(at).maker = maker;
-                break;
+                rest = &rest[alike.len()..];
+                continue;
             };
-            let n = common_prefix(&self.tree.node(child).tokens, rest);
+            let n = common_prefix(&self.tree.node(child).tokens, alike);
             at = if (n as usize) < self.tree.node(child).tokens.len() { self.split(child, n) } else { child };
             rest = &rest[n as usize..];
             passed.push(at);
@@ -158,7 +162,8 @@ impl KvCache {
                         Some(piece) => below.stored == Some(piece) && !self.kind.is_a_state(),
                         None => below.stored.is_none(),
                     };
-                    if is_one_piece && (below.n_pins, below.n_reserved) == (node.n_pins, node.n_reserved) {
+                    let ends_alike = (below.n_pins, below.n_reserved) == (node.n_pins, node.n_reserved);
+                    if is_one_piece && ends_alike && below.variant == node.variant {
                         let stored = node.stored;
                         self.drop_entry(at);
                         self.tree.join_with_child(at);

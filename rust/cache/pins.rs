@@ -1,7 +1,7 @@
 //! What must stay: pinned prefixes, and what preempted sequences left behind.
 
 use crate::cache::prefix_tree::NodeId;
-use crate::cache::{KvCache, SequenceId, Variant};
+use crate::cache::{KvCache, SequenceId, Variants};
 use crate::error::Error;
 use crate::request::{PinnedPrefix, Token, WhyLost};
 
@@ -12,6 +12,8 @@ pub(super) struct Pin {
     pub(super) node: NodeId,
     /// Whose path keeps it in the pool, where there is no store that it could leave to, or where it could not be saved.
     pub(super) keeper: Option<SequenceId>,
+    /// How it was computed.
+    variants: Variants,
     n_bytes: u64,
 }
 
@@ -29,6 +31,7 @@ impl KvCache {
     pub fn pin(&mut self, id: SequenceId) -> Result<PinnedPrefix, Error> {
         let n_tokens = self.n_held(id);
         let node = self.cut_at(id, n_tokens);
+        let variants = self.path(id).variants.of_first(n_tokens);
         if let Err(error) = self.check_pin(n_tokens) {
             self.unpin(id);
             return Err(error);
@@ -45,8 +48,10 @@ impl KvCache {
         };
         let name = self.n_pinned_ever;
         self.n_pinned_ever += 1;
-        self.pins.insert(name, Pin { node, keeper, n_bytes });
-        Ok(PinnedPrefix { id: name, tokens: self.tree.tokens_to(node), n_bytes })
+        let pin = Pin { node, keeper, variants, n_bytes };
+        let pinned = self.listed(name, &pin);
+        self.pins.insert(name, pin);
+        Ok(pinned)
     }
 
     /// Whether another prefix of `n_tokens` can be pinned.
@@ -133,8 +138,18 @@ impl KvCache {
     /// Every pinned prefix, in the order of their pinning.
     #[must_use]
     pub fn pinned(&self) -> Vec<PinnedPrefix> {
-        let listed = |(&id, pin): (&u64, &Pin)| PinnedPrefix { id, tokens: self.tree.tokens_to(pin.node), n_bytes: pin.n_bytes };
-        self.pins.iter().map(listed).collect()
+        self.pins.iter().map(|(&id, pin)| self.listed(id, pin)).collect()
+    }
+
+    fn listed(&self, id: u64, pin: &Pin) -> PinnedPrefix {
+        let adapters = pin.variants.adapters().collect();
+        PinnedPrefix {
+            id,
+            tokens: self.tree.tokens_to(pin.node),
+            n_bytes: pin.n_bytes,
+            adapters,
+            invoked_at: pin.variants.change(),
+        }
     }
 
     /// As [`KvCache::unpin`], for a sequence that will come back.
@@ -162,11 +177,11 @@ impl KvCache {
 
     /// Forgets `tokens` in both tiers, from their end up to where another path, a pin or a sequence needs them, but not the first
     /// `n_kept`.
-    pub fn erase(&mut self, variant: &Variant, tokens: &[Token], n_kept: u32) {
-        if let Some((node, n)) = self.tree.walk(variant, &tokens[..n_kept as usize]).part {
+    pub fn erase(&mut self, variants: &Variants, tokens: &[Token], n_kept: u32) {
+        if let Some((node, n)) = self.tree.walk(variants, &tokens[..n_kept as usize]).part {
             self.split(node, n);
         }
-        let walk = self.tree.walk(variant, tokens);
+        let walk = self.tree.walk(variants, tokens);
         if walk.part.is_some() {
             return;
         }

@@ -6,37 +6,8 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use crate::cache::store::PieceId;
-use crate::cache::{SequenceId, work};
+use crate::cache::{SequenceId, Variant, Variants, work};
 use crate::request::Token;
-
-/// What beside its tokens decides how a prefix is computed: the adapters that are on, with their scales. Prefixes of different
-/// variants share nothing.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Variant {
-    /// Adapter and the bits of its scale, by adapter.
-    adapters: Vec<(u32, u32)>,
-}
-
-impl Variant {
-    /// The model with these adapters, each with its scale; one whose scale is 0 is off.
-    pub fn with_adapters(adapters: impl IntoIterator<Item = (u32, f32)>) -> Self {
-        let on = adapters.into_iter().filter(|&(_, scale)| scale != 0.0);
-        let mut adapters: Vec<_> = on.map(|(adapter, scale)| (adapter, scale.to_bits())).collect();
-        adapters.sort_unstable();
-        Self { adapters }
-    }
-
-    /// The adapters that are on, each with its scale.
-    pub fn adapters(&self) -> impl Iterator<Item = (u32, f32)> {
-        self.adapters.iter().map(|&(adapter, bits)| (adapter, f32::from_bits(bits)))
-    }
-
-    /// Whether no adapter is on.
-    #[must_use]
-    pub fn is_base(&self) -> bool {
-        self.adapters.is_empty()
-    }
-}
 
 /// Names a node; after a split the lower half keeps its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,8 +18,11 @@ pub(super) struct NodeId(usize);
 pub(super) struct Node {
     /// `None` for the root of a variant.
     pub(super) parent: Option<NodeId>,
-    /// By their first token.
-    pub(super) children: BTreeMap<Token, NodeId>,
+    /// The root of the variant that its tokens are computed with. It is another one than that above where the variant of a text
+    /// changes.
+    pub(super) variant: NodeId,
+    /// By their variants and their first tokens.
+    pub(super) children: BTreeMap<(NodeId, Token), NodeId>,
     /// Those of them that are in the pool, in no order: as many as there are ids at most, whatever is stored beside them.
     pub(super) pooled: Vec<NodeId>,
     pub(super) tokens: Vec<Token>,
@@ -140,19 +114,30 @@ impl PrefixTree {
         self.roots.values().copied()
     }
 
+    /// By its root, each variant.
+    pub(super) fn variants(&self) -> BTreeMap<NodeId, &Variant> {
+        self.roots.iter().map(|(variant, &root)| (root, variant)).collect()
+    }
+
     /// The root of `variant`, made where there is none.
     pub(super) fn root(&mut self, variant: &Variant) -> NodeId {
         if let Some(&root) = self.roots.get(variant) {
             return root;
         }
-        let root = self.add(None, Vec::new(), 0);
+        let root = self.add(None, None, Vec::new(), 0);
         self.roots.insert(variant.clone(), root);
         root
     }
 
-    fn add(&mut self, parent: Option<NodeId>, tokens: Vec<Token>, start: u32) -> NodeId {
+    /// A node of the variant of a root, or a root.
+    fn add(&mut self, parent: Option<NodeId>, variant: Option<NodeId>, tokens: Vec<Token>, start: u32) -> NodeId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(None);
+            self.nodes.len() - 1
+        });
         let node = Node {
             parent,
+            variant: variant.unwrap_or(NodeId(index)),
             children: BTreeMap::new(),
             pooled: Vec::new(),
             tokens,
@@ -169,33 +154,34 @@ impl PrefixTree {
             last_used: 0,
             drop_key: None,
         };
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.nodes.push(None);
-            self.nodes.len() - 1
-        });
         self.nodes[index] = Some(node);
         NodeId(index)
     }
 
-    /// A new last stretch after `parent`, which has no child that begins as `tokens` do.
-    pub(super) fn add_child(&mut self, parent: NodeId, tokens: Vec<Token>) -> NodeId {
+    /// A new last stretch after `parent`, which has no child that begins as `tokens` do. It is computed with the variant of the root
+    /// `variant`.
+    pub(super) fn add_child(&mut self, parent: NodeId, variant: NodeId, tokens: Vec<Token>) -> NodeId {
         let start = self.node(parent).end();
         let first = tokens[0];
-        let child = self.add(Some(parent), tokens, start);
-        let known = self.node_mut(parent).children.insert(first, child);
+        let child = self.add(Some(parent), Some(variant), tokens, start);
+        let known = self.node_mut(parent).children.insert((variant, first), child);
         debug_assert!(known.is_none(), "a child is followed, not replaced");
         child
     }
 
-    /// Follows `tokens` from the root of `variant` as far as they are known.
-    pub(super) fn walk(&self, variant: &Variant, mut tokens: &[Token]) -> Walk {
+    /// Follows `tokens`, which are computed so, from a root as far as they are known.
+    pub(super) fn walk(&self, variants: &Variants, mut tokens: &[Token]) -> Walk {
         let mut walk = Walk { whole: Vec::new(), part: None };
-        let Some(&root) = self.roots.get(variant) else { return walk };
+        let root_at = |place| self.roots.get(variants.at(place)).copied();
+        let Some(root) = root_at(0) else { return walk };
         walk.whole.push(root);
-        let mut at = root;
-        while let Some(child) = tokens.first().and_then(|first| self.node(at).children.get(first).copied()) {
+        let (mut at, mut variant) = (root, Some(root));
+        let child_of = |at: NodeId, variant: Option<NodeId>, first: Option<&Token>| {
+            self.node(at).children.get(&(variant?, *first?)).copied()
+        };
+        while let Some(child) = child_of(at, variant, tokens.first()) {
             let node = self.node(child);
-            let n = common_prefix(&node.tokens, tokens);
+            let n = common_prefix(&node.tokens, tokens).min(variants.n_alike(node.start));
             self.n_compared.set(self.n_compared.get() + u64::from(n));
             if (n as usize) < node.tokens.len() {
                 walk.part = Some((child, n));
@@ -204,6 +190,9 @@ impl PrefixTree {
             tokens = &tokens[n as usize..];
             walk.whole.push(child);
             at = child;
+            if variants.change() == Some(node.end()) {
+                variant = root_at(node.end());
+            }
         }
         walk
     }
@@ -215,18 +204,19 @@ impl PrefixTree {
         debug_assert!(n > 0 && (n as usize) < node.tokens.len(), "both parts hold something");
         let tokens = cut_front(&mut node.tokens, n as usize);
         let (parent, start) = (node.parent.expect("a root has no tokens to cut"), node.start);
+        let variant = node.variant;
         node.start += n;
         let first_of_lower = node.tokens[0];
         let (n_holders, n_running) = (node.n_holders, node.n_running);
         let (n_pins, n_reserved) = (node.n_pins, node.n_reserved);
         let (n_hits, last_used, maker) = (node.n_hits, node.last_used, node.maker);
         let first = tokens[0];
-        let upper = self.add(Some(parent), tokens, start);
+        let upper = self.add(Some(parent), Some(variant), tokens, start);
         self.node_mut(id).parent = Some(upper);
-        self.node_mut(parent).children.insert(first, upper);
+        self.node_mut(parent).children.insert((variant, first), upper);
         self.replace_pooled(parent, id, upper);
         let node = self.node_mut(upper);
-        node.children.insert(first_of_lower, id);
+        node.children.insert((variant, first_of_lower), id);
         node.pooled.extend((n_holders > 0).then_some(id));
         (node.n_holders, node.n_running) = (n_holders, n_running);
         (node.n_pins, node.n_reserved) = (n_pins, n_reserved);
@@ -240,11 +230,11 @@ impl PrefixTree {
         debug_assert!(node.children.is_empty() && node.tips.is_empty(), "what is removed holds nothing");
         self.free.push(id.0);
         if let Some(parent) = node.parent {
-            self.node_mut(parent).children.remove(&node.tokens[0]);
+            self.node_mut(parent).children.remove(&(node.variant, node.tokens[0]));
         }
     }
 
-    /// Joins `id` with its only child, which keeps its name.
+    /// Joins `id` with its only child, which is computed as it is and keeps its name.
     pub(super) fn join_with_child(&mut self, id: NodeId) {
         let node = self.nodes[id.0].take().expect("a node is joined once");
         self.free.push(id.0);
@@ -252,12 +242,13 @@ impl PrefixTree {
         let parent = node.parent.expect("a root is never joined");
         let first = node.tokens[0];
         let lower = self.node_mut(child);
+        debug_assert_eq!(lower.variant, node.variant, "one stretch is computed in one way");
         let mut tokens = node.tokens;
         tokens.append(&mut lower.tokens);
         lower.tokens = tokens;
         lower.start = node.start;
         lower.parent = Some(parent);
-        self.node_mut(parent).children.insert(first, child);
+        self.node_mut(parent).children.insert((node.variant, first), child);
         self.replace_pooled(parent, id, child);
     }
 
@@ -322,11 +313,12 @@ impl PrefixTree {
             let pinned = pins.iter().filter(|&&pin| pin == id).count();
             let number = |n: usize| u32::try_from(n).expect("few");
             let mut sums = (number(node.tips.len()), number(running), number(pinned));
-            for (first, child) in &node.children {
+            for (key, child) in &node.children {
                 let (holders, running, pins) = counted[child];
                 sums = (sums.0 + holders, sums.1 + running, sums.2 + pins);
                 let child = self.node(*child);
-                assert_eq!((child.parent, child.start, child.tokens[0]), (Some(id), node.end(), *first), "a child's links");
+                let known_by = (child.variant, child.tokens[0]);
+                assert_eq!((child.parent, child.start, known_by), (Some(id), node.end(), *key), "a child's links");
             }
             assert_eq!((node.n_holders, node.n_running, node.n_pins), sums, "counts of {id:?}");
             let mut pooled: Vec<NodeId> = node.pooled.clone();
@@ -335,6 +327,7 @@ impl PrefixTree {
             in_pool.sort_unstable();
             assert_eq!(pooled, in_pool, "children of {id:?} in the pool");
             assert_eq!(node.tokens.is_empty(), node.parent.is_none(), "only a root is empty");
+            assert!(self.roots.values().any(|&root| root == node.variant), "{id:?} is of the variant of a root");
             let is_empty = node.children.is_empty() && node.tips.is_empty() && node.stored.is_none();
             assert!(!is_empty || node.parent.is_none() || node.n_pins + node.n_reserved > 0, "{id:?} holds nothing");
             counted.insert(id, sums);
@@ -366,15 +359,19 @@ pub(super) fn length(tokens: &[Token]) -> u32 {
 mod tests {
     use super::*;
 
+    fn base() -> Variants {
+        Variants::default()
+    }
+
     fn tree(texts: &[&[Token]]) -> PrefixTree {
         let mut tree = PrefixTree::default();
         for text in texts {
             let root = tree.root(&Variant::default());
-            let Walk { whole, part } = tree.walk(&Variant::default(), text);
+            let Walk { whole, part } = tree.walk(&base(), text);
             let mut at = part.map_or_else(|| *whole.last().unwrap_or(&root), |(node, n)| tree.split(node, n));
             let n = tree.node(at).end() as usize;
             if n < text.len() {
-                at = tree.add_child(at, text[n..].to_vec());
+                at = tree.add_child(at, root, text[n..].to_vec());
             }
             tree.node_mut(at).n_reserved += 1;
         }
@@ -384,7 +381,7 @@ mod tests {
     #[test]
     fn a_common_prefix_is_one_node() {
         let tree = tree(&[&[1, 2, 3, 4], &[1, 2, 9]]);
-        let Walk { whole, part } = tree.walk(&Variant::default(), &[1, 2, 3, 7]);
+        let Walk { whole, part } = tree.walk(&base(), &[1, 2, 3, 7]);
         assert_eq!(whole.iter().map(|&id| tree.node(id).end()).collect::<Vec<_>>(), [0, 2]);
         assert_eq!(part.map(|(id, n)| (tree.node(id).tokens.clone(), n)), Some((vec![3, 4], 1)));
         assert_eq!(tree.in_order().len(), 4);
@@ -394,7 +391,7 @@ mod tests {
     #[test]
     fn a_split_and_a_join_leave_the_same_text() {
         let mut tree = tree(&[&[1, 2, 3, 4]]);
-        let Walk { whole, .. } = tree.walk(&Variant::default(), &[1, 2, 3, 4]);
+        let Walk { whole, .. } = tree.walk(&base(), &[1, 2, 3, 4]);
         let node = whole[1];
         let upper = tree.split(node, 3);
         assert_eq!((tree.tokens_to(upper), tree.tokens_to(node)), (vec![1, 2, 3], vec![1, 2, 3, 4]));
@@ -407,9 +404,25 @@ mod tests {
     fn variants_share_nothing() {
         let tree = tree(&[&[1, 2, 3, 4]]);
         let adapted = Variant::with_adapters([(3, 0.5)]);
-        assert!(tree.walk(&adapted, &[1, 2, 3]).whole.is_empty());
-        assert_ne!(adapted, Variant::with_adapters([(3, 0.25)]));
-        assert_eq!(Variant::with_adapters([(3, 0.5), (1, 1.0), (2, 0.0)]), Variant::with_adapters([(1, 1.0), (3, 0.5)]));
-        assert_eq!(Variant::with_adapters([(3, 0.0)]), Variant::default());
+        assert!(tree.walk(&adapted.into(), &[1, 2, 3]).whole.is_empty());
+    }
+
+    #[test]
+    fn a_text_whose_variant_changes_shares_what_is_before_that() {
+        let mut tree = tree(&[&[1, 2, 3, 4]]);
+        let adapted = Variant::with_adapters([(3, 0.5)]);
+        let changing = Variants::changing(Variant::default(), 2, adapted.clone());
+        let Walk { whole, part } = tree.walk(&changing, &[1, 2, 3, 4]);
+        assert_eq!((whole.len(), part.map(|(_, n)| n)), (1, Some(2)), "what follows is computed in another way");
+
+        let upper = tree.split(part.unwrap().0, 2);
+        let root = tree.root(&adapted);
+        let child = tree.add_child(upper, root, vec![3, 4]);
+        tree.node_mut(child).n_reserved += 1;
+        let ends = |variants: &Variants| tree.walk(variants, &[1, 2, 3, 4]).whole.last().copied();
+        assert_eq!(ends(&changing), Some(child));
+        assert_ne!(ends(&base()), Some(child));
+        assert_eq!(ends(&adapted.into()), Some(root), "from its beginning on it is yet another text");
+        tree.check_integrity(&[], |_| false);
     }
 }

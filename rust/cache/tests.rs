@@ -133,7 +133,7 @@ struct Bench {
     shadow: Shadow,
     forks: Forks,
     /// How what is written and looked for is computed.
-    variant: Variant,
+    variants: Variants,
 }
 
 impl Bench {
@@ -144,12 +144,12 @@ impl Bench {
     fn of(memory: MemoryKind, n_cells: u32, n_ids: u32, max_store_bytes: Option<u64>) -> Self {
         let cache = KvCache::new(n_cells, n_ids, memory, max_store_bytes);
         let shadow = Shadow { n_window: memory.n_window, ..Shadow::default() };
-        Self { cache, shadow, forks: memory.forks, variant: Variant::default() }
+        Self { cache, shadow, forks: memory.forks, variants: Variants::default() }
     }
 
     fn find(&self, tokens: &[Token], at_least: u32) -> Match {
         let n = length(tokens);
-        let wanted = Wanted { variant: &self.variant, tokens, at_least, at_most: n, takes_logits: false };
+        let wanted = Wanted { variants: &self.variants, tokens, at_least, at_most: n, takes_logits: false };
         let can_fork = |id, n_held, n| match self.forks {
             Forks::Anywhere => n <= n_held,
             Forks::InWindow => n <= n_held && self.cache.kind.holds_window(self.shadow.whole_from(id), n),
@@ -177,14 +177,14 @@ impl Bench {
 
     /// Places `tokens` over what is known of them, restores and computes the rest. `None` where there is no room.
     fn write(&mut self, tokens: &[Token]) -> Option<SequenceId> {
-        self.cache.touch(&self.variant, tokens);
+        self.cache.touch(&self.variants, tokens);
         while !self.cache.has_free_id() {
             if !self.evict(u64::MAX) {
                 return None;
             }
         }
         let matched = self.find(tokens, 1);
-        let id = self.cache.place(&self.variant, Some(&matched)).expect("an id is free");
+        let id = self.cache.place(&self.variants, Some(&matched)).expect("an id is free");
         self.shadow.follow(&mut self.cache);
         assert_eq!(self.shadow.sequences.entry(id).or_default(), &tokens[..matched.n_pool as usize], "what is forked");
         for restore in &matched.restores {
@@ -209,7 +209,7 @@ impl Bench {
     }
 
     fn place_private(&mut self) -> SequenceId {
-        let id = self.cache.place_private(&self.variant).expect("an id is free");
+        let id = self.cache.place_private(&self.variants).expect("an id is free");
         self.shadow.follow(&mut self.cache);
         self.shadow.sequences.entry(id).or_default();
         id
@@ -501,11 +501,11 @@ fn an_erased_text_is_forgotten_as_far_as_nobody_else_holds_it() {
         bench.end(id);
     }
     bench.evict(u64::MAX);
-    bench.cache.erase(&bench.variant, &[trunk.clone(), a.clone()].concat(), 0);
+    bench.cache.erase(&bench.variants, &[trunk.clone(), a.clone()].concat(), 0);
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!(bench.find(&[trunk.clone(), a].concat(), 16).n_tokens(), 20);
-    bench.cache.erase(&bench.variant, &[trunk.clone(), b].concat(), 0);
+    bench.cache.erase(&bench.variants, &[trunk.clone(), b].concat(), 0);
     bench.shadow.follow(&mut bench.cache);
     bench.check();
     assert_eq!((bench.find(&trunk, 16).n_tokens(), bench.cache.n_used(), bench.cache.store_size().2), (0, 0, 0));
@@ -570,7 +570,7 @@ fn a_saved_window_is_found_where_the_one_in_the_pool_has_moved_on() {
     while bench.evict(u64::MAX) {}
     let id = bench.write(&[&trunk[..], &text(2, 50)].concat()).expect("there is room");
     let tokens = [&trunk[..], &text(3, 9)].concat();
-    let wanted = Wanted { variant: &bench.variant, tokens: &tokens, at_least: 1, at_most: 79, takes_logits: false };
+    let wanted = Wanted { variants: &bench.variants, tokens: &tokens, at_least: 1, at_most: 79, takes_logits: false };
     for (first_fork, source) in [(70, Some(id)), (71, None)] {
         let matched = bench.cache.find(&wanted, |_, _, n| n >= first_fork).expect("it is in both tiers");
         assert_eq!((matched.source, matched.n_tokens()), (source, 70));
@@ -588,7 +588,7 @@ fn a_state_is_found_only_where_it_was_kept() {
     assert_eq!(bench.find(&[text(1, 20), vec![7, 8, 9, 1]].concat(), 16).n_pool, 23);
     assert_eq!(bench.find(&text(1, 19), 16).n_tokens(), 0);
     let prompt = text(1, 20);
-    let exact = Wanted { variant: &bench.variant, tokens: &prompt, at_least: 16, at_most: 19, takes_logits: true };
+    let exact = Wanted { variants: &bench.variants, tokens: &prompt, at_least: 16, at_most: 19, takes_logits: true };
     let found = bench.cache.find(&exact, |_, n_held, n| n == n_held).unwrap();
     assert_eq!((found.n_tokens(), found.logits.as_deref()), (20, Some(&[1.0, 2.0][..])));
     bench.end(id);
@@ -641,7 +641,7 @@ fn a_pinned_beginning_does_not_keep_what_went_on_after_it() {
     bench.cache.pin(id).unwrap();
     bench.shadow.follow(&mut bench.cache);
     while bench.evict(u64::MAX) {}
-    bench.cache.erase(&bench.variant, &text(1, 100), 0);
+    bench.cache.erase(&bench.variants, &text(1, 100), 0);
     bench.check();
     let (n_bytes, _, n_pieces) = bench.cache.store_size();
     assert!(n_pieces == 1 && n_bytes < 700, "{n_bytes} bytes in {n_pieces} pieces");

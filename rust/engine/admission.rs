@@ -106,7 +106,7 @@ fn start<R: Runner>(core: &mut Core<R>, request_id: u64, budget: &mut Budget) ->
     budget.spend(if is_kept { 1 } else { n_prompt.into() });
     if !is_kept {
         // Before an id is freed, so that it is not taken from what the request goes on with.
-        core.memory.cache_mut().touch(&job.variant, &job.prompt);
+        core.memory.cache_mut().touch(&job.variants, &job.prompt);
     }
     if !free_an_id(core) {
         return false;
@@ -212,17 +212,16 @@ fn resume<R: Runner>(core: &mut Core<R>, budget: &mut Budget) -> bool {
     if is_refused(core, seniority) {
         return false;
     }
-    let job = core.queue.job(sequence.request_id);
     let tokens = sequence.tokens.first(sequence.n_tokens());
     budget.spend(sequence.n_tokens().into());
-    core.memory.cache_mut().touch(&job.variant, &tokens);
+    core.memory.cache_mut().touch(&sequence.variants, &tokens);
     if !free_an_id(core) {
         return false;
     }
     let Preempted { sequence, slot, .. } = &core.queue.preempted()[0];
     let job = core.queue.job(sequence.request_id);
     let at_most = sequence.most_found().min(job.grouped_from);
-    let wanted = Wanted { variant: &job.variant, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
+    let wanted = Wanted { variants: &sequence.variants, tokens: &tokens, at_least: 1, at_most, takes_logits: false };
     let matched = core.memory.find(&wanted, &job.media);
     let n_needed = n_needed(core, sequence.n_tokens(), &matched) + i64::from(margin(sequence));
     if !core.slots.running().is_empty() && n_needed > n_left(core) {
@@ -243,7 +242,7 @@ fn enter<R: Runner>(core: &mut Core<R>, slot: u32, mut sequence: Sequence, match
     if job.fills(slot) {
         core.slots.forget(slot);
     }
-    let id = core.memory.place(&job.variant, Some(&matched)).expect("an id was freed before");
+    let id = core.memory.place(&sequence.variants, Some(&matched)).expect("an id was freed before");
     core.memory.cache_mut().name_maker(id, job.request_id);
     core.memory.remember_start();
     if sequence.start(matched.n_tokens()) && sequence.request().task == Task::Complete {
@@ -261,7 +260,7 @@ fn count_found<R: Runner>(core: &mut Core<R>, request_id: u64, nth: usize, n_poo
     if n_found == n_pool {
         core.memory.cache_mut().count_hit_of(core.slots.running()[nth].id);
     } else {
-        core.memory.cache_mut().count_hit(&job.variant, &job.prompt[..n_found as usize], request_id);
+        core.memory.cache_mut().count_hit(&job.variants, &job.prompt[..n_found as usize], request_id);
     }
     if job.request.task != Task::Complete {
         return;

@@ -25,7 +25,7 @@ pub(super) fn find<R: Runner>(core: &mut Core<R>, request_id: u64) -> Match {
     }
     let n = job.n_prompt();
     let wanted = Wanted {
-        variant: &job.variant,
+        variants: &job.variants,
         tokens: &job.prompt,
         at_least: if matches!(job.request.task, Task::Save { .. }) { 1 } else { MIN_SHARED },
         at_most: if job.request.task == Task::Complete { (n - 1).min(job.grouped_from) } else { n },
@@ -38,7 +38,7 @@ pub(super) fn find<R: Runner>(core: &mut Core<R>, request_id: u64) -> Match {
 fn find_whole<R: Runner>(core: &mut Core<R>, request_id: u64) -> Option<Match> {
     let job = core.queue.job(request_id);
     let n = job.n_prompt();
-    let wanted = Wanted { variant: &job.variant, tokens: &job.prompt, at_least: n, at_most: n, takes_logits: false };
+    let wanted = Wanted { variants: &job.variants, tokens: &job.prompt, at_least: n, at_most: n, takes_logits: false };
     Some(core.memory.find(&wanted, &job.media)).filter(|matched| matched.n_pool == n)
 }
 
@@ -51,8 +51,8 @@ pub(super) fn keep_prompts<R: Runner>(core: &mut Core<R>) {
             return;
         }
         let matched = find_whole(core, request_id);
-        let variant = &core.queue.job(request_id).variant;
-        let keeper = matched.and_then(|matched| core.memory.place(variant, Some(&matched)));
+        let variants = &core.queue.job(request_id).variants;
+        let keeper = matched.and_then(|matched| core.memory.place(variants, Some(&matched)));
         core.queue.job_mut(request_id).keeper = keeper.map_or(Keeper::Nobody, Keeper::Id);
     }
 }
@@ -71,7 +71,9 @@ pub(super) fn worth_awaiting<R: Runner>(core: &Core<R>, request_id: u64, n_known
     for running in core.slots.running().iter().filter(can_share) {
         let n_common = running.sequence.tokens.common_prefix(&job.prompt);
         n_compared += u64::from(n_common);
-        let n_common = n_common.min(job.grouped_from).min(core.queue.job(running.sequence.request_id).grouped_from);
+        let n_alike = running.sequence.variants.n_common(&job.variants);
+        let grouped_from = core.queue.job(running.sequence.request_id).grouped_from;
+        let n_common = n_common.min(n_alike).min(job.grouped_from).min(grouped_from);
         let n_tokens = if core.memory.kind().is_a_state() {
             last_snapshot(core, running, n_common, n).unwrap_or(0)
         } else {
@@ -79,7 +81,7 @@ pub(super) fn worth_awaiting<R: Runner>(core: &Core<R>, request_id: u64, n_known
         };
         let n_best = best.map_or(0, |best| best.n_tokens);
         let is_more = n_tokens > n_best && n_tokens >= n_known + MIN_SHARED && n_tokens > running.n_held;
-        if is_more && core.queue.job(running.sequence.request_id).variant == job.variant {
+        if is_more {
             best = Some(Awaits { owner: running.sequence.seniority(), n_tokens, n_known });
         }
         if best.is_some_and(|best| best.n_tokens >= n - 1) {

@@ -9,7 +9,7 @@
 use crate::engine::core::Core;
 use crate::engine::leaving::{Urgency, free_an_id, make_room, preempt};
 use crate::engine::restoring::count_lost;
-use crate::engine::runner::{Runner, SequenceId, StateError};
+use crate::engine::runner::{Runner, SequenceId};
 use crate::engine::running::{Phase, Running};
 use crate::request::{Task, Token};
 
@@ -62,8 +62,8 @@ fn take_own<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     let Running { id, n_held, .. } = core.slots.running()[nth];
     let has_room = make_room(core, nth, n_held, Urgency::Now) == n_held;
     let running = &core.slots.running()[nth];
-    let (tokens, variant) = (running.held(), running.sequence.variant.clone());
-    let own = core.memory.place_private(&variant).expect("an id was freed before");
+    let (tokens, variants) = (running.held(), running.sequence.variants.clone());
+    let own = core.memory.place_private(&variants).expect("an id was freed before");
     let is_copied = has_room && copy(core, id, own, &tokens);
     core.memory.cache_mut().unpin(id);
     core.has_changed = true;
@@ -79,8 +79,8 @@ fn take_own<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
 /// Copies the `tokens` that `from` holds to `to`, which holds nothing. `false` where the memory refuses.
 fn copy<R: Runner>(core: &mut Core<R>, from: SequenceId, to: SequenceId, tokens: &[Token]) -> bool {
     let copied = core.memory.copy(from, to, tokens);
-    if let Err(StateError { reason }) = &copied {
-        tracing::warn!("what a sequence holds could not be copied, so it is computed again: {reason}");
+    if let Err(error) = &copied {
+        tracing::warn!("what a sequence holds could not be copied, so it is computed again: {error}");
     }
     copied.is_ok()
 }

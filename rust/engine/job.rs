@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::cache::Variant;
+use crate::cache::Variants;
 use crate::engine::runner::SequenceId;
 use crate::engine::seniority::Seniority;
 use crate::engine::stream::Sender;
@@ -25,7 +25,7 @@ pub(crate) struct Job {
     /// What the branches' samplers are made from: it has seen the prompt.
     pub(crate) sampler: Sampler,
     /// How its prompt and its branches are computed.
-    pub(crate) variant: Variant,
+    pub(crate) variants: Variants,
     pub(crate) sender: Sender,
     /// How far each of the `n` completions is.
     pub(crate) branches: Vec<Branch>,
@@ -90,7 +90,8 @@ impl Keeper {
 }
 
 impl Job {
-    /// Of a request that came in turn 0; the worker says when it really did. `sampler` was made for it, and has seen nothing.
+    /// Of a request without adapters that came in turn 0; who submits it and the worker say otherwise. `sampler` was made for it,
+    /// and has seen nothing.
     ///
     /// Called on the thread that submits it: the cost grows with the prompt, as that of nothing does that a branch starts with.
     pub(crate) fn new(request_id: u64, mut request: Request, mut sampler: Sampler, sender: Sender, waiting: QueuePlace) -> Self {
@@ -103,7 +104,6 @@ impl Job {
             prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect()
         });
         (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
-        let variant = Variant::with_adapters(request.adapters.take().unwrap_or_default());
         let stops = std::mem::take(&mut request.stop).into();
         let branches = vec![Branch::Waiting; request.n as usize];
         Self {
@@ -113,7 +113,7 @@ impl Job {
             media,
             stops,
             sampler,
-            variant,
+            variants: Variants::default(),
             sender,
             branches,
             waiting: Some(waiting),

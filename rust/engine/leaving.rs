@@ -4,7 +4,7 @@ use crate::engine::core::Core;
 use crate::engine::explaining::show_places;
 use crate::engine::job::{Branch, Job, Keeper};
 use crate::engine::queue::Preempted;
-use crate::engine::runner::{Runner, SequenceId};
+use crate::engine::runner::{Runner, SequenceId, Variants};
 use crate::engine::running::Running;
 use crate::engine::sequence::{Sequence, Tokens};
 use crate::error::Error;
@@ -117,10 +117,11 @@ pub(super) fn shift_full<R: Runner>(core: &mut Core<R>) {
 /// at the next decode, and lose precision where the cache is quantised. So the sequence waits to be placed anew, as one that was
 /// preempted: over the tokens that it kept, or over what a snapshot has of them; the rest is an ordinary prompt.
 pub(super) fn shift<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
-    let held = core.slots.running()[nth].sequence.tokens.clone();
+    let Sequence { tokens, variants, .. } = &core.slots.running()[nth].sequence;
+    let (tokens, variants) = (tokens.clone(), variants.clone());
     let Some(n_kept) = core.slots.running_mut()[nth].sequence.shift() else { return false };
     let running = core.slots.take(nth);
-    leave_slot_with(core, &running, held, running.n_held);
+    leave_slot_with(core, &running, &variants, tokens, running.n_held);
     let reservation = core.memory.cache_mut().reserve_first(running.id, running.n_held.min(n_kept));
     core.queue.wait_to_resume(Preempted { sequence: running.sequence, reservation, slot: running.slot });
     true
@@ -136,25 +137,25 @@ fn leave_cut_media<R: Runner>(core: &mut Core<R>, running: &mut Running) {
 
 /// A slot keeps the tokens that the sequence which leaves it has computed, until the next one comes that fills it.
 pub(super) fn leave_slot<R: Runner>(core: &mut Core<R>, running: &Running) {
-    leave_slot_with(core, running, running.sequence.tokens.clone(), running.n_held);
+    leave_slot_with(core, running, &running.sequence.variants, running.sequence.tokens.clone(), running.n_held);
 }
 
 /// As [`leave_slot`], where what it had computed is of no use: neither slot nor cache keep it.
 fn forget<R: Runner>(core: &mut Core<R>, running: &Running) {
     let Running { sequence, n_held, .. } = running;
     core.history.leave(sequence.request_id, sequence.index, &sequence.tokens, *n_held);
-    leave_slot_with(core, running, Tokens::default(), 0);
+    leave_slot_with(core, running, &Variants::default(), Tokens::default(), 0);
     core.memory.cache_mut().forget(running.id);
 }
 
-fn leave_slot_with<R: Runner>(core: &mut Core<R>, running: &Running, tokens: Tokens, n_held: u32) {
+fn leave_slot_with<R: Runner>(core: &mut Core<R>, running: &Running, variants: &Variants, tokens: Tokens, n_held: u32) {
     core.has_changed = true;
     if n_held > 0 {
         core.history.leave(running.sequence.request_id, running.sequence.index, &tokens, n_held);
     }
     let job = core.queue.job(running.sequence.request_id);
     if job.fills(running.slot) {
-        core.slots.leave(running.slot, &job.variant, tokens, n_held.min(job.grouped_from));
+        core.slots.leave(running.slot, variants, tokens, n_held.min(job.grouped_from));
     }
 }
 

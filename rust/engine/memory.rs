@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cache::{CacheOp, Departure, IdleCost, KvCache, Match, Restore, Saved, Variant, Wanted, Why};
+use crate::cache::{CacheOp, Departure, IdleCost, KvCache, Match, Restore, Saved, Variants, Wanted, Why};
 use crate::config::Limits;
 use crate::engine::movement::Movement;
-use crate::engine::runner::{DecodeError, MemoryKind, OWN_POSITIONS, Plan, RelocateError, Runner, SequenceId, StateError};
+use crate::engine::runner::{DecodeError, MemoryKind, Plan, RelocateError, Runner, SequenceId, StateError};
 use crate::request::{PlacedMedia, Token};
 
 /// The runner with the cache that keeps its books, so that no call of the one misses what the other has decided: changes are
@@ -120,15 +120,15 @@ impl<R: Runner> Memory<R> {
     }
 
     /// Gives the lowest free id what `matched` found in the pool. `None` where no id is free.
-    pub(super) fn place(&mut self, variant: &Variant, matched: Option<&Match>) -> Option<SequenceId> {
-        let id = self.cache.place(variant, matched)?;
+    pub(super) fn place(&mut self, variants: &Variants, matched: Option<&Match>) -> Option<SequenceId> {
+        let id = self.cache.place(variants, matched)?;
         self.flush();
         Some(id)
     }
 
     /// As [`Memory::place`] of nothing, for what nobody else shares.
-    pub(super) fn place_private(&mut self, variant: &Variant) -> Option<SequenceId> {
-        let id = self.cache.place_private(variant)?;
+    pub(super) fn place_private(&mut self, variants: &Variants) -> Option<SequenceId> {
+        let id = self.cache.place_private(variants)?;
         self.flush();
         Some(id)
     }
@@ -252,8 +252,18 @@ impl<R: Runner> Memory<R> {
 
     /// Lets the least recently used idle prefix leave the pool, or a part of it. `false` where there is none.
     pub(super) fn evict(&mut self) -> bool {
-        let departure = self.cache.next_departure(self.movement.affordable(), Why::Pressed);
+        let departure = self.next_departure(Why::Pressed);
         departure.is_some_and(|departure| self.depart(&departure, Why::Pressed))
+    }
+
+    /// The part of an idle prefix that leaves next, which cuts nothing that leaves whole.
+    fn next_departure(&mut self, why: Why) -> Option<Departure> {
+        let mut departure = self.cache.next_departure(self.movement.affordable(), why)?;
+        if let Some(range) = departure.saves.clone() {
+            self.flush();
+            departure.begin_at(self.runner.widened(departure.id, range).start);
+        }
+        Some(departure)
     }
 
     /// `false` where it was to leave early and stays, since it cannot be kept.
@@ -262,7 +272,7 @@ impl<R: Runner> Memory<R> {
         let saved = departure.saves.clone().and_then(|range| {
             let whole_from = self.runner.whole_from(departure.id, &range);
             let bytes = self.save(departure.id, range, Some(departure.n_units));
-            bytes.map(|bytes| Saved { bytes, whole_from }).map_err(|StateError { reason }| warn_unsaved(&reason)).ok()
+            bytes.map(|bytes| Saved { bytes, whole_from }).map_err(|error| warn_unsaved(&error)).ok()
         });
         self.cache.depart(departure, saved, why)
     }
@@ -278,7 +288,7 @@ impl<R: Runner> Memory<R> {
         if !is_of_use || self.movement.is_refused_at(self.cache.now()) {
             return false;
         }
-        let Some(departure) = self.cache.next_departure(self.movement.affordable(), Why::Early) else { return false };
+        let Some(departure) = self.next_departure(Why::Early) else { return false };
         let is_below_newer = cost == IdleCost::Scores && departure.last_used < self.newest_start;
         if !(nobody_runs || is_below_newer || self.movement.has_cost_enough(&departure, cost)) {
             return false;
@@ -290,8 +300,10 @@ impl<R: Runner> Memory<R> {
 
     /// Moves cells down where what is used lies far apart.
     pub(super) fn relocate(&mut self) -> Relocated {
-        let Some(relocation) = self.cache.next_relocation(self.movement.affordable()) else { return Relocated::Nothing };
+        let Some(mut relocation) = self.cache.next_relocation(self.movement.affordable()) else { return Relocated::Nothing };
         self.flush();
+        let holder = *relocation.ids.first().expect("somebody holds what is moved");
+        relocation.range = self.runner.widened(holder, relocation.range);
         let started = Instant::now();
         let moved = self.runner.relocate(&relocation.ids, relocation.range.clone());
         self.count_spill(started.elapsed());
@@ -302,11 +314,11 @@ impl<R: Runner> Memory<R> {
             }
             Err(error) => {
                 match &error {
-                    RelocateError::Refused(refused) if refused.reason == OWN_POSITIONS => tracing::debug!("{refused}"),
+                    RelocateError::Refused(refused @ StateError::OwnPositions) => tracing::debug!("{refused}"),
                     _ => tracing::warn!("cells could not be moved: {error}"),
                 }
                 match error {
-                    RelocateError::Lost(StateError { reason }) => Relocated::Lost { ids: relocation.ids, reason },
+                    RelocateError::Lost(error) => Relocated::Lost { ids: relocation.ids, reason: error.to_string() },
                     RelocateError::Refused(_) => Relocated::Nothing,
                 }
             }
@@ -317,7 +329,7 @@ impl<R: Runner> Memory<R> {
     pub(super) fn snapshot(&mut self, id: SequenceId, n_tokens: u32, logits: Option<Arc<[f32]>>) {
         match self.save(id, 0..n_tokens, None) {
             Ok(bytes) => drop(self.cache.add_snapshot(id, n_tokens, bytes, logits)),
-            Err(StateError { reason }) => warn_unsaved(&reason),
+            Err(error) => warn_unsaved(&error),
         }
     }
 
@@ -327,11 +339,9 @@ impl<R: Runner> Memory<R> {
     }
 }
 
-fn warn_unsaved(reason: &str) {
-    // Of such a model that is so with each of them.
-    if reason == OWN_POSITIONS {
-        tracing::debug!("{reason}");
-    } else {
-        tracing::warn!("a prefix could not be saved: {reason}");
+fn warn_unsaved(error: &StateError) {
+    match error {
+        StateError::OwnPositions => tracing::debug!("{error}"),
+        StateError::Refused(reason) => tracing::warn!("a prefix could not be saved: {reason}"),
     }
 }

@@ -62,12 +62,12 @@ pub use stream::{BELL_REST, Bell, Completions, MAX_BELL_REST, MAX_BYTES_BEHIND, 
 
 use crate::config::Limits;
 use crate::error::{Error, Result};
-use crate::request::{AdapterScale, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters};
+use crate::request::{AdapterScale, Held, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters};
 use crate::sampling::{Lexicon, Sampler};
 use job::{Job, QueuePlace};
 use outbox::Published;
 use questions::Question;
-use runner::{MemoryKind, Runner, Variant};
+use runner::{MemoryKind, Runner, Variant, Variants};
 use said::Respelt;
 use worker::{Command, Worker};
 
@@ -96,6 +96,8 @@ struct Inner {
 struct Known {
     n_vocab: usize,
     n_adapters: u32,
+    /// Of each adapter the tokens from which on it counts, where it does not count from the beginning.
+    invocations: Vec<Vec<Token>>,
     lexicon: Lexicon,
     memory: MemoryKind,
     is_repeatable: bool,
@@ -108,11 +110,58 @@ impl Known {
         Self {
             n_vocab: runner.n_vocab(),
             n_adapters: runner.n_adapters(),
+            invocations: (0..runner.n_adapters()).map(|id| runner.invocation(id).to_vec()).collect(),
             lexicon: runner.lexicon(),
             memory: runner.memory_kind(),
             is_repeatable: runner.is_repeatable(),
             suppressed: runner.suppressed_tokens().to_vec(),
         }
+    }
+
+    /// The activated adapter (aLoRA) among those that are on.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for adapters that are not there, and where several are activated ones.
+    fn check_adapters(&self, adapters: &[AdapterScale]) -> Result<Option<u32>> {
+        validate_adapters(adapters, self.n_adapters)?;
+        let mut activated =
+            adapters.iter().filter(|&&(id, scale)| scale != 0.0 && !self.invocations[id as usize].is_empty()).map(|&(id, _)| id);
+        let first = activated.next();
+        if let (Some(first), Some(second)) = (first, activated.next()) {
+            let message = format!("adapters has {first} and {second}; of activated adapters (aLoRA), a text has at most one");
+            return Err(Error::InvalidRequest { param: "adapters", message });
+        }
+        Ok(first)
+    }
+
+    /// How a text is computed that begins with `prompt`: with these adapters, an activated one of them from `invoked_at` on or,
+    /// where that says nothing, from the last place where the prompt has its invocation.
+    ///
+    /// # Errors
+    /// As [`Known::check_adapters`].
+    fn variants(&self, adapters: &[AdapterScale], invoked_at: Option<u32>, prompt: &Prompt) -> Result<Variants> {
+        let all = || adapters.iter().copied();
+        let Some(activated) = self.check_adapters(adapters)? else { return Ok(Variant::with_adapters(all()).into()) };
+        let others = Variant::with_adapters(all().filter(|&(id, _)| id != activated));
+        let invocation = &self.invocations[activated as usize];
+        let invoked_at = invoked_at.or_else(|| {
+            let tokens = prompt.clone().into_tokens();
+            let place = tokens.windows(invocation.len()).rposition(|at| at == invocation)?;
+            Some(u32::try_from(place).expect("a prompt has fewer than 2³² tokens"))
+        });
+        Ok(match invoked_at {
+            Some(place) => Variants::changing(others, place, Variant::with_adapters(all())),
+            None => others.into(),
+        })
+    }
+}
+
+/// A memory that cannot be cut keeps its state where the variant of a text changes, since others share it up to there.
+fn add_snapshot(snapshots_at: &mut Vec<u32>, variants: &Variants) {
+    if let Some(place) = variants.change().filter(|&place| place > 0)
+        && let Err(at) = snapshots_at.binary_search(&place)
+    {
+        snapshots_at.insert(at, place);
     }
 }
 
@@ -206,12 +255,13 @@ impl Engine {
         let Inner { limits, known, n_submitted, commands, published, .. } = &*self.inner;
         let Known { n_vocab, lexicon, suppressed, .. } = known;
         request.validate(*n_vocab)?;
-        request.adapters = Some(match (&request.task, request.adapters.take()) {
-            (Task::Load(saved), _) => saved.adapters.clone(),
-            (_, Some(adapters)) => adapters,
-            (_, None) => self.adapters(),
-        });
-        validate_adapters(request.adapters.as_deref().unwrap_or_default(), known.n_adapters)?;
+        let (adapters, invoked_at) = match (&request.task, request.adapters.take()) {
+            (Task::Load(saved), _) => (saved.adapters.clone(), saved.invoked_at),
+            (_, Some(adapters)) => (adapters, request.invoked_at),
+            (_, None) => (self.adapters(), request.invoked_at),
+        };
+        let variants = known.variants(&adapters, invoked_at, &request.prompt)?;
+        add_snapshot(&mut request.snapshots_at, &variants);
         request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
         let written = self.keep_answers(&mut request);
         let (n_prompt, n_ctx) = (request.prompt.n_tokens(), limits.n_ctx_slot as usize);
@@ -246,6 +296,7 @@ impl Engine {
         completions.set_prompt(n_prompt);
         let mut job = Box::new(Job::new(request_id, request, sampler, sender, waiting));
         job.written = written;
+        job.variants = variants;
         if let Some(grouping) = limits.grouping.filter(|_| job.request.task == Task::Complete) {
             job.grouped_from = grouping.first(job.n_prompt());
         }
@@ -287,7 +338,7 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidRequest`] as of a request with these; then nothing changes.
     pub fn set_adapters(&self, adapters: Vec<AdapterScale>) -> Result<()> {
-        validate_adapters(&adapters, self.inner.known.n_adapters)?;
+        self.inner.known.check_adapters(&adapters)?;
         *self.inner.adapters.lock().unwrap_or_else(PoisonError::into_inner) = adapters;
         Ok(())
     }
@@ -331,12 +382,12 @@ impl Engine {
     }
 
     /// The tokens that `slot` holds, and the adapters that they were computed with: those that its sequence has computed, or the last
-    /// one's that ran there. A prompt that is
-    /// pinned, saved, or loaded into no slot in particular runs in a free slot and leaves what that holds.
+    /// one's that ran there. A prompt that is pinned, saved, or loaded into no slot in particular runs in a free slot and leaves what
+    /// that holds.
     ///
     /// # Errors
     /// [`Error::InvalidRequest`] for a slot that does not exist; [`Error::Stopped`].
-    pub fn held_by_slot(&self, slot: u32) -> Result<(Vec<Token>, Vec<AdapterScale>)> {
+    pub fn held_by_slot(&self, slot: u32) -> Result<Held> {
         self.check_slot(slot)?;
         self.ask(|answer| Question::HeldBySlot(slot, answer))
     }

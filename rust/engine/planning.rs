@@ -58,7 +58,7 @@ impl Planner {
         self.count_demands(core);
         let within = self.take_turns(core);
         let current = self.rounds.current();
-        let streams = Streams { within, ..streams(core, |running| running.sequence.variant == *current) };
+        let streams = Streams { within, ..streams(core, |running| *running.variant() == *current) };
         self.scheduler.plan(&self.demands, streams, self.n_cells, core.memory.spent(), &mut self.n_rows);
         self.grant_whole(core);
         self.grant(core);
@@ -79,7 +79,7 @@ impl Planner {
         let running = core.slots.running();
         self.sets.clear();
         for (running, demand) in running.iter().zip(&self.demands).filter(|(_, demand)| demand.n_ready > 0) {
-            let variant = &running.sequence.variant;
+            let variant = running.variant();
             let at = self.sets.iter().position(|set| set.variant == *variant).unwrap_or_else(|| {
                 self.sets.push(Set { variant: variant.clone(), n_streams: 0, step_s: 0.0 });
                 self.sets.len() - 1
@@ -97,7 +97,7 @@ impl Planner {
         let within_s = self.rounds.choose(&self.sets, gap_s);
         let current = self.rounds.current();
         for (running, demand) in running.iter().zip(&mut self.demands) {
-            if running.sequence.variant != *current {
+            if running.variant() != current {
                 demand.n_ready = 0;
             }
         }
@@ -109,15 +109,15 @@ impl Planner {
     fn stand_back(&mut self, running: &[Running]) {
         for nth in (0..running.len()).filter(|&nth| self.demands[nth].n_ready > 1).collect::<Vec<_>>() {
             let is_first = |other: usize| {
-                let (variant, demand) = (&running[other].sequence.variant, self.demands[other]);
-                demand.n_ready > 1 && demand.priority > self.demands[nth].priority && *variant != running[nth].sequence.variant
+                let (variant, demand) = (running[other].variant(), self.demands[other]);
+                demand.n_ready > 1 && demand.priority > self.demands[nth].priority && variant != running[nth].variant()
             };
             if (0..nth).any(is_first) {
                 self.demands[nth].n_ready = 0;
             }
         }
         let has_demand = |set: &Set| {
-            let of_set = running.iter().zip(&self.demands).filter(|(running, _)| running.sequence.variant == set.variant);
+            let of_set = running.iter().zip(&self.demands).filter(|(running, _)| *running.variant() == set.variant);
             of_set.into_iter().any(|(_, demand)| demand.n_ready > 0)
         };
         self.sets.retain(has_demand);
@@ -170,7 +170,8 @@ impl Planner {
             let most = most.min(request.max_chunk.unwrap_or(u32::MAX));
             let most = if running.takes_all_at_hand() { u32::MAX } else { most };
             let until = n_to_snapshot(core, running).min(n_until_grouped(core, running));
-            let n_ready = n_ready(core, running).min(until).min(most).min(n_of_a_kind(running));
+            let n_alike = running.sequence.variants.n_alike(running.n_held);
+            let n_ready = n_ready(core, running).min(until).min(most).min(n_of_a_kind(running)).min(n_alike);
             Demand { n_ready, priority: request.priority }
         }));
     }

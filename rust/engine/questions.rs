@@ -7,14 +7,14 @@ use crate::engine::core::Core;
 use crate::engine::publishing::show;
 use crate::engine::runner::Runner;
 use crate::engine::running::Running;
-use crate::request::{AdapterScale, PinnedPrefix, Token};
+use crate::request::{Held, PinnedPrefix, Token};
 
 /// A question, with the channel for its answer.
 pub(crate) enum Question {
     Cached(SyncSender<Vec<CachedNode>>),
     Pinned(SyncSender<Vec<PinnedPrefix>>),
     Unpin(u64, SyncSender<bool>),
-    HeldBySlot(u32, SyncSender<(Vec<Token>, Vec<AdapterScale>)>),
+    HeldBySlot(u32, SyncSender<Held>),
     EraseSlot(u32, SyncSender<Option<u32>>),
 }
 
@@ -42,13 +42,14 @@ fn reply<T>(asker: &SyncSender<T>, answer: T) {
 }
 
 /// What `slot` holds, and with which adapters: what the sequence that fills it has computed, else what the last one left.
-fn held_in<R: Runner>(core: &Core<R>, slot: u32) -> (Vec<Token>, Vec<AdapterScale>) {
+fn held_in<R: Runner>(core: &Core<R>, slot: u32) -> Held {
     let fills = |running: &&Running| core.queue.job(running.sequence.request_id).fills(slot);
-    let (variant, tokens) = match core.slots.running_in(slot).filter(fills) {
-        Some(running) => (&running.sequence.variant, running.held()),
+    let (variants, tokens) = match core.slots.running_in(slot).filter(fills) {
+        Some(running) => (&running.sequence.variants, running.held()),
         None => core.slots.left_in(slot),
     };
-    (tokens, variant.adapters().collect())
+    let variants = variants.of_first(length(&tokens));
+    Held { tokens, adapters: variants.adapters().collect(), invoked_at: variants.change() }
 }
 
 /// Forgets what was left in `slot`, and says how many tokens that were; `None` where a sequence runs.
@@ -57,7 +58,11 @@ fn erase_slot<R: Runner>(core: &mut Core<R>, slot: u32) -> Option<u32> {
         core.slots.keep_for_erasing(slot);
         return None;
     }
-    let (variant, tokens, n_kept) = core.slots.take_left(slot);
-    core.memory.cache_mut().erase(&variant, &tokens, n_kept);
-    Some(u32::try_from(tokens.len()).expect("a sequence fits its context"))
+    let (variants, tokens, n_kept) = core.slots.take_left(slot);
+    core.memory.cache_mut().erase(&variants, &tokens, n_kept);
+    Some(length(&tokens))
+}
+
+fn length(tokens: &[Token]) -> u32 {
+    u32::try_from(tokens.len()).expect("a sequence fits its context")
 }

@@ -5,7 +5,7 @@ use crate::engine::drawing::draw_first;
 use crate::engine::leaving::{Urgency, end_with, lose, make_room};
 use crate::engine::memory::Relocated;
 use crate::engine::movement::LONGEST_PIECE;
-use crate::engine::runner::{Runner, StateError};
+use crate::engine::runner::Runner;
 use crate::engine::running::{Phase, Running};
 use crate::engine::tasks::finish_tasks;
 use crate::error::Error;
@@ -97,8 +97,8 @@ fn restore_piece<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
             }
             true
         }
-        Err(StateError { reason }) => {
-            give_up_restore(core, nth, |_| Error::PrefixRefused { reason });
+        Err(error) => {
+            give_up_restore(core, nth, |_| Error::PrefixRefused { reason: error.to_string() });
             false
         }
     }
@@ -122,8 +122,7 @@ fn compute_instead<R: Runner>(core: &mut Core<R>, nth: usize) {
     // What was restored before may end where nothing can go on.
     if running.n_held > 0 && !core.memory.can_go_on(running.id, running.n_held) {
         core.memory.cache_mut().forget(running.id);
-        let variant = &core.queue.job(running.sequence.request_id).variant;
-        running.id = core.memory.place(variant, None).expect("it has just given one back");
+        running.id = core.memory.place(&running.sequence.variants, None).expect("it has just given one back");
         running.n_held = 0;
     }
     count_lost(core, nth);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId, Variant};
+pub use crate::cache::{Forks, IdleCost, MemoryKind, SequenceId, Variant, Variants};
 use crate::request::{AdapterScale, Media, Token};
 use crate::sampling::Lexicon;
 
@@ -43,6 +43,14 @@ pub struct Plan {
     pub variant: Variant,
 }
 
+impl Plan {
+    /// Whether vectors fill all of its rows.
+    #[must_use]
+    pub fn is_of_media(&self) -> bool {
+        !self.rows.is_empty() && self.media.iter().map(|media| media.rows.len()).sum::<usize>() == self.rows.len()
+    }
+}
+
 /// Why a decode failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
@@ -51,15 +59,16 @@ pub struct DecodeError {
     pub reason: String,
 }
 
-/// Why nothing is saved or moved that lies behind a picture whose rows and columns are counted: it has other positions than places.
-pub const OWN_POSITIONS: &str = "behind a picture whose rows and columns are counted nothing is saved";
-
 /// Why a piece could not be saved or restored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct StateError {
+pub enum StateError {
+    /// A picture whose rows and columns are counted has other positions than places, so that it is saved and moved whole or not at
+    /// all, and nothing behind it where a memory sees through a window. Of such a model that is so again and again.
+    #[error("a picture whose rows and columns are counted is saved whole or not at all, and by no memory with a window")]
+    OwnPositions,
     /// What the memory answered.
-    pub reason: String,
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// Why cells could not be moved.
@@ -84,6 +93,11 @@ pub trait Runner {
     /// How many adapters there are; each is known by its number, from 0.
     fn n_adapters(&self) -> u32 {
         0
+    }
+
+    /// The tokens from whose last place in a prompt on this adapter counts (aLoRA); none where it counts from the beginning.
+    fn invocation(&self, _adapter: u32) -> &[Token] {
+        &[]
     }
 
     /// The adapters that are on where nobody says otherwise, each with its scale.
@@ -140,6 +154,11 @@ pub trait Runner {
     /// # Errors
     /// [`StateError`] if the memory refused the piece; then `id` holds what it held before.
     fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> Result<(), StateError>;
+
+    /// `range` of `id`, made as much longer as keeps it from cutting what is saved and moved whole or not at all.
+    fn widened(&self, _id: SequenceId, range: Range<u32>) -> Range<u32> {
+        range
+    }
 
     /// Moves the cells of `range`, which every one of `ids` holds in common, to free ones, in the order of their positions; all of
     /// them go on sharing them. Only for a memory that forks [`Forks::Anywhere`].

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::cache::Restore;
-use crate::engine::runner::SequenceId;
+use crate::engine::runner::{SequenceId, Variant};
 use crate::engine::sequence::Sequence;
 use crate::request::{FinishReason, PlacedMedia, SavedPrefix, Token};
 
@@ -54,6 +54,11 @@ impl Running {
             Phase::Restoring { .. } | Phase::Copying(_) => 0,
             Phase::Prefilling | Phase::Decoding => self.n_uncomputed(),
         }
+    }
+
+    /// How its next token is computed.
+    pub(crate) fn variant(&self) -> &Variant {
+        self.sequence.variants.at(self.n_held)
     }
 
     /// The picture or sound that the next decode begins or goes on with.

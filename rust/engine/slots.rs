@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::cache::Variant;
+use crate::cache::Variants;
 use crate::engine::job::Job;
 use crate::engine::runner::SequenceId;
 use crate::engine::running::Running;
@@ -18,7 +18,7 @@ const ERASE_WAIT: Duration = Duration::from_millis(200);
 struct Left {
     /// Counts the leaving of slots.
     at: u64,
-    variant: Variant,
+    variants: Variants,
     /// What it had computed: the first `n_held` of its tokens.
     tokens: Tokens,
     n_held: u32,
@@ -123,16 +123,16 @@ impl Slots {
     }
 
     /// A sequence leaves `slot`, where the first `n_held` of its `tokens` stay known until the next one comes that fills it.
-    pub(super) fn leave(&mut self, slot: u32, variant: &Variant, tokens: Tokens, n_held: u32) {
+    pub(super) fn leave(&mut self, slot: u32, variants: &Variants, tokens: Tokens, n_held: u32) {
         self.n_left += 1;
         let left = &mut self.left[slot as usize];
-        (left.at, left.variant, left.tokens, left.n_held) = (self.n_left, variant.clone(), tokens, n_held);
+        (left.at, left.variants, left.tokens, left.n_held) = (self.n_left, variants.clone(), tokens, n_held);
     }
 
     /// What was left in `slot`, and how it was computed.
-    pub(super) fn left_in(&self, slot: u32) -> (&Variant, Vec<Token>) {
+    pub(super) fn left_in(&self, slot: u32) -> (&Variants, Vec<Token>) {
         let left = &self.left[slot as usize];
-        (&left.variant, left.tokens.first(left.n_held))
+        (&left.variants, left.tokens.first(left.n_held))
     }
 
     /// What was left in `slot` is not known any more.
@@ -148,11 +148,12 @@ impl Slots {
 
     /// Takes out what was left in `slot`: its tokens, how they were computed, and how many of the first of them other slots hold
     /// too.
-    pub(super) fn take_left(&mut self, slot: u32) -> (Variant, Vec<Token>, u32) {
+    pub(super) fn take_left(&mut self, slot: u32) -> (Variants, Vec<Token>, u32) {
         let tokens: Arc<[Token]> = self.left_in(slot).1.into();
-        let Left { variant, .. } = std::mem::take(&mut self.left[slot as usize]);
-        let others = self.left.iter().filter(|other| other.variant == variant);
-        let n_kept = others.map(|other| other.tokens.common_prefix(&tokens).min(other.n_held)).max().unwrap_or(0);
-        (variant, tokens.to_vec(), n_kept)
+        let Left { variants, .. } = std::mem::take(&mut self.left[slot as usize]);
+        let n_common =
+            |other: &Left| other.tokens.common_prefix(&tokens).min(other.n_held).min(other.variants.n_common(&variants));
+        let n_kept = self.left.iter().map(n_common).max().unwrap_or(0);
+        (variants, tokens.to_vec(), n_kept)
     }
 }

@@ -5,6 +5,7 @@ use crate::cache::{MIN_SHARED, Match};
 use crate::engine::core::Core;
 use crate::engine::runner::Runner;
 use crate::engine::running::Running;
+use crate::engine::sequence::Sequence;
 
 /// Whether a state is worth keeping: only a memory that cannot be cut has any use for it.
 fn keeps_states<R: Runner>(core: &Core<R>) -> bool {
@@ -63,8 +64,8 @@ fn keep_states<R: Runner>(core: &mut Core<R>) {
         if !is_end && !running.sequence.request().snapshots_at.contains(&n_tokens) {
             continue;
         }
-        let job = core.queue.job(running.sequence.request_id);
-        let known = core.memory.cache().snapshot(&job.variant, &running.sequence.tokens.first(n_tokens));
+        let Sequence { variants, tokens, .. } = &running.sequence;
+        let known = core.memory.cache().snapshot(variants, &tokens.first(n_tokens));
         let is_kept = known.is_some_and(|logits| !is_end || logits.is_some());
         if !is_kept && core.memory.cache().can_keep_snapshot(n_tokens) {
             let logits = is_end.then(|| core.memory.model().logits(n_rows - 1).into());

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::engine::core::Core;
 use crate::engine::leaving::{end_with, finish, finish_idle, leave_slot};
-use crate::engine::runner::{Runner, StateError};
+use crate::engine::runner::Runner;
 use crate::engine::running::Phase;
 use crate::error::{Error, Result};
 use crate::request::{FinishReason, Made, SavedPiece, SavedPrefix, Task};
@@ -45,7 +45,7 @@ fn save_more<R: Runner>(core: &mut Core<R>, nth: usize) -> Result<bool> {
         }
         let (range, n_units) = memory.next_to_save(running.id, start, running.n_held);
         let bytes = memory.save(running.id, range.clone(), Some(n_units));
-        let bytes = bytes.map_err(|StateError { reason }| Error::Save { reason })?;
+        let bytes = bytes.map_err(|error| Error::Save { reason: error.to_string() })?;
         saved.pieces.push(SavedPiece { range, bytes });
     }
 }
@@ -68,11 +68,11 @@ fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
         }
         Task::Save { .. } => {
             let tokens = running.held();
-            let variant = &core.queue.job(request_id).variant;
-            let logits = core.memory.cache().snapshot(variant, &tokens).flatten().map(|logits| logits.to_vec());
+            let variants = running.sequence.variants.of_first(running.n_held);
+            let logits = core.memory.cache().snapshot(&variants, &tokens).flatten().map(|logits| logits.to_vec());
             let Phase::Copying(saved) = &mut running.phase else { unreachable!("what is saved was copied") };
-            let adapters = running.sequence.variant.adapters().collect();
-            let saved = SavedPrefix { tokens, logits, adapters, ..std::mem::take(saved) };
+            let (adapters, invoked_at) = (variants.adapters().collect(), variants.change());
+            let saved = SavedPrefix { tokens, logits, adapters, invoked_at, ..std::mem::take(saved) };
             finish(core, running, reason, Some(Made::Saved(saved)));
         }
         Task::Pin => {

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::llama::gguf::{Metadata, Tensor};
 use crate::llama::identity::{Identity, ModelFiles};
 use crate::llama::logging;
+use crate::request::Token;
 
 /// Formats that an adapter's numbers may have: those that converters write.
 const FORMATS: [sys::ggml_type; 4] = [sys::GGML_TYPE_F32, sys::GGML_TYPE_F16, sys::GGML_TYPE_BF16, sys::GGML_TYPE_Q8_0];
@@ -36,6 +37,8 @@ pub struct Adapter {
     pub task_name: String,
     /// `adapter.lora.prompt_prefix` of its metadata; empty where that says nothing.
     pub prompt_prefix: String,
+    /// Of an activated adapter (aLoRA) the tokens from whose last place in a prompt on it counts; empty for every other.
+    pub invocation: Vec<Token>,
 }
 
 // SAFETY: nothing is written to an adapter after it was loaded, and llama.cpp reads it on the thread of the context that uses it.
@@ -108,7 +111,29 @@ unsafe fn load_one(
     let raw = NonNull::new(raw).ok_or_else(reason)?;
     let text = |name: &str| file.string(&format!("adapter.lora.{name}")).unwrap_or_default();
     let (task_name, prompt_prefix) = (text("task_name"), text("prompt_prefix"));
-    Ok(Adapter { raw, files, path: path.clone(), scale: *scale, n_bytes, task_name, prompt_prefix })
+    // SAFETY: the adapter was just loaded.
+    let invocation = unsafe { invocation_of(raw) };
+    // SAFETY: the caller vouches for the model.
+    let n_vocab = unsafe { sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(model)) };
+    if let Some(token) = invocation.iter().find(|token| !(0..n_vocab).contains(*token)) {
+        return Err(format!("its invocation has token {token}, but the vocabulary has {n_vocab} pieces"));
+    }
+    Ok(Adapter { raw, files, path: path.clone(), scale: *scale, n_bytes, task_name, prompt_prefix, invocation })
+}
+
+/// The tokens from which on an adapter counts; none where it counts from the beginning.
+///
+/// # Safety
+/// `adapter` is alive.
+unsafe fn invocation_of(adapter: NonNull<sys::llama_adapter_lora>) -> Vec<Token> {
+    // SAFETY: the caller vouches for the adapter.
+    let n_tokens = unsafe { sys::llama_adapter_get_alora_n_invocation_tokens(adapter.as_ptr()) };
+    let n_tokens = usize::try_from(n_tokens).expect("they are in memory");
+    if n_tokens == 0 {
+        return Vec::new();
+    }
+    // SAFETY: as above; what is returned points to as many tokens as were counted, in a vector of the adapter's.
+    unsafe { std::slice::from_raw_parts(sys::llama_adapter_get_alora_invocation_tokens(adapter.as_ptr()), n_tokens) }.to_vec()
 }
 
 /// What adapters change.
@@ -171,10 +196,6 @@ impl Base {
         }
         if file.has("adapter.lora.alpha") && !file.f32("adapter.lora.alpha").is_some_and(f32::is_finite) {
             return Err("its adapter.lora.alpha is no finite number of 32 bits".to_owned());
-        }
-        if file.has("adapter.alora.invocation_tokens") {
-            let why = "it is an activated LoRA (aLoRA), which counts only from its invocation tokens on";
-            return Err(format!("{why}; these are not supported"));
         }
         Ok(())
     }

@@ -127,11 +127,8 @@ impl Context {
         unsafe { pages::give_back(context.memory()) };
         let may_be_fewer = config.fewer_threads_in_a_crowd && n_threads.min(n_threads_batch) > 1;
         context.crowd = may_be_fewer.then(Crowd::default);
-        // All that may be needed, while this thread may still run anywhere.
-        for n in [half(n_threads), n_threads].into_iter().filter(|&n| may_be_fewer || n == n_threads) {
-            context.use_threads(if n == n_threads { n_threads_batch } else { half(n_threads_batch) }, 1);
-            context.use_threads(n, 0);
-        }
+        context.use_threads(n_threads_batch, 1);
+        context.use_threads(n_threads, 0);
         Ok(context)
     }
 
@@ -210,7 +207,7 @@ impl Context {
             None => self.stay.leave(),
         }
         self.decode_media(plan)?;
-        if plan.media.iter().map(|media| media.rows.len()).sum::<usize>() == plan.rows.len() && !plan.rows.is_empty() {
+        if plan.is_of_media() {
             self.batch.clear();
             return Ok(());
         }
@@ -317,9 +314,14 @@ impl Context {
         self.n_held[usize::from(id)]
     }
 
-    /// Whether a medium with positions of its own begins before `end` in `id`.
-    pub(super) fn has_own_positions(&self, id: SequenceId, end: u32) -> bool {
-        self.positions[usize::from(id.0)].has_own_before(end)
+    /// The positions of what `id` holds.
+    pub(super) fn positions(&self, id: SequenceId) -> &Positions {
+        &self.positions[usize::from(id.0)]
+    }
+
+    /// `id`, which holds nothing more than these tell of, has these positions.
+    pub(super) fn set_positions(&mut self, id: SequenceId, positions: Positions) {
+        self.positions[usize::from(id.0)] = positions;
     }
 
     /// From which position on `id` holds everything that a sliding window may look at.
@@ -400,7 +402,9 @@ impl Context {
         // their places, as in llama.cpp's tools.
         unsafe {
             sys::llama_memory_seq_add(memory, id_of_theirs, place(first), -1, place(n_fewer));
-            // One by one, as `llama_memory_seq_div` would move them: that turns their keys by as much the other way.
+            // One by one, as `llama_memory_seq_div` would move them: that turns their keys by as much the other way. Fewer moves
+            // of stretches cannot do it, since each changes the distance of two neighbours alone. All at once, since what is left
+            // for later steps would make each of their decodes look through the keys of all cells again, which costs more.
             for at in range.clone() {
                 sys::llama_memory_seq_add(memory, id_of_theirs, place(at), place(at) + 1, place(at / n) - place(at));
             }
@@ -421,7 +425,7 @@ impl Context {
         }
         let failed = |error: DecodeError| error.reason;
         self.decode(&rows_of(id, 0, &[token, token, token])).map_err(failed)?;
-        let before = self.read_state(id).map_err(|error| error.reason)?;
+        let before = self.read_state(id).map_err(|error| error.to_string())?;
         // SAFETY: the id is in range, and the memory can turn its keys: by nothing at all, here.
         unsafe {
             sys::llama_memory_seq_add(self.memory(), self.checked(id), 2, -1, 1);
@@ -429,7 +433,7 @@ impl Context {
         }
         self.decode(&rows_of(id, 3, &[token])).map_err(failed)?;
         assert!(self.truncate(id, 3), "a memory that moves tokens can be cut");
-        let after = self.read_state(id).map_err(|error| error.reason)?;
+        let after = self.read_state(id).map_err(|error| error.to_string())?;
         self.clear();
         let is_kept = before == after;
         is_kept.then_some(()).ok_or_else(|| "tokens that stay where they are would change with every group (YaRN)".to_owned())
@@ -602,7 +606,7 @@ pub(super) fn reason_of(code: i32, errors: &[String], n_ctx: u32, n_rows: usize)
 
 fn state_error(words: &str, errors: &[String]) -> StateError {
     let reason = logging::reason(errors).map_or_else(|| words.to_owned(), |why| format!("{words}: {why}"));
-    StateError { reason }
+    StateError::Refused(reason)
 }
 
 /// Why llama.cpp made no context, as an error that names what to change.

@@ -201,8 +201,8 @@ fn try_out(context: &mut Context, spare: SequenceId, model: &Model) -> Result<Tr
             tracing::warn!("nothing is cached outside of the pool: the memory of {} models is not known", model.architecture());
             None
         }
-        Err(StateError { reason }) => {
-            tracing::warn!("nothing is cached outside of the pool: {reason}");
+        Err(error) => {
+            tracing::warn!("nothing is cached outside of the pool: {error}");
             None
         }
     };
@@ -230,6 +230,10 @@ impl Runner for LlamaRunner {
 
     fn n_adapters(&self) -> u32 {
         u32::try_from(self.model.adapters().len()).expect("there are few adapters")
+    }
+
+    fn invocation(&self, adapter: u32) -> &[Token] {
+        &self.model.adapters()[adapter as usize].invocation
     }
 
     fn default_adapters(&self) -> Vec<AdapterScale> {
@@ -297,6 +301,10 @@ impl Runner for LlamaRunner {
 
     fn restore(&mut self, id: SequenceId, piece: &[u8], kept: Range<u32>) -> std::result::Result<(), StateError> {
         self.restore_piece(id, piece, &kept)
+    }
+
+    fn widened(&self, id: SequenceId, range: Range<u32>) -> Range<u32> {
+        self.context.positions(id).widened(range)
     }
 
     fn relocate(&mut self, ids: &[SequenceId], range: Range<u32>) -> std::result::Result<(), RelocateError> {

@@ -1,6 +1,8 @@
 //! Which position each place of a sequence has: the same number, but after pictures whose rows and columns are counted (M-RoPE), and
 //! where tokens are grouped.
 
+use std::ops::Range;
+
 use crate::request::Medium;
 
 /// A medium whose places have positions of their own, as many in all as places or fewer.
@@ -72,9 +74,46 @@ impl Positions {
             || self.dense.iter().any(|medium| medium.start < place && place < medium.start + medium.n_tokens)
     }
 
-    /// Whether one of them begins before `place`.
-    pub(super) fn has_own_before(&self, place: u32) -> bool {
-        self.dense.first().is_some_and(|medium| medium.start < place)
+    /// Whether every place is its position.
+    pub(super) fn are_places(&self) -> bool {
+        *self == Self::NONE
+    }
+
+    /// Those of the first `n_places` places alone.
+    pub(super) fn of_first(&self, n_places: u32) -> Self {
+        let mut positions = self.clone();
+        positions.truncate(n_places);
+        positions
+    }
+
+    /// `range`, made as much longer as keeps it from cutting a dense medium.
+    pub(super) fn widened(&self, mut range: Range<u32>) -> Range<u32> {
+        for medium in &self.dense {
+            let end = medium.start + medium.n_tokens;
+            if medium.start < range.start && range.start < end {
+                range.start = medium.start;
+            }
+            if medium.start < range.end && range.end < end {
+                range.end = end;
+            }
+        }
+        range
+    }
+
+    /// Its dense media, in order: where each begins, and how many places and positions it has.
+    pub(super) fn dense(&self) -> impl ExactSizeIterator<Item = [u32; 3]> {
+        self.dense.iter().map(|medium| [medium.start, medium.n_tokens, medium.n_positions])
+    }
+
+    /// Those of a sequence with these media. `None` where they are none, since they overlap or have more positions than places.
+    pub(super) fn with_dense(dense: impl Iterator<Item = [u32; 3]>) -> Option<Self> {
+        let mut end = 0;
+        let medium = |[start, n_tokens, n_positions]: [u32; 3]| {
+            let is_one = start >= end && n_positions <= n_tokens && n_tokens > 0;
+            end = start.checked_add(n_tokens)?;
+            is_one.then_some(Dense { start, n_tokens, n_positions })
+        };
+        Some(Self { dense: dense.map(medium).collect::<Option<_>>()?, grouped: None })
     }
 
     /// Forgets what begins at `place` or later.
@@ -131,6 +170,24 @@ mod tests {
         assert_eq!((positions.n_grouped(), positions.at(20)), (16, 8));
         positions.truncate(0);
         assert_eq!((positions.n_grouped(), positions.at(20)), (0, 20));
+    }
+
+    #[test]
+    fn what_is_saved_is_widened_until_it_cuts_no_picture() {
+        let positions = positions();
+        let widened = [0..10, 0..11, 11..22, 22..30, 15..33, 36..40].map(|range| positions.widened(range));
+        assert_eq!(widened, [0..10, 0..22, 10..22, 22..30, 10..36, 36..40]);
+        assert_eq!(Positions::NONE.widened(3..7), 3..7);
+    }
+
+    #[test]
+    fn positions_are_made_anew_from_what_they_tell_and_from_nothing_that_is_none() {
+        assert_eq!(Positions::with_dense(positions().dense()), Some(positions()));
+        assert_eq!(positions().of_first(30).dense().len(), 1);
+        assert!(Positions::with_dense(std::iter::empty()).is_some_and(|positions| positions.are_places()));
+        for damaged in [vec![[10, 12, 13]], vec![[10, 0, 0]], vec![[10, 12, 4], [21, 6, 3]], vec![[u32::MAX, 2, 1]]] {
+            assert_eq!(Positions::with_dense(damaged.iter().copied()), None, "{damaged:?}");
+        }
     }
 
     #[test]

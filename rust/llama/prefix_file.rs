@@ -11,13 +11,14 @@
 //! | bytes | |
 //! | --- | --- |
 //! | 8 | `weftpref` |
-//! | 4 | version of this format: 1, or 2 where it was computed with adapters |
+//! | 4 | version of this format: 1, 2 where it was computed with adapters, or 3 where one of them is an activated one |
 //! | 8 | length of the file |
 //! | 32 | identity of the model, with what a user changed of its positions and its metadata |
 //! | 4 + 4 | formats of K and V, by ggml's numbers |
 //! | 4 + 4 + 4 | numbers of tokens, of pieces, of logits |
-//! | 4 | number of adapters, in version 2 alone |
+//! | 4 | number of adapters, in versions 2 and 3 |
 //! | 32 + 4 each | identity of an adapter, and its scale |
+//! | 4 | from which token on an activated adapter counts, in version 3 alone |
 //! | 4 each | tokens |
 //! | 4 + 4 + 8 each | first token, end and bytes of a piece |
 //! | 4 each | logits, 32-bit floats |
@@ -43,6 +44,8 @@ const MAGIC: [u8; 8] = *b"weftpref";
 const VERSION: u32 = 1;
 /// The same with a list of adapters.
 const VERSION_ADAPTED: u32 = 2;
+/// The same, and where an activated one of them begins.
+const VERSION_ACTIVATED: u32 = 3;
 
 /// Magic, version and length: read before the rest is.
 const N_START: usize = 8 + 4 + 8;
@@ -135,9 +138,9 @@ impl PrefixFiles {
         let bytes = read_checked(path, self.max_bytes())?;
         let identity = self.identity()?;
         let refuse = |reason| PrefixFileError::Refused(Error::PrefixFile { path: path.to_owned(), reason });
-        let is_adapted = bytes[MAGIC.len()..].starts_with(&VERSION_ADAPTED.to_le_bytes());
-        let adapters = is_adapted.then(|| self.adapters()).transpose()?;
-        let parsed = self.parse(&bytes[N_START..bytes.len() - N_CHECKSUM], &identity, adapters.as_deref());
+        let version = Reader(&bytes[MAGIC.len()..]).u32().map_err(|reason| refuse(reason.to_owned()))?;
+        let adapters = if version == VERSION { Vec::new() } else { self.adapters()? };
+        let parsed = self.parse(&bytes[N_START..bytes.len() - N_CHECKSUM], version, &identity, &adapters);
         let prefix = parsed.map_err(refuse)?;
         Ok((prefix, bytes.len() as u64))
     }
@@ -195,7 +198,7 @@ impl PrefixFiles {
             rest.extend(number(n)?.to_le_bytes());
         }
         let is_adapted = !prefix.adapters.is_empty();
-        if is_adapted {
+        if is_adapted || prefix.invoked_at.is_some() {
             rest.extend(number(prefix.adapters.len())?.to_le_bytes());
         }
         for &(id, scale) in &prefix.adapters {
@@ -203,6 +206,7 @@ impl PrefixFiles {
             rest.extend(adapter);
             rest.extend(scale.to_le_bytes());
         }
+        rest.extend(prefix.invoked_at.iter().flat_map(|place| place.to_le_bytes()));
         rest.extend(prefix.tokens.iter().flat_map(|token| token.to_le_bytes()));
         for piece in &prefix.pieces {
             rest.extend(piece.range.start.to_le_bytes());
@@ -212,14 +216,18 @@ impl PrefixFiles {
         rest.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
         let n_pieces: usize = prefix.pieces.iter().map(|piece| piece.bytes.len()).sum();
         let n_bytes = (N_START + rest.len() + n_pieces + N_CHECKSUM) as u64;
-        let version = if is_adapted { VERSION_ADAPTED } else { VERSION };
+        let version = match prefix.invoked_at {
+            Some(_) => VERSION_ACTIVATED,
+            None if is_adapted => VERSION_ADAPTED,
+            None => VERSION,
+        };
         Ok([&MAGIC[..], &version.to_le_bytes(), &n_bytes.to_le_bytes(), &rest].concat())
     }
 
     /// Reads what lies between the start and the checksum, which has been verified. Still nothing is taken on trust: a checksum
-    /// proves that the bytes are those that somebody wrote, not that we did. `loaded` are the adapters there are, where the file has
-    /// a list of its own.
-    fn parse(&self, bytes: &[u8], identity: &Identity, loaded: Option<&[Identity]>) -> Result<SavedPrefix, String> {
+    /// proves that the bytes are those that somebody wrote, not that we did. `loaded` are the adapters there are, where the version
+    /// of the file has a list of its own.
+    fn parse(&self, bytes: &[u8], version: u32, identity: &Identity, loaded: &[Identity]) -> Result<SavedPrefix, String> {
         let mut reader = Reader(bytes);
         if reader.take(32)? != identity {
             // Clients of a server read this: the file's name, but not its folder.
@@ -236,7 +244,8 @@ impl PrefixFiles {
             }
         }
         let [n_tokens, n_pieces, n_logits] = [reader.size()?, reader.size()?, reader.size()?];
-        let adapters = loaded.map_or(Ok(Vec::new()), |loaded| read_adapters(&mut reader, loaded))?;
+        let adapters = if version == VERSION { Vec::new() } else { read_adapters(&mut reader, loaded)? };
+        let invoked_at = if version == VERSION_ACTIVATED { Some(reader.u32()?) } else { None };
         let n_vocab = self.model.n_vocab();
         let tokens: Vec<Token> = reader.numbers(n_tokens)?.map(Token::from_le_bytes).collect();
         if let Some(token) = tokens.iter().find(|&&token| usize::try_from(token).map_or(true, |token| token >= n_vocab)) {
@@ -253,7 +262,7 @@ impl PrefixFiles {
             return Err(format!("it holds {n_tokens} tokens, but its pieces end at {end}"));
         }
         match reader.0.len() {
-            0 => Ok(SavedPrefix { tokens, pieces, logits: (n_logits > 0).then_some(logits), adapters }),
+            0 => Ok(SavedPrefix { tokens, pieces, logits: (n_logits > 0).then_some(logits), adapters, invoked_at }),
             n => Err(format!("it holds {n} bytes that belong to nothing")),
         }
     }
@@ -311,8 +320,8 @@ fn read_checked(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PrefixFileError>
         return refuse("it is no saved prefix: it does not begin with \"weftpref\"".to_owned());
     }
     let (version, n_bytes) = (reader.u32().unwrap_or_default(), reader.array().map(u64::from_le_bytes).unwrap_or_default());
-    if ![VERSION, VERSION_ADAPTED].contains(&version) {
-        let known = format!("only versions {VERSION} and {VERSION_ADAPTED} can be read");
+    if ![VERSION, VERSION_ADAPTED, VERSION_ACTIVATED].contains(&version) {
+        let known = format!("only versions {VERSION} to {VERSION_ACTIVATED} can be read");
         return refuse(format!("its format is version {version}; {known}"));
     }
     if metadata.len() != n_bytes {

@@ -61,7 +61,7 @@ impl Runner for Silent {
     }
 
     fn save(&mut self, _: SequenceId, _: Range<u32>) -> Result<Arc<[u8]>, StateError> {
-        Err(StateError { reason: self.refusal() })
+        Err(StateError::Refused(self.refusal()))
     }
 
     fn whole_from(&self, _: SequenceId, range: &Range<u32>) -> u32 {
@@ -69,11 +69,11 @@ impl Runner for Silent {
     }
 
     fn restore(&mut self, _: SequenceId, _: &[u8], _: Range<u32>) -> Result<(), StateError> {
-        Err(StateError { reason: self.refusal() })
+        Err(StateError::Refused(self.refusal()))
     }
 
     fn relocate(&mut self, _: &[SequenceId], _: Range<u32>) -> Result<(), RelocateError> {
-        Err(RelocateError::Refused(StateError { reason: self.refusal() }))
+        Err(RelocateError::Refused(StateError::Refused(self.refusal())))
     }
 
     fn append_piece(&self, token: Token, bytes: &mut Vec<u8>) {

@@ -6,9 +6,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::engine::runner::{Forks, MemoryKind, OWN_POSITIONS, RelocateError, SequenceId, StateError};
+use crate::engine::runner::{Forks, MemoryKind, RelocateError, SequenceId, StateError};
 use crate::llama::LlamaRunner;
-use crate::llama::piece::{Checked, Layout};
+use crate::llama::piece::{Checked, Layout, Placed};
 
 impl LlamaRunner {
     /// See [`crate::engine::runner::Runner::save`].
@@ -20,9 +20,12 @@ impl LlamaRunner {
         if self.context.n_grouped(id) > 0 {
             return refuse(format!("tokens of sequence {} are grouped, so it is not saved", id.0));
         }
-        // Pieces are told by their positions, which places behind such a picture do not have.
-        if self.context.has_own_positions(id, range.end) {
-            return refuse(OWN_POSITIONS.to_owned());
+        let positions = self.context.positions(id).of_first(range.end);
+        let placed = if positions.are_places() { None } else { Some(Placed { range: range.clone(), positions }) };
+        if let Some(Placed { positions, .. }) = &placed
+            && (self.memory.forks == Forks::InWindow || positions.cuts(range.start) || positions.cuts(range.end))
+        {
+            return Err(StateError::OwnPositions);
         }
         let bytes = if self.memory.forks == Forks::AtEnd {
             if *range != (0..n_held) {
@@ -30,13 +33,19 @@ impl LlamaRunner {
             }
             self.context.read_state(id)?
         } else {
-            self.context.lend(id, self.spare, range.clone());
+            let at = placed.as_ref().map_or(range.clone(), |placed| placed.positions_of(range));
+            self.context.lend(id, self.spare, at);
             let bytes = self.context.read_state(self.spare);
             self.context.take_all_back(self.spare);
             bytes?
         };
         let layout = self.layout()?;
         let piece = layout.sort(bytes).map_err(|why| bad_piece(&why))?;
+        if let Some(placed) = placed {
+            let expected: Vec<u32> = placed.in_order().collect();
+            layout.check_placed(&piece, &expected).map_err(|why| bad_piece(&why))?;
+            return Ok(placed.write(&piece));
+        }
         let found = layout.check(&piece).map_err(|why| bad_piece(&why))?.range;
         if found != *range {
             return refuse(format!("of tokens {range:?} only {found:?} could be saved"));
@@ -49,6 +58,9 @@ impl LlamaRunner {
         let n_held = self.context.n_held(id);
         if kept.is_empty() || kept.start != n_held {
             return refuse(format!("tokens {kept:?} were to be appended to sequence {}, which holds {n_held}", id.0));
+        }
+        if let Some((placed, piece)) = Placed::read(piece).map_err(|why| bad_piece(&why))? {
+            return self.restore_placed(id, &placed, piece, kept);
         }
         let Checked { range, whole_from, bytes } = self.layout()?.check(piece).map_err(|why| bad_piece(&why))?;
         if kept.start < range.start || kept.end > range.end {
@@ -92,27 +104,63 @@ impl LlamaRunner {
         placed
     }
 
+    /// As [`LlamaRunner::restore_piece`], of a sequence with pictures whose rows and columns are counted.
+    fn restore_placed(&mut self, id: SequenceId, placed: &Placed, piece: &[u8], kept: &Range<u32>) -> Result<(), StateError> {
+        let Placed { range, positions } = placed;
+        let is_part =
+            range.start <= kept.start && kept.end <= range.end && !positions.cuts(kept.start) && !positions.cuts(kept.end);
+        if !is_part || (self.memory.forks == Forks::AtEnd && range != kept) || self.memory.forks == Forks::InWindow {
+            return refuse(format!("tokens {kept:?} were to be restored from a piece that holds {range:?}, with pictures"));
+        }
+        if *self.context.positions(id) != positions.of_first(kept.start) {
+            return refuse(format!("other pictures stand before tokens {kept:?} than where they were saved"));
+        }
+        let expected: Vec<u32> = placed.in_order().collect();
+        let bytes = self.layout()?.check_placed(piece, &expected).map_err(|why| bad_piece(&why))?;
+        let to = if self.memory.forks == Forks::AtEnd { id } else { self.spare };
+        // SAFETY: the piece was checked.
+        let written = unsafe { self.context.write_state(to, &bytes) };
+        if written.is_ok() {
+            let whole_from = if to == id { 0 } else { self.context.whole_from(id) };
+            if to != id {
+                self.context.lend(to, id, placed.positions_of(kept));
+            }
+            self.context.set_held(id, kept.end, whole_from);
+            self.context.set_positions(id, positions.of_first(kept.end));
+        }
+        if to != id || written.is_err() {
+            self.context.take_all_back(to);
+        }
+        written
+    }
+
     /// See [`crate::engine::runner::Runner::relocate`].
     pub(super) fn relocate_cells(&mut self, ids: &[SequenceId], range: &Range<u32>) -> Result<(), RelocateError> {
         let Some(&first) = ids.first() else { return Ok(()) };
         if self.memory.forks != Forks::Anywhere {
             return refuse_move(format!("the cells of a memory that forks {:?} stay where they are", self.memory.forks));
         }
+        let positions = self.context.positions(first).of_first(range.end);
+        if positions.cuts(range.start) || positions.cuts(self.context.n_held(first).min(range.end)) {
+            return Err(RelocateError::Refused(StateError::OwnPositions));
+        }
         if let Some(id) = ids.iter().find(|&&id| self.context.n_held(id) < range.end) {
             let n_held = self.context.n_held(*id);
             return refuse_move(format!("tokens {range:?} of sequence {} were to be moved, which holds {n_held}", id.0));
         }
         let piece = self.save_piece(first, range).map_err(RelocateError::Refused)?;
+        let at = positions.at(range.start)..positions.at(range.end);
         for &id in ids {
-            self.context.take_back(id, range.clone());
+            self.context.take_back(id, at.clone());
         }
+        let own = Placed::read(&piece).ok().flatten().map_or(&piece[..], |(_, piece)| piece);
         // SAFETY: `save_piece` has checked what it returns.
-        let placed = unsafe { self.context.write_state(self.spare, &piece) };
+        let placed = unsafe { self.context.write_state(self.spare, own) };
         for &id in ids {
             if placed.is_ok() {
-                self.context.lend(self.spare, id, range.clone());
+                self.context.lend(self.spare, id, at.clone());
             } else {
-                self.context.take_back(id, range.start..u32::MAX >> 1);
+                self.context.take_back(id, at.start..u32::MAX >> 1);
                 self.context.set_held(id, range.start, 0);
             }
         }
@@ -121,20 +169,20 @@ impl LlamaRunner {
     }
 
     fn layout(&self) -> Result<&Layout, StateError> {
-        self.layout.as_ref().ok_or_else(|| StateError {
-            reason: format!("the memory of {} models is not known, so it is not saved", self.model.architecture()),
+        self.layout.as_ref().ok_or_else(|| {
+            StateError::Refused(format!("the memory of {} models is not known, so it is not saved", self.model.architecture()))
         })
     }
 }
 
 fn refuse<T>(reason: String) -> Result<T, StateError> {
-    Err(StateError { reason })
+    Err(StateError::Refused(reason))
 }
 
 fn refuse_move<T>(reason: String) -> Result<T, RelocateError> {
-    Err(RelocateError::Refused(StateError { reason }))
+    Err(RelocateError::Refused(StateError::Refused(reason)))
 }
 
 fn bad_piece(reason: &str) -> StateError {
-    StateError { reason: format!("the piece does not fit this memory: {reason}") }
+    StateError::Refused(format!("the piece does not fit this memory: {reason}"))
 }

@@ -352,7 +352,7 @@ fn n_steps(step: Duration) -> u32 {
 }
 
 fn unwritten(error: StateError) -> Error {
-    Error::Decode { reason: error.reason }
+    Error::Decode { reason: error.to_string() }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 
 use super::convert;
 use crate::llama::Model;
-use crate::request::AdapterScale;
+use crate::request::{AdapterScale, Token};
 
 /// One of the adapters of an engine, as of now.
 #[pyclass(frozen, get_all, module = "weft._native", name = "Adapter")]
@@ -15,6 +15,7 @@ pub(super) struct PyAdapter {
     task_name: String,
     prompt_prefix: String,
     n_bytes: u64,
+    invocation: Vec<Token>,
 }
 
 impl PyAdapter {
@@ -27,6 +28,7 @@ impl PyAdapter {
             task_name: adapter.task_name.clone(),
             prompt_prefix: adapter.prompt_prefix.clone(),
             n_bytes: adapter.n_bytes,
+            invocation: adapter.invocation.clone(),
         };
         (0..).zip(model.adapters()).map(adapter).collect()
     }

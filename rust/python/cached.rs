@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use crate::engine::{CachedNode, Tier};
-use crate::request::Token;
+use crate::request::{AdapterScale, Token};
 
 /// A part of the prefix tree: a stretch of tokens after those of its parent.
 #[pyclass(frozen, module = "weft._native", name = "CachedNode")]
@@ -40,6 +40,12 @@ impl PyCachedNode {
     #[getter]
     fn start(&self) -> u32 {
         self.0.start
+    }
+
+    /// The adapters that they are computed with, each with its scale.
+    #[getter]
+    fn adapters(&self) -> Vec<AdapterScale> {
+        self.0.adapters.clone()
     }
 
     #[getter]
@@ -108,9 +114,9 @@ pub(super) fn recently_used(mut nodes: Vec<CachedNode>, limit: usize) -> Vec<Cac
     }
     let shown = order.into_iter().map(|place| {
         let node = &mut nodes[place];
-        let (parent, tokens, slots) =
-            (node.parent.and_then(|parent| places[parent]), take(&mut node.tokens), take(&mut node.slots));
-        CachedNode { parent, tokens, slots, ..*node }
+        let (parent, tokens) = (node.parent.and_then(|parent| places[parent]), take(&mut node.tokens));
+        let (adapters, slots) = (take(&mut node.adapters), take(&mut node.slots));
+        CachedNode { parent, tokens, adapters, slots, ..*node }
     });
     shown.collect()
 }

@@ -137,6 +137,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
             post_sampling_probs: field!("post_sampling_probs", "True or False"),
         },
         adapters: adapters::set(&get(intern!(py, "adapters"))?)?,
+        invoked_at: None,
         constraint: None,
         thought: None,
         preserved_tokens: Vec::new(),

@@ -29,7 +29,10 @@ use crate::embedding::{Embedder, Normalization};
 use crate::engine::{Bell, Completions, Engine};
 use crate::error::Error;
 use crate::llama::{self, Model, Settled};
-use crate::request::{AdapterScale, ContextShift, Prompt, Request, Task, Token};
+use crate::request::{AdapterScale, ContextShift, Held, Prompt, Request, Task, Token};
+
+/// The tokens of a slot, their adapters, and from which token on an activated one of them counts.
+type HeldBySlot = (Vec<Token>, Vec<AdapterScale>, Option<u32>);
 
 /// `weft._native.Engine`.
 #[pyclass(frozen, module = "weft._native", name = "Engine")]
@@ -283,17 +286,19 @@ impl PyEngine {
     }
 
     /// Queues the copying of a prompt out of the cache.
-    #[pyo3(signature = (prompt, *, compute=true, adapters=None))]
+    #[pyo3(signature = (prompt, *, compute=true, adapters=None, invoked_at=None))]
     fn save(
         &self,
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
         compute: bool,
         adapters: Option<&Bound<'_, PyAny>>,
+        invoked_at: Option<u32>,
     ) -> PyResult<PyStream> {
         let task = Task::Save { computes: compute };
         let adapters = adapters.map_or(Ok(None), adapters::set)?;
-        self.queue(py, convert::prompt(prompt)?, |prompt, _| Ok(Request { adapters, ..Request::for_task(prompt, task) }))
+        let request = |prompt, _: &_| Ok(Request { adapters, invoked_at, ..Request::for_task(prompt, task) });
+        self.queue(py, convert::prompt(prompt)?, request)
     }
 
     /// The loaded adapters, with the scales of requests that name none.
@@ -360,10 +365,11 @@ impl PyEngine {
     }
 
     /// The tokens that a slot holds, and the adapters that they were computed with.
-    fn held_by_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<(Vec<Token>, Vec<AdapterScale>)> {
+    fn held_by_slot(&self, py: Python<'_>, slot: &Bound<'_, PyAny>) -> PyResult<HeldBySlot> {
         let engine = self.handle()?;
         let slot = convert::slot_number(slot)?;
-        Ok(py.detach(|| engine.held_by_slot(slot))?)
+        let Held { tokens, adapters, invoked_at } = py.detach(|| engine.held_by_slot(slot))?;
+        Ok((tokens, adapters, invoked_at))
     }
 
     /// Forgets the tokens that a slot holds; returns how many they were.

@@ -46,6 +46,17 @@ impl PyPrefix {
         self.0.n_bytes
     }
 
+    /// The adapters that it was computed with, each with its scale.
+    #[getter]
+    fn adapters(&self) -> Vec<AdapterScale> {
+        self.0.adapters.clone()
+    }
+
+    #[getter]
+    fn invoked_at(&self) -> Option<u32> {
+        self.0.invoked_at
+    }
+
     fn __repr__(&self) -> String {
         format!("Prefix(id={}, n_tokens={}, n_bytes={})", self.0.id, self.0.tokens.len(), self.0.n_bytes)
     }
@@ -71,6 +82,11 @@ impl PySavedPrefix {
     #[getter]
     fn adapters(&self) -> Vec<AdapterScale> {
         self.0.adapters.clone()
+    }
+
+    #[getter]
+    fn invoked_at(&self) -> Option<u32> {
+        self.0.invoked_at
     }
 
     /// Bytes of the copy.

@@ -174,6 +174,8 @@ pub struct SavedPrefix {
     pub logits: Option<Vec<f32>>,
     /// The adapters that it was computed with, as those of a [`Request`].
     pub adapters: Vec<AdapterScale>,
+    /// As of a [`Request`].
+    pub invoked_at: Option<u32>,
 }
 
 /// The computed state of a stretch of tokens.
@@ -186,7 +188,7 @@ pub struct SavedPiece {
 }
 
 /// A prefix that stays computed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PinnedPrefix {
     /// Names it when it is unpinned; counts up.
     pub id: u64,
@@ -194,6 +196,21 @@ pub struct PinnedPrefix {
     pub tokens: Vec<Token>,
     /// What its computed state takes, in the pool or in the store, shared or not.
     pub n_bytes: u64,
+    /// The adapters that it was computed with, each with its scale.
+    pub adapters: Vec<AdapterScale>,
+    /// As of a [`Request`].
+    pub invoked_at: Option<u32>,
+}
+
+/// What the last sequence of a slot has computed.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Held {
+    /// The tokens.
+    pub tokens: Vec<Token>,
+    /// The adapters that they were computed with, each with its scale.
+    pub adapters: Vec<AdapterScale>,
+    /// As of a [`Request`].
+    pub invoked_at: Option<u32>,
 }
 
 /// What a completion does whose context is full: it drops its middle, computes what follows again, and goes on.
@@ -223,8 +240,11 @@ pub struct Request {
     /// How each branch chooses its tokens.
     pub sampling: SamplingParams,
     /// The adapters that prompt and completions are computed with, each at most once, by its number and with its scale; what is not
-    /// named is off. `None` is what [`Engine::set_adapters`](crate::engine::Engine::set_adapters) said last.
+    /// named is off. `None` is what [`Engine::set_adapters`](crate::engine::Engine::set_adapters) said last. At most one of them is an
+    /// activated one (aLoRA), which counts from its invocation on, and nowhere in a prompt that lacks that.
     pub adapters: Option<Vec<AdapterScale>>,
+    /// From which token on its activated adapter counts; `None` is the last place of its invocation in the prompt.
+    pub invoked_at: Option<u32>,
     /// What each branch is held to; the prompt is not told to it. It holds from the first token on, or from the end of a thought:
     /// see [`Request::thought`].
     pub constraint: Option<SharedConstraint>,
@@ -309,6 +329,7 @@ impl Request {
             seed,
             sampling: SamplingParams::default(),
             adapters: None,
+            invoked_at: None,
             constraint: None,
             thought: None,
             preserved_tokens: Vec::new(),

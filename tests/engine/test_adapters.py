@@ -121,7 +121,9 @@ async def test_a_file_that_is_no_adapter_of_the_model_ends_the_start(tmp_path: P
     cases = {
         "made for the architecture": write_adapter(tmp_path / "arch.gguf", seed=1, architecture="qwen2"),
         "does not fit that matrix": write_adapter(tmp_path / "shape.gguf", seed=1, n_embd=64),
-        "activated LoRA": write_adapter(tmp_path / "alora.gguf", seed=1, invoked_by=[3, 4]),
+        "its invocation has token 2048, but the vocabulary has 2048 pieces": write_adapter(
+            tmp_path / "alora.gguf", seed=1, invoked_by=[3, 2048]
+        ),
         "it is no LoRA adapter": Path(weft.DEMO_MODEL),
         "there is no such file": tmp_path / "nothing.gguf",
     }
@@ -136,3 +138,72 @@ def test_settings_that_are_no_adapters_are_refused_at_once() -> None:
     for lora in ([3], [("a.gguf", "much")], [("a.gguf", float("inf"))], "a.gguf"):
         with pytest.raises(weft.InvalidConfig, match="a list, each element of which is a pair of a text and a finite number"):
             weft.EngineConfig(lora=lora)  # type: ignore[arg-type]
+
+
+INVOCATION = [1203, 7, 1203]
+
+
+@pytest.fixture(scope="module")
+async def activated(tmp_path_factory: pytest.TempPathFactory, files: list[Path]) -> AsyncIterator[weft.Engine]:
+    """Two activated adapters and a plain one, all of them off where a request says nothing."""
+    folder = tmp_path_factory.mktemp("activated")
+    loras = [write_adapter(folder / f"{seed}.gguf", seed=seed, invoked_by=INVOCATION) for seed in (1, 2)]
+    async with weft.Engine(n_slots=2, n_ctx=4096, n_threads=1, lora=[(file, 0.0) for file in [*loras, files[0]]]) as engine:
+        yield engine
+
+
+def invoking(seed: str, n_before: int, n_after: int) -> list[int]:
+    return [*prompt_of(n_before, f"{seed} before"), *INVOCATION, *prompt_of(n_after, f"{seed} after")]
+
+
+async def test_an_activated_adapter_shares_what_is_before_its_invocation_with_the_model(
+    activated: weft.Engine, adapted: weft.Engine
+) -> None:
+    assert [adapter.invocation for adapter in activated.adapters] == [INVOCATION, INVOCATION, []]
+    before = activated.tokenize("Once upon a time, there was a little girl who had a red ball and a big dog named Max.")
+    after = activated.tokenize("She went to the park with her mom, and", add_special=False)
+    prompt, n_before = [*before, *INVOCATION, *after], len(before)
+    alone = await activated.complete(prompt, **GREEDY)
+    adapters = [(0, 1.0)]
+    first = await activated.complete(prompt, **GREEDY, adapters=adapters)
+    n_after = len(INVOCATION) + len(after)
+    assert (alone.n_computed, first.n_computed, first.n_cached) == (n_before + n_after, n_after, n_before)
+    assert first.text != alone.text
+    assert first.text != (await adapted.complete(prompt, **GREEDY, adapters=adapters)).text, "it is not on from the beginning"
+    again = await activated.complete(prompt, **GREEDY, adapters=adapters, n=2)
+    assert (again.n_computed, [branch.text for branch in again.branches]) == (1, [first.text] * 2)
+    other = await activated.complete(prompt, **GREEDY, adapters=[(1, 1.0)])
+    assert (other.n_computed, other.text not in {alone.text, first.text}) == (n_after, True)
+    base = await activated.complete(prompt, **GREEDY)
+    assert (base.n_computed, base.text) == (1, alone.text)
+
+
+async def test_a_prompt_without_the_invocation_is_the_models_own(activated: weft.Engine, adapted: weft.Engine) -> None:
+    alone = await text_of(activated)
+    assert await text_of(activated, adapters=[(0, 1.0)]) == alone
+    assert await text_of(adapted, adapters=[(0, 1.0)]) != alone
+    with pytest.raises(weft.InvalidRequest, match="adapters has 0 and 1; of activated adapters"):
+        await activated.complete(PROMPT, adapters=[(0, 1.0), (1, 1.0), (2, 1.0)])
+
+
+async def test_what_is_cached_pinned_and_saved_says_where_an_activated_adapter_begins(
+    activated: weft.Engine, tmp_path: Path
+) -> None:
+    prompt = invoking("is listed", 60, 20)
+    prefix = await activated.pin(prompt, adapters=[(0, 0.5)])
+    assert (prefix.adapters, prefix.invoked_at) == ([(0, 0.5)], 60)
+    assert [(each.adapters, each.invoked_at) for each in await activated.prefixes()] == [([(0, 0.5)], 60)]
+    pinned = [node for node in await activated.cached() if node.is_pinned]
+    assert [(node.start, node.adapters) for node in pinned] == [(0, []), (60, [(0, 0.5)])]
+    await activated.unpin(prefix)
+
+    # As if its own invocation had been written after it.
+    longer = [*prompt, *INVOCATION, *prompt_of(20, "is written")]
+    await activated.save_prefix(longer, tmp_path / "prefix", adapters=[(0, 0.5)], invoked_at=60)
+    async with weft.Engine(n_slots=1, n_ctx=512, n_threads=1, lora=[activated.adapters[0].path]) as engine:
+        await engine.load_prefix(tmp_path / "prefix")
+        assert (await engine.held_by_slot(0))[1:] == ([], None), "it was loaded into no slot in particular"
+        await engine.load_prefix(tmp_path / "prefix", slot=0)
+        assert await engine.held_by_slot(0) == (longer, [(0, 0.5)], 60)
+        assert (await engine.complete([*prompt, 5], max_tokens=1, adapters=[(0, 0.5)])).n_computed == 1
+        assert (await engine.complete([*prompt, 5], max_tokens=1, adapters=[])).n_computed == 24

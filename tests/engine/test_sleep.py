@@ -63,6 +63,22 @@ async def test_a_load_that_fails_leaves_it_asleep(tmp_path: Path, model_path: Pa
         assert (await engine.complete("a", max_tokens=1)).branches
 
 
+async def test_adapters_that_cannot_count_as_they_did_leave_it_asleep(tmp_path: Path) -> None:
+    files = [write_adapter(tmp_path / f"{seed}.gguf", seed=seed) for seed in (1, 2)]
+    async with small(lora=files) as engine:
+        engine.set_adapters([(0, 0.5), (1, 0.5)])
+        await engine.sleep()
+        for file in files:
+            write_adapter(file, seed=3, invoked_by=[7])
+        for _ in range(2):
+            with pytest.raises(weft.InvalidRequest, match="adapters has 0 and 1; of activated adapters"):
+                await engine.wake()
+            assert engine.is_asleep
+        write_adapter(files[0], seed=1)
+        await engine.wake()
+        assert [adapter.scale for adapter in engine.adapters] == [0.5, 0.5]
+
+
 async def test_a_closed_engine_neither_sleeps_nor_wakes() -> None:
     engine = small()
     with pytest.raises(RuntimeError, match="is not started"):

@@ -202,6 +202,7 @@ def stretch(parent: int | None, tokens: list[int]) -> Json:
         excerpt=lambda n: (tokens, []) if len(tokens) <= 2 * n else (tokens[:n], tokens[-n:]),
         n_tokens=len(tokens),
         start=0,
+        adapters=[],
         tier="store",
         slots=[],
         is_pinned=False,

@@ -127,3 +127,37 @@ def test_adapters_are_named_on_the_command_line() -> None:
     assert engine.lora == (("a.gguf", 1.0), ("b.gguf", 1.0), ("C:/c.gguf", 0.5), ("d.gguf", -1.0), ("e.gguf", 1.0))
     off = parse(["--lora-init-without-apply", "--lora-scaled", "a.gguf:2"], {}).settings.engine
     assert off.lora == (("a.gguf", 0.0),)
+
+
+async def test_an_activated_adapter_is_listed_with_its_invocation_and_the_cache_with_its_adapters(tmp_path: Path) -> None:
+    plain = write_adapter(tmp_path / "plain.gguf", seed=1)
+    activated = write_adapter(tmp_path / "activated.gguf", seed=2, invoked_by=[1203, 7, 1203])
+    engine = weft.Engine(n_slots=2, n_ctx=2048, kv_unified=True, n_threads=1, lora=[(plain, 0.0), activated])
+    prompt = [*prompt_of(60, "activated over http"), 1203, 7, 1203, *prompt_of(17, "and after")]
+    async with AsyncTestClient(create_app(engine, Settings())) as client:
+        await answers(client, 200)
+        [first, second] = (await client.get("/lora-adapters")).json()
+        assert {"alora_invocation_tokens", "alora_invocation_string"}.isdisjoint(first)
+        assert second["alora_invocation_tokens"] == [1203, 7, 1203]
+        assert second["alora_invocation_string"] == engine.detokenize([1203, 7, 1203])
+
+        n_computed = [
+            (await complete(client, prompt, n_predict=1, lora=lora))["timings"]["prompt_n"]
+            for lora in ([{"id": 0, "scale": 0}], [{"id": 1, "scale": 0.5}], [{"id": 0, "scale": 1}])
+        ]
+        assert n_computed == [80, 20, 80]
+        nodes = (await client.get("/cache")).json()["nodes"]
+        n_of: dict[str, int] = {}
+        for node in nodes:
+            adapters = str(node.get("adapters"))
+            n_of[adapters] = n_of.get(adapters, 0) + node["n_tokens"]
+            assert adapters != "[{'id': 1, 'scale': 0.5}]" or node["start"] >= 60
+        assert n_of == {"None": 80, "[{'id': 1, 'scale': 0.5}]": 20, "[{'id': 0, 'scale': 1.0}]": 80}
+
+        pinned = (await client.post("/prefixes", json={"prompt": prompt})).json()
+        assert (pinned["adapters"], pinned["invoked_at"]) == ([{"id": 1, "scale": 1.0}], 60)
+        await client.post("/lora-adapters", json=[])
+        short = (await client.post("/prefixes", json={"prompt": prompt[:40]})).json()
+        assert {"adapters", "invoked_at"}.isdisjoint(short)
+        [first, second] = (await client.get("/prefixes")).json()["prefixes"]
+        assert (first["adapters"], "adapters" in second) == (pinned["adapters"], False)

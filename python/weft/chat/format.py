@@ -66,6 +66,8 @@ class _Chat(msgspec.Struct, frozen=True):
     asked: AskedTools | None
     """The tools that may be called."""
     thinking: Thinking
+    n_volatile: int
+    """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
 
 
 class _Rendered(NamedTuple):
@@ -78,8 +80,6 @@ class _Rendered(NamedTuple):
 
 def _unheard() -> None:
     """Where nobody counts."""
-    n_volatile: int
-    """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
 
 
 class ChatFormat:

@@ -127,6 +127,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str], only: Collection[str] 
     if "hf_file" in values and not values.keys() & {"hf_repo", "preset"}:
         raise UsageError(f"{_spelt('hf_file')} names a file of a repository, which {_spelt('hf_repo')} is to name")
     values = {**COMPATIBLE[values.get("compat", "")], **PRESETS.get(values.get("preset", ""), {}), **values}
+    if values.get("context_shift") and values.get("grp_attn_n", 1) > 1:
+        said = f"--context-shift and {_spelt('grp_attn_n')} each say what becomes of a text that is too long"
+        raise UsageError(f"{said}; give one of them")
     if values.get("escape", True):
         values |= {name: tuple(map(unescaped, values[name])) for name in _ESCAPED if name in values}
     return Parsed(Settings.of(values), tuple(dict.fromkeys(chain(flags.warnings, variables.warnings, file.warnings))))

@@ -41,14 +41,14 @@ class SlotFiles:
         """
         path = await self._path(filename)
         async with self._turn(slot):
-            tokens, adapters = await self._engine.held_by_slot(slot)
+            tokens, adapters, invoked_at = await self._engine.held_by_slot(slot)
             if not tokens:
                 raise InvalidRequest("slot", f"slot {slot} holds no tokens")
             if any(token < 0 for token in tokens):
                 # What these places hold is known by this process alone.
                 raise NotSupportedError("This feature is not supported by multimodal: a slot that holds pictures or sounds")
             try:
-                return await self._engine.save_prefix(tokens, path, compute=False, adapters=adapters)
+                return await self._engine.save_prefix(tokens, path, compute=False, adapters=adapters, invoked_at=invoked_at)
             except InvalidRequest:
                 raise InvalidRequest("slot", f"what slot {slot} held is no longer cached") from None
             except OSError as error:

@@ -86,6 +86,17 @@ class MediaSettings:
     )
 
 
+def _image_tokens(end: str, which: str) -> Flag:
+    """How many tokens a picture takes: the one end of that, or the other."""
+    return row(
+        MEDIA,
+        f"--image-{end}-tokens",
+        parse=unset_at(-1, within(EngineConfig, f"image_{end}_tokens")),
+        env=f"LLAMA_ARG_IMAGE_{end.upper()}_TOKENS",
+        help=f"{which} tokens that a picture takes, of models that leave a choice (default: as the projector says)",
+    )
+
+
 PROJECTOR: Mapping[str, Flag] = {
     "mmproj": row(
         MEDIA,
@@ -103,19 +114,6 @@ PROJECTOR: Mapping[str, Flag] = {
         env="LLAMA_ARG_MMPROJ_OFFLOAD",
         help="compute with the projector on a GPU, where there is one (default: yes)",
     ),
-    "image_min_tokens": row(
-        MEDIA,
-        "--image-min-tokens",
-        parse=unset_at(-1, within(EngineConfig, "image_min_tokens")),
-        env="LLAMA_ARG_IMAGE_MIN_TOKENS",
-        help="fewest tokens that a picture takes, of models that leave a choice (default: as the projector says)",
-    ),
-    "image_max_tokens": row(
-        MEDIA,
-        "--image-max-tokens",
-        parse=unset_at(-1, within(EngineConfig, "image_max_tokens")),
-        env="LLAMA_ARG_IMAGE_MAX_TOKENS",
-        help="most tokens that a picture takes, of models that leave a choice (default: as the projector says)",
-    ),
+    **{f"image_{end}_tokens": _image_tokens(end, which) for end, which in (("min", "fewest"), ("max", "most"))},
 }
 """Fields of `EngineConfig`."""

@@ -39,10 +39,12 @@ class CacheWork:
         assert isinstance(made, Prefix), "a request to pin makes a pinned prefix"
         return made
 
-    async def save(self, prompt: Prompt, path: str | os.PathLike[str], *, compute: bool, adapters: Adapters) -> PrefixFile:
+    async def save(
+        self, prompt: Prompt, path: str | os.PathLike[str], *, compute: bool, adapters: Adapters, invoked_at: int | None
+    ) -> PrefixFile:
         """Writes the computed state of a prompt to a file; where not to be computed, as far as it is cached."""
         began = time.perf_counter()
-        submit = partial(self._native.save, compute=compute, adapters=adapters)
+        submit = partial(self._native.save, compute=compute, adapters=adapters, invoked_at=invoked_at)
         saved = (await _finish(await self._submit(submit, prompt))).made
         assert isinstance(saved, SavedPrefix), "a request to save makes a saved prefix"
         if saved.n_tokens == 0:

@@ -138,6 +138,13 @@ impl Header {
         self.metadata.extend(values.flat_map(f32::to_le_bytes));
     }
 
+    /// Adds an array of unsigned numbers.
+    #[allow(dead_code, reason = "the library's tests, which share this file, write adapters with it")]
+    pub(crate) fn u32s(&mut self, key: &str, values: impl ExactSizeIterator<Item = u32>) {
+        self.array(key, ValueType::U32, values.len());
+        self.metadata.extend(values.flat_map(u32::to_le_bytes));
+    }
+
     /// Adds an array of signed numbers.
     pub(crate) fn i32s(&mut self, key: &str, values: impl ExactSizeIterator<Item = i32>) {
         self.array(key, ValueType::I32, values.len());

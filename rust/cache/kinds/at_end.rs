@@ -9,7 +9,7 @@ use crate::cache::find::{CanFork, Match, Wanted};
 use crate::cache::kinds::{NeededBy, Part, Rules};
 use crate::cache::prefix_tree::{NodeId, Walk, length};
 use crate::cache::room::Leaving;
-use crate::cache::{KvCache, SequenceId, Variant};
+use crate::cache::{KvCache, SequenceId, Variants};
 use crate::request::{Token, WhyLost};
 
 #[derive(Debug)]
@@ -142,8 +142,8 @@ impl KvCache {
 
     /// The logits after this prefix, where a snapshot of it is stored; they may be unknown.
     #[must_use]
-    pub fn snapshot(&self, variant: &Variant, tokens: &[Token]) -> Option<Option<Arc<[f32]>>> {
-        let walk = self.tree.walk(variant, tokens);
+    pub fn snapshot(&self, variants: &Variants, tokens: &[Token]) -> Option<Option<Arc<[f32]>>> {
+        let walk = self.tree.walk(variants, tokens);
         let end = self.tree.node(*walk.whole.last()?);
         let piece = end.stored.filter(|_| end.end() as usize == tokens.len())?;
         Some(self.store.piece(piece).logits.clone())

@@ -23,20 +23,20 @@ fn words(first: usize, n: usize) -> Vec<Token> {
 /// Without a shadow, which would remember every token of every id.
 struct Large {
     cache: KvCache,
-    variant: Variant,
+    variants: Variants,
 }
 
 impl Large {
     fn find(&self, tokens: &[Token]) -> (u64, Match) {
         let at_most = length(tokens);
-        let wanted = Wanted { variant: &self.variant, tokens, at_least: 1, at_most, takes_logits: false };
+        let wanted = Wanted { variants: &self.variants, tokens, at_least: 1, at_most, takes_logits: false };
         work::of(|| self.cache.find(&wanted, |_, n_held, n| n <= n_held).unwrap_or_default())
     }
 
     /// What placing it looks at, and its id.
     fn write(&mut self, tokens: &[Token]) -> (u64, SequenceId) {
         let (_, matched) = self.find(tokens);
-        let (n_looked_at, id) = work::of(|| self.cache.place(&self.variant, Some(&matched)).expect("an id is free"));
+        let (n_looked_at, id) = work::of(|| self.cache.place(&self.variants, Some(&matched)).expect("an id is free"));
         self.cache.extend([(id, &tokens[matched.n_pool as usize..])]);
         (n_looked_at, id)
     }
@@ -54,7 +54,7 @@ impl Large {
 /// are stored.
 fn shared_by_all() -> (Large, Vec<SequenceId>) {
     let kind = MemoryKind { bytes_per_token: 1, ..memory(Forks::Anywhere) };
-    let mut large = Large { cache: KvCache::new(420_000, 256, kind, None), variant: Variant::default() };
+    let mut large = Large { cache: KvCache::new(420_000, 256, kind, None), variants: Variants::default() };
     let (_, low) = large.write(&words(9, N_SHARED + 4096));
     let shared = words(8, N_SHARED);
     let (_, first) = large.write(&shared);
@@ -136,7 +136,7 @@ fn what_is_found_does_not_depend_on_what_is_stored_beside_it() {
 fn restored_in_pieces(forks: Forks, n_pieces: u32) -> u64 {
     let kind = MemoryKind { bytes_per_token: 1, ..memory(forks) };
     let n_tokens = 16 * n_pieces;
-    let mut large = Large { cache: KvCache::new(n_tokens, 8, kind, None), variant: Variant::default() };
+    let mut large = Large { cache: KvCache::new(n_tokens, 8, kind, None), variants: Variants::default() };
     let tokens = words(8, n_tokens as usize);
     let (_, id) = large.write(&tokens);
     large.cache.unpin(id);
@@ -144,7 +144,7 @@ fn restored_in_pieces(forks: Forks, n_pieces: u32) -> u64 {
     let (n_looked_at, matched) = large.find(&tokens);
     assert_eq!((matched.n_tokens(), matched.restores.len()), (n_tokens, n_pieces as usize));
     assert!(n_looked_at < 50, "{n_looked_at} looks beside the nodes of the text");
-    let id = large.cache.place(&large.variant, Some(&Match { restores: Vec::new(), ..matched.clone() })).expect("an id is free");
+    let id = large.cache.place(&large.variants, Some(&Match { restores: Vec::new(), ..matched.clone() })).expect("an id is free");
     let (n_looked_at, ()) = work::of(|| {
         for restore in &matched.restores {
             let kept = restore.kept.start as usize..restore.kept.end as usize;
@@ -168,7 +168,7 @@ fn restoring_twice_as_many_pieces_costs_twice_as_much() {
 fn a_full_store_is_not_searched_for_what_gives_way() {
     let kind = MemoryKind { bytes_per_token: 1, ..memory(Forks::Anywhere) };
     let max_bytes = N_STORED as u64 * (20 + 512);
-    let mut large = Large { cache: KvCache::new(1000, 8, kind, Some(max_bytes)), variant: Variant::default() };
+    let mut large = Large { cache: KvCache::new(1000, 8, kind, Some(max_bytes)), variants: Variants::default() };
     for seed in 0..N_STORED + 100 {
         let (_, id) = large.write(&words(1000 + seed, 20));
         large.cache.unpin(id);

@@ -49,7 +49,7 @@ fn a_pin_is_saved_whole_though_another_path_has_left_its_beginning_without_the_w
     bench.shadow.move_on(long);
     bench.end(long);
     // The longer path is the first to leave, and what it shares with the pin stays.
-    bench.cache.touch(&bench.variant, &short);
+    bench.cache.touch(&bench.variants, &short);
     empty_the_pool(&mut bench);
     assert_eq!(bench.find(&short, 1).n_tokens(), 75);
 }
@@ -122,7 +122,7 @@ fn a_pin_that_begins_as_a_longer_stored_text_is_saved_on_its_own() {
     empty_the_pool(&mut bench);
     pin(&mut bench, &long[..40]);
     empty_the_pool(&mut bench);
-    bench.cache.erase(&bench.variant, &long, 0);
+    bench.cache.erase(&bench.variants, &long, 0);
     bench.check();
     let (n_bytes, _, n_pieces) = bench.cache.store_size();
     assert!(n_pieces == 1 && n_bytes < 700, "{n_bytes} bytes in {n_pieces} pieces");

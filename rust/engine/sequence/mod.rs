@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::engine::job::Job;
-use crate::engine::runner::{Runner, Variant};
+use crate::engine::runner::{Runner, Variants};
 use crate::engine::seniority::Seniority;
 use crate::request::{
     Constraint, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage,
@@ -34,7 +34,7 @@ pub(crate) struct Sequence {
     pub(crate) index: u32,
     request: Arc<Request>,
     /// How it is computed.
-    pub(crate) variant: Variant,
+    pub(crate) variants: Variants,
     seniority: Seniority,
     /// Prompt and prediction, but for what context shifts have dropped.
     pub(crate) tokens: Tokens,
@@ -70,7 +70,7 @@ impl Sequence {
         Self {
             request_id: job.request_id,
             index,
-            variant: job.variant.clone(),
+            variants: job.variants.clone(),
             seniority: job.seniority(index),
             tokens: Tokens::new(Arc::clone(&job.prompt)),
             media: Arc::clone(&job.media),
@@ -122,7 +122,10 @@ impl Sequence {
 
     /// Drops a part of its context, where that may be done; returns how many of its first tokens stay where they are.
     pub(crate) fn shift(&mut self) -> Option<u32> {
-        self.window.shift(self.n_prompt, &mut self.tokens)
+        let n_before = self.n_tokens();
+        let n_kept = self.window.shift(self.n_prompt, &mut self.tokens)?;
+        self.variants.remove(&(n_kept..n_kept + n_before - self.n_tokens()));
+        Some(n_kept)
     }
 
     /// Whether its context must be shifted before it can go on.

@@ -1,8 +1,8 @@
 //! Sets of adapters: what is shared, and whose turn it is.
 
 use super::*;
-use crate::cache::Variant;
-use crate::request::AdapterScale;
+use crate::cache::{Variant, Variants};
+use crate::request::{AdapterScale, ContextShift, Held};
 
 /// Three adapters that are off unless a request names them.
 fn start_adapted(n_slots: u32, n_ctx: u32) -> (Engine, FakeControl) {
@@ -16,10 +16,14 @@ fn adapted(request: Request, adapters: &[AdapterScale]) -> Request {
 
 /// What a greedy continuation with these adapters must be.
 fn expected_with(adapters: &[AdapterScale], prompt: &str, n: usize) -> Vec<Token> {
-    let variant = Variant::with_adapters(adapters.iter().copied());
+    expected_of(&Variant::with_adapters(adapters.iter().copied()).into(), prompt, n)
+}
+
+/// The same, of a prompt that is computed so.
+fn expected_of(variants: &Variants, prompt: &str, n: usize) -> Vec<Token> {
     let mut tokens = tokens_of(prompt);
     for _ in 0..n {
-        tokens.push(FakeRunner::next_token_with(&variant, &tokens));
+        tokens.push(FakeRunner::next_token_with(variants, &tokens));
     }
     tokens.split_off(prompt.len())
 }
@@ -163,7 +167,8 @@ fn a_slot_says_with_which_adapters_its_tokens_were_computed() {
     let (engine, _) = start_adapted(2, 4096);
     let request = Request { slot: Some(1), ..adapted(greedy(&prompt(1, 60), 0), &[(2, 1.5)]) };
     run(&engine, request);
-    assert_eq!(engine.held_by_slot(1).unwrap(), (tokens_of(&prompt(1, 60)), vec![(2, 1.5)]));
+    let held = Held { tokens: tokens_of(&prompt(1, 60)), adapters: vec![(2, 1.5)], invoked_at: None };
+    assert_eq!(engine.held_by_slot(1).unwrap(), held);
 }
 
 #[test]
@@ -195,6 +200,208 @@ fn whatever_sets_come_in_whatever_order_every_text_is_its_own() {
         for (adapters, text, n_more, stream) in asked {
             for branch in collect(stream).unwrap() {
                 let expected = expected_with(&adapters, &text, n_more as usize);
+                assert_eq!(branch.tokens, expected, "{adapters:?} in round {round}");
+            }
+        }
+    }
+}
+
+/// Two adapters that are off unless a request names them; the second one counts from `#` on.
+fn start_activated(n_slots: u32, n_ctx: u32, forks: Forks) -> (Engine, FakeControl) {
+    let limits = Limits { max_store_bytes: STORE, ..limits(n_slots, n_ctx) };
+    start_with(limits, move |runner| {
+        let memory = MemoryKind { forks, bytes_per_state: if forks.is_a_state() { 64 } else { 0 }, ..MEMORY };
+        runner.with_memory(memory).with_adapters(&[0.0, 0.0]).invoked_by(1, &tokens_of("#!"))
+    })
+}
+
+/// A prompt of `n_before` characters, an invocation, and as many others as make 200.
+fn invoking(seed: u64, n_before: usize) -> String {
+    let mut text = prompt(seed, n_before);
+    text.push_str("#!");
+    text + &prompt(seed + 100, 198 - n_before)
+}
+
+/// The activated adapter counts from this place on.
+fn activated_at(place: u32) -> Variants {
+    Variants::changing(Variant::default(), place, Variant::with_adapters([(1, 1.0)]))
+}
+
+#[test]
+fn an_activated_adapter_counts_from_its_last_invocation_on_and_shares_what_is_before_it_with_the_model() {
+    let (engine, control) = start_activated(2, 4096, Forks::Anywhere);
+    let text = invoking(1, 120);
+    let ask = |adapters: &[AdapterScale], variants: Variants, n_computed: usize| {
+        let before = control.n_computed();
+        let branch = run(&engine, adapted(greedy(&text, 6), adapters)).remove(0);
+        assert_eq!(branch.tokens, expected_of(&variants, &text, 6), "{adapters:?}");
+        assert_eq!(control.n_computed() - before, n_computed + 5, "{adapters:?}");
+    };
+    ask(&[], Variants::default(), 200);
+    ask(&[(1, 1.0)], activated_at(120), 80);
+    ask(&[(1, 1.0)], activated_at(120), 1);
+    ask(&[], Variants::default(), 1);
+    // Another adapter beside it counts from the beginning on.
+    let both = Variants::changing(Variant::with_adapters([(0, 0.5)]), 120, Variant::with_adapters([(0, 0.5), (1, 1.0)]));
+    ask(&[(0, 0.5), (1, 1.0)], both, 200);
+    ask(&[(0, 0.5)], Variant::with_adapters([(0, 0.5)]).into(), 80);
+}
+
+#[test]
+fn an_invocation_that_comes_twice_counts_where_it_comes_last_and_one_that_is_missing_nowhere() {
+    let (engine, control) = start_activated(2, 4096, Forks::Anywhere);
+    let text = format!("{}#!{}#!{}", prompt(1, 40), prompt(2, 40), prompt(3, 40));
+    let branch = run(&engine, adapted(greedy(&text, 6), &[(1, 1.0)])).remove(0);
+    assert_eq!(branch.tokens, expected_of(&activated_at(82), &text, 6));
+    let at_start = format!("#!{}", prompt(4, 40));
+    let branch = run(&engine, adapted(greedy(&at_start, 6), &[(1, 1.0)])).remove(0);
+    assert_eq!(branch.tokens, expected_with(&[(1, 1.0)], &at_start, 6));
+
+    let lacking = format!("{}#{}", prompt(5, 60), prompt(6, 60));
+    let branch = run(&engine, adapted(greedy(&lacking, 6), &[(1, 1.0)])).remove(0);
+    assert_eq!(branch.tokens, expected(&lacking, 6));
+    let before = control.n_computed();
+    run(&engine, greedy(&lacking, 1));
+    assert_eq!(control.n_computed() - before, 1, "it is the model's own");
+}
+
+#[test]
+fn a_text_has_one_activated_adapter_at_most() {
+    let (engine, _) = start_with(limits(2, 4096), |runner| {
+        runner.with_adapters(&[1.0, 0.0, 1.0]).invoked_by(0, &tokens_of("#")).invoked_by(2, &tokens_of("!"))
+    });
+    let refused = |result: Result<(), Error>| match result {
+        Err(Error::InvalidRequest { param: "adapters", message }) => message,
+        other => panic!("{other:?}"),
+    };
+    let message = "adapters has 0 and 2; of activated adapters (aLoRA), a text has at most one";
+    assert_eq!(refused(engine.submit(greedy("a", 1), None).map(drop)), message);
+    assert_eq!(refused(engine.set_adapters(vec![(0, 0.5), (2, 0.5)])), message);
+    engine.set_adapters(vec![(0, 0.0), (2, 1.0)]).unwrap();
+    assert_eq!(run(&engine, greedy("a!b", 3)).remove(0).tokens.len(), 3);
+}
+
+#[test]
+fn a_state_is_kept_where_an_activated_adapter_begins() {
+    let (engine, control) = start_activated(2, 4096, Forks::AtEnd);
+    let text = invoking(1, 120);
+    let other = format!("{}{}", &text[..122], prompt(7, 30));
+    for (text, n_computed) in [(&text, 200), (&other, 32)] {
+        let before = control.n_computed();
+        let branch = run(&engine, adapted(greedy(text, 1), &[(1, 1.0)])).remove(0);
+        assert_eq!(branch.tokens, expected_of(&activated_at(120), text, 1));
+        assert_eq!(control.n_computed() - before, n_computed);
+    }
+}
+
+#[test]
+fn a_saved_prefix_and_a_slot_know_where_their_adapter_begins_whatever_was_written_since() {
+    let (engine, _) = start_activated(2, 4096, Forks::Anywhere);
+    let text = invoking(1, 120);
+    let request = Request { slot: Some(1), ..adapted(greedy(&text, 12), &[(1, 1.0)]) };
+    run(&engine, request);
+    let held = engine.held_by_slot(1).unwrap();
+    assert_eq!((held.tokens.len(), &held.adapters[..], held.invoked_at), (211, &[(1, 1.0)][..], Some(120)));
+
+    // As if it had written its own invocation.
+    let later = format!("{text}#!{}", prompt(9, 20));
+    let save = |text: &str, invoked_at| {
+        let request = Request { invoked_at, ..adapted(task(text, Task::Save { computes: true }), &[(1, 1.0)]) };
+        match made(&engine, request) {
+            Made::Saved(saved) => saved,
+            Made::Pinned(_) => panic!("a save pins nothing"),
+        }
+    };
+    let saved = save(&later, Some(120));
+    assert_eq!((&saved.adapters[..], saved.invoked_at), (&[(1, 1.0)][..], Some(120)));
+    let (other, other_control) = start_activated(2, 4096, Forks::Anywhere);
+    run(&other, task(&later, Task::Load(saved.into())));
+    let request = Request { invoked_at: Some(120), ..adapted(greedy(&later, 4), &[(1, 1.0)]) };
+    assert_eq!(run(&other, request).remove(0).tokens, expected_of(&activated_at(120), &later, 4));
+    assert_eq!(other_control.n_computed(), 4);
+
+    let short = save(&text[..100], Some(120));
+    assert_eq!((short.adapters.len(), short.invoked_at), (0, None), "so far it is the model's own");
+}
+
+#[test]
+fn the_listings_say_with_which_adapters_each_stretch_was_computed() {
+    let (engine, _) = start_activated(2, 4096, Forks::Anywhere);
+    let text = invoking(1, 120);
+    let pinned = match made(&engine, adapted(task(&text, Task::Pin), &[(1, 0.5)])) {
+        Made::Pinned(pinned) => pinned,
+        Made::Saved(_) => panic!("a pin saves nothing"),
+    };
+    assert_eq!((&pinned.adapters[..], pinned.invoked_at), (&[(1, 0.5)][..], Some(120)));
+    assert_eq!(engine.pinned().unwrap(), [pinned]);
+    let nodes = engine.cached().unwrap();
+    assert_eq!(nodes.iter().map(|node| node.tokens.len()).sum::<usize>(), 200);
+    assert!(nodes.iter().any(|node| node.start == 120), "no stretch is computed in two ways");
+    for node in nodes {
+        let expected = if node.start < 120 { &[][..] } else { &[(1, 0.5)] };
+        assert_eq!(node.adapters, expected, "from token {} on", node.start);
+    }
+}
+
+#[test]
+fn a_context_that_shifts_goes_on_with_its_adapter_where_it_began() {
+    for n_keep in [0, 30, 60] {
+        let (engine, _) = start_activated(1, 128, Forks::Anywhere);
+        let text = format!("{}#!{}", prompt(1, 40), prompt(2, 40));
+        let mut request = adapted(greedy(&text, 100), &[(1, 1.0)]);
+        request.context_shift = Some(ContextShift { n_keep: Some(n_keep), n_discard: 20 });
+        let branch = run(&engine, request).remove(0);
+        let (mut tokens, mut place, mut written) = (tokens_of(&text), 40, Vec::new());
+        while written.len() < 100 {
+            if tokens.len() == 128 {
+                tokens.drain(n_keep as usize..n_keep as usize + 20);
+                place = if place >= n_keep + 20 { place - 20 } else { place.min(n_keep) };
+            }
+            let next = FakeRunner::next_token_with(&activated_at(place), &tokens);
+            tokens.push(next);
+            written.push(next);
+        }
+        assert_eq!(branch.tokens, written, "where {n_keep} tokens are kept");
+    }
+}
+
+#[test]
+fn whatever_is_invoked_in_whatever_order_every_text_is_its_own() {
+    let mut state = 11_u64;
+    let mut chance = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from((state >> 33) % n).unwrap()
+    };
+    for (round, forks) in (0..).zip([Forks::Anywhere, Forks::Anywhere, Forks::AtEnd, Forks::InWindow]) {
+        let (engine, _) = start_activated(4, 512, forks);
+        let mut asked = Vec::new();
+        for _ in 0..40 {
+            let adapters: &[AdapterScale] = [&[][..], &[(1, 1.0)], &[(0, 0.5), (1, 1.0)]][chance(3)];
+            let (n, n_before) = (20 + chance(120), chance(100));
+            let beginning = prompt(chance(2) as u64, 140);
+            let text = if chance(4) == 0 {
+                beginning[..n].to_owned()
+            } else {
+                format!("{}#!{}", &beginning[..n_before], prompt(chance(2) as u64, n))
+            };
+            let n_more = 1 + u32::try_from(chance(30)).unwrap();
+            let mut request = adapted(greedy(&text, n_more), adapters);
+            request.n = 1 + u32::try_from(chance(3)).unwrap();
+            request.priority = i32::try_from(chance(3)).unwrap();
+            let stream = engine.submit(request, None).unwrap();
+            if chance(8) > 0 {
+                asked.push((adapters, text, n_more, stream));
+            }
+        }
+        for (adapters, text, n_more, stream) in asked {
+            let all = Variant::with_adapters(adapters.iter().copied());
+            let others = Variant::with_adapters(adapters.iter().copied().filter(|&(id, _)| id == 0));
+            let variants = match text.rfind("#!") {
+                Some(place) => Variants::changing(others, u32::try_from(place).unwrap(), all),
+                None => others.into(),
+            };
+            for branch in collect(stream).unwrap() {
+                let expected = expected_of(&variants, &text, n_more as usize);
                 assert_eq!(branch.tokens, expected, "{adapters:?} in round {round}");
             }
         }

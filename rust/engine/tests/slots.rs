@@ -9,9 +9,9 @@ fn a_slot_tells_what_it_holds_and_can_be_erased() {
     let mut request = greedy(&prompt(1, 100), 5);
     request.slot = Some(1);
     let answer = run(&engine, request)[0].tokens.clone();
-    let held = engine.held_by_slot(1).unwrap().0;
+    let held = engine.held_by_slot(1).unwrap().tokens;
     assert_eq!(held, [tokens_of(&prompt(1, 100)), answer[..4].to_vec()].concat());
-    assert!(engine.held_by_slot(0).unwrap().0.is_empty());
+    assert!(engine.held_by_slot(0).unwrap().tokens.is_empty());
     assert!(matches!(engine.held_by_slot(2), Err(Error::InvalidRequest { param: "slot", .. })));
     assert_eq!(engine.erase_slot(1).unwrap(), Some(104));
     assert_eq!(engine.erase_slot(1).unwrap(), Some(0));
@@ -110,7 +110,11 @@ fn a_prompt_that_is_saved_pinned_or_loaded_leaves_what_slots_hold() {
     for (text, what) in tasks {
         run(&engine, task(&text, what.clone()));
         for slot in [0, 1] {
-            assert_eq!(engine.held_by_slot(slot).unwrap().0, tokens_of(&prompt(slot.into(), 60)), "slot {slot} after {what:?}");
+            assert_eq!(
+                engine.held_by_slot(slot).unwrap().tokens,
+                tokens_of(&prompt(slot.into(), 60)),
+                "slot {slot} after {what:?}"
+            );
         }
     }
 }
@@ -123,7 +127,7 @@ fn a_slot_where_a_prompt_is_pinned_meanwhile_tells_what_it_held_before() {
     control.allow(Some(0));
     let pinning = engine.submit(task(&prompt(2, 3000), Task::Pin), None).unwrap();
     step_until(&engine, &control, |stats| stats.n_computed > 100);
-    assert_eq!(asked(&control, || engine.held_by_slot(0).unwrap().0), tokens_of(&prompt(1, 60)));
+    assert_eq!(asked(&control, || engine.held_by_slot(0).unwrap().tokens), tokens_of(&prompt(1, 60)));
     control.allow(None);
     collect(pinning).unwrap();
 }
@@ -132,7 +136,7 @@ fn a_slot_where_a_prompt_is_pinned_meanwhile_tells_what_it_held_before() {
 fn a_slot_that_was_saved_is_erased_as_any_other() {
     let (engine, control) = start_stored(2, 1024);
     run(&engine, Request { slot: Some(1), ..greedy(&prompt(2, 60), 1) });
-    let held = engine.held_by_slot(1).unwrap().0;
+    let held = engine.held_by_slot(1).unwrap().tokens;
     made(&engine, Request::for_task(Prompt::from_tokens(held), Task::Save { computes: false }));
     assert_eq!(engine.erase_slot(1).unwrap(), Some(60));
     let before = control.n_computed();
@@ -153,7 +157,7 @@ fn what_is_loaded_waits_for_its_slot_also_while_that_is_to_be_erased() {
     drop(stream);
     control.allow(None);
     assert_eq!(collect(loading).unwrap()[0].finished.slot, 1);
-    assert_eq!(engine.held_by_slot(1).unwrap().0, tokens_of(&prompt(5, 100)));
+    assert_eq!(engine.held_by_slot(1).unwrap().tokens, tokens_of(&prompt(5, 100)));
 }
 
 /// The same copy in pieces of one token each.
@@ -180,7 +184,7 @@ fn what_is_loaded_and_gives_way_meanwhile_is_loaded_later_and_not_computed() {
     step_until(&engine, &control, |stats| stats.n_preempted == 1);
     control.allow(None);
     assert_eq!(collect(loading).unwrap()[0].finished.slot, 2);
-    assert_eq!(engine.held_by_slot(2).unwrap().0, tokens_of(&prompt(5, 200)));
+    assert_eq!(engine.held_by_slot(2).unwrap().tokens, tokens_of(&prompt(5, 200)));
     for (seed, stream) in (1..).zip(old) {
         assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(seed, 40), 170));
     }

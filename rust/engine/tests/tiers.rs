@@ -262,7 +262,7 @@ fn a_request_waits_in_the_queue_until_its_last_branch_has_a_slot() {
 fn a_few_tokens_are_saved_too() {
     let (engine, _) = start_stored(1, 1024);
     run(&engine, greedy(&prompt(1, 5), 3));
-    let held = engine.held_by_slot(0).unwrap().0;
+    let held = engine.held_by_slot(0).unwrap().tokens;
     let request = Request::for_task(Prompt::from_tokens(held.clone()), Task::Save { computes: false });
     let Made::Saved(saved) = made(&engine, request) else { panic!("it saves") };
     assert_eq!(saved.tokens, held);

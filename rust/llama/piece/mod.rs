@@ -7,6 +7,7 @@
 //! columns, as the cache at hand wants it (rows with flash attention, columns without).
 
 mod parts;
+mod placed;
 mod write;
 
 use std::borrow::Cow;
@@ -14,6 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parts::{Cells, Part, Reader, Tensor, View, read_cells, read_parts, read_state};
+pub(super) use placed::Placed;
 
 /// A copy of one run of cells, in nanoseconds: two calls, a record of 32 bytes, another cache line. Measured by the `state` bench:
 /// 55 where the cells are 30 MB, 17 where they fit into the processor's cache.
@@ -109,13 +111,37 @@ impl Layout {
                 View::Cells(cells) => whole_from = whole_from.max(cells.whole_from(&range)?),
             }
         }
+        Ok(Checked { range, whole_from, bytes: self.turned(piece, &views)? })
+    }
+
+    /// The same of a piece whose cells must have the `positions` of its places, of which several may have the same; returns its bytes
+    /// as the cache at hand wants them.
+    ///
+    /// # Errors
+    /// What is wrong with the piece.
+    pub(super) fn check_placed<'a>(&self, piece: &'a [u8], positions: &[u32]) -> Result<Cow<'a, [u8]>, String> {
+        let views = self.view(piece)?;
+        for view in &views {
+            let is_right = match view {
+                View::NoCells => false,
+                View::State(state) => positions.last() == Some(&state.position),
+                View::Cells(cells) => cells.positions == positions,
+            };
+            if !is_right {
+                return Err("its cells have other positions than it says".to_owned());
+            }
+        }
+        self.turned(piece, &views)
+    }
+
+    /// The bytes of a piece that was checked, its V as this cache has it.
+    fn turned<'a>(&self, piece: &'a [u8], views: &[View]) -> Result<Cow<'a, [u8]>, String> {
         let is_turned = |(view, part): (&View, &Part)| match (view, part) {
             (View::Cells(view), Part::Cells(own)) => view.shape.in_columns != own.in_columns,
             _ => false,
         };
         let needs_turning = views.iter().zip(&self.parts).any(is_turned);
-        let bytes = if needs_turning { Cow::Owned(self.write(&views)?) } else { Cow::Borrowed(piece) };
-        Ok(Checked { range, whole_from, bytes })
+        Ok(if needs_turning { Cow::Owned(self.write(views)?) } else { Cow::Borrowed(piece) })
     }
 
     fn cells(&self) -> impl Iterator<Item = &Cells> {

@@ -124,6 +124,11 @@ type FileScale<'a> = (&'a Path, f32);
 
 /// The same of a bare context of llama.cpp's with its own kernels, where the files at `adapters` are set plainly.
 fn theirs(tokens: &[Token], adapters: &[FileScale], n: usize) -> Vec<Vec<f32>> {
+    theirs_from(0, tokens, adapters, n)
+}
+
+/// The same, where they are set once the first `place` tokens are computed.
+fn theirs_from(place: usize, tokens: &[Token], adapters: &[FileScale], n: usize) -> Vec<Vec<f32>> {
     let model = load(&demo_path()).expect("the demo model loads");
     let n_vocab = model.n_vocab();
     // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it says.
@@ -137,9 +142,14 @@ fn theirs(tokens: &[Token], adapters: &[FileScale], n: usize) -> Vec<Vec<f32>> {
             adapters.iter().map(|(file, _)| sys::llama_adapter_lora_init(model.as_ptr(), path(file).as_ptr())).collect();
         assert!(raws.iter().all(|raw| !raw.is_null()));
         let mut scales: Vec<f32> = adapters.iter().map(|(_, scale)| *scale).collect();
+        let mut before = tokens[..place].to_vec();
+        if place > 0 {
+            let batch = sys::llama_batch_get_one(before.as_mut_ptr(), i32::try_from(place).expect("small"));
+            assert_eq!(sys::llama_decode(context, batch), 0);
+        }
         sys::llama_set_adapters_lora(context, raws.as_mut_ptr(), raws.len(), scales.as_mut_ptr());
         let mut rows: Vec<Vec<f32>> = Vec::new();
-        let mut next = tokens.to_vec();
+        let mut next = tokens[place..].to_vec();
         for _ in 0..=n {
             let batch = sys::llama_batch_get_one(next.as_mut_ptr(), i32::try_from(next.len()).expect("small"));
             assert_eq!(sys::llama_decode(context, batch), 0);
@@ -175,6 +185,34 @@ fn logits_and_greedy_texts_are_those_of_llama_cpp_with_the_adapters_set_plainly(
         let changed = distance(&expected[0], &base[0]);
         assert!(adapters.is_empty() || changed > 1.0, "{adapters:?} change the logits by {changed} alone");
     }
+}
+
+#[test]
+fn an_activated_adapter_says_its_invocation_and_numbers_are_those_of_a_context_that_switches_there() {
+    let mut toy = toy(1);
+    toy.header.u32s("adapter.alora.invocation_tokens", [5, 6].into_iter());
+    let path = toy.write("activated");
+    let model = std::sync::Arc::new(load_with(&[&path]).expect("it is an adapter of the demo model"));
+    let mut runner = start(&model);
+    assert_eq!((runner.invocation(0), &model.adapters()[0].invocation[..]), (&[5, 6][..], &[5, 6][..]));
+
+    let tokens = prompt(60);
+    let place = 37;
+    decode(&mut runner, 0, 0, &tokens[..37], &[]);
+    let mut found = vec![decode(&mut runner, 0, place, &tokens[37..], &[(0, 1.0)])];
+    for position in 60..76 {
+        let next = most_likely(found.last().expect("there is one"));
+        found.push(decode(&mut runner, 0, position, &[next], &[(0, 1.0)]));
+    }
+    let expected = theirs_from(37, &tokens, &[(&path, 1.0)], 16);
+    for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        let distance = distance(found, expected);
+        assert!(distance < TOLERANCE, "the logits of token {i} differ by {distance}");
+        assert_eq!(most_likely(found), most_likely(expected), "token {i}");
+    }
+    let whole = theirs(&tokens, &[(&path, 1.0)], 0);
+    assert!(distance(&expected[0], &whole[0]) > 2.0 * TOLERANCE, "it is not as if it counted from the beginning");
+    fs::remove_file(path).expect("it was just written");
 }
 
 #[test]
@@ -255,7 +293,11 @@ fn files_that_are_no_adapter_of_this_model_are_refused_by_name() {
             Toy::new("llama").half("token_embd.weight.lora_a", &[4, 2048]).half("token_embd.weight.lora_b", &[4, N_EMBD]),
             "which this model has for its input and its output at once",
         ),
-        (with(|header| header.i32s("adapter.alora.invocation_tokens", [5, 6].into_iter())), "activated LoRA (aLoRA)"),
+        (with(|header| header.i32s("adapter.alora.invocation_tokens", [5, 6].into_iter())), "invalid gguf element type"),
+        (
+            with(|header| header.u32s("adapter.alora.invocation_tokens", [5, 2048].into_iter())),
+            "its invocation has token 2048, but the vocabulary has 2048 pieces",
+        ),
         (
             {
                 let mut header = Header::default();
@@ -333,6 +375,9 @@ fn a_prefix_file_names_the_adapters_that_it_was_computed_with() {
         SavedPrefix { tokens: vec![5, 6, 7], pieces: vec![piece], adapters: vec![(0, 1.0), (1, 0.5)], ..SavedPrefix::default() };
     files.write(&path, &saved).expect("the folder is writable");
     assert_eq!(files.read(&path).expect("it was just written").0, saved);
+    let activated = SavedPrefix { invoked_at: Some(2), ..saved.clone() };
+    files.write(&path, &activated).expect("the folder is writable");
+    assert_eq!(files.read(&path).expect("it was just written").0, activated);
 
     let of = |adapters: &[&Path]| {
         let model = load_with(adapters).expect("they are adapters");

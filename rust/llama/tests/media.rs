@@ -9,13 +9,14 @@ use std::{fs, ptr};
 use llama_cpp_sys_2 as sys;
 
 use super::gguf_writer::{Header, Tensor, TensorType};
-use super::tiny::{Kind, write, write_tiny};
+use super::tiny::{Chance, Kind, write, write_tiny};
 use super::vectors::{cosine, embed, reference, worker};
 use crate::config::{EngineConfig, MediaConfig, ModelConfig, Pooling};
-use crate::engine::runner::{MediaRows, Plan, Row, Runner, SequenceId};
+use crate::engine::Engine;
+use crate::engine::runner::{MediaRows, Plan, RelocateError, Row, Runner, SequenceId, StateError};
 use crate::error::Error;
 use crate::llama::{LlamaRunner, Model};
-use crate::request::{Encoding, Prompt, Run, Token};
+use crate::request::{Encoding, Event, Prompt, Request, Run, SamplingParams, Token};
 
 /// Logits after one sound, decoded in two shapes of batch, differ by up to 0.001, all others not at all; those after another file
 /// by more than 0.05.
@@ -487,4 +488,122 @@ fn a_projector_whose_places_llama_cpp_counts_wrongly_is_refused() {
         matches!(&refused, Some(Error::InvalidConfig { param: "mmproj", message }) if message.contains("187 places")),
         "{refused:?}"
     );
+}
+
+/// The logits after the last token of `prompt` in sequence `id`, which holds all before it.
+fn last(runner: &mut LlamaRunner, id: u16, prompt: &Prompt) -> Vec<f32> {
+    let tokens = prompt.clone().into_tokens();
+    let position = u32::try_from(tokens.len() - 1).expect("small");
+    let plan = crate::llama::batch::rows_of(SequenceId(id), position, &tokens[tokens.len() - 1..]);
+    runner.decode(&plan).expect("the plan is valid");
+    let logits = runner.logits(0).to_vec();
+    assert!(runner.truncate(SequenceId(id), position));
+    logits
+}
+
+#[test]
+fn a_text_behind_a_picture_leaves_and_comes_back_with_its_positions() {
+    Toy::Qwen2Vl.with(|model, _, _| {
+        let mut runner = start(model);
+        let whole = prompt(model, "what is", &Toy::Qwen2Vl.file(1), "? it is a good question");
+        let picture = whole.media()[0].clone();
+        compute(&mut runner, 0, &whole, 512);
+        let end = u32::try_from(whole.n_tokens() - 1).expect("small");
+        assert!(runner.truncate(SequenceId(0), end));
+        let expected = last(&mut runner, 0, &whole);
+
+        let parts = [0..picture.start - 1, picture.start - 1..picture.end(), picture.end()..end];
+        let pieces = parts.clone().map(|part| runner.save(SequenceId(0), part).expect("it is saved"));
+        assert_eq!(runner.save(SequenceId(0), picture.start + 1..end), Err(StateError::OwnPositions));
+        assert_eq!(runner.widened(SequenceId(0), picture.start + 1..end), picture.start..end);
+        runner.drop_sequence(SequenceId(0));
+        for (part, piece) in parts.iter().zip(&pieces) {
+            runner.restore(SequenceId(1), piece, part.clone()).expect("it is restored");
+        }
+        assert!(distance(&last(&mut runner, 1, &whole), &expected) < TOLERANCE, "restored");
+
+        // Where the picture's place is another text, or a part of a piece is wanted that cuts it.
+        let text: Vec<Token> = (3..).take(picture.end() as usize).collect();
+        runner.decode(&crate::llama::batch::rows_of(SequenceId(2), 0, &text)).expect("the plan is valid");
+        let refused = runner.restore(SequenceId(2), &pieces[2], parts[2].clone()).expect_err("another text is before it");
+        assert!(refused.to_string().contains("other pictures stand before"), "{refused}");
+        assert!(runner.truncate(SequenceId(2), parts[1].start));
+        let refused = runner.restore(SequenceId(2), &pieces[1], parts[1].start..picture.end() - 1);
+        assert!(refused.expect_err("a part of a picture").to_string().contains("with pictures"));
+        // The text before it alone is anybody's.
+        runner.restore(SequenceId(2), &pieces[1], parts[1].start..picture.start).expect("it is restored");
+        runner.drop_sequence(SequenceId(2));
+
+        // Whatever else its bytes say, the process lives.
+        let mut chance = Chance(5);
+        for _ in 0..300 {
+            let mut damaged = pieces[1].to_vec();
+            damaged[chance.below(400)] = u8::try_from(chance.below(256)).expect("a byte");
+            runner.restore(SequenceId(2), &pieces[0], parts[0].clone()).expect("it is restored");
+            let _ = runner.restore(SequenceId(2), &damaged, parts[1].clone());
+            runner.drop_sequence(SequenceId(2));
+        }
+    });
+}
+
+#[test]
+fn the_cells_of_a_picture_and_of_what_is_behind_it_are_moved_together() {
+    Toy::Qwen2Vl.with(|model, _, _| {
+        let mut runner = start(model);
+        let whole = prompt(model, "what is", &Toy::Qwen2Vl.file(1), "? it is a good question");
+        let picture = whole.media()[0].clone();
+        // Cells below are free once this has gone.
+        runner.decode(&crate::llama::batch::rows_of(SequenceId(3), 0, &[5; 100])).expect("the plan is valid");
+        compute(&mut runner, 0, &whole, 512);
+        let end = u32::try_from(whole.n_tokens() - 1).expect("small");
+        assert!(runner.truncate(SequenceId(0), end));
+        let expected = last(&mut runner, 0, &whole);
+        runner.fork(SequenceId(0), SequenceId(1), end);
+        runner.drop_sequence(SequenceId(3));
+        let ids = [SequenceId(0), SequenceId(1)];
+        let cut = runner.relocate(&ids, picture.start + 1..end);
+        assert_eq!(cut, Err(RelocateError::Refused(StateError::OwnPositions)));
+        let range = runner.widened(SequenceId(0), picture.start + 1..end);
+        runner.relocate(&ids, range).expect("they are moved");
+        for id in [0, 1] {
+            assert!(distance(&last(&mut runner, id, &whole), &expected) < TOLERANCE, "moved, as {id}");
+        }
+    });
+}
+
+#[test]
+fn a_conversation_about_a_picture_leaves_the_pool_and_is_not_computed_again() {
+    Toy::Qwen2Vl.with(|model, _, _| {
+        let config = EngineConfig { n_slots: Some(1), n_ctx: Some(256), n_threads: Some(1), ..EngineConfig::default() };
+        let limits = config.settle(&model.facts(config.type_k, config.type_v), 1 << 30, 1 << 30).expect("it fits");
+        let build = {
+            let model = Arc::clone(model);
+            move || LlamaRunner::new(model, &config, &limits)
+        };
+        let engine = Engine::start(limits, build).expect("the engine starts");
+        let ask = |prompt: &Prompt, max_tokens| {
+            let sampling = SamplingParams { temperature: 0.0, ..SamplingParams::default() };
+            let request = Request { max_tokens: Some(max_tokens), sampling, ..Request::new(prompt.clone(), 1) };
+            let (mut tokens, mut n_computed) = (Vec::new(), None);
+            for event in engine.submit(request, None).expect("it is taken") {
+                match event.expect("nothing fails") {
+                    Event::Token(token) => tokens.push(token.token),
+                    Event::Finished(finished) => n_computed = Some(finished.usage.n_computed),
+                    Event::Progress(_) | Event::PromptLogprobs(_) => {}
+                }
+            }
+            (tokens, n_computed.expect("it ends"))
+        };
+        let about = |seed| prompt(model, "what is", &Toy::Qwen2Vl.file(seed), "? it is a good question for a picture");
+        let (first, n) = ask(&about(1), 6);
+        assert_eq!(n as usize, about(1).n_tokens());
+        // So much that it has to leave.
+        for seed in 2..8 {
+            let text: Vec<Token> = (0..200).map(|at| 3 + (at * seed) % 90).collect();
+            ask(&Prompt::from_tokens(text), 2);
+        }
+        assert!(engine.stats().store.n_saved > 0);
+        let (again, n) = ask(&about(1), 6);
+        assert_eq!((again, n), (first, 1), "all but the last token comes back");
+    });
 }

@@ -55,7 +55,7 @@ fn prefix(n_tokens: u32, logits: Option<Vec<f32>>) -> SavedPrefix {
         range,
     };
     let pieces = vec![piece(0..n_tokens / 3), piece(n_tokens / 3..n_tokens)];
-    SavedPrefix { tokens: prompt(n_tokens as usize), pieces, logits, adapters: Vec::new() }
+    SavedPrefix { tokens: prompt(n_tokens as usize), pieces, logits, ..SavedPrefix::default() }
 }
 
 #[track_caller]

@@ -255,7 +255,7 @@ fn what_cannot_be_done_is_refused_and_harms_nothing() {
     let words =
         ["holds 100", "holds 100", "holds 0", "holds 30", "holds 30", "holds 10..60", "holds 10..60", "holds 30", "50 available"];
     for (refusal, words) in refusals.into_iter().zip(words) {
-        let reason = refusal.expect_err("it cannot be done").reason;
+        let reason = refusal.expect_err("it cannot be done").to_string();
         assert!(reason.contains(words), "{reason}");
     }
     runner.drop_sequence(id(5));

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["CacheReport", "Cells", "PinBody", "PinnedPrefix", "PinnedPrefixes", "SequenceIds", "Store", "Stretch"]
+__all__ = ["CacheReport", "Cells", "PinBody", "PinnedPrefix", "PinnedPrefixes", "SequenceIds", "Store", "Stretch", "UsedAdapter"]
 
 
 class PinBody(msgspec.Struct):
@@ -13,15 +13,25 @@ class PinBody(msgspec.Struct):
     prompt: str | list[int | str] | None = None
 
 
+class UsedAdapter(msgspec.Struct):
+    """An adapter that tokens were computed with."""
+
+    id: int
+    scale: float
+
+
 class PinnedPrefix(msgspec.Struct):
     """A prefix that stays computed; `n_bytes` is what it takes, shared with others or not.
 
-    In the list of all, of a long text only its beginning and its end are told.
+    In the list of all, of a long text only its beginning and its end are told. `adapters` are there where some are on at its
+    end, and `invoked_at` where an activated one of them counts only from that token on.
     """
 
     id: int
     n_tokens: int
     n_bytes: int
+    adapters: list[UsedAdapter] | msgspec.UnsetType = msgspec.UNSET
+    invoked_at: int | msgspec.UnsetType = msgspec.UNSET
     text: str | msgspec.UnsetType = msgspec.UNSET
     is_text_cut: bool | msgspec.UnsetType = msgspec.UNSET
 
@@ -60,7 +70,7 @@ class Stretch(msgspec.Struct):
     """A stretch of cached tokens after those of its parent.
 
     `parent` and `children` are places in the list of nodes; what is not shown is not among them. Of a long text only its
-    beginning and its end are told.
+    beginning and its end are told. `adapters` are there where the stretch was computed with some.
     """
 
     parent: int | None
@@ -75,6 +85,7 @@ class Stretch(msgspec.Struct):
     is_evictable: bool
     n_hits: int
     n_stored_bytes: int
+    adapters: list[UsedAdapter] | msgspec.UnsetType = msgspec.UNSET
 
 
 class CacheReport(msgspec.Struct):

@@ -5,7 +5,17 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from weft import CachedNode, InvalidRequest, Prefix, Stats
-from weft.server.cache_api.schemas import CacheReport, Cells, PinBody, PinnedPrefix, PinnedPrefixes, SequenceIds, Store, Stretch
+from weft.server.cache_api.schemas import (
+    CacheReport,
+    Cells,
+    PinBody,
+    PinnedPrefix,
+    PinnedPrefixes,
+    SequenceIds,
+    Store,
+    Stretch,
+    UsedAdapter,
+)
 from weft.server.run.pins import Pinned
 from weft.server.run.submission import Piece
 
@@ -42,7 +52,14 @@ def limit(n: int) -> int:
 
 def pinned(made: Pinned) -> PinnedPrefix:
     """What was pinned."""
-    return PinnedPrefix(id=made.id, n_tokens=made.prefix.n_tokens, n_bytes=made.prefix.n_bytes)
+    prefix = made.prefix
+    return PinnedPrefix(
+        id=made.id,
+        n_tokens=prefix.n_tokens,
+        n_bytes=prefix.n_bytes,
+        adapters=_adapters(prefix),
+        invoked_at=msgspec.UNSET if prefix.invoked_at is None else prefix.invoked_at,
+    )
 
 
 def prefixes(listed: Sequence[Pinned], detokenize: Detokenize) -> PinnedPrefixes:
@@ -86,7 +103,13 @@ def _stretch(node: CachedNode, children: list[int], detokenize: Detokenize) -> S
         is_evictable=not node.is_pinned and not node.slots,
         n_hits=node.n_hits,
         n_stored_bytes=node.n_stored_bytes,
+        adapters=_adapters(node),
     )
+
+
+def _adapters(of: CachedNode | Prefix) -> list[UsedAdapter] | msgspec.UnsetType:
+    """What it was computed with, where that is not the model alone."""
+    return [UsedAdapter(adapter, scale) for adapter, scale in of.adapters] or msgspec.UNSET
 
 
 def _excerpt(of: CachedNode | Prefix, detokenize: Detokenize) -> tuple[str, bool]:

@@ -66,7 +66,15 @@ def properties(service: Service) -> Properties:
 def lora_adapters(service: Service) -> list[LoraAdapter]:
     """What is loaded beside the model."""
     return [
-        LoraAdapter(adapter.id, adapter.path, adapter.scale, adapter.task_name, adapter.prompt_prefix)
+        LoraAdapter(
+            adapter.id,
+            adapter.path,
+            adapter.scale,
+            adapter.task_name,
+            adapter.prompt_prefix,
+            service.engine.detokenize(adapter.invocation) if adapter.invocation else msgspec.UNSET,
+            adapter.invocation or msgspec.UNSET,
+        )
         for adapter in service.engine.adapters
     ]
 

@@ -310,6 +310,9 @@ class LoraAdapter(msgspec.Struct):
     """Its scale in requests that name no adapters."""
     task_name: str
     prompt_prefix: str
+    alora_invocation_string: str | msgspec.UnsetType = msgspec.UNSET
+    alora_invocation_tokens: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """Of an activated adapter: it counts from the last place of these tokens in a prompt on."""
 
 
 class LoraScalesSet(msgspec.Struct):
