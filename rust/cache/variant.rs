@@ -32,7 +32,7 @@ impl Variant {
 
 /// How each token of a text is computed: all of them alike or, where an adapter counts only from some place on, those from there on
 /// in another way. Two texts share what they begin with in common as far as that is computed alike.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Variants {
     first: Variant,
     /// From which place on it is another one.

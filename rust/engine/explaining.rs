@@ -71,7 +71,7 @@ impl<R: Runner> Explaining<'_, R> {
     /// All that is computed: what was known and could not be used, and what was not known.
     fn stretches(&self) -> Vec<Computed> {
         let n_prompt = self.job.n_prompt();
-        let n_there = self.core.memory.cache().n_there(&self.job.variant, &self.job.prompt);
+        let n_there = self.core.memory.cache().n_there(&self.job.variants, &self.job.prompt);
         let n_known = self.remembered.n_computed.max(n_there);
         let mut stretches = Vec::new();
         let mut start = self.n_found;
@@ -122,7 +122,7 @@ impl<R: Runner> Explaining<'_, R> {
     fn is_being_computed(&self, n_same: u32) -> bool {
         let job = self.job;
         self.core.slots.running().iter().any(|running| {
-            let is_at_it = running.n_held < n_same && running.sequence.variant == job.variant;
+            let is_at_it = running.n_held < n_same && running.sequence.variants == job.variants;
             is_at_it && running.sequence.tokens.common_prefix(&job.prompt) >= n_same
         })
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cache::{Lost, MAX_LOST, MIN_SHARED, Variant};
+use crate::cache::{Lost, MAX_LOST, MIN_SHARED, Variants};
 use crate::engine::job::Job;
 use crate::engine::sequence::Tokens;
 use crate::request::Token;
@@ -42,7 +42,7 @@ pub(super) struct History {
 /// A request that was started.
 pub(super) struct Record {
     pub(super) owner: Option<Arc<str>>,
-    pub(super) variant: Variant,
+    pub(super) variants: Variants,
     pub(super) n_prompt: u32,
     texts: Vec<Text>,
 }
@@ -89,7 +89,7 @@ impl History {
         let text = Text { index: 0, tokens: Tokens::new(Arc::clone(&job.prompt)), n_held: 0 };
         let record = Record {
             owner: job.request.owner.clone(),
-            variant: job.variant.clone(),
+            variants: job.variants.clone(),
             n_prompt: job.n_prompt(),
             texts: vec![text],
         };
@@ -138,7 +138,7 @@ impl History {
             for text in &record.texts {
                 let common = |better_than: u32| compared.common(&text.tokens, better_than);
                 let near = |n_common| Nearest { request_id, record, tokens: &text.tokens, n_common };
-                if record.variant != job.variant {
+                if record.variants != job.variants {
                     let n_known = found.of_others.map_or(0, |other| other.n_common);
                     if let Some(n_common) = common(n_known + 1).map(|n| n.min(text.n_held)).filter(|&n| n > n_known) {
                         found.of_others = Some(near(n_common));
@@ -174,7 +174,7 @@ impl History {
                 && self
                     .records
                     .get(&lost.maker)
-                    .is_some_and(|record| record.variant == job.variant && record.texts.iter().any(had_it))
+                    .is_some_and(|record| record.variants == job.variants && record.texts.iter().any(had_it))
         })
     }
 
@@ -195,7 +195,7 @@ impl History {
 
     /// Every text of the same adapters whose first token is another one, or the second.
     fn others<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = (Nearest<'a>, u32)> {
-        let texts = self.records.iter().rev().filter(|&(&id, record)| id != job.request_id && record.variant == job.variant);
+        let texts = self.records.iter().rev().filter(|&(&id, record)| id != job.request_id && record.variants == job.variants);
         texts.flat_map(move |(&request_id, record)| {
             record.texts.first().into_iter().filter_map(move |text| {
                 let is_same = |at: u32| text.tokens.len() > at && job.prompt.get(at as usize) == Some(&text.tokens.at(at));
@@ -212,7 +212,7 @@ impl History {
         let end = job.prompt.len().min(at as usize + MAX_BEGINNING);
         let beginning = &job.prompt[(at as usize).min(end)..end];
         let pieces: HashSet<&[Token]> = beginning.chunks_exact(MIN_SHARED as usize).collect();
-        let texts = self.records.iter().rev().filter(|&(&id, record)| id != job.request_id && record.variant == job.variant);
+        let texts = self.records.iter().rev().filter(|&(&id, record)| id != job.request_id && record.variants == job.variants);
         let near = texts.take(MAX_LOOKED_THROUGH).filter_map(|(&request_id, record)| {
             let tokens = &record.texts.first()?.tokens;
             Some(Nearest { request_id, record, tokens, n_common: tokens.common_prefix(&job.prompt) })

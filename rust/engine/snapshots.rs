@@ -41,10 +41,10 @@ fn keep_windows<R: Runner>(core: &mut Core<R>) {
         if !(is_new_end && is_wanted && n_tokens >= MIN_SHARED) {
             continue;
         }
-        let (id, request_id, variant) = (running.id, running.sequence.request_id, running.sequence.variant.clone());
+        let (id, request_id, variants) = (running.id, running.sequence.request_id, running.sequence.variants.clone());
         // Where the prompt comes again, its last token is computed for the logits after it.
         let Some(n_kept) = [n_tokens - 1, n_tokens].into_iter().find(|&n| core.memory.can_fork(id, n)) else { continue };
-        let Some(kept) = core.memory.place(&variant, Some(&Match::in_pool(id, n_kept))) else { return };
+        let Some(kept) = core.memory.place(&variants, Some(&Match::in_pool(id, n_kept))) else { return };
         core.memory.cache_mut().name_maker(kept, request_id);
         core.memory.cache_mut().unpin(kept);
     }

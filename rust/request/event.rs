@@ -29,9 +29,7 @@ impl Event {
                 Self::Token(token) => token.text.len() + token.logprobs.as_deref().map_or(0, of_logprobs),
                 Self::PromptLogprobs(prompt) => prompt.logprobs.iter().flatten().map(of_logprobs).sum(),
                 // What a task makes is all that its stream holds.
-                Self::Finished(finished) => {
-                    finished.text.len() + finished.explanation.as_deref().map_or(0, Explanation::n_bytes)
-                }
+                Self::Finished(finished) => finished.text.len() + finished.explanation.as_deref().map_or(0, Explanation::n_bytes),
                 Self::Progress(_) => 0,
             }
     }

@@ -13,9 +13,7 @@ use std::time::Instant;
 use crate::engine::job::Job;
 use crate::engine::runner::{Runner, Variants};
 use crate::engine::seniority::Seniority;
-use crate::request::{
-    Constraint, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage,
-};
+use crate::request::{Constraint, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
 use crate::sampling::{self, Lexicon, Sampler, Thinking};
 use clock::Clock;
 use context_window::ContextWindow;

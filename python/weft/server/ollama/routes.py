@@ -41,7 +41,7 @@ from weft.server.run.patience import n_body_bytes
 from weft.server.run.pieces import json_list
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedPieces, PiecedAnswer, StreamedAnswer, WholeAnswer
-from weft.server.run.submission import Gap, Piece, Submission
+from weft.server.run.submission import Gap, SentPrompt, Submission
 
 __all__ = ["router"]
 
@@ -186,7 +186,7 @@ async def embeddings(data: JSONBody[EmbeddingsBody], service: Here) -> Answer[On
 
 async def _embed(
     service: Service,
-    texts: Sequence[Sequence[Piece]],
+    texts: Sequence[SentPrompt],
     write: vectors.Written,
     collected: Collected,
     *,
