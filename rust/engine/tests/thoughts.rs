@@ -115,7 +115,7 @@ fn a_token_that_is_banned_is_forced_all_the_same() {
 
 #[test]
 fn a_branch_that_gave_up_its_slot_goes_on_with_its_thought_and_its_grammar() {
-    let grammar = "root ::= \"{\" [a-z]{30} \"}\"";
+    let grammar = "root ::= \"{\" [a-z]{30} \")\"";
     let calling = || lazy("root ::= \"gh\" [0-9]{30}", Trigger::Word("gh".into()));
     let request = |constraint| Request { constraint, ..thinking(drawn(&prompt(5, 20), 2, 90), 12) };
     // Two branches of 20 + 60 tokens do not fit 128 cells together, so they take turns.
@@ -137,7 +137,7 @@ fn a_branch_that_gave_up_its_slot_goes_on_with_its_thought_and_its_grammar() {
     }
     for text in texts(128, strict(grammar), Vec::new()).0 {
         let (_, answer) = text.split_once(" enough.</t>").unwrap();
-        assert!(answer.len() == 32 && answer.starts_with('{') && answer.ends_with('}'), "{answer}");
+        assert!(answer.len() == 32 && answer.starts_with('{') && answer.ends_with(')'), "{answer}");
         assert!(answer[1..31].bytes().all(|byte| byte.is_ascii_lowercase()), "{answer}");
     }
     for text in texts(4096, calling(), likely()).0 {
@@ -159,12 +159,12 @@ fn a_stop_string_ends_a_branch_in_its_thought_and_in_what_is_forced() {
 #[test]
 fn a_full_context_is_shifted_in_a_thought_and_in_a_grammar() {
     let shift = crate::request::ContextShift { n_keep: None, n_discard: 0 };
-    let grammar = strict("root ::= \"{\" [a-z]{200} \"}\"");
+    let grammar = strict("root ::= \"{\" [a-z]{200} \")\"");
     let (engine, _) = start(Limits { n_ctx_slot: 64, ..limits(1, 64) });
     let request = Request { context_shift: Some(shift), constraint: Some(grammar), ..thinking(greedy(&prompt(7, 20), 400), 100) };
     let branch = run(&engine, request).remove(0);
     assert_eq!(&branch.text[100..113], " enough.</t>{");
-    assert!(branch.text.len() == 314 && branch.text.ends_with('}'));
+    assert!(branch.text.len() == 314 && branch.text.ends_with(')'));
     assert_eq!(branch.finished.reason, FinishReason::End);
 }
 
