@@ -141,6 +141,7 @@ def range_of(name: str) -> list[float]:
 CONFIG, STREAM, VECTORS = "config/mod.rs", "engine/stream.rs", "embedding/queue.rs"
 REQUEST, SAMPLING = "request/mod.rs", "request/sampling.rs"
 GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema.rs", "llama/grammar.rs"
+TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/thought.rs", "python/steering.rs"
 
 BOUNDS: dict[str, Callable[[], list[float]]] = {
     "slots, `-np`": lambda: [constant(CONFIG, "DEFAULT_SLOTS")],
@@ -160,6 +161,19 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant(GRAMMAR, "MAX_BYTES") >> 20,
         constant(GRAMMAR, "MAX_ELEMENTS"),
         constant(GRAMMAR, "MAX_DEPTH"),
+    ],
+    "triggers of a lazy grammar": lambda: [
+        constant(TRIGGERS, "MAX_TRIGGERS"),
+        constant(TRIGGERS, "MAX_TRIGGER_BYTES"),
+        constant(TRIGGERS, "MAX_COMPILED_BYTES") >> 10,
+        constant("grammar/lazy/mod.rs", "MAX_REACH"),
+    ],
+    "`preserved_tokens`": lambda: [constant(REQUEST, "MAX_PRESERVED"), constant(STEERING, "MAX_PRESERVED_BYTES")],
+    "texts that begin thoughts, and that end them": lambda: [
+        constant(THOUGHT, "MAX_MARKERS"),
+        constant(THOUGHT, "MAX_MARKER_BYTES"),
+        constant(STEERING, "MAX_MESSAGE_BYTES"),
+        constant(THOUGHT, "MAX_CLOSING"),
     ],
     "a JSON schema": lambda: [
         constant(SCHEMA, "MAX_SCHEMA_BYTES") >> 10,

@@ -65,7 +65,7 @@ impl Grammars {
         preserved: &[Token],
     ) -> Result<SharedConstraint> {
         let refuse = |message: String| refusal("grammar_triggers", message);
-        Triggers::check_size(triggers)?;
+        Triggers::check_size(triggers).map_err(refuse)?;
         let as_token = |trigger: &Trigger| match trigger {
             Trigger::Word(word) => match model.spelt(word) {
                 Some(token) if preserved.contains(&token) => Ok(Trigger::Token(token)),
@@ -80,7 +80,8 @@ impl Grammars {
             other => Ok(other.clone()),
         };
         let triggers = triggers.iter().map(as_token).collect::<Result<Vec<_>>>()?;
-        Ok(SharedConstraint(Arc::new(Lazy::new(constraint, Triggers::new(&triggers)?, self.spellings(model)))))
+        let triggers = Triggers::new(&triggers).map_err(refuse)?;
+        Ok(SharedConstraint(Arc::new(Lazy::new(constraint, triggers, self.spellings(model)))))
     }
 
     fn find_or(&self, source: Source, text: &str, read: impl FnOnce() -> Result<Grammar>) -> Result<SharedConstraint> {

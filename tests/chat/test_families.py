@@ -3,13 +3,17 @@
 import json
 import random
 import re
+from pathlib import Path
 
 import pytest
 
 import weft
 from tests.chat.families import FAMILIES, GET, TOOLS, WRITTEN, form_of, message_of
+from weft.chat.answer.families.json_call import json_call
+from weft.chat.answer.family import Family
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.grammar import OneCall, Row
 from weft.chat.answer.reader import Thoughts
 from weft.chat.answer.tools import ToolUse
 from weft.chat.answer.written import WrittenMessage
@@ -27,8 +31,15 @@ MARKS = [chr(code) for code in range(0x4E00, 0x4E00 + 64)]
 by_family = pytest.mark.parametrize("name", WRITTEN)
 
 
-def test_every_family_is_tried() -> None:
+def test_every_family_is_tried_and_told_of() -> None:
     assert set(WRITTEN) == set(FAMILIES)
+    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+    assert set(told_families(page)) == set(FAMILIES)
+
+
+def told_families(page: str) -> list[str]:
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")]
+    return rows[2:]
 
 
 def told(message: WrittenMessage) -> tuple[str, str, list[tuple[str, str]]]:
@@ -190,6 +201,17 @@ def test_what_looks_like_a_call_in_a_thought_is_thought() -> None:
     assert message.calls == []
 
 
+def test_a_call_ends_a_thought_that_kimi_leaves_open() -> None:
+    text = WRITTEN["Kimi K2"].text.replace("</think>I look.", "")
+    for pieces in ([text], list(text)):
+        message = message_of(form_of("Kimi K2").reader(), *pieces)
+        assert (message.thought, message.content) == ("Rome?", "")
+        assert [call.name for call in message.calls] == ["get_weather", "get"]
+    request = Held(form_of("Kimi K2"), {}, None).request(weft.Request(prompt="a"))
+    assert request.thought is not None
+    assert request.thought.ends == ("</think>", "<|tool_calls_section_begin|>")
+
+
 @pytest.mark.parametrize(
     ("written", "arguments"),
     [
@@ -266,3 +288,18 @@ def test_a_trigger_is_where_a_call_begins(name: str) -> None:
             found.append(text[match.start(1) if match.lastindex else match.start() :])
     assert found
     assert any(message_of(form_of(name).reader(), begun).content == "" for begun in found)
+
+
+async def test_a_model_says_what_it_likes_until_it_calls_and_then_calls_a_tool(engine: weft.Engine) -> None:
+    # A word that the model says soon stands for the mark that a model of this family would begin a call with.
+    family = Family(name="the", is_of=lambda _: True, calls=Row("the", OneCall(json_call())), triggers=("the",), between=" and ")
+    form = FamilyForm(family, None, ToolUse(TOOLS, is_parallel=False))
+    request = Held(form, {}, None).request(weft.Request(prompt="Once upon a time,", max_tokens=256, n=4, seed=1))
+    answer = await engine.complete(request)
+    for text in answer.texts:
+        assert "the" in text
+        message = message_of(form.reader(), text)
+        assert message.content == text[: text.index("the")].rstrip()
+        [call] = message.calls
+        assert call.name in ("get", "get_weather")
+        assert isinstance(json.loads(call.arguments), dict)

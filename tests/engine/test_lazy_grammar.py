@@ -27,11 +27,11 @@ async def test_nothing_is_held_to_before_the_trigger(engine: weft.Engine, how: H
 @pytest.mark.parametrize(
     ("trigger", "root"),
     [
-        (GrammarTrigger("word", ". "), '". "'),
-        (GrammarTrigger("pattern", "[a-z](\\.) "), '". "'),
-        (GrammarTrigger("pattern", "\\.\\s"), '". "'),
-        (GrammarTrigger("pattern_full", "[\\s\\S]*?(\\. )[\\s\\S]*"), '". "'),
-        (GrammarTrigger("pattern_full", "[^.]*?\\.( )[\\s\\S]*"), '" "'),
+        (GrammarTrigger("word", "name was"), '"name was"'),
+        (GrammarTrigger("pattern", "[a-z] (name) wa"), '"name was"'),
+        (GrammarTrigger("pattern", "name\\swas"), '"name was"'),
+        (GrammarTrigger("pattern_full", "[\\s\\S]*?(name was)[\\s\\S]*"), '"name was"'),
+        (GrammarTrigger("pattern_full", "[^.]*?name( was)[\\s\\S]*"), '" was"'),
     ],
     ids=["word", "group", "match", "full", "later"],
 )
@@ -39,8 +39,7 @@ async def test_from_the_trigger_on_the_text_follows_the_grammar(
     engine: weft.Engine, how: How, trigger: GrammarTrigger, root: str
 ) -> None:
     free = await branches(engine, how, PROMPT, n=4, seed=1, max_tokens=120)
-    # The stories that have a sentence in their middle.
-    met = [". " in branch.text for branch in free]
+    met = ["name was" in branch.text for branch in free]
     assert any(met)
     grammar = f'root ::= {root} "<call>" [0-9]{{3}}'
     held = await branches(
@@ -48,8 +47,10 @@ async def test_from_the_trigger_on_the_text_follows_the_grammar(
     )
     for branch, one, is_met in zip(held, free, met, strict=True):
         if is_met:
-            assert re.fullmatch("[^.]*\\. <call>[0-9]{3}", branch.text), branch.text
-            assert one.text.startswith(branch.text.partition(".")[0])
+            begun, called = branch.text.split("<call>")
+            assert one.text.startswith(begun)
+            assert begun.endswith("name was")
+            assert re.fullmatch("[0-9]{3}", called), branch.text
             assert branch.reason == "end"
         else:
             assert branch.text == one.text

@@ -66,7 +66,7 @@ async def test_a_control_token_is_shown_where_it_is_preserved(engine: weft.Engin
     assert begin is not None
     spelt = [engine.model.detokenize([token]) for token in (begin, end)]
     grammar = f'root ::= "a" "{spelt[0]}" "b"'
-    biases = [(begin, 5.0)]
+    biases = [(begin, 5.0), (end, 1e3)]
     (hidden,) = await branches(engine, how, PROMPT, grammar=grammar, logit_bias=biases)
     assert (hidden.text, hidden.tokens[-1]) == ("ab", end)
     (shown,) = await branches(

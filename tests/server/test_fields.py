@@ -106,6 +106,7 @@ async def full() -> AsyncIterator[Full]:
                 "preserved_tokens": ["<a>"],
             },
             {
+                "grammar": "root ::= .*",
                 "grammar_lazy": True,
                 "grammar_triggers": (
                     GrammarTrigger("token", "b", 5),

@@ -266,7 +266,7 @@ async def thinking() -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_a_budget_that_is_used_up_ends_the_thought(thinking: httpx.AsyncClient, how: How) -> None:
-    asked = {"reasoning_budget_tokens": 8, "reasoning_budget_message": " Enough.", "max_tokens": 48, "n": 2, "seed": 4}
+    asked = {"reasoning_budget_tokens": 8, "reasoning_budget_message": " Enough.", "max_tokens": 48, "n": 2, "ignore_eos": True}
     for choice in await choices(thinking, how, **asked):
         assert choice["message"]["reasoning_content"].endswith(" Enough.")
         assert choice["message"]["content"]
@@ -371,6 +371,14 @@ async def test_what_was_called_and_what_came_of_it_reach_the_template() -> None:
         await choices(client, "whole", messages=messages)
         await choices(client, "whole", messages=[*HELLO, {"role": "assistant", "function_call": called["function"]}, messages[2]])
         assert all(shown in prompt for prompt in engine.prompts)
+
+
+async def test_what_was_thought_reaches_a_template_by_its_own_word() -> None:
+    messages = [*HELLO, {"role": "assistant", "content": "Fine.", "reasoning_content": "Hm."}, *HELLO]
+    template = "{% for message in messages %}{{ message.thinking }}, {% endfor %}"
+    async with saying("", template) as (client, engine):
+        await choices(client, "whole", messages=messages)
+        assert engine.prompts == [", Hm., , "]
 
 
 async def test_a_template_without_tools_has_them_told_in_words(how: How) -> None:

@@ -7,7 +7,7 @@ import pytest
 from litestar.testing import AsyncTestClient
 
 import weft
-from tests.server.conftest import PROMPT
+from tests.server.conftest import PROMPT, answers
 from tests.server.matchers import Json
 from weft.server import create_app
 from weft.settings import Settings
@@ -38,25 +38,27 @@ async def test_a_grammar_waits_for_its_trigger(client: httpx.AsyncClient, path: 
         "prompt": PROMPT,
         "seed": 1,
         "n_predict": 200,
-        "grammar": 'root ::= ". " "<call>" [0-9]',
+        "grammar": 'root ::= "lived in" "<call>" [0-9]',
         "grammar_lazy": True,
-        "grammar_triggers": [{"type": 1, "value": ". "}],
+        "grammar_triggers": [{"type": 1, "value": "lived in"}],
     }
     answer = (await client.post(path, json=body)).json()
-    assert re.fullmatch(r"[^.]+\. <call>[0-9]", text_of(answer)), answer
+    assert re.fullmatch(r"[^.]+ lived in<call>[0-9]", text_of(answer)), answer
     if path == "/completion":
         settings = answer["generation_settings"]
         assert (settings["grammar_lazy"], settings["grammar_triggers"]) == (True, body["grammar_triggers"])
 
 
 async def test_a_token_is_shown_that_is_preserved(client: httpx.AsyncClient) -> None:
-    body = {"prompt": PROMPT, "grammar": 'root ::= "yes"', "preserved_tokens": ["</s>"]}
+    body = {"prompt": PROMPT, "grammar": 'root ::= "yes"', "preserved_tokens": ["</s>"], "logit_bias": [[2, 1000]]}
     assert (await client.post("/completion", json=body)).json()["content"] == "yes</s>"
 
 
-async def test_the_servers_budget_and_message_hold_where_a_body_has_none(engine: weft.Engine) -> None:
+async def test_the_servers_budget_and_message_hold_where_a_body_has_none() -> None:
     settings = Settings(reasoning_budget=2, reasoning_budget_message=" Done.")
+    engine = weft.Engine(n_slots=2, n_ctx=1024, n_threads=1)
     async with AsyncTestClient(create_app(engine, settings)) as client:
+        await answers(client, 200)
         answer = await client.post("/completion", json={**THOUGHT, "prompt": PROMPT, "n_predict": 30, "return_tokens": True})
         content = answer.json()["content"]
         begun = engine.model.detokenize(answer.json()["tokens"][:2])

@@ -115,6 +115,9 @@ def _for_template(message: ChatMessage, template: ChatTemplate, marks: Iterator[
     more: dict[str, Any] = {
         name: value for name in ("reasoning_content", "name", "tool_call_id") if (value := getattr(message, name))
     }
+    if message.reasoning_content and "message.thinking" in template.source:
+        # gpt-oss's word for it.
+        more["thinking"] = message.reasoning_content
     if calls := _calls(message, template):
         more["tool_calls"] = calls
     return {"role": role, "content": content, **more}

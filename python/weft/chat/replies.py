@@ -1,6 +1,7 @@
 """The whole answer to a chat, for Python: what was said, thought and called."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Annotated, Any, Self
 
 import msgspec
@@ -11,6 +12,9 @@ from weft.chat.answer.written import WrittenMessage
 from weft.fields.about import About, described
 
 __all__ = ["ChatAnswer", "Reply", "ToolCall"]
+
+PIECE = 4_096
+"""Characters that are read at once."""
 
 
 @described
@@ -67,7 +71,9 @@ def _replies(branches: Sequence[Branch], form: AnswerForm) -> tuple[Reply, ...]:
 
 def _reply(text: str, form: AnswerForm) -> Reply:
     reader, written = form.reader(), WrittenMessage()
-    for part in (*reader.read(text), *reader.end()):
+    # In pieces, because of what is held back all may be looked at again.
+    pieces = (text[start : start + PIECE] for start in range(0, len(text), PIECE))
+    for part in [*chain.from_iterable(map(reader.read, pieces)), *reader.end()]:
         written.add(part)
     calls = tuple(ToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in written.calls)
     return Reply(content=written.content, reasoning_content=written.thought, tool_calls=calls)

@@ -80,25 +80,28 @@ fn each_branch_thinks_for_itself() {
 #[test]
 fn samplers_see_forced_tokens_as_they_see_others() {
     let (engine, _) = start(limits(2, 4096));
-    for mirostat in [Mirostat::Off, Mirostat::V2] {
-        let request = || {
-            let mut request = drawn(&prompt(3, 20), 1, 200);
-            request.sampling.mirostat = mirostat;
-            request.sampling.repeat_last_n = -1;
-            request.sampling.presence_penalty = 1e6;
-            request.sampling.n_probs = 1;
-            request.sampling.post_sampling_probs = true;
-            thinking(request, 4)
-        };
-        let branch = run(&engine, Request { max_tokens: Some(60), ..request() }).remove(0);
-        assert_eq!(&branch.text[4..16], " enough.</t>");
-        // Of the 92 tokens that can be drawn, each is drawn once; those that were forced are not drawn again before all others were.
-        let mut free: Vec<Token> = branch.tokens[16..].to_vec();
-        free.sort_unstable();
-        free.dedup();
-        let forced = tokens_of(" enough.</t>");
-        assert_eq!(free.len(), 44, "{mirostat:?}");
-        assert!(free.iter().all(|token| !forced.contains(token)), "{mirostat:?}");
+    let mut request = thinking(drawn(&prompt(3, 20), 1, 60), 4);
+    request.sampling.repeat_last_n = -1;
+    request.sampling.presence_penalty = 1e6;
+    let branch = run(&engine, request).remove(0);
+    assert_eq!(&branch.text[4..16], " enough.</t>");
+    // None is said twice before all others were said once, and so none that was forced.
+    let mut free = branch.tokens[16..].to_vec();
+    free.sort_unstable();
+    free.dedup();
+    assert_eq!(free.len(), 44);
+    assert!(free.iter().all(|token| !tokens_of(" enough.</t>").contains(token)));
+}
+
+#[test]
+fn a_token_is_forced_whatever_draws() {
+    let (engine, _) = start(limits(2, 4096));
+    for mirostat in [Mirostat::Off, Mirostat::V1, Mirostat::V2] {
+        let mut request = thinking(drawn(&prompt(3, 20), 1, 30), 4);
+        request.sampling.mirostat = mirostat;
+        (request.sampling.n_probs, request.sampling.post_sampling_probs) = (1, true);
+        let branch = run(&engine, request).remove(0);
+        assert_eq!((&branch.text[4..16], branch.tokens.len()), (" enough.</t>", 30), "{mirostat:?}");
     }
 }
 

@@ -5,7 +5,6 @@ use regex_automata::util::look::LookSet;
 use regex_syntax::hir::{Hir, Look};
 
 use super::search::Search;
-use crate::error::{Error, Result};
 use crate::request::{Token, Trigger};
 
 /// Most triggers of a grammar: each token looks for all of them.
@@ -29,9 +28,9 @@ impl Triggers {
     /// Reads the triggers; at least one.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for none, for more than the bounds allow, and for a pattern that is wrong or asks for what cannot be
-    /// found in a time that does not grow with the text.
-    pub fn new(triggers: &[Trigger]) -> Result<Self> {
+    /// What is wrong: there is none, or more than the bounds allow, or a pattern is none or asks for what cannot be found in a time
+    /// that does not grow with the text.
+    pub fn new(triggers: &[Trigger]) -> Result<Self, String> {
         Self::check_size(triggers)?;
         let (mut tokens, mut patterns) = (Vec::new(), Vec::new());
         let mut n_left = MAX_COMPILED_BYTES;
@@ -42,7 +41,7 @@ impl Triggers {
                     continue;
                 }
                 Trigger::Word(word) if word.is_empty() => {
-                    return Err(refusal("grammar_triggers has an empty word".to_owned()));
+                    return Err("grammar_triggers has an empty word".to_owned());
                 }
                 Trigger::Word(word) => (Hir::literal(word.as_bytes()), word),
                 Trigger::Pattern(pattern) => (read(pattern)?, pattern),
@@ -50,8 +49,7 @@ impl Triggers {
                     (Hir::concat(vec![Hir::look(Look::Start), read(pattern)?, Hir::look(Look::End)]), pattern)
                 }
             };
-            let nfa =
-                compile(&expression, n_left).map_err(|reason| refusal(format!("grammar_triggers has '{text}', {reason}")))?;
+            let nfa = compile(&expression, n_left).map_err(|reason| format!("grammar_triggers has '{text}', {reason}"))?;
             n_left = n_left.saturating_sub(nfa.memory_usage());
             patterns.push(nfa);
         }
@@ -61,15 +59,15 @@ impl Triggers {
     /// Checks how many they are, and how long.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for none, and for more than the bounds allow.
-    pub fn check_size(triggers: &[Trigger]) -> Result<()> {
+    /// What is wrong: there is none, or more than the bounds allow.
+    pub fn check_size(triggers: &[Trigger]) -> Result<(), String> {
         let (n, n_bytes) = (triggers.len(), triggers.iter().map(n_bytes).sum::<usize>());
         if n == 0 {
-            return Err(refusal("grammar_triggers is empty; a lazy grammar needs at least one trigger".to_owned()));
+            return Err("grammar_triggers is empty; a lazy grammar needs at least one trigger".to_owned());
         }
         if n > MAX_TRIGGERS || n_bytes > MAX_TRIGGER_BYTES {
             let limit = format!("at most {MAX_TRIGGERS} of {MAX_TRIGGER_BYTES} bytes together");
-            return Err(refusal(format!("grammar_triggers has {n} triggers of {n_bytes} bytes; there may be {limit}")));
+            return Err(format!("grammar_triggers has {n} triggers of {n_bytes} bytes; there may be {limit}"));
         }
         Ok(())
     }
@@ -88,7 +86,7 @@ fn n_bytes(trigger: &Trigger) -> usize {
 }
 
 /// An expression over bytes.
-fn read(pattern: &str) -> Result<Hir> {
+fn read(pattern: &str) -> Result<Hir, String> {
     let mut parser = regex_syntax::ParserBuilder::new().unicode(false).utf8(false).build();
     parser.parse(pattern).map_err(|error| {
         let (what, span) = match &error {
@@ -97,11 +95,11 @@ fn read(pattern: &str) -> Result<Hir> {
             other => (other.to_string(), None),
         };
         let place = span.map_or_else(String::new, |span| format!(" at byte {}", span.start.offset));
-        refusal(format!("grammar_triggers has the pattern '{pattern}', which cannot be read{place}: {what}"))
+        format!("grammar_triggers has the pattern '{pattern}', which cannot be read{place}: {what}")
     })
 }
 
-fn compile(expression: &Hir, n_bytes: usize) -> std::result::Result<NFA, String> {
+fn compile(expression: &Hir, n_bytes: usize) -> Result<NFA, String> {
     let config = NFA::config().utf8(false).which_captures(WhichCaptures::All).nfa_size_limit(Some(n_bytes));
     let nfa = NFA::compiler().configure(config).build_from_hir(expression);
     let nfa = nfa.map_err(|_| format!("which is too large: all patterns may take {MAX_COMPILED_BYTES} bytes"))?;
@@ -123,8 +121,4 @@ fn without_unicode(looks: LookSet) -> LookSet {
         Look::WordEndHalfUnicode,
     ];
     unicode.into_iter().fold(looks, LookSet::remove)
-}
-
-fn refusal(message: String) -> Error {
-    Error::InvalidRequest { param: "grammar_triggers", message }
 }

@@ -83,6 +83,7 @@ class FamilyReader:
         """The block of calls that is being read."""
         self._reading: Reading | None = None
         self._is_ended = False
+        self._has_warned = False
         self._parts: list[Part] = []
 
     def read(self, text: str) -> list[Part]:
@@ -277,6 +278,10 @@ class FamilyReader:
 
     def _warn(self, text: str) -> None:
         self._unread()
+        if self._has_warned:
+            return
+        # Once for a branch: a model may write the same mark over and over.
+        self._has_warned = True
         logger.warning("what looked like a call of a tool is none, and so is told as content: %s", shown(text[:N_SHOWN]))
 
 
