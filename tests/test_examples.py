@@ -27,6 +27,7 @@ PRINTS = {
     "shared_prefix.py": r" One day a whale.+computed: \d\d, found in the cache: 0\n.+computed: \d, found in the cache: \d\d\n",
     "pinned_prefix.py": r"pinned (\d+) tokens, \d+ bytes\nprompt tokens computed: \d, found in the cache: \1\n",
     "embedding_search.py": r"(-?[01]\.\d{3} .+\n){3}",
+    "tools.py": r"roll \{'dice': [123]\}\n",
     "openai_client.py": r"0:.+\n1:.+\n2:.+\n3:.+\n",
 }
 SERVES = {"mount_in_litestar.py"}

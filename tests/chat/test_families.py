@@ -201,6 +201,17 @@ def test_what_looks_like_a_call_in_a_thought_is_thought() -> None:
     assert message.calls == []
 
 
+def test_a_call_ends_a_thought_that_kimi_leaves_open() -> None:
+    text = WRITTEN["Kimi K2"].text.replace("</think>I look.", "")
+    for pieces in ([text], list(text)):
+        message = message_of(form_of("Kimi K2").reader(), *pieces)
+        assert (message.thought, message.content) == ("Rome?", "")
+        assert [call.name for call in message.calls] == ["get_weather", "get"]
+    request = Held(form_of("Kimi K2"), {}, None).request(weft.Request(prompt="a"))
+    assert request.thought is not None
+    assert request.thought.ends == ("</think>", "<|tool_calls_section_begin|>")
+
+
 @pytest.mark.parametrize(
     ("written", "arguments"),
     [

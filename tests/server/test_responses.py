@@ -270,7 +270,7 @@ async def test_what_asks_for_nothing_is_taken(field: str, value: Json) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *[("truncation", "auto"), ("service_tier", "flex"), ("prompt", {"id": "a"}), ("prompt_cache_retention", "24h")],
+        *[("truncation", "middle"), ("service_tier", "flex"), ("prompt", {"id": "a"}), ("prompt_cache_retention", "24h")],
         *[("context_management", [{"type": "compaction"}]), ("background_options", {"completion_window": "2h"})],
         *[("moderation", {"model": "a"}), ("access_programs", {"cyber": "standard"}), ("personality", "friendly")],
         *[("image", {"context_compression": "enabled"}), ("prompt_cache_options", {"mode": "explicit"})],

@@ -1,6 +1,7 @@
 """OpenAI's official clients, asking a live server for responses and conversations."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, Literal, cast
 
@@ -123,6 +124,25 @@ async def test_what_goes_on_from_a_response_computes_only_what_is_new(official: 
     third = await official.responses.create(input="And then?", previous_response_id=second.id, **DEMO)
     assert third.usage is not None
     assert third.usage.input_tokens_details.cached_tokens >= second.usage.input_tokens
+
+
+async def test_where_all_is_too_much_the_oldest_turns_are_left_out(official: openai.AsyncOpenAI) -> None:
+    told: list[Any] = [{"role": "user", "content": STORY}, {"role": "assistant", "content": "Once. " * 100}] * 20
+    last: list[Any] = [{"role": "user", "content": "And then?"}]
+    asked: dict[str, Any] = DEMO | {"input": told + last, "instructions": "Be short."}
+    with pytest.raises(openai.BadRequestError, match="exceeds the available context size"):
+        await official.responses.create(**asked)
+    response = await official.responses.create(truncation="auto", **asked)
+    assert response.truncation == "auto"
+    assert response.usage is not None
+    fitting = 0
+    for n_left_out in range(20, -1, -1):
+        rest = told[2 * n_left_out :] + last
+        with contextlib.suppress(openai.BadRequestError):
+            counted = await official.responses.input_tokens.count(model="any", input=rest, instructions="Be short.")
+            fitting = max(fitting, counted.input_tokens if counted.input_tokens <= 1024 - 12 else 0)
+    assert response.usage.input_tokens == fitting
+    assert fitting > 400, "some turns stay"
 
 
 async def test_two_that_go_on_from_one_response_share_it(official: openai.AsyncOpenAI) -> None:
@@ -270,7 +290,7 @@ async def test_a_compacted_conversation_goes_on(official: openai.AsyncOpenAI) ->
     [
         ({"previous_response_id": "resp_none"}, "previous_response_id"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
-        ({"truncation": "auto"}, "truncation"),
+        ({"truncation": "middle"}, "truncation"),
         ({"input": [{"type": "computer_call", "id": "a"}]}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "a"}]}]}, "input"),
         ({"max_output_tokens": 0}, "max_output_tokens"),

@@ -78,6 +78,8 @@ COMPLETIONS: dict[str, Body] = TEXTS | {
     "the whole of them": encoded(n=16, **MUCH),
     "the prompt's probabilities": encoded(prompt=[300] * 1000, echo=True, logprobs=1000, n_probs=1000, max_tokens=1),
 }
+MANY_ARGUMENTS = {"type": "object", "properties": {f"argument-{nth}": {"type": "string", "maxLength": 99} for nth in range(40)}}
+MANY_TOOLS = [{"type": "function", "function": {"name": f"tool-{nth}", "parameters": MANY_ARGUMENTS}} for nth in range(100)]
 CHATS: dict[str, Body] = {
     "many messages": filled('{"messages": [', '{"role": "user", "content": ""}', "]}", 3_000_000),
     "a long message": filled(CHAT + '"', "word", '"}]}'),
@@ -86,6 +88,7 @@ CHATS: dict[str, Body] = {
     "a large picture": filled(CHAT + '[{"type": "image_url", "image_url": {"url": "data:image/png;base64,', "AAA", '"}}]}]}'),
     "many pictures": filled(CHAT + "[", '{"type": "image_url", "image_url": {"url": "a"}}', "]}]}", 3_000_000),
     "many tools": filled(CHAT + '"a"}], "tools": [', '{"type": "function"}', "]}", 3_000_000),
+    "tools with much to say": encoded(messages=[{"role": "user", "content": "a"}], tools=MANY_TOOLS, max_tokens=1),
 }
 
 CALL = '{"messages": [{"role": "assistant", "tool_calls": ['

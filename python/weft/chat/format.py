@@ -156,8 +156,7 @@ class ChatFormat:
     def _answer(self, chat: _Chat, *, is_thinking: bool) -> tuple[AnswerForm, Held | None]:
         """How what follows a prompt is to be read, and what holds it to that."""
         family, thought = self._family, self._thought
-        has_none = chat.asked is None and thought is None and not family.fillers
-        if has_none or self._settings.skip_chat_parsing:
+        if chat.asked is None and thought is None and not family.fillers:
             return PLAIN, None
         form = FamilyForm(
             family if chat.asked is not None or family.fillers else None,
@@ -167,7 +166,8 @@ class ChatFormat:
             thoughts=chat.thinking.told,
             unread=self._unread,
         )
-        return form, Held(form, self._control_ids, chat.thinking.budget)
+        held = Held(form, self._control_ids, chat.thinking.budget)
+        return PLAIN if self._settings.skip_chat_parsing else form, held
 
     @cached_property
     def _family(self) -> Family:
@@ -361,7 +361,8 @@ def _n_told(chat: _Chat) -> int:
 def _all_texts(chat: _Chat) -> str:
     """All that is said, in which a character that nobody says can be found."""
     messages = [*chat.messages, *([] if chat.continued is None else [chat.continued])]
-    return msgspec.json.encode((messages, chat.variables)).decode()
+    tools = None if chat.asked is None else chat.asked.shown
+    return msgspec.json.encode((messages, chat.variables, tools)).decode()
 
 
 def _runs(parts: Sequence[int | Media]) -> list[Media | list[int]]:

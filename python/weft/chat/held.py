@@ -72,7 +72,8 @@ class Held:
             return request
         thought = Thought(
             starts=(marks.start,),
-            ends=(marks.end, *marks.ends_before),
+            # Where the grammar follows the thought, it has its beginning still before it.
+            ends=(marks.end, *(marks.ends_before if request.grammar_lazy else ())),
             begins_inside=self._form.is_thinking,
             budget=most,
             message=message,

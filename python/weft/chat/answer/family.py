@@ -45,6 +45,8 @@ class Family(msgspec.Struct, frozen=True):
     """Where a block begins that may begin only where these regular expressions say, in Rust's syntax: `BEGIN` is the beginning of
     what is said, `NAMES` the name of a tool, and the first group the block's beginning. Else it begins with the first of
     `triggers`."""
+    ends_thoughts: bool = False
+    """Whether a call ends a thought that was not closed."""
     make_id: CallId = call_id
     takes_tools: bool = True
     """Whether its templates show the tools; where not, they are described in words."""

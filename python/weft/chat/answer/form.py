@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.parts import AnswerReader
@@ -52,6 +54,8 @@ class FamilyForm:
             unread: Called where something looked like a call, and was none.
         """
         self.family = family
+        if family is not None and family.ends_thoughts and use is not None and thought is not None:
+            thought = msgspec.structs.replace(thought, ends_before=family.triggers)
         self.thought = thought
         self.use = use
         self.is_thinking = is_thinking

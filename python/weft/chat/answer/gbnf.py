@@ -62,6 +62,8 @@ class Rules:
         spellings = sorted(control_tokens, key=len, reverse=True)
         self._spelling = re.compile("|".join(map(re.escape, spellings))) if spellings else None
         self._rules: dict[str, str] = {}
+        self._until: dict[str, str] = {}
+        """What reads up to an ending."""
         self.named: set[str] = set()
         """Control tokens that are written."""
 
@@ -95,7 +97,9 @@ class Rules:
             # No text that is drawn has the token: what comes before it needs no look at how it is spelt.
             before = self.add("text", "[^\\x00]*")
             return f"{before} {self.literal(ending)}"
-        name = f"until-{len(self._rules)}"
+        if (known := self._until.get(ending)) is not None:
+            return known
+        name = f"until-{len(self._until)}"
         letters = sorted(set(ending))
         others = "".join(map(_in_class, letters))
         for n_found in range(len(ending)):
@@ -105,6 +109,7 @@ class Rules:
                 n_next = _n_begun(found + letter, ending)
                 ways.append(_quoted(letter) if n_next == len(ending) else f"{_quoted(letter)} {name}-{n_next}")
             self._rules[f"{name}-{n_found}"] = " | ".join(ways)
+        self._until[ending] = f"{name}-0"
         return f"{name}-0"
 
     def schema(self, name: str, schema: Mapping[str, Any], *, literals: Mapping[str, str] | None = None) -> str:

@@ -12,6 +12,7 @@ from litestar.response.base import ASGIResponse
 
 from weft import ContextOverflow, Finished, InvalidRequest, Token
 from weft.chat.answer.parts import AnswerForm, Content
+from weft.chat.messages import media_parts
 from weft.server import request_fields
 from weft.server.errors import ConversationBusyError, NoSuchItemError
 from weft.server.request_fields.chat import ChatFields
@@ -104,7 +105,7 @@ class Keeper:
         if data.background and data.max_output_tokens is None and self._service.settings.n_predict is None:
             # With a context that is shifted it would be written for ever, and nobody need be there who could leave.
             asked.chat.max_completion_tokens = self._service.engine.limits.n_ctx
-        generation, form = await self._begun(asked)
+        generation, form = await self._begun(data, asked)
         within = None if conversation is None else conversation.id
         response = translate.response(data, self._service.settings, self._service.model_name, within, asked.removed)
         kept = Kept(
@@ -140,11 +141,34 @@ class Keeper:
         kept.recording = ref(recorded.recording)
         return recorded if data.stream else PiecedAnswer([msgspec.json.encode(response)])
 
-    async def _begun(self, asked: _Asked) -> tuple[Generation, AnswerForm]:
+    async def _begun(self, data: ResponseFields, asked: _Asked) -> tuple[Generation, AnswerForm]:
         try:
-            return await begin(asked.chat, self._service, n_more=asked.n_earlier)
+            chat = await self._fitting(asked) if data.truncation == "auto" else asked.chat
+            return await begin(chat, self._service, n_more=asked.n_earlier)
         except InvalidRequest as error:
             raise _blamed(error) from None
+
+    async def _fitting(self, asked: _Asked) -> ChatFields:
+        """The chat without as many of its oldest turns as are too many for the context; the last one stays."""
+        if any(media_parts(asked.chat.messages or ())):
+            raise InvalidRequest("truncation", "truncation of what has pictures or sounds is not supported; leave it out")
+        n_ctx = self._service.engine.limits.n_ctx_slot
+        n_most = n_ctx - min(asked.chat.max_completion_tokens or 1, n_ctx // 2)
+        begins = translate.turns(asked.chat)
+        fewest, most = 0, len(begins) - 1
+        while fewest < most:
+            middle = (fewest + most) // 2
+            if await self._fits(translate.without(asked.chat, begins, middle), asked, n_most):
+                most = middle
+            else:
+                fewest = middle + 1
+        return translate.without(asked.chat, begins, fewest)
+
+    async def _fits(self, chat: ChatFields, asked: _Asked, n_most: int) -> bool:
+        try:
+            return await count(chat, self._service, n_more=asked.n_earlier) <= n_most
+        except ContextOverflow:
+            return False
 
     def _ended(self, kept: Kept, conversation: KeptConversation | None, writing: Writing, *, keeps: bool) -> None:
         """Takes a response that will not change any more."""
@@ -169,7 +193,7 @@ class Keeper:
         work, size = self._service.aside.work, n_body_bytes()
         read = await work(Purpose.PROMPT, size, items.read, data.input if data.input is not None else [])
         n_ctx = self._service.engine.limits.n_ctx_slot
-        if (n_items := len(earlier) + len(read)) >= n_ctx:
+        if (n_items := len(earlier) + len(read)) >= n_ctx and data.truncation != "auto":
             # Before anything is done with each: none is less than a token.
             raise ContextOverflow(n_items, n_ctx, is_least=True)
         given = [self._resolved(item, owner) for item in read]
@@ -213,7 +237,7 @@ class Keeper:
         translate.check(data)
         asked = await self._asked(data, caller.owner)
         asked = asked._replace(chat=translate.compaction(data, asked.chat))
-        generation, form = await self._begun(asked)
+        generation, form = await self._begun(data, asked)
         spoken, said = Spoken(form), []
         cost: Usage | None = None
         try:

@@ -52,10 +52,11 @@ class ResponseFields(SamplingFields, kw_only=True):
     """`format`: `text`, `json_object`, or `json_schema` with its `schema`."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables of the template, as in chats."""
+    truncation: str | None = None
+    """`auto` leaves out the oldest turns where all of them are too many for the context; `disabled` is the default."""
 
     # What follows is refused unless it asks for nothing.
     personality: Any = None
-    truncation: Any = None
 
 
 class CreateResponse(ResponseFields, kw_only=True):
@@ -208,7 +209,7 @@ class Response(msgspec.Struct, kw_only=True):
     tools: list[dict[str, Any]]
     top_logprobs: int
     top_p: float | None
-    truncation: str = "disabled"
+    truncation: str
     input_transformations: list[Transformation]
     usage: Usage | None = None
     user: str | None

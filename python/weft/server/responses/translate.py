@@ -32,7 +32,9 @@ __all__ = [
     "compaction",
     "conversation_id",
     "response",
+    "turns",
     "wants",
+    "without",
 ]
 
 MAX_TOP_LOGPROBS = 20
@@ -75,7 +77,6 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "prompt_cache_retention": lambda value: value == "in_memory",
     "service_tier": lambda value: value in ("auto", "default"),
     "stream_options": _only(include_obfuscation=(False,)),
-    "truncation": lambda value: value == "disabled",
 }
 
 _REASONING = {
@@ -111,6 +112,8 @@ def check(data: ResponseFields) -> None:
     request_fields.refuse(data, _NEUTRAL)
     _check_object("reasoning", data.reasoning, _REASONING, but=("effort",))
     _check_object("text", data.text, _TEXT, but=("format",))
+    if data.truncation not in (None, "auto", "disabled"):
+        raise InvalidRequest("truncation", f"truncation is {shown(data.truncation)}; it must be 'auto' or 'disabled'")
     if data.previous_response_id is not None and data.conversation is not None:
         raise InvalidRequest("conversation", "conversation cannot stand beside previous_response_id; give one of them")
     if isinstance(data, CreateResponse):
@@ -221,6 +224,19 @@ def compaction(data: CompactBody, asked: ChatFields) -> ChatFields:
     )
 
 
+def turns(asked: ChatFields) -> list[int]:
+    """Where the turns of a chat begin: each with what the user says, the first one behind what the system says."""
+    messages = asked.messages or []
+    n_told = next((nth for nth, message in enumerate(messages) if message.role not in ("system", "developer")), 0)
+    return [n_told, *(nth for nth, message in enumerate(messages) if nth > n_told and message.role == "user")]
+
+
+def without(asked: ChatFields, begins: Sequence[int], n_oldest: int) -> ChatFields:
+    """The same chat without so many of its oldest turns; what the system says at the beginning stays."""
+    messages = asked.messages or []
+    return msgspec.structs.replace(asked, messages=[*messages[: begins[0]], *messages[begins[n_oldest] :]])
+
+
 def _limit(given: int | None) -> int | None:
     if given is not None and given < 1:
         raise InvalidRequest("max_output_tokens", f"max_output_tokens is {given}; it must be 1 or more")
@@ -315,6 +331,7 @@ def response(
         tools=[_told_tool(tool) for tool in data.tools or ()],
         top_logprobs=data.top_logprobs or 0,
         top_p=_told(data, settings, "top_p"),
+        truncation=data.truncation or "disabled",
         input_transformations=removed,
         user=data.user,
         metadata=data.metadata or {},

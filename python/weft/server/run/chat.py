@@ -7,7 +7,9 @@ from weft.chat.answer.parts import AnswerForm, AnswerReader, CallBegun, Part
 from weft.chat.format import ChatPrompt
 from weft.server import request_fields
 from weft.server.request_fields.chat import ChatFields
+from weft.server.run.aside import Purpose
 from weft.server.run.generation import Generation
+from weft.server.run.patience import n_body_bytes
 from weft.server.run.service import Service
 from weft.server.run.submission import Submission
 from weft.settings import Settings
@@ -26,7 +28,10 @@ async def begin(data: ChatFields, service: Service, *, n_more: int = 0) -> tuple
     """
     files = request_fields.chat_files(data.messages)
     prompt = await service.chat_prompt(data, files, n_more=n_more, with_system_end=data.explain_cache is True)
-    return await service.submit(submission(data, prompt, service.settings)), prompt.answer
+    # What holds an answer to its tools may be a grammar of many rules.
+    size = 0 if prompt.held is None else n_body_bytes()
+    asked = await service.aside.work(Purpose.PROMPT, size, submission, data, prompt, service.settings)
+    return await service.submit(asked), prompt.answer
 
 
 async def count(data: ChatFields, service: Service, *, n_more: int = 0) -> int:

@@ -72,6 +72,7 @@ DEEPSEEK_3_1 = Family(
     is_of=lambda template: _is_deepseek(template) and "```json" not in template,
     calls=_block(_CALLS_BEGIN, OneCall(Row(_CALL_BEGIN, _named(_SEPARATOR, closing=_CALL_END))), "", _CALLS_END),
     triggers=(_CALLS_BEGIN,),
+    ends_thoughts=True,
 )
 
 DEEPSEEK_3 = Family(
@@ -90,6 +91,7 @@ DEEPSEEK_3 = Family(
         _CALLS_END,
     ),
     triggers=(_CALLS_BEGIN,),
+    ends_thoughts=True,
 )
 """Also DeepSeek R1."""
 
@@ -114,6 +116,7 @@ KIMI = Family(
         "<|tool_calls_section_end|>",
     ),
     triggers=("<|tool_calls_section_begin|>",),
+    ends_thoughts=True,
 )
 
 FUNCTIONARY_3_1 = Family(
