@@ -254,10 +254,11 @@ fn what_is_no_trigger_is_refused() {
         (vec![pattern("(a)\\1")], "backreferences are not supported"),
         (vec![pattern("(?u:\\b)a")], "boundaries"),
         (vec![pattern("(?:a{0,200}){0,200}")], "too large"),
-        (vec![word(&"a".repeat(8_000)), pattern("a{8000}")], "too large"),
+        (vec![word(&"a".repeat(14_000)), pattern("a{14000}")], "too large"),
     ] {
         let message = flaw(&triggers);
         assert!(message.contains(expected), "{message}");
     }
     assert!(Triggers::new(&[Trigger::Token(5)]).is_ok());
+    assert!(Triggers::new(&vec![word(&"a".repeat(MAX_TRIGGER_BYTES / MAX_TRIGGERS)); MAX_TRIGGERS]).is_ok());
 }

@@ -14,7 +14,7 @@ pub const MAX_TRIGGERS: usize = 64;
 pub const MAX_TRIGGER_BYTES: usize = 16_384;
 
 /// Most bytes that what all patterns come to may take; what a byte of the text costs is bounded by it.
-const MAX_COMPILED_BYTES: usize = 1 << 18;
+const MAX_COMPILED_BYTES: usize = 1 << 19;
 
 /// What begins a lazy grammar.
 #[derive(Debug)]
