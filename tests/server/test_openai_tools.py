@@ -373,6 +373,26 @@ async def test_what_was_called_and_what_came_of_it_reach_the_template() -> None:
         assert all(shown in prompt for prompt in engine.prompts)
 
 
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ("{{ function.arguments | tojson }}", '{"city": "Rome"}'),
+        ("{{ function.arguments }}", '{"city":"Rome"}'),
+        ("{% for key, value in function.arguments | items %}{{ key }}={{ value }}{% endfor %}", "city=Rome"),
+        ("{% if function.arguments is mapping %}{{ function.arguments | tojson }}{% else %}raw{% endif %}", '{"city": "Rome"}'),
+    ],
+    ids=["as JSON", "as a text", "one by one", "either"],
+)
+async def test_arguments_are_what_the_template_takes(shown: str, expected: str) -> None:
+    function = {"name": "get_weather", "arguments": '{"city":"Rome"}'}
+    called = {"id": "1", "type": "function", "function": function}
+    messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [called]}, *HELLO]
+    template = "{% for message in messages %}{% for call in message.tool_calls or [] %}{% set function = call.function %}"
+    async with saying("", f"{template}{shown}{{% endfor %}}{{% endfor %}}") as (client, engine):
+        await choices(client, "whole", messages=messages)
+        assert engine.prompts == [expected]
+
+
 async def test_what_was_thought_reaches_a_template_by_its_own_word() -> None:
     messages = [*HELLO, {"role": "assistant", "content": "Fine.", "reasoning_content": "Hm."}, *HELLO]
     template = "{% for message in messages %}{{ message.thinking }}, {% endfor %}"
