@@ -9,13 +9,14 @@ import pytest
 
 import weft
 from tests.chat.families import FAMILIES, GET, TOOLS, WRITTEN, form_of, message_of
+from tests.server.matchers import Json
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import OneCall, Row
 from weft.chat.answer.reader import Thoughts
-from weft.chat.answer.tools import ToolUse
+from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.answer.written import WrittenMessage
 from weft.chat.held import Held
 from weft.server import prometheus
@@ -303,3 +304,39 @@ async def test_a_model_says_what_it_likes_until_it_calls_and_then_calls_a_tool(e
         [call] = message.calls
         assert call.name in ("get", "get_weather")
         assert isinstance(json.loads(call.arguments), dict)
+
+
+def held_to(name: str, **parameters: Json) -> str:
+    """The grammar of the calls of one strict tool with these parameters."""
+    use = ToolUse((Tool("f", {"type": "object", **parameters}, is_strict=True),), is_required=True)
+    return Held(form_of(name, use), {}, None).request(weft.Request(prompt="a")).grammar or ""
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "said"),
+    [
+        ("Hermes", {"properties": {"a": {"type": "number", "minimum": 1}}}, "no grammar can hold to 'minimum'"),
+        ("Hermes", {"properties": {"a": {"pattern": "(?=a)", "type": "string"}}}, "the parameters of the tool f: "),
+        ("Qwen3 Coder", {"properties": {"a": {"type": "string", "maxLength": 3}}}, "cannot be held to all that its schema says"),
+        ("Qwen3 Coder", {"anyOf": [{"properties": {"a": {}}}]}, "cannot be held to all that its schema says"),
+        (
+            "Qwen3 Coder",
+            {"properties": {"a>b": {}}},
+            "has an argument 'a>b', which the format of this model's calls has no way to",
+        ),
+        ("LFM2", {"anyOf": [{"properties": {"a": {}}}]}, "cannot be held to all that its schema says"),
+        ("LFM2", {"properties": {"a b": {}}}, "has an argument 'a b', which the format of this model's calls has no way to name"),
+    ],
+)
+def test_a_schema_that_cannot_be_held_to_is_refused(name: str, parameters: Json, said: str) -> None:
+    with pytest.raises(weft.InvalidRequest) as refused:
+        held_to(name, **parameters)
+    assert refused.value.param == "tools"
+    assert said in refused.value.message
+
+
+def test_arguments_are_held_to_their_schema() -> None:
+    words = {"properties": {"a": {"type": "string", "enum": ["x", "y"]}}, "required": ["a"]}
+    assert '"x" | "y"' in held_to("Qwen3 Coder", **words)
+    assert '"\\"x\\"" | "\\"y\\""' in held_to("Hermes", **words)
+    assert '"\\"x\\"" | "\\"y\\""' in held_to("LFM2", **words)

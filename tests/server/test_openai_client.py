@@ -123,6 +123,48 @@ async def test_a_chat_answers_with_what_a_schema_describes(official: openai.Asyn
     assert pet.age in {1, 2, 3}
 
 
+class Count(BaseModel):
+    """Counts something."""
+
+    n: Literal[1, 2, 3]
+
+
+async def test_a_function_of_the_clients_own_is_called(official: openai.AsyncOpenAI) -> None:
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Count."}]
+    answer = await official.chat.completions.parse(
+        model="any",
+        messages=messages,
+        tools=[openai.pydantic_function_tool(Count)],
+        tool_choice={"type": "function", "function": {"name": "Count"}},
+        parallel_tool_calls=False,
+        max_completion_tokens=128,
+    )
+    [choice] = answer.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    assert choice.message.tool_calls is not None
+    [call] = choice.message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Count)
+
+
+async def test_a_call_is_streamed_to_the_client(official: openai.AsyncOpenAI) -> None:
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Count."}]
+    async with official.chat.completions.stream(
+        model="any",
+        messages=messages,
+        tools=[openai.pydantic_function_tool(Count)],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_completion_tokens=128,
+    ) as stream:
+        deltas = [event.arguments_delta async for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        [choice] = (await stream.get_final_completion()).choices
+    assert choice.message.tool_calls is not None
+    [call] = choice.message.tool_calls
+    assert "".join(deltas) == call.function.arguments
+    assert isinstance(call.function.parsed_arguments, Count)
+
+
 async def test_a_chat_that_is_refused_is_the_clients_own_exception(official: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         await official.chat.completions.create(model="any", messages=[])

@@ -159,7 +159,7 @@ async def test_what_is_no_call_is_content(
         [choice] = await choices(client, how, tools=TOOLS)
         assert choice["message"]["content"] == content
         assert choice["message"].get("tool_calls", []) == list(map(call, cities))
-        assert caplog.text.count("what looked like a call of a tool is none") == 1
+        assert caplog.text.count("what looked like a call of a tool, in the way of Hermes, is none") == 1
 
 
 async def test_answers_may_be_left_as_they_are_written(how: How) -> None:
@@ -371,6 +371,26 @@ async def test_what_was_called_and_what_came_of_it_reach_the_template() -> None:
         await choices(client, "whole", messages=messages)
         await choices(client, "whole", messages=[*HELLO, {"role": "assistant", "function_call": called["function"]}, messages[2]])
         assert all(shown in prompt for prompt in engine.prompts)
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ("{{ function.arguments | tojson }}", '{"city": "Rome"}'),
+        ("{{ function.arguments }}", '{"city":"Rome"}'),
+        ("{% for key, value in function.arguments | items %}{{ key }}={{ value }}{% endfor %}", "city=Rome"),
+        ("{% if function.arguments is mapping %}{{ function.arguments | tojson }}{% else %}raw{% endif %}", '{"city": "Rome"}'),
+    ],
+    ids=["as JSON", "as a text", "one by one", "either"],
+)
+async def test_arguments_are_what_the_template_takes(shown: str, expected: str) -> None:
+    function = {"name": "get_weather", "arguments": '{"city":"Rome"}'}
+    called = {"id": "1", "type": "function", "function": function}
+    messages = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [called]}, *HELLO]
+    template = "{% for message in messages %}{% for call in message.tool_calls or [] %}{% set function = call.function %}"
+    async with saying("", f"{template}{shown}{{% endfor %}}{{% endfor %}}") as (client, engine):
+        await choices(client, "whole", messages=messages)
+        assert engine.prompts == [expected]
 
 
 async def test_what_was_thought_reaches_a_template_by_its_own_word() -> None:

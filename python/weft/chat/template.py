@@ -67,13 +67,10 @@ class ChatTemplate:
 
     @cached_property
     def wants_objects(self) -> bool:
-        """Whether the arguments of a call are to be an object, and not the text of its JSON."""
+        """Whether the arguments of a call are to be an object, and not the text of its JSON, where it takes both."""
         key, value = "argument of a call", "value of an argument"
-        as_text = json.dumps({key: value})
-        shows_text = as_text in self._attempt(self._calling(as_text))
-        if shows_text:
-            return False
         rendered = self._attempt(self._calling({key: value}))
+        # A template that knows texts alone writes an object as Python does.
         return key in rendered and value in rendered and f"'{key}'" not in rendered
 
     def _calling(self, arguments: object) -> Sequence[Message]:

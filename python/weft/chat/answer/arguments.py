@@ -12,6 +12,7 @@ from weft.chat.answer.grammar import MAX_KEY, Optional, Row, Space, Text, nothin
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import Tool, can_be_text, has_fixed_properties, is_text
 from weft.errors import InvalidRequest
+from weft.fields.shown import shown
 
 __all__ = ["Arguments", "HeldArguments", "Keywords", "Parameters"]
 
@@ -194,6 +195,8 @@ class Parameters:
             return f"({element})*"
         written = []
         for name in tool.properties:
+            if re.fullmatch(r"[^\n<>\"]{1,250}", name) is None or name != name.strip():
+                raise _unwritten(tool, name)
             element = f"{rules.literal(self._opening + name)} {self._after(rules, name)} {between}"
             written.append(element if name in tool.required else f"({element})?")
         return " ".join(written)
@@ -217,6 +220,11 @@ class Parameters:
 
 def _unheld(tool: Tool) -> InvalidRequest:
     message = f"the tool {tool.name} is strict, and the format of this model's calls cannot be held to all that its schema says"
+    return InvalidRequest("tools", message)
+
+
+def _unwritten(tool: Tool, name: str) -> InvalidRequest:
+    message = f"the tool {tool.name} has an argument {shown(name)}, which the format of this model's calls has no way to name"
     return InvalidRequest("tools", message)
 
 
@@ -305,6 +313,8 @@ class Keywords:
         nth = rules.tools.index(tool)
         words = {}
         for position, name in enumerate(tool.properties):
+            if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name) is None:
+                raise _unwritten(tool, name)
             value = rules.schema(f"value-{nth}-{position}", tool.schema_of(name), literals=_PYTHON_LITERALS)
             words[name] = rules.add(f"keyword-{nth}-{position}", f"{rules.literal(name + '=')} {value}")
         required = [word for name, word in words.items() if name in tool.required]
@@ -316,6 +326,6 @@ class Keywords:
         return f"({' | '.join(ways)})?" if ways else ""
 
 
-_KEYWORD = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)?\s*")
+_KEYWORD = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)?\s*")
 
 _PYTHON_LITERALS = {"boolean": '("True" | "False")', "null": '"None"'}

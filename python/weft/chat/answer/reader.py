@@ -16,7 +16,7 @@ __all__ = ["FamilyReader", "Thoughts"]
 logger = logging.getLogger(__name__)
 
 N_SHOWN = 80
-"""Characters of what could not be read that the log has."""
+"""Characters of what could not be read that the log has, where it has everything."""
 
 
 class Thoughts(Enum):
@@ -282,7 +282,9 @@ class FamilyReader:
             return
         # Once for a branch: a model may write the same mark over and over.
         self._has_warned = True
-        logger.warning("what looked like a call of a tool is none, and so is told as content: %s", shown(text[:N_SHOWN]))
+        assert self._family is not None
+        logger.warning("what looked like a call of a tool, in the way of %s, is none, and is told as content", self._family.name)
+        logger.debug("it begins with %s", shown(text[:N_SHOWN]))
 
 
 def _n_begun(text: str, marks: Sequence[str]) -> int:

@@ -113,7 +113,7 @@ class Source:
         at, n_open, n_calls, n_settled = mark
         if self.n_settled != n_settled:
             return False
-        self.at, self.n_calls = at, n_calls
+        self.at, self.n_calls, self.held_arguments = at, n_calls, ""
         del self._open[n_open:]
         return True
 

@@ -196,8 +196,10 @@ class Whole(_Form):
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
         super().__init__(data, generation, service, answer)
         self._messages: dict[int, WrittenMessage] = {}
-        self._texts: dict[int, list[str]] = {}
-        self._tokens: dict[int, list[int]] = {}
+        self._is_verbose = data.verbose is True
+        self._texts: list[str] = []
+        """Of the first branch as it was written, where llama-server's own answer is told too."""
+        self._tokens: list[int] = []
         self._told: dict[int, list[bytes]] = {}
         """What was drawn in each branch, as JSON: to write all of it at the end would hold everybody up."""
         self._told_first: list[bytes] = []
@@ -222,8 +224,9 @@ class Whole(_Form):
 
     def _take(self, index: int, token: Token) -> int:
         self._add_parts(index, token)
-        self._texts.setdefault(index, []).append(token.text)
-        self._tokens.setdefault(index, []).append(token.token)
+        if index == 0 and self._is_verbose:
+            self._texts.append(token.text)
+            self._tokens.append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)
         if (logprobs := drawn(token)) is not None:
             told = msgspec.json.encode(self._about.token(logprobs))
@@ -243,7 +246,6 @@ class Whole(_Form):
         self._about.finish(prompt, finished)
         index = self._about.index(prompt, finished)
         self._add_parts(index, finished)
-        text, tokens = "".join([*self._texts.pop(index, []), finished.text]), self._tokens.pop(index, [])
         message = self._message(self._messages.pop(index))
         logprobs = None
         if told := self._told.pop(index, []):
@@ -253,7 +255,11 @@ class Whole(_Form):
         if index == 0:
             has_probabilities = bool(self._told_first)
             self._verbose = self._about.verbose(
-                prompt, finished, content=text, tokens=tokens, has_probabilities=has_probabilities
+                prompt,
+                finished,
+                content="".join([*self._texts, finished.text]),
+                tokens=self._tokens,
+                has_probabilities=has_probabilities,
             )
         return len(finished.text)
 

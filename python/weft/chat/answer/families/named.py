@@ -97,7 +97,7 @@ DEEPSEEK_3 = Family(
 
 KIMI = Family(
     name="Kimi K2",
-    is_of=lambda template: "<|tool_calls_section_begin|>" in template,
+    is_of=lambda template: "<|tool_calls_section_begin|>" in template or "tool_declare<|im_middle|>" in template,
     calls=_block(
         "<|tool_calls_section_begin|>",
         Row(
