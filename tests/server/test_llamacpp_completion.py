@@ -454,7 +454,10 @@ async def test_settings_are_reported_as_they_took_effect(client: httpx.AsyncClie
     result = await complete(
         client, prompt=PROMPT, **asked, logit_bias=[[300, 1.5], [301, False]], penalty_prompt=[5, 6], post_sampling_probs=True
     )
-    assert result["generation_settings"] == SETTINGS | asked | {
+    # What is banned because it ends a text comes first, and has a test of its own.
+    settings = result["generation_settings"]
+    settings["logit_bias"] = settings["logit_bias"][-2:]
+    assert settings == SETTINGS | asked | {
         "max_tokens": 2,
         "logit_bias": [{"token": 300, "bias": 1.5}, {"token": 301, "bias": False}],
         "penalty_prompt_tokens": [5, 6],

@@ -4,12 +4,15 @@ import json
 
 import httpx
 import pytest
+from litestar.testing import AsyncTestClient
 
+import weft
 from tests.helpers import How
-from tests.server import scripted
+from tests.server.conftest import answers
 from tests.server.live import events_of
 from tests.server.matchers import COUNT, NUMBER, SETTINGS, TIMINGS, Json
-from tests.server.serving import serving
+from weft.server import create_app
+from weft.settings import Settings
 
 ASKED: Json = {"prompt": "The dog is", "messages": [{"role": "user", "content": "How is the dog?"}], "max_tokens": 3}
 """What either route reads."""
@@ -108,10 +111,12 @@ async def test_llama_servers_own_answer_holds_the_fields_that_are_asked_for(
     assert own == [{"stop_type": "limit", "generation_settings/n_predict": 3}]
 
 
-async def test_a_verbose_server_tells_its_own_answer_beside_without_being_asked() -> None:
-    async with serving(*[[[scripted.token(0, " yes"), scripted.finished(0)]]] * 2, verbosity=5) as client:
-        assert (await whole(client, "/v1/completions"))["__verbose"]["content"] == " yes"
-        assert "__verbose" not in await whole(client, "/v1/completions", verbose=False)
+async def test_a_verbose_server_tells_its_own_answer_beside_without_being_asked(route: str) -> None:
+    app = create_app(weft.Engine(n_slots=1, n_ctx=256, n_threads=1), Settings(verbosity=5))
+    async with AsyncTestClient(app) as client:
+        await answers(client, 200)
+        assert (await whole(client, route))["__verbose"]["tokens_predicted"] == 3
+        assert "__verbose" not in await whole(client, route, verbose=False)
 
 
 async def test_probabilities_after_the_samplers_are_told_as_such(client: httpx.AsyncClient, route: str, how: How) -> None:
