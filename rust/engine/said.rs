@@ -264,7 +264,7 @@ mod tests {
             usize::try_from(state >> 33).expect("64 bits") % n
         };
         let mut n_respelt = 0;
-        for _ in 0..500 {
+        for _ in 0..2000 {
             let mut said = Said::default();
             let mut spelt = Vec::new();
             for _ in 0..4 {
