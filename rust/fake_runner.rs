@@ -21,6 +21,9 @@ pub const N_VOCAB: usize = 96;
 /// Ends a text.
 pub const END: Token = 0;
 
+/// Begins a text, where somebody puts it there: `{`.
+pub const OPENING: Token = 94;
+
 /// A new line.
 pub const NEWLINE: Token = 95;
 
@@ -405,7 +408,8 @@ impl Runner for FakeRunner {
     fn can_fork(&self, from: SequenceId, n_held: u32, n_tokens: u32) -> bool {
         assert_eq!(self.sequences[usize::from(from.0)].len(), n_held as usize, "the cache and the model agree on {from:?}");
         match self.memory.forks {
-            Forks::Anywhere | Forks::InWindow => n_tokens <= n_held,
+            Forks::Anywhere => n_tokens <= n_held,
+            Forks::InWindow => n_tokens <= n_held && self.memory.holds_window(self.memory.window_from(n_held), n_tokens),
             Forks::AtEnd => n_tokens == n_held,
         }
     }
@@ -609,6 +613,10 @@ impl Vocabulary for Words {
 
     fn newline(&self) -> Option<Token> {
         Some(NEWLINE)
+    }
+
+    fn opening(&self) -> Option<Token> {
+        Some(OPENING)
     }
 
     fn is_end(&self, token: Token) -> bool {

@@ -25,6 +25,7 @@ from weft.server.errors import AnswersTooLargeError, AnswerTooLargeError, TextsW
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
 from weft.server.run import aside, collected, fetching, media, patience, service, stream, turns, vectors
 from weft.serving import handles, place
+from weft.settings import volatile
 from weft.settings.server import MAX_THREADS_HTTP
 
 ROOT = Path(__file__).parent.parent
@@ -180,6 +181,16 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         turns.MAX_TURNS,
         describe(TextsWaitingError("much waits")).code,
     ],
+    "prompts and answers that are remembered for `explain_cache`, and what was lost of them": lambda: [
+        constant("engine/history.rs", "MAX_REMEMBERED"),
+        constant("engine/history.rs", "MAX_REMEMBERED_REQUESTS"),
+        constant("cache/lost.rs", "MAX_LOST"),
+    ],
+    "answers of chats that are remembered in their tokens, with their prompts": lambda: [
+        constant("engine/said.rs", "MAX_SAID"),
+        constant("engine/said.rs", "MAX_SAID_TEXTS"),
+    ],
+    "`--volatile-prompt-lines`": lambda: [volatile.MAX_RULES, volatile.MAX_PATTERN],
     "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
     "a request's body, `--max-body`": lambda: [
         json_request.BASE_BYTES >> 20,

@@ -45,7 +45,19 @@ if TYPE_CHECKING:
         SlowReader,
         WeftError,
     )
-    from weft.events import Event, Finished, Logprob, Logprobs, Progress, PromptLogprobs, Token, Usage
+    from weft.events import (
+        CacheExplanation,
+        ComputedStretch,
+        EarlierRequest,
+        Event,
+        Finished,
+        Logprob,
+        Logprobs,
+        Progress,
+        PromptLogprobs,
+        Token,
+        Usage,
+    )
     from weft.infill import Snippet
     from weft.prefix import PrefixFile
     from weft.request import Request, RequestOptions
@@ -55,10 +67,13 @@ __all__ = [
     "Adapter",
     "Answer",
     "Branch",
+    "CacheExplanation",
     "CachedNode",
     "Compute",
+    "ComputedStretch",
     "ContextOverflow",
     "DecodeError",
+    "EarlierRequest",
     "Embeddings",
     "Engine",
     "EngineConfig",
@@ -146,7 +161,19 @@ _HOMES = {
         "SlowReader",
         "WeftError",
     ),
-    "weft.events": ("Event", "Finished", "Logprob", "Logprobs", "Progress", "PromptLogprobs", "Token", "Usage"),
+    "weft.events": (
+        "CacheExplanation",
+        "ComputedStretch",
+        "EarlierRequest",
+        "Event",
+        "Finished",
+        "Logprob",
+        "Logprobs",
+        "Progress",
+        "PromptLogprobs",
+        "Token",
+        "Usage",
+    ),
     "weft.infill": ("Snippet",),
     "weft.prefix": ("PrefixFile",),
     "weft.request": ("Request", "RequestOptions"),

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 import msgspec
 
 from weft._native import Stream
-from weft.events import Finished, Logprobs, PromptLogprobs, Token, Usage
+from weft.events import CacheExplanation, Finished, Logprobs, PromptLogprobs, Token, Usage
 from weft.fields.about import About, described
 
 __all__ = ["Answer", "Branch"]
@@ -25,6 +25,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     usage: Annotated[Usage, About("what it cost")]
     logprobs: Annotated[tuple[Logprobs, ...], About("one entry per token where `n_probs` asked for them, else empty")]
     truncated: Annotated[bool, About("whether the context was full; see `Finished.truncated`")]
+    explanation: Annotated[CacheExplanation | None, About("why the prompt had to be computed; see `Finished.explanation`")] = None
 
 
 @described
@@ -98,4 +99,5 @@ def _branch(tokens: Sequence[Token], finished: Finished) -> Branch:
         usage=finished.usage,
         logprobs=tuple(token.logprobs for token in tokens if token.logprobs is not None),
         truncated=finished.truncated,
+        explanation=finished.explanation,
     )

@@ -113,6 +113,87 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
 
 @described
+class EarlierRequest(msgspec.Struct, frozen=True, gc=False):
+    """An earlier request of the same owner, from which a prompt differs."""
+
+    request_id: Annotated[int, About("which one, as `Stream.request_id` counts them")]
+    text: Annotated[str, About("what it has where the prompt has `ComputedStretch.here`; empty where it ends there")]
+    is_in_answer: Annotated[bool, About("whether that is in what was written for it, not in its prompt")]
+
+
+@described
+class ComputedStretch(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A stretch of a prompt that was computed, and why."""
+
+    start: Annotated[int, About("its first token")]
+    end: Annotated[int, About("the first token after it")]
+    cause: Annotated[
+        Literal[
+            "last_token",
+            "awaited",
+            "cache_unused",
+            "never_seen",
+            "new",
+            "differs",
+            "retokenized",
+            "beginning",
+            "system_changed",
+            "bos",
+            "too_short",
+            "other_adapters",
+            "evicted",
+            "not_restored",
+            "window",
+            "no_snapshot",
+            "grouped",
+            "media",
+            "computing",
+            "unfinished",
+        ],
+        About("why it was computed; docs/explained.md says what each word means"),
+    ]
+    at: Annotated[int, About("the token of the prompt where the cause is: where texts part, else the first of the stretch")]
+    byte: Annotated[int, About("the same place, in bytes of the prompt as its tokens spell it; pictures and sounds have none")]
+    character: Annotated[int, About("and in characters")]
+    before: Annotated[str, About("the end of what is before that place, a few tokens")]
+    here: Annotated[str, About("the beginning of what is after it, some tokens more")]
+    earlier: Annotated[
+        EarlierRequest | None,
+        About("the earlier request that told the cause; None where there is none, or it is another owner's"),
+    ] = None
+    evicted_for: Annotated[
+        Literal["pool", "store", "erased", "failed"] | None,
+        About(
+            'what was evicted had to go for: "pool": cells or an id. "store": bytes of the store. "erased": somebody erased it. '
+            '"failed": a decode failed. None where that is not remembered, or nothing was evicted.'
+        ),
+    ] = None
+    evicted_s: Annotated[float | None, About("how long before the request started, in seconds")] = None
+
+
+@described
+class CacheExplanation(msgspec.Struct, frozen=True, gc=False):
+    """Why what was computed of a prompt had to be, where `Request.explain_cache` asks for it."""
+
+    request_id: Annotated[int, About("which request, as `Stream.request_id` counts them")]
+    n_prompt: Annotated[int, About("the prompt's length in tokens")]
+    n_found: Annotated[int, About("of these, found computed")]
+    n_awaited: Annotated[int, About("of those, what another request was computing, and this one waited for")]
+    computed: Annotated[tuple[ComputedStretch, ...], About("all others, stretch by stretch; none where nothing was computed")]
+    n_volatile: Annotated[
+        int, About("over HTTP, lines of the system's message that `--volatile-prompt-lines` has moved or left out")
+    ] = 0
+
+    @property
+    def short(self) -> str:
+        """One line without any text of a prompt: `found=4012/4100; differs=4012-4100@4012`."""
+        awaited = f"; awaited={self.n_awaited}" if self.n_awaited else ""
+        stretches = "".join(f"; {one.cause}={one.start}-{one.end}@{one.at}" for one in self.computed)
+        volatile = f"; volatile_lines={self.n_volatile}" if self.n_volatile else ""
+        return f"found={self.n_found}/{self.n_prompt}{awaited}{stretches}{volatile}"
+
+
+@described
 class Finished(msgspec.Struct, frozen=True):
     """The end of one branch: exactly one per branch, after its last token."""
 
@@ -141,6 +222,10 @@ class Finished(msgspec.Struct, frozen=True):
     ] = False
     made: Annotated[
         Any, About("what a request to pin or to save a prefix made, a `Prefix` or a `SavedPrefix`; None for a completion")
+    ] = None
+    explanation: Annotated[
+        CacheExplanation | None,
+        About("why what was computed of the prompt had to be, in branch 0 where `Request.explain_cache` asks for it"),
     ] = None
 
 

@@ -141,10 +141,29 @@ class Request(Sampling, frozen=True, kw_only=True):
         Sequence[int],
         About(
             "where, in tokens of the prompt, a model whose memory cannot be cut keeps a snapshot besides at its end; "
-            "in order, at most 16. A later prompt that has only the tokens up to there goes on from it. Other models "
+            "in order, at most 16. A later prompt that has only the tokens up to there goes on from it. With a sliding "
+            "window, what it sees at the prompt's end is kept where this names any place. Other models "
             "need none: see `Limits.forks_anywhere`"
         ),
     ] = ()
+    keep_answers: Annotated[
+        bool,
+        About(
+            "whether what was written for earlier requests with this, of the same owner, is computed in the tokens that it was "
+            "written in, where the prompt spells it: then it is known, however the tokenizer would cut it"
+        ),
+    ] = False
+    explain_cache: Annotated[
+        bool, About("whether `Finished.explanation` of branch 0 tells why what was computed of the prompt had to be")
+    ] = False
+    owner: Annotated[
+        str | None,
+        About("whose request it is; None is whoever names nobody. What others sent or were told is in no explanation"),
+    ] = None
+    system_end: Annotated[
+        int | None,
+        About("the token of the prompt before which the system's message ends; None where there is none. Explanations name it"),
+    ] = None
     slot: Annotated[
         int | None, About("the slot that branch 0 takes where that one is free, from 0; None leaves the choice to the engine")
     ] = None
@@ -226,4 +245,8 @@ class RequestOptions(TypedDict, total=False):
     prompt_logprobs: int | None
     report_progress: bool
     snapshots_at: Sequence[int]
+    keep_answers: bool
+    explain_cache: bool
+    owner: str | None
+    system_end: int | None
     slot: int | None

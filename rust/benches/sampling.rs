@@ -83,6 +83,10 @@ impl Vocabulary for Words {
         None
     }
 
+    fn opening(&self) -> Option<Token> {
+        None
+    }
+
     fn is_end(&self, token: Token) -> bool {
         usize::try_from(token) == Ok(self.0.len() - 1)
     }

@@ -103,6 +103,21 @@ impl KvCache {
         matched.filter(|matched| matched.n_tokens() >= wanted.at_least.max(1))
     }
 
+    /// How many of the first of `tokens` are in either tier or were computed by a running sequence, whether or not a sequence could
+    /// begin there; of a memory that is a state, how many some path holds or some snapshot was made after.
+    #[must_use]
+    pub fn n_there(&self, variant: &Variant, tokens: &[Token]) -> u32 {
+        let walk = self.tree.walk(variant, tokens);
+        let is_there = |id: NodeId| {
+            let node = self.tree.node(id);
+            self.kind.is_a_state() || node.is_in_pool() || node.stored.is_some()
+        };
+        let in_tree = self.reached(&walk, u32::MAX).take_while(|&(id, _)| is_there(id)).map(|(_, reached)| reached.end);
+        let wanted = Wanted { variant, tokens, at_least: 1, at_most: u32::MAX, takes_logits: false };
+        let in_tails = self.in_tails(&wanted, &walk).map(|(_, n)| n);
+        in_tree.chain(in_tails).max().unwrap_or(0)
+    }
+
     /// Nodes below the roots that the text reaches, with how many of its first `at_most` tokens are known at the end of each.
     pub(super) fn reached<'a>(&'a self, walk: &'a Walk, at_most: u32) -> impl Iterator<Item = (NodeId, Range<u32>)> + 'a {
         let whole = walk.whole.iter().skip(1).map(|&id| (id, self.tree.node(id).end()));

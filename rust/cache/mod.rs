@@ -16,6 +16,7 @@ mod departure;
 mod find;
 mod kinds;
 mod listing;
+mod lost;
 mod paths;
 mod pins;
 mod prefix_tree;
@@ -35,6 +36,8 @@ pub use departure::{Departure, Saved, Why};
 pub use find::{Match, Restore, Wanted};
 pub use kinds::{Forks, IdleCost, MemoryKind};
 pub use listing::{CachedNode, Tier};
+use lost::LostStretches;
+pub use lost::{Lost, MAX_LOST};
 pub use pins::Reservation;
 pub use prefix_tree::Variant;
 use prefix_tree::{DropKey, NodeId, PrefixTree, length};
@@ -76,6 +79,8 @@ struct Path {
     tail: Vec<Token>,
     /// Whether nobody ever shares any of it.
     is_private: bool,
+    /// The request that runs on it, or ran.
+    maker: Option<u64>,
 }
 
 /// The pool's bookkeeping and the store. See the module.
@@ -98,6 +103,7 @@ pub struct KvCache {
     is_compacting: bool,
     now: u64,
     counts: Counts,
+    lost: LostStretches,
 }
 
 /// Tokens that moved between the tiers since the start.
@@ -132,6 +138,7 @@ impl KvCache {
             is_compacting: false,
             now: 0,
             counts: Counts::default(),
+            lost: LostStretches::default(),
         }
     }
 
@@ -222,7 +229,7 @@ impl KvCache {
             self.strands.pin(id);
             self.tree.root(variant)
         };
-        self.paths[usize::from(id.0)] = Some(Path { tip, tail: Vec::new(), is_private: false });
+        self.paths[usize::from(id.0)] = Some(Path { tip, tail: Vec::new(), is_private: false, maker: None });
         self.begin_at(tip, None, id);
         self.give_back_ids(tip, id);
         Some(id)
@@ -247,22 +254,27 @@ impl KvCache {
         }
     }
 
-    /// A request uses what is computed of `tokens`, and the listing counts it.
-    pub fn count_hit(&mut self, variant: &Variant, tokens: &[Token]) {
+    /// The request `by` uses what is computed of `tokens`, and the listing counts it.
+    pub fn count_hit(&mut self, variant: &Variant, tokens: &[Token], by: u64) {
         let walk = self.tree.walk(variant, tokens);
         let part = match walk.part {
             Some((node, n)) if self.kind.forks.can_be_cut() => Some(self.split(node, n)),
             _ => None,
         };
         for node in walk.whole.into_iter().chain(part) {
-            self.tree.node_mut(node).n_hits += 1;
+            let node = self.tree.node_mut(node);
+            node.n_hits += 1;
+            node.maker = Some(by);
         }
     }
 
     /// As [`KvCache::count_hit`], where a request was placed on what was found, at `id`.
     pub fn count_hit_of(&mut self, id: SequenceId) {
-        let tip = self.path(id).tip;
-        self.tree.change_upwards(tip, |node| node.n_hits += 1);
+        let Path { tip, maker, .. } = *self.path(id);
+        self.tree.change_upwards(tip, |node| {
+            node.n_hits += 1;
+            node.maker = maker.or(node.maker);
+        });
     }
 
     /// Appends `tokens` to the pinned path of each id, in the order in which the next decode computes them, a free cell for each.
@@ -315,6 +327,7 @@ impl KvCache {
     /// The pinned path of `id` is forgotten, since what its sequence computed is unknown. A pinned prefix that nobody else holds was
     /// there before, and stays.
     pub fn forget(&mut self, id: SequenceId) {
+        self.remember_failed(id);
         let tip = self.stop_running(id);
         match self.rules().end_of_pin(self, tip) {
             Some(node) => self.keep_up_to(id, node),

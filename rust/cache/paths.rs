@@ -19,12 +19,13 @@ impl KvCache {
         }
         let path = self.path_mut(id);
         let tokens: Vec<Token> = path.tail.drain(..n).collect();
-        let old = path.tip;
+        let (old, maker) = (path.tip, path.maker);
         let (mut at, mut passed, mut rest) = (old, vec![old], &tokens[..]);
         while let Some(first) = rest.first() {
             work::looked_at(1);
             let Some(&child) = self.tree.node(at).children.get(first) else {
                 at = self.tree.add_child(at, rest.to_vec());
+                self.tree.node_mut(at).maker = maker;
                 break;
             };
             let n = common_prefix(&self.tree.node(child).tokens, rest);

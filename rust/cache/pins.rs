@@ -3,7 +3,7 @@
 use crate::cache::prefix_tree::NodeId;
 use crate::cache::{KvCache, SequenceId, Variant};
 use crate::error::Error;
-use crate::request::{PinnedPrefix, Token};
+use crate::request::{PinnedPrefix, Token, WhyLost};
 
 /// A prefix that is never forgotten.
 #[derive(Debug)]
@@ -180,6 +180,7 @@ impl KvCache {
             if is_needed || node.start < n_kept {
                 return;
             }
+            self.remember_lost(id, WhyLost::Erased);
             // Stays until the last thing that it holds has gone.
             self.tree.change_upwards(id, |node| node.n_reserved += 1);
             for tip in self.tree.node(id).tips.clone() {

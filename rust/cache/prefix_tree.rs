@@ -69,6 +69,8 @@ pub(super) struct Node {
     /// From which position on the saved piece holds what a sliding window sees.
     pub(super) whole_from: u32,
     pub(super) n_hits: u64,
+    /// The request that computed or used it last.
+    pub(super) maker: Option<u64>,
     pub(super) last_used: u64,
     /// Its entry among the pieces that can be dropped.
     pub(super) drop_key: Option<DropKey>,
@@ -163,6 +165,7 @@ impl PrefixTree {
             stored: None,
             whole_from: 0,
             n_hits: 0,
+            maker: None,
             last_used: 0,
             drop_key: None,
         };
@@ -216,7 +219,7 @@ impl PrefixTree {
         let first_of_lower = node.tokens[0];
         let (n_holders, n_running) = (node.n_holders, node.n_running);
         let (n_pins, n_reserved) = (node.n_pins, node.n_reserved);
-        let (n_hits, last_used) = (node.n_hits, node.last_used);
+        let (n_hits, last_used, maker) = (node.n_hits, node.last_used, node.maker);
         let first = tokens[0];
         let upper = self.add(Some(parent), tokens, start);
         self.node_mut(id).parent = Some(upper);
@@ -227,7 +230,7 @@ impl PrefixTree {
         node.pooled.extend((n_holders > 0).then_some(id));
         (node.n_holders, node.n_running) = (n_holders, n_running);
         (node.n_pins, node.n_reserved) = (n_pins, n_reserved);
-        (node.n_hits, node.last_used) = (n_hits, last_used);
+        (node.n_hits, node.last_used, node.maker) = (n_hits, last_used, maker);
         upper
     }
 

@@ -51,6 +51,7 @@ impl KvCache {
                 self.forget(id);
             }
             if self.paths[usize::from(id.0)].is_some() {
+                self.remember_failed(id);
                 self.drop_path(id);
             }
         }

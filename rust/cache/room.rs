@@ -7,6 +7,7 @@ use crate::cache::kinds::NeededBy;
 use crate::cache::prefix_tree::{DropKey, NodeId};
 use crate::cache::store::PieceId;
 use crate::cache::{KvCache, work};
+use crate::request::WhyLost;
 
 /// What is to be saved, and where it lies among what is stored.
 #[derive(Debug)]
@@ -197,7 +198,12 @@ impl KvCache {
             // One that was joined with what follows it goes when that goes.
             if self.tree.contains(id) && self.tree.node(id).stored.is_some() {
                 let node = self.tree.node(id);
-                self.counts.n_forgotten += if node.is_in_pool() { 0 } else { node.tokens.len() as u64 };
+                let is_in_pool = node.is_in_pool();
+                self.counts.n_forgotten += if is_in_pool { 0 } else { node.tokens.len() as u64 };
+                // Of a state, the cells that others go through are no copy.
+                if !is_in_pool || (self.kind.is_a_state() && node.tips.is_empty()) {
+                    self.remember_lost(id, WhyLost::Store);
+                }
                 self.drop_stored(id);
             }
         }

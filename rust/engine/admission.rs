@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::cache::{Match, Wanted};
 use crate::engine::core::{Core, Refusal};
 use crate::engine::drawing::draw_first;
+use crate::engine::explaining::explain;
 use crate::engine::finding::{find, keep_prompts, worth_awaiting};
 use crate::engine::job::Job;
 use crate::engine::leaving::{free_an_id, preempt, release_keeper};
@@ -178,11 +179,16 @@ fn begin<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slot: u32, 
     if let Task::Load(saved) = &job.request.task {
         matched.take_from(saved, core.memory.kind().forks);
     }
-    let sequence = Sequence::new(job, index, core.limits.n_ctx_slot, &core.memory.model().lexicon(), Instant::now());
-    let is_complete = job.request.task == Task::Complete;
+    let mut sequence = Sequence::new(job, index, core.limits.n_ctx_slot, &core.memory.model().lexicon(), Instant::now());
+    let (is_complete, is_first) = (job.request.task == Task::Complete, !job.has_started());
+    let is_explained = is_first && job.request.explains_cache;
     let (n_pool, n_found) = (matched.n_pool, matched.n_tokens());
     let is_known = is_complete && n_pool == sequence.n_tokens();
     let logits = job.prompt_logits.clone().filter(|_| is_known);
+    sequence.explanation = is_explained.then(|| Box::new(explain(core, request_id, &matched)));
+    if is_first {
+        core.history.begin(core.queue.job(request_id));
+    }
     let nth = enter(core, slot, sequence, matched);
     tell_start(core, nth);
     count_found(core, request_id, nth, n_pool, n_found);
@@ -238,6 +244,7 @@ fn enter<R: Runner>(core: &mut Core<R>, slot: u32, mut sequence: Sequence, match
         core.slots.forget(slot);
     }
     let id = core.memory.place(&job.variant, Some(&matched)).expect("an id was freed before");
+    core.memory.cache_mut().name_maker(id, job.request_id);
     core.memory.remember_start();
     if sequence.start(matched.n_tokens()) && sequence.request().task == Task::Complete {
         core.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
@@ -254,7 +261,7 @@ fn count_found<R: Runner>(core: &mut Core<R>, request_id: u64, nth: usize, n_poo
     if n_found == n_pool {
         core.memory.cache_mut().count_hit_of(core.slots.running()[nth].id);
     } else {
-        core.memory.cache_mut().count_hit(&job.variant, &job.prompt[..n_found as usize]);
+        core.memory.cache_mut().count_hit(&job.variant, &job.prompt[..n_found as usize], request_id);
     }
     if job.request.task != Task::Complete {
         return;

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use crate::config::Limits;
+use crate::engine::history::History;
 use crate::engine::memory::{Copying, Memory};
 use crate::engine::outbox::Outbox;
 use crate::engine::queue::Queue;
@@ -21,6 +22,7 @@ pub(super) struct Core<R> {
     pub(super) queue: Queue,
     pub(super) slots: Slots,
     pub(super) outbox: Outbox,
+    pub(super) history: History,
     pub(super) samplers: Threads,
     /// All but what is only known when they are published.
     pub(super) stats: Stats,

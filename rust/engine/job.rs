@@ -1,5 +1,6 @@
 //! A request inside the worker: what its branches share, and how far each of them is.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -32,6 +33,8 @@ pub(crate) struct Job {
     pub(crate) waiting: Option<QueuePlace>,
     /// From this place on its branches share nothing, since tokens before it are grouped.
     pub(crate) grouped_from: u32,
+    /// What of its prompt was written here, and stands in the tokens that it was written in.
+    pub(crate) written: Vec<Range<u32>>,
     /// What it waits for instead of computing it too.
     pub(crate) awaits: Option<Awaits>,
     /// The turn in which it came: how many branches had been started before, of whatever request.
@@ -115,6 +118,7 @@ impl Job {
             branches,
             waiting: Some(waiting),
             grouped_from: u32::MAX,
+            written: Vec::new(),
             awaits: None,
             arrived: 0,
             last_served: 0,

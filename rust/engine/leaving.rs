@@ -1,11 +1,12 @@
 //! How a sequence leaves its slot, and a request the engine.
 
 use crate::engine::core::Core;
+use crate::engine::explaining::show_places;
 use crate::engine::job::{Branch, Job, Keeper};
 use crate::engine::queue::Preempted;
 use crate::engine::runner::{Runner, SequenceId};
 use crate::engine::running::Running;
-use crate::engine::sequence::Tokens;
+use crate::engine::sequence::{Sequence, Tokens};
 use crate::error::Error;
 use crate::request::{Event, FinishReason, Finished, Made, Task};
 
@@ -22,8 +23,27 @@ pub(super) fn finish_idle<R: Runner>(core: &mut Core<R>, running: Running, reaso
     let is_truncated = sequence.is_truncated() || reason == FinishReason::ContextFull;
     let (index, usage, made) = (sequence.index, sequence.usage(n_held), made.map(Box::new));
     let text = sequence.rest_of_text();
+    remember_written(core, &sequence);
+    let mut explanation = sequence.explanation.take();
+    if let Some(explanation) = &mut explanation {
+        show_places(explanation, &core.queue.job(sequence.request_id).prompt, &core.memory.model().lexicon());
+    }
     core.queue.job_mut(sequence.request_id).set(index, Branch::Finished);
-    core.tell(sequence.request_id, Event::Finished(Finished { index, slot, reason, text, usage, is_truncated, made }));
+    let finished = Finished { index, slot, reason, text, usage, is_truncated, made, explanation };
+    core.tell(sequence.request_id, Event::Finished(finished));
+}
+
+/// What was written in a chat is known in its tokens when it is sent back.
+fn remember_written<R: Runner>(core: &Core<R>, sequence: &Sequence) {
+    let job = core.queue.job(sequence.request_id);
+    let (n_prompt, n_tokens) = (sequence.n_prompt, sequence.n_tokens());
+    if !job.request.keeps_answers || n_tokens == n_prompt || !sequence.tokens.has_prompt(n_prompt) {
+        return;
+    }
+    let mut written = job.written.clone();
+    written.push(n_prompt..n_tokens);
+    let owner = job.request.owner.clone();
+    core.outbox.published.said().remember(owner, job.variant.clone(), sequence.tokens.clone(), written);
 }
 
 /// The request of the sequence at `nth` ends with an error, and what it held is forgotten.
@@ -121,12 +141,17 @@ pub(super) fn leave_slot<R: Runner>(core: &mut Core<R>, running: &Running) {
 
 /// As [`leave_slot`], where what it had computed is of no use: neither slot nor cache keep it.
 fn forget<R: Runner>(core: &mut Core<R>, running: &Running) {
+    let Running { sequence, n_held, .. } = running;
+    core.history.leave(sequence.request_id, sequence.index, &sequence.tokens, *n_held);
     leave_slot_with(core, running, Tokens::default(), 0);
     core.memory.cache_mut().forget(running.id);
 }
 
 fn leave_slot_with<R: Runner>(core: &mut Core<R>, running: &Running, tokens: Tokens, n_held: u32) {
     core.has_changed = true;
+    if n_held > 0 {
+        core.history.leave(running.sequence.request_id, running.sequence.index, &tokens, n_held);
+    }
     let job = core.queue.job(running.sequence.request_id);
     if job.fills(running.slot) {
         core.slots.leave(running.slot, &job.variant, tokens, n_held.min(job.grouped_from));

@@ -143,6 +143,12 @@ impl<R: Runner> Memory<R> {
         self.restore(to, &Restore { bytes, piece: range.clone(), kept: range }, tokens)
     }
 
+    /// Whether another sequence can begin with the first `n_tokens` of what `id` holds.
+    pub(super) fn can_fork(&mut self, id: SequenceId, n_tokens: u32) -> bool {
+        self.flush();
+        self.runner.can_fork(id, self.cache.n_held(id), n_tokens)
+    }
+
     /// Groups the tokens of `range` of `id`, as [`Runner::group`] says.
     pub(super) fn group(&mut self, id: SequenceId, range: Range<u32>, n: u32) {
         self.flush();

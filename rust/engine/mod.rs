@@ -7,10 +7,10 @@
 //! | --- | --- |
 //! | `runner` `stats` `seniority` `stream` | the words that others use: a model, counters, who goes before whom, a reader's end |
 //! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves |
-//! | `job` `sequence` `running` `lagging` | a request, one completion of it, one that is in a slot, and readers that are behind |
-//! | `queue` `slots` `memory` `outbox` | the parts: who starts next, who runs, what is computed, what is told |
+//! | `job` `sequence` `running` `lagging` `said` | a request, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
+//! | `queue` `slots` `memory` `outbox` `history` | the parts: who starts next, who runs, what is computed, what is told, what was asked before |
 //! | `core` | all of them |
-//! | `leaving` `drawing` `telling` `snapshots` `tasks` | what becomes of a sequence: how it ends or gives way, what it draws and tells, what is kept of it |
+//! | `explaining` `leaving` `drawing` `telling` `snapshots` `tasks` | what becomes of a sequence: how it ends or gives way, what it draws and tells, what is kept of it |
 //! | `restoring` `finding` `grouping` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |
 //! | `worker` | the loop |
 
@@ -18,8 +18,10 @@ mod admission;
 mod computing;
 mod core;
 mod drawing;
+mod explaining;
 mod finding;
 mod grouping;
+mod history;
 mod job;
 mod lagging;
 mod leaving;
@@ -34,6 +36,7 @@ mod restoring;
 mod rounds;
 pub mod runner;
 mod running;
+mod said;
 pub mod scheduler;
 mod seniority;
 mod sequence;
@@ -47,6 +50,7 @@ mod tasks;
 mod telling;
 mod worker;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,12 +62,13 @@ pub use stream::{BELL_REST, Bell, Completions, MAX_BELL_REST, MAX_BYTES_BEHIND, 
 
 use crate::config::Limits;
 use crate::error::{Error, Result};
-use crate::request::{AdapterScale, PinnedPrefix, Request, Task, Token, validate_adapters};
+use crate::request::{AdapterScale, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters};
 use crate::sampling::{Lexicon, Sampler};
 use job::{Job, QueuePlace};
 use outbox::Published;
 use questions::Question;
-use runner::{MemoryKind, Runner};
+use runner::{MemoryKind, Runner, Variant};
+use said::Respelt;
 use worker::{Command, Worker};
 
 /// A handle on the worker thread. Clones share it; the last one to drop ends it, and every open stream with [`Error::Stopped`].
@@ -208,6 +213,7 @@ impl Engine {
         });
         validate_adapters(request.adapters.as_deref().unwrap_or_default(), known.n_adapters)?;
         request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
+        let written = self.keep_answers(&mut request);
         let (n_prompt, n_ctx) = (request.prompt.n_tokens(), limits.n_ctx_slot as usize);
         if n_prompt >= n_ctx {
             return Err(Error::ContextOverflow { n_prompt, n_ctx });
@@ -236,13 +242,36 @@ impl Engine {
         let canceller = commands.clone();
         // The worker may have gone; then there is nothing to cancel.
         let cancel = move || canceller.send(Command::Cancel(request_id)).unwrap_or_default();
-        let (sender, completions) = stream::stream(request_id, request.n, bell, Box::new(cancel));
+        let (sender, mut completions) = stream::stream(request_id, request.n, bell, Box::new(cancel));
+        completions.set_prompt(n_prompt);
         let mut job = Box::new(Job::new(request_id, request, sampler, sender, waiting));
+        job.written = written;
         if let Some(grouping) = limits.grouping.filter(|_| job.request.task == Task::Complete) {
             job.grouped_from = grouping.first(job.n_prompt());
         }
         commands.send(Command::Submit(job)).map_err(|_| Error::Stopped)?;
         Ok(completions)
+    }
+
+    /// What was written for earlier requests is put in the tokens that it was written in, where the prompt has it and its request
+    /// wants that. Returns which stretches those are.
+    fn keep_answers(&self, request: &mut Request) -> Vec<Range<u32>> {
+        let [Run::Tokens(prompt)] = request.prompt.runs() else { return Vec::new() };
+        if !request.keeps_answers {
+            return Vec::new();
+        }
+        let variant = Variant::with_adapters(request.adapters.iter().flatten().copied());
+        let (owner, lexicon) = (request.owner.as_deref(), self.lexicon());
+        let respelt = self.inner.published.said().respell(owner, &variant, prompt, lexicon);
+        // What was written may be longer than the tokenizer makes it.
+        let Some(respelt) = respelt.filter(|respelt| respelt.tokens.len() < self.inner.limits.n_ctx_slot as usize) else {
+            return Vec::new();
+        };
+        request.snapshots_at = request.snapshots_at.iter().filter_map(|&at| respelt.place(at)).collect();
+        request.system_end = request.system_end.and_then(|at| respelt.place(at));
+        let Respelt { tokens, written, .. } = respelt;
+        request.prompt = Prompt::from_tokens(tokens);
+        written
     }
 
     /// The adapters of requests that name none, each with its scale: what [`Engine::set_adapters`] said last, at first those of the

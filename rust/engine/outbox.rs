@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::cache::KvCache;
 use crate::engine::job::{Job, QueuePlace};
 use crate::engine::lagging::Laggards;
+use crate::engine::said::Said;
 use crate::engine::stats::{MAX_RECENT_STEPS, RecentStep, Stats};
 use crate::engine::stream::{Bell, Receipt, Sent};
 use crate::error::Error;
@@ -21,6 +22,7 @@ const MAX_RECEIPTS: usize = 16;
 pub(crate) struct Published {
     stats: Mutex<Stats>,
     recent: Mutex<VecDeque<RecentStep>>,
+    said: Mutex<Said>,
     /// Requests of which some branch was never in a slot.
     pub(super) n_waiting: Arc<AtomicUsize>,
     pub(super) is_running: AtomicBool,
@@ -30,6 +32,11 @@ impl Published {
     /// All but the number of requests that wait, as of the last step.
     pub(super) fn stats(&self) -> MutexGuard<'_, Stats> {
         self.stats.lock().expect("no code that holds the stats can panic")
+    }
+
+    /// What was written in chats.
+    pub(super) fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().expect("no code that holds what was said can panic")
     }
 
     /// The last steps, oldest first.

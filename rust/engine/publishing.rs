@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::cache::Counts;
 use crate::engine::core::Core;
+use crate::engine::explaining::remember_lost;
 use crate::engine::job::Job;
 use crate::engine::leaving::{fail_request, remove};
 use crate::engine::runner::Runner;
@@ -63,6 +64,7 @@ pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
 /// Makes a change visible before anybody is told of it.
 pub(super) fn show<R: Runner>(core: &mut Core<R>) {
     core.memory.flush();
+    remember_lost(core);
     publish_stats(core);
 }
 

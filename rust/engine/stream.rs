@@ -111,6 +111,7 @@ impl Shared {
 pub struct Completions {
     shared: Arc<Shared>,
     request_id: u64,
+    n_prompt: usize,
     /// Tells the worker that nobody reads on.
     cancel: Box<dyn Fn() + Send + Sync>,
 }
@@ -121,6 +122,17 @@ impl Completions {
     #[must_use]
     pub fn request_id(&self) -> u64 {
         self.request_id
+    }
+
+    /// The prompt's length in tokens, as it is computed.
+    #[must_use]
+    pub fn n_prompt(&self) -> usize {
+        self.n_prompt
+    }
+
+    /// The prompt has so many tokens.
+    pub(crate) fn set_prompt(&mut self, n_prompt: usize) {
+        self.n_prompt = n_prompt;
     }
 
     /// Takes events that are ready, without waiting: at least one, and no further one once those taken have `max_bytes` bytes, as
@@ -334,5 +346,5 @@ pub(crate) fn stream(
 ) -> (Sender, Completions) {
     let shared = Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), is_cancelled: AtomicBool::new(false) });
     let sender = Sender { shared: Arc::clone(&shared), bell, max_events: MAX_EVENTS_BEHIND * n as usize };
-    (sender, Completions { shared, request_id, cancel })
+    (sender, Completions { shared, request_id, n_prompt: 0, cancel })
 }

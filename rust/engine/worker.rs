@@ -11,6 +11,7 @@ use crate::engine::core::Core;
 use crate::engine::drawing::draw;
 use crate::engine::finding::keep_prompts;
 use crate::engine::grouping::group;
+use crate::engine::history::History;
 use crate::engine::job::Job;
 use crate::engine::leaving::{fail_request, remove};
 use crate::engine::memory::Memory;
@@ -61,6 +62,7 @@ impl<R: Runner> Worker<R> {
             queue: Queue::new(limits.n_slots),
             slots: Slots::new(limits.n_slots),
             outbox: Outbox::new(published),
+            history: History::default(),
             samplers,
             stats,
             stopwatch: Stopwatch::new(),

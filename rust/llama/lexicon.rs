@@ -56,6 +56,10 @@ impl Vocabulary for OfModel {
         (newline >= 0).then_some(newline)
     }
 
+    fn opening(&self) -> Option<Token> {
+        self.0.bos_token()
+    }
+
     fn is_end(&self, token: Token) -> bool {
         self.0.is_end(token)
     }

@@ -87,6 +87,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
     let seed: Option<u32> = field!("seed", "an integer from 0 to 2³² − 1 or None");
     let context_shift: bool = field!("context_shift", "True or False");
     let n_keep: Option<u32> = field!("n_keep", "an integer from 0 to 2³² − 1 or None");
+    let owner: Option<PyBackedStr> = field!("owner", "a string or None");
     let n_batch: Option<u32> = field!("n_batch", "a count or None");
     let max_predict_ms: Option<f64> = field!("max_predict_ms", "a number or None");
     let max_token_gap_ms: Option<f64> = field!("max_token_gap_ms", "a number from 1 to 60000 or None");
@@ -146,6 +147,10 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         prompt_logprobs: field!("prompt_logprobs", "an integer from 0 to 1000 or None"),
         reports_progress: field!("report_progress", "True or False"),
         snapshots_at: field!("snapshots_at", "a sequence of integers from 0 to 2³² − 1"),
+        keeps_answers: field!("keep_answers", "True or False"),
+        explains_cache: field!("explain_cache", "True or False"),
+        owner: owner.as_deref().map(Into::into),
+        system_end: field!("system_end", "an integer from 0 to 2³² − 1 or None"),
         slot: slot(&get(intern!(py, "slot"))?)?,
         task: Task::Complete,
     };

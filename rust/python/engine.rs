@@ -70,14 +70,14 @@ impl PyEngine {
             check_length(text.as_bytes().len(), model, engine.limits().n_ctx_slot)?;
         }
         let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
-        let submit = || -> crate::error::Result<(Completions, u32, usize)> {
+        let submit = || -> crate::error::Result<(Completions, u32)> {
             let prompt = prompt.read(model)?;
-            let n_prompt = prompt.n_tokens();
             let request = request(prompt, model)?;
             let seed = request.seed;
-            Ok((engine.submit(request, Some(bell))?, seed, n_prompt))
+            Ok((engine.submit(request, Some(bell))?, seed))
         };
-        let (completions, seed, n_prompt) = detached(py, submit)?;
+        let (completions, seed) = detached(py, submit)?;
+        let n_prompt = completions.n_prompt();
         Ok(PyStream::new(Stream::new(completions, Arc::clone(&self.bells), engine.lexicon().clone()), seed, n_prompt))
     }
 }

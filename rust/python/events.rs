@@ -10,7 +10,10 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use super::logprobs::PyCompactLogprobs;
 use super::prefix;
-use crate::request::{Event, FinishReason, Finished, Logprob, Logprobs, Progress, PromptLogprobs, TokenEvent, Usage};
+use crate::request::{
+    Cause, Computed, Earlier, Event, Explanation, FinishReason, Finished, Logprob, Logprobs, Progress, PromptLogprobs,
+    TokenEvent, Usage,
+};
 use crate::sampling::Lexicon;
 
 /// A class of `weft.events`, found when it is first needed.
@@ -36,6 +39,9 @@ static PROMPT_LOGPROBS: Class = Class::new("PromptLogprobs");
 static PROGRESS: Class = Class::new("Progress");
 static FINISHED: Class = Class::new("Finished");
 static USAGE: Class = Class::new("Usage");
+static EXPLANATION: Class = Class::new("CacheExplanation");
+static COMPUTED: Class = Class::new("ComputedStretch");
+static EARLIER: Class = Class::new("EarlierRequest");
 
 /// How log-probabilities are told.
 #[derive(Clone, Copy)]
@@ -91,7 +97,7 @@ pub(super) fn logprob<'py>(
 }
 
 fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
-    let Finished { index, slot, reason, text, usage, is_truncated, made } = event;
+    let Finished { index, slot, reason, text, usage, is_truncated, made, explanation } = event;
     let (reason, stop) = match reason {
         FinishReason::End => (intern!(py, "end"), None),
         FinishReason::Stop(stop) => (intern!(py, "stop"), Some(stop)),
@@ -101,5 +107,24 @@ fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
     let Usage { n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms } = usage;
     let usage = USAGE.get(py)?.call1((n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms))?;
     let made = made.map(|made| prefix::to_python(py, *made)).transpose()?;
-    FINISHED.get(py)?.call1((index, reason, usage, slot, stop, text.as_str(), is_truncated, made))
+    let explanation = explanation.map(|explanation| explained(py, *explanation)).transpose()?;
+    FINISHED.get(py)?.call1((index, reason, usage, slot, stop, text.as_str(), is_truncated, made, explanation))
+}
+
+fn explained(py: Python<'_>, told: Explanation) -> PyResult<Bound<'_, PyAny>> {
+    let Explanation { request_id, n_prompt, n_found, n_awaited, computed } = told;
+    let computed = computed.into_iter().map(|one| stretch(py, one)).collect::<PyResult<Vec<_>>>()?;
+    EXPLANATION.get(py)?.call1((request_id, n_prompt, n_found, n_awaited, PyTuple::new(py, computed)?))
+}
+
+fn stretch(py: Python<'_>, told: Computed) -> PyResult<Bound<'_, PyAny>> {
+    let Computed { range, cause, at, byte, character, before, here, earlier } = told;
+    let of_earlier = |Earlier { request_id, text, is_in_answer }| EARLIER.get(py)?.call1((request_id, text, is_in_answer));
+    let earlier = earlier.map(of_earlier).transpose()?;
+    let (evicted_for, evicted_s) = match &cause {
+        Cause::Evicted(Some((why, ago))) => (Some(why.name()), Some(ago.as_secs_f64())),
+        _ => (None, None),
+    };
+    let why = (range.start, range.end, cause.name(), at, byte, character, before, here, earlier, evicted_for, evicted_s);
+    COMPUTED.get(py)?.call1(why)
 }

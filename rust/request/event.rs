@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use crate::request::{PinnedPrefix, SavedPrefix, Token};
+use crate::request::{Explanation, PinnedPrefix, SavedPrefix, Token};
 
 /// What a stream yields.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +29,9 @@ impl Event {
                 Self::Token(token) => token.text.len() + token.logprobs.as_deref().map_or(0, of_logprobs),
                 Self::PromptLogprobs(prompt) => prompt.logprobs.iter().flatten().map(of_logprobs).sum(),
                 // What a task makes is all that its stream holds.
-                Self::Finished(finished) => finished.text.len(),
+                Self::Finished(finished) => {
+                    finished.text.len() + finished.explanation.as_deref().map_or(0, Explanation::n_bytes)
+                }
                 Self::Progress(_) => 0,
             }
     }
@@ -123,6 +125,9 @@ pub struct Finished {
     pub is_truncated: bool,
     /// What a task other than [`Task::Complete`] and [`Task::Load`] made.
     pub made: Option<Box<Made>>,
+    /// Why what was computed of the prompt had to be, where [`Request::explains_cache`](crate::request::Request::explains_cache) asks
+    /// for it; in the first branch alone.
+    pub explanation: Option<Box<Explanation>>,
 }
 
 /// What a task made.

@@ -2,6 +2,7 @@
 
 mod constraint;
 mod event;
+mod explanation;
 mod media;
 mod sampler_kind;
 mod sampling;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 pub use constraint::{Constraint, ConstraintSource, SharedConstraint};
 pub use event::{Event, FinishReason, Finished, Logprob, Logprobs, Made, Progress, PromptLogprobs, TokenEvent, Usage};
+pub use explanation::{BEGINNING, Cause, Computed, Earlier, Explanation, WhyLost};
 pub use media::{Encoding, MEDIA_MARKER, Media, Medium, PlacedMedia, is_of_medium};
 pub use sampler_kind::SamplerKind;
 pub use sampling::{Dry, MAX_BREAKER_BYTES, MAX_BREAKERS, MAX_PROBS, MAX_SAMPLERS, Mirostat, SamplingParams};
@@ -199,6 +201,7 @@ pub struct ContextShift {
 
 /// What a caller asks for: one prompt, `n` completions.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is asked for on its own")]
 pub struct Request {
     /// What is to be continued; at least one token.
     pub prompt: Prompt,
@@ -240,8 +243,18 @@ pub struct Request {
     /// Whether the stream tells how far the prompt is computed.
     pub reports_progress: bool,
     /// Where, in tokens of the prompt, a memory that cannot be cut keeps a snapshot besides at the prompt's end, in order; at most
-    /// [`MAX_SNAPSHOTS`]. A later prompt that has only the tokens up to there goes on from it. Other memories go on from anywhere.
+    /// [`MAX_SNAPSHOTS`]. A later prompt that has only the tokens up to there goes on from it. With a sliding window, what it sees at
+    /// the prompt's end is kept where this names any place. Other memories go on from anywhere.
     pub snapshots_at: Vec<u32>,
+    /// Whether what was written for earlier requests with this, of the same owner, is computed in the tokens that it was written in,
+    /// where the prompt spells it: what was written is then known, however the tokenizer cuts it.
+    pub keeps_answers: bool,
+    /// Whether its first branch tells at its end why what was computed of the prompt had to be.
+    pub explains_cache: bool,
+    /// Whose request it is; `None` is whoever names nobody. What others sent or were told is in no explanation.
+    pub owner: Option<Arc<str>>,
+    /// The system's message ends before this token of the prompt; `None` where there is none, or nobody knows.
+    pub system_end: Option<u32>,
     /// The slot that its first branch takes where that one is free; [`Task::Load`] waits for it.
     pub slot: Option<u32>,
     /// What becomes of the prompt. All but [`Task::Complete`] have one branch, which draws no token.
@@ -295,6 +308,10 @@ impl Request {
             prompt_logprobs: None,
             reports_progress: false,
             snapshots_at: Vec::new(),
+            keeps_answers: false,
+            explains_cache: false,
+            owner: None,
+            system_end: None,
             slot: None,
             task: Task::Complete,
         }

@@ -30,6 +30,9 @@ pub trait Vocabulary: Send + Sync {
     /// The token of a line's end, where there is one.
     fn newline(&self) -> Option<Token>;
 
+    /// The token that begins texts, where there is one.
+    fn opening(&self) -> Option<Token>;
+
     /// Whether `token` ends a text.
     fn is_end(&self, token: Token) -> bool;
 
@@ -148,6 +151,10 @@ pub(crate) mod tests {
 
         fn newline(&self) -> Option<Token> {
             self.newline
+        }
+
+        fn opening(&self) -> Option<Token> {
+            None
         }
 
         fn is_end(&self, token: Token) -> bool {

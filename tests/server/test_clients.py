@@ -134,7 +134,8 @@ async def test_open_webui_is_understood_in_full() -> None:
     del request["prompt"]
     defaults = msgspec.structs.asdict(Request(prompt=()))
     del defaults["prompt"]
-    assert request == defaults | OPEN_WEBUI_MEANS | {"snapshots_at": request["snapshots_at"]}
+    # A chat keeps what was answered in it.
+    assert request == defaults | OPEN_WEBUI_MEANS | {"snapshots_at": request["snapshots_at"], "keep_answers": True}
 
 
 async def test_open_webui_is_answered_in_the_shape_it_reads(client: httpx.AsyncClient) -> None:

@@ -287,6 +287,7 @@ NEUTRAL: dict[str, list[Json]] = {
     "grammar_lazy": [False],
     "grammar_triggers": [[]],
     "image_data": [[], "", {}],
+    "explain_cache": [False],
     "json_schema": [None],
     "logit_bias": [[], {}],
     "lora": [[], {}, "", [{"id": 0, "scale": 0}]],

@@ -9,6 +9,7 @@ import weft
 from weft.cli.main import parse
 from weft.sampling import Sampling
 from weft.settings import Settings, table
+from weft.settings.volatile import LineRule
 
 PARALLEL = {"n_ctx": 512, "n_batch": 512, "temperature": 0.1}
 STREAM = {
@@ -188,6 +189,11 @@ STREAM = {
         ("""-j {"type":"object"}""", {"json_schema": '{"type":"object"}'}),
         ("""-j {} --grammar root::=[a-z]""", {"grammar": "root::=[a-z]"}),
         ("""--grammar root::=[a-z] --json-schema {}""", {"json_schema": "{}"}),
+        ("--no-keep-answers", {"keep_chat_answers": False}),
+        (
+            "--volatile-prompt-lines drop:x --volatile-prompt-lines y.*",
+            {"volatile_prompt_lines": (LineRule("x", drops=True), LineRule("y.*"))},
+        ),
         ("--chat-template chatml --no-prefill-assistant", {"chat_template": "chatml", "prefill_assistant": False}),
         (
             """--chat-template-kwargs {"a":1,"b":2} --chat-template-kwargs {"b":3}""",

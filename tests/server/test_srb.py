@@ -184,6 +184,7 @@ async def test_an_error_before_is_a_status() -> None:
         ("suffix", "x", ""),
         ("best_of", 9, 1),
         ("return_tokens", True, False),
+        ("explain_cache", True, False),
         ("timings_per_token", True, False),
         ("return_progress", True, False),
         ("post_sampling_probs", True, False),

@@ -20,6 +20,7 @@ from weft.chat.messages import check, content_text, for_template, media_parts
 from weft.chat.reading import StretchReader
 from weft.chat.sandbox import MAX_SIZE
 from weft.chat.template import ChatTemplate, Message, TemplateError, TooLongError
+from weft.chat.volatile import VolatileLines
 from weft.fields.shown import shown
 from weft.settings.chat import ChatSettings
 
@@ -36,6 +37,10 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     """Where, in tokens, what a next or an edited turn has in common with it may end; empty where the model can do without."""
     answer: AnswerForm = PLAIN
     """How what follows it is to be read."""
+    system_end: int | None = None
+    """Where, in tokens, the system's message ends, if that was asked for and it can be told."""
+    n_volatile: int = 0
+    """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
 
 
 class _Chat(msgspec.Struct, frozen=True):
@@ -51,6 +56,8 @@ class _Chat(msgspec.Struct, frozen=True):
     variables: dict[str, object]
     n_media: int
     """Pictures and sounds, those of the continued message among them."""
+    n_volatile: int
+    """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
 
 
 class ChatFormat:
@@ -59,6 +66,7 @@ class ChatFormat:
     def __init__(self, engine: Engine, settings: ChatSettings) -> None:
         self._engine = engine
         self._settings = settings
+        self._volatile = VolatileLines(settings.volatile_prompt_lines)
         self._reader = StretchReader(engine)
 
     def check_settings(self) -> None:
@@ -97,12 +105,13 @@ class ChatFormat:
         """
         return "".join([stretch.text for stretch in self._stretches(self._read(data))])
 
-    def prompt(self, data: Chat, media: Sequence[Media] = ()) -> ChatPrompt:
+    def prompt(self, data: Chat, media: Sequence[Media] = (), *, with_system_end: bool = False) -> ChatPrompt:
         """The prompt in tokens. What is said in messages is no control token, and no picture, however it is spelt.
 
         Args:
             data: The chat.
             media: What its parts are that are pictures or sounds, in order.
+            with_system_end: Whether to tell where the system's message ends.
 
         Raises:
             ContextOverflow: it does not fit; not all of it was rendered, or tokenized, by then.
@@ -114,13 +123,13 @@ class ChatFormat:
             raise InvalidRequest("messages", f"{message}; give them as parts of type 'media', with what read_media returns")
         parts = self._tokens(self._stretches(chat), media)
         turn_ends = self._turn_ends(chat, parts, media)
-        if not media:
-            return ChatPrompt(cast("list[int]", parts), turn_ends)
-        return ChatPrompt(self._engine.model.tokenize_parts(_runs(parts), add_special=False), turn_ends)
+        system_end = self._end_of(_n_told(chat), chat, parts, media) if with_system_end else None
+        tokens = self._engine.model.tokenize_parts(_runs(parts), add_special=False) if media else cast("list[int]", parts)
+        return ChatPrompt(tokens, turn_ends, system_end=system_end, n_volatile=chat.n_volatile)
 
     def _read(self, data: Chat) -> _Chat:
         self._check_number(data.messages or ())
-        messages = check(data.messages)
+        messages, n_volatile = self._volatile.rearranged(check(data.messages))
         is_continued = self._is_continued(data, messages)
         effort = {} if data.reasoning_effort is None else {"reasoning_effort": data.reasoning_effort}
         return _Chat(
@@ -130,6 +139,7 @@ class ChatFormat:
             opens_answer=is_continued or data.add_generation_prompt is not False,
             variables={**self._settings.chat_template_kwargs, **effort, **(data.chat_template_kwargs or {})},
             n_media=sum(1 for _ in media_parts(messages)),
+            n_volatile=n_volatile,
         )
 
     def _check_number(self, messages: Sequence[ChatMessage]) -> None:
@@ -209,19 +219,22 @@ class ChatFormat:
         """Where the system's message, all messages but the last, and all of them end; those that the template can render."""
         if self._engine.limits.forks_anywhere:
             return []
-        n_told = 1 if chat.messages and chat.messages[0].role in ("system", "developer") else 0
-        ends = set()
-        for n_messages in {n_told, len(chat.messages) - 1, len(chat.messages)}:
-            if n_messages > 0:
-                messages = chat.messages[:n_messages]
-                n_media = sum(1 for _ in media_parts(messages))
-                earlier = msgspec.structs.replace(chat, messages=messages, continued=None, opens_answer=False, n_media=n_media)
-                try:
-                    ends.add(_n_common(self._tokens(self._rendered(earlier), media), parts))
-                except (TemplateError, ContextOverflow):
-                    # Some templates render no chat without a question, and so share no beginning with one.
-                    continue
-        return sorted(end for end in ends if 0 < end < sum(map(_n_places, parts)))
+        numbers = {_n_told(chat), len(chat.messages) - 1, len(chat.messages)}
+        ends = {self._end_of(n_messages, chat, parts, media) for n_messages in numbers}
+        return sorted(end for end in ends if end is not None and 0 < end < sum(map(_n_places, parts)))
+
+    def _end_of(self, n_messages: int, chat: _Chat, parts: Sequence[int | Media], media: Sequence[Media]) -> int | None:
+        """Where the first messages of a chat end that was rendered to these parts; None where there are none, or nobody knows."""
+        if n_messages < 1:
+            return None
+        messages = chat.messages[:n_messages]
+        n_media = sum(1 for _ in media_parts(messages))
+        earlier = msgspec.structs.replace(chat, messages=messages, continued=None, opens_answer=False, n_media=n_media)
+        try:
+            return _n_common(self._tokens(self._rendered(earlier), media), parts)
+        except (TemplateError, ContextOverflow):
+            # Some templates render no chat without a question, and so share no beginning with one.
+            return None
 
     @cached_property
     def _from_settings(self) -> tuple[str | None, str | None]:
@@ -259,6 +272,11 @@ class ChatFormat:
     @property
     def _adds_bos(self) -> bool:
         return bool(self._opening and self.template.bos_token)
+
+
+def _n_told(chat: _Chat) -> int:
+    """Messages of the system that a chat begins with: one or none."""
+    return 1 if chat.messages and chat.messages[0].role in ("system", "developer") else 0
 
 
 def _all_texts(chat: _Chat) -> str:

@@ -92,6 +92,7 @@ class Front:
             return _refused(scope, refusal, _health_of_2024(refusal) if path in PROBES else {})
         if not self._keys.allow(path, scope["headers"]):
             return _refused(scope, InvalidKeyError())
+        self._keys.remember_owner(scope["headers"])
         if path is None:
             return _refused(scope, NotFoundException())
         if self._files is None or not is_get or path in PROBES:

@@ -7,6 +7,7 @@ from typing import Any
 from weft.settings.flags import Way, flag
 from weft.settings.system_prompt import SystemPrompt, read_system_prompt
 from weft.settings.values import boolean, file, file_text, json_object, merged, on_off_auto
+from weft.settings.volatile import LineRule, all_rules, rules
 
 __all__ = ["ChatSettings"]
 
@@ -73,6 +74,27 @@ class ChatSettings:
         parse=boolean,
         env="LLAMA_ARG_PREFILL_ASSISTANT",
         help="go on with a last message that is the assistant's, or take it for a whole one (default: go on)",
+    )
+    volatile_prompt_lines: tuple[LineRule, ...] = flag(
+        (),
+        CHAT,
+        "--volatile-prompt-lines",
+        metavar="REGEX",
+        parse=rules,
+        join=all_rules,
+        env="WEFT_VOLATILE_PROMPT_LINES",
+        help="lines of a chat's system message that match this, from end to end, stand at its end, so that what is before them"
+        " stays known when they change; after drop: they are left out. claude-code and opencode are the rules for these clients;"
+        " may be given several times (default: none)",
+    )
+    keep_chat_answers: bool = flag(
+        True,
+        CHAT,
+        constants={"--keep-answers": True, "--no-keep-answers": False},
+        parse=boolean,
+        env="WEFT_KEEP_ANSWERS",
+        help="compute what was answered in a chat, when it is sent back, in the tokens that it was written in, or in those"
+        " that the tokenizer makes of it (default: as it was written)",
     )
     spm_infill: bool = flag(
         False,

@@ -6,6 +6,7 @@ use crate::cache::kinds::{NeededBy, Part, Rules};
 use crate::cache::prefix_tree::{NodeId, Walk};
 use crate::cache::room::Leaving;
 use crate::cache::{KvCache, SequenceId};
+use crate::request::WhyLost;
 
 #[derive(Debug)]
 pub(super) struct Anywhere;
@@ -64,6 +65,7 @@ impl Rules for Anywhere {
     fn leave(&self, cache: &mut KvCache, _: SequenceId, node: NodeId) {
         if cache.tree.node(node).stored.is_none() {
             cache.counts.n_forgotten += cache.tree.node(node).tokens.len() as u64;
+            cache.remember_lost(node, WhyLost::Pool);
         }
         for id in cache.tree.node(node).tips.clone() {
             cache.move_up(id);

@@ -10,7 +10,7 @@ use crate::cache::kinds::{NeededBy, Part, Rules};
 use crate::cache::prefix_tree::{NodeId, Walk, length};
 use crate::cache::room::Leaving;
 use crate::cache::{KvCache, SequenceId, Variant};
-use crate::request::Token;
+use crate::request::{Token, WhyLost};
 
 #[derive(Debug)]
 pub(super) struct AtEnd;
@@ -70,9 +70,14 @@ impl Rules for AtEnd {
 
     /// The path leaves whole. Only its end counts as forgotten: what is before it never had a state of its own.
     fn leave(&self, cache: &mut KvCache, id: SequenceId, _: NodeId) {
-        let tip = cache.tree.node(cache.path(id).tip);
+        let node = cache.path(id).tip;
+        let tip = cache.tree.node(node);
         let is_lost = tip.n_holders == 1 && tip.stored.is_none();
+        let is_last_state = tip.tips.len() == 1 && tip.stored.is_none();
         cache.counts.n_forgotten += if is_lost { tip.tokens.len() as u64 } else { 0 };
+        if is_last_state {
+            cache.remember_lost(node, WhyLost::Pool);
+        }
         cache.drop_path(id);
     }
 

@@ -9,6 +9,7 @@ use crate::cache::kinds::{NeededBy, Part, Rules};
 use crate::cache::prefix_tree::{NodeId, Walk};
 use crate::cache::room::Leaving;
 use crate::cache::{KvCache, SequenceId};
+use crate::request::WhyLost;
 
 #[derive(Debug)]
 pub(super) struct InWindow;
@@ -70,9 +71,11 @@ impl Rules for InWindow {
             let node = cache.tree.node(*node);
             node.n_holders == 1 && node.stored.is_none()
         };
-        let lost = cache.tree.upwards(cache.path(id).tip).filter(is_lost);
-        let n_lost: usize = lost.map(|node| cache.tree.node(node).tokens.len()).sum();
-        cache.counts.n_forgotten += n_lost as u64;
+        let lost: Vec<NodeId> = cache.tree.upwards(cache.path(id).tip).filter(is_lost).collect();
+        for node in lost {
+            cache.counts.n_forgotten += cache.tree.node(node).tokens.len() as u64;
+            cache.remember_lost(node, WhyLost::Pool);
+        }
         cache.drop_path(id);
     }
 

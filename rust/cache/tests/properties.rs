@@ -77,7 +77,7 @@ impl Run {
             }
             15 => {
                 let tokens = self.words(30);
-                self.bench.cache.count_hit(&self.bench.variant, &tokens);
+                self.bench.cache.count_hit(&self.bench.variant, &tokens, 0);
             }
             16 => {
                 let limit = 1 + self.below(40) as u64;

@@ -13,7 +13,7 @@ use std::time::Instant;
 use crate::engine::job::Job;
 use crate::engine::runner::{Runner, Variant};
 use crate::engine::seniority::Seniority;
-use crate::request::{Constraint, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
+use crate::request::{Constraint, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
 use crate::sampling::{self, Lexicon, Sampler};
 use clock::Clock;
 use context_window::ContextWindow;
@@ -57,6 +57,8 @@ pub(crate) struct Sequence {
     n_cached: Option<u32>,
     /// What its stream is still to hear of its prompt.
     pub(crate) untold: Untold,
+    /// Why what is computed of the prompt has to be, where it is to tell that.
+    pub(crate) explanation: Option<Box<Explanation>>,
 }
 
 impl Sequence {
@@ -82,6 +84,7 @@ impl Sequence {
             clock: Clock::new(now),
             n_cached: None,
             untold: Untold::new(&request, job.has_started()),
+            explanation: None,
             request,
         }
     }
@@ -140,6 +143,9 @@ impl Sequence {
         }
         let found = self.n_cached.unwrap_or(0);
         self.n_cached = Some(found.min(n_cached));
+        if let Some(explanation) = &mut self.explanation {
+            explanation.lower(n_cached);
+        }
         found.saturating_sub(n_cached)
     }
 

@@ -22,6 +22,16 @@ impl Tokens {
         u32::try_from(self.shared.len() + self.own.len()).expect("a sequence fits its context")
     }
 
+    /// How many of them it shares with nobody.
+    pub(crate) fn n_own(&self) -> usize {
+        self.own.len()
+    }
+
+    /// Whether it still begins with all of its prompt, of `n_prompt` tokens.
+    pub(crate) fn has_prompt(&self, n_prompt: u32) -> bool {
+        self.shared.len() == n_prompt as usize
+    }
+
     /// The token at `position`.
     ///
     /// # Panics

@@ -82,6 +82,11 @@ fn with_picture(before: &str, media: &Media, after: &str) -> Prompt {
     prompt
 }
 
+/// `before`, a picture of 40 tokens, `after`.
+pub(super) fn picture_of(first_id: Token, before: &str, after: &str) -> Prompt {
+    with_picture(before, &Picture::new(first_id, 40).into_media(), after)
+}
+
 /// A greedy request for `max_tokens` tokens after that.
 fn about(prompt: Prompt, max_tokens: u32) -> Request {
     Request { prompt, ..greedy("", max_tokens) }

@@ -5,6 +5,7 @@ mod bells;
 mod cancelling;
 mod constraints;
 mod context_shift;
+mod explaining;
 mod failing;
 mod giving_way;
 mod grouping;

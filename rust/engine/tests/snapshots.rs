@@ -71,3 +71,23 @@ fn places_that_are_too_many_or_out_of_order_or_outside_of_the_prompt_are_refused
     }
     run(&engine, with_snapshots(&prompt(1, 30), &too_many[..16]));
 }
+
+#[test]
+fn of_a_chat_what_a_window_sees_at_the_end_of_its_prompt_is_kept() {
+    for (max_store_bytes, snapshots_at, n_expected) in
+        [(STORE, vec![100], 40), (Some(0), vec![100], 40), (Some(0), Vec::new(), 340)]
+    {
+        let limits = Limits { max_store_bytes, ..limits(2, 2048) };
+        let memory = MemoryKind { forks: Forks::InWindow, n_window: 32, ..MEMORY };
+        let (engine, control) = start_with(limits, move |runner| runner.with_memory(memory));
+        run(&engine, Request { snapshots_at: snapshots_at.clone(), ..greedy(&prompt(1, 300), 60) });
+        if max_store_bytes == STORE {
+            wait_until(&engine, |stats| stats.n_cells_used == 0);
+        }
+        let other = format!("{}{}", prompt(1, 300), prompt(2, 40));
+        let before = control.n_computed();
+        let branch = run(&engine, greedy(&other, 1)).remove(0);
+        assert_eq!(branch.tokens, expected(&other, 1), "another answer than the first");
+        assert_eq!(control.n_computed() - before, n_expected, "with places {snapshots_at:?} and a store of {max_store_bytes:?}");
+    }
+}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft import Finished, Progress, Token
+from weft import CacheExplanation, Finished, Progress, Token
 from weft import Usage as BranchUsage
 from weft._native import CompactLogprobs
 from weft.server import request_fields
@@ -22,6 +22,7 @@ from weft.server.response_fields import (
     projected,
     token_probability,
 )
+from weft.server.response_fields.explanation import Explained, explanations_of
 from weft.server.run.generation import Generation
 from weft.server.run.pieces import GAP
 from weft.server.run.service import Service
@@ -110,6 +111,14 @@ class Answered:
             prompt, finished, content=content, tokens=tokens if self._with_tokens else (), probabilities=told
         )
         return projected(result, self._paths)  # type: ignore[no-any-return]
+
+    def explanation(self, prompt: int, finished: Finished) -> CacheExplanation | msgspec.UnsetType:
+        """Why what was computed of a prompt had to be, where the end of its first branch is to tell."""
+        return self._branches.generation.explanation(prompt, finished)
+
+    def explanations(self) -> Explained:
+        """Why what was computed of the prompts had to be, as far as that was told."""
+        return explanations_of(self._branches.generation.explanations)
 
     @property
     def usages(self) -> Sequence[BranchUsage]:

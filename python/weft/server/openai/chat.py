@@ -132,6 +132,7 @@ class Stream(_Form):
         chunk = self._chunk([ChunkChoice(index, Delta(), None, FINISH_REASONS[finished.reason])])
         chunk.timings = timings([finished.usage])
         chunk.verbose = self._about.verbose(prompt, finished)
+        chunk.cache_explanation = self._about.explanation(prompt, finished)
         return chunk
 
     def _chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
@@ -229,6 +230,7 @@ class Whole(_Form):
                 usage=about.usage(),
                 timings=timings(about.usages),
                 verbose=self._verbose,
+                cache_explanation=about.explanations(),
             )
         )
         return filled(frame, *(self._gaps[index] for index in sorted(self._gaps)), json_list(self._told_first))

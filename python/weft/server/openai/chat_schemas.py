@@ -2,9 +2,11 @@
 
 import msgspec
 
+from weft import CacheExplanation
 from weft.server.openai.schemas import StreamOptions, Usage
 from weft.server.request_fields.chat import ChatFields
 from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenProbability
+from weft.server.response_fields.explanation import Explained
 
 __all__ = ["ChatChoice", "ChatChunk", "ChatCompletion", "ChatLogprobs", "ChunkChoice", "CreateChatCompletion", "Delta", "Message"]
 
@@ -49,6 +51,7 @@ class ChatCompletion(msgspec.Struct):
     choices: list[ChatChoice]
     usage: Usage
     timings: Timings
+    cache_explanation: Explained = msgspec.UNSET
     verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
     """llama-server's own answer, of the first branch."""
 
@@ -85,5 +88,6 @@ class ChatChunk(msgspec.Struct):
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     timings: Timings | msgspec.UnsetType = msgspec.UNSET
     prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
+    cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
     verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
     """llama-server's own last event of a branch, with its end."""

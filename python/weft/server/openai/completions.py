@@ -143,6 +143,7 @@ class Stream(_Form):
         chunk = self._chunk([Choice("", self._about.index(prompt, finished), None, FINISH_REASONS[finished.reason])])
         chunk.timings = timings([finished.usage])
         chunk.verbose = self._about.verbose(prompt, finished)
+        chunk.cache_explanation = self._about.explanation(prompt, finished)
         return chunk
 
     def _chunk(self, choices: list[Choice]) -> CompletionChunk:
@@ -241,6 +242,7 @@ class Whole(_Form):
                 usage=about.usage(),
                 timings=timings(about.usages),
                 verbose=self._verbose,
+                cache_explanation=about.explanations(),
             )
         )
         lists = [one for index in sorted(self._gaps) for one in self._gaps[index]]

@@ -4,8 +4,10 @@ from typing import Any
 
 import msgspec
 
+from weft import CacheExplanation
 from weft.server.request_fields import CompletionFields
 from weft.server.response_fields import CompletionResult, PromptProgress, Timings, TokenProbability
+from weft.server.response_fields.explanation import Explained
 
 __all__ = [
     "Architecture",
@@ -97,6 +99,7 @@ class CompletionObject(msgspec.Struct):
     choices: list[Choice]
     usage: Usage
     timings: Timings
+    cache_explanation: Explained = msgspec.UNSET
     verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
     """llama-server's own answer, of the first branch."""
 
@@ -117,6 +120,7 @@ class CompletionChunk(msgspec.Struct):
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     timings: Timings | msgspec.UnsetType = msgspec.UNSET
     prompt_progress: PromptProgress | msgspec.UnsetType = msgspec.UNSET
+    cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
     verbose: CompletionResult | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="__verbose")
     """llama-server's own last event of a branch, with its end."""
 

@@ -98,6 +98,8 @@ class CompletionFields(SamplingFields, kw_only=True):
     """What a finished answer is to hold, as paths like `generation_settings/n_predict`; none is all of it."""
     timings_per_token: bool | None = None
     return_progress: bool | None = None
+    explain_cache: bool | None = None
+    """Whether the answer tells why what was computed of the prompt had to be: `cache_explanation`."""
     verbose: bool | None = None
     """Whether OpenAI's answers hold llama-server's own beside them, as `__verbose`."""
     sse_ping_interval: int | None = None

@@ -103,6 +103,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0) ->
         adapters=adapters(body.lora),
         max_token_gap_ms=_max_token_gap_ms(body),
         max_predict_ms=_max_predict_ms(body),
+        explain_cache=body.explain_cache is True,
         use_cache=settings.cache_prompt if body.cache_prompt is None else body.cache_prompt,
         # A whole answer has no place for it.
         report_progress=body.stream is True and (body.return_progress is True or body.timings_per_token is True),

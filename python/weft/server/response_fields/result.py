@@ -5,7 +5,7 @@ from typing import cast
 
 import msgspec
 
-from weft import Engine, Finished, MixedPrompt, Token
+from weft import CacheExplanation, Engine, Finished, MixedPrompt, Token
 from weft.server.response_fields.probabilities import CompletionProbability
 from weft.server.response_fields.settings import GenerationSettings, generation_settings
 from weft.server.response_fields.timings import Timings, timings
@@ -42,6 +42,7 @@ class CompletionResult(msgspec.Struct):
     tokens_cached: int
     timings: Timings
     completion_probabilities: Sequence[CompletionProbability] | msgspec.UnsetType = msgspec.UNSET
+    cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
 
 
 class Branches:
@@ -92,6 +93,7 @@ class Branches:
             tokens_cached=usage.n_held,
             timings=timings([usage]),
             completion_probabilities=cast("Sequence[CompletionProbability]", probabilities),
+            cache_explanation=self.generation.explanation(prompt, finished),
         )
 
     def slot(self, prompt: int) -> int:

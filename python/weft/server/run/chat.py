@@ -22,7 +22,8 @@ async def begin(data: ChatFields, service: Service) -> tuple[Generation, AnswerF
         InvalidRequest: a field is not what it must be, or the template refuses the messages.
         WeftError: what [`Service.chat_prompt`] and [`Service.submit`] raise.
     """
-    prompt = await service.chat_prompt(data, request_fields.chat_files(data.messages))
+    files = request_fields.chat_files(data.messages)
+    prompt = await service.chat_prompt(data, files, with_system_end=data.explain_cache is True)
     return await service.submit(submission(data, prompt, service.settings)), prompt.answer
 
 
@@ -31,8 +32,10 @@ def submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Subm
     # The engine tells of a drawn token only beside the likely ones.
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
     asked = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
-    template = msgspec.structs.replace(asked.template, snapshots_at=prompt.turn_ends)
-    return msgspec.structs.replace(asked, template=template)
+    template = msgspec.structs.replace(
+        asked.template, snapshots_at=prompt.turn_ends, system_end=prompt.system_end, keep_answers=settings.keep_chat_answers
+    )
+    return msgspec.structs.replace(asked, template=template, n_volatile=prompt.n_volatile)
 
 
 class Spoken:

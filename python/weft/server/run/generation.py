@@ -1,11 +1,14 @@
 """The completions of one HTTP request, which may hold several prompts."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import cast
 
-from weft import Event, Progress, PromptLogprobs, Request, Stream, Token
+import msgspec
+
+from weft import CacheExplanation, Event, Finished, Progress, PromptLogprobs, Request, Stream, Token
 from weft._native import CompactLogprobs
 from weft.server.request_line import current_line
 from weft.server.run.submission import Submission
@@ -13,6 +16,8 @@ from weft.server.run.tally import Tally
 from weft.server.run.writing import next_turn
 
 __all__ = ["Event", "Generation", "drawn", "told"]
+
+logger = logging.getLogger(__name__)
 
 MAX_WEIGHT = 4_000
 """Events and log-probabilities that are taken out of several streams at once: about a millisecond of the event loop's time."""
@@ -54,6 +59,8 @@ class Generation:
         self._is_heavy = any(max(request.n_probs, request.prompt_logprobs or 0) >= HEAVY for request in requests)
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts: dict[tuple[int, int], list[str]] | None = {} if keeps_text else None
+        self.explanations: dict[int, CacheExplanation] = {}
+        """Why what was computed of each prompt had to be, where that was asked for, as far as it was told."""
         self.closed = asyncio.Event()
         if (line := current_line()) is not None:
             line.expect(requests)
@@ -80,6 +87,11 @@ class Generation:
         for event in events:
             if isinstance(event, Progress | PromptLogprobs):
                 continue
+            if isinstance(event, Finished) and event.explanation is not None:
+                told = msgspec.structs.replace(event.explanation, n_volatile=self.asked.n_volatile)
+                if self.asked.template.explain_cache:
+                    self.explanations[prompt] = told
+                logger.debug("the cache for request %d: %s", told.request_id, told.short)
             if "\n" in event.text:
                 self._with_new_line.add((prompt, event.index))
             if self._texts is not None:
@@ -88,6 +100,10 @@ class Generation:
     def text(self, prompt: int, index: int) -> str | None:
         """The text of a branch, as far as it was read; None where it is not kept."""
         return None if self._texts is None else "".join(self._texts.get((prompt, index), []))
+
+    def explanation(self, prompt: int, finished: Finished) -> CacheExplanation | msgspec.UnsetType:
+        """Why what was computed of a prompt had to be, where the end of this branch is to tell it."""
+        return msgspec.UNSET if finished.explanation is None else self.explanations.get(prompt, msgspec.UNSET)
 
     def has_new_line(self, prompt: int, index: int) -> bool:
         """Whether the text of a branch, as far as it was read, has a line break."""

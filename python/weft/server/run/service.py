@@ -18,6 +18,7 @@ from weft._native import Biases, SavedPrefix, TokenIds
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.infill import infill_tokens, missing
+from weft.server.auth import current_owner
 from weft.server.errors import NotSupportedError, StillLoadingError
 from weft.server.refusals import Refusals
 from weft.server.run.aside import LONG_TEXT, Aside, Purpose
@@ -268,7 +269,7 @@ class Service:
         asked = await self._with_media(asked)
         # With a vocabulary of 150,000 pieces that takes up to a third of a second.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
-        requests, streams = await self.aside.work(Purpose.PROMPT, size, self._begin, asked)
+        requests, streams = await self.aside.work(Purpose.PROMPT, size, self._begin, asked, current_owner())
         generation = Generation(asked, requests, streams, self.tally, keeps_text=self.tells_texts)
         self._generations.add(generation)
         return generation
@@ -309,9 +310,9 @@ class Service:
                     return generation, prompt
         return None
 
-    def _begin(self, asked: Submission) -> tuple[list[Request], list[Stream]]:
+    def _begin(self, asked: Submission, owner: str | None) -> tuple[list[Request], list[Stream]]:
         """Tokenizes every prompt and submits its request."""
-        requests = self._requests(asked)
+        requests = self._requests(asked, owner)
         streams: list[Stream] = []
         try:
             for request in requests:
@@ -324,7 +325,7 @@ class Service:
             raise
         return requests, streams
 
-    def _requests(self, asked: Submission) -> list[Request]:
+    def _requests(self, asked: Submission, owner: str | None) -> list[Request]:
         limit = self.engine.limits.max_queue
         if len(asked.prompts) > limit:
             raise InvalidRequest("prompt", f"there are {len(asked.prompts)} prompts; at most {limit} may wait")
@@ -335,6 +336,9 @@ class Service:
             penalty_prompt=self._penalty_prompt(asked.penalty_prompt),
             adapters=self.adapters(asked.template.adapters),
             slot=slot,
+            owner=owner,
+            # Told to the log, where the body does not ask for it.
+            explain_cache=asked.template.explain_cache or logger.isEnabledFor(logging.DEBUG),
         )
         if asked.gap is None:
             for prompt in asked.prompts:
@@ -438,7 +442,7 @@ class Service:
         """A text as it is, or its tokens where it is made of several pieces."""
         return pieces[0] if len(pieces) == 1 and isinstance(pieces[0], str) else self._tokens(pieces)
 
-    async def chat_prompt(self, data: Chat, files: Sequence[MediaFile] = ()) -> ChatPrompt:
+    async def chat_prompt(self, data: Chat, files: Sequence[MediaFile] = (), *, with_system_end: bool = False) -> ChatPrompt:
         """The prompt that a chat becomes, in tokens; `files` are its pictures and sounds.
 
         Raises:
@@ -447,7 +451,8 @@ class Service:
             WeftError: what `MediaReader.read` raises.
         """
         media = await self.media.read(files)
-        return await self.aside.work(Purpose.PROMPT, _size_of_chat(data, files), self.chat.prompt, data, media)
+        size, told = _size_of_chat(data, files), {"with_system_end": with_system_end}
+        return await self.aside.work(Purpose.PROMPT, size, self.chat.prompt, data, media, **told)
 
     async def chat_text(self, data: Chat, files: Sequence[MediaFile] = ()) -> str:
         """The prompt that a chat becomes, as a text; it raises what `chat_prompt` does, but reads none of the files."""

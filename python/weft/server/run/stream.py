@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
@@ -9,6 +10,7 @@ from litestar import Response
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
+from weft.server.response_fields.explanation import explanation_header
 from weft.server.run import sse
 from weft.server.run.collected import Collected, Room
 from weft.server.run.generation import Event, Generation
@@ -189,11 +191,12 @@ class StreamedAnswer(ASGIResponse):
 class PiecedAnswer(ASGIResponse):
     """JSON in pieces. What is long is sent in several writes, between which others have their turn."""
 
-    def __init__(self, pieces: Sequence[bytes]) -> None:
+    def __init__(self, pieces: Sequence[bytes], headers: Mapping[str, str] = MappingProxyType({})) -> None:
         size = sum(map(len, pieces))
         self._pieces = pieces if size > MAX_WRITE_BYTES else ()
         super().__init__(body=b"" if self._pieces else b"".join(pieces))
         self.headers["content-length"] = str(size)
+        self.headers.update(headers)
 
     async def send_body(self, send: Send, receive: Receive) -> None:
         """Sends what the headers announce."""
@@ -233,7 +236,8 @@ class WholeAnswer(ASGIResponse):
                     await next_turn()
                     worked_s, began = 0.0, loop.time()
             worked_s += loop.time() - began
-        await PiecedAnswer(self._form.body())(scope, receive, send)
+        headers = explanation_header(self._generation.explanations)
+        await PiecedAnswer(self._form.body(), headers)(scope, receive, send)
 
 
 class AwaitedAnswer(ASGIResponse):

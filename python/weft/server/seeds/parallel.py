@@ -16,6 +16,7 @@ __all__ = ["Stream", "prepared"]
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     # The events have no place for these, and do not say of which completion they are.
+    "explain_cache": lambda value: value is False,
     "n": lambda value: value == 1,
     "n_cmpl": lambda value: value == 1,
     "logprobs": lambda value: value == 0,

@@ -25,6 +25,7 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     # The events have no place for these.
     "best_of": lambda value: value == 1,
     "echo": lambda value: value is False,
+    "explain_cache": lambda value: value is False,
     "logprobs": lambda _: False,
     "n_probs": lambda value: value == 0,
     "post_sampling_probs": lambda value: value is False,

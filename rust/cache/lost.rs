@@ -1,0 +1,63 @@
+//! What was computed and is nowhere any more, so that whoever asks for it again can be told why it must be computed again.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::cache::prefix_tree::NodeId;
+use crate::cache::{KvCache, SequenceId};
+use crate::request::WhyLost;
+
+/// Most stretches that are remembered until they are taken; the oldest are forgotten first.
+pub const MAX_LOST: usize = 4096;
+
+/// A stretch of computed tokens that neither tier has any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// The request that computed or used it last: its text says which tokens these were.
+    pub maker: u64,
+    /// Which tokens of that text.
+    pub range: Range<u32>,
+    /// What it had to go for.
+    pub why: WhyLost,
+}
+
+/// What was lost since it was last asked for.
+#[derive(Debug, Default)]
+pub(super) struct LostStretches(VecDeque<Lost>);
+
+impl LostStretches {
+    fn add(&mut self, lost: Lost) {
+        if self.0.len() == MAX_LOST {
+            self.0.pop_front();
+        }
+        self.0.push_back(lost);
+    }
+}
+
+impl KvCache {
+    /// What is computed on the path of `id`, and what it has in common with others, is that request's from now on.
+    pub fn name_maker(&mut self, id: SequenceId, request_id: u64) {
+        self.path_mut(id).maker = Some(request_id);
+    }
+
+    /// What was lost since the last call, oldest first; [`MAX_LOST`] stretches at most.
+    pub fn take_lost(&mut self) -> impl Iterator<Item = Lost> {
+        self.lost.0.drain(..)
+    }
+
+    /// Remembers that `node` is computed no more.
+    pub(super) fn remember_lost(&mut self, node: NodeId, why: WhyLost) {
+        let node = self.tree.node(node);
+        if let Some(maker) = node.maker {
+            self.lost.add(Lost { maker, range: node.start..node.end(), why });
+        }
+    }
+
+    /// Remembers that all that `id` holds is of no use any more.
+    pub(super) fn remember_failed(&mut self, id: SequenceId) {
+        let n_held = self.n_held(id);
+        if let Some(maker) = self.path(id).maker.filter(|_| n_held > 0) {
+            self.lost.add(Lost { maker, range: 0..n_held, why: WhyLost::Failed });
+        }
+    }
+}

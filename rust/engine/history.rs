@@ -1,0 +1,278 @@
+//! What was asked for lately: the texts that explanations compare a prompt with, and what of them was lost since. Values in, values
+//! out: the clock is read elsewhere.
+//!
+//! A text shares its prompt with the request that it is of, so that remembering one copies what was drawn alone. Both are bounded:
+//! the oldest go first.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::cache::{Lost, MAX_LOST, MIN_SHARED, Variant};
+use crate::engine::job::Job;
+use crate::engine::sequence::Tokens;
+use crate::request::Token;
+
+/// Most tokens of all texts that are remembered; each is four bytes.
+pub const MAX_REMEMBERED: usize = 4 << 20;
+
+/// Most requests that are remembered.
+pub const MAX_REMEMBERED_REQUESTS: usize = 4096;
+
+/// Most tokens that one explanation compares: about a millisecond's work. Of what was remembered before, only the beginnings are.
+const MAX_COMPARED: u64 = 1 << 20;
+
+/// Requests that are looked through for a text with another beginning, the newest first.
+const MAX_LOOKED_THROUGH: usize = 8;
+
+/// So many of the first tokens of two texts are looked through for what they have in common.
+const MAX_BEGINNING: usize = 4096;
+
+/// Requests that were started, and what was lost.
+#[derive(Default)]
+pub(super) struct History {
+    /// By request id: in order of submission.
+    records: BTreeMap<u64, Record>,
+    n_tokens: usize,
+    /// Oldest first.
+    lost: VecDeque<(Instant, Lost)>,
+}
+
+/// A request that was started.
+pub(super) struct Record {
+    pub(super) owner: Option<Arc<str>>,
+    pub(super) variant: Variant,
+    pub(super) n_prompt: u32,
+    texts: Vec<Text>,
+}
+
+/// The text of one of its branches.
+struct Text {
+    index: u32,
+    tokens: Tokens,
+    /// So many of its first tokens were computed at some time.
+    n_held: u32,
+}
+
+impl Record {
+    fn n_tokens(&self) -> usize {
+        self.n_prompt as usize + self.texts.iter().map(|text| text.tokens.n_own()).sum::<usize>()
+    }
+}
+
+/// The text that goes along with a prompt the longest.
+#[derive(Clone, Copy)]
+pub(super) struct Nearest<'a> {
+    pub(super) request_id: u64,
+    pub(super) record: &'a Record,
+    pub(super) tokens: &'a Tokens,
+    /// So many of the first tokens are the same.
+    pub(super) n_common: u32,
+}
+
+/// What is remembered of a prompt.
+#[derive(Default)]
+pub(super) struct Remembered<'a> {
+    /// `None` where no text begins with the same token. Of those that go along as long, one that ends there or whose prompt does,
+    /// then one of the same owner, then the newest.
+    pub(super) nearest: Option<Nearest<'a>>,
+    /// So many of its tokens were computed for earlier ones.
+    pub(super) n_computed: u32,
+    /// The text that was computed the furthest with other adapters, as far as it goes along.
+    pub(super) of_others: Option<Nearest<'a>>,
+}
+
+impl History {
+    /// A request starts.
+    pub(super) fn begin(&mut self, job: &Job) {
+        let text = Text { index: 0, tokens: Tokens::new(Arc::clone(&job.prompt)), n_held: 0 };
+        let record = Record {
+            owner: job.request.owner.clone(),
+            variant: job.variant.clone(),
+            n_prompt: job.n_prompt(),
+            texts: vec![text],
+        };
+        self.n_tokens += record.n_tokens();
+        if let Some(again) = self.records.insert(job.request_id, record) {
+            self.n_tokens -= again.n_tokens();
+        }
+        self.bound();
+    }
+
+    /// Branch `index` of a request has computed the first `n_held` of its `tokens`.
+    pub(super) fn leave(&mut self, request_id: u64, index: u32, tokens: &Tokens, n_held: u32) {
+        let Some(record) = self.records.get_mut(&request_id) else { return };
+        self.n_tokens -= record.n_tokens();
+        let text = Text { index, tokens: tokens.clone(), n_held };
+        match record.texts.iter_mut().find(|text| text.index == index) {
+            Some(known) => *known = text,
+            None => record.texts.push(text),
+        }
+        self.n_tokens += record.n_tokens();
+        self.bound();
+    }
+
+    /// These were lost by `now`.
+    pub(super) fn lose(&mut self, lost: impl Iterator<Item = Lost>, now: Instant) {
+        for lost in lost {
+            if self.lost.len() == MAX_LOST {
+                self.lost.pop_front();
+            }
+            self.lost.push_back((now, lost));
+        }
+    }
+
+    fn bound(&mut self) {
+        while self.n_tokens > MAX_REMEMBERED || self.records.len() > MAX_REMEMBERED_REQUESTS {
+            let Some((_, record)) = self.records.pop_first() else { return };
+            self.n_tokens -= record.n_tokens();
+        }
+    }
+
+    /// What is remembered of the prompt of `job`.
+    pub(super) fn remembered(&self, job: &Job) -> Remembered<'_> {
+        let compared = Comparison::new(&job.prompt);
+        let mut found = Remembered::default();
+        for (&request_id, record) in self.records.iter().rev().filter(|&(&id, _)| id != job.request_id) {
+            for text in &record.texts {
+                let common = |better_than: u32| compared.common(&text.tokens, better_than);
+                let near = |n_common| Nearest { request_id, record, tokens: &text.tokens, n_common };
+                if record.variant != job.variant {
+                    let n_known = found.of_others.map_or(0, |other| other.n_common);
+                    if let Some(n_common) = common(n_known + 1).map(|n| n.min(text.n_held)).filter(|&n| n > n_known) {
+                        found.of_others = Some(near(n_common));
+                    }
+                    continue;
+                }
+                let n_nearest = found.nearest.map_or(1, |nearest| nearest.n_common);
+                let Some(n_common) = common(n_nearest.min(found.n_computed + 1)) else { continue };
+                found.n_computed = found.n_computed.max(n_common.min(text.n_held));
+                let rank = |near: Nearest<'_>| (near.n_common, near.ends(), near.record.owner == job.request.owner);
+                if n_common > 0 && found.nearest.is_none_or(|nearest| rank(near(n_common)) > rank(nearest)) {
+                    found.nearest = Some(near(n_common));
+                }
+            }
+        }
+        found
+    }
+
+    /// The newest loss of something that a prompt begins with, in `[n_found, n_known)`; of a memory that is a state, of one that ends
+    /// there.
+    pub(super) fn lost(&self, job: &Job, n_found: u32, n_known: u32, is_a_state: bool) -> Option<&(Instant, Lost)> {
+        let compared = Comparison::new(&job.prompt);
+        self.lost.iter().rev().find(|(_, lost)| {
+            let range = &lost.range;
+            let is_it = if is_a_state {
+                range.end > n_found && range.end <= n_known
+            } else {
+                range.start < n_known && range.end > n_found
+            };
+            let n_least = if is_a_state { range.end } else { range.start + 1 };
+            let had_it = |text: &Text| compared.common(&text.tokens, n_least).is_some();
+            is_it
+                && self
+                    .records
+                    .get(&lost.maker)
+                    .is_some_and(|record| record.variant == job.variant && record.texts.iter().any(had_it))
+        })
+    }
+
+    /// A text that differs from a prompt in one token at its beginning alone, which is `opening`.
+    pub(super) fn beside_opening<'a>(&'a self, job: &'a Job, opening: Token) -> Option<(Nearest<'a>, u32)> {
+        let (compared, prompt) = (Comparison::new(&job.prompt), &job.prompt);
+        self.others(job).find_map(|(near, at)| {
+            let (own, other) =
+                (prompt.get(at as usize) == Some(&opening), near.tokens.len() > at && near.tokens.at(at) == opening);
+            let n = match (own, other) {
+                (true, false) => compared.common_from(near.tokens, at + 1, at),
+                (false, true) => compared.common_from(near.tokens, at, at + 1),
+                _ => 0,
+            };
+            (n >= MIN_SHARED).then_some((near, at))
+        })
+    }
+
+    /// Every text of the same adapters whose first token is another one, or the second.
+    fn others<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = (Nearest<'a>, u32)> {
+        let texts = self.records.iter().rev().filter(|&(&id, record)| id != job.request_id && record.variant == job.variant);
+        texts.flat_map(move |(&request_id, record)| {
+            record.texts.first().into_iter().filter_map(move |text| {
+                let is_same = |at: u32| text.tokens.len() > at && job.prompt.get(at as usize) == Some(&text.tokens.at(at));
+                let n_common = u32::from(is_same(0));
+                let near = Nearest { request_id, record, tokens: &text.tokens, n_common };
+                (n_common == 0 || !is_same(1)).then_some((near, n_common))
+            })
+        })
+    }
+
+    /// A text of the same adapters that has some of what a prompt has after its first `at` tokens, with which no text goes along any
+    /// further.
+    pub(super) fn met_again(&self, job: &Job, at: u32) -> Option<Nearest<'_>> {
+        let end = job.prompt.len().min(at as usize + MAX_BEGINNING);
+        let beginning = &job.prompt[(at as usize).min(end)..end];
+        let pieces: HashSet<&[Token]> = beginning.chunks_exact(MIN_SHARED as usize).collect();
+        let texts = self.records.iter().rev().filter(|&(&id, record)| id != job.request_id && record.variant == job.variant);
+        let near = texts.take(MAX_LOOKED_THROUGH).filter_map(|(&request_id, record)| {
+            let tokens = &record.texts.first()?.tokens;
+            Some(Nearest { request_id, record, tokens, n_common: tokens.common_prefix(&job.prompt) })
+        });
+        let has_one = |near: &Nearest<'_>| {
+            let n_looked_through = u32::try_from(MAX_BEGINNING).expect("small");
+            let range = near.n_common..near.tokens.len().min(near.n_common + n_looked_through);
+            near.tokens.slices(range).iter().any(|part| part.windows(MIN_SHARED as usize).any(|piece| pieces.contains(piece)))
+        };
+        near.filter(has_one).max_by_key(|near| (near.record.owner == job.request.owner, near.n_common))
+    }
+
+    /// Stretches that were lost.
+    #[cfg(test)]
+    pub(super) fn n_lost(&self) -> usize {
+        self.lost.len()
+    }
+
+    /// Tokens of all texts that are remembered, and requests.
+    #[cfg(test)]
+    pub(super) fn size(&self) -> (usize, usize) {
+        (self.n_tokens, self.records.len())
+    }
+}
+
+impl Nearest<'_> {
+    /// Whether a prompt goes on where it ends, or where its own prompt did.
+    pub(super) fn ends(&self) -> bool {
+        self.n_common == self.tokens.len() || self.n_common == self.record.n_prompt
+    }
+}
+
+/// Compares texts with a prompt, so long as that does not come to too much.
+struct Comparison<'a> {
+    prompt: &'a Arc<[Token]>,
+    n_left: Cell<u64>,
+}
+
+impl<'a> Comparison<'a> {
+    fn new(prompt: &'a Arc<[Token]>) -> Self {
+        Self { prompt, n_left: Cell::new(MAX_COMPARED) }
+    }
+
+    /// How many tokens both begin with, where that is `at_least` so many or more.
+    fn common(&self, text: &Tokens, at_least: u32) -> Option<u32> {
+        let at = at_least.checked_sub(1)?;
+        // Most texts are told apart by this one token.
+        if text.len() <= at || self.prompt.get(at as usize) != Some(&text.at(at)) || self.n_left.get() == 0 {
+            return None;
+        }
+        let n = text.common_prefix(self.prompt);
+        self.n_left.set(self.n_left.get().saturating_sub(u64::from(n)));
+        (n >= at_least).then_some(n)
+    }
+
+    /// How many tokens the prompt from `start` on and the text from `of_text` on have in common, at most [`MIN_SHARED`].
+    fn common_from(&self, text: &Tokens, start: u32, of_text: u32) -> u32 {
+        let end = text.len().min(of_text + MIN_SHARED);
+        let Some(own) = self.prompt.get(start as usize..) else { return 0 };
+        let other = (of_text..end).map(|at| text.at(at));
+        u32::try_from(own.iter().zip(other).take_while(|&(&a, b)| a == b).count()).expect("few")
+    }
+}

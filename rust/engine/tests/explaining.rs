@@ -1,0 +1,665 @@
+//! Why a prompt had to be computed: each cause planted and named, and nothing told that is somebody else's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::media::picture_of;
+use super::*;
+use crate::config::Grouping;
+use crate::engine::history::{MAX_REMEMBERED, MAX_REMEMBERED_REQUESTS};
+use crate::fake_runner::Failing;
+use crate::request::{AdapterScale, Cause, Computed, Explanation, WhyLost};
+
+/// A greedy request for one token that tells why its prompt had to be computed.
+fn asking(prompt: &str) -> Request {
+    Request { explains_cache: true, ..greedy(prompt, 1) }
+}
+
+fn owned(owner: &str, request: Request) -> Request {
+    Request { owner: Some(owner.into()), ..request }
+}
+
+fn with_system(end: u32, request: Request) -> Request {
+    Request { system_end: Some(end), ..request }
+}
+
+fn adapted(adapters: &[AdapterScale], request: Request) -> Request {
+    Request { adapters: Some(adapters.to_vec()), ..request }
+}
+
+fn explained(engine: &Engine, request: Request) -> Explanation {
+    *run(engine, request).remove(0).finished.explanation.expect("it was asked for")
+}
+
+/// What is told of `last`, after `earlier` was answered in an engine with a store.
+fn after(earlier: &[&str], last: &str) -> Explanation {
+    let (engine, _) = start_stored(2, 4096);
+    for text in earlier {
+        run(&engine, greedy(text, 4));
+    }
+    explained(&engine, asking(last))
+}
+
+/// The same of requests of whatever kind.
+fn after_requests(engine: &Engine, earlier: impl IntoIterator<Item = Request>, last: Request) -> Explanation {
+    for request in earlier {
+        run(engine, request);
+    }
+    explained(engine, last)
+}
+
+fn stored() -> Engine {
+    start_stored(2, 4096).0
+}
+
+/// A memory with a window of so many tokens.
+fn windowed(n_window: u32, max_store_bytes: Option<u64>) -> (Engine, FakeControl) {
+    let limits = Limits { max_store_bytes, ..limits(2, 2048) };
+    start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: Forks::InWindow, n_window, ..MEMORY }))
+}
+
+fn recurrent() -> (Engine, FakeControl) {
+    start_recurrent(2, 2048)
+}
+
+/// Text of `n` characters that begins with `first`.
+fn text(first: char, seed: u64, n: usize) -> String {
+    format!("{first}{}", prompt(seed, n - 1))
+}
+
+fn joined(parts: &[&str]) -> String {
+    parts.concat()
+}
+
+/// A planted cause: what it is called, how it is planted, and what must be told: causes, stretches, and where each cause is.
+type Case = (&'static str, fn() -> Explanation, &'static [(&'static str, u32, u32, u32)]);
+
+#[expect(clippy::too_many_lines, reason = "a table")]
+fn cases() -> Vec<Case> {
+    vec![
+        ("the first prompt", || after(&[], &text('A', 1, 100)), &[("never_seen", 0, 100, 0)]),
+        ("another first letter", || after(&[&text('A', 1, 100)], &text('B', 2, 100)), &[("never_seen", 0, 100, 0)]),
+        ("of one token", || after(&[], "A"), &[("last_token", 0, 1, 0)]),
+        ("the same again", || after(&[&text('A', 1, 100)], &text('A', 1, 100)), &[("last_token", 99, 100, 99)]),
+        (
+            "the beginning of an earlier one",
+            || after(&[&text('A', 1, 100)], &text('A', 1, 100)[..60]),
+            &[("last_token", 59, 60, 59)],
+        ),
+        (
+            "an earlier one and more",
+            || after(&[&text('A', 1, 100)], &joined(&[&text('A', 1, 100), "ZZZZ"])),
+            &[("new", 100, 104, 100)],
+        ),
+        (
+            "an answer goes on",
+            || {
+                let (engine, text) = (stored(), text('A', 1, 100));
+                let branch = run(&engine, greedy(&text, 4)).remove(0);
+                let last = Request { explains_cache: true, ..continued(&joined(&[&text]), &branch, 1) };
+                let mut tokens = last.prompt.into_tokens();
+                tokens.extend(tokens_of(&prompt(7, 20)));
+                explained(&engine, Request { prompt: Prompt::from_tokens(tokens), ..asking("") })
+            },
+            &[("new", 103, 124, 104)],
+        ),
+        (
+            "the third of four answers goes on",
+            || {
+                let (engine, text) = (stored(), text('A', 1, 100));
+                let branch = run(&engine, drawn(&text, 4, 8)).remove(2);
+                let mut tokens = tokens_of(&text);
+                tokens.extend(branch.tokens.iter().chain(&tokens_of("ZZZZ")));
+                explained(&engine, Request { prompt: Prompt::from_tokens(tokens), ..asking("") })
+            },
+            &[("new", 107, 112, 108)],
+        ),
+        (
+            "two texts after one",
+            || {
+                let shared = text('A', 1, 100);
+                after(&[&shared, &joined(&[&shared, "Q", &prompt(2, 40)])], &joined(&[&shared, "R", &prompt(3, 40)]))
+            },
+            &[("new", 100, 141, 100)],
+        ),
+        (
+            "an edited word",
+            || after(&[&text('A', 1, 100)], &joined(&[&text('A', 1, 50), "QQ", &prompt(9, 40)])),
+            &[("differs", 50, 92, 50)],
+        ),
+        (
+            "an edited last letter",
+            || after(&[&text('A', 1, 100)], &joined(&[&text('A', 1, 98), "QQ"])),
+            &[("differs", 98, 100, 98)],
+        ),
+        (
+            "an edited answer",
+            || {
+                let (engine, text) = (stored(), text('A', 1, 100));
+                let mut tokens = tokens_of(&text);
+                tokens.extend(&run(&engine, greedy(&text, 8))[0].tokens[..4]);
+                tokens.extend(tokens_of("QQQQQQ"));
+                explained(&engine, Request { prompt: Prompt::from_tokens(tokens), ..asking("") })
+            },
+            &[("differs", 104, 110, 104)],
+        ),
+        (
+            "the nearest of three",
+            || {
+                let (a, b) = (text('A', 1, 100), joined(&[&text('A', 1, 60), &text('Q', 2, 40)]));
+                after(
+                    &[&b, &a, &joined(&[&text('A', 1, 30), &text('R', 3, 70)])],
+                    &joined(&[&text('A', 1, 80), &text('S', 4, 20)]),
+                )
+            },
+            &[("differs", 80, 100, 80)],
+        ),
+        (
+            "ten tokens shared",
+            || after(&[&text('A', 1, 100)], &joined(&[&text('A', 1, 10), &text('Q', 2, 60)])),
+            &[("too_short", 0, 70, 10)],
+        ),
+        (
+            "fifteen tokens shared",
+            || after(&[&text('A', 1, 100)], &joined(&[&text('A', 1, 15), &text('Q', 2, 60)])),
+            &[("too_short", 0, 75, 15)],
+        ),
+        (
+            "sixteen tokens shared",
+            || after(&[&text('A', 1, 100)], &joined(&[&text('A', 1, 16), &text('Q', 2, 60)])),
+            &[("differs", 16, 76, 16)],
+        ),
+        (
+            "a short one and more",
+            || after(&[&text('A', 1, 10)], &joined(&[&text('A', 1, 10), &text('Q', 2, 60)])),
+            &[("too_short", 0, 70, 10)],
+        ),
+        (
+            "another template",
+            || {
+                let said = prompt(5, 80);
+                after(&[&joined(&["ASYS;", &said])], &joined(&["B>>", &said]))
+            },
+            &[("beginning", 0, 83, 0)],
+        ),
+        (
+            "another template that begins alike",
+            || {
+                let said = prompt(5, 80);
+                after(&[&joined(&["ASYS:system", &said])], &joined(&["ASYS:user", &said]))
+            },
+            &[("beginning", 0, 89, 5)],
+        ),
+        (
+            "a date at the beginning",
+            || {
+                let said = prompt(5, 80);
+                after(&[&joined(&["A date of all dates: 01.02.", &said])], &joined(&["A date of all dates: 01.03.", &said]))
+            },
+            &[("beginning", 25, 107, 25)],
+        ),
+        (
+            "a date further on",
+            || {
+                let said = prompt(5, 80);
+                after(&[&joined(&[&prompt(6, 40), "01.02.", &said])], &joined(&[&prompt(6, 40), "01.03.", &said]))
+            },
+            &[("differs", 44, 126, 44)],
+        ),
+        ("no opening any more", || after(&[&joined(&["{", &text('A', 1, 60)])], &text('A', 1, 60)), &[("bos", 0, 60, 0)]),
+        ("an opening that was not", || after(&[&text('A', 1, 60)], &joined(&["{", &text('A', 1, 60)])), &[("bos", 0, 61, 0)]),
+        (
+            "two openings",
+            || after(&[&joined(&["{", &text('A', 1, 60)])], &joined(&["{{", &text('A', 1, 60)])),
+            &[("bos", 0, 62, 1)],
+        ),
+        (
+            "one opening after two",
+            || after(&[&joined(&["{{", &text('A', 1, 60)])], &joined(&["{", &text('A', 1, 60)])),
+            &[("bos", 0, 61, 1)],
+        ),
+        (
+            "a letter that opens nothing",
+            || after(&[&text('A', 1, 60)], &joined(&["x", &text('A', 1, 60)])),
+            &[("beginning", 0, 61, 0)],
+        ),
+        (
+            "another system message",
+            || {
+                let texts = [("Q", 2), ("R", 3)].map(|(first, seed)| joined(&[&text('A', 1, 50), first, &prompt(seed, 60)]));
+                after_requests(&stored(), [with_system(60, greedy(&texts[0], 4))], with_system(70, asking(&texts[1])))
+            },
+            &[("system_changed", 50, 111, 50)],
+        ),
+        (
+            "another system message that begins alike",
+            || {
+                let texts = [("Q", 2), ("R", 3)].map(|(first, seed)| joined(&[&text('A', 1, 8), first, &prompt(seed, 60)]));
+                after_requests(&stored(), [with_system(60, greedy(&texts[0], 4))], with_system(60, asking(&texts[1])))
+            },
+            &[("system_changed", 0, 69, 8)],
+        ),
+        (
+            "another message of the user",
+            || {
+                let texts = [("Q", 2), ("R", 3)].map(|(first, seed)| joined(&[&text('A', 1, 50), first, &prompt(seed, 60)]));
+                after_requests(&stored(), [with_system(40, greedy(&texts[0], 4))], with_system(40, asking(&texts[1])))
+            },
+            &[("differs", 50, 111, 50)],
+        ),
+        (
+            "a system message where there was none",
+            || {
+                let texts = [("Q", 2), ("R", 3)].map(|(first, seed)| joined(&[&text('A', 1, 50), first, &prompt(seed, 60)]));
+                after_requests(&stored(), [greedy(&texts[0], 4)], with_system(70, asking(&texts[1])))
+            },
+            &[("system_changed", 50, 111, 50)],
+        ),
+        (
+            "with other adapters",
+            || {
+                let engine =
+                    start_with(Limits { max_store_bytes: STORE, ..limits(2, 4096) }, |runner| runner.with_adapters(&[0.0])).0;
+                after_requests(&engine, [greedy(&text('A', 1, 100), 4)], adapted(&[(0, 1.0)], asking(&text('A', 1, 100))))
+            },
+            &[("other_adapters", 0, 100, 0)],
+        ),
+        (
+            "with another scale",
+            || {
+                let engine =
+                    start_with(Limits { max_store_bytes: STORE, ..limits(2, 4096) }, |runner| runner.with_adapters(&[0.0])).0;
+                let earlier = adapted(&[(0, 0.5)], greedy(&text('A', 1, 100), 4));
+                after_requests(&engine, [earlier], adapted(&[(0, 1.0)], asking(&joined(&[&text('A', 1, 60), &text('Q', 2, 40)]))))
+            },
+            &[("other_adapters", 0, 100, 0)],
+        ),
+        (
+            "further with other adapters",
+            || {
+                let engine =
+                    start_with(Limits { max_store_bytes: STORE, ..limits(2, 4096) }, |runner| runner.with_adapters(&[0.0])).0;
+                let own = adapted(&[(0, 1.0)], greedy(&joined(&[&text('A', 1, 30), &text('Q', 2, 40)]), 1));
+                after_requests(&engine, [own, greedy(&text('A', 1, 100), 4)], adapted(&[(0, 1.0)], asking(&text('A', 1, 100))))
+            },
+            &[("other_adapters", 30, 100, 30)],
+        ),
+        (
+            "no cache wanted",
+            || {
+                after_requests(
+                    &stored(),
+                    [greedy(&text('A', 1, 100), 4)],
+                    Request { uses_cache: false, ..asking(&text('A', 1, 100)) },
+                )
+            },
+            &[("cache_unused", 0, 100, 0)],
+        ),
+        (
+            "log-probabilities of the prompt",
+            || {
+                let last = Request { prompt_logprobs: Some(0), ..asking(&text('A', 1, 100)) };
+                after_requests(&stored(), [greedy(&text('A', 1, 100), 4)], last)
+            },
+            &[("cache_unused", 0, 100, 0)],
+        ),
+        (
+            "pushed out of the pool",
+            || {
+                let engine = start(limits(1, 256)).0;
+                after_requests(
+                    &engine,
+                    [greedy(&text('A', 1, 100), 4), greedy(&text('B', 2, 250), 4)],
+                    asking(&text('A', 1, 100)),
+                )
+            },
+            &[("evicted", 0, 100, 0)],
+        ),
+        (
+            "pushed out, and edited",
+            || {
+                let engine = start(limits(1, 256)).0;
+                let last = asking(&joined(&[&text('A', 1, 60), &text('Q', 3, 30)]));
+                after_requests(&engine, [greedy(&text('A', 1, 100), 4), greedy(&text('B', 2, 250), 4)], last)
+            },
+            &[("evicted", 0, 60, 0), ("differs", 60, 90, 60)],
+        ),
+        (
+            "pushed out, and more",
+            || {
+                let engine = start(limits(1, 256)).0;
+                let last = asking(&joined(&[&text('A', 1, 100), &text('Q', 3, 30)]));
+                after_requests(&engine, [greedy(&text('A', 1, 100), 1), greedy(&text('B', 2, 250), 4)], last)
+            },
+            &[("evicted", 0, 100, 0), ("new", 100, 130, 100)],
+        ),
+        (
+            "erased",
+            || {
+                let engine = stored();
+                run(&engine, Request { slot: Some(1), ..greedy(&text('A', 1, 100), 4) });
+                assert_eq!(engine.erase_slot(1).unwrap(), Some(103));
+                explained(&engine, asking(&text('A', 1, 100)))
+            },
+            &[("evicted", 0, 100, 0)],
+        ),
+        (
+            "failed before it was computed",
+            || {
+                let (engine, control) = start_stored(2, 4096);
+                control.fail(Some(Failing::All));
+                assert!(collect(engine.submit(greedy(&text('A', 1, 100), 4), None).unwrap()).is_err());
+                control.fail(None);
+                explained(&engine, asking(&text('A', 1, 100)))
+            },
+            &[("unfinished", 0, 100, 0)],
+        ),
+        (
+            "failed after it was computed",
+            || {
+                let (engine, control) = start_stored(2, 4096);
+                control.allow(Some(3));
+                let stream = engine.submit(greedy(&text('A', 1, 100), 40), None).unwrap();
+                wait_until(&engine, |stats| stats.n_decodes == 3);
+                control.fail(Some(Failing::All));
+                control.allow(None);
+                assert!(collect(stream).is_err());
+                control.fail(None);
+                explained(&engine, asking(&text('A', 1, 100)))
+            },
+            &[("evicted", 0, 100, 0)],
+        ),
+        (
+            "cancelled on the way",
+            || {
+                let (engine, control) = start(Limits { n_ubatch: 64, ..limits(1, 4096) });
+                control.allow(Some(2));
+                let stream = engine.submit(greedy(&text('A', 1, 2000), 4), None).unwrap();
+                wait_until(&engine, |stats| stats.n_decodes == 2);
+                drop(stream);
+                // The decode that was about to run.
+                control.allow(None);
+                wait_until(&engine, is_idle);
+                let told = explained(&engine, asking(&text('A', 1, 2000)));
+                assert!((64..=192).contains(&told.n_found), "{told:?}");
+                Explanation {
+                    computed: told.computed.into_iter().map(|one| Computed { range: 0..one.range.end, at: 0, ..one }).collect(),
+                    ..told
+                }
+            },
+            &[("unfinished", 0, 2000, 0)],
+        ),
+        (
+            "waited for",
+            || {
+                let (engine, control) = start_stored(2, 4096);
+                control.allow(Some(0));
+                let streams =
+                    [greedy(&text('A', 1, 100), 1), asking(&text('A', 1, 100))].map(|one| engine.submit(one, None).unwrap());
+                control.allow(None);
+                let told = streams.map(|stream| collect(stream).unwrap().remove(0).finished.explanation);
+                let told = *told.into_iter().nth(1).flatten().expect("the second asks");
+                assert_eq!(told.n_awaited, 99);
+                told
+            },
+            &[("awaited", 99, 100, 99)],
+        ),
+        (
+            "waited for, and edited",
+            || {
+                let (engine, control) = start_stored(2, 4096);
+                control.allow(Some(0));
+                let edited = joined(&[&text('A', 1, 60), &text('Q', 2, 60)]);
+                let streams = [greedy(&text('A', 1, 100), 1), asking(&edited)].map(|one| engine.submit(one, None).unwrap());
+                control.allow(None);
+                let told = streams.map(|stream| collect(stream).unwrap().remove(0).finished.explanation);
+                let told = *told.into_iter().nth(1).flatten().expect("the second asks");
+                assert_eq!(told.n_awaited, 60);
+                told
+            },
+            &[("differs", 60, 120, 60)],
+        ),
+        (
+            "computed by another, and never to be had",
+            || {
+                let (engine, control) = recurrent();
+                control.allow(Some(0));
+                let edited = joined(&[&text('A', 1, 200), &text('Q', 2, 60)]);
+                let streams = [greedy(&text('A', 1, 400), 1), asking(&edited)].map(|one| engine.submit(one, None).unwrap());
+                control.allow(None);
+                let told = streams.map(|stream| collect(stream).unwrap().remove(0).finished.explanation);
+                *told.into_iter().nth(1).flatten().expect("the second asks")
+            },
+            &[("computing", 0, 200, 0), ("differs", 200, 260, 200)],
+        ),
+        (
+            "a state goes on",
+            || {
+                let (engine, text) = (recurrent().0, text('A', 1, 100));
+                let branch = run(&engine, greedy(&text, 4)).remove(0);
+                let mut tokens = tokens_of(&text);
+                tokens.extend(branch.tokens.iter().chain(&tokens_of("ZZZZ")));
+                explained(&engine, Request { prompt: Prompt::from_tokens(tokens), ..asking("") })
+            },
+            &[("new", 103, 108, 104)],
+        ),
+        (
+            "a state that cannot be cut",
+            || {
+                let (engine, edited) = (recurrent().0, joined(&[&text('A', 1, 60), &text('Q', 2, 60)]));
+                after_requests(&engine, [greedy(&text('A', 1, 100), 4)], asking(&edited))
+            },
+            &[("no_snapshot", 0, 60, 0), ("differs", 60, 120, 60)],
+        ),
+        (
+            "a snapshot before the edit",
+            || {
+                let (engine, edited) = (recurrent().0, joined(&[&text('A', 1, 60), &text('Q', 2, 60)]));
+                let earlier = Request { snapshots_at: vec![40], ..greedy(&text('A', 1, 100), 4) };
+                after_requests(&engine, [earlier], asking(&edited))
+            },
+            &[("no_snapshot", 40, 60, 40), ("differs", 60, 120, 60)],
+        ),
+        (
+            "a snapshot at the edit",
+            || {
+                let (engine, edited) = (recurrent().0, joined(&[&text('A', 1, 60), &text('Q', 2, 60)]));
+                let earlier = Request { snapshots_at: vec![60], ..greedy(&text('A', 1, 100), 4) };
+                after_requests(&engine, [earlier], asking(&edited))
+            },
+            &[("differs", 60, 120, 60)],
+        ),
+        (
+            "a state that was pushed out",
+            || {
+                let limits = Limits { n_seq_max: 4, ..limits(1, 4096) };
+                let engine = start_with(limits, |runner| runner.with_memory(MemoryKind { forks: Forks::AtEnd, ..MEMORY })).0;
+                let others = (2..9).map(|seed| greedy(&text('B', seed, 60), 4));
+                after_requests(
+                    &engine,
+                    [greedy(&text('A', 1, 100), 1)].into_iter().chain(others),
+                    asking(&joined(&[&text('A', 1, 100), "ZZZ"])),
+                )
+            },
+            &[("evicted", 0, 100, 0), ("new", 100, 103, 100)],
+        ),
+        (
+            "another picture",
+            || {
+                let told = |id| Request { prompt: picture_of(id, &text('A', 1, 40), "QQQQ"), ..asking("") };
+                after_requests(&stored(), [told(-1000)], told(-2000))
+            },
+            &[("media", 40, 84, 40)],
+        ),
+        (
+            "the same picture",
+            || {
+                let told = |end| Request { prompt: picture_of(-1000, &text('A', 1, 40), end), ..asking("") };
+                after_requests(&stored(), [told("QQQQ")], told("RRRR"))
+            },
+            &[("differs", 80, 84, 80)],
+        ),
+        (
+            "grouped for another",
+            || {
+                let grouping = Some(Grouping { n: 4, width: 32, n_batch: 50 });
+                let engine = start(Limits { grouping, max_store_bytes: STORE, ..limits(2, 1024) }).0;
+                let told = after_requests(&engine, [greedy(&text('A', 1, 200), 4)], asking(&text('A', 1, 200)));
+                Explanation {
+                    computed: told.computed.into_iter().map(|one| Computed { range: 0..one.range.end, at: 0, ..one }).collect(),
+                    ..told
+                }
+            },
+            &[("grouped", 0, 200, 0)],
+        ),
+        (
+            "not to be brought back",
+            || {
+                let (engine, control) = start_stored(2, 1024);
+                run(&engine, greedy(&text('A', 1, 200), 1));
+                wait_until(&engine, |stats| stats.n_cells_used == 0);
+                control.fail_states(true);
+                explained(&engine, asking(&text('A', 1, 200)))
+            },
+            &[("not_restored", 0, 199, 0), ("last_token", 199, 200, 199)],
+        ),
+    ]
+}
+
+#[test]
+fn each_planted_cause_is_named() {
+    let cases = cases();
+    assert!(cases.len() >= 50, "{} causes are planted", cases.len());
+    let mut wrong = Vec::new();
+    for (name, planted, expected) in cases {
+        let told = planted();
+        let named: Vec<_> = told.computed.iter().map(|one| (one.cause.name(), one.range.start, one.range.end, one.at)).collect();
+        if named != expected {
+            wrong.push(format!("{name}: {named:?} instead of {expected:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_window_that_moved_on_is_named() {
+    let (engine, _) = windowed(32, Some(0));
+    run(&engine, greedy(&text('A', 1, 200), 4));
+    let told = explained(&engine, asking(&joined(&[&text('A', 1, 100), &text('Q', 2, 60)])));
+    let named: Vec<_> = told.computed.iter().map(|one| (one.cause.name(), one.range.clone())).collect();
+    assert_eq!(named, [("window", 0..100), ("differs", 100..160)]);
+}
+
+#[test]
+fn a_cause_is_told_with_its_place_and_what_stands_there_on_both_sides() {
+    let engine = stored();
+    run(&engine, owned("me", greedy(&joined(&[&text('A', 1, 50), "0123456789", &prompt(2, 60)]), 4)));
+    let told = explained(&engine, owned("me", asking(&joined(&[&text('A', 1, 50), "01234x6789", &prompt(2, 60)]))));
+    assert_eq!((told.request_id, told.n_prompt, told.n_found, told.n_awaited), (1, 120, 55, 0));
+    let one = &told.computed[0];
+    assert_eq!((one.byte, one.character, one.at), (55, 55, 55));
+    assert!(one.before.ends_with("01234") && one.here.starts_with("x6789"), "{one:?}");
+    let earlier = one.earlier.as_ref().expect("it is the same owner's");
+    assert_eq!((earlier.request_id, earlier.is_in_answer), (0, false));
+    assert!(earlier.text.starts_with("56789"), "{earlier:?}");
+    assert!(one.here.len() <= 24 && one.before.len() <= 8, "what is shown is bounded");
+}
+
+#[test]
+fn why_something_left_is_told_and_how_long_ago() {
+    let why = |told: &Explanation| match told.computed[0].cause {
+        Cause::Evicted(Some((why, ago))) if ago < Duration::from_secs(60) => Some(why),
+        _ => None,
+    };
+    let all = cases();
+    let planted = |name: &str| all.iter().find(|case| case.0 == name).expect("it is planted").1();
+    assert_eq!(why(&planted("pushed out of the pool")), Some(WhyLost::Pool));
+    assert_eq!(why(&planted("a state that was pushed out")), Some(WhyLost::Pool));
+    assert_eq!(why(&planted("erased")), Some(WhyLost::Erased));
+    assert_eq!(why(&planted("failed after it was computed")), Some(WhyLost::Failed));
+    let (engine, _) = start(Limits { max_store_bytes: Some(8_000), ..limits(1, 512) });
+    let others = (2..9).map(|seed| greedy(&text('B', seed, 250), 4));
+    let told = after_requests(&engine, [greedy(&text('A', 1, 200), 1)].into_iter().chain(others), asking(&text('A', 1, 200)));
+    assert_eq!(why(&told), Some(WhyLost::Store), "{told:?}");
+}
+
+#[test]
+fn nothing_that_others_sent_or_were_told_is_ever_told() {
+    let mut state = 11_u64;
+    let mut chance = |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    // What each owner says is made of letters of its own; beginnings and answers are of digits and of whatever is drawn.
+    let owners = [Some("a"), Some("b"), None];
+    let letters = ['a', 'b', 'c'];
+    for memory in [MEMORY, MemoryKind { forks: Forks::AtEnd, ..MEMORY }] {
+        let limits = Limits { max_store_bytes: Some(30_000), n_seq_max: 6, ..limits(2, 1024) };
+        let (engine, _) = start_with(limits, move |runner| runner.with_memory(memory));
+        let mut requests: Vec<(u64, usize)> = Vec::new();
+        let mut n_told = 0;
+        for _ in 0..400 {
+            let who = usize::try_from(chance(3)).unwrap();
+            let n_shared = usize::try_from(chance(3) * 20).unwrap();
+            let n_own = usize::try_from(1 + chance(120)).unwrap();
+            let said: String =
+                (0..n_own).map(|_| if chance(9) == 0 { letters[who] } else { letters[who].to_ascii_uppercase() }).collect();
+            let prompt = joined(&[&"0123456789".repeat(6)[..n_shared], &said]);
+            let request = Request { owner: owners[who].map(Into::into), ..asking(&prompt) };
+            let told = explained(&engine, request);
+            requests.push((told.request_id, who));
+            let other = |text: &str| {
+                text.chars().any(|c| c.is_ascii_alphabetic() && !c.eq_ignore_ascii_case(&letters[who]) && "abcABC".contains(c))
+            };
+            for one in &told.computed {
+                assert!(!other(&one.before) && !other(&one.here), "{one:?}");
+                let Some(earlier) = &one.earlier else { continue };
+                n_told += 1;
+                assert_eq!(requests.iter().find(|request| request.0 == earlier.request_id).map(|request| request.1), Some(who));
+                assert!(earlier.is_in_answer || !other(&earlier.text[..earlier.text.len().min(1)]), "{one:?}");
+            }
+        }
+        assert!(n_told > 20, "some earlier requests are told: {n_told}");
+    }
+}
+
+#[test]
+fn only_the_first_branch_of_who_asks_is_told() {
+    let engine = stored();
+    let explanations = |request| {
+        let branches = run(&engine, request);
+        branches.iter().map(|branch| branch.finished.explanation.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(explanations(greedy(&prompt(1, 50), 2)), [false]);
+    assert_eq!(explanations(Request { explains_cache: true, ..drawn(&prompt(1, 50), 3, 2) }), [true, false, false]);
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    use crate::engine::history::History;
+    use crate::engine::job::{Job, QueuePlace};
+    use crate::sampling::Sampler;
+    use crate::sampling::lexicon::tests::Pieces;
+    use std::sync::atomic::AtomicUsize;
+
+    let job = |request_id: u64, n: usize| {
+        let waiting = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
+        let (sender, _) = crate::engine::stream::stream(request_id, 1, None, Box::new(|| {}));
+        let request = Request::new(Prompt::from_tokens(vec![1; n]), 0);
+        Job::new(request_id, request.clone(), Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0), sender, waiting)
+    };
+    let mut history = History::default();
+    for request_id in 0..2 * MAX_REMEMBERED_REQUESTS as u64 {
+        history.begin(&job(request_id, 10));
+    }
+    assert_eq!(history.size(), (10 * MAX_REMEMBERED_REQUESTS, MAX_REMEMBERED_REQUESTS));
+    for request_id in 10_000..10_008 {
+        history.begin(&job(request_id, MAX_REMEMBERED / 4));
+    }
+    assert_eq!(history.size(), (MAX_REMEMBERED, 4));
+    history.begin(&job(20_000, MAX_REMEMBERED + 1));
+    assert_eq!(history.size(), (0, 0), "what is longer than all that is remembered is not");
+    history
+        .lose((0..10_000).map(|_| crate::cache::Lost { maker: 0, range: 0..1, why: WhyLost::Pool }), std::time::Instant::now());
+    assert_eq!(history.n_lost(), crate::cache::MAX_LOST);
+}
