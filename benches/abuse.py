@@ -4,8 +4,8 @@ The server is one of the demo model with 32 slots, in processes of its own. A st
 and a short chat is asked for again and again; measured are the pauses between the writes of the stream, and the time from its
 request to the first text. First alone; then beside as many processes that merely spin as there are abusive ones, because the
 machine has few cores and all of these take some of their time; then beside plain streams in all slots, because every server is
-slower where others are served; then beside the abuse (`benches/abusers.py`). All but the server and whoever measures are `nice`d
-as far as that goes, so that what is felt is the server's doing and not that of clients on the same cores.
+slower where others are served; then beside the abuse (`benches/abusers.py`). All but the server and whoever measures run only
+where a processor would be idle, so that what is felt is the server's doing and not that of clients on the same cores.
 
 Memory, handles and threads are looked at while the server is idle, before and after; before that there is some abuse too, so that
 the allocators and the cache have what they keep. Start it in the repository's root as `python -m benches.abuse`.
@@ -51,7 +51,7 @@ CHAT_PAUSE_S = 0.05
 PATIENCE_S = 60.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 FIRST_TEXT = re.compile(rb'"content":"[^"]')
-SPIN = f"import os\nos.nice(19)\nwhile os.getppid() == {os.getpid()}: pass"
+SPIN = f"import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile os.getppid() == {os.getpid()}: pass"
 
 
 @dataclass

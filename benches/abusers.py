@@ -1,8 +1,8 @@
 """Clients that lean on a server, each doing one thing after another that it may not like, drawn at random.
 
 `python -m benches.abusers PORT CONNECTIONS SEED` goes on until its standard input ends, then prints how often each was answered
-with which status, as JSON. `--only NAME` does one of them alone. The process is as nice as a process can be, so that it takes
-from the server on the same machine no time that the server could use.
+with which status, as JSON. `--only NAME` does one of them alone. The process runs only where a processor would be idle: it
+takes no time that the server on the same machine could use.
 """
 
 import argparse
@@ -25,8 +25,6 @@ SLOW_S = 10.0
 
 SLOWLY_S = 0.2
 """Between two reads."""
-
-NICENESS = 19
 
 Do = Callable[[int, random.Random], Awaitable[str]]
 
@@ -194,7 +192,7 @@ async def main() -> None:
     parser.add_argument("seed", type=int)
     parser.add_argument("--only", choices=ABUSES)
     options = parser.parse_args()
-    os.nice(NICENESS)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     answers: defaultdict[str, Counter[str]] = defaultdict(Counter)
     names = [options.only] if options.only else list(ABUSES)
     seeds = (options.seed * 1_000_000 + number for number in range(options.connections))

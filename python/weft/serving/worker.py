@@ -24,6 +24,7 @@ from weft.demo import DEMO_MODEL
 from weft.engine import Engine
 from weft.errors import EngineStopped
 from weft.serving.connections import App, Connections
+from weft.serving.garbage import Collector
 from weft.serving.line import KILL_AFTER_S, LOADING, READY, reason_of
 from weft.serving.listening import is_listening
 from weft.serving.place import Place, head_s
@@ -103,6 +104,7 @@ def application(settings: Settings, places: Sequence[Place], config: dict[str, A
     app.service.loading = fetched
     gc.freeze()
     gc.enable()
+    Collector(lambda: app.service.is_idle).start(loop)
     threading.Thread(target=_stop_when_told, args=(line, app, loop), name="weft-line", daemon=True).start()
     connections.start(app.service.refusals, loop)
     return connections.watching(cast("App", app))

@@ -148,6 +148,8 @@ class Aside:
         finally:
             # At once, so that the next to come finds its room.
             future.cancel()
+            # An error knows this frame: with the future, which holds the error, it would be found by the collector alone.
+            del future
 
     def close(self) -> None:
         """Lets the threads end; work that waits is not begun."""

@@ -81,6 +81,8 @@ class Patience:
         _current.reset(self._previous)
         if self._watching is not None:
             self._watching.cancel()
+            # What it ends with knows this object: the two would have to be found by the collector of garbage.
+            self._watching = None
 
     async def receive(self) -> HTTPReceiveMessage:
         """The next part of the body, or that the client has left.
@@ -154,8 +156,8 @@ async def unless_left(future: "asyncio.Future[Made]") -> Made:
     if (client := _current.get()) is None:
         return await future
     leaving = asyncio.create_task(_until_left(client))
+    either: set[asyncio.Future[Any]] = {future, leaving}
     try:
-        either: set[asyncio.Future[Any]] = {future, leaving}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not future.done():
             raise ClientLeftError
@@ -163,6 +165,8 @@ async def unless_left(future: "asyncio.Future[Made]") -> Made:
     finally:
         leaving.cancel()
         future.cancel()
+        # An error knows where it passed, and so the future that holds it: only the collector of garbage would find them.
+        del future, either
 
 
 async def _until_left(client: Patience) -> None:

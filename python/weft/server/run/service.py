@@ -197,6 +197,11 @@ class Service:
             return True
         return not self.sleep.is_awake and (self.sleep.is_turning or self.engine.is_asleep)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is written, and no vectors are computed."""
+        return not self._generations and not self.n_vectors
+
     async def stop_engine(self) -> None:
         """Stops the engine: every open stream ends with an error that says so."""
         self._is_stopping = True

@@ -1,0 +1,135 @@
+"""What only refers to itself is looked for when nobody waits; and requests leave none of it."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from litestar.types import HTTPReceiveMessage, Message
+
+from weft.server.run.aside import Aside, Purpose
+from weft.server.run.patience import Patience
+from weft.serving import garbage
+from weft.serving.garbage import Collector
+
+
+class Circle:
+    """Refers to itself."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+class Clock:
+    """A loop of which a test turns the hands."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.next: tuple[float, Callable[[], Any]] | None = None
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, call: Callable[..., Any], *args: object) -> None:
+        self.next = (self.now + delay, lambda: call(*args))
+
+    def turn(self) -> None:
+        assert self.next is not None
+        self.now, call = self.next
+        call()
+
+
+@pytest.fixture
+def by_hand() -> Iterator[None]:
+    """The interpreter collects nothing by itself."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.set_threshold(*before)
+
+
+def old_circle() -> "weakref.ref[Circle]":
+    """One that has outlived two collections."""
+    circle = Circle()
+    known = weakref.ref(circle)
+    gc.collect(0)
+    gc.collect(1)
+    return known
+
+
+@pytest.mark.usefixtures("by_hand")
+def test_what_became_old_is_collected_when_nobody_waits() -> None:
+    clock = Clock()
+    is_idle = False
+    Collector(lambda: is_idle).start(clock)  # type: ignore[arg-type]
+    known = old_circle()
+    clock.turn()
+    assert known() is not None, "somebody waits"
+    is_idle = True
+    clock.turn()
+    assert known() is None
+
+
+@pytest.mark.usefixtures("by_hand")
+def test_where_somebody_always_waits_it_is_collected_seldom() -> None:
+    clock = Clock()
+    Collector(lambda: False).start(clock)  # type: ignore[arg-type]
+    known = old_circle()
+    while clock.now + garbage.LOOK_S < garbage.SELDOM_S:
+        clock.turn()
+        assert known() is not None
+    clock.turn()
+    assert known() is None
+
+
+def test_the_interpreter_leaves_old_objects_alone() -> None:
+    before = gc.get_threshold()
+    try:
+        Collector(lambda: False).start(Clock())  # type: ignore[arg-type]
+        assert gc.get_threshold() == (*before[:2], garbage.NEVER)
+    finally:
+        gc.set_threshold(*before)
+
+
+class OwnError(Exception):
+    """One that nobody else raises."""
+
+
+async def never() -> HTTPReceiveMessage:
+    """A client that stays."""
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError
+
+
+async def nothing(_: Message) -> None:
+    """Sends nowhere."""
+
+
+@pytest.mark.usefixtures("by_hand")
+async def test_a_request_whose_work_fails_leaves_no_circle() -> None:
+    known: list[weakref.ref[object]] = []
+
+    def made() -> OwnError:
+        error = OwnError()
+        known.append(weakref.ref(error))
+        return error
+
+    def fail() -> None:
+        raise made()
+
+    aside = Aside()
+    with Patience(never, nothing, 10, has_body=False) as client:
+        known.append(weakref.ref(client))
+        with suppress(OwnError):
+            await aside.elsewhere(Purpose.PROMPT, 1, fail)
+    del client
+    for _ in range(3):
+        await asyncio.sleep(0)
+    aside.close()
+    await asyncio.sleep(0.05)
+    assert [one() for one in known] == [None, None]
