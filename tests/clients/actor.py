@@ -124,7 +124,9 @@ def _tools(prompt: str) -> Iterator[Json]:
 def _calls(scene: Scene) -> list[str]:
     """The calls that a question leads to: those that it spells, else one of the tool that it has most words in common with."""
     by_name = {tool["name"]: tool for tool in scene.tools}
-    if spelt := [(name, json.loads(given)) for name, given in _CALL.findall(scene.asked) if name in by_name]:
+    # Some programs quote what they are asked.
+    asked = scene.asked.replace('\\"', '"')
+    if spelt := [(name, json.loads(given)) for name, given in _CALL.findall(asked) if name in by_name]:
         return [_call(name, arguments) for name, arguments in spelt]
     words = _words(scene.asked)
     best = max(by_name, key=lambda name: len(words & _words(name)), default=None)

@@ -183,8 +183,15 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
                     "size": COUNT,
                 },
                 "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+                # As Anthropic's clients read them.
+                "type": "model",
+                "display_name": "storyteller",
+                "created_at": matching(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"),
             }
         ],
+        "first_id": "storyteller",
+        "last_id": "storyteller",
+        "has_more": False,
         "models": [
             {
                 "name": "storyteller",
@@ -215,7 +222,8 @@ async def test_there_are_as_many_slots_as_were_asked_for(client: httpx.AsyncClie
 
 
 async def test_busy_slots_tell_what_they_do(live: LiveServer) -> None:
-    settings = SETTINGS | {"ignore_eos": True, "stream": True, "model": "storyteller-q8_0.gguf"}
+    banned = [{"token": 2, "bias": False}, {"token": 4, "bias": False}]
+    settings = SETTINGS | {"ignore_eos": True, "logit_bias": banned, "stream": True, "model": "storyteller-q8_0.gguf"}
     async with httpx.AsyncClient(base_url=live.url) as client:
         body = {"prompt": PROMPT, "n": 40, "ignore_eos": True, "stream": True, "seed": 100}
         async with client.stream("POST", "/completion", json=body) as answer:
