@@ -13,7 +13,7 @@ from tests.server.live import LiveServer
 
 HERE = Path(__file__).parent
 
-LIGHT = ("openai_python.py",)
+LIGHT = ("openai_python.py", "anthropic_python.py", "ollama_python.py")
 """Programs whose clients are installed for development."""
 
 

@@ -434,6 +434,7 @@ async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, b
 @pytest.mark.parametrize(
     "body",
     [
+        {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
         {"mcp_servers": [], "container": None, "context_management": {}, "diagnostics": None, "inference_geo": None},
         {
             "service_tier": "auto",

@@ -130,3 +130,35 @@ async def test_what_was_cut_off_in_a_call_can_be_gone_on_from(client: httpx.Asyn
     second = await asked(client, input="Is it wet?", previous_response_id=first["id"])
     assert second["output"][0]["content"][0]["text"] == "It rains."
     assert "Let me look." in model.prompts[1]
+
+
+async def test_functions_of_a_namespace_are_called_by_it(client: httpx.AsyncClient, model: AnsweringEngine) -> None:
+    model.script = Script(
+        [
+            Answer("It rains.", when="wet"),
+            Answer('<tool_call>\n{"name": "sky.look", "arguments": {"city": "Oslo"}}\n</tool_call>'),
+        ],
+        TEMPLATE,
+    )
+    tools = [{"type": "namespace", "name": "sky", "description": "Of above.", "tools": TOOLS}, TOOLS[0]]
+    first = await asked(client, tools=tools)
+    (call,) = first["output"]
+    assert (call["namespace"], call["name"], json.loads(call["arguments"])) == ("sky", "look", {"city": "Oslo"})
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "wet"}
+    second = await asked(client, input=[output], tools=tools, previous_response_id=first["id"])
+    assert second["output"][0]["content"][0]["text"] == "It rains."
+    assert '{"name": "sky.look", "arguments": {"city": "Oslo"}}' in model.prompts[1]
+
+
+@pytest.mark.parametrize(
+    ("tool", "told"),
+    [
+        ({"name": "a.b", "tools": []}, "must be a name without '.'"),
+        ({"name": "a", "tools": "look"}, "must be a list of functions"),
+        ({"name": "a", "tools": [{"type": "custom", "name": "b"}]}, "tools[0].tools[0].type is 'custom'"),
+    ],
+)
+async def test_a_namespace_that_is_none_is_refused(client: httpx.AsyncClient, tool: Json, told: str) -> None:
+    answer = await client.post("/v1/responses", json={"input": "a", "tools": [{"type": "namespace"} | tool]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+    assert told in answer.json()["error"]["message"]

@@ -22,9 +22,17 @@ VERSION = "2023-06-01"
 TTLS_S = {None: 300.0, "5m": 300.0, "1h": 3600.0}
 """How long what is marked is kept, in seconds since it was last asked for."""
 
+
+def _clears_nothing(management: Any) -> bool:  # noqa: ANN401 (any JSON)
+    """Whether what is said of the context is to keep all of it, as Claude Code says it."""
+    if not isinstance(management, dict) or management.keys() > {"edits"}:
+        return False
+    return all(edit == {"type": "clear_thinking_20251015", "keep": "all"} for edit in management.get("edits") or ())
+
+
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "container": lambda value: not value,
-    "context_management": lambda value: not value,
+    "context_management": _clears_nothing,
     "diagnostics": lambda value: not value,
     "inference_geo": lambda value: not value,
     "mcp_servers": lambda value: not value,

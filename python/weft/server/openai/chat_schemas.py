@@ -58,6 +58,8 @@ class Message(msgspec.Struct):
 
     role: str
     content: str | None
+    refusal: None = None
+    """What OpenAI's models say in place of an answer that they refuse; there is no such thing here."""
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
     function_call: CalledFunction | msgspec.UnsetType = msgspec.UNSET

@@ -79,12 +79,18 @@ class Thought(msgspec.Struct, tag_field="type", tag="reasoning", kw_only=True):
     status: str | None = "completed"
 
 
+BELOW = "."
+"""Stands, for the model, between a namespace and the name of a function in it."""
+
+
 class Call(msgspec.Struct, tag_field="type", tag="function_call", kw_only=True):
     """A function that the client is to call."""
 
     id: str | None = None
     call_id: str
     name: str
+    namespace: str | msgspec.UnsetType | None = msgspec.UNSET
+    """What the function is one of, where it stood in a tool of the type `namespace`."""
     arguments: str
     status: str | None = "completed"
 
@@ -301,7 +307,8 @@ def _thought(item: Thought) -> str | None:
 
 def called(item: Call) -> dict[str, Any]:
     """A call as chats have it."""
-    return {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
+    name = f"{item.namespace}{BELOW}{item.name}" if item.namespace else item.name
+    return {"id": item.call_id, "type": "function", "function": {"name": name, "arguments": item.arguments}}
 
 
 def _summary(item: Compaction) -> str:

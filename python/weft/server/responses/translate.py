@@ -12,7 +12,7 @@ from weft.fields.shown import shown
 from weft.server import request_fields
 from weft.server.request_fields.chat import ChatFields
 from weft.server.request_fields.fields import SamplingFields
-from weft.server.responses.items import new_id
+from weft.server.responses.items import BELOW, new_id
 from weft.server.responses.schemas import (
     CompactBody,
     ConversationRef,
@@ -187,7 +187,7 @@ def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
     Raises:
         InvalidRequest: a tool or a format is not what it must be.
     """
-    tools = [_tool(tool, f"tools[{position}]") for position, tool in enumerate(data.tools or ())]
+    tools = [known for position, tool in enumerate(data.tools or ()) for known in _tools(tool, f"tools[{position}]")]
     tool_choice = _tool_choice(data.tool_choice)
     if isinstance(data.tool_choice, dict) and data.tool_choice.get("type") == "allowed_tools":
         tools, tool_choice = _allowed(tools, data.tool_choice)
@@ -243,10 +243,25 @@ def _limit(given: int | None) -> int | None:
     return given
 
 
+def _tools(tool: dict[str, Any], place: str) -> list[dict[str, Any]]:
+    """A function, or those of a namespace, as chats have them."""
+    if tool.get("type") != "namespace":
+        return [_tool(tool, place)]
+    namespace, inner = tool.get("name"), tool.get("tools")
+    if not isinstance(namespace, str) or not namespace or BELOW in namespace:
+        raise InvalidRequest("tools", f"{place}.name is {shown(namespace)}; it must be a name without '{BELOW}'")
+    if not isinstance(inner, list) or not all(isinstance(one, dict) for one in inner):
+        raise InvalidRequest("tools", f"{place}.tools must be a list of functions")
+    known = [_tool(one, f"{place}.tools[{position}]") for position, one in enumerate(inner)]
+    for one in known:
+        one["function"]["name"] = f"{namespace}{BELOW}{one['function']['name']}"
+    return known
+
+
 def _tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
     """A function as chats have it."""
     if tool.get("type") != "function":
-        kind = f"{place}.type is {shown(tool.get('type'))}; only functions are supported"
+        kind = f"{place}.type is {shown(tool.get('type'))}; only functions are supported, and namespaces of them"
         raise InvalidRequest("tools", kind)
     if not isinstance(tool.get("name"), str):
         raise InvalidRequest("tools", f"{place}.name must be given")
@@ -344,4 +359,6 @@ def _told(data: CreateResponse, settings: Settings, name: str) -> float | None:
 
 
 def _told_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if tool.get("type") == "namespace":
+        return {"description": "", **tool, "tools": [_told_tool(one) for one in tool["tools"]]}
     return {"strict": None, "parameters": None, "description": None} | tool

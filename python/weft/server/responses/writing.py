@@ -10,7 +10,7 @@ from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content
 from weft.chat.answer.parts import Thought as ThoughtPart
 from weft.server.errors import describe
 from weft.server.responses import events
-from weft.server.responses.items import Call, Message, Thought, ThoughtText, new_id, opaque
+from weft.server.responses.items import BELOW, Call, Message, Thought, ThoughtText, new_id, opaque
 from weft.server.responses.items import Part as ContentPart
 from weft.server.responses.schemas import (
     Failure,
@@ -70,6 +70,7 @@ class Writing:
         """Those that are whole."""
         self._generation = generation
         self._spoken = Spoken(form)
+        self._namespaces = {tool["name"] for tool in response.tools if tool.get("type") == "namespace"}
         self._with_top = with_top
         self._is_opaque = is_opaque
         self._on_end = on_end
@@ -143,7 +144,11 @@ class Writing:
                 self._n_reasoning += self._n_unread
             case CallBegun(_, call_id, name):
                 yield from self._close("completed")
-                yield from self._add(Call(id=new_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress"))
+                called = Call(id=new_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress")
+                namespace, below, inner = name.partition(BELOW)
+                if below and namespace in self._namespaces:
+                    called.name, called.namespace = inner, namespace
+                yield from self._add(called)
             case CallArguments(_, text):
                 yield self._argue(text)
         self._n_unread, self._untold = 0, []
