@@ -55,7 +55,7 @@ def parallel_tools() -> None:
 
 for method in ("function_calling", "json_mode", "json_schema"):
 
-    @feature(f"structured answer ({method})")
+    @feature(f"structured answer by {method}")
     def structured(method: str = method) -> None:
         asked = f"A 'dog' that is 3 years old, as a pet in JSON: {Pet.model_json_schema()}".replace("'", '"')
         assert model.with_structured_output(Pet, method=method).invoke(asked).age == 3
