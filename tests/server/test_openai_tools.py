@@ -56,7 +56,9 @@ async def choices(client: httpx.AsyncClient, how: How, **body: Json) -> list[Jso
     if how == "whole":
         given = await client.post("/v1/chat/completions", json=body)
         assert given.status_code == 200, given.text
-        return [{"message": choice["message"], "finish_reason": choice["finish_reason"]} for choice in given.json()["choices"]]
+        told = given.json()["choices"]
+        assert [choice["message"].pop("refusal") for choice in told] == [None] * len(told)
+        return [{"message": choice["message"], "finish_reason": choice["finish_reason"]} for choice in told]
     given = await client.post("/v1/chat/completions", json={**body, "stream": True})
     assert given.status_code == 200, given.text
     events = [json.loads(line[6:]) for line in given.text.splitlines() if line.startswith("data: {")]

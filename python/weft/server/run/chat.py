@@ -45,9 +45,7 @@ async def count(data: ChatFields, service: Service, *, n_more: int = 0) -> int:
 
 
 def submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Submission:
-    """What a body asks for, its messages being this prompt."""
-    if prompt.held is None or not prompt.held.has_thoughts:
-        request_fields.refuse_endless_thought(data)
+    """What a body asks for, its messages being this prompt. A budget for thoughts holds, too, where a model has none."""
     # The engine tells of a drawn token only beside the likely ones.
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
     asked = request_fields.submission(msgspec.structs.replace(data, prompt=prompt.tokens), settings, n_probs=n_probs)
