@@ -92,7 +92,7 @@ async def test_a_picture_changes_what_is_said(seeing: weft.Engine) -> None:
     assert len(said) == 3
 
 
-async def test_texts_leave_the_context_and_come_back_beside_pictures_that_cannot(folder: Path) -> None:
+async def test_texts_and_pictures_with_rows_and_columns_leave_the_context_and_come_back(folder: Path) -> None:
     async with engine_of("qwen2vl", folder, n_ctx=512, n_slots=1, cache_ram=64 * 2**20) as engine:
         text = "A text without pictures, which is longer than a line. " * 4
         picture: list[Any] = ["Look: ", await engine.read_media(png_of(8, width=128, height=128)), " What is it?"]
@@ -102,7 +102,7 @@ async def test_texts_leave_the_context_and_come_back_beside_pictures_that_cannot
             await engine.complete(picture, **GREEDY)
             await engine.complete("x" * 480, **GREEDY)
         assert (await engine.complete(text, **GREEDY)).n_computed < n_text / 2
-        assert (await engine.complete(picture, **GREEDY)).n_computed > n_picture / 2
+        assert (await engine.complete(picture, **GREEDY)).n_computed < n_picture / 2
 
 
 @pytest.mark.parametrize("size", [(512, 16), (16, 512), (64, 64), (128, 32)])

@@ -116,9 +116,9 @@ async def test_a_long_text_does_not_hold_the_event_loop_up(
         threads.append(threading.get_ident())
         return native.pin(prompt, adapters=adapters)
 
-    def save(prompt: str, *, compute: bool, adapters: None) -> weft.Stream:
+    def save(prompt: str, *, compute: bool, adapters: None, invoked_at: None) -> weft.Stream:
         threads.append(threading.get_ident())
-        return native.save(prompt, compute=compute, adapters=adapters)
+        return native.save(prompt, compute=compute, adapters=adapters, invoked_at=invoked_at)
 
     monkeypatch.setattr(engine, "_native", SimpleNamespace(pin=pin, save=save))
     text = "a" * n_characters

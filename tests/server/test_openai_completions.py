@@ -249,7 +249,7 @@ async def test_probabilities_by_which_texts_are_compared_are_told_only_where_ask
     ("fields", "name", "message"),
     [
         ({"best_of": 3, "n": 2, "stream": True}, "best_of", "best_of above n cannot be streamed.*"),
-        ({"best_of": 1, "n": 2}, "best_of", "best_of is 1, less than n, which is 2"),
+        ({"best_of": 2, "n": 3}, "best_of", "best_of is 2, less than n, which is 3"),
         ({"best_of": 257}, "best_of", "best_of is 257; it must be 1 to 256"),
     ],
     ids=str,

@@ -179,6 +179,8 @@ LARGEST: dict[str, dict[str, Body]] = {
         "many calls": filled(CALL, '{"function": {"name": "a", "arguments": {"a": 1}}}', "]}]}", 1_000_000),
         "many results": filled('{"messages": [', '{"role": "tool", "content": "", "tool_name": "a"}', "]}", 1_000_000),
     },
+    "POST /api/show": {"a long name": filled('{"model": "', "word", '"}')},
+    "POST /api/blobs/{digest:str}": {"a large file": filled("", "word", "")},
     "POST /api/embed": {name: VECTORS[name] for name in ("a long text", "many texts", "as many texts as may be")},
     "POST /api/embeddings": {"a long text": filled('{"prompt": "', "word", '"}')},
 }

@@ -46,7 +46,7 @@ def submission(data: CreateCompletion, settings: Settings) -> Submission:
 
 def _with_best_of(data: CreateCompletion, asked: Submission) -> Submission:
     """As many completions as are to be compared, each with its log-probabilities."""
-    if data.best_of is None or data.best_of == asked.template.n:
+    if data.best_of in (None, 1, asked.template.n):  # One is what clients send who ask for nothing.
         return asked
     if data.best_of < asked.template.n:
         raise InvalidRequest("best_of", f"best_of is {data.best_of}, less than n, which is {asked.template.n}")
