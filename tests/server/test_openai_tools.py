@@ -294,10 +294,11 @@ async def test_a_tool_is_called_behind_the_thought(thinking: httpx.AsyncClient, 
     assert isinstance(json.loads(called["function"]["arguments"])["n"], int)
 
 
-async def test_a_budget_without_thoughts_is_refused() -> None:
-    async with saying("") as (client, _):
-        name, _ = await refusal(client, reasoning_budget_tokens=5)
-        assert name == "reasoning_budget_tokens"
+async def test_a_budget_holds_where_a_model_has_no_thoughts() -> None:
+    async with saying("Yes.") as (client, engine):
+        [choice] = await choices(client, "whole", reasoning_budget_tokens=5)
+        assert choice["message"]["content"] == "Yes."
+        assert engine.requests[0].thought is None
 
 
 async def test_a_model_that_must_call_a_tool_calls_it(client: httpx.AsyncClient, how: How) -> None:

@@ -43,11 +43,6 @@ class Held:
         self._preserved = list(dict.fromkeys((*named, *marks)))
 
     @property
-    def has_thoughts(self) -> bool:
-        """Whether the model's thoughts are known by their marks."""
-        return self._form.thought is not None
-
-    @property
     def has_tools(self) -> bool:
         """Whether tools may be called."""
         return self._calls is not None
