@@ -35,8 +35,7 @@ use std::sync::Arc;
 pub use place::Flaw;
 pub use reader::Tokens;
 pub use schema::{
-    MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Pattern,
-    check_schema,
+    MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, MAX_WAYS, to_gbnf,
 };
 pub use spellings::Spellings;
 
