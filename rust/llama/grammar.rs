@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::grammar::{Flaw, Grammar, Pattern, Spellings, Tokens, check_schema};
+use crate::grammar::{Flaw, Grammar, Spellings, Tokens, to_gbnf};
 use crate::llama::model::Model;
 use crate::request::{SharedConstraint, Token};
 
@@ -51,8 +51,7 @@ impl Grammars {
 
     pub(super) fn of_schema(&self, model: &Model, text: &str) -> Result<SharedConstraint> {
         self.find_or(Source::JsonSchema, text, || {
-            let refuse = |flaw: Flaw| refusal("json_schema", format!("the JSON schema is wrong in {flaw}"));
-            let gbnf = convert(text, &check_schema(text).map_err(refuse)?).map_err(refuse)?;
+            let gbnf = to_gbnf(text).map_err(|flaw| refusal("json_schema", format!("the JSON schema is refused in {flaw}")))?;
             Grammar::new(&gbnf, model, self.spellings(model)).map_err(|Flaw { message, .. }| {
                 refusal("json_schema", format!("the JSON schema asks for what no grammar can hold a text to: {message}"))
             })
@@ -108,21 +107,4 @@ impl Tokens for Model {
     fn n_vocab(&self) -> usize {
         self.n_vocab()
     }
-}
-
-/// llama.cpp's GBNF of a schema that was checked.
-pub(super) fn convert(schema: &str, patterns: &[Pattern]) -> std::result::Result<String, Flaw> {
-    if let Some(pattern) = patterns.iter().find(|pattern| !is_held(&pattern.text)) {
-        return Err(pattern.flaw(schema));
-    }
-    llama_cpp_2::json_schema_to_grammar(schema).map_err(|_| Flaw::of_whole("llama.cpp makes no grammar of it"))
-}
-
-/// Whether llama.cpp holds a text to this pattern. Of one that it does not know, it makes the grammar of any string, and says so on
-/// its standard error alone.
-fn is_held(pattern: &str) -> bool {
-    let is_anchored = pattern.len() >= 2 && pattern.starts_with('^') && pattern.ends_with('$');
-    let text = pattern.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<Vec<_>>().concat();
-    let alone = || llama_cpp_2::json_schema_to_grammar(&format!("{{\"type\":\"string\",\"pattern\":\"{text}\"}}"));
-    is_anchored && alone().is_ok_and(|grammar| grammar.lines().all(|rule| rule != "root ::= string"))
 }

@@ -19,6 +19,15 @@ const MAX_PLACES_KNOWN: usize = 20_000;
 /// Most digits after the point of a bound.
 const MAX_PLACES: usize = 40;
 
+/// Which numbers are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Any,
+    Integer,
+    /// Those that are no integers.
+    Fraction,
+}
+
 /// What a number is asked for.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Asked {
@@ -36,10 +45,10 @@ impl Asked {
     }
 
     pub(super) fn and(&mut self, other: &Self) {
-        for (bound, strict) in other.least {
+        if let Some((bound, strict)) = other.least {
             self.at_least(bound, strict);
         }
-        for (bound, strict) in other.most {
+        if let Some((bound, strict)) = other.most {
             self.at_most(bound, strict);
         }
         self.divisors.extend(other.divisors.iter().filter(|divisor| !self.divisors.contains(divisor)).copied().collect::<Vec<_>>());
@@ -78,7 +87,8 @@ impl Asked {
     }
 
     /// The grammar of the numbers that fit; the error says what they cannot be held to.
-    pub(super) fn expr(&self, is_integer: bool, rules: &mut Rules) -> Result<Expr, String> {
+    pub(super) fn expr(&self, kind: Kind, rules: &mut Rules) -> Result<Expr, String> {
+        let is_integer = kind == Kind::Integer;
         let mut step = self.step()?;
         if let Some((divisor, places)) = step.filter(|_| is_integer) {
             // An integer is a multiple of 1 too.
@@ -93,12 +103,12 @@ impl Asked {
         if self.least.is_none_or(|(bound, _)| bound < 0.0) {
             let least = self.most.filter(|&(bound, _)| bound < 0.0).map_or((0.0, true), |(bound, strict)| (-bound, strict));
             let most = self.least.map(|(bound, strict)| (-bound, strict));
-            let digits = Digits::new(least, most, step, is_integer)?.expr(rules)?;
+            let digits = Digits::new(least, most, step, kind)?.expr(rules)?;
             choices.push(Expr::Sequence(vec![Expr::Text("-".to_owned()), digits]));
         }
         if self.most.is_none_or(|(bound, _)| bound >= 0.0) {
             let least = self.least.filter(|&(bound, _)| bound >= 0.0).unwrap_or_default();
-            choices.push(Digits::new(least, self.most, step, is_integer)?.expr(rules)?);
+            choices.push(Digits::new(least, self.most, step, kind)?.expr(rules)?);
         }
         Ok(Expr::Choice(choices))
     }
@@ -194,7 +204,7 @@ struct Digits {
     divisor: u64,
     /// Digits after the point of what the divisor is over; `None` where there is no divisor.
     places: Option<usize>,
-    is_integer: bool,
+    kind: Kind,
     known: HashMap<Place, RuleNumber>,
 }
 
@@ -211,28 +221,30 @@ struct Place {
     /// The number is as its lower bound, or its upper one, up to here.
     is_least: bool,
     is_most: bool,
+    /// There is nothing but zeros behind the point.
+    is_whole: bool,
     /// What is left over by the divisor.
     rest: u64,
 }
 
 impl Digits {
-    fn new(least: (f64, bool), most: Option<(f64, bool)>, step: Option<(u64, usize)>, is_integer: bool) -> Result<Self, String> {
+    fn new(least: (f64, bool), most: Option<(f64, bool)>, step: Option<(u64, usize)>, kind: Kind) -> Result<Self, String> {
         // Above all numbers that are written there is no bound.
         let most = most.filter(|&(bound, _)| bound < LARGEST).map(Bound::new).transpose()?;
         let (divisor, places) = step.map_or((1, None), |(divisor, places)| (divisor, Some(places)));
-        Ok(Self { least: Bound::new(least)?, most, divisor, places, is_integer, known: HashMap::new() })
+        Ok(Self { least: Bound::new(least)?, most, divisor, places, kind, known: HashMap::new() })
     }
 
     fn expr(mut self, rules: &mut Rules) -> Result<Expr, String> {
         let mut choices = Vec::new();
         for n_whole in 1..=MAX_DIGITS {
-            let most_after = if self.is_integer { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
+            let most_after = if self.kind == Kind::Integer { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
             let n_most = self.most.as_ref().map_or(usize::MAX, |most| most.whole.len());
             if n_whole < self.least.whole.len() || n_whole > n_most {
                 continue;
             }
             let (is_least, is_most) = (n_whole == self.least.whole.len(), n_whole == n_most);
-            let place = Place { n_whole, n_left: n_whole, n_after: 0, most_after, is_least, is_most, rest: 0 };
+            let place = Place { n_whole, n_left: n_whole, n_after: 0, most_after, is_least, is_most, is_whole: true, rest: 0 };
             choices.push(self.digit(place, true, rules)?);
         }
         Ok(Expr::Choice(choices))
@@ -255,6 +267,8 @@ impl Digits {
                 n_after: place.n_after + usize::from(place.n_left == 0),
                 is_least,
                 is_most,
+                // Where this is of no matter, it is not told apart.
+                is_whole: place.is_whole && (self.kind != Kind::Fraction || place.n_left > 0 || digit == 0),
                 rest: (10 * place.rest + u64::from(digit)) % self.divisor,
                 ..place
             };
@@ -301,6 +315,7 @@ impl Digits {
         let is_below = most.is_none_or(|most| !most.is_done(place.n_after) || !most.strict);
         let missing = self.places.unwrap_or(0).saturating_sub(place.n_after);
         let rest = (0..missing).fold(place.rest, |rest, _| 10 * rest % self.divisor);
-        is_above && is_below && rest == 0
+        let is_kind = self.kind != Kind::Fraction || !place.is_whole;
+        is_above && is_below && is_kind && rest == 0
     }
 }

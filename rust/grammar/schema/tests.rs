@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::super::json::{Kind, Value};
 use super::super::tests::{Toy, spellings};
-use super::super::{Constraint, ConstraintSource, Grammar};
+use super::super::{ConstraintSource, Grammar};
 use super::*;
 use crate::request::Token;
 

@@ -897,7 +897,10 @@ impl<'a> Reader<'a> {
                 "allOf" => self.other_of_all(list(schema, "allOf")?)?,
                 "anyOf" => self.none_of(list(schema, "anyOf")?, schema)?,
                 "oneOf" => self.not_one_of(list(schema, "oneOf")?, schema)?,
-                "not" => (*self.plain(value)?).clone(),
+                "not" => {
+                    let ways = (*self.plain(value)?).clone();
+                    contrary(ways, value)?
+                }
                 "$ref" => {
                     let target = self.target(value)?;
                     (*self.negated(target)?).clone()
@@ -943,12 +946,25 @@ impl<'a> Reader<'a> {
         for (one, part) in parts.iter().enumerate() {
             for other in &parts[one + 1..] {
                 let (mine, theirs) = (self.plain(part)?, self.plain(other)?);
-                ways.or(&self.both(&mine, &theirs, at)?);
+                let both = self.both(&mine, &theirs, at)?;
+                ways.or(&contrary(both, at)?);
                 check_ways(ways.shapes.len(), at)?;
             }
         }
         Ok(ways)
     }
+}
+
+/// Ways that `unevaluatedProperties` and `unevaluatedItems` know nothing of.
+fn contrary<'a>(mut ways: Ways<'a>, at: &Value) -> Result<Ways<'a>, Refusal> {
+    for shape in &mut ways.shapes {
+        if !shape.array.prefix.is_empty() {
+            return refuse(at, "the contrary of a schema with prefixItems cannot be held to, as this schema is used");
+        }
+        shape.array.is_evaluated = false;
+        shape.object.blocks.iter_mut().for_each(|block| block.is_contrary = true);
+    }
+    Ok(ways)
 }
 
 fn other_property<'a>(name: &'a str, parts: Parts<'a>) -> Shape<'a> {

@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::super::json::{Kind, Value};
+use super::super::json::{self, Value};
 use super::automaton;
 use super::grammar::{Expr, RuleNumber, Rules, quoted};
+use super::number::Kind;
 use super::pattern;
 use super::shape::{
-    ARRAY, Arrays, BOOLEAN, INTEGER, NULL, NUMBER, OBJECT, Objects, Part, Parts, STRING, Shape, add, part,
+    ARRAY, Arrays, BOOLEAN, FRACTION, INTEGER, NULL, NUMBER, OBJECT, Objects, Part, Parts, STRING, Shape, add, part,
 };
 use super::ways::{Reader, asked, keys, only};
 use super::{MAX_PROPERTIES, MAX_SCHEMA_DEPTH, Refusal, refuse, refuse_at};
@@ -51,8 +52,8 @@ impl<'a> Writer<'a> {
         for Part { schema, is_negated } in parts {
             let part = Part { schema: if is_negated { schema } else { self.reader.meant(schema)? }, is_negated };
             match (&part.schema.kind, is_negated) {
-                (Kind::Bool(true), false) | (Kind::Bool(false), true) => {}
-                (Kind::Bool(false), false) | (Kind::Bool(true), true) => return Ok(Expr::never()),
+                (json::Kind::Bool(true), false) | (json::Kind::Bool(false), true) => {}
+                (json::Kind::Bool(false), false) | (json::Kind::Bool(true), true) => return Ok(Expr::never()),
                 _ => add(&mut meant, &[part]),
             }
         }
@@ -110,13 +111,17 @@ impl<'a> Writer<'a> {
         if types & STRING != 0 {
             choices.push(self.string(shape, at)?);
         }
-        if types & INTEGER != 0 {
-            let is_integer = types & NUMBER == INTEGER;
-            choices.push(if shape.number.is_anything() {
-                Expr::Named(if is_integer { "integer" } else { "number" })
-            } else {
-                shape.number.expr(is_integer, &mut self.rules).or_else(|why| refuse_at(at, why))?
-            });
+        let kind = match types & NUMBER {
+            0 => None,
+            INTEGER => Some(Kind::Integer),
+            FRACTION => Some(Kind::Fraction),
+            _ => Some(Kind::Any),
+        };
+        match kind.map(|kind| (kind, shape.number.is_anything())) {
+            None => {}
+            Some((Kind::Integer, true)) => choices.push(Expr::Named("integer")),
+            Some((Kind::Any, true)) => choices.push(Expr::Named("number")),
+            Some((kind, _)) => choices.push(shape.number.expr(kind, &mut self.rules).or_else(|why| refuse_at(at, why))?),
         }
         if types & BOOLEAN != 0 {
             choices.extend(["true", "false"].map(Expr::text));
@@ -159,7 +164,7 @@ impl<'a> Writer<'a> {
     fn array(&mut self, array: &Arrays<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
         let n_prefix = array.prefix.len();
         // A list that has a schema per place has all of these places, and no others, unless the schema says so.
-        let min = array.min.unwrap_or(if array.max.is_none() { n_prefix } else { 0 }.max(array.contains_min()));
+        let min = array.min.unwrap_or(if array.max.is_none() { n_prefix } else { 0 });
         let is_closed = n_prefix > 0 && !array.is_rest_said;
         let max = match array.max {
             Some(max) => Some(max),
@@ -216,7 +221,8 @@ impl<'a> Writer<'a> {
     /// Items some of which must fit a schema besides.
     fn counted_items(&mut self, array: &Arrays<'a>, (min, max): (usize, Option<usize>), at: usize, depth: usize) -> Result<Expr, Refusal> {
         let [contains] = &array.contains[..] else { return refuse_at(at, "a list with more than one contains cannot be held to") };
-        let n_places = max.unwrap_or(min.max(array.prefix.len()));
+        // The first item comes without a comma, so it is a place of its own.
+        let n_places = max.unwrap_or(min.max(array.prefix.len()).max(1));
         let n_counts = contains.max.unwrap_or(contains.min);
         if n_places.saturating_mul(n_counts + 1) > MAX_PLACES || n_counts > MAX_PLACES {
             return refuse_at(contains.at, format!("contains cannot be held to in a list of so many items; at most {MAX_PLACES} are counted"));
@@ -246,7 +252,6 @@ impl<'a> Writer<'a> {
                 }
                 if !is_last || max.is_none() {
                     let go = |item: &Expr, n: usize| {
-                        // A list without places may begin here.
                         let item = if place == 0 { item.clone() } else { after_comma(item.clone()) };
                         Expr::Sequence(vec![item, Expr::Rule(rule(next, n))])
                     };
@@ -334,7 +339,9 @@ impl<'a> Writer<'a> {
     /// A member whose name is none of those that are known, where there may be one.
     fn extra(&mut self, object: &Objects<'a>, known: &[&str], at: usize, depth: usize) -> Result<Option<Expr>, Refusal> {
         let blocks = &object.blocks;
-        let is_open = blocks.iter().any(|block| block.rest.is_some()) || blocks.iter().all(|block| block.properties.is_empty());
+        // The contrary of a schema, and what depends on a property, names none to be written.
+        let has_names = blocks.iter().any(|block| !block.is_contrary && !block.properties.is_empty());
+        let is_open = blocks.iter().any(|block| block.rest.is_some()) || !has_names;
         let mut patterns: Vec<_> = Vec::new();
         for pattern in blocks.iter().flat_map(|block| &block.patterns) {
             if !patterns.iter().any(|other: &&super::shape::NamePattern| other.text == pattern.text) {
@@ -347,7 +354,7 @@ impl<'a> Writer<'a> {
         let mut choices = Vec::new();
         for met in 0..1_usize << patterns.len() {
             let is_met = |text: &str| patterns.iter().position(|pattern| pattern.text == text).is_some_and(|place| met >> place & 1 == 1);
-            if met == 0 && !is_open && (patterns.is_empty() || blocks.iter().any(|block| !block.properties.is_empty())) {
+            if met == 0 && !is_open {
                 continue;
             }
             let mut parts = Parts::new();
@@ -405,12 +412,6 @@ impl<'a> Writer<'a> {
     }
 }
 
-impl Arrays<'_> {
-    fn contains_min(&self) -> usize {
-        0
-    }
-}
-
 fn after_comma(item: Expr) -> Expr {
     Expr::Sequence(vec![Expr::text(","), Expr::Named("space"), item])
 }
@@ -422,12 +423,13 @@ fn member(name: Expr, value: Expr) -> Expr {
 /// A value as JSON without blanks.
 fn compact(value: &Value) -> String {
     match &value.kind {
-        Kind::Null => "null".to_owned(),
-        Kind::Bool(value) => value.to_string(),
-        Kind::Number(_, text) => text.clone(),
-        Kind::String(text) => quoted(text),
-        Kind::Array(items) => format!("[{}]", items.iter().map(compact).collect::<Vec<_>>().join(",")),
-        Kind::Object(members) => {
+        json::Kind::Null => "null".to_owned(),
+        json::Kind::Bool(value) => value.to_string(),
+        json::Kind::Number(number, _) if number.fract() == 0.0 && number.abs() < 1e15 => number.to_string(),
+        json::Kind::Number(_, text) => text.clone(),
+        json::Kind::String(text) => quoted(text),
+        json::Kind::Array(items) => format!("[{}]", items.iter().map(compact).collect::<Vec<_>>().join(",")),
+        json::Kind::Object(members) => {
             let members: Vec<String> = members.iter().map(|(name, value)| format!("{}:{}", quoted(name), compact(value))).collect();
             format!("{{{}}}", members.join(","))
         }
@@ -442,8 +444,8 @@ fn constant(value: &Value) -> Expr {
         Expr::Sequence(begin.into_iter().chain(items).chain([Expr::Named("space"), Expr::text(close)]).collect())
     };
     match &value.kind {
-        Kind::Array(items) => listed("[", items.iter().map(constant).collect(), "]"),
-        Kind::Object(members) => {
+        json::Kind::Array(items) => listed("[", items.iter().map(constant).collect(), "]"),
+        json::Kind::Object(members) => {
             listed("{", members.iter().map(|(name, value)| member(Expr::Text(quoted(name)), constant(value))).collect(), "}")
         }
         _ => Expr::Text(compact(value)),
