@@ -11,7 +11,6 @@ use crate::engine::runner::{Runner, SequenceId};
 use crate::error::Error;
 use crate::grammar::{MAX_BYTES, to_gbnf};
 use crate::llama::batch::rows_of;
-use crate::llama::grammar::convert;
 use crate::llama::lexicon::lexicon;
 use crate::llama::{MAX_GRAMMARS, Model};
 use crate::request::{Constraint, SamplingParams, SharedConstraint, Token};
