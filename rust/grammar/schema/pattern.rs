@@ -32,6 +32,33 @@ pub(super) fn read(pattern: &str) -> Result<Node, String> {
     if reader.at < reader.rest.len() { Err("a ) closes no group".to_owned()) } else { Ok(node) }
 }
 
+/// Reads a pattern that may look ahead from where it begins, as `^(?!0$)\\d+$` does: patterns that must all be met, or not be.
+pub(super) fn read_with_looks(pattern: &str) -> Result<Vec<(Node, bool)>, String> {
+    let mut reader = Reader { rest: pattern.chars().collect(), at: 0 };
+    let mut parts = Vec::new();
+    let anchored = |node| Node::Sequence(vec![Node::Start, node]);
+    while reader.rest.first() == Some(&'^') && matches!(reader.rest.get(1..4), Some(['(', '?', '!' | '='])) {
+        let is_wanted = reader.rest[3] == '=';
+        reader.at = 4;
+        let look = reader.choice(1)?;
+        if !reader.skip(')') {
+            return Err("a group does not end".to_owned());
+        }
+        parts.push((anchored(look), is_wanted));
+        reader.rest.drain(1..reader.at);
+        reader.at = 0;
+    }
+    let node = reader.choice(0)?;
+    if reader.at < reader.rest.len() {
+        return Err("a ) closes no group".to_owned());
+    }
+    if !parts.is_empty() && matches!(node, Node::Choice(_)) {
+        return Err("one of its choices looks ahead".to_owned());
+    }
+    parts.push((node, true));
+    Ok(parts)
+}
+
 /// Ranges in order and apart.
 pub(super) fn normal(mut ranges: Ranges) -> Ranges {
     ranges.sort_unstable();

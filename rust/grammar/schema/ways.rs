@@ -76,13 +76,12 @@ pub(super) struct Reader<'a> {
     /// Schemas that are read, each for the one before.
     path: Vec<Key>,
     n_work: usize,
-    nodes: HashMap<&'a str, Rc<Node>>,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(root: &'a Value) -> Self {
         let has_inner_id = has_inner_id(root, true);
-        Self { root, has_inner_id, known: HashMap::new(), path: Vec::new(), n_work: 0, nodes: HashMap::new() }
+        Self { root, has_inner_id, known: HashMap::new(), path: Vec::new(), n_work: 0 }
     }
 
     /// The ways to fit all of these at once.
@@ -508,19 +507,31 @@ impl<'a> Reader<'a> {
         }
         Ok(false)
     }
+}
 
-    fn node(&mut self, pattern: &'a Value, text: &'a str) -> Result<Rc<Node>, Refusal> {
-        if let Some(node) = self.nodes.get(text) {
-            return Ok(Rc::clone(node));
-        }
-        if text.len() > MAX_PATTERN_BYTES {
-            return refuse(pattern, format!("the pattern of {} bytes is longer than {MAX_PATTERN_BYTES} bytes", text.len()));
-        }
-        let node = pattern::read(text).or_else(|why| refuse(pattern, format!("the pattern {text:?} cannot be held to: {why}")))?;
-        let node = Rc::new(node);
-        self.nodes.insert(text, Rc::clone(&node));
-        Ok(node)
+/// A pattern: what must be met of it, or must not.
+fn looks(pattern: &Value) -> Result<Vec<(Rc<Node>, bool)>, Refusal> {
+    let text = text(pattern, "pattern")?;
+    check_pattern(text, pattern)?;
+    let parts = pattern::read_with_looks(text).or_else(|why| unheld(text, pattern, &why))?;
+    Ok(parts.into_iter().map(|(node, must)| (Rc::new(node), must)).collect())
+}
+
+/// A pattern of names, which stands where `at` is.
+fn node(text: &str, at: &Value) -> Result<Rc<Node>, Refusal> {
+    check_pattern(text, at)?;
+    pattern::read(text).map(Rc::new).or_else(|why| unheld(text, at, &why))
+}
+
+fn check_pattern(text: &str, at: &Value) -> Result<(), Refusal> {
+    if text.len() <= MAX_PATTERN_BYTES {
+        return Ok(());
     }
+    refuse(at, format!("the pattern of {} bytes is longer than {MAX_PATTERN_BYTES} bytes", text.len()))
+}
+
+fn unheld<T>(text: &str, at: &Value, why: &str) -> Result<T, Refusal> {
+    refuse(at, format!("the pattern {text:?} cannot be held to: {why}"))
 }
 
 fn check_ways(n: usize, at: &Value) -> Result<(), Refusal> {
@@ -720,11 +731,12 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn own_string(&mut self, schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
+    fn own_string(&self, schema: &'a Value, shape: &mut Shape<'a>) -> Result<(), Refusal> {
         (shape.string.min, shape.string.max) = counts(schema, "minLength", "maxLength")?;
         if let Some(pattern) = schema.get("pattern") {
-            let node = self.node(pattern, text(pattern, "pattern")?)?;
-            shape.string.patterns.push((node, true, pattern.at));
+            for (node, must) in looks(pattern)? {
+                shape.string.patterns.push((node, must, pattern.at));
+            }
         }
         if let Some(format) = schema.get("format") {
             let name = text(format, "format")?;
@@ -784,7 +796,7 @@ impl<'a> Reader<'a> {
         if let Some(patterns) = schema.get("patternProperties") {
             let Some(members) = patterns.members() else { return refuse(patterns, "patternProperties must be an object") };
             for (text, schema) in members {
-                block.patterns.push(NamePattern { text, node: self.node(schema, text)?, at: schema.at, parts: part(schema) });
+                block.patterns.push(NamePattern { text, node: node(text, schema)?, at: schema.at, parts: part(schema) });
             }
         }
         match schema.get("additionalProperties") {
@@ -864,9 +876,12 @@ impl<'a> Reader<'a> {
                 }
                 "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties" => other_count(schema, keyword)?,
                 "pattern" => {
-                    let mut shape = Shape { types: STRING, is_typed: true, ..Shape::default() };
-                    shape.string.patterns.push((self.node(value, text(value, "pattern")?)?, false, value.at));
-                    Ways::one(shape)
+                    let unmet = |(node, must): (Rc<Node>, bool)| {
+                        let mut shape = Shape { types: STRING, is_typed: true, ..Shape::default() };
+                        shape.string.patterns.push((node, !must, value.at));
+                        shape
+                    };
+                    Ways { shapes: looks(value)?.into_iter().map(unmet).collect(), is_exact: true }
                 }
                 "items" if schema.get("prefixItems").is_none() && value.items().is_none() => {
                     let mut shape = Shape { types: ARRAY, is_typed: true, ..Shape::default() };
