@@ -134,7 +134,11 @@ impl Reader<'_> {
         }
         let text = &self.text[start..self.at];
         let number: f64 = text.parse().map_err(|_| (start, "this is no number".to_owned()))?;
-        if number.is_finite() { Ok(Kind::Number(number, text.to_owned())) } else { Err((start, "this number is too large".to_owned())) }
+        if number.is_finite() {
+            Ok(Kind::Number(number, text.to_owned()))
+        } else {
+            Err((start, "this number is too large".to_owned()))
+        }
     }
 
     fn digits(&mut self) -> Result<(), Refusal> {

@@ -81,7 +81,9 @@ BROKEN = [
     pytest.param({"json_schema": '{"type":\n"strin"}'}, "json_schema", "line 2, column 1: there is no type 'strin'", id="type"),
     pytest.param({"json_schema": '{"$ref": "http://x/y"}'}, "json_schema", "line 1, column 10: a $ref must be #", id="remote"),
     pytest.param({"json_schema": '{"$ref": "#/x", "x": {"$ref": "#/x"}}'}, "json_schema", "leads to itself", id="ring"),
-    pytest.param({"json_schema": '{"type": "array", "uniqueItems": true}'}, "json_schema", "uniqueItems cannot be held", id="unique"),
+    pytest.param(
+        {"json_schema": '{"type": "array", "uniqueItems": true}'}, "json_schema", "uniqueItems cannot be held", id="unique"
+    ),
     pytest.param({"json_schema": '{"items":' * 20_000}, "json_schema", "more than 256 deep", id="schema depth"),
     pytest.param({"json_schema": "{}", "grammar": 'root ::= "a"'}, "json_schema", "not both", id="both"),
 ]

@@ -176,7 +176,7 @@ impl Asked {
         starts.sort_unstable();
         starts.dedup();
         let (min, max) = self.length;
-        let first: Place = (nets.iter().map(|net| begin(net)).collect(), 0);
+        let first: Place = (nets.iter().map(begin).collect(), 0);
         let (mut numbers, mut places, mut states) = (HashMap::new(), vec![first], Vec::new());
         let mut n_work = 0;
         while states.len() < places.len() {
@@ -193,9 +193,9 @@ impl Asked {
                 }
                 let after: Vec<_> = nets.iter().zip(&points).map(|(net, points)| net.step(points, stretch[0])).collect();
                 // Nothing is met any more that must be, or something is that must not be.
-                let is_lost = (self.patterns.iter().zip(&nets)).zip(&after).any(|(((_, must), net), points)| {
-                    if *must { points.is_empty() } else { points[..] == [net.goal] }
-                });
+                let is_lost = (self.patterns.iter().zip(&nets))
+                    .zip(&after)
+                    .any(|(((_, must), net), points)| if *must { points.is_empty() } else { points[..] == [net.goal] });
                 if is_lost {
                     continue;
                 }

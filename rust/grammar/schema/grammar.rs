@@ -100,7 +100,7 @@ impl Rules {
                 continue;
             }
             let _ = write!(gbnf, "r{rule} ::= ");
-            self.write(&self.list[rule], &is_live, false, &mut gbnf, &mut todo);
+            self.list[rule].write(&is_live, false, &mut gbnf, &mut todo);
             gbnf.push('\n');
         }
         for (name, text) in NAMED {
@@ -126,40 +126,42 @@ impl Rules {
         }
         is_live
     }
+}
 
-    fn write(&self, expr: &Expr, is_live: &[bool], is_inner: bool, gbnf: &mut String, todo: &mut Vec<RuleNumber>) {
-        match expr {
-            Expr::Text(text) => literal(text, gbnf),
-            Expr::Class(ranges) => class(ranges, gbnf),
-            Expr::Named(name) => gbnf.push_str(name),
-            Expr::Rule(rule) => {
+impl Expr {
+    fn write(&self, is_live: &[bool], is_inner: bool, gbnf: &mut String, todo: &mut Vec<RuleNumber>) {
+        match self {
+            Self::Text(text) => literal(text, gbnf),
+            Self::Class(ranges) => class(ranges, gbnf),
+            Self::Named(name) => gbnf.push_str(name),
+            Self::Rule(rule) => {
                 let _ = write!(gbnf, "r{rule}");
                 todo.push(*rule);
             }
-            Expr::Sequence(items) => {
+            Self::Sequence(items) => {
                 for (i, item) in items.iter().enumerate() {
                     gbnf.push_str(if i > 0 { " " } else { "" });
-                    self.write(item, is_live, true, gbnf, todo);
+                    item.write(is_live, true, gbnf, todo);
                 }
             }
-            Expr::Choice(choices) => {
+            Self::Choice(choices) => {
                 let mut live = choices.iter().filter(|choice| choice.is_live(is_live)).peekable();
                 let first = live.next();
                 let is_one = live.peek().is_none();
                 gbnf.push_str(if is_inner && !is_one { "(" } else { "" });
                 for (i, choice) in first.into_iter().chain(live).enumerate() {
                     gbnf.push_str(if i > 0 { " | " } else { "" });
-                    self.write(choice, is_live, is_inner && is_one, gbnf, todo);
+                    choice.write(is_live, is_inner && is_one, gbnf, todo);
                 }
                 gbnf.push_str(if is_inner && !is_one { ")" } else { "" });
             }
-            Expr::Repeat(item, min, max) if !item.is_live(is_live) || *max == Some(0) => {
+            Self::Repeat(item, min, max) if !item.is_live(is_live) || *max == Some(0) => {
                 debug_assert!(*min == 0, "what is never met is asked for");
                 gbnf.push_str("\"\"");
             }
-            Expr::Repeat(item, min, max) => {
+            Self::Repeat(item, min, max) => {
                 gbnf.push('(');
-                self.write(item, is_live, false, gbnf, todo);
+                item.write(is_live, false, gbnf, todo);
                 gbnf.push(')');
                 let _ = match (min, max) {
                     (0, None) => write!(gbnf, "*"),
@@ -171,9 +173,7 @@ impl Rules {
             }
         }
     }
-}
 
-impl Expr {
     fn each_rule(&self, each: &mut impl FnMut(RuleNumber)) {
         match self {
             Self::Rule(rule) => each(*rule),

@@ -5,14 +5,20 @@
 //!
 //! | file | what it holds |
 //! | --- | --- |
-//! | [`ways`] | a schema → the ways to fit it, each a [`shape`]; `allOf` and siblings are merged, `not` is turned round |
+//! | [`ways`] | a schema → the ways to fit it, each a [`shape`]: what is combined and referred to is merged |
+//! | [`own`] | what a schema says by itself |
+//! | [`contrary`] | the ways not to fit one |
+//! | [`fits`] | whether a value fits, and whether two schemas have none in common |
 //! | [`writer`] | these → rules ([`grammar`]), and the text of the rules that some JSON meets |
 //! | [`pattern`], [`automaton`] | regular expressions, met and not met at once → a table |
 //! | [`number`] | bounds and divisors, digit by digit |
 
 mod automaton;
+mod contrary;
+mod fits;
 mod grammar;
 mod number;
+mod own;
 mod pattern;
 mod shape;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::grammar::{Expr, Rules, RuleNumber};
+use super::grammar::{Expr, RuleNumber, Rules};
 
 /// Most digits of a number that has bounds, so that no two of them are the same to who reads them as binary numbers.
 const MAX_DIGITS: usize = 15;
@@ -51,18 +51,19 @@ impl Asked {
         if let Some((bound, strict)) = other.most {
             self.at_most(bound, strict);
         }
-        self.divisors.extend(other.divisors.iter().filter(|divisor| !self.divisors.contains(divisor)).copied().collect::<Vec<_>>());
+        self.divisors
+            .extend(other.divisors.iter().filter(|divisor| !self.divisors.contains(divisor)).copied().collect::<Vec<_>>());
     }
 
     pub(super) fn at_least(&mut self, bound: f64, strict: bool) {
-        let is_higher = |(old, was_strict): (f64, bool)| bound > old || bound == old && strict && !was_strict;
+        let is_higher = |(old, was_strict): (f64, bool)| bound > old || bound >= old && strict && !was_strict;
         if self.least.is_none_or(is_higher) {
             self.least = Some((bound, strict));
         }
     }
 
     pub(super) fn at_most(&mut self, bound: f64, strict: bool) {
-        let is_lower = |(old, was_strict): (f64, bool)| bound < old || bound == old && strict && !was_strict;
+        let is_lower = |(old, was_strict): (f64, bool)| bound < old || bound <= old && strict && !was_strict;
         if self.most.is_none_or(is_lower) {
             self.most = Some((bound, strict));
         }
@@ -70,8 +71,8 @@ impl Asked {
 
     /// Whether this number fits; of multiples, only what is surely one is.
     pub(super) fn fits(&self, number: f64) -> bool {
-        let is_above = self.least.is_none_or(|(bound, strict)| number > bound || number == bound && !strict);
-        let is_below = self.most.is_none_or(|(bound, strict)| number < bound || number == bound && !strict);
+        let is_above = self.least.is_none_or(|(bound, strict)| number > bound || number >= bound && !strict);
+        let is_below = self.most.is_none_or(|(bound, strict)| number < bound || number <= bound && !strict);
         is_above && is_below && self.is_multiple(number)
     }
 
@@ -79,7 +80,7 @@ impl Asked {
     pub(super) fn is_empty(&self, is_integer: bool) -> bool {
         let (Some((low, over)), Some((high, under))) = (self.least, self.most) else { return false };
         if !is_integer {
-            return low > high || low == high && (over || under);
+            return low > high || low >= high && (over || under);
         }
         let first = if over { low.floor() + 1.0 } else { low.ceil() };
         let last = if under { high.ceil() - 1.0 } else { high.floor() };
@@ -139,7 +140,9 @@ impl Asked {
 }
 
 fn too_fine() -> String {
-    format!("multipleOf cannot be held to here: it has too many digits; in the end at most {MAX_DIVISOR} remainders are told apart")
+    format!(
+        "multipleOf cannot be held to here: it has too many digits; in the end at most {MAX_DIVISOR} remainders are told apart"
+    )
 }
 
 /// The digits of a number before and after the point.
@@ -238,7 +241,8 @@ impl Digits {
     fn expr(mut self, rules: &mut Rules) -> Result<Expr, String> {
         let mut choices = Vec::new();
         for n_whole in 1..=MAX_DIGITS {
-            let most_after = if self.kind == Kind::Integer { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
+            let most_after =
+                if self.kind == Kind::Integer { 0 } else { self.places.unwrap_or(MAX_DIGITS).min(MAX_DIGITS - n_whole) };
             let n_most = self.most.as_ref().map_or(usize::MAX, |most| most.whole.len());
             if n_whole < self.least.whole.len() || n_whole > n_most {
                 continue;

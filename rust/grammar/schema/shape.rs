@@ -147,7 +147,7 @@ fn least(one: Option<usize>, other: Option<usize>) -> Option<usize> {
     one.into_iter().chain(other).min()
 }
 
-impl<'a> Shape<'a> {
+impl Shape<'_> {
     /// The shape of the values that fit both; `None` where there is none at a glance.
     pub(super) fn and(&self, other: &Self) -> Option<Self> {
         let mut both = self.clone();
@@ -174,7 +174,7 @@ impl<'a> Shape<'a> {
     }
 }
 
-impl<'a> Strings<'a> {
+impl Strings<'_> {
     fn and(&mut self, other: &Self) {
         self.min = self.min.max(other.min);
         self.max = least(self.max, other.max);
@@ -247,7 +247,7 @@ impl<'a> Objects<'a> {
 pub(super) fn is_same(one: &Value, other: &Value) -> bool {
     match (&one.kind, &other.kind) {
         (Kind::Number(one, text), Kind::Number(other, other_text)) => {
-            text == other_text || one == other && one.abs() < number::LARGEST
+            text == other_text || one.total_cmp(other).is_eq() && one.abs() < number::LARGEST
         }
         (Kind::Array(one), Kind::Array(other)) => {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_same(one, other))

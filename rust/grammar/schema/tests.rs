@@ -30,7 +30,8 @@ fn draws(grammar: &Grammar, text: &str) -> bool {
 fn written(value: &Value) -> Vec<String> {
     let product = |parts: Vec<Vec<String>>| {
         parts.into_iter().fold(vec![Vec::new()], |rows: Vec<Vec<String>>, part| {
-            let longer = |row: &Vec<String>| part.iter().map(|text| [&row[..], &[text.clone()]].concat()).collect::<Vec<_>>();
+            let longer =
+                |row: &Vec<String>| part.iter().map(|text| [&row[..], std::slice::from_ref(text)].concat()).collect::<Vec<_>>();
             rows.iter().flat_map(longer).take(3_000).collect()
         })
     };
@@ -39,7 +40,9 @@ fn written(value: &Value) -> Vec<String> {
         Kind::Bool(value) => vec![value.to_string()],
         Kind::Number(number, text) => vec![text.clone(), number.to_string()],
         Kind::String(text) => vec![grammar::quoted(text)],
-        Kind::Array(items) => product(items.iter().map(written).collect()).iter().map(|row| format!("[{}]", row.join(","))).collect(),
+        Kind::Array(items) => {
+            product(items.iter().map(written).collect()).iter().map(|row| format!("[{}]", row.join(","))).collect()
+        }
         Kind::Object(members) => {
             let mut orders: Vec<Vec<usize>> = vec![Vec::new()];
             for _ in members {
@@ -116,11 +119,15 @@ fn of_json_schemas_own_tests_no_invalid_document_is_drawn_and_the_table_is_that_
         }
     }
     let mut sum = Tally::default();
-    tallies.values().for_each(|tally| sum.add(*tally));
-    let head = "| tests of | schemas | refused | valid documents drawn | invalid documents drawn |\n| --- | --- | --- | --- | --- |\n";
+    for tally in tallies.values() {
+        sum.add(*tally);
+    }
+    let head =
+        "| tests of | schemas | refused | valid documents drawn | invalid documents drawn |\n| --- | --- | --- | --- | --- |\n";
     let rows: Vec<String> = tallies.iter().map(|(name, tally)| tally.row(&format!("`{name}`"))).chain([sum.row("all")]).collect();
     let table = format!("{head}{}\n", rows.join("\n"));
-    let docs = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemas.md")).expect("the docs are there");
+    let docs =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemas.md")).expect("the docs are there");
     assert!(docs.contains(&table), "docs/schemas.md must have this table:\n{table}");
 }
 
@@ -167,23 +174,63 @@ fn models_of_pydantics_and_openais_kind_are_held_to() {
 fn keywords_beside_each_other_are_all_held_to() {
     for (schema, right, wrong) in [
         (r#"{"enum": ["a", "bb", 3], "minLength": 2}"#, "\"bb\" 3", "\"a\""),
-        (r##"{"$ref": "#/$defs/s", "maxLength": 2, "$defs": {"s": {"type": "string", "pattern": "^a"}}}"##, "\"a\" \"ab\"", "\"b\" \"abc\" 1"),
+        (
+            r##"{"$ref": "#/$defs/s", "maxLength": 2, "$defs": {"s": {"type": "string", "pattern": "^a"}}}"##,
+            "\"a\" \"ab\"",
+            "\"b\" \"abc\" 1",
+        ),
         (r#"{"type": ["integer", "string"], "minimum": 5, "maxLength": 1}"#, "5 17 \"\" \"a\"", "4 -5 \"ab\" null"),
         (r#"{"allOf": [{"type": "number", "minimum": 2}, {"maximum": 3, "multipleOf": 0.5}]}"#, "2 2.5 3.0", "2.25 3.5 1.5"),
-        (r#"{"prefixItems": [{"type": "null"}], "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3}"#, "[null,true] [null,true,false]", "[null] [null,1] [true,true]"),
-        (r#"{"type": "array", "contains": {"const": 1}, "maxContains": 2, "items": {"type": "integer"}}"#, "[1] [2,1,3] [1,1]", "[] [2] [1,1,1] [1,true]"),
-        (r#"{"required": ["a"], "properties": {"b": {"type": "null"}}}"#, "{\"a\":1} {\"b\":null,\"a\":[]}", "{} {\"b\":null} {\"a\":1,\"b\":1}"),
-        (r#"{"type": "object", "patternProperties": {"^n": {"type": "integer"}}, "additionalProperties": {"type": "boolean"}}"#, "{\"n\":1,\"a\":true}", "{\"n\":true} {\"a\":1} {\"\\u006e\":true}"),
-        (r#"{"type": "object", "propertyNames": {"enum": ["a", "b"]}, "maxProperties": 1}"#, "{} {\"b\":0}", "{\"c\":0} {\"a\":0,\"b\":0}"),
+        (
+            r#"{"prefixItems": [{"type": "null"}], "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3}"#,
+            "[null,true] [null,true,false]",
+            "[null] [null,1] [true,true]",
+        ),
+        (
+            r#"{"type": "array", "contains": {"const": 1}, "maxContains": 2, "items": {"type": "integer"}}"#,
+            "[1] [2,1,3] [1,1]",
+            "[] [2] [1,1,1] [1,true]",
+        ),
+        (
+            r#"{"required": ["a"], "properties": {"b": {"type": "null"}}}"#,
+            "{\"a\":1} {\"b\":null,\"a\":[]}",
+            "{} {\"b\":null} {\"a\":1,\"b\":1}",
+        ),
+        (
+            r#"{"type": "object", "patternProperties": {"^n": {"type": "integer"}}, "additionalProperties": {"type": "boolean"}}"#,
+            "{\"n\":1,\"a\":true}",
+            "{\"n\":true} {\"a\":1} {\"\\u006e\":true}",
+        ),
+        (
+            r#"{"type": "object", "propertyNames": {"enum": ["a", "b"]}, "maxProperties": 1}"#,
+            "{} {\"b\":0}",
+            "{\"c\":0} {\"a\":0,\"b\":0}",
+        ),
         (r#"{"properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2}"#, "{\"a\":1,\"c\":2}", "{} {\"b\":1}"),
         (r#"{"type": "string", "not": {"enum": ["a", "b"]}}"#, "\"c\" \"aa\" \"\"", "\"a\" \"b\" 1"),
         (r#"{"type": "integer", "not": {"const": 5}}"#, "4 6", "5 5.0"),
-        (r#"{"properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "dependentRequired": {"a": ["b"]}, "type": "object"}"#, "{} {\"b\":null} {\"a\":1,\"b\":null}", "{\"a\":1}"),
-        (r#"{"type": "object", "properties": {"k": {"enum": ["x", "y"]}, "v": {}}, "required": ["k"], "if": {"properties": {"k": {"const": "x"}}}, "then": {"properties": {"v": {"type": "integer"}}}, "else": {"properties": {"v": {"type": "null"}}}}"#, "{\"k\":\"x\",\"v\":1} {\"k\":\"y\",\"v\":null} {\"k\":\"y\"}", "{\"k\":\"x\",\"v\":null} {\"k\":\"y\",\"v\":1} {\"v\":1}"),
+        (
+            r#"{"properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "dependentRequired": {"a": ["b"]}, "type": "object"}"#,
+            "{} {\"b\":null} {\"a\":1,\"b\":null}",
+            "{\"a\":1}",
+        ),
+        (
+            r#"{"type": "object", "properties": {"k": {"enum": ["x", "y"]}, "v": {}}, "required": ["k"], "if": {"properties": {"k": {"const": "x"}}}, "then": {"properties": {"v": {"type": "integer"}}}, "else": {"properties": {"v": {"type": "null"}}}}"#,
+            "{\"k\":\"x\",\"v\":1} {\"k\":\"y\",\"v\":null} {\"k\":\"y\"}",
+            "{\"k\":\"x\",\"v\":null} {\"k\":\"y\",\"v\":1} {\"v\":1}",
+        ),
         (r#"{"oneOf": [{"type": "integer", "multipleOf": 1}, {"type": "string"}]}"#, "1 \"a\"", "1.5 null"),
         (r#"{"oneOf": [{"type": "number"}, {"type": "integer"}]}"#, "1.5 -0.25", "1 1.0 \"\""),
-        (r#"{"type": "string", "format": "date"}"#, "\"2024-02-29\" \"1999-12-31\"", "\"2023-02-29\" \"1900-02-29\" \"2024-04-31\" \"2024-13-01\""),
-        (r#"{"type": "string", "pattern": "^\\w+@[a-z]{2,}\\.(?:de|com)$", "maxLength": 9}"#, "\"a@bc.de\" \"ab@cd.com\"", "\"a@b.de\" \"abc@cd.com\" \"a@bc.org\""),
+        (
+            r#"{"type": "string", "format": "date"}"#,
+            "\"2024-02-29\" \"1999-12-31\"",
+            "\"2023-02-29\" \"1900-02-29\" \"2024-04-31\" \"2024-13-01\"",
+        ),
+        (
+            r#"{"type": "string", "pattern": "^\\w+@[a-z]{2,}\\.(?:de|com)$", "maxLength": 9}"#,
+            "\"a@bc.de\" \"ab@cd.com\"",
+            "\"a@b.de\" \"abc@cd.com\" \"a@bc.org\"",
+        ),
         (r#"{"pattern": "^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$"}"#, "\"1\" \"-0.5\" \".5\"", "\"\" \"-.\" \"1e5\""),
         (r#"{"type": "string", "not": {"pattern": "^(?=a)..$"}}"#, "\"b\" \"abc\" \"xy\"", "\"ab\" 1"),
         (r#"{"type": "string", "pattern": "b\"|^a|\\n$"}"#, "\"xb\\\"x\" \"a\" \"xx\\n\"", "\"xa\" \"b\""),
@@ -338,9 +385,11 @@ fn sizes_are_bounded() {
     let flaw = |text: &str| to_gbnf(text).expect_err("it is too large").message;
     let nested = |n: usize| format!("{}{{}}{}", "{\"items\":".repeat(n), "}".repeat(n));
     assert!(to_gbnf(&nested(MAX_SCHEMA_DEPTH)).is_ok());
-    let deeper = format!("{}{{\"type\":\"null\"}}{}", "{\"items\":".repeat(MAX_SCHEMA_DEPTH + 1), "}".repeat(MAX_SCHEMA_DEPTH + 1));
+    let deeper =
+        format!("{}{{\"type\":\"null\"}}{}", "{\"items\":".repeat(MAX_SCHEMA_DEPTH + 1), "}".repeat(MAX_SCHEMA_DEPTH + 1));
     assert_eq!(flaw(&deeper), "schemas are more than 64 deep");
-    let doubled = (0..30).map(|i| format!("\"d{i}\": {{\"anyOf\": [{{\"$ref\": \"#/d{0}\"}}, {{\"$ref\": \"#/d{0}\"}}]}},", i + 1));
+    let doubled =
+        (0..30).map(|i| format!("\"d{i}\": {{\"anyOf\": [{{\"$ref\": \"#/d{0}\"}}, {{\"$ref\": \"#/d{0}\"}}]}},", i + 1));
     let doubled = format!("{{\"allOf\": [{{\"$ref\": \"#/d0\"}}], {} \"d30\": {{}}}}", doubled.collect::<Vec<_>>().concat());
     assert_eq!(flaw(&doubled), "there are more than 1024 ways to fit this schema");
     let names: Vec<String> = (0..257).map(|i| format!("\"p{i}\": {{}}")).collect();

@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::super::json::{self, Value};
 use super::automaton;
+use super::fits::{asked as asked_of, property};
 use super::grammar::{Expr, RuleNumber, Rules, quoted};
 use super::number::Kind;
 use super::pattern;
 use super::shape::{
-    ARRAY, Arrays, BOOLEAN, FRACTION, INTEGER, NULL, NUMBER, OBJECT, Objects, Part, Parts, STRING, Shape, add, part,
+    ARRAY, Arrays, BOOLEAN, FRACTION, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, add, part,
 };
-use super::ways::{Reader, asked, keys, only};
+use super::ways::{Reader, keys, only};
 use super::{MAX_PROPERTIES, MAX_SCHEMA_DEPTH, Refusal, refuse, refuse_at};
 
 /// Most places of a list that are told apart where some of its items must fit another schema.
@@ -146,7 +147,7 @@ impl<'a> Writer<'a> {
             return Ok(Expr::Sequence(vec![quote(), text, quote()]));
         }
         let place = string.patterns.iter().map(|&(_, _, at)| at).find(|&at| at > 0).unwrap_or(at);
-        let mut asked = asked(shape);
+        let mut asked = asked_of(shape);
         for pattern in string.formats.iter().filter_map(|format| super::format(format)) {
             let node = pattern::read(pattern).or_else(|why| refuse_at(place, why))?;
             asked.patterns.push((node, true));
@@ -219,13 +220,24 @@ impl<'a> Writer<'a> {
     }
 
     /// Items some of which must fit a schema besides.
-    fn counted_items(&mut self, array: &Arrays<'a>, (min, max): (usize, Option<usize>), at: usize, depth: usize) -> Result<Expr, Refusal> {
-        let [contains] = &array.contains[..] else { return refuse_at(at, "a list with more than one contains cannot be held to") };
+    fn counted_items(
+        &mut self,
+        array: &Arrays<'a>,
+        (min, max): (usize, Option<usize>),
+        at: usize,
+        depth: usize,
+    ) -> Result<Expr, Refusal> {
+        let [contains] = &array.contains[..] else {
+            return refuse_at(at, "a list with more than one contains cannot be held to");
+        };
         // The first item comes without a comma, so it is a place of its own.
         let n_places = max.unwrap_or(min.max(array.prefix.len()).max(1));
         let n_counts = contains.max.unwrap_or(contains.min);
         if n_places.saturating_mul(n_counts + 1) > MAX_PLACES || n_counts > MAX_PLACES {
-            return refuse_at(contains.at, format!("contains cannot be held to in a list of so many items; at most {MAX_PLACES} are counted"));
+            return refuse_at(
+                contains.at,
+                format!("contains cannot be held to in a list of so many items; at most {MAX_PLACES} are counted"),
+            );
         }
         // One rule for what may follow so many items, and so many that fit.
         let n_rows = n_places + 1;
@@ -276,7 +288,7 @@ impl<'a> Writer<'a> {
         }
         let mut members = Vec::new();
         for &name in &known {
-            let parts = self.reader.property(object, name)?;
+            let parts = property(object, name)?;
             let is_required = object.required.contains(&name);
             let value = if object.names.is_empty() || self.reader.fits_name(name, &object.names)? {
                 self.of_all(parts, depth + 1)?
@@ -344,7 +356,7 @@ impl<'a> Writer<'a> {
         let is_open = blocks.iter().any(|block| block.rest.is_some()) || !has_names;
         let mut patterns: Vec<_> = Vec::new();
         for pattern in blocks.iter().flat_map(|block| &block.patterns) {
-            if !patterns.iter().any(|other: &&super::shape::NamePattern| other.text == pattern.text) {
+            if !patterns.iter().any(|other: &&NamePattern| other.text == pattern.text) {
                 patterns.push(pattern);
             }
         }
@@ -353,7 +365,8 @@ impl<'a> Writer<'a> {
         }
         let mut choices = Vec::new();
         for met in 0..1_usize << patterns.len() {
-            let is_met = |text: &str| patterns.iter().position(|pattern| pattern.text == text).is_some_and(|place| met >> place & 1 == 1);
+            let is_met =
+                |text: &str| patterns.iter().position(|pattern| pattern.text == text).is_some_and(|place| met >> place & 1 == 1);
             if met == 0 && !is_open {
                 continue;
             }
@@ -381,7 +394,7 @@ impl<'a> Writer<'a> {
             let name = self.names(&asked, &object.names, at)?;
             choices.push(member(name, value));
         }
-        Ok((!choices.is_empty()).then(|| Expr::Choice(choices)))
+        Ok(if choices.is_empty() { None } else { Some(Expr::Choice(choices)) })
     }
 
     /// A name that is what is asked for, and fits `parts`.
@@ -404,7 +417,7 @@ impl<'a> Writer<'a> {
                 }
                 continue;
             }
-            let mut both = super::ways::asked(&shape);
+            let mut both = asked_of(&shape);
             both.patterns.extend(asked.patterns.iter().cloned());
             choices.push(self.texts(&both, at)?);
         }
@@ -430,7 +443,8 @@ fn compact(value: &Value) -> String {
         json::Kind::String(text) => quoted(text),
         json::Kind::Array(items) => format!("[{}]", items.iter().map(compact).collect::<Vec<_>>().join(",")),
         json::Kind::Object(members) => {
-            let members: Vec<String> = members.iter().map(|(name, value)| format!("{}:{}", quoted(name), compact(value))).collect();
+            let members: Vec<String> =
+                members.iter().map(|(name, value)| format!("{}:{}", quoted(name), compact(value))).collect();
             format!("{{{}}}", members.join(","))
         }
     }
