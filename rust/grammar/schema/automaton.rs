@@ -1,5 +1,6 @@
 //! Which texts a string may be, as a table: patterns that are met, patterns that are not, and how long the text is.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 
 use super::pattern::{LAST, Node, Ranges};
@@ -11,7 +12,7 @@ pub(super) const MAX_STATES: usize = 8_192;
 const MAX_POINTS: usize = 1 << 15;
 
 /// Most points that are looked at for one table.
-const MAX_WORK: usize = 1 << 24;
+const MAX_WORK: usize = 1 << 23;
 
 /// What a text is asked for.
 #[derive(Debug, Clone)]
@@ -54,6 +55,8 @@ enum Edge {
 struct Net {
     points: Vec<Vec<Edge>>,
     goal: usize,
+    /// The round in which each point was met last, and how many rounds there were.
+    met: RefCell<(Vec<usize>, usize)>,
 }
 
 impl Net {
@@ -117,10 +120,12 @@ impl Net {
 
     /// All points that `points` lead to without a character, in order.
     fn spread(&self, points: &mut Vec<usize>, at_start: bool, at_end: bool) {
-        let mut is_met = vec![false; self.points.len()];
+        let (met, round) = &mut *self.met.borrow_mut();
+        met.resize(self.points.len(), 0);
+        *round += 1;
         let mut todo = std::mem::take(points);
         while let Some(point) = todo.pop() {
-            if std::mem::replace(&mut is_met[point], true) {
+            if std::mem::replace(&mut met[point], *round) == *round {
                 continue;
             }
             points.push(point);

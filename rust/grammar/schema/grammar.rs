@@ -25,6 +25,15 @@ const NAMED: [(&str, &str); 9] = [
     ("space", "| \" \" | \"\\n\"{1,2} [ \\t]{0,20}"),
 ];
 
+/// Most times that one repetition of a grammar is written for; more are several of them.
+const PART: usize = 1_000;
+
+/// So many times are no bound: no completion is that long.
+pub(super) const ENDLESS: usize = 1_000_000_000;
+
+/// Most times that something may be asked for, or be bounded to.
+pub(super) const MAX_TIMES: usize = 200_000;
+
 /// What a rule asks for.
 #[derive(Debug, Clone)]
 pub(super) enum Expr {
@@ -35,7 +44,7 @@ pub(super) enum Expr {
     Sequence(Vec<Expr>),
     /// One of these; of none, nothing is ever met.
     Choice(Vec<Expr>),
-    /// At least so often, and at most.
+    /// At least so often, and at most: see [`Rules::repeat`].
     Repeat(Box<Expr>, usize, Option<usize>),
 }
 
@@ -71,6 +80,36 @@ impl Rules {
 
     pub(super) fn len(&self) -> usize {
         self.list.len()
+    }
+
+    /// An item so often at least, and at most.
+    pub(super) fn repeat(&mut self, item: Expr, min: usize, max: Option<usize>) -> Expr {
+        // What is repeated is one rule, of which a grammar may repeat no more than so many.
+        let item = if matches!(item, Expr::Named(_) | Expr::Rule(_)) {
+            item
+        } else {
+            let rule = self.add();
+            self.set(rule, item);
+            Expr::Rule(rule)
+        };
+        let part = |min: usize, max: Option<usize>| Expr::Repeat(Box::new(item.clone()), min, max);
+        let whole = || part(PART, Some(PART));
+        let mut parts: Vec<Expr> = (0..min / PART).map(|_| whole()).collect();
+        parts.push(part(min % PART, Some(min % PART)));
+        let Some(max) = max.filter(|&max| max < ENDLESS) else {
+            parts.push(part(0, None));
+            return Expr::Sequence(parts);
+        };
+        // A part that is full, and more; or one that is not, and the end.
+        let left = max.saturating_sub(min);
+        let mut rest = part(0, Some(left % PART));
+        for _ in 0..left / PART {
+            let rule = self.add();
+            self.set(rule, Expr::Choice(vec![part(0, Some(PART - 1)), Expr::Sequence(vec![whole(), rest])]));
+            rest = Expr::Rule(rule);
+        }
+        parts.push(rest);
+        Expr::Sequence(parts)
     }
 
     /// A rule for the inside of a string whose text is in this table.
@@ -160,10 +199,9 @@ impl Expr {
                 gbnf.push_str("\"\"");
             }
             Self::Repeat(item, min, max) => {
-                gbnf.push('(');
-                item.write(is_live, false, gbnf, todo);
-                gbnf.push(')');
+                item.write(is_live, true, gbnf, todo);
                 let _ = match (min, max) {
+                    (1, Some(1)) => Ok(()),
                     (0, None) => write!(gbnf, "*"),
                     (0, Some(1)) => write!(gbnf, "?"),
                     (min, None) => write!(gbnf, "{{{min},}}"),

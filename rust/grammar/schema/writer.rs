@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use super::super::json::{self, Value};
 use super::automaton;
 use super::fits::{asked as asked_of, property};
-use super::grammar::{Expr, RuleNumber, Rules, quoted};
+use super::grammar::{ENDLESS, Expr, MAX_TIMES, RuleNumber, Rules, quoted};
 use super::number::Kind;
 use super::pattern;
 use super::shape::{
@@ -143,7 +143,8 @@ impl<'a> Writer<'a> {
             if string.max.is_some_and(|max| string.min > max) {
                 return Ok(Expr::never());
             }
-            let text = Expr::Repeat(Box::new(Expr::Named("char")), string.min, string.max);
+            check_times(string.min, string.max, at)?;
+            let text = self.rules.repeat(Expr::Named("char"), string.min, string.max);
             return Ok(Expr::Sequence(vec![quote(), text, quote()]));
         }
         let place = string.patterns.iter().map(|&(_, _, at)| at).find(|&at| at > 0).unwrap_or(at);
@@ -179,6 +180,7 @@ impl<'a> Writer<'a> {
         if max.is_some_and(|max| min > max) {
             return Ok(Expr::never());
         }
+        check_times(min, max, at)?;
         let items = if array.contains.is_empty() {
             self.items(array, (min, max), depth)?
         } else {
@@ -195,14 +197,14 @@ impl<'a> Writer<'a> {
             return Ok(Expr::nothing());
         }
         if n_prefix == 0 {
-            let more = Expr::Repeat(Box::new(after_comma(rest.clone())), min.saturating_sub(1), left(1));
+            let more = self.rules.repeat(after_comma(rest.clone()), min.saturating_sub(1), left(1));
             let all = Expr::Sequence(vec![rest, more]);
-            return Ok(if min == 0 { Expr::Repeat(Box::new(all), 0, Some(1)) } else { all });
+            return Ok(if min == 0 { Expr::Choice(vec![all, Expr::nothing()]) } else { all });
         }
         let mut all = if left(n_prefix) == Some(0) {
             Expr::nothing()
         } else {
-            Expr::Repeat(Box::new(after_comma(rest)), min.saturating_sub(n_prefix), left(n_prefix))
+            self.rules.repeat(after_comma(rest), min.saturating_sub(n_prefix), left(n_prefix))
         };
         for place in (0..n_prefix).rev() {
             let item = self.of_all(array.prefix[place].clone(), depth + 1)?;
@@ -306,6 +308,7 @@ impl<'a> Writer<'a> {
         if object.max.is_some_and(|max| max < n_required.max(min)) {
             return Ok(Expr::never());
         }
+        check_times(min, object.max, at)?;
         let members = self.members(&members, extra.as_ref(), (min, object.max));
         Ok(Expr::Sequence(vec![Expr::text("{"), Expr::Named("space"), members, Expr::Named("space"), Expr::text("}")]))
     }
@@ -340,7 +343,7 @@ impl<'a> Writer<'a> {
             // Of what is extra two may have the same name, so that only one is sure to count.
             if let Some(extra) = extra.filter(|_| !is_full(n) && n + 1 >= min) {
                 let left = max.map(|max| max - n - 1);
-                let more = Expr::Repeat(Box::new(after_comma(extra.clone())), 0, left);
+                let more = self.rules.repeat(after_comma(extra.clone()), 0, left);
                 choices.push(Expr::Sequence(vec![separated(extra), more]));
             }
             self.rules.set(rule(members.len(), n), Expr::Choice(choices));
@@ -423,6 +426,17 @@ impl<'a> Writer<'a> {
         }
         Ok(Expr::Choice(choices))
     }
+}
+
+fn check_times(min: usize, max: Option<usize>, at: usize) -> Result<(), Refusal> {
+    let most = max.filter(|&max| max < ENDLESS).unwrap_or(0).max(min);
+    if most <= MAX_TIMES {
+        return Ok(());
+    }
+    refuse_at(
+        at,
+        format!("a length of {most} cannot be held to; at most {MAX_TIMES} characters, items or properties are counted"),
+    )
 }
 
 fn after_comma(item: Expr) -> Expr {
