@@ -12,7 +12,7 @@ pub(super) const MAX_STATES: usize = 8_192;
 const MAX_POINTS: usize = 1 << 15;
 
 /// Most points that are looked at for one table.
-const MAX_WORK: usize = 1 << 23;
+const MAX_WORK: usize = 1 << 22;
 
 /// What a text is asked for.
 #[derive(Debug, Clone)]

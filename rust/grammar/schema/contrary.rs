@@ -215,9 +215,8 @@ fn other_values<'a>(values: &'a [Value]) -> Ways<'a> {
     }
     if named & STRING != 0 {
         let mut shape = typed(STRING);
-        for text in values.iter().filter_map(Value::text) {
-            shape.string.patterns.push((Rc::new(automaton::literal(text)), false, 0));
-        }
+        let names = values.iter().filter_map(Value::text).map(automaton::literal);
+        shape.string.patterns.push((Rc::new(Node::Choice(names.collect())), false, 0));
         ways.shapes.push(shape);
     }
     let mut numbers: Vec<f64> = values.iter().filter_map(Value::number).collect();
