@@ -208,7 +208,7 @@ class Row(pydantic.BaseModel):
 
 class Optionals(pydantic.BaseModel):
     text: str | None = pydantic.Field(None, max_length=12)
-    level: Literal[1, "two", None] = None
+    level: Literal[1, "two"] | None = None
     flag: bool = False
 
 

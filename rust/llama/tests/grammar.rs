@@ -393,7 +393,7 @@ fn a_broken_grammar_or_schema_says_where() {
         ),
         (
             "{\"$ref\": \"#/a\", \"a\": {\"anyOf\": [{\"$ref\": \"#/a\"}]}}",
-            "the JSON schema is refused in line 1, column 21: this schema leads to itself, with no value in between",
+            "the JSON schema is refused in line 1, column 22: this schema leads to itself, with no value in between",
         ),
     ] {
         assert_eq!(refusal(model.json_schema(text)), ("json_schema", expected.to_owned()), "{text}");
