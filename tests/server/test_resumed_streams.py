@@ -117,6 +117,18 @@ async def test_another_stream_of_the_same_name_ends_the_first(live: LiveServer) 
         assert (await again(client, "same")).content == last.content
 
 
+async def test_of_several_that_begin_by_one_name_at_once_one_stays() -> None:
+    streams = Recordings(nullcontext)
+    await begun(streams, "same", b"a", ends=False)
+    written = [Written(b"b" * 100) for _ in range(6)]
+    made = await asyncio.gather(*[streams.begin(None, "same", one.as_answer(), grace_s=None) for one in written])
+    assert [one for one in made if not one.is_ended] == [streams.find(None, "same")]
+    assert [one.is_closed for one in written].count(False) == 1
+    await streams.close()
+    assert all(one.is_closed for one in written)
+    assert streams._room.n_bytes == 0
+
+
 class Written:
     """A stream that writes what it is told to, and then waits."""
 

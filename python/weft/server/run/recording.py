@@ -283,7 +283,9 @@ class Recordings:
             StreamsFullError: there are too many that have not ended.
         """
         try:
-            await self.end(owner, name)
+            # While one ends another may have begun.
+            while (owner, name) in self._all:
+                await self.end(owner, name)
             self._forget_old()
             self._forget_ended(lambda: len(self._all) >= MAX_STREAMS)
             if len(self._all) >= MAX_STREAMS:
