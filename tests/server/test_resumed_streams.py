@@ -20,6 +20,7 @@ from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
 from weft.server import create_app
 from weft.server.errors import OffsetLostError, StreamsFullError
+from weft.server.responses.forms import offset_after
 from weft.server.run import recording
 from weft.server.run.recording import Recorded, Recording, Recordings
 from weft.server.run.stream import StreamedAnswer
@@ -269,6 +270,33 @@ async def test_a_reader_who_is_too_slow_is_told(monkeypatch: pytest.MonkeyPatch)
 
     await Recorded(made)({}, asyncio.Event().wait, send)  # type: ignore[arg-type]
     assert b"no longer kept" in sent[-1]["body"]
+
+
+def numbered(number: int, n_more: int) -> bytes:
+    return b'event: a\ndata: {"type":"a","sequence_number":%d,"x":"%s"}\n\n' % (number, b"x" * n_more)
+
+
+@pytest.mark.parametrize("n_last", [10, 3_000], ids=["some", "none"])
+async def test_events_are_found_by_their_numbers_or_known_to_be_lost(n_last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_BYTES", 2_000)
+    draw = random.Random(n_last)
+    frames = [numbered(number, draw.randrange(60)) for number in range(80)] + [numbered(80, n_last)]
+    made = await begun(Recordings(nullcontext), "any", b": ping\n\n", *frames)
+    begins = [8 + sum(map(len, frames[:nth])) for nth in range(82)]
+    assert any(begin >= made.n_dropped for begin in begins[:-1]) is (n_last == 10)
+    for number in range(-1, 81):
+        if begins[number + 1] < made.n_dropped or n_last > 2_000:
+            with pytest.raises(weft.InvalidRequest, match=f"^starting_after is {number};"):
+                offset_after(made, number)
+        else:
+            assert offset_after(made, number) == begins[number + 1]
+
+
+async def test_all_events_are_found_by_their_numbers() -> None:
+    made = await begun(Recordings(nullcontext), "any", *[numbered(number, number % 7) for number in range(20)])
+    for number in range(-1, 20):
+        assert made.kept()[offset_after(made, number) :] == b"".join(numbered(n, n % 7) for n in range(number + 1, 20))
+    assert offset_after(await begun(Recordings(nullcontext), "empty"), -1) == 0
 
 
 @pytest.mark.parametrize(

@@ -268,9 +268,8 @@ class Keeper:
         """The events of a response after the one of this number.
 
         Raises:
-            InvalidRequest: they are not kept.
+            InvalidRequest: they are not all kept.
             NoSuchItemError: there is no such response.
-            OffsetLostError: not all of them are kept.
         """
         kept = self.store.response(caller.owner, name)
         recording = None if kept.recording is None else kept.recording()
