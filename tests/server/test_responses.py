@@ -3,7 +3,9 @@
 import gc
 import json
 import random
+import re
 from collections.abc import Sequence
+from sys import getsizeof
 
 import httpx
 import pytest
@@ -366,8 +368,40 @@ async def test_the_events_of_a_named_stream_are_read_by_their_numbers_too() -> N
             assert [event for event in rest.text.split("\n\n") if event] == events[number + 1 :]
 
 
+async def test_what_goes_on_from_a_response_in_a_conversation_has_what_the_conversation_had() -> None:
+    engine = ScriptedEngine(SAID, SAID, SAID)
+    engine.loaded.set()
+    engine.limits.n_ctx_slot = 4096
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        begun = (await client.post("/v1/conversations", json={"items": [{"role": "user", "content": "first"}]})).json()["id"]
+        one = (await asked(client, input="second", conversation=begun)).json()["id"]
+        two = (await asked(client, input="third", conversation=begun)).json()["id"]
+        # What is added by hand later is no part of them.
+        await client.post(f"/v1/conversations/{begun}/items", json={"items": [{"role": "user", "content": "later"}]})
+        for name, said in ((one, ["first", "second"]), (two, ["first", "second", "ab", "third"])):
+            made_of = (await client.get(f"/v1/responses/{name}/input_items?order=asc")).json()["data"]
+            assert [item["content"][0]["text"] for item in made_of] == said
+        assert (await asked(client, input="fourth", previous_response_id=two)).status_code == 200
+    prompt = engine.detokenize(engine.requests[-1].prompt)  # type: ignore[arg-type]
+    assert re.findall("first|second|third|fourth|later", prompt) == ["first", "second", "third", "fourth"]
+
+
+def test_the_metadata_of_conversations_counts() -> None:
+    within = Store()
+    told = {f"{nth:064d}": "\U0001f600" * 512 for nth in range(16)}
+    conversation = KeptConversation(None, Conversation("conv", "conversation", 0, dict(told)), [])
+    within.keep_conversation(conversation)
+    assert within.n_bytes > 16 * (64 + 4 * 512)
+    within.change(conversation, {})
+    assert within.n_bytes == store.KEPT_BYTES
+    within.change(conversation, told)
+    within.remove(conversation)
+    assert within.n_bytes == 0
+
+
 def kept_item(name: str, n_bytes: int) -> KeptItem:
-    return KeptItem(name, b"{" + b" " * (n_bytes - store.ITEM_BYTES - 2) + b"}")
+    n_more = store.ITEM_BYTES + store.HELD_BYTES + getsizeof(name) + 2
+    return KeptItem(name, b"{" + b" " * (n_bytes - n_more) + b"}")
 
 
 def keep(within: Store, name: str, parent: Node | None = None, n_bytes: int = 10_000, owner: str | None = None) -> Kept:
@@ -443,16 +477,16 @@ def check_integrity(within: Store) -> None:
     """That what is counted is what is held."""
     nodes: set[Node] = set()
     held: list[KeptItem] = []
-    n_bytes = store.KEPT_BYTES * len(within)
+    n_bytes = sum(thing.n_bytes for thing in within._all.values())
     for thing in within._all.values():
         if isinstance(thing, KeptConversation):
             held += thing.items
         else:
-            n_bytes += len(thing.json or b"")
             nodes.update(thing.node.path())
     for node in nodes:
         held += [*node.given, *node.written]
     once = {id(item): item for item in held}
+    n_bytes += store.HELD_BYTES * len(held)
     assert within.n_bytes == n_bytes + sum(item.n_bytes for item in once.values())
     assert {id(item) for item in within._items.values()} <= once.keys()
     assert {item.id for item in once.values()} >= {name for _, name in within._items}

@@ -184,11 +184,16 @@ class Keeper:
         if conversation is not None:
             conversation.is_busy = False
             if writing.response.status in ("completed", "incomplete"):
+                goes_on = keeps and conversation.node() is kept.node.parent
                 self.store.add_items(conversation, [*kept.node.given, *written])
+                if goes_on:
+                    conversation.went_on(kept.node)
 
     async def _asked(self, data: ResponseFields, owner: Owner) -> _Asked:
         conversation, node = self._conversation(data, owner), self._previous(data, owner)
-        earlier = node.items() if node is not None else [] if conversation is None else list(conversation.items)
+        if conversation is not None:
+            node = conversation.node()
+        earlier = [] if node is None else node.items()
         n_earlier = sum(len(item.json) for item in earlier)
         work, size = self._service.aside.work, n_body_bytes()
         read = await work(Purpose.PROMPT, size, items.read, data.input if data.input is not None else [])

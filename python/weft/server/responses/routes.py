@@ -142,7 +142,7 @@ async def change(conversation_id: FromPath[str], data: JSONBody[MetadataBody], k
     """Changes what is told again of a conversation."""
     translate.check_metadata(data.metadata)
     found = keeper.store.conversation(caller.owner, conversation_id)
-    found.about.metadata = data.metadata or {}
+    keeper.store.change(found, data.metadata or {})
     return found.about
 
 
