@@ -20,13 +20,14 @@ from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
 from weft.chat.answer.parts import CallArguments, CallBegun, Content, Part, Thought
 from weft.server import create_app
-from weft.server.responses import items, store
+from weft.server.responses import items, keeper, store
 from weft.server.responses.events import frame
 from weft.server.responses.items import Message
 from weft.server.responses.schemas import Conversation, CreateResponse
 from weft.server.responses.store import Kept, KeptConversation, KeptItem, Node, Store
 from weft.server.responses.translate import chat, response
 from weft.server.responses.writing import Writing
+from weft.server.run import collected
 from weft.settings import Settings
 
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
@@ -399,6 +400,73 @@ def test_the_metadata_of_conversations_counts() -> None:
     assert within.n_bytes == 0
 
 
+async def test_what_was_written_before_an_answer_is_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collected, "MAX_ANSWER_BYTES", 500)
+    many = [token(0, "abc", nth) for nth in range(1, 20)]
+    async with serving([many, [finished(0)], []]) as client:
+        answer = await asked(client, stream=True)
+    events = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    told = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    last = events[-1]
+    assert told == last["response"]["output"][0]["content"][0]["text"] != ""
+    assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "server_error")
+
+
+async def test_a_whole_response_that_fails_is_kept_as_failed() -> None:
+    engine = ScriptedEngine([[token(0, "a")], weft.EngineStopped()])
+    engine.loaded.set()
+    app = create_app(engine.as_engine())
+    ended: list[Json] = []
+    monkeyed = Store.finish
+
+    def finish(within: Store, made: Kept, encoded: bytes, written: Sequence[KeptItem]) -> None:
+        monkeyed(within, made, encoded, written)
+        ended.append(json.loads(encoded))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "finish", finish)
+        async with AsyncTestClient(app) as client:
+            assert (await asked(client)).status_code == 503
+            [kept] = ended
+            assert (await client.get(f"/v1/responses/{kept['id']}")).json() == kept
+    assert (kept["status"], kept["error"]) == ("failed", {"code": "server_error", "message": "the engine has stopped"})
+
+
+@pytest.mark.parametrize("more", [{}, {"store": False}])
+async def test_an_input_that_is_too_large_to_be_kept_is_not_added_to_a_conversation(
+    more: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "MAX_ONE_BYTES", 2_000)
+    async with serving() as client:
+        begun = (await client.post("/v1/conversations", json={})).json()["id"]
+        refused = await asked(client, input="x" * 2_000, conversation=begun, **more)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+
+
+async def test_an_id_is_once_in_a_conversation() -> None:
+    one = {"role": "user", "content": "a", "id": "msg_1"}
+    async with serving(SAID) as client:
+        refused = await client.post("/v1/conversations", json={"items": [one, one]})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "items")
+        begun = (await client.post("/v1/conversations", json={"items": [one]})).json()["id"]
+        again = [one, {"type": "item_reference", "id": "msg_1"}]
+        for item in again:
+            refused = await client.post(f"/v1/conversations/{begun}/items", json={"items": [item]})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "items")
+            refused = await asked(client, conversation=begun, input=[item])
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+        assert (await asked(client, conversation=begun)).status_code == 200
+
+
+async def test_a_name_that_is_none_is_refused_among_allowed_tools() -> None:
+    tools = [{"type": "function", "name": "f"}]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": ["f"]}]}
+    async with serving() as client:
+        refused = await asked(client, tools=tools, tool_choice=choice)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
+
+
 def kept_item(name: str, n_bytes: int) -> KeptItem:
     n_more = store.ITEM_BYTES + store.HELD_BYTES + getsizeof(name) + 2
     return KeptItem(name, b"{" + b" " * (n_bytes - n_more) + b"}")
@@ -420,6 +488,22 @@ def test_what_was_used_least_recently_goes_first(monkeypatch: pytest.MonkeyPatch
     within.response(None, "a")
     keep(within, "d")
     assert [name for name in "abcd" if (None, name) in within._all] == ["a", "c", "d"]
+
+
+def test_the_key_that_has_most_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    within = Store()
+    monkeypatch.setattr(store, "MAX_KEPT", 5)
+    for name in "ab":
+        keep(within, name, owner="one")
+    for nth in range(20):
+        keep(within, f"more {nth}", owner="two")
+    assert [name for owner, name in within._all if owner == "one"] == ["a", "b"]
+    monkeypatch.setattr(store, "MAX_KEPT", 100)
+    monkeypatch.setattr(store, "MAX_KEPT_BYTES", 100_000)
+    for nth in range(20):
+        keep(within, f"large {nth}", owner="two", n_bytes=30_000)
+    assert [name for owner, name in within._all if owner == "one"] == ["a", "b"]
+    assert len(within) == 4
 
 
 def test_bytes_are_bounded_and_what_is_gone_on_from_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:

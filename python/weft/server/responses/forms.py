@@ -25,6 +25,7 @@ class Stream:
     def __init__(self, writing: Writing, collected: Collected) -> None:
         self._writing = writing
         self._collected = collected
+        self._n_uncounted = 0
 
     def opening(self) -> bytes:
         """The events that come before anything is written."""
@@ -39,8 +40,9 @@ class Stream:
         """
         frames: list[bytes] = []
         for event in happened:
-            made, n_bytes = self._writing.take(event)
-            self._collected.grow(n_bytes)
+            # What the event before has brought was told by now: an error comes behind it.
+            self._collected.grow(self._n_uncounted)
+            made, self._n_uncounted = self._writing.take(event)
             frames += map(events.frame, made)
         return frames
 

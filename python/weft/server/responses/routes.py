@@ -161,8 +161,9 @@ async def add_items(
     caller: Who,
 ) -> ItemList:
     """Adds to a conversation."""
-    made = await keeper.new_items(data.items, caller)
-    keeper.store.add_items(keeper.store.conversation(caller.owner, conversation_id), made)
+    found = keeper.store.conversation(caller.owner, conversation_id)
+    made = await keeper.new_items(data.items, caller, found.items)
+    keeper.store.add_items(found, made)
     return _list(made, has_more=False)
 
 

@@ -1,6 +1,6 @@
 """What is kept of responses and conversations: in memory, bounded, and by the key that they were asked for with."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from sys import getsizeof
 from weakref import ReferenceType
@@ -16,7 +16,7 @@ from weft.server.run.recording import Owner, Recording
 __all__ = ["MAX_KEPT", "MAX_KEPT_BYTES", "Kept", "KeptConversation", "KeptItem", "Node", "Store"]
 
 MAX_KEPT = 16_384
-"""Most responses and conversations that are kept; those that were used least recently go first."""
+"""Most responses and conversations that are kept; those that were used least recently go first, of the key that has most."""
 
 MAX_KEPT_BYTES = 256 * 1024 * 1024
 """Most bytes that they come to. What several responses go on from is kept once."""
@@ -142,8 +142,13 @@ class Store:
         """The least recently used first."""
         self._items: dict[tuple[Owner, str], KeptItem] = {}
         """Every item by its id."""
-        self.n_bytes = 0
+        self._taken: Counter[Owner] = Counter()
+        """What all of it takes, by whose it is."""
+
+    @property
+    def n_bytes(self) -> int:
         """What all of it takes."""
+        return self._taken.total()
 
     def __len__(self) -> int:
         """How many responses and conversations there are."""
@@ -199,7 +204,7 @@ class Store:
         if self._all.get((response.owner, response.id)) is not response:
             return
         self._take(response.owner, written)
-        self.n_bytes += len(json)
+        self._taken[response.owner] += len(json)
         self._make_room()
 
     def keep_conversation(self, conversation: KeptConversation) -> None:
@@ -223,16 +228,16 @@ class Store:
 
     def change(self, conversation: KeptConversation, metadata: dict[str, str]) -> None:
         """Changes what is told again of a conversation."""
-        self.n_bytes -= conversation.n_bytes
+        self._taken[conversation.owner] -= conversation.n_bytes
         conversation.about.metadata = metadata
-        self.n_bytes += conversation.n_bytes
+        self._taken[conversation.owner] += conversation.n_bytes
         self._make_room()
 
     def remove(self, thing: Kept | KeptConversation) -> None:
         """Forgets a response or a conversation. What others go on from stays."""
         if self._all.pop((thing.owner, thing.id), None) is None:
             return
-        self.n_bytes -= thing.n_bytes
+        self._taken[thing.owner] -= thing.n_bytes
         if isinstance(thing, KeptConversation):
             self._give_back(thing.owner, thing.items)
         else:
@@ -240,7 +245,7 @@ class Store:
 
     def _add(self, thing: Kept | KeptConversation) -> None:
         self._all[thing.owner, thing.id] = thing
-        self.n_bytes += thing.n_bytes
+        self._taken[thing.owner] += thing.n_bytes
         self._make_room()
 
     def _hold(self, owner: Owner, node: Node) -> None:
@@ -264,31 +269,37 @@ class Store:
             released = released.parent
 
     def _take(self, owner: Owner, items: Sequence[KeptItem]) -> None:
-        self.n_bytes += HELD_BYTES * len(items)
+        self._taken[owner] += HELD_BYTES * len(items)
         for item in items:
             item.n_holders += 1
             if item.n_holders == 1:
-                self.n_bytes += item.n_bytes
+                self._taken[owner] += item.n_bytes
                 self._items[owner, item.id] = item
 
     def _give_back(self, owner: Owner, items: Sequence[KeptItem]) -> None:
-        self.n_bytes -= HELD_BYTES * len(items)
+        self._taken[owner] -= HELD_BYTES * len(items)
         for item in items:
             item.n_holders -= 1
             if item.n_holders == 0:
-                self.n_bytes -= item.n_bytes
+                self._taken[owner] -= item.n_bytes
                 if self._items.get((owner, item.id)) is item:
                     del self._items[owner, item.id]
 
     def _make_room(self) -> None:
+        """Forgets what was used least recently of whoever has most."""
+        idle: dict[Owner, Iterator[Kept | KeptConversation]] = {}
         while self.n_bytes > MAX_KEPT_BYTES or len(self._all) > MAX_KEPT:
-            if (thing := next(self._idle(), None)) is None:
+            taken = self._taken if self.n_bytes > MAX_KEPT_BYTES else Counter(owner for owner, _ in self._all)
+            for owner, _ in taken.most_common():
+                if (thing := next(idle.setdefault(owner, self._idle(owner)), None)) is not None:
+                    self.remove(thing)
+                    break
+            else:
                 return
-            self.remove(thing)
 
-    def _idle(self) -> "Iterator[Kept | KeptConversation]":
-        """What nobody is writing, the least recently used first."""
-        for thing in self._all.values():
+    def _idle(self, owner: Owner) -> "Iterator[Kept | KeptConversation]":
+        """What is one's and nobody is writing, the least recently used first."""
+        for thing in [thing for thing in self._all.values() if thing.owner == owner]:
             is_written = thing.json is None if isinstance(thing, Kept) else thing.is_busy
             if not is_written:
                 yield thing

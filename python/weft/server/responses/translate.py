@@ -290,7 +290,7 @@ def _allowed(tools: list[dict[str, Any]], choice: dict[str, Any]) -> tuple[list[
         raise InvalidRequest("tool_choice", "tool_choice of allowed_tools needs a mode, 'auto' or 'required', and tools")
     names = [tool.get("name") for tool in allowed if isinstance(tool, dict) and tool.get("type") == "function"]
     known = {tool["function"]["name"] for tool in tools}
-    if len(names) < len(allowed) or not known.issuperset(names):
+    if len(names) < len(allowed) or not all(isinstance(name, str) for name in names) or not known.issuperset(names):
         raise InvalidRequest("tool_choice", "tool_choice.tools names what is none of the functions in tools")
     return [tool for tool in tools if tool["function"]["name"] in names], mode
 
