@@ -262,8 +262,9 @@ class Recording:
         self._tell()
 
     async def _wait_for_reader(self, n_bytes: int) -> None:
-        """Waits as long as somebody reads who would lose something by so much more, unless nothing is read for as long as
-        it would be written with nobody there.
+        """Waits as long as somebody reads who would lose something by so much more.
+
+        Who reads nothing for as long as it would be written with nobody there is not waited for.
         """
         while self.is_read and self._grace_s is not None and self._would_be_lost(n_bytes):
             self._was_read.clear()
