@@ -204,7 +204,6 @@ def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
     )
     if isinstance(data, CreateResponse):
         fields.max_completion_tokens = _limit(data.max_output_tokens)
-        fields.stream = data.stream
         if wants(data, LOGPROBS):
             fields.logprobs, fields.top_logprobs = True, data.top_logprobs or 0
         # By its first step a response that waits is known to have begun.
