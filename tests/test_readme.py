@@ -312,7 +312,12 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         *(recording.MAX_BYTES >> 20, int(recording.KEPT_S), describe(OffsetLostError(0, 1)).code, int(recording.GRACE_S)),
     ],
     "all such streams together": lambda: [
-        *(recording.MAX_STREAMS, describe(StreamsFullError(1)).code, recording.MAX_TOGETHER_BYTES >> 20),
+        *(
+            recording.MAX_STREAMS,
+            describe(StreamsFullError(1)).code,
+            recording.MAX_TOGETHER_BYTES >> 20,
+            recording.OWN_BYTES >> 10,
+        ),
     ],
     "responses and conversations that are kept": lambda: [
         *(store.MAX_KEPT, store.MAX_KEPT_BYTES >> 20, keeper.MAX_ONE_BYTES >> 20),

@@ -3,7 +3,9 @@
 import gc
 import json
 import random
+import re
 from collections.abc import Sequence
+from sys import getsizeof
 
 import httpx
 import pytest
@@ -18,13 +20,14 @@ from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
 from weft.chat.answer.parts import CallArguments, CallBegun, Content, Part, Thought
 from weft.server import create_app
-from weft.server.responses import items, store
+from weft.server.responses import items, keeper, store
 from weft.server.responses.events import frame
 from weft.server.responses.items import Message
 from weft.server.responses.schemas import Conversation, CreateResponse
 from weft.server.responses.store import Kept, KeptConversation, KeptItem, Node, Store
 from weft.server.responses.translate import chat, response
 from weft.server.responses.writing import Writing
+from weft.server.run import collected
 from weft.settings import Settings
 
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
@@ -366,8 +369,107 @@ async def test_the_events_of_a_named_stream_are_read_by_their_numbers_too() -> N
             assert [event for event in rest.text.split("\n\n") if event] == events[number + 1 :]
 
 
+async def test_what_goes_on_from_a_response_in_a_conversation_has_what_the_conversation_had() -> None:
+    engine = ScriptedEngine(SAID, SAID, SAID)
+    engine.loaded.set()
+    engine.limits.n_ctx_slot = 4096
+    async with AsyncTestClient(create_app(engine.as_engine())) as client:
+        begun = (await client.post("/v1/conversations", json={"items": [{"role": "user", "content": "first"}]})).json()["id"]
+        one = (await asked(client, input="second", conversation=begun)).json()["id"]
+        two = (await asked(client, input="third", conversation=begun)).json()["id"]
+        # What is added by hand later is no part of them.
+        await client.post(f"/v1/conversations/{begun}/items", json={"items": [{"role": "user", "content": "later"}]})
+        for name, said in ((one, ["first", "second"]), (two, ["first", "second", "ab", "third"])):
+            made_of = (await client.get(f"/v1/responses/{name}/input_items?order=asc")).json()["data"]
+            assert [item["content"][0]["text"] for item in made_of] == said
+        assert (await asked(client, input="fourth", previous_response_id=two)).status_code == 200
+    prompt = engine.detokenize(engine.requests[-1].prompt)  # type: ignore[arg-type]
+    assert re.findall("first|second|third|fourth|later", prompt) == ["first", "second", "third", "fourth"]
+
+
+def test_the_metadata_of_conversations_counts() -> None:
+    within = Store()
+    told = {f"{nth:064d}": "\U0001f600" * 512 for nth in range(16)}
+    conversation = KeptConversation(None, Conversation("conv", "conversation", 0, dict(told)), [])
+    within.keep_conversation(conversation)
+    assert within.n_bytes > 16 * (64 + 4 * 512)
+    within.change(conversation, {})
+    assert within.n_bytes == store.KEPT_BYTES
+    within.change(conversation, told)
+    within.remove(conversation)
+    assert within.n_bytes == 0
+
+
+async def test_what_was_written_before_an_answer_is_too_large_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collected, "MAX_ANSWER_BYTES", 500)
+    many = [token(0, "abc", nth) for nth in range(1, 20)]
+    async with serving([many, [finished(0)], []]) as client:
+        answer = await asked(client, stream=True)
+    events = [json.loads(line.removeprefix("data: ")) for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    told = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    last = events[-1]
+    assert told == last["response"]["output"][0]["content"][0]["text"] != ""
+    assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "server_error")
+
+
+async def test_a_whole_response_that_fails_is_kept_as_failed() -> None:
+    engine = ScriptedEngine([[token(0, "a")], weft.EngineStopped()])
+    engine.loaded.set()
+    app = create_app(engine.as_engine())
+    ended: list[Json] = []
+    monkeyed = Store.finish
+
+    def finish(within: Store, made: Kept, encoded: bytes, written: Sequence[KeptItem]) -> None:
+        monkeyed(within, made, encoded, written)
+        ended.append(json.loads(encoded))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "finish", finish)
+        async with AsyncTestClient(app) as client:
+            assert (await asked(client)).status_code == 503
+            [kept] = ended
+            assert (await client.get(f"/v1/responses/{kept['id']}")).json() == kept
+    assert (kept["status"], kept["error"]) == ("failed", {"code": "server_error", "message": "the engine has stopped"})
+
+
+@pytest.mark.parametrize("more", [{}, {"store": False}])
+async def test_an_input_that_is_too_large_to_be_kept_is_not_added_to_a_conversation(
+    more: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "MAX_ONE_BYTES", 2_000)
+    async with serving() as client:
+        begun = (await client.post("/v1/conversations", json={})).json()["id"]
+        refused = await asked(client, input="x" * 2_000, conversation=begun, **more)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+
+
+async def test_an_id_is_once_in_a_conversation() -> None:
+    one = {"role": "user", "content": "a", "id": "msg_1"}
+    async with serving(SAID) as client:
+        refused = await client.post("/v1/conversations", json={"items": [one, one]})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "items")
+        begun = (await client.post("/v1/conversations", json={"items": [one]})).json()["id"]
+        again = [one, {"type": "item_reference", "id": "msg_1"}]
+        for item in again:
+            refused = await client.post(f"/v1/conversations/{begun}/items", json={"items": [item]})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "items")
+            refused = await asked(client, conversation=begun, input=[item])
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+        assert (await asked(client, conversation=begun)).status_code == 200
+
+
+async def test_a_name_that_is_none_is_refused_among_allowed_tools() -> None:
+    tools = [{"type": "function", "name": "f"}]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": ["f"]}]}
+    async with serving() as client:
+        refused = await asked(client, tools=tools, tool_choice=choice)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
+
+
 def kept_item(name: str, n_bytes: int) -> KeptItem:
-    return KeptItem(name, b"{" + b" " * (n_bytes - store.ITEM_BYTES - 2) + b"}")
+    n_more = store.ITEM_BYTES + store.HELD_BYTES + getsizeof(name) + 2
+    return KeptItem(name, b"{" + b" " * (n_bytes - n_more) + b"}")
 
 
 def keep(within: Store, name: str, parent: Node | None = None, n_bytes: int = 10_000, owner: str | None = None) -> Kept:
@@ -386,6 +488,22 @@ def test_what_was_used_least_recently_goes_first(monkeypatch: pytest.MonkeyPatch
     within.response(None, "a")
     keep(within, "d")
     assert [name for name in "abcd" if (None, name) in within._all] == ["a", "c", "d"]
+
+
+def test_the_key_that_has_most_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    within = Store()
+    monkeypatch.setattr(store, "MAX_KEPT", 5)
+    for name in "ab":
+        keep(within, name, owner="one")
+    for nth in range(20):
+        keep(within, f"more {nth}", owner="two")
+    assert [name for owner, name in within._all if owner == "one"] == ["a", "b"]
+    monkeypatch.setattr(store, "MAX_KEPT", 100)
+    monkeypatch.setattr(store, "MAX_KEPT_BYTES", 100_000)
+    for nth in range(20):
+        keep(within, f"large {nth}", owner="two", n_bytes=30_000)
+    assert [name for owner, name in within._all if owner == "one"] == ["a", "b"]
+    assert len(within) == 4
 
 
 def test_bytes_are_bounded_and_what_is_gone_on_from_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -443,16 +561,16 @@ def check_integrity(within: Store) -> None:
     """That what is counted is what is held."""
     nodes: set[Node] = set()
     held: list[KeptItem] = []
-    n_bytes = store.KEPT_BYTES * len(within)
+    n_bytes = sum(thing.n_bytes for thing in within._all.values())
     for thing in within._all.values():
         if isinstance(thing, KeptConversation):
             held += thing.items
         else:
-            n_bytes += len(thing.json or b"")
             nodes.update(thing.node.path())
     for node in nodes:
         held += [*node.given, *node.written]
     once = {id(item): item for item in held}
+    n_bytes += store.HELD_BYTES * len(held)
     assert within.n_bytes == n_bytes + sum(item.n_bytes for item in once.values())
     assert {id(item) for item in within._items.values()} <= once.keys()
     assert {item.id for item in once.values()} >= {name for _, name in within._items}

@@ -1,11 +1,13 @@
 """Streams that go on while their client is away, and are read again from any byte."""
 
 import asyncio
+import gc
 import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from typing import cast
+from weakref import ReferenceType, ref
 
 import httpx
 import pytest
@@ -19,7 +21,8 @@ from tests.server.matchers import COUNT, Json
 from tests.server.scripted import ScriptedEngine, finished, token
 from tests.server.serving import serving
 from weft.server import create_app
-from weft.server.errors import OffsetLostError, StreamsFullError
+from weft.server.errors import OffsetLostError, StreamEndedError, StreamsFullError
+from weft.server.responses.forms import offset_after
 from weft.server.run import recording
 from weft.server.run.recording import Recorded, Recording, Recordings
 from weft.server.run.stream import StreamedAnswer
@@ -93,7 +96,7 @@ async def test_a_client_that_drops_and_comes_back_misses_nothing(live: LiveServe
         assert got == (await again(client, "drops")).content
         whole = (await client.post("/v1/chat/completions", json=body | {"stream": False})).json()
         assert whole["usage"]["completion_tokens"] == 300
-        assert len([text for text in texts if text]) > 150
+        assert "".join(texts) == whole["choices"][0]["message"]["content"] != ""
 
 
 async def test_only_who_asks_for_it_ends_it_before_its_time(live: LiveServer) -> None:
@@ -115,6 +118,18 @@ async def test_another_stream_of_the_same_name_ends_the_first(live: LiveServer) 
             last = await client.post("/v1/chat/completions", json=CHAT | {"max_tokens": 1}, headers=named("same"))
             await wait_until(lambda: live.busy_slots() == [], 2)
         assert (await again(client, "same")).content == last.content
+
+
+async def test_of_several_that_begin_by_one_name_at_once_one_stays() -> None:
+    streams = Recordings(nullcontext)
+    await begun(streams, "same", b"a", ends=False)
+    written = [Written(b"b" * 100) for _ in range(6)]
+    made = await asyncio.gather(*[streams.begin(None, "same", one.as_answer(), grace_s=None) for one in written])
+    assert [one for one in made if not one.is_ended] == [streams.find(None, "same")]
+    assert [one.is_closed for one in written].count(False) == 1
+    await streams.close()
+    assert all(one.is_closed for one in written)
+    assert streams._room.n_bytes == 0
 
 
 class Written:
@@ -180,14 +195,64 @@ async def test_what_is_no_longer_kept_is_said_so(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_stream_is_forgotten_some_time_after_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "KEPT_S", 0.05)
     streams = Recordings(nullcontext)
-    await begun(streams, "ended", b"a")
+    await begun(streams, "ended", b"abc")
     await begun(streams, "running", b"a", ends=False)
     assert streams.find(None, "ended") is not None
-    monkeypatch.setattr(recording, "KEPT_S", -2.0)
+    # Whether anybody asks or not.
+    await wait_until(lambda: streams._room.n_bytes == 1)
     assert streams.find(None, "ended") is None
     assert streams.find(None, "running") is not None
     await streams.close()
+
+
+@pytest.mark.parametrize("grace_s", [None, 60.0])
+@pytest.mark.parametrize("ends", [False, True])
+async def test_nothing_holds_what_was_forgotten(*, ends: bool, grace_s: float | None) -> None:
+    streams = Recordings(nullcontext)
+
+    async def read_and_forgotten() -> ReferenceType[Recording]:
+        made = await streams.begin(None, "a", Written(b"a", ends=ends).as_answer(), grace_s=grace_s)
+        with made.reader():
+            await wait_until(lambda: made.n_bytes == 1)
+        await wait_until(lambda: made.is_ended is ends)
+        await streams.end(None, "a")
+        return ref(made)
+
+    held = await read_and_forgotten()
+    await asyncio.sleep(0)
+    gc.collect()
+    assert held() is None
+
+
+class Queued(Written):
+    """A stream that waits before it has written anything."""
+
+    async def write(self, send: Send) -> None:
+        await asyncio.get_running_loop().create_future()
+
+
+@pytest.mark.parametrize("answer", [Queued(), Written(b"a")], ids=["waiting", "begun"])
+async def test_who_reads_a_stream_that_is_ended_is_told(answer: Written) -> None:
+    streams = Recordings(nullcontext)
+    made = await streams.begin(None, "a", answer.as_answer(), grace_s=None)
+    sent: list[Json] = []
+
+    async def send(message: Json) -> None:
+        sent.append(message)
+
+    reading = asyncio.create_task(Recorded(made)({}, asyncio.Event().wait, send))  # type: ignore[arg-type]
+    await asyncio.sleep(0.01)
+    await streams.end(None, "a")
+    if answer.parts:
+        await reading
+        told = b"the stream was ended, by a request to end it or by another stream of its name"
+        assert b"".join(message.get("body", b"") for message in sent) == b"a" + told
+    else:
+        with pytest.raises(StreamEndedError):
+            await reading
+        assert sent == []
 
 
 async def test_of_too_many_those_that_have_ended_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,16 +272,65 @@ async def test_of_too_many_those_that_have_ended_go_first(monkeypatch: pytest.Mo
 
 async def test_all_of_them_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MAX_TOGETHER_BYTES", 10)
+    monkeypatch.setattr(recording, "OWN_BYTES", 1)
     streams = Recordings(nullcontext)
     await begun(streams, "a", b"aaaa")
     b = await begun(streams, "b", b"bbbb", ends=False)
-    c = await begun(streams, "c", b"ccccc", ends=False)
+    c = await begun(streams, "c", b"vwxyz", ends=False)
     assert streams.find(None, "a") is None
-    assert (b.kept(), c.kept()) == (b"bbbb", b"ccccc")
+    assert (b.kept(), c.kept()) == (b"bbbb", b"vwxyz")
     d = await begun(streams, "d", b"0123", ends=False)
-    assert d.kept() == b"3"
+    assert (b.kept(), c.kept(), d.kept()) == (b"bbbb", b"yz", b"0123")
     assert streams._room.n_bytes == 10
     await streams.close()
+
+
+async def test_the_key_that_has_most_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_TOGETHER_BYTES", 100)
+    monkeypatch.setattr(recording, "MAX_STREAMS", 6)
+    monkeypatch.setattr(recording, "OWN_BYTES", 10)
+    streams = Recordings(nullcontext)
+    ours = await begun(streams, "ours", b"a" * 30, owner="one")
+    theirs = await begun(streams, "m", b"m" * 70, owner="two", ends=False)
+    new = await begun(streams, "new", b"n" * 20, owner="one", ends=False)
+    assert [len(one.kept()) for one in (ours, theirs, new)] == [30, 50, 20]
+    for nth in range(20):
+        await begun(streams, f"short {nth}", b"s", owner="two")
+    assert streams.find("one", "ours") is ours
+    await streams.close()
+
+
+@pytest.mark.parametrize("fills_the_room", [False, True])
+async def test_who_reads_as_it_is_written_loses_nothing(fills_the_room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_BYTES", 100)
+    monkeypatch.setattr(recording, "MAX_WRITE_BYTES", 20)
+    monkeypatch.setattr(recording, "MAX_TOGETHER_BYTES", 200)
+    monkeypatch.setattr(recording, "OWN_BYTES", 50)
+    streams = Recordings(nullcontext)
+    for nth in range(4 if fills_the_room else 0):
+        await begun(streams, f"full {nth}", b"f" * 60, owner="another", ends=False)
+    parts = [bytes([nth]) * nth for nth in range(60)]
+    made = await streams.begin(None, "a", Written(*parts, ends=True).as_answer(), grace_s=60.0)
+    got = b""
+
+    async def send(message: Json) -> None:
+        nonlocal got
+        got += message.get("body", b"")
+        await asyncio.sleep(0.0001)
+
+    await Recorded(made)({}, asyncio.Event().wait, send)  # type: ignore[arg-type]
+    assert got == b"".join(parts)
+    await streams.close()
+
+
+async def test_who_reads_nothing_any_more_is_waited_for_as_if_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_BYTES", 10)
+    made = await Recordings(nullcontext).begin(None, "a", Written(*[b"abcd"] * 5, ends=True).as_answer(), grace_s=0.1)
+    with made.reader():
+        await asyncio.sleep(0.02)
+        assert made.n_bytes == 8
+        await wait_until(lambda: made.is_ended)
+    assert (made.n_bytes, made.kept()) == (20, b"cdabcdabcd")
 
 
 async def test_a_stream_is_found_by_a_name_before_its_model() -> None:
@@ -257,6 +371,33 @@ async def test_a_reader_who_is_too_slow_is_told(monkeypatch: pytest.MonkeyPatch)
 
     await Recorded(made)({}, asyncio.Event().wait, send)  # type: ignore[arg-type]
     assert b"no longer kept" in sent[-1]["body"]
+
+
+def numbered(number: int, n_more: int) -> bytes:
+    return b'event: a\ndata: {"type":"a","sequence_number":%d,"x":"%s"}\n\n' % (number, b"x" * n_more)
+
+
+@pytest.mark.parametrize("n_last", [10, 3_000], ids=["some", "none"])
+async def test_events_are_found_by_their_numbers_or_known_to_be_lost(n_last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_BYTES", 2_000)
+    draw = random.Random(n_last)
+    frames = [numbered(number, draw.randrange(60)) for number in range(80)] + [numbered(80, n_last)]
+    made = await begun(Recordings(nullcontext), "any", b": ping\n\n", *frames)
+    begins = [8 + sum(map(len, frames[:nth])) for nth in range(82)]
+    assert any(begin >= made.n_dropped for begin in begins[:-1]) is (n_last == 10)
+    for number in range(-1, 81):
+        if begins[number + 1] < made.n_dropped or n_last > 2_000:
+            with pytest.raises(weft.InvalidRequest, match=f"^starting_after is {number};"):
+                offset_after(made, number)
+        else:
+            assert offset_after(made, number) == begins[number + 1]
+
+
+async def test_all_events_are_found_by_their_numbers() -> None:
+    made = await begun(Recordings(nullcontext), "any", *[numbered(number, number % 7) for number in range(20)])
+    for number in range(-1, 20):
+        assert made.kept()[offset_after(made, number) :] == b"".join(numbered(n, n % 7) for n in range(number + 1, 20))
+    assert offset_after(await begun(Recordings(nullcontext), "empty"), -1) == 0
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ __all__ = [
     "SlotFileError",
     "SlotsBusyError",
     "StillLoadingError",
+    "StreamEndedError",
     "StreamsFullError",
     "TextsWaitingError",
     "describe",
@@ -212,6 +213,13 @@ class NobodyReadsError(Exception):
         super().__init__(f"the stream was ended: nobody has read it for {grace_s:g} s")
 
 
+class StreamEndedError(Exception):
+    """A stream was ended because its client has asked for that, or for another one by its name."""
+
+    def __init__(self) -> None:
+        super().__init__("the stream was ended, by a request to end it or by another stream of its name")
+
+
 class StreamsFullError(Exception):
     """As many streams as may be kept are being written."""
 
@@ -262,6 +270,7 @@ _TABLE = [
     _Row(NobodyReadsError, 408, "timeout_error", Reason.CLIENT_LEFT),
     _Row(BodyTimeoutError, 408, "timeout_error", Reason.SLOW_BODY),
     _Row(ConversationBusyError, 409, "conflict_error", Reason.SLOTS_BUSY),
+    _Row(StreamEndedError, 409, "conflict_error", Reason.CLIENT_LEFT),
     _Row(PinsFull, 409, "conflict_error", Reason.PINS_FULL),
     _Row(QueueFull, 429, "rate_limit_error", Reason.QUEUE_FULL),
     _Row(StreamsFullError, 429, "rate_limit_error", Reason.QUEUE_FULL),

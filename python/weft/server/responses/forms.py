@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft.server.errors import OffsetLostError
+from weft import InvalidRequest
 from weft.server.responses import events
 from weft.server.responses.writing import Writing
 from weft.server.run.collected import Collected
@@ -14,7 +14,9 @@ from weft.server.run.recording import Recording
 
 __all__ = ["Stream", "Whole", "offset_after"]
 
-_NUMBERED = re.compile(rb'^event: [^\n]*\ndata: \{"type":"[^"]*","sequence_number":([0-9]+)', re.MULTILINE)
+_BEFORE = b"\n\nevent: "
+
+_NUMBERED = re.compile(_BEFORE + rb'[^\n]*\ndata: \{"type":"[^"]*","sequence_number":([0-9]+)')
 
 
 class Stream:
@@ -23,6 +25,7 @@ class Stream:
     def __init__(self, writing: Writing, collected: Collected) -> None:
         self._writing = writing
         self._collected = collected
+        self._n_uncounted = 0
 
     def opening(self) -> bytes:
         """The events that come before anything is written."""
@@ -37,8 +40,9 @@ class Stream:
         """
         frames: list[bytes] = []
         for event in happened:
-            made, n_bytes = self._writing.take(event)
-            self._collected.grow(n_bytes)
+            # What the event before has brought was told by now: an error comes behind it.
+            self._collected.grow(self._n_uncounted)
+            made, self._n_uncounted = self._writing.take(event)
             frames += map(events.frame, made)
         return frames
 
@@ -70,15 +74,30 @@ def offset_after(recording: Recording, number: int) -> int:
     """The byte at which the events after the one of this number begin.
 
     Raises:
-        OffsetLostError: some of them are no longer kept.
+        InvalidRequest: some of them are no longer kept.
     """
-    kept = recording.kept()
-    begin = recording.n_bytes - len(kept)
-    is_first = True
-    for found in _NUMBERED.finditer(kept):
-        if int(found[1]) > number:
-            if is_first and int(found[1]) > number + 1:
-                raise OffsetLostError(0, begin)
-            return begin + found.start()
-        is_first = False
-    return recording.n_bytes
+    kept = b"\n\n" + recording.kept()
+    first = _next_number(kept, 0, len(kept))
+    if recording.n_dropped and (first is None or first[1] > number + 1):
+        message = f"starting_after is {number}; the events after that one are no longer all kept"
+        raise InvalidRequest("starting_after", message)
+    # What begins before `low` has at most this number, and what begins at `high` or later has a larger one.
+    low, high = 0, len(kept)
+    while low < high:
+        middle = (low + high) // 2
+        found = _next_number(kept, middle, high)
+        if found is None or found[1] > number:
+            high = middle
+        else:
+            low = found[0] + 1
+    # Two bytes stand before what is kept, as before the event.
+    place = kept.find(_BEFORE, low)
+    return recording.n_bytes if place < 0 else recording.n_dropped + place
+
+
+def _next_number(kept: bytes, begin: int, end: int) -> tuple[int, int] | None:
+    """Where between these bytes the empty line before an event begins, and the number of that event."""
+    place = kept.find(_BEFORE, begin, end + len(_BEFORE) - 1)
+    if place < 0 or (found := _NUMBERED.match(kept, place)) is None:
+        return None
+    return place, int(found[1])

@@ -13,6 +13,7 @@ from litestar.response.base import ASGIResponse
 from weft import ContextOverflow, Finished, InvalidRequest, Token
 from weft.chat.answer.parts import AnswerForm, Content
 from weft.chat.messages import media_parts
+from weft.fields.shown import shown
 from weft.server import request_fields
 from weft.server.errors import ConversationBusyError, NoSuchItemError
 from weft.server.request_fields.chat import ChatFields
@@ -99,12 +100,14 @@ class Keeper:
     async def _create(self, data: CreateResponse, caller: Caller, conversation: KeptConversation | None) -> ASGIResponse:
         asked = await self._asked(data, caller.owner)
         keeps = data.store is not False
-        if keeps and (n_bytes := sum(item.n_bytes for item in asked.given)) > MAX_ONE_BYTES:
-            message = f"the input has {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept. Send it with store set to false"
-            raise InvalidRequest("store", message)
+        if (keeps or conversation is not None) and (n_bytes := sum(item.n_bytes for item in asked.given)) > MAX_ONE_BYTES:
+            message = f"the input has {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept"
+            raise InvalidRequest("input", f"{message}. Send it with store set to false, and without a conversation")
         if data.background and data.max_output_tokens is None and self._service.settings.n_predict is None:
             # With a context that is shifted it would be written for ever, and nobody need be there who could leave.
             asked.chat.max_completion_tokens = self._service.engine.limits.n_ctx
+        if conversation is not None:
+            _check_ids("input", [*conversation.items, *asked.given])
         generation, form = await self._begun(data, asked)
         within = None if conversation is None else conversation.id
         response = translate.response(data, self._service.settings, self._service.model_name, within, asked.removed)
@@ -130,7 +133,7 @@ class Keeper:
             kept.writing = writing
             self.store.keep(kept)
         if not (data.stream or data.background):
-            return WholeAnswer(generation, Whole(writing), self._service.collected)
+            return WholeAnswer(generation, Whole(writing), self._service.collected, failure=writing.fail)
         stream = Stream(writing, collected)
         ping_s = request_fields.ping_s(asked.chat, self._service.settings)
         answer = StreamedAnswer(generation, stream, ping_s, failure=stream.failure, opening=stream.opening())
@@ -184,11 +187,16 @@ class Keeper:
         if conversation is not None:
             conversation.is_busy = False
             if writing.response.status in ("completed", "incomplete"):
+                goes_on = keeps and conversation.node() is kept.node.parent
                 self.store.add_items(conversation, [*kept.node.given, *written])
+                if goes_on:
+                    conversation.went_on(kept.node)
 
     async def _asked(self, data: ResponseFields, owner: Owner) -> _Asked:
         conversation, node = self._conversation(data, owner), self._previous(data, owner)
-        earlier = node.items() if node is not None else [] if conversation is None else list(conversation.items)
+        if conversation is not None:
+            node = conversation.node()
+        earlier = [] if node is None else node.items()
         n_earlier = sum(len(item.json) for item in earlier)
         work, size = self._service.aside.work, n_body_bytes()
         read = await work(Purpose.PROMPT, size, items.read, data.input if data.input is not None else [])
@@ -268,9 +276,8 @@ class Keeper:
         """The events of a response after the one of this number.
 
         Raises:
-            InvalidRequest: they are not kept.
+            InvalidRequest: they are not all kept.
             NoSuchItemError: there is no such response.
-            OffsetLostError: not all of them are kept.
         """
         kept = self.store.response(caller.owner, name)
         recording = None if kept.recording is None else kept.recording()
@@ -309,8 +316,10 @@ class Keeper:
         node = self.store.response(caller.owner, name).node
         return [*(() if node.parent is None else node.parent.items()), *node.given]
 
-    async def new_items(self, given: Sequence[dict[str, object]], caller: Caller) -> list[KeptItem]:
-        """Items for a conversation.
+    async def new_items(
+        self, given: Sequence[dict[str, object]], caller: Caller, before: Sequence[KeptItem] = ()
+    ) -> list[KeptItem]:
+        """Items for a conversation, which has those before already.
 
         Raises:
             InvalidRequest: one is not what it must be, or they are too many bytes.
@@ -320,6 +329,7 @@ class Keeper:
         made = [_kept(self._resolved(item, caller.owner)) for item in read]
         if (n_bytes := sum(item.n_bytes for item in made)) > MAX_ONE_BYTES:
             raise InvalidRequest("items", f"the items have {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept")
+        _check_ids("items", [*before, *made])
         return self.store.known(caller.owner, made)
 
     def converse(self, made: list[KeptItem], metadata: dict[str, str], caller: Caller) -> Conversation:
@@ -331,6 +341,15 @@ class Keeper:
 
 def _kept(item: Item) -> KeptItem:
     return KeptItem(item.id or "", msgspec.json.encode(item))
+
+
+def _check_ids(field: str, all_of_it: Sequence[KeptItem]) -> None:
+    """Refuses what a conversation would have twice: a list of it could not go on after that."""
+    ids: set[str] = set()
+    for item in all_of_it:
+        if item.id in ids:
+            raise InvalidRequest(field, f"{field}: the id {shown(item.id)} would be twice in the conversation")
+        ids.add(item.id)
 
 
 def _translated(

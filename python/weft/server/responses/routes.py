@@ -142,7 +142,7 @@ async def change(conversation_id: FromPath[str], data: JSONBody[MetadataBody], k
     """Changes what is told again of a conversation."""
     translate.check_metadata(data.metadata)
     found = keeper.store.conversation(caller.owner, conversation_id)
-    found.about.metadata = data.metadata or {}
+    keeper.store.change(found, data.metadata or {})
     return found.about
 
 
@@ -161,8 +161,9 @@ async def add_items(
     caller: Who,
 ) -> ItemList:
     """Adds to a conversation."""
-    made = await keeper.new_items(data.items, caller)
-    keeper.store.add_items(keeper.store.conversation(caller.owner, conversation_id), made)
+    found = keeper.store.conversation(caller.owner, conversation_id)
+    made = await keeper.new_items(data.items, caller, found.items)
+    keeper.store.add_items(found, made)
     return _list(made, has_more=False)
 
 

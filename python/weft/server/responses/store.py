@@ -1,7 +1,8 @@
 """What is kept of responses and conversations: in memory, bounded, and by the key that they were asked for with."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
+from sys import getsizeof
 from weakref import ReferenceType
 
 import msgspec
@@ -15,13 +16,19 @@ from weft.server.run.recording import Owner, Recording
 __all__ = ["MAX_KEPT", "MAX_KEPT_BYTES", "Kept", "KeptConversation", "KeptItem", "Node", "Store"]
 
 MAX_KEPT = 16_384
-"""Most responses and conversations that are kept; those that were used least recently go first."""
+"""Most responses and conversations that are kept; those that were used least recently go first, of the key that has most."""
 
 MAX_KEPT_BYTES = 256 * 1024 * 1024
 """Most bytes that they come to. What several responses go on from is kept once."""
 
 ITEM_BYTES = 512
 """What an item takes beside its JSON."""
+
+TEXT_BYTES = 64
+"""What a text of the metadata takes beside itself."""
+
+HELD_BYTES = 8
+"""What it takes that a response or a conversation has an item, which others may have too."""
 
 KEPT_BYTES = 4096
 """What a response or a conversation takes beside its JSON."""
@@ -39,7 +46,7 @@ class KeptItem:
     @property
     def n_bytes(self) -> int:
         """What it takes."""
-        return len(self.json) + ITEM_BYTES
+        return len(self.json) + getsizeof(self.id) + ITEM_BYTES
 
 
 class Node:
@@ -81,6 +88,11 @@ class Kept:
         self.json: bytes | None = None
         """The whole of it, once nothing more will change."""
 
+    @property
+    def n_bytes(self) -> int:
+        """What it takes beside its items."""
+        return KEPT_BYTES + len(self.json or b"")
+
     def told(self) -> bytes:
         """The response as JSON, as far as it is written."""
         if self.json is not None:
@@ -97,8 +109,29 @@ class KeptConversation:
         self.id = about.id
         self.about = about
         self.items = items
+        self._node: Node | None = None
+        """A node up to which all was said that the items are, until they are changed otherwise than by a response."""
         self.is_busy = False
         """Whether a response is being written that will be added to it."""
+
+    def node(self) -> Node:
+        """What a response goes on from."""
+        if self._node is None:
+            self._node = Node(None, list(self.items))
+        return self._node
+
+    def went_on(self, node: Node) -> None:
+        """A response was added."""
+        self._node = node
+
+    def was_changed(self) -> None:
+        """The items are not those of the node any more."""
+        self._node = None
+
+    @property
+    def n_bytes(self) -> int:
+        """What it takes beside its items."""
+        return KEPT_BYTES + sum(getsizeof(text) + TEXT_BYTES for pair in self.about.metadata.items() for text in pair)
 
 
 class Store:
@@ -109,8 +142,13 @@ class Store:
         """The least recently used first."""
         self._items: dict[tuple[Owner, str], KeptItem] = {}
         """Every item by its id."""
-        self.n_bytes = 0
+        self._taken: Counter[Owner] = Counter()
+        """What all of it takes, by whose it is."""
+
+    @property
+    def n_bytes(self) -> int:
         """What all of it takes."""
+        return self._taken.total()
 
     def __len__(self) -> int:
         """How many responses and conversations there are."""
@@ -162,11 +200,11 @@ class Store:
     def finish(self, response: Kept, json: bytes, written: Sequence[KeptItem]) -> None:
         """Takes the end of a response that is kept; nothing where it was deleted meanwhile."""
         response.json, response.writing = json, None
+        response.node.written = written
         if self._all.get((response.owner, response.id)) is not response:
             return
-        response.node.written = written
         self._take(response.owner, written)
-        self.n_bytes += len(json)
+        self._taken[response.owner] += len(json)
         self._make_room()
 
     def keep_conversation(self, conversation: KeptConversation) -> None:
@@ -178,28 +216,36 @@ class Store:
         """Adds to a conversation; nothing where it was deleted meanwhile."""
         if self._all.get((conversation.owner, conversation.id)) is conversation:
             conversation.items += items
+            conversation.was_changed()
             self._take(conversation.owner, items)
             self._make_room()
 
     def remove_item(self, conversation: KeptConversation, item: KeptItem) -> None:
         """Takes an item out of a conversation."""
         conversation.items.remove(item)
+        conversation.was_changed()
         self._give_back(conversation.owner, [item])
+
+    def change(self, conversation: KeptConversation, metadata: dict[str, str]) -> None:
+        """Changes what is told again of a conversation."""
+        self._taken[conversation.owner] -= conversation.n_bytes
+        conversation.about.metadata = metadata
+        self._taken[conversation.owner] += conversation.n_bytes
+        self._make_room()
 
     def remove(self, thing: Kept | KeptConversation) -> None:
         """Forgets a response or a conversation. What others go on from stays."""
         if self._all.pop((thing.owner, thing.id), None) is None:
             return
-        self.n_bytes -= KEPT_BYTES
+        self._taken[thing.owner] -= thing.n_bytes
         if isinstance(thing, KeptConversation):
             self._give_back(thing.owner, thing.items)
         else:
-            self.n_bytes -= len(thing.json or b"")
             self._release(thing.owner, thing.node)
 
     def _add(self, thing: Kept | KeptConversation) -> None:
         self._all[thing.owner, thing.id] = thing
-        self.n_bytes += KEPT_BYTES
+        self._taken[thing.owner] += thing.n_bytes
         self._make_room()
 
     def _hold(self, owner: Owner, node: Node) -> None:
@@ -223,29 +269,37 @@ class Store:
             released = released.parent
 
     def _take(self, owner: Owner, items: Sequence[KeptItem]) -> None:
+        self._taken[owner] += HELD_BYTES * len(items)
         for item in items:
             item.n_holders += 1
             if item.n_holders == 1:
-                self.n_bytes += item.n_bytes
+                self._taken[owner] += item.n_bytes
                 self._items[owner, item.id] = item
 
     def _give_back(self, owner: Owner, items: Sequence[KeptItem]) -> None:
+        self._taken[owner] -= HELD_BYTES * len(items)
         for item in items:
             item.n_holders -= 1
             if item.n_holders == 0:
-                self.n_bytes -= item.n_bytes
+                self._taken[owner] -= item.n_bytes
                 if self._items.get((owner, item.id)) is item:
                     del self._items[owner, item.id]
 
     def _make_room(self) -> None:
+        """Forgets what was used least recently of whoever has most."""
+        idle: dict[Owner, Iterator[Kept | KeptConversation]] = {}
         while self.n_bytes > MAX_KEPT_BYTES or len(self._all) > MAX_KEPT:
-            if (thing := next(self._idle(), None)) is None:
+            taken = self._taken if self.n_bytes > MAX_KEPT_BYTES else Counter(owner for owner, _ in self._all)
+            for owner, _ in taken.most_common():
+                if (thing := next(idle.setdefault(owner, self._idle(owner)), None)) is not None:
+                    self.remove(thing)
+                    break
+            else:
                 return
-            self.remove(thing)
 
-    def _idle(self) -> "Iterator[Kept | KeptConversation]":
-        """What nobody is writing, the least recently used first."""
-        for thing in self._all.values():
+    def _idle(self, owner: Owner) -> "Iterator[Kept | KeptConversation]":
+        """What is one's and nobody is writing, the least recently used first."""
+        for thing in [thing for thing in self._all.values() if thing.owner == owner]:
             is_written = thing.json is None if isinstance(thing, Kept) else thing.is_busy
             if not is_written:
                 yield thing

@@ -204,7 +204,6 @@ def chat(data: ResponseFields, messages: Sequence[ChatMessage]) -> ChatFields:
     )
     if isinstance(data, CreateResponse):
         fields.max_completion_tokens = _limit(data.max_output_tokens)
-        fields.stream = data.stream
         if wants(data, LOGPROBS):
             fields.logprobs, fields.top_logprobs = True, data.top_logprobs or 0
         # By its first step a response that waits is known to have begun.
@@ -290,7 +289,7 @@ def _allowed(tools: list[dict[str, Any]], choice: dict[str, Any]) -> tuple[list[
         raise InvalidRequest("tool_choice", "tool_choice of allowed_tools needs a mode, 'auto' or 'required', and tools")
     names = [tool.get("name") for tool in allowed if isinstance(tool, dict) and tool.get("type") == "function"]
     known = {tool["function"]["name"] for tool in tools}
-    if len(names) < len(allowed) or not known.issuperset(names):
+    if len(names) < len(allowed) or not all(isinstance(name, str) for name in names) or not known.issuperset(names):
         raise InvalidRequest("tool_choice", "tool_choice.tools names what is none of the functions in tools")
     return [tool for tool in tools if tool["function"]["name"] in names], mode
 

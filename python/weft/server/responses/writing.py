@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from weft import Finished, Token
+from weft import ContextOverflow, Finished, InvalidRequest, Token
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part
 from weft.chat.answer.parts import Thought as ThoughtPart
 from weft.server.errors import describe
@@ -116,7 +116,7 @@ class Writing:
             return []
         made = list(self._close("incomplete"))
         described = describe(error)
-        code = "server_error" if described.code >= 500 else "invalid_prompt"
+        code = "invalid_prompt" if isinstance(error, InvalidRequest | ContextOverflow) else "server_error"
         self.response.error = Failure("rate_limit_exceeded" if described.code == 429 else code, described.message)
         return [*made, *self._end("failed", events.Failed)]
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import Context
@@ -10,7 +11,7 @@ from contextvars import Context
 from litestar.response.base import ASGIResponse
 from litestar.types import Message, Receive, Scope, Send
 
-from weft.server.errors import NobodyReadsError, OffsetLostError, StreamsFullError
+from weft.server.errors import NobodyReadsError, OffsetLostError, StreamEndedError, StreamsFullError
 from weft.server.run import sse
 from weft.server.run.stream import MAX_WRITE_BYTES, StreamedAnswer, run_while_connected
 from weft.server.run.writing import next_turn
@@ -22,6 +23,7 @@ __all__ = [
     "MAX_NAME",
     "MAX_STREAMS",
     "MAX_TOGETHER_BYTES",
+    "OWN_BYTES",
     "Recorded",
     "Recording",
     "Recordings",
@@ -33,7 +35,11 @@ MAX_BYTES = 4 * 1024 * 1024
 """Most bytes that are kept of one stream, the last ones; as in llama-server."""
 
 MAX_TOGETHER_BYTES = 256 * 1024 * 1024
-"""Most bytes that are kept of all of them: those that have ended go first, and then each keeps less of what it writes."""
+"""Most bytes that are kept of all of them. Where it is reached, the key that has most gives way: of its streams those that have
+ended are forgotten, and then less is kept of those that nobody reads."""
+
+OWN_BYTES = 128 * 1024
+"""So much of each is kept whatever is kept of the others."""
 
 MAX_STREAMS = 1_024
 """Most streams that are kept; of those that have ended the oldest go first."""
@@ -58,10 +64,21 @@ Awake = Callable[[], AbstractAsyncContextManager[None]]
 class _Room:
     """What recordings take together."""
 
-    def __init__(self, make: "Callable[[Recording], None]" = lambda _: None) -> None:
+    def __init__(
+        self,
+        make: "Callable[[Recording], None]" = lambda _: None,
+        forget: "Callable[[Recording], None]" = lambda _: None,
+    ) -> None:
         self.n_bytes = 0
         self.make = make
         """Makes room for what a recording has just taken."""
+        self.forget = forget
+        """Forgets a recording some time after its end."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether somebody must give way to whoever takes more."""
+        return self.n_bytes + MAX_WRITE_BYTES > MAX_TOGETHER_BYTES
 
 
 class Recording:
@@ -93,7 +110,12 @@ class Recording:
         self._news = asyncio.Event()
         self._failure: Exception | None = None
         self._n_readers = 0
-        self._leaving: asyncio.TimerHandle | None = None
+        self._n_read = 0
+        """Bytes that the reader has who has most."""
+        self._was_read = asyncio.Event()
+        self._is_kept = True
+        self._timer: asyncio.TimerHandle | None = None
+        """When it ends because nobody reads it, or, once it has ended, when it is forgotten."""
         # No part of the request that begins it: its client may leave.
         self._writing = asyncio.create_task(self._write(answer), context=Context())
         self._be_patient()
@@ -113,6 +135,11 @@ class Recording:
         """Whether nothing more will be written."""
         return self.ended_s is not None
 
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody reads it."""
+        return self._n_readers > 0
+
     def kept(self) -> bytes:
         """All that is kept."""
         return bytes(self._kept)
@@ -126,6 +153,8 @@ class Recording:
         """What is kept no longer counts: only those who read it now have it."""
         self._room.n_bytes -= len(self._kept)
         self._room = _Room()
+        self._is_kept = False
+        self._stop_timer()
 
     async def begun(self) -> None:
         """Waits until something was written.
@@ -144,6 +173,9 @@ class Recording:
         Raises:
             OffsetLostError: it is no longer kept.
         """
+        if offset > self._n_read:
+            self._n_read = min(offset, self.n_bytes)
+            self._was_read.set()
         while True:
             if offset < self.n_dropped:
                 raise OffsetLostError(offset, self.n_dropped)
@@ -158,17 +190,20 @@ class Recording:
     def reader(self) -> Iterator[None]:
         """Somebody reads, until the block is left."""
         self._n_readers += 1
-        if self._leaving is not None:
-            self._leaving.cancel()
+        if not self.is_ended:
+            self._stop_timer()
         try:
             yield
         finally:
             self._n_readers -= 1
+            self._was_read.set()
             self._be_patient()
 
     async def stop(self) -> None:
-        """Ends the writing, and frees its slot."""
-        self._writing.cancel()
+        """Ends the writing, and frees its slot. Who reads it is told."""
+        if not self.is_ended:
+            self._failure = StreamEndedError()
+            self._writing.cancel()
         await asyncio.gather(self._writing, return_exceptions=True)
         # One that is cancelled before its first step is never entered.
         self._end()
@@ -176,7 +211,11 @@ class Recording:
     def _be_patient(self) -> None:
         """From now on somebody must come in time, unless somebody is there."""
         if self._n_readers == 0 and self._grace_s is not None and not self.is_ended:
-            self._leaving = asyncio.get_running_loop().call_later(self._grace_s, self._give_up)
+            self._timer = asyncio.get_running_loop().call_later(self._grace_s, self._give_up)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _give_up(self) -> None:
         if self._n_readers == 0 and not self.is_ended and self._grace_s is not None:
@@ -194,7 +233,7 @@ class Recording:
             # The answer has told it of what went wrong within; what went wrong before it is told here.
             answer.failure(error)
         finally:
-            if isinstance(self._failure, NobodyReadsError) and self.headers is not None:
+            if isinstance(self._failure, NobodyReadsError | StreamEndedError) and self.headers is not None:
                 self._add(answer.failure(self._failure))
             self._end()
 
@@ -205,14 +244,39 @@ class Recording:
             answer.close()
         if self.ended_s is None:
             self.ended_s = int(time.time())
+            self._stop_timer()
+            if self._is_kept:
+                self._timer = asyncio.get_running_loop().call_later(KEPT_S, self._room.forget, self)
             self._tell()
 
     async def _take(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.headers = list(message["headers"])
         elif message["type"] == "http.response.body":
-            self._add(message["body"])
+            body = message["body"]
+            for begin in range(0, len(body), MAX_WRITE_BYTES):
+                part = body[begin : begin + MAX_WRITE_BYTES]
+                await self._wait_for_reader(len(part))
+                self._add(part)
+                self._tell()
         self._tell()
+
+    async def _wait_for_reader(self, n_bytes: int) -> None:
+        """Waits as long as somebody reads who would lose something by so much more.
+
+        Who reads nothing for as long as it would be written with nobody there is not waited for.
+        """
+        while self.is_read and self._grace_s is not None and self._would_be_lost(n_bytes):
+            self._was_read.clear()
+            try:
+                async with asyncio.timeout(self._grace_s):
+                    await self._was_read.wait()
+            except TimeoutError:
+                self._n_read = self.n_bytes
+
+    def _would_be_lost(self, n_bytes: int) -> bool:
+        n_unread = self.n_bytes - self._n_read
+        return n_unread > 0 and n_unread + n_bytes > (OWN_BYTES if self._room.is_full else MAX_BYTES)
 
     def _add(self, written: bytes) -> None:
         self._kept += written
@@ -268,7 +332,7 @@ class Recordings:
     def __init__(self, awake: Awake) -> None:
         self._awake = awake
         self._all: dict[tuple[Owner, str], Recording] = {}
-        self._room = _Room(self._make_room)
+        self._room = _Room(self._make_room, self._forget_old)
 
     async def begin(self, owner: Owner, name: str, answer: StreamedAnswer, *, grace_s: float | None) -> Recording:
         """Writes a stream. One of the same name ends before.
@@ -283,10 +347,10 @@ class Recordings:
             StreamsFullError: there are too many that have not ended.
         """
         try:
-            await self.end(owner, name)
-            self._forget_old()
-            self._forget_ended(lambda: len(self._all) >= MAX_STREAMS)
-            if len(self._all) >= MAX_STREAMS:
+            # While one ends another may have begun.
+            while (owner, name) in self._all:
+                await self.end(owner, name)
+            if len(self._all) >= MAX_STREAMS and not self._forget_ended(Counter(whose for whose, _ in self._all)):
                 raise StreamsFullError(MAX_STREAMS)
         except BaseException:
             answer.close()
@@ -296,16 +360,15 @@ class Recordings:
 
     def find(self, owner: Owner, name: str) -> Recording | None:
         """The stream of this name; None where there is none, or it has ended too long ago."""
-        self._forget_old()
         return self._all.get((owner, name))
 
     def of_conversations(self, owner: Owner, names: Sequence[str]) -> list[Recording]:
         """The streams of these names, and of these names with `::` and more behind them, in the order of the names."""
-        self._forget_old()
         wanted: dict[str, list[Recording]] = {name: [] for name in names}
+        lengths = {len(name) for name in names}
         for (whose, name), recording in self._all.items():
             if whose == owner:
-                for known in _beginnings(name) & wanted.keys():
+                for known in _beginnings(name, lengths) & wanted.keys():
                     wanted[known].append(recording)
         return list(dict.fromkeys(recording for found in wanted.values() for recording in found))
 
@@ -323,28 +386,42 @@ class Recordings:
     def _forget(self, key: tuple[Owner, str]) -> None:
         self._all.pop(key).let_go()
 
-    def _forget_old(self) -> None:
-        oldest = time.time() - KEPT_S
-        for key, recording in list(self._all.items()):
-            if recording.ended_s is not None and recording.ended_s < oldest:
-                self._forget(key)
-
-    def _forget_ended(self, is_too_much: Callable[[], bool]) -> None:
-        """Forgets what has ended, the oldest first, as long as it is too much."""
-        if not is_too_much():
-            return
-        ended = {key: recording.ended_s for key, recording in self._all.items() if recording.ended_s is not None}
-        for key in sorted(ended, key=ended.__getitem__):
-            if not is_too_much():
-                return
+    def _forget_old(self, recording: Recording) -> None:
+        for key in [key for key, one in self._all.items() if one is recording]:
             self._forget(key)
 
+    def _forget_ended(self, taken: "Counter[Owner]") -> bool:
+        """Forgets the oldest stream that has ended, of the key that has taken most; whether there was one."""
+        ended = {key: recording.ended_s for key, recording in self._all.items() if recording.ended_s is not None}
+        if not ended:
+            return False
+        self._forget(max(ended, key=lambda key: (taken[key[0]], -ended[key])))
+        return True
+
     def _make_room(self, writer: Recording) -> None:
-        self._forget_ended(lambda: self._room.n_bytes > MAX_TOGETHER_BYTES)
-        writer.drop(min(max(self._room.n_bytes - MAX_TOGETHER_BYTES, 0), writer.n_kept))
+        while (n_over := self._room.n_bytes - MAX_TOGETHER_BYTES) > 0:
+            taken: Counter[Owner] = Counter()
+            for (owner, _), recording in self._all.items():
+                taken[owner] += recording.n_kept
+            if not any(self._give_way(owner, taken, n_over) for owner, _ in taken.most_common()):
+                # All the others are read; its own reader has what goes.
+                writer.drop(max(min(n_over, writer.n_kept - OWN_BYTES), 0))
+                return
+
+    def _give_way(self, owner: Owner, taken: "Counter[Owner]", n_bytes: int) -> bool:
+        """Takes some of what is kept for a key; whether there was anything to take."""
+        theirs = [recording for (whose, _), recording in self._all.items() if whose == owner]
+        if any(recording.is_ended for recording in theirs):
+            return self._forget_ended(Counter({owner: taken[owner]}))
+        unread = [recording for recording in theirs if not recording.is_read and recording.n_kept > OWN_BYTES]
+        if unread:
+            largest = max(unread, key=lambda recording: recording.n_kept)
+            # So much at once that it is not looked for at every write.
+            largest.drop(min(max(n_bytes, OWN_BYTES), largest.n_kept - OWN_BYTES))
+        return bool(unread)
 
 
-def _beginnings(name: str) -> set[str]:
-    """A name, and what stands before each `::` in it."""
-    parts = name.split("::")
-    return {"::".join(parts[:n]) for n in range(1, len(parts) + 1)}
+def _beginnings(name: str, lengths: set[int]) -> set[str]:
+    """Of a name, and what stands before each `::` in it, what is of one of these lengths."""
+    ends = (length for length in lengths if len(name) == length or name.startswith("::", length))
+    return {name[:length] for length in ends}

@@ -170,7 +170,11 @@ class StreamedAnswer(ASGIResponse):
         waiting: list[bytes] = []
         n_bytes = 0
         for prompt, event in ((prompt, event) for prompt, events in batches for event in events):
-            pieces = self._form.frames(prompt, [event])
+            try:
+                pieces = self._form.frames(prompt, [event])
+            except Exception:
+                await self._write(send, waiting)
+                raise
             waiting += pieces
             n_bytes += sum(map(len, pieces))
             self._n_untold += 1
@@ -223,8 +227,17 @@ class PiecedAnswer(ASGIResponse):
 class WholeAnswer(ASGIResponse):
     """One JSON body, sent when every branch has finished. What comes to more than there is room for is ended with an error."""
 
-    def __init__(self, generation: Generation, form: WholeForm, room: Room) -> None:
+    def __init__(
+        self,
+        generation: Generation,
+        form: WholeForm,
+        room: Room,
+        *,
+        failure: Callable[[Exception], object] = lambda _: None,
+    ) -> None:
         super().__init__()
+        self._failure = failure
+        """Is told of what goes wrong before it is answered."""
         self._room = room
         self._generation = generation
         self._form = form
@@ -234,6 +247,9 @@ class WholeAnswer(ASGIResponse):
         try:
             with Collected(self._room) as collected:
                 await run_while_connected(self._collect(collected, scope, receive, send), receive)
+        except Exception as error:
+            self._failure(error)
+            raise
         finally:
             self._generation.close()
 
