@@ -250,6 +250,40 @@ def test_values_of_elements_have_the_types_of_the_schema() -> None:
     assert json.loads(call.arguments) == {"city": "12", "days": 12, "exact": True, "units": {"a": 1}, "more": "free text"}
 
 
+TEXT_OR_NONE = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+TEXT_OR_NUMBER = {"type": ["string", "integer"]}
+
+
+@pytest.mark.parametrize("name", ["Qwen3 Coder", "GLM 4.5", "DeepSeek V3.2", "MiniMax M2", "Seed OSS"])
+@pytest.mark.parametrize(
+    ("schema", "written", "value"),
+    [
+        (TEXT_OR_NONE, '"Rome"', '"Rome"'),
+        (TEXT_OR_NONE, "Rome", '"Rome"'),
+        (TEXT_OR_NONE, "null", "null"),
+        (TEXT_OR_NONE, "5", '"5"'),
+        (TEXT_OR_NONE, "true", '"true"'),
+        (TEXT_OR_NONE, "1e400", '"1e400"'),
+        (TEXT_OR_NUMBER, "5", "5"),
+        (TEXT_OR_NUMBER, '"5"', '"5"'),
+        (TEXT_OR_NUMBER, "5.5", '"5.5"'),
+        ({"enum": ["a", None]}, '"a"', '"a"'),
+        ({"$ref": "#/$defs/name"}, '"a"', '"a"'),
+        ({"type": "number"}, "7", "7"),
+        ({"type": "number"}, "1e400", "1e400"),
+        ({"type": "array"}, "[" * 5_000 + "]" * 5_000, json.dumps("[" * 5_000 + "]" * 5_000)),
+        ({}, "5", "5"),
+    ],
+)
+def test_a_value_that_may_be_a_text_or_not_is_read_as_it_is_held_to(name: str, schema: Json, written: str, value: str) -> None:
+    properties = {"city": schema, "days": {"type": "integer"}}
+    tool = Tool("get_weather", {"type": "object", "properties": properties, "$defs": {"name": {"type": "string"}}})
+    text = WRITTEN[name].text.replace("Rome<", f"{written}<").replace("Rome\n<", f"{written}\n<")
+    text = text.replace('"city" string="true"', '"city" string="false"')
+    [call, _] = message_of(form_of(name, ToolUse((tool, GET))).reader(), text).calls
+    assert call.arguments == f'{{"city": {value}, "days": 3}}'
+
+
 def test_a_held_back_call_has_an_end() -> None:
     endless = '<tool_call>{"arguments": {"a": "' + "x" * 200_000
     message = message_of(form_of("Hermes").reader(), *(endless[start : start + 100] for start in range(0, len(endless), 100)))

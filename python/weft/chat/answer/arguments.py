@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -10,7 +11,7 @@ from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import MAX_KEY, Optional, Row, Space, Text, nothing, written_tool
 from weft.chat.answer.source import Reading, Source
-from weft.chat.answer.tools import Tool, can_be_text, has_fixed_properties, is_text
+from weft.chat.answer.tools import Tool, can_be, has_fixed_properties, is_text
 from weft.errors import InvalidRequest
 from weft.fields.shown import shown
 
@@ -138,7 +139,7 @@ class Parameters:
             return (yield from self._text(source))
         held: list[str] = []
         is_whole = yield from self._until(source, held.append, settles=False)
-        source.argue(_as_json("".join(held), can_be_text=can_be_text(schema), is_free=not schema))
+        source.argue(_as_json("".join(held), schema))
         source.settle()
         return is_whole
 
@@ -231,14 +232,18 @@ def _unwritten(tool: Tool, name: str) -> InvalidRequest:
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
-def _as_json(written: str, *, can_be_text: bool, is_free: bool) -> str:
-    """A value as JSON: as it is written where that is JSON and fits, else as a text."""
+# A number may be larger than any that Python counts with, and is told as it is written.
+_DECODER = msgspec.json.Decoder(float_hook=lambda _: 0.5)
+
+
+def _as_json(written: str, schema: Mapping[str, Any]) -> str:
+    """A value as JSON: as it is written where that is JSON of a type that it can have, else as a text if it can be one."""
     value = _PYTHON_WORDS.get(written.strip(), written.strip())
     try:
-        found = msgspec.json.decode(value)
-    except msgspec.DecodeError:
+        found = _DECODER.decode(value)
+    except (msgspec.DecodeError, RecursionError):
         return json.dumps(written, ensure_ascii=False)
-    if can_be_text and not is_free and not isinstance(found, list | dict | bool | None):
+    if can_be(schema, "") and not can_be(schema, found):
         return json.dumps(written, ensure_ascii=False)
     return value
 
