@@ -369,6 +369,21 @@ def test_a_schema_that_cannot_be_held_to_is_refused(name: str, parameters: Json,
     assert said in refused.value.message
 
 
+@by_family
+@pytest.mark.parametrize(
+    "schema",
+    [{"anyOf": 5}, {"oneOf": True}, {"type": 5}, {"enum": 5}]
+    + [{"type": "string", word: listed} for word, listed in (("enum", []), ("enum", "abc"), ("enum", None), ("anyOf", []))],
+    ids=json.dumps,
+)
+def test_what_is_no_schema_is_refused(name: str, schema: Json) -> None:
+    use = ToolUse((Tool("f", {"type": "object", "properties": {"a": schema}}),))
+    with pytest.raises(weft.InvalidRequest) as refused:
+        Held(form_of(name, use), {}, None)
+    assert refused.value.param == "tools"
+    assert "the parameters of the tool f: " in refused.value.message
+
+
 def test_arguments_are_held_to_their_schema() -> None:
     words = {"properties": {"a": {"type": "string", "enum": ["x", "y"]}}, "required": ["a"]}
     assert '"x" | "y"' in held_to("Qwen3 Coder", **words)

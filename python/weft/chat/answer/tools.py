@@ -1,6 +1,6 @@
 """The tools that an answer may call."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -60,11 +60,16 @@ def _kinds(schema: Mapping[str, Any]) -> Iterator[str]:
     """The types that a schema names, those of its values among them."""
     kinds = schema.get("type")
     yield from [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)]
-    for word in ("anyOf", "oneOf"):
-        for part in schema.get(word) or ():
-            if isinstance(part, Mapping):
-                yield from _kinds(part)
-    yield from map(_kind, [*(schema.get("enum") or ()), *([schema["const"]] if "const" in schema else ())])
+    for part in (*_listed(schema, "anyOf"), *_listed(schema, "oneOf")):
+        if isinstance(part, Mapping):
+            yield from _kinds(part)
+    yield from map(_kind, [*_listed(schema, "enum"), *([schema["const"]] if "const" in schema else ())])
+
+
+def _listed(schema: Mapping[str, Any], word: str) -> Sequence[Any]:
+    """What a word of a schema lists; nothing where that is no list, which whoever writes its grammar refuses."""
+    listed = schema.get(word)
+    return listed if isinstance(listed, list | tuple) else ()
 
 
 def _kind(value: Any) -> str:  # noqa: ANN401 (any JSON)
@@ -78,15 +83,16 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "string": str,
     "integer": int,
     "number": float,
-    "array": list | tuple,
+    "array": (list, tuple),
     "object": Mapping,
     "null": object,
 }
 
 
 def is_text(schema: Mapping[str, Any]) -> bool:
-    """Whether a value can be nothing but a text."""
-    return set(_kinds(schema)) == {"string"}
+    """Whether a value can be nothing but a text. A word that must list something and does not says nothing of it."""
+    lists = [word for word in ("anyOf", "oneOf", "enum") if word in schema]
+    return set(_kinds(schema)) == {"string"} and all(_listed(schema, word) for word in lists)
 
 
 def can_be(schema: Mapping[str, Any], value: Any) -> bool:  # noqa: ANN401 (any JSON)
