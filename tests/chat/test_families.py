@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.chat.families import FAMILIES, GET, TOOLS, WRITTEN, form_of, message_of
+from tests.chat.families import DSML, FAMILIES, GET, TOOLS, WRITTEN, form_of, message_of
 from tests.server.matchers import Json
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
@@ -299,6 +299,40 @@ def test_what_is_no_call_is_counted() -> None:
     tally = Tally()
     tally.count_unread_call()
     assert "\nweft:unread_tool_calls_total 1\n" in prometheus.write(metrics.families([], tally, Refusals()))
+
+
+NO_CALLS = {
+    "Llama (Python)": '[get_weather("Paris")]',
+    "LFM2": '<|tool_call_start|>[get_weather("Paris")]<|tool_call_end|>',
+    "Qwen3 Coder": '<tool_call>\n<function=get_weather>\n{"city": "Paris"}\n</function>\n</tool_call>',
+    "Seed OSS": '<seed:tool_call>\n<function=get_weather>\n{"city": "Paris"}\n</function>\n</seed:tool_call>',
+    "GLM 4.5": "<tool_call>get_weather is a tool",
+    "MiniMax M2": '<minimax:tool_call><invoke name="get_weather">{"city": "Paris"}</invoke></minimax:tool_call>',
+    "DeepSeek V3.2": f'<{DSML}function_calls><{DSML}invoke name="get_weather">{{"city": "Paris"}}</{DSML}invoke>',
+    "Functionary 3.2": "get_weather\nis a tool",
+}
+
+
+@pytest.mark.parametrize(("name", "text"), NO_CALLS.items(), ids=NO_CALLS)
+def test_arguments_that_cannot_be_read_make_no_call_without_any(name: str, text: str) -> None:
+    for pieces in ([text], list(text)):
+        message = message_of(form_of(name).reader(), *pieces)
+        assert (message.content, message.calls) == (text, [])
+
+
+CUT_CALLS = {
+    "Llama (Python)": "[get(",
+    "Qwen3 Coder": "<tool_call>\n<function=get>\n</func",
+    "GLM 4.5": "<tool_call>get\n",
+    "Functionary 3.2": "get\n",
+}
+
+
+@pytest.mark.parametrize(("name", "text"), CUT_CALLS.items(), ids=CUT_CALLS)
+def test_a_call_without_arguments_needs_no_closing_where_all_ends(name: str, text: str) -> None:
+    for pieces in ([text], list(text)):
+        message = message_of(form_of(name).reader(), *pieces)
+        assert (message.content, [(call.name, call.arguments) for call in message.calls]) == ("", [("get", "{}")])
 
 
 @by_family

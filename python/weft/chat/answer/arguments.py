@@ -9,13 +9,13 @@ import msgspec
 
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import MAX_KEY, Optional, Row, Space, Text, nothing, written_tool
+from weft.chat.answer.grammar import MAX_KEY, Ahead, Either, End, Grammar, Optional, Row, Space, Text, nothing, written_tool
 from weft.chat.answer.source import Reading, Source
 from weft.chat.answer.tools import Tool, can_be, has_fixed_properties, is_text
 from weft.errors import InvalidRequest
 from weft.fields.shown import shown
 
-__all__ = ["Arguments", "HeldArguments", "Keywords", "Parameters"]
+__all__ = ["Arguments", "HeldArguments", "Keywords", "Parameters", "closed"]
 
 KeyReading = Generator[None, None, tuple[str, str] | None]
 NameReading = Generator[None, None, str | None]
@@ -66,8 +66,14 @@ class HeldArguments:
         return ""
 
 
+def closed(arguments: Grammar, closing: str) -> Grammar:
+    """Arguments that are no object of JSON, and what closes the call, which must be there where there are none."""
+    none = Row(HeldArguments(), Ahead(closing))
+    return Row(Either(arguments, none), End(closing))
+
+
 class Parameters:
-    """Arguments as a list of elements, each a name and a value: texts as they are, everything else as JSON.
+    """One argument or several as a list of elements, each a name and a value: texts as they are, everything else as JSON.
 
     `<parameter=city>` … `</parameter>`: the name stands between `opening` and one of `middles`, the value ends with `closing`.
     """
@@ -102,8 +108,6 @@ class Parameters:
                 break
             key = yield from self._key(source)
             if key is None:
-                if not n_read:
-                    return False
                 source.back(mark)
                 break
             name, middle = key
@@ -112,8 +116,8 @@ class Parameters:
             if not (yield from self._value(source, name, middle)):
                 return False
             n_read += 1
-        source.argue("}" if n_read else "{}")
-        return True
+        source.argue("}" if n_read else "")
+        return n_read > 0
 
     def _key(self, source: Source) -> KeyReading:
         """The name of an argument, and which of the middles stands behind it; None where there is none."""
@@ -259,7 +263,7 @@ def _n_begun(text: str, *endings: str) -> int:
 
 
 class Keywords:
-    """Arguments as Python's keywords, `name=value` with commas between them, which become an object of JSON."""
+    """One argument or several as Python's keywords, `name=value` with commas between them, which become an object of JSON."""
 
     def read(self, source: Source) -> Reading:
         """Reads them, as long as there are some."""
@@ -282,8 +286,8 @@ class Keywords:
             if not (yield from values.read_python(source, told)):
                 return False
             n_read += 1
-        source.argue("}" if n_read else "{}")
-        return True
+        source.argue("}" if n_read else "")
+        return n_read > 0
 
     def _comma(self, source: Source) -> Reading:
         mark = source.mark()
