@@ -171,6 +171,25 @@ async def test_answers_may_be_left_as_they_are_written(how: How) -> None:
         assert choice == {"message": message, "finish_reason": "stop"}
 
 
+FUNCTIONARY = TEMPLATE.replace("<tool_call>", "").replace("<assistant>", "<assistant>>>>") + "{# >>>all #}"
+
+
+@pytest.mark.parametrize("asked", [{}, {"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "none"}], ids=str)
+async def test_what_begins_an_answer_to_the_user_is_no_part_of_it(how: How, asked: Json) -> None:
+    async with saying("all\nget_weather\n{}", FUNCTIONARY) as (client, _):
+        [choice] = await choices(client, how, **asked)
+    assert choice == {"message": {"role": "assistant", "content": "get_weather\n{}"}, "finish_reason": "stop"}
+
+
+async def test_a_schema_holds_what_is_said_behind_what_begins_it(how: How) -> None:
+    async with saying('all\n{"a": 1}', FUNCTIONARY) as (client, engine):
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+        [choice] = await choices(client, how, response_format=form)
+        [request] = engine.requests
+    assert choice["message"]["content"] == '{"a": 1}'
+    assert '("all\\n" said-' in (request.grammar or "")
+
+
 async def test_one_call_is_told_where_one_is_asked_for(how: How) -> None:
     async with saying(CALLS) as (client, _):
         [choice] = await choices(client, how, tools=TOOLS, parallel_tool_calls=False)

@@ -156,10 +156,11 @@ class ChatFormat:
     def _answer(self, chat: _Chat, *, is_thinking: bool) -> tuple[AnswerForm, Held | None]:
         """How what follows a prompt is to be read, and what holds it to that."""
         family, thought = self._family, self._thought
-        if chat.asked is None and thought is None and not family.fillers:
+        has_format = bool(family.fillers or family.before)
+        if chat.asked is None and thought is None and not has_format:
             return PLAIN, None
         form = FamilyForm(
-            family if chat.asked is not None or family.fillers else None,
+            family if chat.asked is not None or has_format else None,
             thought,
             None if chat.asked is None else chat.asked.use,
             is_thinking=is_thinking,

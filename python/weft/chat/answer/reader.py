@@ -63,6 +63,8 @@ class FamilyReader:
         self._triggers = family.triggers if family is not None and tools else ()
         self._openings = family.openings if family is not None and tools else ()
         self._fillers = family.fillers if family is not None else ()
+        self._before = "" if family is None else family.before
+        """What the answer may begin with that is format; nothing once it is past its beginning."""
         starts = (thought.start,) if thought is not None else ()
         marks = sorted({*self._triggers, *self._fillers, *starts}, key=len, reverse=True)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
@@ -172,6 +174,8 @@ class FamilyReader:
 
     def _content_goes_on(self) -> bool:
         """Reads up to the next mark; False where there is none yet."""
+        if self._before:
+            return self._begins()
         if self._openings and not self._has_said and self._may_open():
             return self._opened()
         if self._mark is None:
@@ -203,6 +207,18 @@ class FamilyReader:
         else:
             self._say(mark)
             self._text = self._text[len(mark) :]
+        return True
+
+    def _begins(self) -> bool:
+        """Reads what stands before all that is said to the user; False where more text may make it that."""
+        said = self._text.lstrip()
+        if said != self._before and self._before.startswith(said) and not self._is_ended:
+            return False
+        if said.startswith(self._before):
+            self._text = said.removeprefix(self._before)
+            # What follows is said to the user, whatever it looks like.
+            self._has_said = True
+        self._before = ""
         return True
 
     def _tell_space(self) -> None:
