@@ -18,6 +18,7 @@ from weft.chat.answer.grammar import OneCall, Row
 from weft.chat.answer.reader import Thoughts
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.answer.written import WrittenMessage
+from weft.chat.format import ChatPrompt
 from weft.chat.held import Held
 from weft.server import prometheus
 from weft.server.llamacpp import metrics
@@ -208,9 +209,35 @@ def test_a_call_ends_a_thought_that_kimi_leaves_open() -> None:
         message = message_of(form_of("Kimi K2").reader(), *pieces)
         assert (message.thought, message.content) == ("Rome?", "")
         assert [call.name for call in message.calls] == ["get_weather", "get"]
+    held = message_of(form_of("Kimi K2").held().reader(), text)
+    assert (held.thought, held.calls) == (text.removeprefix("<think>"), [])
     request = Held(form_of("Kimi K2"), {}, None).request(weft.Request(prompt="a"))
     assert request.thought is not None
     assert request.thought.ends == ("</think>", "<|tool_calls_section_begin|>")
+    required = Held(form_of("Kimi K2", ToolUse(TOOLS, is_required=True)), {}, None).request(weft.Request(prompt="a"))
+    assert required.thought is not None
+    assert required.thought.ends == ("</think>",)
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_held"),
+    [
+        (weft.Request(prompt="a"), False),
+        (weft.Request(prompt="a", json_schema={}), True),
+        (weft.Request(prompt="a", grammar='root ::= "a"'), True),
+        (
+            weft.Request(
+                prompt="a", grammar='root ::= "a"', grammar_lazy=True, grammar_triggers=(weft.GrammarTrigger("word", "a"),)
+            ),
+            False,
+        ),
+    ],
+    ids=["free", "schema", "grammar", "lazy grammar"],
+)
+def test_an_answer_that_is_held_to_a_grammar_is_read_so(request_: weft.Request, is_held: bool) -> None:
+    reader = ChatPrompt([], [], form_of("Hermes")).answer_to(request_).reader()
+    message = message_of(reader, '{"tag": "<think>"}')
+    assert message.thought == ("" if is_held else '"}')
 
 
 @pytest.mark.parametrize(

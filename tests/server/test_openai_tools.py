@@ -286,6 +286,18 @@ async def thinking() -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
+MARKED = '{"tag": "<think>", "tool": "<tool_call>"}'
+
+
+@pytest.mark.parametrize("asked", [{}, {"tools": TOOLS}], ids=["no tools", "tools"])
+async def test_marks_in_what_fits_a_schema_are_said(how: How, asked: Json) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    async with saying(f"Rome?\n</think>\n\n{MARKED}", THINKING) as (client, _):
+        [choice] = await choices(client, how, response_format=form, **asked)
+    message = {"role": "assistant", "content": MARKED, "reasoning_content": "Rome?"}
+    assert choice == {"message": message, "finish_reason": "stop"}
+
+
 async def test_a_budget_that_is_used_up_ends_the_thought(thinking: httpx.AsyncClient, how: How) -> None:
     asked = {"reasoning_budget_tokens": 8, "reasoning_budget_message": " Enough.", "max_tokens": 48, "n": 2, "ignore_eos": True}
     for choice in await choices(thinking, how, **asked):

@@ -15,7 +15,7 @@ from weft.chat import builtin
 from weft.chat.answer.families import GENERIC, family_of
 from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.form import FamilyForm, thought_of
-from weft.chat.answer.parts import PLAIN, AnswerForm
+from weft.chat.answer.parts import PLAIN, AnswerForm, PlainForm
 from weft.chat.asking import AskedTools, Thinking, asked_thinking, asked_tools
 from weft.chat.conversation import Chat, ChatMessage
 from weft.chat.described import with_tools_told
@@ -27,6 +27,7 @@ from weft.chat.sandbox import MAX_SIZE
 from weft.chat.template import ChatTemplate, Message, TemplateError, TooLongError
 from weft.chat.volatile import VolatileLines
 from weft.fields.shown import shown
+from weft.request import Request
 from weft.settings.chat import ChatSettings
 
 __all__ = ["ChatFormat", "ChatPrompt"]
@@ -40,14 +41,19 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     tokens: list[int] | MixedPrompt
     turn_ends: list[int]
     """Where, in tokens, what a next or an edited turn has in common with it may end; empty where the model can do without."""
-    answer: AnswerForm = PLAIN
-    """How what follows it is to be read."""
+    answer: PlainForm | FamilyForm = PLAIN
+    """How what follows it is to be read where nothing holds all of it."""
     held: Held | None = None
     """What holds the answer to that; None is nothing."""
     system_end: int | None = None
     """Where, in tokens, the system's message ends, if that was asked for and it can be told."""
     n_volatile: int = 0
     """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
+
+    def answer_to(self, request: Request) -> AnswerForm:
+        """How what a request for it brings is to be read: a grammar or a schema may hold all that is said."""
+        is_held = bool(request.grammar) or request.json_schema is not None
+        return self.answer.held() if is_held and not request.grammar_lazy else self.answer
 
 
 class _Chat(msgspec.Struct, frozen=True):
@@ -153,7 +159,7 @@ class ChatFormat:
         tokens = self._engine.model.tokenize_parts(_runs(parts), add_special=False) if media else cast("list[int]", parts)
         return ChatPrompt(tokens, turn_ends, answer, held, system_end=system_end, n_volatile=chat.n_volatile)
 
-    def _answer(self, chat: _Chat, *, is_thinking: bool) -> tuple[AnswerForm, Held | None]:
+    def _answer(self, chat: _Chat, *, is_thinking: bool) -> tuple[PlainForm | FamilyForm, Held | None]:
         """How what follows a prompt is to be read, and what holds it to that."""
         family, thought = self._family, self._thought
         has_format = bool(family.fillers or family.before)

@@ -39,6 +39,7 @@ class FamilyReader:
         *,
         is_thinking: bool,
         is_parallel: bool,
+        is_held: bool,
         thoughts: Thoughts,
         unread: Callable[[], None],
     ) -> None:
@@ -50,6 +51,7 @@ class FamilyReader:
             tools: Those that may be called, the longest name first; none where calls are not looked for.
             is_thinking: Whether the answer begins within a thought.
             is_parallel: Whether there may be several calls.
+            is_held: Whether neither a thought nor a call follows on what is said.
             thoughts: Where a thought is told.
             unread: Called where something looked like a call, and was none.
         """
@@ -58,6 +60,7 @@ class FamilyReader:
         self._tools = tools
         self._is_thinking = is_thinking and thought is not None
         self._is_parallel = is_parallel
+        self._is_held = is_held
         self._thoughts = thoughts
         self._unread = unread
         self._triggers = family.triggers if family is not None and tools else ()
@@ -193,7 +196,10 @@ class FamilyReader:
         if self._text in self._begun and not self._is_ended:
             # It may become a longer one.
             return False
-        if self._thought is not None and mark == self._thought.start:
+        if self._is_held and self._has_said and mark not in self._fillers:
+            self._say(mark)
+            self._text = self._text[len(mark) :]
+        elif self._thought is not None and mark == self._thought.start:
             self._text = self._text[len(mark) :]
             if self._has_said or self._thoughts is not Thoughts.APART:
                 self._tell_space()
