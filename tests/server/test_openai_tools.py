@@ -460,6 +460,39 @@ async def test_a_thought_is_told_apart(how: How) -> None:
 
 
 @pytest.mark.parametrize(
+    ("begun", "content", "thought"),
+    [
+        ({"content": "<think>\nshort</think>So"}, "it rains", None),
+        ({"content": "\n<think>short</think>\n\nSo"}, "it rains", None),
+        ({"content": "<think>\nI am"}, None, "it rains"),
+        ({"content": "So"}, "it rains", None),
+        ({"content": "", "reasoning_content": "I am"}, None, "it rains"),
+        ({"content": "So", "reasoning_content": "I am"}, "it rains", None),
+    ],
+    ids=str,
+)
+async def test_an_answer_goes_on_where_its_beginning_ends(
+    how: How, begun: Json, content: str | None, thought: str | None
+) -> None:
+    async with saying("it rains", TEMPLATE + "{# </think> #}") as (client, _):
+        [choice] = await choices(client, how, messages=[*HELLO, {"role": "assistant", **begun}])
+        assert (choice["message"].get("content") or None, choice["message"].get("reasoning_content")) == (content, thought)
+
+
+async def test_a_message_that_calls_is_whole(how: How) -> None:
+    function = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
+    for called in ({"tool_calls": [{"id": "1", "type": "function", "function": function}]}, {"function_call": function}):
+        async with saying("", TEMPLATE) as (client, engine):
+            messages = [*HELLO, {"role": "assistant", "content": "I look.", **called}]
+            await choices(client, how, messages=messages)
+            assert "I look.[get_weather " in engine.prompts[0]
+            assert engine.prompts[0].endswith("</assistant><assistant>")
+            refused = await client.post("/v1/chat/completions", json={"messages": messages, "continue_final_message": True})
+            assert refused.status_code == 400
+            assert "a message that calls tools cannot be continued" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
     ("form", "content", "thought"),
     [
         ("auto", "Yes.", "Hm."),

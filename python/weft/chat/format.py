@@ -225,6 +225,7 @@ class ChatFormat:
     def _is_continued(self, data: Chat, messages: Sequence[ChatMessage]) -> bool:
         """Whether the last message is a beginning of the answer."""
         said_by_assistant = messages[-1].role == "assistant"
+        has_called = bool(messages[-1].tool_calls or messages[-1].function_call)
         if data.continue_final_message:
             if data.continue_final_message not in (True, "content", "reasoning_content"):
                 message = f"is {shown(data.continue_final_message)}; it must be a boolean, 'content' or 'reasoning_content'"
@@ -235,8 +236,11 @@ class ChatFormat:
             if not said_by_assistant:
                 message = f"only an assistant's message can be continued; the last is of the role {messages[-1].role!r}"
                 raise InvalidRequest("continue_final_message", message)
+            if has_called:
+                message = "a message that calls tools cannot be continued; the results of its calls follow it"
+                raise InvalidRequest("continue_final_message", message)
             return True
-        if not (said_by_assistant and self._settings.prefill_assistant):
+        if not (said_by_assistant and self._settings.prefill_assistant) or has_called:
             return False
         if len(messages) > 1 and messages[-2].role == "assistant":
             raise InvalidRequest("messages", "there are two or more assistant messages at the end; one can be continued")
@@ -276,7 +280,7 @@ class ChatFormat:
             told = disguise.messages[n_messages]
             marks_used = thought or ThoughtMarks("<think>", "</think>")
             added = _continuation(told, text, template, marks_used, with_content=not chat.continues_thought)
-            is_thinking = thought is not None and _goes_on_thinking(told, added, thought, is_open=is_thinking)
+            is_thinking = thought is not None and _goes_on_thinking(added, thought, is_open=is_thinking)
             text += added
         elif is_thinking and thought is not None and chat.thinking.is_on is False:
             text, is_thinking = f"{text.rstrip()}\n\n{thought.end}\n\n", False
@@ -409,10 +413,9 @@ def _continuation(message: Message, prompt: str, template: ChatTemplate, marks: 
     return str(content)
 
 
-def _goes_on_thinking(message: Message, added: str, marks: ThoughtMarks, *, is_open: bool) -> bool:
-    """Whether an answer that goes on with a message goes on with its thought."""
-    is_closed = f"\n{marks.end}\n\n" in added and added.endswith(message["content"])
-    return (is_open or added.startswith(marks.start)) and not is_closed
+def _goes_on_thinking(added: str, marks: ThoughtMarks, *, is_open: bool) -> bool:
+    """Whether what a message adds to the prompt ends within a thought."""
+    return (is_open or added.lstrip().startswith(marks.start)) and marks.end not in added
 
 
 def _n_places(part: int | Media) -> int:
