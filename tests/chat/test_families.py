@@ -156,21 +156,50 @@ def test_one_call_is_told_where_one_is_asked_for(name: str) -> None:
     assert [(call.name, call.arguments) for call in message.calls] == [("get_weather", written.arguments)]
 
 
+CHOICES = Tool(
+    "choose",
+    {
+        "type": "object",
+        "properties": {
+            "word": {"type": "string", "enum": ["a", "b c"]},
+            "maybe": {"anyOf": [{"type": "string", "enum": ["5", "x"]}, {"type": "null"}]},
+            "number": {"type": "integer", "minimum": 1, "maximum": 20},
+            "exact": {"type": "boolean"},
+            "note": {"type": "string", "maxLength": 4},
+        },
+        "required": ["word", "maybe"],
+    },
+)
+"""What is drawn of it ends soon."""
+
+FREELY: Json = {"max_tokens": 512, "temperature": 9.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7, "n": 8}
+"""Whatever the grammar lets a model write is about as likely as all else, so lists of calls end."""
+
+CHOSEN: Json = {"word": ["a", "b c"], "maybe": ["5", "x", None], "number": range(1, 21), "exact": [True, False]}
+
+
 @by_family
 @pytest.mark.parametrize("is_parallel", [True, False])
 async def test_what_the_grammar_holds_a_model_to_is_read_as_calls(engine: weft.Engine, name: str, is_parallel: bool) -> None:
-    use = ToolUse(TOOLS, is_required=True, is_parallel=is_parallel)
+    use = ToolUse((CHOICES, GET), is_required=True, is_parallel=is_parallel)
     form = form_of(name, use)
     rules = Rules(use.tools, {}, is_parallel=is_parallel)
     grammar = rules.text(form.write(rules))
-    answer = await engine.complete("Once upon a time,", grammar=grammar, max_tokens=192, seed=7, temperature=1.2, n=2)
-    for branch in answer.branches:
-        message = message_of(form.reader(), branch.text)
-        if branch.reason == "end":
-            assert message.content == ""
-            assert message.calls
-            assert all(isinstance(json.loads(call.arguments), dict) for call in message.calls)
-            assert is_parallel or len(message.calls) == 1
+    answer = await engine.complete("Once upon a time,", grammar=grammar, **FREELY)
+    ended = [branch.text for branch in answer.branches if branch.reason == "end"]
+    assert ended
+    for text in ended:
+        message = message_of(form.reader(), text)
+        assert message.content == ""
+        assert message.calls
+        assert is_parallel or len(message.calls) == 1
+        for call in message.calls:
+            arguments = json.loads(call.arguments)
+            assert isinstance(arguments, dict)
+            if call.name == "choose":
+                assert arguments.keys() >= {"word", "maybe"}
+                assert isinstance(arguments.pop("note", ""), str)
+                assert all(value in CHOSEN[key] for key, value in arguments.items())
 
 
 THOUGHT = "<think>\nHm.\n</think>\n\nYes. "
