@@ -447,6 +447,20 @@ async def test_a_template_without_tools_has_them_told_in_words(how: How) -> None
         assert "<|im_start|>user\n<tool_response>\nRain\n</tool_response>" in prompt
 
 
+async def test_what_came_of_a_call_reaches_a_template_that_takes_only_parts() -> None:
+    template = "{% for message in messages %}<{{ message.role }}>{% for part in message.content %}{{ part.text }}{% endfor %}{% endfor %}"
+    called = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
+    results = [{"role": "tool", "content": "Rain"}, {"role": "tool", "content": [{"type": "text", "text": "Sun"}]}]
+    async with saying("", template) as (client, engine):
+        await choices(
+            client, "whole", messages=[*HELLO, {"role": "assistant", "content": None, "tool_calls": [called]}, *results]
+        )
+        [prompt] = engine.prompts
+    assert "<tool_call>" in prompt
+    assert "Rain" in prompt
+    assert "Sun" in prompt
+
+
 async def test_a_thought_is_told_apart(how: How) -> None:
     async with saying(f"Hm.\n</think>\n\n{CALLS}", THINKING) as (client, _):
         [choice] = await choices(client, how, tools=TOOLS)
