@@ -448,7 +448,8 @@ async def test_a_template_without_tools_has_them_told_in_words(how: How) -> None
 
 
 async def test_what_came_of_a_call_reaches_a_template_that_takes_only_parts() -> None:
-    template = "{% for message in messages %}<{{ message.role }}>{% for part in message.content %}{{ part.text }}{% endfor %}{% endfor %}"
+    said = "{% for part in message.content %}{{ part.text }}{% endfor %}"
+    template = "{% for message in messages %}<{{ message.role }}>" + said + "{% endfor %}"
     called = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
     results = [{"role": "tool", "content": "Rain"}, {"role": "tool", "content": [{"type": "text", "text": "Sun"}]}]
     async with saying("", template) as (client, engine):
@@ -540,6 +541,22 @@ async def test_thinking_that_is_off_ends_the_thought_that_a_template_begins(how:
         [choice] = await choices(client, how, **asked)
         assert engine.prompts[0].endswith("<assistant><think>\n\n</think>\n\n")
         assert choice["message"] == {"role": "assistant", "content": "Yes."}
+
+
+@pytest.mark.parametrize(
+    ("asked", "may_think"),
+    [
+        ({"response_format": {"type": "json_object"}}, False),
+        ({"tools": TOOLS, "tool_choice": "required"}, False),
+        ({"tools": TOOLS}, True),
+        ({"response_format": {"type": "json_object"}, "enable_thinking": True}, True),
+    ],
+    ids=str,
+)
+async def test_no_thought_is_begun_before_what_is_held_where_thinking_is_off(asked: Json, may_think: bool) -> None:
+    async with saying("", TEMPLATE + "{# </think> #}") as (client, engine):
+        await choices(client, "whole", **{"enable_thinking": False, **asked})
+        assert (engine.requests[0].thought is not None) == may_think
 
 
 async def test_whether_it_thinks_reaches_the_template() -> None:

@@ -173,7 +173,7 @@ class ChatFormat:
             thoughts=chat.thinking.told,
             unread=self._unread,
         )
-        held = Held(form, self._control_ids, chat.thinking.budget)
+        held = Held(form, self._control_ids, chat.thinking.budget, may_think=chat.thinking.is_on is not False)
         return PLAIN if self._settings.skip_chat_parsing else form, held
 
     @cached_property
