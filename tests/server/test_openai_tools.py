@@ -264,6 +264,8 @@ async def test_a_grammar_holds_behind_the_thought() -> None:
         ({}, 5),
         ({"reasoning_budget_tokens": 3}, 3),
         ({"thinking_budget_tokens": 0}, 0),
+        ({"reasoning_budget_tokens": 10**12}, 2**32 - 1),
+        ({"thinking": {"type": "enabled", "budget_tokens": 10**12}}, 2**32 - 1),
         ({"thinking": {"type": "enabled", "budget_tokens": 9}}, 9),
         ({"reasoning_budget_tokens": -1, "tools": TOOLS}, None),
     ],
