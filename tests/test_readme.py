@@ -190,7 +190,7 @@ def range_of(name: str) -> list[float]:
 
 CONFIG, STREAM, VECTORS = "config/mod.rs", "engine/stream.rs", "embedding/queue.rs"
 REQUEST, SAMPLING = "request/mod.rs", "request/sampling.rs"
-GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema.rs", "llama/grammar.rs"
+GRAMMAR, SCHEMA, KEPT = "grammar/mod.rs", "grammar/schema/mod.rs", "llama/grammar.rs"
 TRIGGERS, THOUGHT, STEERING = "grammar/lazy/triggers.rs", "request/thought.rs", "python/steering.rs"
 
 BOUNDS: dict[str, Callable[[], list[float]]] = {

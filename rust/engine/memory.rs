@@ -313,9 +313,10 @@ impl<R: Runner> Memory<R> {
                 Relocated::Done
             }
             Err(error) => {
-                match &error {
-                    RelocateError::Refused(refused @ StateError::OwnPositions) => tracing::debug!("{refused}"),
-                    _ => tracing::warn!("cells could not be moved: {error}"),
+                if let RelocateError::Refused(refused @ StateError::OwnPositions) = &error {
+                    tracing::debug!("{refused}");
+                } else {
+                    tracing::warn!("cells could not be moved: {error}");
                 }
                 match error {
                     RelocateError::Lost(error) => Relocated::Lost { ids: relocation.ids, reason: error.to_string() },

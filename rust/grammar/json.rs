@@ -16,7 +16,8 @@ pub(super) struct Value {
 pub(super) enum Kind {
     Null,
     Bool(bool),
-    Number(f64),
+    /// Its value, and as it is written.
+    Number(f64, String),
     String(String),
     Array(Vec<Value>),
     /// In the order of the text.
@@ -42,7 +43,7 @@ impl Value {
     }
 
     pub(super) fn number(&self) -> Option<f64> {
-        if let Kind::Number(number) = self.kind { Some(number) } else { None }
+        if let Kind::Number(number, _) = self.kind { Some(number) } else { None }
     }
 }
 
@@ -80,7 +81,7 @@ impl Reader<'_> {
             Some(b'{') => Kind::Object(self.list(b'}', |reader| reader.member(depth))?),
             Some(b'[') => Kind::Array(self.list(b']', |reader| reader.value(depth + 1))?),
             Some(b'"') => Kind::String(self.string()?),
-            Some(b'-' | b'0'..=b'9') => Kind::Number(self.number()?),
+            Some(b'-' | b'0'..=b'9') => self.number()?,
             _ if self.skip("null") => Kind::Null,
             _ if self.skip("true") => Kind::Bool(true),
             _ if self.skip("false") => Kind::Bool(false),
@@ -118,7 +119,7 @@ impl Reader<'_> {
         Ok(items)
     }
 
-    fn number(&mut self) -> Result<f64, Refusal> {
+    fn number(&mut self) -> Result<Kind, Refusal> {
         let start = self.at;
         self.skip("-");
         if !self.skip("0") {
@@ -131,8 +132,13 @@ impl Reader<'_> {
             let _ = self.skip("+") || self.skip("-");
             self.digits()?;
         }
-        let number: f64 = self.text[start..self.at].parse().map_err(|_| (start, "this is no number".to_owned()))?;
-        if number.is_finite() { Ok(number) } else { Err((start, "this number is too large".to_owned())) }
+        let text = &self.text[start..self.at];
+        let number: f64 = text.parse().map_err(|_| (start, "this is no number".to_owned()))?;
+        if number.is_finite() {
+            Ok(Kind::Number(number, text.to_owned()))
+        } else {
+            Err((start, "this number is too large".to_owned()))
+        }
     }
 
     fn digits(&mut self) -> Result<(), Refusal> {

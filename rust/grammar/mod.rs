@@ -37,8 +37,7 @@ pub use lazy::{Lazy, MAX_REACH, MAX_TRIGGER_BYTES, MAX_TRIGGERS, Triggers};
 pub use place::Flaw;
 pub use reader::Tokens;
 pub use schema::{
-    MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, Pattern,
-    check_schema,
+    MAX_NAME_BYTES, MAX_PATTERN_BYTES, MAX_PROPERTIES, MAX_SCHEMA_BYTES, MAX_SCHEMA_DEPTH, MAX_SCHEMA_PARTS, MAX_WAYS, to_gbnf,
 };
 pub use spellings::Spellings;
 

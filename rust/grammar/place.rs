@@ -12,12 +12,6 @@ pub struct Flaw {
 }
 
 impl Flaw {
-    /// A flaw that has no place of its own.
-    #[must_use]
-    pub fn of_whole(message: impl Into<String>) -> Self {
-        Self { line: 1, column: 1, message: message.into() }
-    }
-
     /// A flaw of `text` at the byte `at`.
     pub(super) fn new(text: &str, at: usize, message: impl Into<String>) -> Self {
         let before = &text.as_bytes()[..at.min(text.len())];

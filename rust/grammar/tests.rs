@@ -8,7 +8,7 @@ use crate::request::Token;
 /// Token 0 ends a text; 1 to 5 are longer than a byte or stand for none; token 128 + b is the byte b.
 const LONG: [&[u8]; 6] = [b"</s>", b"<think>", b"ab", b"", b"\xC3\xA9t", b"\"a"];
 
-struct Toy;
+pub(super) struct Toy;
 
 impl Tokens for Toy {
     fn spelt(&self, text: &str) -> Option<Token> {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use crate::error::{Error, Result};
-use crate::grammar::{Flaw, Grammar, Lazy, Pattern, Spellings, Tokens, Triggers, check_schema};
+use crate::grammar::{Flaw, Grammar, Lazy, Spellings, Tokens, Triggers, to_gbnf};
 use crate::llama::model::Model;
 use crate::request::{SharedConstraint, Token, Trigger};
 
@@ -138,25 +138,7 @@ impl Tokens for Model {
 /// The grammar in GBNF of the JSON that fits a schema, whatever the model; its size is bounded where it is read.
 ///
 /// # Errors
-/// [`Error::InvalidRequest`] says what is wrong with the schema, in which line and column.
+/// [`Error::InvalidRequest`] says what is wrong with the schema, or what of it no text can be held to, in which line and column.
 pub fn schema_grammar(schema: &str) -> Result<String> {
-    let refuse = |flaw: Flaw| refusal("json_schema", format!("the JSON schema is wrong in {flaw}"));
-    convert(schema, &check_schema(schema).map_err(refuse)?).map_err(refuse)
-}
-
-/// llama.cpp's GBNF of a schema that was checked.
-pub(super) fn convert(schema: &str, patterns: &[Pattern]) -> std::result::Result<String, Flaw> {
-    if let Some(pattern) = patterns.iter().find(|pattern| !is_held(&pattern.text)) {
-        return Err(pattern.flaw(schema));
-    }
-    llama_cpp_2::json_schema_to_grammar(schema).map_err(|_| Flaw::of_whole("llama.cpp makes no grammar of it"))
-}
-
-/// Whether llama.cpp holds a text to this pattern. Of one that it does not know, it makes the grammar of any string, and says so on
-/// its standard error alone.
-fn is_held(pattern: &str) -> bool {
-    let is_anchored = pattern.len() >= 2 && pattern.starts_with('^') && pattern.ends_with('$');
-    let text = pattern.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect::<Vec<_>>().concat();
-    let alone = || llama_cpp_2::json_schema_to_grammar(&format!("{{\"type\":\"string\",\"pattern\":\"{text}\"}}"));
-    is_anchored && alone().is_ok_and(|grammar| grammar.lines().all(|rule| rule != "root ::= string"))
+    to_gbnf(schema).map_err(|flaw| refusal("json_schema", format!("the JSON schema is refused in {flaw}")))
 }

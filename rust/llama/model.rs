@@ -342,20 +342,13 @@ impl Model {
 
     /// The grammar of the JSON that fits this JSON schema, given as text. The last ones are kept.
     ///
-    /// As in llama-server:
-    /// - Properties come in the order of the schema, and none that it does not name, unless it says `additionalProperties`.
-    /// - `oneOf` is taken for `anyOf`; of `allOf` the properties are merged, or the values of `enum` that are in all parts are kept.
-    /// - Beside `$ref`, `oneOf`, `anyOf`, `const` or `enum` nothing else counts.
-    /// - A `pattern` must begin with `^` and end with `$`, and one that no grammar can express is refused.
-    /// - `format` knows `date`, `time`, `date-time` and `uuid`.
-    /// - Not looked at: the bounds of a `number`, `multipleOf`, `uniqueItems`, `contains`, `minProperties`, `maxProperties`,
-    ///   `patternProperties`, `propertyNames`, `not`, `if`, `dependentRequired`, the lengths of a list that has a schema per place,
-    ///   names in `required` that `properties` lacks. A reference outside of the schema is refused, never fetched.
+    /// All that it asks for is held to; a schema of which something cannot be is refused. What fits and is not drawn is named by
+    /// [`crate::grammar::to_gbnf`].
     ///
     /// Its size is bounded by the numbers in [`crate::grammar`].
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] says what is wrong with it, in which line and column.
+    /// [`Error::InvalidRequest`] says what is wrong with it, or cannot be held to, in which line and column.
     pub fn json_schema(&self, text: &str) -> Result<SharedConstraint> {
         self.grammars.of_schema(self, text)
     }

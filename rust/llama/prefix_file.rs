@@ -138,7 +138,7 @@ impl PrefixFiles {
         let bytes = read_checked(path, self.max_bytes())?;
         let identity = self.identity()?;
         let refuse = |reason| PrefixFileError::Refused(Error::PrefixFile { path: path.to_owned(), reason });
-        let version = Reader(&bytes[MAGIC.len()..]).u32().map_err(|reason| refuse(reason.to_owned()))?;
+        let version = Reader(&bytes[MAGIC.len()..]).u32().map_err(refuse)?;
         let adapters = if version == VERSION { Vec::new() } else { self.adapters()? };
         let parsed = self.parse(&bytes[N_START..bytes.len() - N_CHECKSUM], version, &identity, &adapters);
         let prefix = parsed.map_err(refuse)?;

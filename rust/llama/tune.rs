@@ -251,7 +251,7 @@ impl Bench {
         bench.append(PROMPT, N_STRETCH)?;
         (bench.n_held, bench.n_cells) = (N_STRETCH, N_STRETCH);
         if !model.is_recurrent() && !model.is_hybrid() {
-            bench.stretch = Some(bench.context.read_state(PROMPT).map_err(unwritten)?);
+            bench.stretch = Some(bench.context.read_state(PROMPT).map_err(|error| unwritten(&error))?);
         }
         let took = bench.append(PROMPT, N_STRETCH)?;
         (bench.n_held, bench.n_cells) = (2 * N_STRETCH, 2 * N_STRETCH);
@@ -297,7 +297,7 @@ impl Bench {
         let Some(stretch) = &self.stretch else { return Ok(()) };
         while self.n_cells + N_STRETCH <= n_cells {
             // SAFETY: this context has written the bytes.
-            unsafe { self.context.write_state(SPARE, stretch) }.map_err(unwritten)?;
+            unsafe { self.context.write_state(SPARE, stretch) }.map_err(|error| unwritten(&error))?;
             self.context.lend(SPARE, id, 0..N_STRETCH);
             self.context.take_all_back(SPARE);
             self.n_cells += N_STRETCH;
@@ -351,7 +351,7 @@ fn n_steps(step: Duration) -> u32 {
     if step > SLOW_STEP { 1 } else { N_STEPS }
 }
 
-fn unwritten(error: StateError) -> Error {
+fn unwritten(error: &StateError) -> Error {
     Error::Decode { reason: error.to_string() }
 }
 

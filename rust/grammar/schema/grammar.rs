@@ -1,0 +1,316 @@
+//! The rules of a grammar that is made, and their text in GBNF.
+
+use std::fmt::Write;
+
+use super::automaton::Table;
+use super::pattern::{LAST, Ranges, normal};
+
+pub(super) type RuleNumber = usize;
+
+/// Rules that need no schema, by name.
+const NAMED: [(&str, &str); 9] = [
+    ("value", "object | array | string | number | \"true\" | \"false\" | \"null\""),
+    ("object", "\"{\" space (string \":\" space value (\",\" space string \":\" space value)*)? space \"}\""),
+    ("array", "\"[\" space (value (\",\" space value)*)? space \"]\""),
+    ("string", "\"\\\"\" char* \"\\\"\""),
+    ("char", "[^\"\\\\\\x00-\\x1F] | \"\\\\\" ([\"\\\\/bfnrt] | \"u\" unit)"),
+    // A character of UTF-16, which are two units for those beyond the first 65,536.
+    (
+        "unit",
+        "[0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] ([0-7] [0-9a-fA-F]{2} | [89abAB] [0-9a-fA-F]{2} \"\\\\u\" [dD] [c-fC-F] [0-9a-fA-F]{2})",
+    ),
+    ("integer", "\"-\"? (\"0\" | [1-9] [0-9]{0,15})"),
+    ("number", "integer (\".\" [0-9]{1,16})? ([eE] [-+]? (\"0\" | [1-9] [0-9]?))?"),
+    // As llama.cpp has it: blanks do not go on for ever.
+    ("space", "| \" \" | \"\\n\"{1,2} [ \\t]{0,20}"),
+];
+
+/// Most times that one repetition of a grammar is written for; more are several of them.
+const PART: usize = 1_000;
+
+/// So many times are no bound: no completion is that long.
+pub(super) const ENDLESS: usize = 1_000_000_000;
+
+/// Most times that something may be asked for, or be bounded to.
+pub(super) const MAX_TIMES: usize = 200_000;
+
+/// What a rule asks for.
+#[derive(Debug, Clone)]
+pub(super) enum Expr {
+    Text(String),
+    Class(Ranges),
+    Rule(RuleNumber),
+    Named(&'static str),
+    Sequence(Vec<Expr>),
+    /// One of these; of none, nothing is ever met.
+    Choice(Vec<Expr>),
+    /// At least so often, and at most: see [`Rules::repeat`].
+    Repeat(Box<Expr>, usize, Option<usize>),
+}
+
+impl Expr {
+    pub(super) fn nothing() -> Self {
+        Self::Text(String::new())
+    }
+
+    pub(super) fn text(text: impl Into<String>) -> Self {
+        Self::Text(text.into())
+    }
+
+    pub(super) fn never() -> Self {
+        Self::Choice(Vec::new())
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    list: Vec<Expr>,
+}
+
+impl Rules {
+    /// A rule that is set later.
+    pub(super) fn add(&mut self) -> RuleNumber {
+        self.list.push(Expr::never());
+        self.list.len() - 1
+    }
+
+    pub(super) fn set(&mut self, rule: RuleNumber, expr: Expr) {
+        self.list[rule] = expr;
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// An item so often at least, and at most.
+    pub(super) fn repeat(&mut self, item: Expr, min: usize, max: Option<usize>) -> Expr {
+        // What is repeated is one rule, of which a grammar may repeat no more than so many.
+        let item = if matches!(item, Expr::Named(_) | Expr::Rule(_)) {
+            item
+        } else {
+            let rule = self.add();
+            self.set(rule, item);
+            Expr::Rule(rule)
+        };
+        let part = |min: usize, max: Option<usize>| Expr::Repeat(Box::new(item.clone()), min, max);
+        let whole = || part(PART, Some(PART));
+        let mut parts: Vec<Expr> = (0..min / PART).map(|_| whole()).collect();
+        parts.push(part(min % PART, Some(min % PART)));
+        let Some(max) = max.filter(|&max| max < ENDLESS) else {
+            parts.push(part(0, None));
+            return Expr::Sequence(parts);
+        };
+        // A part that is full, and more; or one that is not, and the end.
+        let left = max.saturating_sub(min);
+        let mut rest = part(0, Some(left % PART));
+        for _ in 0..left / PART {
+            let rule = self.add();
+            self.set(rule, Expr::Choice(vec![part(0, Some(PART - 1)), Expr::Sequence(vec![whole(), rest])]));
+            rest = Expr::Rule(rule);
+        }
+        parts.push(rest);
+        Expr::Sequence(parts)
+    }
+
+    /// A rule for the inside of a string whose text is in this table.
+    pub(super) fn texts(&mut self, table: &Table) -> Expr {
+        let first = self.list.len();
+        for _ in &table.states {
+            self.add();
+        }
+        for (number, state) in table.states.iter().enumerate() {
+            let next = state.next.iter().map(|(to, ranges)| Expr::Sequence(vec![spelt(ranges), Expr::Rule(first + to)]));
+            let end = state.may_end.then(Expr::nothing);
+            self.list[first + number] = Expr::Choice(end.into_iter().chain(next).collect());
+        }
+        Expr::Rule(first)
+    }
+
+    /// The grammar in GBNF, which begins with `root`; `None` where no text is ever done.
+    pub(super) fn gbnf(&self, root: RuleNumber) -> Option<String> {
+        let is_live = self.live();
+        if !is_live[root] {
+            return None;
+        }
+        let mut gbnf = format!("root ::= r{root}\n");
+        let (mut is_met, mut todo) = (vec![false; self.list.len()], vec![root]);
+        while let Some(rule) = todo.pop() {
+            if std::mem::replace(&mut is_met[rule], true) {
+                continue;
+            }
+            let _ = write!(gbnf, "r{rule} ::= ");
+            self.list[rule].write(&is_live, false, &mut gbnf, &mut todo);
+            gbnf.push('\n');
+        }
+        for (name, text) in NAMED {
+            let _ = writeln!(gbnf, "{name} ::= {text}");
+        }
+        Some(gbnf)
+    }
+
+    /// Which rules some text meets.
+    fn live(&self) -> Vec<bool> {
+        let mut is_live = vec![false; self.list.len()];
+        // Who asks for a rule is looked at again once the rule is known to be met.
+        let mut askers: Vec<Vec<RuleNumber>> = vec![Vec::new(); self.list.len()];
+        for (number, expr) in self.list.iter().enumerate() {
+            expr.each_rule(&mut |rule| askers[rule].push(number));
+        }
+        let mut todo: Vec<RuleNumber> = (0..self.list.len()).rev().collect();
+        while let Some(number) = todo.pop() {
+            if !is_live[number] && self.list[number].is_live(&is_live) {
+                is_live[number] = true;
+                todo.extend(&askers[number]);
+            }
+        }
+        is_live
+    }
+}
+
+impl Expr {
+    fn write(&self, is_live: &[bool], is_inner: bool, gbnf: &mut String, todo: &mut Vec<RuleNumber>) {
+        match self {
+            Self::Text(text) => literal(text, gbnf),
+            Self::Class(ranges) => class(ranges, gbnf),
+            Self::Named(name) => gbnf.push_str(name),
+            Self::Rule(rule) => {
+                let _ = write!(gbnf, "r{rule}");
+                todo.push(*rule);
+            }
+            Self::Sequence(items) => {
+                for (i, item) in items.iter().enumerate() {
+                    gbnf.push_str(if i > 0 { " " } else { "" });
+                    item.write(is_live, true, gbnf, todo);
+                }
+            }
+            Self::Choice(choices) => {
+                let mut live = choices.iter().filter(|choice| choice.is_live(is_live)).peekable();
+                let first = live.next();
+                let is_one = live.peek().is_none();
+                gbnf.push_str(if is_inner && !is_one { "(" } else { "" });
+                for (i, choice) in first.into_iter().chain(live).enumerate() {
+                    gbnf.push_str(if i > 0 { " | " } else { "" });
+                    choice.write(is_live, is_inner && is_one, gbnf, todo);
+                }
+                gbnf.push_str(if is_inner && !is_one { ")" } else { "" });
+            }
+            Self::Repeat(item, min, max) if !item.is_live(is_live) || *max == Some(0) => {
+                debug_assert!(*min == 0, "what is never met is asked for");
+                gbnf.push_str("\"\"");
+            }
+            Self::Repeat(item, min, max) => {
+                item.write(is_live, true, gbnf, todo);
+                let _ = match (min, max) {
+                    (1, Some(1)) => Ok(()),
+                    (0, None) => write!(gbnf, "*"),
+                    (0, Some(1)) => write!(gbnf, "?"),
+                    (min, None) => write!(gbnf, "{{{min},}}"),
+                    (min, Some(max)) if min == max => write!(gbnf, "{{{min}}}"),
+                    (min, Some(max)) => write!(gbnf, "{{{min},{max}}}"),
+                };
+            }
+        }
+    }
+
+    fn each_rule(&self, each: &mut impl FnMut(RuleNumber)) {
+        match self {
+            Self::Rule(rule) => each(*rule),
+            Self::Sequence(list) | Self::Choice(list) => list.iter().for_each(|expr| expr.each_rule(each)),
+            Self::Repeat(item, ..) => item.each_rule(each),
+            Self::Text(_) | Self::Class(_) | Self::Named(_) => {}
+        }
+    }
+
+    fn is_live(&self, is_rule_live: &[bool]) -> bool {
+        match self {
+            Self::Text(_) | Self::Named(_) => true,
+            Self::Class(ranges) => !ranges.is_empty(),
+            Self::Rule(rule) => is_rule_live[*rule],
+            Self::Sequence(items) => items.iter().all(|item| item.is_live(is_rule_live)),
+            Self::Choice(choices) => choices.iter().any(|choice| choice.is_live(is_rule_live)),
+            Self::Repeat(item, min, _) => *min == 0 || item.is_live(is_rule_live),
+        }
+    }
+}
+
+/// One of these characters, as it is spelt in a string of JSON.
+fn spelt(ranges: &Ranges) -> Expr {
+    let mut choices = Vec::new();
+    let mut plain = Vec::new();
+    for &(low, high) in ranges {
+        for (first, last) in [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, LAST)] {
+            let (low, high) = (low.max(first), high.min(last));
+            if low <= high {
+                plain.push((low, high));
+            }
+        }
+    }
+    if !plain.is_empty() {
+        choices.push(Expr::Class(normal(plain)));
+    }
+    let escaped = (0..0x20).chain([0x22, 0x5C]);
+    let is_in = |code: &u32| ranges.iter().any(|&(low, high)| low <= *code && *code <= high);
+    for code in escaped.filter(is_in) {
+        let mut spelling = String::new();
+        escape(char::from_u32(code).unwrap_or_default(), &mut spelling);
+        choices.push(Expr::Text(spelling));
+    }
+    Expr::Choice(choices)
+}
+
+/// Writes a character as it is in a string of JSON.
+fn escape(character: char, out: &mut String) {
+    match character {
+        '"' | '\\' => out.extend(['\\', character]),
+        '\u{8}' => out.push_str("\\b"),
+        '\u{c}' => out.push_str("\\f"),
+        '\n' => out.push_str("\\n"),
+        '\r' => out.push_str("\\r"),
+        '\t' => out.push_str("\\t"),
+        '\0'..' ' => {
+            let _ = write!(out, "\\u{:04x}", u32::from(character));
+        }
+        _ => out.push(character),
+    }
+}
+
+/// A text as JSON.
+pub(super) fn quoted(text: &str) -> String {
+    let mut out = "\"".to_owned();
+    text.chars().for_each(|character| escape(character, &mut out));
+    out.push('"');
+    out
+}
+
+/// A text in GBNF.
+fn literal(text: &str, gbnf: &mut String) {
+    gbnf.push('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => gbnf.extend(['\\', character]),
+            '\0'..' ' => {
+                let _ = write!(gbnf, "\\x{:02X}", u32::from(character));
+            }
+            _ => gbnf.push(character),
+        }
+    }
+    gbnf.push('"');
+}
+
+fn class(ranges: &Ranges, gbnf: &mut String) {
+    let code = |code: u32, gbnf: &mut String| match char::from_u32(code) {
+        Some(character) if character.is_ascii_alphanumeric() => gbnf.push(character),
+        _ if code < 0x100 => drop(write!(gbnf, "\\x{code:02X}")),
+        _ if code < 0x1_0000 => drop(write!(gbnf, "\\u{code:04X}")),
+        _ => drop(write!(gbnf, "\\U{code:08X}")),
+    };
+    gbnf.push('[');
+    for &(low, high) in ranges {
+        code(low, gbnf);
+        if high > low {
+            gbnf.push('-');
+            code(high, gbnf);
+        }
+    }
+    gbnf.push(']');
+}

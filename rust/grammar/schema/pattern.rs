@@ -1,0 +1,311 @@
+//! Regular expressions as JSON Schema has them: ECMA-262's, over characters, found anywhere in a text.
+
+/// A set of characters: ranges with both ends, in order and apart.
+pub(super) type Ranges = Vec<(u32, u32)>;
+
+/// The last character.
+pub(super) const LAST: u32 = 0x10_FFFF;
+
+/// Most groups inside of each other.
+const MAX_GROUPS: usize = 64;
+
+/// Most times that something may be repeated where a number is given.
+const MAX_TIMES: usize = 2_000;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Node {
+    Class(Ranges),
+    Sequence(Vec<Node>),
+    Choice(Vec<Node>),
+    /// At least so often, and at most.
+    Repeat(Box<Node>, usize, Option<usize>),
+    /// The beginning of the text.
+    Start,
+    /// Its end.
+    End,
+}
+
+/// Reads a pattern; the error says what there is that cannot be held to.
+pub(super) fn read(pattern: &str) -> Result<Node, String> {
+    let mut reader = Reader { rest: pattern.chars().collect(), at: 0 };
+    let node = reader.choice(0)?;
+    if reader.at < reader.rest.len() { Err("a ) closes no group".to_owned()) } else { Ok(node) }
+}
+
+/// Reads a pattern that may look ahead from where it begins, as `^(?!0$)\\d+$` does: patterns that must all be met, or not be.
+pub(super) fn read_with_looks(pattern: &str) -> Result<Vec<(Node, bool)>, String> {
+    let mut reader = Reader { rest: pattern.chars().collect(), at: 0 };
+    let mut parts = Vec::new();
+    let anchored = |node| Node::Sequence(vec![Node::Start, node]);
+    while reader.rest.first() == Some(&'^') && matches!(reader.rest.get(1..4), Some(['(', '?', '!' | '='])) {
+        let is_wanted = reader.rest[3] == '=';
+        reader.at = 4;
+        let look = reader.choice(1)?;
+        if !reader.skip(')') {
+            return Err("a group does not end".to_owned());
+        }
+        parts.push((anchored(look), is_wanted));
+        reader.rest.drain(1..reader.at);
+        reader.at = 0;
+    }
+    let node = reader.choice(0)?;
+    if reader.at < reader.rest.len() {
+        return Err("a ) closes no group".to_owned());
+    }
+    if !parts.is_empty() && matches!(node, Node::Choice(_)) {
+        return Err("one of its choices looks ahead".to_owned());
+    }
+    parts.push((node, true));
+    Ok(parts)
+}
+
+/// Ranges in order and apart.
+pub(super) fn normal(mut ranges: Ranges) -> Ranges {
+    ranges.sort_unstable();
+    let mut normal: Ranges = Vec::with_capacity(ranges.len());
+    for (low, high) in ranges {
+        match normal.last_mut() {
+            Some((_, end)) if low <= end.saturating_add(1) => *end = high.max(*end),
+            _ => normal.push((low, high)),
+        }
+    }
+    normal
+}
+
+/// All other characters.
+pub(super) fn others(ranges: &[(u32, u32)]) -> Ranges {
+    let (mut others, mut next) = (Vec::new(), 0);
+    for &(low, high) in ranges {
+        if low > next {
+            others.push((next, low - 1));
+        }
+        next = high + 1;
+    }
+    if next <= LAST {
+        others.push((next, LAST));
+    }
+    others
+}
+
+fn digits() -> Ranges {
+    vec![(0x30, 0x39)]
+}
+
+fn word() -> Ranges {
+    vec![(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)]
+}
+
+fn space() -> Ranges {
+    let singles = [0x20, 0xA0, 0x1680, 0x202F, 0x205F, 0x3000, 0xFEFF].map(|code| (code, code));
+    normal([&singles[..], &[(0x09, 0x0D), (0x2000, 0x200A), (0x2028, 0x2029)]].concat())
+}
+
+struct Reader {
+    rest: Vec<char>,
+    at: usize,
+}
+
+impl Reader {
+    fn peek(&self) -> Option<char> {
+        self.rest.get(self.at).copied()
+    }
+
+    fn skip(&mut self, expected: char) -> bool {
+        let is_next = self.peek() == Some(expected);
+        self.at += usize::from(is_next);
+        is_next
+    }
+
+    fn choice(&mut self, depth: usize) -> Result<Node, String> {
+        if depth > MAX_GROUPS {
+            return Err(format!("its groups are more than {MAX_GROUPS} deep"));
+        }
+        let mut choices = vec![self.sequence(depth)?];
+        while self.skip('|') {
+            choices.push(self.sequence(depth)?);
+        }
+        Ok(if choices.len() == 1 { choices.remove(0) } else { Node::Choice(choices) })
+    }
+
+    fn sequence(&mut self, depth: usize) -> Result<Node, String> {
+        let mut items = Vec::new();
+        while let Some(character) = self.peek().filter(|character| !matches!(character, '|' | ')')) {
+            self.at += 1;
+            let item = match character {
+                '^' => Node::Start,
+                '$' => Node::End,
+                '.' => Node::Class(others(&[(0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029)])),
+                '(' => self.group(depth)?,
+                '[' => Node::Class(self.class()?),
+                '\\' => Node::Class(self.escape(false)?),
+                '*' | '+' | '?' | '{' => return Err(format!("there is nothing before {character} that it could repeat")),
+                _ => Node::Class(one(character)),
+            };
+            items.push(self.repeated(item)?);
+        }
+        Ok(if items.len() == 1 { items.remove(0) } else { Node::Sequence(items) })
+    }
+
+    fn group(&mut self, depth: usize) -> Result<Node, String> {
+        if self.skip('?') && !self.skip(':') {
+            let is_named = self.skip('<') && !matches!(self.peek(), Some('=' | '!'));
+            if !is_named {
+                return Err("it looks around, or sets flags".to_owned());
+            }
+            while !self.skip('>') {
+                if self.peek().is_none() {
+                    return Err("the name of a group does not end".to_owned());
+                }
+                self.at += 1;
+            }
+        }
+        let inner = self.choice(depth + 1)?;
+        if self.skip(')') { Ok(inner) } else { Err("a group does not end".to_owned()) }
+    }
+
+    fn repeated(&mut self, item: Node) -> Result<Node, String> {
+        let (min, max) = match self.peek() {
+            Some('*') => (0, None),
+            Some('+') => (1, None),
+            Some('?') => (0, Some(1)),
+            Some('{') => {
+                self.at += 1;
+                let bounds = self.bounds()?;
+                self.at -= 1;
+                bounds
+            }
+            _ => return Ok(item),
+        };
+        self.at += 1;
+        // Whether it takes few or many first is nothing to which texts it takes.
+        self.skip('?');
+        if matches!(self.peek(), Some('*' | '+' | '?' | '{')) {
+            return Err("what repeats cannot be repeated without a group".to_owned());
+        }
+        Ok(Node::Repeat(Box::new(item), min, max))
+    }
+
+    /// After the opening brace, up to and with the closing one.
+    fn bounds(&mut self) -> Result<(usize, Option<usize>), String> {
+        let Some(min) = self.number()? else { return Err("{ is followed by no number; write \\{ for the character".to_owned()) };
+        let max = if self.skip(',') { self.number()? } else { Some(min) };
+        if !self.skip('}') {
+            return Err("a { does not end".to_owned());
+        }
+        match max {
+            Some(max) if max < min => Err(format!("at least {min} and at most {max} times contradict each other")),
+            _ => Ok((min, max)),
+        }
+    }
+
+    fn number(&mut self) -> Result<Option<usize>, String> {
+        let start = self.at;
+        while self.peek().is_some_and(|character| character.is_ascii_digit()) {
+            self.at += 1;
+        }
+        if start == self.at {
+            return Ok(None);
+        }
+        let digits: String = self.rest[start..self.at].iter().collect();
+        let number = digits.parse().ok().filter(|&number| number <= MAX_TIMES);
+        number.map(Some).ok_or_else(|| format!("it repeats more than {MAX_TIMES} times"))
+    }
+
+    fn class(&mut self) -> Result<Ranges, String> {
+        let is_negated = self.skip('^');
+        let mut ranges = Vec::new();
+        while !self.skip(']') {
+            let low = self.member()?;
+            if self.peek() == Some('-') && !matches!(self.rest.get(self.at + 1), None | Some(']')) {
+                self.at += 1;
+                let high = self.member()?;
+                match (&low[..], &high[..]) {
+                    (&[(low, one)], &[(other, high)]) if low == one && other == high && low <= high => ranges.push((low, high)),
+                    _ => return Err("a range of characters has no beginning or no end".to_owned()),
+                }
+            } else {
+                ranges.extend(low);
+            }
+        }
+        let ranges = normal(ranges);
+        Ok(if is_negated { others(&ranges) } else { ranges })
+    }
+
+    fn member(&mut self) -> Result<Ranges, String> {
+        let Some(character) = self.peek() else { return Err("a class of characters does not end".to_owned()) };
+        self.at += 1;
+        if character == '\\' { self.escape(true) } else { Ok(one(character)) }
+    }
+
+    /// What follows a backslash.
+    fn escape(&mut self, in_class: bool) -> Result<Ranges, String> {
+        let Some(character) = self.peek() else { return Err("it ends with a backslash".to_owned()) };
+        self.at += 1;
+        Ok(match character {
+            'd' => digits(),
+            'D' => others(&digits()),
+            'w' => word(),
+            'W' => others(&word()),
+            's' => space(),
+            'S' => others(&space()),
+            't' => one('\t'),
+            'n' => one('\n'),
+            'v' => one('\u{b}'),
+            'f' => one('\u{c}'),
+            'r' => one('\r'),
+            'b' if in_class => one('\u{8}'),
+            '0' if !self.peek().is_some_and(|next| next.is_ascii_digit()) => one('\0'),
+            'c' => match self.peek().filter(char::is_ascii_alphabetic) {
+                Some(letter) => {
+                    self.at += 1;
+                    vec![(u32::from(letter) % 32, u32::from(letter) % 32)]
+                }
+                None => return Err("\\c is followed by no letter".to_owned()),
+            },
+            'x' => self.code(2)?,
+            'u' if self.skip('{') => {
+                let start = self.at;
+                while self.peek().is_some_and(|digit| digit.is_ascii_hexdigit()) {
+                    self.at += 1;
+                }
+                let length = self.at - start;
+                self.at = start;
+                let code = self.code(length.clamp(1, 6))?;
+                if !self.skip('}') {
+                    return Err("\\u{ is not closed".to_owned());
+                }
+                code
+            }
+            'u' => self.unit()?,
+            _ if character.is_alphanumeric() => return Err(format!("there is no \\{character} that a text could be held to")),
+            _ => one(character),
+        })
+    }
+
+    /// Four digits, and four more where they are half of a character.
+    fn unit(&mut self) -> Result<Ranges, String> {
+        let high = self.code(4)?;
+        let (code, before) = (high[0].0, self.at);
+        if (0xD800..0xDC00).contains(&code) && self.skip('\\') && self.skip('u') {
+            let low = self.code(4)?[0].0;
+            if (0xDC00..0xE000).contains(&low) {
+                let whole = 0x1_0000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+                return Ok(vec![(whole, whole)]);
+            }
+        }
+        self.at = before;
+        Ok(high)
+    }
+
+    fn code(&mut self, n_digits: usize) -> Result<Ranges, String> {
+        let digits: String = self.rest.iter().skip(self.at).take(n_digits).collect();
+        let is_hex = digits.len() == n_digits && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let code = u32::from_str_radix(&digits, 16).ok().filter(|&code| is_hex && code <= LAST);
+        self.at += n_digits;
+        code.map(|code| vec![(code, code)]).ok_or_else(|| "an escape lacks its hexadecimal digits".to_owned())
+    }
+}
+
+fn one(character: char) -> Ranges {
+    vec![(character.into(), character.into())]
+}

@@ -1,0 +1,422 @@
+//! JSON schemas and what is drawn for them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::super::json::{Kind, Value};
+use super::super::tests::{Toy, spellings};
+use super::super::{ConstraintSource, Grammar};
+use super::*;
+use crate::request::Token;
+
+fn grammar(schema: &str) -> Result<Grammar, String> {
+    let gbnf = to_gbnf(schema).map_err(|flaw| flaw.to_string())?;
+    Grammar::new(&gbnf, &Toy, spellings()).map_err(|flaw| flaw.message)
+}
+
+/// Whether the grammar allows this whole text.
+fn draws(grammar: &Grammar, text: &str) -> bool {
+    let mut branch = grammar.start();
+    for byte in text.bytes() {
+        if !branch.allows(128 + Token::from(byte)) {
+            return false;
+        }
+        branch.accept(128 + Token::from(byte));
+    }
+    branch.allows(0)
+}
+
+/// Ways to write a value: its members in any order, whole numbers without a fraction; no more than some thousands.
+fn written(value: &Value) -> Vec<String> {
+    let product = |parts: Vec<Vec<String>>| {
+        parts.into_iter().fold(vec![Vec::new()], |rows: Vec<Vec<String>>, part| {
+            let longer =
+                |row: &Vec<String>| part.iter().map(|text| [&row[..], std::slice::from_ref(text)].concat()).collect::<Vec<_>>();
+            rows.iter().flat_map(longer).take(3_000).collect()
+        })
+    };
+    match &value.kind {
+        Kind::Null => vec!["null".to_owned()],
+        Kind::Bool(value) => vec![value.to_string()],
+        Kind::Number(number, text) => vec![text.clone(), number.to_string()],
+        Kind::String(text) => vec![grammar::quoted(text)],
+        Kind::Array(items) => {
+            product(items.iter().map(written).collect()).iter().map(|row| format!("[{}]", row.join(","))).collect()
+        }
+        Kind::Object(members) => {
+            let mut orders: Vec<Vec<usize>> = vec![Vec::new()];
+            for _ in members {
+                let longer = |order: &Vec<usize>| {
+                    let left = (0..members.len()).filter(|place| !order.contains(place));
+                    left.map(|place| [&order[..], &[place]].concat()).collect::<Vec<_>>()
+                };
+                orders = orders.iter().flat_map(longer).take(3_000).collect();
+            }
+            let member = |&place: &usize| {
+                let (name, value) = &members[place];
+                written(value).into_iter().map(|value| format!("{}: {value}", grammar::quoted(name))).collect()
+            };
+            let rows = orders.iter().flat_map(|order| product(order.iter().map(member).collect()));
+            rows.take(3_000).map(|row| format!("{{{}}}", row.join(", "))).collect()
+        }
+    }
+}
+
+/// What became of the tests of one keyword.
+#[derive(Debug, Default, Clone, Copy)]
+struct Tally {
+    schemas: usize,
+    refused: usize,
+    valid: usize,
+    valid_drawn: usize,
+    invalid: usize,
+    invalid_drawn: usize,
+}
+
+impl Tally {
+    fn row(self, name: &str) -> String {
+        let Self { schemas, refused, valid, valid_drawn, invalid, invalid_drawn } = self;
+        format!("| {name} | {schemas} | {refused} | {valid_drawn} of {valid} | {invalid_drawn} of {invalid} |")
+    }
+
+    fn add(&mut self, other: Self) {
+        self.schemas += other.schemas;
+        self.refused += other.refused;
+        self.valid += other.valid;
+        self.valid_drawn += other.valid_drawn;
+        self.invalid += other.invalid;
+        self.invalid_drawn += other.invalid_drawn;
+    }
+}
+
+#[test]
+fn of_json_schemas_own_tests_no_invalid_document_is_drawn_and_the_table_is_that_of_the_docs() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/json_schema_suite");
+    let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).expect("the suite is there") {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let file = json::read(&text).unwrap();
+        let tally = tallies.entry(path.file_stem().unwrap().to_string_lossy().into_owned()).or_default();
+        for group in file.items().unwrap() {
+            tally.schemas += 1;
+            let schema = written(group.get("schema").unwrap()).remove(0);
+            let Ok(grammar) = grammar(&schema) else {
+                tally.refused += 1;
+                continue;
+            };
+            for test in group.get("tests").unwrap().items().unwrap() {
+                let is_drawn = written(test.get("data").unwrap()).iter().any(|text| draws(&grammar, text));
+                let is_valid = test.get("valid").unwrap().kind == Kind::Bool(true);
+                assert!(is_valid || !is_drawn, "{:?} is drawn for {schema}", test.get("data"));
+                tally.valid += usize::from(is_valid);
+                tally.valid_drawn += usize::from(is_valid && is_drawn);
+                tally.invalid += usize::from(!is_valid);
+            }
+        }
+    }
+    let mut sum = Tally::default();
+    for tally in tallies.values() {
+        sum.add(*tally);
+    }
+    let head =
+        "| tests of | schemas | refused | valid documents drawn | invalid documents drawn |\n| --- | --- | --- | --- | --- |\n";
+    let rows: Vec<String> = tallies.iter().map(|(name, tally)| tally.row(&format!("`{name}`"))).chain([sum.row("all")]).collect();
+    let table = format!("{head}{}\n", rows.join("\n"));
+    let docs =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/schemas.md")).expect("the docs are there");
+    assert!(docs.contains(&table), "docs/schemas.md must have this table:\n{table}");
+}
+
+/// What is drawn of some texts, as a text.
+fn drawn<'a>(schema: &str, texts: &[&'a str]) -> Vec<&'a str> {
+    let grammar = grammar(schema).unwrap_or_else(|why| panic!("{why}: {schema}"));
+    texts.iter().copied().filter(|text| draws(&grammar, text)).collect()
+}
+
+#[test]
+fn models_of_pydantics_and_openais_kind_are_held_to() {
+    let farm = r##"{"$defs": {
+        "Cat": {"type": "object", "title": "Cat", "properties": {"kind": {"const": "cat", "default": "cat", "type": "string"}, "lives": {"type": "integer", "minimum": 1, "exclusiveMaximum": 10}}, "required": ["lives"]},
+        "Dog": {"type": "object", "properties": {"kind": {"const": "dog", "default": "dog", "type": "string"}, "names": {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 3}, "minItems": 1}}, "required": ["names"]}},
+        "type": "object", "properties": {
+            "pet": {"oneOf": [{"$ref": "#/$defs/Cat"}, {"$ref": "#/$defs/Dog"}], "discriminator": {"propertyName": "kind", "mapping": {"cat": "#/$defs/Cat"}}},
+            "size": {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 2.5}, {"type": "null"}], "default": null},
+            "counts": {"type": "object", "additionalProperties": {"type": "integer"}}},
+        "required": ["pet"], "additionalProperties": false}"##;
+    let right = [
+        r#"{"pet": {"kind": "cat", "lives": 9}}"#,
+        r#"{"pet":{"kind":"dog","names":["Rex"]},"size":2.5,"counts":{"a":1,"b":2}}"#,
+        r#"{"pet": {"kind": "cat", "lives": 1}, "size": null}"#,
+        r#"{"pet": {"kind": "cat", "lives": 1}, "size": 0.001}"#,
+    ];
+    let wrong = [
+        r#"{"pet": {"lives": 9}}"#,
+        r#"{"pet": {"kind": "dog", "lives": 9}}"#,
+        r#"{"pet": {"kind": "cat", "lives": 10}}"#,
+        r#"{"pet": {"kind": "cat", "lives": 0}}"#,
+        r#"{"pet": {"kind": "cat"}}"#,
+        r#"{"pet": {"kind": "dog", "names": []}}"#,
+        r#"{"pet": {"kind": "dog", "names": ["Rexi"]}}"#,
+        r#"{"pet": {"kind": "cat", "lives": 9}, "size": 0}"#,
+        r#"{"pet": {"kind": "cat", "lives": 9}, "size": 2.51}"#,
+        r#"{"pet": {"kind": "cat", "lives": 9}, "more": 1}"#,
+        r#"{"size": null}"#,
+    ];
+    assert_eq!(drawn(farm, &right), right);
+    assert_eq!(drawn(farm, &wrong), [""; 0]);
+}
+
+#[test]
+fn keywords_beside_each_other_are_all_held_to() {
+    for (schema, right, wrong) in [
+        (r#"{"enum": ["a", "bb", 3], "minLength": 2}"#, "\"bb\" 3", "\"a\""),
+        (
+            r##"{"$ref": "#/$defs/s", "maxLength": 2, "$defs": {"s": {"type": "string", "pattern": "^a"}}}"##,
+            "\"a\" \"ab\"",
+            "\"b\" \"abc\" 1",
+        ),
+        (r#"{"type": ["integer", "string"], "minimum": 5, "maxLength": 1}"#, "5 17 \"\" \"a\"", "4 -5 \"ab\" null"),
+        (r#"{"allOf": [{"type": "number", "minimum": 2}, {"maximum": 3, "multipleOf": 0.5}]}"#, "2 2.5 3.0", "2.25 3.5 1.5"),
+        (
+            r#"{"prefixItems": [{"type": "null"}], "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3}"#,
+            "[null,true] [null,true,false]",
+            "[null] [null,1] [true,true]",
+        ),
+        (
+            r#"{"type": "array", "contains": {"const": 1}, "maxContains": 2, "items": {"type": "integer"}}"#,
+            "[1] [2,1,3] [1,1]",
+            "[] [2] [1,1,1] [1,true]",
+        ),
+        (
+            r#"{"required": ["a"], "properties": {"b": {"type": "null"}}}"#,
+            "{\"a\":1} {\"b\":null,\"a\":[]}",
+            "{} {\"b\":null} {\"a\":1,\"b\":1}",
+        ),
+        (
+            r#"{"type": "object", "patternProperties": {"^n": {"type": "integer"}}, "additionalProperties": {"type": "boolean"}}"#,
+            "{\"n\":1,\"a\":true}",
+            "{\"n\":true} {\"a\":1} {\"\\u006e\":true}",
+        ),
+        (
+            r#"{"type": "object", "propertyNames": {"enum": ["a", "b"]}, "maxProperties": 1}"#,
+            "{} {\"b\":0}",
+            "{\"c\":0} {\"a\":0,\"b\":0}",
+        ),
+        (r#"{"properties": {"a": {}, "b": {}, "c": {}}, "minProperties": 2}"#, "{\"a\":1,\"c\":2}", "{} {\"b\":1}"),
+        (r#"{"type": "string", "not": {"enum": ["a", "b"]}}"#, "\"c\" \"aa\" \"\"", "\"a\" \"b\" 1"),
+        (r#"{"type": "integer", "not": {"const": 5}}"#, "4 6", "5 5.0"),
+        (
+            r#"{"properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "dependentRequired": {"a": ["b"]}, "type": "object"}"#,
+            "{} {\"b\":null} {\"a\":1,\"b\":null}",
+            "{\"a\":1}",
+        ),
+        (
+            r#"{"type": "object", "properties": {"k": {"enum": ["x", "y"]}, "v": {}}, "required": ["k"], "if": {"properties": {"k": {"const": "x"}}}, "then": {"properties": {"v": {"type": "integer"}}}, "else": {"properties": {"v": {"type": "null"}}}}"#,
+            "{\"k\":\"x\",\"v\":1} {\"k\":\"y\",\"v\":null} {\"k\":\"y\"}",
+            "{\"k\":\"x\",\"v\":null} {\"k\":\"y\",\"v\":1} {\"v\":1}",
+        ),
+        (r#"{"oneOf": [{"type": "integer", "multipleOf": 1}, {"type": "string"}]}"#, "1 \"a\"", "1.5 null"),
+        (r#"{"oneOf": [{"type": "number"}, {"type": "integer"}]}"#, "1.5 -0.25", "1 1.0 \"\""),
+        (
+            r#"{"type": "string", "format": "date"}"#,
+            "\"2024-02-29\" \"1999-12-31\"",
+            "\"2023-02-29\" \"1900-02-29\" \"2024-04-31\" \"2024-13-01\"",
+        ),
+        (
+            r#"{"type": "string", "pattern": "^\\w+@[a-z]{2,}\\.(?:de|com)$", "maxLength": 9}"#,
+            "\"a@bc.de\" \"ab@cd.com\"",
+            "\"a@b.de\" \"abc@cd.com\" \"a@bc.org\"",
+        ),
+        (r#"{"pattern": "^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$"}"#, "\"1\" \"-0.5\" \".5\"", "\"\" \"-.\" \"1e5\""),
+        (r#"{"type": "string", "not": {"pattern": "^(?=a)..$"}}"#, "\"b\" \"abc\" \"xy\"", "\"ab\" 1"),
+        (r#"{"type": "string", "pattern": "b\"|^a|\\n$"}"#, "\"xb\\\"x\" \"a\" \"xx\\n\"", "\"xa\" \"b\""),
+        ("true", "1 {\"a\":[null]} \"\\ud83e\\udd80\"", "\"\\ud83e\" nul 01"),
+        (r##"{"type": "array", "uniqueItems": false, "items": {"$ref": "#"}}"##, "[] [[],[[]]]", "[1] {}"),
+    ] {
+        let (right, wrong): (Vec<&str>, Vec<&str>) = (right.split(' ').collect(), wrong.split(' ').collect());
+        assert_eq!(drawn(schema, &right), right, "{schema}");
+        assert_eq!(drawn(schema, &wrong), [""; 0], "{schema}");
+    }
+}
+
+#[test]
+fn numbers_are_held_to_their_bounds_and_divisors() {
+    for (schema, fits) in [
+        (r#""minimum": -12, "maximum": 107"#, (|n: i64| (-1200..=10700).contains(&n)) as fn(i64) -> bool),
+        (r#""exclusiveMinimum": 0.75, "maximum": 10"#, |n| n > 75 && n <= 1000),
+        (r#""exclusiveMinimum": -2, "exclusiveMaximum": -0.5"#, |n| n > -200 && n < -50),
+        (r#""minimum": 99.99"#, |n| n >= 9999),
+        (r#""exclusiveMaximum": 0"#, |n| n < 0),
+        (r#""multipleOf": 0.25, "maximum": 3"#, |n| n % 25 == 0 && n <= 300),
+        (r#""multipleOf": 7, "minimum": 8"#, |n| n % 700 == 0 && n >= 800),
+        (r#""multipleOf": 1.5"#, |n| n % 150 == 0),
+        (r#""minimum": 5, "maximum": 5"#, |n| n == 500),
+    ] {
+        for (kind, unit) in [("number", 1), ("integer", 100)] {
+            let held = grammar(&format!("{{\"type\": \"{kind}\", {schema}}}")).unwrap();
+            for n in (-1500..11_000_i64).filter(|n| n % unit == 0) {
+                let sign = if n < 0 { "-" } else { "" };
+                let whole = format!("{sign}{}", n.abs() / 100);
+                let text = match (n % 100, n % 10) {
+                    (0, _) => whole,
+                    (_, 0) => format!("{whole}.{}", n.abs() / 10 % 10),
+                    _ => format!("{whole}.{:02}", n.abs() % 100),
+                };
+                assert_eq!(draws(&held, &text), fits(n), "{text} for {kind} with {schema}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_or_cannot_be_held_to_is_said_with_its_place() {
+    for (text, expected) in [
+        (
+            r#"{"type": "strin"}"#,
+            "line 1, column 10: there is no type 'strin'; there are object, array, string, integer, number, boolean and null",
+        ),
+        ("{\n \"type\": 5}", "line 2, column 10: type must be a string or a list of strings"),
+        (r#"{"type": []}"#, "line 1, column 10: a list of types must name one at least"),
+        (r#"{"type": ["null", 5]}"#, "line 1, column 19: type must be a string or a list of strings"),
+        ("5", r#"line 1, column 1: a schema must be an object, as {"type": "string"} is, or true or false"#),
+        (r#"{"properties": []}"#, "line 1, column 16: properties must be an object"),
+        (r#"{"properties": {"a": {"enum": []}}}"#, "line 1, column 31: enum must be a list of one value at least"),
+        (r#"{"additionalProperties": 1}"#, "line 1, column 26: additionalProperties must be a schema, true or false"),
+        (r#"{"anyOf": []}"#, "line 1, column 11: anyOf must be a list of one schema at least"),
+        (r#"{"allOf": {}}"#, "line 1, column 11: allOf must be a list of one schema at least"),
+        (r#"{"items": {}, "minItems": -1}"#, "line 1, column 27: minItems must be an integer from 0 to 2147483647"),
+        (r#"{"items": {}, "minItems": 3, "maxItems": 2}"#, "line 1, column 27: minItems is 3, above maxItems, which is 2"),
+        (r#"{"type": "string", "maxLength": 1.5}"#, "line 1, column 33: maxLength must be an integer from 0 to 2147483647"),
+        (r#"{"pattern": 5}"#, "line 1, column 13: pattern must be a string"),
+        (r#"{"format": 5}"#, "line 1, column 12: format must be a string"),
+        (r#"{"type": "integer", "minimum": "1"}"#, "line 1, column 32: minimum must be a number"),
+        (r#"{"minimum": 1e16}"#, "line 1, column 13: minimum cannot be held to beyond 10¹⁵ and −10¹⁵"),
+        (r#"{"type": "integer", "minimum": 5, "maximum": 4}"#, "line 1, column 32: minimum is 5, above maximum, which is 4"),
+        (r#"{"multipleOf": 0}"#, "line 1, column 16: multipleOf must be a number above 0"),
+        (r#"{"uniqueItems": true}"#, "line 1, column 17: uniqueItems cannot be held to, unless maxItems is 1"),
+        (r#"{"$ref": 5}"#, "line 1, column 10: $ref must be a string"),
+        (
+            r#"{"$ref": "https://example.com/x"}"#,
+            "line 1, column 10: a $ref must be # or begin with #/, name a place in this schema, and be at most 256 bytes long",
+        ),
+        (r##"{"$ref": "#/a/b", "a": {}}"##, "line 1, column 10: the reference #/a/b leads nowhere: there is no 'b'"),
+        (
+            r##"{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}"##,
+            "line 1, column 38: this reference leads to no schema but only to references",
+        ),
+        (r##"{"anyOf": [{"$ref": "#"}, {}]}"##, "line 1, column 1: this schema leads to itself, with no value in between"),
+        (r##"{"$dynamicRef": "#a"}"##, "line 1, column 17: $dynamicRef cannot be held to; use $ref"),
+        ("false", "line 1, column 1: no JSON fits this schema"),
+        (r##"{"properties": {"a": {"$ref": "#"}}, "required": ["a"]}"##, "line 1, column 1: no JSON fits this schema"),
+        (
+            r#"{"oneOf": [{"patternProperties": {"a": {}}}, {"propertyNames": {}}]}"#,
+            "line 1, column 11: schemas 1 and 2 of oneOf cannot be told apart by their types, their values or a property; use anyOf",
+        ),
+        (
+            r#"{"not": {"items": {"multipleOf": 2}}}"#,
+            "line 1, column 34: the contrary of multipleOf cannot be held to, as this schema is used",
+        ),
+        (
+            r#"{"pattern": "a(?=b)"}"#,
+            "line 1, column 13: the pattern \"a(?=b)\" cannot be held to: it looks around, or sets flags",
+        ),
+        (r#"{"pattern": "a.{30}"}"#, "line 1, column 13: the pattern cannot be held to: it needs more than 8192 states"),
+        (r#"{"a": "#, "line 1, column 7: expected a JSON value, found the end"),
+    ] {
+        assert_eq!(to_gbnf(text).expect_err(text).to_string(), expected, "{text}");
+    }
+}
+
+#[test]
+fn long_texts_and_lists_are_counted_to_the_last() {
+    for (min, max) in [(0, 1_999), (0, 2_000), (0, 4_321), (2_500, 2_500), (999, 5_001)] {
+        let text = grammar(&format!("{{\"type\": \"string\", \"minLength\": {min}, \"maxLength\": {max}}}")).unwrap();
+        let list = grammar(&format!("{{\"items\": {{\"const\": 1}}, \"minItems\": {min}, \"maxItems\": {max}}}")).unwrap();
+        for n in [0, 1, 998, 999, 1_000, 1_999, 2_000, 2_001, 2_500, 2_501, 4_321, 4_322, 5_001, 5_002] {
+            let is_drawn = min <= n && n <= max;
+            assert_eq!(draws(&text, &format!("\"{}\"", "é".repeat(n))), is_drawn, "{n} of {min} to {max}");
+            assert_eq!(draws(&list, &format!("[{}]", vec!["1"; n].join(","))), is_drawn, "{n} of {min} to {max}");
+        }
+    }
+}
+
+#[test]
+fn patterns_are_read_or_refused() {
+    for (pattern, expected) in [
+        ("(", "a group does not end"),
+        ("a)", "a ) closes no group"),
+        ("*", "there is nothing before * that it could repeat"),
+        ("a**", "what repeats cannot be repeated without a group"),
+        ("a{2,1}", "at least 2 and at most 1 times contradict each other"),
+        ("a{x}", "{ is followed by no number; write \\{ for the character"),
+        ("a{1", "a { does not end"),
+        ("a{9999}", "it repeats more than 2000 times"),
+        ("[a", "a class of characters does not end"),
+        ("[b-a]", "a range of characters has no beginning or no end"),
+        ("\\", "it ends with a backslash"),
+        ("\\1", "there is no \\1 that a text could be held to"),
+        ("\\bx", "there is no \\b that a text could be held to"),
+        ("\\x4", "an escape lacks its hexadecimal digits"),
+        ("(?<!a)", "it looks around, or sets flags"),
+        ("(?<a", "the name of a group does not end"),
+    ] {
+        assert_eq!(pattern::read(pattern).expect_err(pattern), expected, "{pattern}");
+    }
+    let deep = format!("{}a{}", "(".repeat(100), ")".repeat(100));
+    assert_eq!(pattern::read(&deep).unwrap_err(), "its groups are more than 64 deep");
+    for (pattern, text, is_met) in [
+        ("a|b$", "ac", true),
+        ("a|b$", "bc", false),
+        ("^$", "", true),
+        ("^$", "a", false),
+        ("(^a|x)b", "xab", false),
+        ("(^a|x)b", "axb", true),
+        ("^(?<first>a+?)[^b-d\\d]\\u00e9\\.$", "aaeé.", true),
+        ("^(?:a{2}){2,3}$", "aaaaa", false),
+        ("^[\\w-]+$", "a-_9", true),
+        ("^\\cA[\\b]$", "\u{1}\u{8}", true),
+        ("^\\ud83e\\udd80\\u{1F980}$", "🦀🦀", true),
+        ("^.$", "\n", false),
+        ("^[^]$", "\n", true),
+        ("[]", "a", false),
+    ] {
+        let asked = automaton::Asked { patterns: vec![(pattern::read(pattern).unwrap(), true)], length: (0, None) };
+        assert_eq!(asked.fits(text), Ok(is_met), "{pattern} in {text:?}");
+        let schema = format!("{{\"pattern\": {}}}", grammar::quoted(pattern));
+        if let Ok(held) = grammar(&schema) {
+            assert_eq!(draws(&held, &grammar::quoted(text)), is_met, "{pattern} in {text:?}");
+        }
+    }
+}
+
+#[test]
+fn sizes_are_bounded() {
+    let flaw = |text: &str| to_gbnf(text).expect_err("it is too large").message;
+    let nested = |n: usize| format!("{}{{}}{}", "{\"items\":".repeat(n), "}".repeat(n));
+    assert!(to_gbnf(&nested(MAX_SCHEMA_DEPTH)).is_ok());
+    let deeper =
+        format!("{}{{\"type\":\"null\"}}{}", "{\"items\":".repeat(MAX_SCHEMA_DEPTH + 1), "}".repeat(MAX_SCHEMA_DEPTH + 1));
+    assert_eq!(flaw(&deeper), "schemas are more than 64 deep");
+    let doubled =
+        (0..30).map(|i| format!("\"d{i}\": {{\"anyOf\": [{{\"$ref\": \"#/d{0}\"}}, {{\"$ref\": \"#/d{0}\"}}]}},", i + 1));
+    let doubled = format!("{{\"allOf\": [{{\"$ref\": \"#/d0\"}}], {} \"d30\": {{}}}}", doubled.collect::<Vec<_>>().concat());
+    assert_eq!(flaw(&doubled), "there are more than 1024 ways to fit this schema");
+    let names: Vec<String> = (0..257).map(|i| format!("\"p{i}\": {{}}")).collect();
+    assert!(flaw(&format!("{{\"properties\": {{{}}}}}", names.join(","))).contains("at most 256"));
+    let part = |name: &str| {
+        format!("{{\"properties\": {{{}}}}}", (0..129).map(|i| format!("\"{name}{i}\": {{}}")).collect::<Vec<_>>().join(","))
+    };
+    let merged = format!("{{\"allOf\": [{}, {{\"$ref\": \"#/d\"}}], \"d\": {}}}", part("a"), part("b"));
+    assert!(flaw(&merged).contains("258 properties"));
+    let long = format!("{{\"properties\": {{\"{}\": {{}}}}}}", "_".repeat(257));
+    assert_eq!(flaw(&long), "the name of this property is longer than 256 bytes");
+    let pattern = format!("{{\"pattern\": \"^{}$\"}}", "a".repeat(MAX_PATTERN_BYTES - 1));
+    assert_eq!(flaw(&pattern), "the pattern of 4097 bytes is longer than 4096 bytes");
+    assert!(flaw(&" ".repeat(MAX_SCHEMA_BYTES + 1)).contains("is longer than"));
+    let schemas: Vec<String> = (0..5_000).map(|i| format!("{{\"const\": {i}}}")).collect();
+    assert!(flaw(&format!("{{\"prefixItems\": [{}]}}", schemas.join(","))).contains("more than 4096 schemas"));
+}

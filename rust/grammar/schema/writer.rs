@@ -1,0 +1,481 @@
+//! From the ways to fit a schema to a grammar of JSON.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use super::super::json::{self, Value};
+use super::automaton;
+use super::fits::{asked as asked_of, property};
+use super::grammar::{ENDLESS, Expr, MAX_TIMES, RuleNumber, Rules, quoted};
+use super::number::Kind;
+use super::pattern;
+use super::shape::{
+    ARRAY, Arrays, BOOLEAN, FRACTION, INTEGER, NULL, NUMBER, NamePattern, OBJECT, Objects, Part, Parts, STRING, Shape, add, part,
+};
+use super::ways::{Reader, keys, only};
+use super::{MAX_PROPERTIES, MAX_SCHEMA_DEPTH, Refusal, refuse, refuse_at};
+
+/// Most places of a list that are told apart where some of its items must fit another schema.
+const MAX_PLACES: usize = 256;
+
+/// Most patterns of names that one object may have.
+const MAX_NAME_PATTERNS: usize = 5;
+
+/// Most rules of a grammar.
+const MAX_RULES: usize = 1 << 17;
+
+pub(super) struct Writer<'a> {
+    reader: Reader<'a>,
+    rules: Rules,
+    known: HashMap<Vec<(usize, bool)>, RuleNumber>,
+    todo: VecDeque<(RuleNumber, Parts<'a>, usize)>,
+}
+
+/// The grammar of what fits this schema, in GBNF.
+pub(super) fn write(root: &Value) -> Result<String, Refusal> {
+    let mut writer = Writer { reader: Reader::new(root), rules: Rules::default(), known: HashMap::new(), todo: VecDeque::new() };
+    let first = writer.rules.add();
+    let all = writer.of_all(part(root), 0)?;
+    writer.rules.set(first, all);
+    while let Some((rule, parts, depth)) = writer.todo.pop_front() {
+        let body = writer.body(&parts, depth)?;
+        writer.rules.set(rule, body);
+        if writer.rules.len() > MAX_RULES {
+            return refuse(root, format!("the schema needs more than {MAX_RULES} rules"));
+        }
+    }
+    writer.rules.gbnf(first).map_or_else(|| refuse(root, "no JSON fits this schema"), Ok)
+}
+
+impl<'a> Writer<'a> {
+    /// What fits all of these schemas, which are `depth` values deep.
+    fn of_all(&mut self, parts: Parts<'a>, depth: usize) -> Result<Expr, Refusal> {
+        let mut meant = Parts::new();
+        for Part { schema, is_negated } in parts {
+            let part = Part { schema: if is_negated { schema } else { self.reader.meant(schema)? }, is_negated };
+            match (&part.schema.kind, is_negated) {
+                (json::Kind::Bool(true), false) | (json::Kind::Bool(false), true) => {}
+                (json::Kind::Bool(false), false) | (json::Kind::Bool(true), true) => return Ok(Expr::never()),
+                _ => add(&mut meant, &[part]),
+            }
+        }
+        let Some(first) = meant.first() else { return Ok(Expr::Named("value")) };
+        if depth > MAX_SCHEMA_DEPTH {
+            return refuse(first.schema, format!("schemas are more than {MAX_SCHEMA_DEPTH} deep"));
+        }
+        let (rules, todo) = (&mut self.rules, &mut self.todo);
+        let rule = *self.known.entry(keys(&meant)).or_insert_with(|| {
+            let rule = rules.add();
+            todo.push_back((rule, meant, depth));
+            rule
+        });
+        Ok(Expr::Rule(rule))
+    }
+
+    fn body(&mut self, parts: &Parts<'a>, depth: usize) -> Result<Expr, Refusal> {
+        if let &[Part { schema, is_negated: false }] = &parts[..]
+            && let Some(choices) = only(schema, "anyOf").and_then(Value::items)
+        {
+            // What is wrong with it is said by who reads it.
+            self.reader.of_all(parts)?;
+            let choices: Result<_, _> = choices.iter().map(|choice| self.of_all(part(choice), depth)).collect();
+            return Ok(Expr::Choice(choices?));
+        }
+        let at = parts.first().map_or(0, |part| part.schema.at);
+        let ways = self.reader.of_all(parts)?;
+        let choices: Result<_, _> = ways.shapes.iter().map(|shape| self.shape(shape, at, depth)).collect();
+        Ok(Expr::Choice(choices?))
+    }
+
+    fn shape(&mut self, shape: &Shape<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
+        if let Some(values) = &shape.values {
+            let (mut choices, mut is_written) = (Vec::new(), HashSet::new());
+            for value in values {
+                if self.reader.fits(value, shape)? && is_written.insert(compact(value)) {
+                    choices.push(constant(value));
+                }
+            }
+            return Ok(Expr::Choice(choices));
+        }
+        if shape.is_anything() {
+            return Ok(Expr::Named("value"));
+        }
+        // Who speaks of properties means an object.
+        let narrow = shape.types & shape.mentioned;
+        let types = if shape.is_typed || narrow == 0 { shape.types } else { narrow };
+        let mut choices = Vec::new();
+        if types & OBJECT != 0 {
+            choices.push(self.object(&shape.object, at, depth)?);
+        }
+        if types & ARRAY != 0 {
+            choices.push(self.array(&shape.array, at, depth)?);
+        }
+        if types & STRING != 0 {
+            choices.push(self.string(shape, at)?);
+        }
+        let kind = match types & NUMBER {
+            0 => None,
+            INTEGER => Some(Kind::Integer),
+            FRACTION => Some(Kind::Fraction),
+            _ => Some(Kind::Any),
+        };
+        match kind.map(|kind| (kind, shape.number.is_anything())) {
+            None => {}
+            Some((Kind::Integer, true)) => choices.push(Expr::Named("integer")),
+            Some((Kind::Any, true)) => choices.push(Expr::Named("number")),
+            Some((kind, _)) => choices.push(shape.number.expr(kind, &mut self.rules).or_else(|why| refuse_at(at, why))?),
+        }
+        if types & BOOLEAN != 0 {
+            choices.extend(["true", "false"].map(Expr::text));
+        }
+        if types & NULL != 0 {
+            choices.push(Expr::text("null"));
+        }
+        Ok(Expr::Choice(choices))
+    }
+
+    fn string(&mut self, shape: &Shape<'a>, at: usize) -> Result<Expr, Refusal> {
+        let string = &shape.string;
+        let quote = || Expr::text("\"");
+        if string.patterns.is_empty() && string.formats.is_empty() {
+            if string.min == 0 && string.max.is_none() {
+                return Ok(Expr::Named("string"));
+            }
+            if string.max.is_some_and(|max| string.min > max) {
+                return Ok(Expr::never());
+            }
+            check_times(string.min, string.max, at)?;
+            let text = self.rules.repeat(Expr::Named("char"), string.min, string.max);
+            return Ok(Expr::Sequence(vec![quote(), text, quote()]));
+        }
+        let place = string.patterns.iter().map(|&(_, _, at)| at).find(|&at| at > 0).unwrap_or(at);
+        let mut asked = asked_of(shape);
+        for pattern in string.formats.iter().filter_map(|format| super::format(format)) {
+            let node = pattern::read(pattern).or_else(|why| refuse_at(place, why))?;
+            asked.patterns.push((node, true));
+        }
+        self.texts(&asked, place)
+    }
+
+    /// A string whose text is what is asked for.
+    fn texts(&mut self, asked: &automaton::Asked, at: usize) -> Result<Expr, Refusal> {
+        let table = asked.table().or_else(|why| refuse_at(at, format!("the pattern cannot be held to: {why}")))?;
+        let text = self.rules.texts(&table);
+        Ok(Expr::Sequence(vec![Expr::text("\""), text, Expr::text("\"")]))
+    }
+
+    fn array(&mut self, array: &Arrays<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
+        let n_prefix = array.prefix.len();
+        // A list that has a schema per place has all of these places, and no others, unless the schema says so.
+        let min = array.min.unwrap_or(if array.max.is_none() { n_prefix } else { 0 });
+        let is_closed = n_prefix > 0 && !array.is_rest_said;
+        let max = match array.max {
+            Some(max) => Some(max),
+            None if is_closed => Some(n_prefix.max(min)),
+            None => None,
+        };
+        let max = if is_closed { max.map(|max| max.min(n_prefix.max(min))) } else { max };
+        if let Some(unique) = array.unique.filter(|_| max.is_none_or(|max| max > 1)) {
+            return refuse_at(unique, "uniqueItems cannot be held to, unless maxItems is 1");
+        }
+        if max.is_some_and(|max| min > max) {
+            return Ok(Expr::never());
+        }
+        check_times(min, max, at)?;
+        let items = if array.contains.is_empty() {
+            self.items(array, (min, max), depth)?
+        } else {
+            self.counted_items(array, (min, max), at, depth)?
+        };
+        Ok(Expr::Sequence(vec![Expr::text("["), Expr::Named("space"), items, Expr::Named("space"), Expr::text("]")]))
+    }
+
+    fn items(&mut self, array: &Arrays<'a>, (min, max): (usize, Option<usize>), depth: usize) -> Result<Expr, Refusal> {
+        let n_prefix = array.prefix.len().min(max.unwrap_or(usize::MAX));
+        let rest = self.of_all(array.rest.clone(), depth + 1)?;
+        let left = |n: usize| max.map(|max| max - n);
+        if max == Some(0) {
+            return Ok(Expr::nothing());
+        }
+        if n_prefix == 0 {
+            let more = self.rules.repeat(after_comma(rest.clone()), min.saturating_sub(1), left(1));
+            let all = Expr::Sequence(vec![rest, more]);
+            return Ok(if min == 0 { Expr::Choice(vec![all, Expr::nothing()]) } else { all });
+        }
+        let mut all = if left(n_prefix) == Some(0) {
+            Expr::nothing()
+        } else {
+            self.rules.repeat(after_comma(rest), min.saturating_sub(n_prefix), left(n_prefix))
+        };
+        for place in (0..n_prefix).rev() {
+            let item = self.of_all(array.prefix[place].clone(), depth + 1)?;
+            let item = if place > 0 { after_comma(item) } else { item };
+            all = Expr::Sequence(vec![item, all]);
+            if place >= min {
+                all = Expr::Choice(vec![all, Expr::nothing()]);
+            }
+            // Each place is a rule, so that nothing is nested.
+            let rule = self.rules.add();
+            self.rules.set(rule, all);
+            all = Expr::Rule(rule);
+        }
+        Ok(all)
+    }
+
+    /// Items some of which must fit a schema besides.
+    fn counted_items(
+        &mut self,
+        array: &Arrays<'a>,
+        (min, max): (usize, Option<usize>),
+        at: usize,
+        depth: usize,
+    ) -> Result<Expr, Refusal> {
+        let [contains] = &array.contains[..] else {
+            return refuse_at(at, "a list with more than one contains cannot be held to");
+        };
+        // The first item comes without a comma, so it is a place of its own.
+        let n_places = max.unwrap_or(min.max(array.prefix.len()).max(1));
+        let n_counts = contains.max.unwrap_or(contains.min);
+        if n_places.saturating_mul(n_counts + 1) > MAX_PLACES || n_counts > MAX_PLACES {
+            return refuse_at(
+                contains.at,
+                format!("contains cannot be held to in a list of so many items; at most {MAX_PLACES} are counted"),
+            );
+        }
+        // One rule for what may follow so many items, and so many that fit.
+        let n_rows = n_places + 1;
+        let first = self.rules.len();
+        for _ in 0..n_rows * (n_counts + 1) {
+            self.rules.add();
+        }
+        let rule = |place: usize, n: usize| first + place * (n_counts + 1) + n;
+        for place in 0..n_rows {
+            let is_last = place == n_places;
+            let next = if is_last { place } else { place + 1 };
+            let mut fitting = array.item(place).clone();
+            add(&mut fitting, &[contains.part]);
+            let fitting = self.of_all(fitting, depth + 1)?;
+            let mut other = array.item(place).clone();
+            if contains.max.is_some() {
+                add(&mut other, &[Part { is_negated: !contains.part.is_negated, ..contains.part }]);
+            }
+            let other = self.of_all(other, depth + 1)?;
+            for n in 0..=n_counts {
+                let mut choices = Vec::new();
+                if place >= min && n >= contains.min {
+                    choices.push(Expr::nothing());
+                }
+                if !is_last || max.is_none() {
+                    let go = |item: &Expr, n: usize| {
+                        let item = if place == 0 { item.clone() } else { after_comma(item.clone()) };
+                        Expr::Sequence(vec![item, Expr::Rule(rule(next, n))])
+                    };
+                    choices.push(go(&other, n));
+                    if n < n_counts {
+                        choices.push(go(&fitting, n + 1));
+                    } else if contains.max.is_none() {
+                        choices.push(go(&fitting, n));
+                    }
+                }
+                self.rules.set(rule(place, n), Expr::Choice(choices));
+            }
+        }
+        Ok(Expr::Rule(rule(0, 0)))
+    }
+
+    fn object(&mut self, object: &Objects<'a>, at: usize, depth: usize) -> Result<Expr, Refusal> {
+        let known = object.known();
+        if known.len() > MAX_PROPERTIES {
+            let n = known.len();
+            return refuse_at(at, format!("the object has {n} properties; at most {MAX_PROPERTIES} may be named"));
+        }
+        let mut members = Vec::new();
+        for &name in &known {
+            let parts = property(object, name)?;
+            let is_required = object.required.contains(&name);
+            let value = if object.names.is_empty() || self.reader.fits_name(name, &object.names)? {
+                self.of_all(parts, depth + 1)?
+            } else {
+                Expr::never()
+            };
+            members.push((member(Expr::text(quoted(name)), value), is_required));
+        }
+        let extra = self.extra(object, &known, at, depth)?;
+        let n_required = object.required.len();
+        let min = object.min.map(|(min, _)| min).filter(|&min| min > n_required).unwrap_or(0);
+        if let Some((_, at)) = object.min.filter(|_| min > known.len() + 1 && extra.is_some()) {
+            return refuse_at(at, "minProperties cannot be held to: names that the schema does not say might be the same");
+        }
+        if object.max.is_some_and(|max| max < n_required.max(min)) {
+            return Ok(Expr::never());
+        }
+        check_times(min, object.max, at)?;
+        let members = self.members(&members, extra.as_ref(), (min, object.max));
+        Ok(Expr::Sequence(vec![Expr::text("{"), Expr::Named("space"), members, Expr::Named("space"), Expr::text("}")]))
+    }
+
+    /// Members in their order, those left out that may be, then any number of `extra`.
+    fn members(&mut self, members: &[(Expr, bool)], extra: Option<&Expr>, (min, max): (usize, Option<usize>)) -> Expr {
+        // How many there were is told apart as far as it matters: at least, whether there was one.
+        let n_counts = max.map_or(min, |max| max.min(members.len() + 1)).max(1);
+        let first = self.rules.len();
+        for _ in 0..(members.len() + 1) * (n_counts + 1) {
+            self.rules.add();
+        }
+        let rule = |place: usize, n: usize| first + place * (n_counts + 1) + n;
+        for n in 0..=n_counts {
+            let is_full = |n: usize| max.is_some_and(|max| n >= max);
+            let separated = |item: &Expr| if n > 0 { after_comma(item.clone()) } else { item.clone() };
+            for (place, (member, is_required)) in members.iter().enumerate() {
+                let mut choices = Vec::new();
+                if !is_full(n) {
+                    let next = rule(place + 1, (n + 1).min(n_counts));
+                    choices.push(Expr::Sequence(vec![separated(member), Expr::Rule(next)]));
+                }
+                if !is_required {
+                    choices.push(Expr::Rule(rule(place + 1, n)));
+                }
+                self.rules.set(rule(place, n), Expr::Choice(choices));
+            }
+            let mut choices = Vec::new();
+            if n >= min {
+                choices.push(Expr::nothing());
+            }
+            // Of what is extra two may have the same name, so that only one is sure to count.
+            if let Some(extra) = extra.filter(|_| !is_full(n) && n + 1 >= min) {
+                let left = max.map(|max| max - n - 1);
+                let more = self.rules.repeat(after_comma(extra.clone()), 0, left);
+                choices.push(Expr::Sequence(vec![separated(extra), more]));
+            }
+            self.rules.set(rule(members.len(), n), Expr::Choice(choices));
+        }
+        Expr::Rule(rule(0, 0))
+    }
+
+    /// A member whose name is none of those that are known, where there may be one.
+    fn extra(&mut self, object: &Objects<'a>, known: &[&str], at: usize, depth: usize) -> Result<Option<Expr>, Refusal> {
+        let blocks = &object.blocks;
+        // The contrary of a schema, and what depends on a property, names none to be written.
+        let has_names = blocks.iter().any(|block| !block.is_contrary && !block.properties.is_empty());
+        let is_open = blocks.iter().any(|block| block.rest.is_some()) || !has_names;
+        let mut patterns: Vec<_> = Vec::new();
+        for pattern in blocks.iter().flat_map(|block| &block.patterns) {
+            if !patterns.iter().any(|other: &&NamePattern| other.text == pattern.text) {
+                patterns.push(pattern);
+            }
+        }
+        if patterns.len() > MAX_NAME_PATTERNS {
+            return refuse_at(at, format!("patternProperties with more than {MAX_NAME_PATTERNS} patterns cannot be held to"));
+        }
+        let mut choices = Vec::new();
+        for met in 0..1_usize << patterns.len() {
+            let is_met =
+                |text: &str| patterns.iter().position(|pattern| pattern.text == text).is_some_and(|place| met >> place & 1 == 1);
+            if met == 0 && !is_open {
+                continue;
+            }
+            let mut parts = Parts::new();
+            for block in blocks {
+                let mut is_named = false;
+                for pattern in block.patterns.iter().filter(|pattern| is_met(pattern.text)) {
+                    is_named = true;
+                    add(&mut parts, &pattern.parts);
+                }
+                block.rest.iter().filter(|_| !is_named).for_each(|rest| add(&mut parts, rest));
+            }
+            let value = self.of_all(parts, depth + 1)?;
+            if matches!(&value, Expr::Choice(choices) if choices.is_empty()) {
+                continue;
+            }
+            let mut asked = automaton::Asked { patterns: Vec::new(), length: (0, None) };
+            for (place, pattern) in patterns.iter().enumerate() {
+                asked.patterns.push(((*pattern.node).clone(), met >> place & 1 == 1));
+            }
+            if !known.is_empty() {
+                let names = known.iter().map(|name| automaton::literal(name)).collect();
+                asked.patterns.push((pattern::Node::Choice(names), false));
+            }
+            let name = self.names(&asked, &object.names, at)?;
+            choices.push(member(name, value));
+        }
+        Ok(if choices.is_empty() { None } else { Some(Expr::Choice(choices)) })
+    }
+
+    /// A name that is what is asked for, and fits `parts`.
+    fn names(&mut self, asked: &automaton::Asked, parts: &Parts<'a>, at: usize) -> Result<Expr, Refusal> {
+        if parts.is_empty() {
+            return if asked.patterns.is_empty() { Ok(Expr::Named("string")) } else { self.texts(asked, at) };
+        }
+        let mut choices = Vec::new();
+        for mut shape in self.reader.of_all(parts)?.shapes {
+            if shape.types & STRING == 0 {
+                continue;
+            }
+            if let Some(values) = shape.values.take() {
+                for value in values {
+                    let text = value.text().unwrap_or_default();
+                    let is_asked = asked.fits(text).or_else(|why| refuse_at(at, why))?;
+                    if value.text().is_some() && is_asked && self.reader.fits(value, &shape)? {
+                        choices.push(Expr::Text(quoted(text)));
+                    }
+                }
+                continue;
+            }
+            let mut both = asked_of(&shape);
+            both.patterns.extend(asked.patterns.iter().cloned());
+            choices.push(self.texts(&both, at)?);
+        }
+        Ok(Expr::Choice(choices))
+    }
+}
+
+fn check_times(min: usize, max: Option<usize>, at: usize) -> Result<(), Refusal> {
+    let most = max.filter(|&max| max < ENDLESS).unwrap_or(0).max(min);
+    if most <= MAX_TIMES {
+        return Ok(());
+    }
+    refuse_at(
+        at,
+        format!("a length of {most} cannot be held to; at most {MAX_TIMES} characters, items or properties are counted"),
+    )
+}
+
+fn after_comma(item: Expr) -> Expr {
+    Expr::Sequence(vec![Expr::text(","), Expr::Named("space"), item])
+}
+
+fn member(name: Expr, value: Expr) -> Expr {
+    Expr::Sequence(vec![name, Expr::text(":"), Expr::Named("space"), value])
+}
+
+/// A value as JSON without blanks.
+fn compact(value: &Value) -> String {
+    match &value.kind {
+        json::Kind::Null => "null".to_owned(),
+        json::Kind::Bool(value) => value.to_string(),
+        json::Kind::Number(number, _) if number.fract() == 0.0 && number.abs() < 1e15 => number.to_string(),
+        json::Kind::Number(_, text) => text.clone(),
+        json::Kind::String(text) => quoted(text),
+        json::Kind::Array(items) => format!("[{}]", items.iter().map(compact).collect::<Vec<_>>().join(",")),
+        json::Kind::Object(members) => {
+            let members: Vec<String> =
+                members.iter().map(|(name, value)| format!("{}:{}", quoted(name), compact(value))).collect();
+            format!("{{{}}}", members.join(","))
+        }
+    }
+}
+
+/// A value, with blanks where they may stand.
+fn constant(value: &Value) -> Expr {
+    let listed = |open: &str, items: Vec<Expr>, close: &str| {
+        let items = items.into_iter().enumerate().map(|(place, item)| if place > 0 { after_comma(item) } else { item });
+        let begin = [Expr::text(open), Expr::Named("space")];
+        Expr::Sequence(begin.into_iter().chain(items).chain([Expr::Named("space"), Expr::text(close)]).collect())
+    };
+    match &value.kind {
+        json::Kind::Array(items) => listed("[", items.iter().map(constant).collect(), "]"),
+        json::Kind::Object(members) => {
+            listed("{", members.iter().map(|(name, value)| member(Expr::Text(quoted(name)), constant(value))).collect(), "}")
+        }
+        _ => Expr::Text(compact(value)),
+    }
+}
