@@ -325,7 +325,8 @@ class Engine(Embedding):
         given: dict[str, Any] = {"tools": tools, "tool_choice": tool_choice}
         more = {name: value for name, value in given.items() if value is not None}
         prompt = await self._templates.prompt(messages, **{**(chat or {}), **more})
-        return ChatAnswer.of(await self.complete(_asked(prompt, options), max_bytes=max_bytes), prompt.answer)
+        request = _asked(prompt, options)
+        return ChatAnswer.of(await self.complete(request, max_bytes=max_bytes), prompt.answer_to(request))
 
     async def chat_request(
         self, messages: "Messages", *, chat: "ChatOptions | None" = None, **options: Unpack[RequestOptions]

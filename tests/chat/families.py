@@ -39,7 +39,7 @@ class Written(NamedTuple):
     """Of the first call; the second one has none."""
 
 
-_DSML = "｜DSML｜"
+DSML = "｜DSML｜"
 
 _JSON = '{"name": "get_weather", "arguments": {"city": "Rome", "days": 3}}'
 _NONE = '{"name": "get", "arguments": {}}'
@@ -77,10 +77,10 @@ WRITTEN: dict[str, Written] = {
         thought="Rome?",
     ),
     "DeepSeek V3.2": Written(
-        f'<think>Rome?</think>I look.\n\n<{_DSML}function_calls>\n<{_DSML}invoke name="get_weather">\n'
-        f'<{_DSML}parameter name="city" string="true">Rome</{_DSML}parameter>\n'
-        f'<{_DSML}parameter name="days" string="false">3</{_DSML}parameter>\n</{_DSML}invoke>\n'
-        f'<{_DSML}invoke name="get">\n</{_DSML}invoke>\n</{_DSML}function_calls>',
+        f'<think>Rome?</think>I look.\n\n<{DSML}function_calls>\n<{DSML}invoke name="get_weather">\n'
+        f'<{DSML}parameter name="city" string="true">Rome</{DSML}parameter>\n'
+        f'<{DSML}parameter name="days" string="false">3</{DSML}parameter>\n</{DSML}invoke>\n'
+        f'<{DSML}invoke name="get">\n</{DSML}invoke>\n</{DSML}function_calls>',
         content="I look.",
         thought="Rome?",
     ),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.chat.families import FAMILIES, GET, TOOLS, WRITTEN, form_of, message_of
+from tests.chat.families import DSML, FAMILIES, GET, TOOLS, WRITTEN, form_of, message_of
 from tests.server.matchers import Json
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
@@ -18,6 +18,7 @@ from weft.chat.answer.grammar import OneCall, Row
 from weft.chat.answer.reader import Thoughts
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.answer.written import WrittenMessage
+from weft.chat.format import ChatPrompt
 from weft.chat.held import Held
 from weft.server import prometheus
 from weft.server.llamacpp import metrics
@@ -155,21 +156,50 @@ def test_one_call_is_told_where_one_is_asked_for(name: str) -> None:
     assert [(call.name, call.arguments) for call in message.calls] == [("get_weather", written.arguments)]
 
 
+CHOICES = Tool(
+    "choose",
+    {
+        "type": "object",
+        "properties": {
+            "word": {"type": "string", "enum": ["a", "b c"]},
+            "maybe": {"anyOf": [{"type": "string", "enum": ["5", "x"]}, {"type": "null"}]},
+            "number": {"type": "integer", "minimum": 1, "maximum": 20},
+            "exact": {"type": "boolean"},
+            "note": {"type": "string", "maxLength": 4},
+        },
+        "required": ["word", "maybe"],
+    },
+)
+"""What is drawn of it ends soon."""
+
+FREELY: Json = {"max_tokens": 512, "temperature": 9.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 7, "n": 8}
+"""Whatever the grammar lets a model write is about as likely as all else, so lists of calls end."""
+
+CHOSEN: Json = {"word": ["a", "b c"], "maybe": ["5", "x", None], "number": range(1, 21), "exact": [True, False]}
+
+
 @by_family
 @pytest.mark.parametrize("is_parallel", [True, False])
 async def test_what_the_grammar_holds_a_model_to_is_read_as_calls(engine: weft.Engine, name: str, is_parallel: bool) -> None:
-    use = ToolUse(TOOLS, is_required=True, is_parallel=is_parallel)
+    use = ToolUse((CHOICES, GET), is_required=True, is_parallel=is_parallel)
     form = form_of(name, use)
     rules = Rules(use.tools, {}, is_parallel=is_parallel)
     grammar = rules.text(form.write(rules))
-    answer = await engine.complete("Once upon a time,", grammar=grammar, max_tokens=192, seed=7, temperature=1.2, n=2)
-    for branch in answer.branches:
-        message = message_of(form.reader(), branch.text)
-        if branch.reason == "end":
-            assert message.content == ""
-            assert message.calls
-            assert all(isinstance(json.loads(call.arguments), dict) for call in message.calls)
-            assert is_parallel or len(message.calls) == 1
+    answer = await engine.complete("Once upon a time,", grammar=grammar, **FREELY)
+    ended = [branch.text for branch in answer.branches if branch.reason == "end"]
+    assert ended
+    for text in ended:
+        message = message_of(form.reader(), text)
+        assert message.content == ""
+        assert message.calls
+        assert is_parallel or len(message.calls) == 1
+        for call in message.calls:
+            arguments = json.loads(call.arguments)
+            assert isinstance(arguments, dict)
+            if call.name == "choose":
+                assert arguments.keys() >= {"word", "maybe"}
+                assert isinstance(arguments.pop("note", ""), str)
+                assert all(value in CHOSEN[key] for key, value in arguments.items())
 
 
 THOUGHT = "<think>\nHm.\n</think>\n\nYes. "
@@ -208,9 +238,35 @@ def test_a_call_ends_a_thought_that_kimi_leaves_open() -> None:
         message = message_of(form_of("Kimi K2").reader(), *pieces)
         assert (message.thought, message.content) == ("Rome?", "")
         assert [call.name for call in message.calls] == ["get_weather", "get"]
+    held = message_of(form_of("Kimi K2").held().reader(), text)
+    assert (held.thought, held.calls) == (text.removeprefix("<think>"), [])
     request = Held(form_of("Kimi K2"), {}, None).request(weft.Request(prompt="a"))
     assert request.thought is not None
     assert request.thought.ends == ("</think>", "<|tool_calls_section_begin|>")
+    required = Held(form_of("Kimi K2", ToolUse(TOOLS, is_required=True)), {}, None).request(weft.Request(prompt="a"))
+    assert required.thought is not None
+    assert required.thought.ends == ("</think>",)
+
+
+@pytest.mark.parametrize(
+    ("request_", "is_held"),
+    [
+        (weft.Request(prompt="a"), False),
+        (weft.Request(prompt="a", json_schema={}), True),
+        (weft.Request(prompt="a", grammar='root ::= "a"'), True),
+        (
+            weft.Request(
+                prompt="a", grammar='root ::= "a"', grammar_lazy=True, grammar_triggers=(weft.GrammarTrigger("word", "a"),)
+            ),
+            False,
+        ),
+    ],
+    ids=["free", "schema", "grammar", "lazy grammar"],
+)
+def test_an_answer_that_is_held_to_a_grammar_is_read_so(request_: weft.Request, is_held: bool) -> None:
+    reader = ChatPrompt([], [], form_of("Hermes")).answer_to(request_).reader()
+    message = message_of(reader, '{"tag": "<think>"}')
+    assert message.thought == ("" if is_held else '"}')
 
 
 @pytest.mark.parametrize(
@@ -250,6 +306,40 @@ def test_values_of_elements_have_the_types_of_the_schema() -> None:
     assert json.loads(call.arguments) == {"city": "12", "days": 12, "exact": True, "units": {"a": 1}, "more": "free text"}
 
 
+TEXT_OR_NONE = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+TEXT_OR_NUMBER = {"type": ["string", "integer"]}
+
+
+@pytest.mark.parametrize("name", ["Qwen3 Coder", "GLM 4.5", "DeepSeek V3.2", "MiniMax M2", "Seed OSS"])
+@pytest.mark.parametrize(
+    ("schema", "written", "value"),
+    [
+        (TEXT_OR_NONE, '"Rome"', '"Rome"'),
+        (TEXT_OR_NONE, "Rome", '"Rome"'),
+        (TEXT_OR_NONE, "null", "null"),
+        (TEXT_OR_NONE, "5", '"5"'),
+        (TEXT_OR_NONE, "true", '"true"'),
+        (TEXT_OR_NONE, "1e400", '"1e400"'),
+        (TEXT_OR_NUMBER, "5", "5"),
+        (TEXT_OR_NUMBER, '"5"', '"5"'),
+        (TEXT_OR_NUMBER, "5.5", '"5.5"'),
+        ({"enum": ["a", None]}, '"a"', '"a"'),
+        ({"$ref": "#/$defs/name"}, '"a"', '"a"'),
+        ({"type": "number"}, "7", "7"),
+        ({"type": "number"}, "1e400", "1e400"),
+        ({"type": "array"}, "[" * 5_000 + "]" * 5_000, json.dumps("[" * 5_000 + "]" * 5_000)),
+        ({}, "5", "5"),
+    ],
+)
+def test_a_value_that_may_be_a_text_or_not_is_read_as_it_is_held_to(name: str, schema: Json, written: str, value: str) -> None:
+    properties = {"city": schema, "days": {"type": "integer"}}
+    tool = Tool("get_weather", {"type": "object", "properties": properties, "$defs": {"name": {"type": "string"}}})
+    text = WRITTEN[name].text.replace("Rome<", f"{written}<").replace("Rome\n<", f"{written}\n<")
+    text = text.replace('"city" string="true"', '"city" string="false"')
+    [call, _] = message_of(form_of(name, ToolUse((tool, GET))).reader(), text).calls
+    assert call.arguments == f'{{"city": {value}, "days": 3}}'
+
+
 def test_a_held_back_call_has_an_end() -> None:
     endless = '<tool_call>{"arguments": {"a": "' + "x" * 200_000
     message = message_of(form_of("Hermes").reader(), *(endless[start : start + 100] for start in range(0, len(endless), 100)))
@@ -265,6 +355,40 @@ def test_what_is_no_call_is_counted() -> None:
     tally = Tally()
     tally.count_unread_call()
     assert "\nweft:unread_tool_calls_total 1\n" in prometheus.write(metrics.families([], tally, Refusals()))
+
+
+NO_CALLS = {
+    "Llama (Python)": '[get_weather("Paris")]',
+    "LFM2": '<|tool_call_start|>[get_weather("Paris")]<|tool_call_end|>',
+    "Qwen3 Coder": '<tool_call>\n<function=get_weather>\n{"city": "Paris"}\n</function>\n</tool_call>',
+    "Seed OSS": '<seed:tool_call>\n<function=get_weather>\n{"city": "Paris"}\n</function>\n</seed:tool_call>',
+    "GLM 4.5": "<tool_call>get_weather is a tool",
+    "MiniMax M2": '<minimax:tool_call><invoke name="get_weather">{"city": "Paris"}</invoke></minimax:tool_call>',
+    "DeepSeek V3.2": f'<{DSML}function_calls><{DSML}invoke name="get_weather">{{"city": "Paris"}}</{DSML}invoke>',
+    "Functionary 3.2": "get_weather\nis a tool",
+}
+
+
+@pytest.mark.parametrize(("name", "text"), NO_CALLS.items(), ids=NO_CALLS)
+def test_arguments_that_cannot_be_read_make_no_call_without_any(name: str, text: str) -> None:
+    for pieces in ([text], list(text)):
+        message = message_of(form_of(name).reader(), *pieces)
+        assert (message.content, message.calls) == (text, [])
+
+
+CUT_CALLS = {
+    "Llama (Python)": "[get(",
+    "Qwen3 Coder": "<tool_call>\n<function=get>\n</func",
+    "GLM 4.5": "<tool_call>get\n",
+    "Functionary 3.2": "get\n",
+}
+
+
+@pytest.mark.parametrize(("name", "text"), CUT_CALLS.items(), ids=CUT_CALLS)
+def test_a_call_without_arguments_needs_no_closing_where_all_ends(name: str, text: str) -> None:
+    for pieces in ([text], list(text)):
+        message = message_of(form_of(name).reader(), *pieces)
+        assert (message.content, [(call.name, call.arguments) for call in message.calls]) == ("", [("get", "{}")])
 
 
 @by_family
@@ -333,6 +457,21 @@ def test_a_schema_that_cannot_be_held_to_is_refused(name: str, parameters: Json,
         held_to(name, **parameters)
     assert refused.value.param == "tools"
     assert said in refused.value.message
+
+
+@by_family
+@pytest.mark.parametrize(
+    "schema",
+    [{"anyOf": 5}, {"oneOf": True}, {"type": 5}, {"enum": 5}]
+    + [{"type": "string", word: listed} for word, listed in (("enum", []), ("enum", "abc"), ("enum", None), ("anyOf", []))],
+    ids=json.dumps,
+)
+def test_what_is_no_schema_is_refused(name: str, schema: Json) -> None:
+    use = ToolUse((Tool("f", {"type": "object", "properties": {"a": schema}}),))
+    with pytest.raises(weft.InvalidRequest) as refused:
+        Held(form_of(name, use), {}, None)
+    assert refused.value.param == "tools"
+    assert "the parameters of the tool f: " in refused.value.message
 
 
 def test_arguments_are_held_to_their_schema() -> None:

@@ -13,7 +13,8 @@ import weft
 from tests.server.matchers import Json
 from weft.chat.conversation import ChatMessage
 from weft.chat.format import ChatFormat
-from weft.chat.request import ChatOptions
+from weft.chat.request import ChatOptions, Templates
+from weft.work.threads import Threads
 
 HELLO: list[dict[str, Any]] = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello <|im_end|>"}]
 CHATML = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nHello <|im_end|><|im_end|>\n<|im_start|>assistant\n"
@@ -99,6 +100,29 @@ async def test_an_unknown_option_of_a_chat_is_a_type_error(engine: weft.Engine) 
     options: Any = {"tempalte": "chatml"}
     with pytest.raises(TypeError, match="there is no option 'tempalte'; there are template, "):
         await engine.apply_template(HELLO, **options)
+
+
+class Interrupted(str):
+    """A template at whose comparison another thread asks for another one."""
+
+    __slots__ = ("other", "templates")
+    __hash__ = str.__hash__
+    other: tuple[str | None, ChatFormat] | None
+    templates: Templates
+
+    def __ne__(self, other: object) -> bool:
+        self.templates._last = self.other
+        return str.__ne__(self, other)
+
+
+async def test_a_template_that_another_thread_asks_for_is_not_taken_for_this_one(engine: weft.Engine) -> None:
+    templates = Templates(engine, Threads())
+    template = Interrupted("{{ 1 }}")
+    template.templates = templates
+    templates._format("chatml")
+    template.other = templates._last
+    for _ in range(2):
+        assert templates._format(template).source == template
 
 
 class Answer(msgspec.Struct):

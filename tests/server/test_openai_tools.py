@@ -171,6 +171,25 @@ async def test_answers_may_be_left_as_they_are_written(how: How) -> None:
         assert choice == {"message": message, "finish_reason": "stop"}
 
 
+FUNCTIONARY = TEMPLATE.replace("<tool_call>", "").replace("<assistant>", "<assistant>>>>") + "{# >>>all #}"
+
+
+@pytest.mark.parametrize("asked", [{}, {"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "none"}], ids=str)
+async def test_what_begins_an_answer_to_the_user_is_no_part_of_it(how: How, asked: Json) -> None:
+    async with saying("all\nget_weather\n{}", FUNCTIONARY) as (client, _):
+        [choice] = await choices(client, how, **asked)
+    assert choice == {"message": {"role": "assistant", "content": "get_weather\n{}"}, "finish_reason": "stop"}
+
+
+async def test_a_schema_holds_what_is_said_behind_what_begins_it(how: How) -> None:
+    async with saying('all\n{"a": 1}', FUNCTIONARY) as (client, engine):
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+        [choice] = await choices(client, how, response_format=form)
+        [request] = engine.requests
+    assert choice["message"]["content"] == '{"a": 1}'
+    assert '("all\\n" said-' in (request.grammar or "")
+
+
 async def test_one_call_is_told_where_one_is_asked_for(how: How) -> None:
     async with saying(CALLS) as (client, _):
         [choice] = await choices(client, how, tools=TOOLS, parallel_tool_calls=False)
@@ -245,6 +264,8 @@ async def test_a_grammar_holds_behind_the_thought() -> None:
         ({}, 5),
         ({"reasoning_budget_tokens": 3}, 3),
         ({"thinking_budget_tokens": 0}, 0),
+        ({"reasoning_budget_tokens": 10**12}, 2**32 - 1),
+        ({"thinking": {"type": "enabled", "budget_tokens": 10**12}}, 2**32 - 1),
         ({"thinking": {"type": "enabled", "budget_tokens": 9}}, 9),
         ({"reasoning_budget_tokens": -1, "tools": TOOLS}, None),
     ],
@@ -265,6 +286,18 @@ async def thinking() -> AsyncIterator[httpx.AsyncClient]:
     async with AsyncTestClient(app) as client:
         await answers(client, 200)
         yield client
+
+
+MARKED = '{"tag": "<think>", "tool": "<tool_call>"}'
+
+
+@pytest.mark.parametrize("asked", [{}, {"tools": TOOLS}], ids=["no tools", "tools"])
+async def test_marks_in_what_fits_a_schema_are_said(how: How, asked: Json) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    async with saying(f"Rome?\n</think>\n\n{MARKED}", THINKING) as (client, _):
+        [choice] = await choices(client, how, response_format=form, **asked)
+    message = {"role": "assistant", "content": MARKED, "reasoning_content": "Rome?"}
+    assert choice == {"message": message, "finish_reason": "stop"}
 
 
 async def test_a_budget_that_is_used_up_ends_the_thought(thinking: httpx.AsyncClient, how: How) -> None:
@@ -416,6 +449,21 @@ async def test_a_template_without_tools_has_them_told_in_words(how: How) -> None
         assert "<|im_start|>user\n<tool_response>\nRain\n</tool_response>" in prompt
 
 
+async def test_what_came_of_a_call_reaches_a_template_that_takes_only_parts() -> None:
+    said = "{% for part in message.content %}{{ part.text }}{% endfor %}"
+    template = "{% for message in messages %}<{{ message.role }}>" + said + "{% endfor %}"
+    called = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
+    results = [{"role": "tool", "content": "Rain"}, {"role": "tool", "content": [{"type": "text", "text": "Sun"}]}]
+    async with saying("", template) as (client, engine):
+        await choices(
+            client, "whole", messages=[*HELLO, {"role": "assistant", "content": None, "tool_calls": [called]}, *results]
+        )
+        [prompt] = engine.prompts
+    assert "<tool_call>" in prompt
+    assert "Rain" in prompt
+    assert "Sun" in prompt
+
+
 async def test_a_thought_is_told_apart(how: How) -> None:
     async with saying(f"Hm.\n</think>\n\n{CALLS}", THINKING) as (client, _):
         [choice] = await choices(client, how, tools=TOOLS)
@@ -426,6 +474,39 @@ async def test_a_thought_is_told_apart(how: How) -> None:
             "tool_calls": [call("Rome"), call("Paris")],
         }
         assert choice == {"message": message, "finish_reason": "tool_calls"}
+
+
+@pytest.mark.parametrize(
+    ("begun", "content", "thought"),
+    [
+        ({"content": "<think>\nshort</think>So"}, "it rains", None),
+        ({"content": "\n<think>short</think>\n\nSo"}, "it rains", None),
+        ({"content": "<think>\nI am"}, None, "it rains"),
+        ({"content": "So"}, "it rains", None),
+        ({"content": "", "reasoning_content": "I am"}, None, "it rains"),
+        ({"content": "So", "reasoning_content": "I am"}, "it rains", None),
+    ],
+    ids=str,
+)
+async def test_an_answer_goes_on_where_its_beginning_ends(
+    how: How, begun: Json, content: str | None, thought: str | None
+) -> None:
+    async with saying("it rains", TEMPLATE + "{# </think> #}") as (client, _):
+        [choice] = await choices(client, how, messages=[*HELLO, {"role": "assistant", **begun}])
+        assert (choice["message"].get("content") or None, choice["message"].get("reasoning_content")) == (content, thought)
+
+
+async def test_a_message_that_calls_is_whole(how: How) -> None:
+    function = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
+    for called in ({"tool_calls": [{"id": "1", "type": "function", "function": function}]}, {"function_call": function}):
+        async with saying("", TEMPLATE) as (client, engine):
+            messages = [*HELLO, {"role": "assistant", "content": "I look.", **called}]
+            await choices(client, how, messages=messages)
+            assert "I look.[get_weather " in engine.prompts[0]
+            assert engine.prompts[0].endswith("</assistant><assistant>")
+            refused = await client.post("/v1/chat/completions", json={"messages": messages, "continue_final_message": True})
+            assert refused.status_code == 400
+            assert "a message that calls tools cannot be continued" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -462,6 +543,22 @@ async def test_thinking_that_is_off_ends_the_thought_that_a_template_begins(how:
         [choice] = await choices(client, how, **asked)
         assert engine.prompts[0].endswith("<assistant><think>\n\n</think>\n\n")
         assert choice["message"] == {"role": "assistant", "content": "Yes."}
+
+
+@pytest.mark.parametrize(
+    ("asked", "may_think"),
+    [
+        ({"response_format": {"type": "json_object"}}, False),
+        ({"tools": TOOLS, "tool_choice": "required"}, False),
+        ({"tools": TOOLS}, True),
+        ({"response_format": {"type": "json_object"}, "enable_thinking": True}, True),
+    ],
+    ids=str,
+)
+async def test_no_thought_is_begun_before_what_is_held_where_thinking_is_off(asked: Json, may_think: bool) -> None:
+    async with saying("", TEMPLATE + "{# </think> #}") as (client, engine):
+        await choices(client, "whole", **{"enable_thinking": False, **asked})
+        assert (engine.requests[0].thought is not None) == may_think
 
 
 async def test_whether_it_thinks_reaches_the_template() -> None:

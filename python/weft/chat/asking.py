@@ -20,6 +20,9 @@ MAX_TOOLS = 128
 MAX_TOOL_BYTES = 512 * 1024
 """Most bytes of their JSON together."""
 
+MAX_BUDGET = 2**32 - 1
+"""Most tokens that a budget can be of, which is more than any context has; a larger one is this one."""
+
 REASONING_FORMATS = {"auto": Thoughts.APART, **{where.value: where for where in Thoughts}}
 """Where a thought is told, by llama-server's words."""
 
@@ -188,4 +191,4 @@ def asked_thinking(data: Chat, default_form: str) -> Thinking:
     if budget is not None and (not isinstance(budget, int) or isinstance(budget, bool)):
         raise InvalidRequest("thinking", f"thinking.budget_tokens is {shown(budget)}; it must be a whole number")
     given = next((b for b in (data.reasoning_budget_tokens, data.thinking_budget_tokens, budget) if b is not None), None)
-    return Thinking(is_on, given, REASONING_FORMATS[form])
+    return Thinking(is_on, None if given is None else min(given, MAX_BUDGET), REASONING_FORMATS[form])

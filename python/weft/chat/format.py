@@ -15,7 +15,7 @@ from weft.chat import builtin
 from weft.chat.answer.families import GENERIC, family_of
 from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.form import FamilyForm, thought_of
-from weft.chat.answer.parts import PLAIN, AnswerForm
+from weft.chat.answer.parts import PLAIN, AnswerForm, PlainForm
 from weft.chat.asking import AskedTools, Thinking, asked_thinking, asked_tools
 from weft.chat.conversation import Chat, ChatMessage
 from weft.chat.described import with_tools_told
@@ -27,6 +27,7 @@ from weft.chat.sandbox import MAX_SIZE
 from weft.chat.template import ChatTemplate, Message, TemplateError, TooLongError
 from weft.chat.volatile import VolatileLines
 from weft.fields.shown import shown
+from weft.request import Request
 from weft.settings.chat import ChatSettings
 
 __all__ = ["ChatFormat", "ChatPrompt"]
@@ -40,14 +41,19 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     tokens: list[int] | MixedPrompt
     turn_ends: list[int]
     """Where, in tokens, what a next or an edited turn has in common with it may end; empty where the model can do without."""
-    answer: AnswerForm = PLAIN
-    """How what follows it is to be read."""
+    answer: PlainForm | FamilyForm = PLAIN
+    """How what follows it is to be read where nothing holds all of it."""
     held: Held | None = None
     """What holds the answer to that; None is nothing."""
     system_end: int | None = None
     """Where, in tokens, the system's message ends, if that was asked for and it can be told."""
     n_volatile: int = 0
     """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
+
+    def answer_to(self, request: Request) -> AnswerForm:
+        """How what a request for it brings is to be read: a grammar or a schema may hold all that is said."""
+        is_held = bool(request.grammar) or request.json_schema is not None
+        return self.answer.held() if is_held and not request.grammar_lazy else self.answer
 
 
 class _Chat(msgspec.Struct, frozen=True):
@@ -153,20 +159,21 @@ class ChatFormat:
         tokens = self._engine.model.tokenize_parts(_runs(parts), add_special=False) if media else cast("list[int]", parts)
         return ChatPrompt(tokens, turn_ends, answer, held, system_end=system_end, n_volatile=chat.n_volatile)
 
-    def _answer(self, chat: _Chat, *, is_thinking: bool) -> tuple[AnswerForm, Held | None]:
+    def _answer(self, chat: _Chat, *, is_thinking: bool) -> tuple[PlainForm | FamilyForm, Held | None]:
         """How what follows a prompt is to be read, and what holds it to that."""
         family, thought = self._family, self._thought
-        if chat.asked is None and thought is None and not family.fillers:
+        has_format = bool(family.fillers or family.before)
+        if chat.asked is None and thought is None and not has_format:
             return PLAIN, None
         form = FamilyForm(
-            family if chat.asked is not None or family.fillers else None,
+            family if chat.asked is not None or has_format else None,
             thought,
             None if chat.asked is None else chat.asked.use,
             is_thinking=is_thinking,
             thoughts=chat.thinking.told,
             unread=self._unread,
         )
-        held = Held(form, self._control_ids, chat.thinking.budget)
+        held = Held(form, self._control_ids, chat.thinking.budget, may_think=chat.thinking.is_on is not False)
         return PLAIN if self._settings.skip_chat_parsing else form, held
 
     @cached_property
@@ -218,6 +225,7 @@ class ChatFormat:
     def _is_continued(self, data: Chat, messages: Sequence[ChatMessage]) -> bool:
         """Whether the last message is a beginning of the answer."""
         said_by_assistant = messages[-1].role == "assistant"
+        has_called = bool(messages[-1].tool_calls or messages[-1].function_call)
         if data.continue_final_message:
             if data.continue_final_message not in (True, "content", "reasoning_content"):
                 message = f"is {shown(data.continue_final_message)}; it must be a boolean, 'content' or 'reasoning_content'"
@@ -228,8 +236,11 @@ class ChatFormat:
             if not said_by_assistant:
                 message = f"only an assistant's message can be continued; the last is of the role {messages[-1].role!r}"
                 raise InvalidRequest("continue_final_message", message)
+            if has_called:
+                message = "a message that calls tools cannot be continued; the results of its calls follow it"
+                raise InvalidRequest("continue_final_message", message)
             return True
-        if not (said_by_assistant and self._settings.prefill_assistant):
+        if not (said_by_assistant and self._settings.prefill_assistant) or has_called:
             return False
         if len(messages) > 1 and messages[-2].role == "assistant":
             raise InvalidRequest("messages", "there are two or more assistant messages at the end; one can be continued")
@@ -269,7 +280,7 @@ class ChatFormat:
             told = disguise.messages[n_messages]
             marks_used = thought or ThoughtMarks("<think>", "</think>")
             added = _continuation(told, text, template, marks_used, with_content=not chat.continues_thought)
-            is_thinking = thought is not None and _goes_on_thinking(told, added, thought, is_open=is_thinking)
+            is_thinking = thought is not None and _goes_on_thinking(added, thought, is_open=is_thinking)
             text += added
         elif is_thinking and thought is not None and chat.thinking.is_on is False:
             text, is_thinking = f"{text.rstrip()}\n\n{thought.end}\n\n", False
@@ -402,10 +413,9 @@ def _continuation(message: Message, prompt: str, template: ChatTemplate, marks: 
     return str(content)
 
 
-def _goes_on_thinking(message: Message, added: str, marks: ThoughtMarks, *, is_open: bool) -> bool:
-    """Whether an answer that goes on with a message goes on with its thought."""
-    is_closed = f"\n{marks.end}\n\n" in added and added.endswith(message["content"])
-    return (is_open or added.startswith(marks.start)) and not is_closed
+def _goes_on_thinking(added: str, marks: ThoughtMarks, *, is_open: bool) -> bool:
+    """Whether what a message adds to the prompt ends within a thought."""
+    return (is_open or added.lstrip().startswith(marks.start)) and marks.end not in added
 
 
 def _n_places(part: int | Media) -> int:

@@ -21,19 +21,23 @@ _NONE = ToolUse(())
 class Held:
     """Holds the answers of one chat to the calls that they may make, and tells the engine of their thoughts."""
 
-    def __init__(self, form: FamilyForm, control_tokens: Mapping[str, int], budget: int | None) -> None:
+    def __init__(
+        self, form: FamilyForm, control_tokens: Mapping[str, int], budget: int | None, *, may_think: bool = True
+    ) -> None:
         """Writes the grammar of the calls.
 
         Args:
             form: How the answers are read.
             control_tokens: The id of each control token by its spelling.
             budget: Most tokens of a thought, below 0 any number; None leaves it to the server.
+            may_think: Whether the model may begin a thought before what a grammar or a schema holds.
 
         Raises:
             InvalidRequest: the schema of a tool is none, or cannot be held to.
         """
         self._form = form
         self._budget = budget
+        self._may_think = may_think
         self._use = form.use or _NONE
         self._rules = Rules(self._use.tools, control_tokens, is_parallel=self._use.is_parallel)
         self._calls = form.write(self._rules) if self._use.tools else None
@@ -63,6 +67,8 @@ class Held:
         most = budget if self._budget is None else self._budget if self._budget >= 0 else None
         marks = self._form.thought
         is_held = request.grammar is not None or request.json_schema is not None
+        if is_held and not (request.grammar_lazy or self._may_think or self._form.is_thinking):
+            return request
         if marks is None or request.thought is not None or not (is_held or most is not None):
             return request
         thought = Thought(

@@ -98,6 +98,8 @@ def for_template(messages: Sequence[ChatMessage], template: ChatTemplate, marks:
     result = [_for_template(message, template, marks) for message in messages]
     if not template.takes_calls:
         result = with_calls_told(result)
+        if not template.takes_text:
+            result = [message | {"content": _as_parts(message["content"])} for message in result]
     if not template.takes_system and len(result) > 1 and result[0]["role"] == "system":
         told, first, *rest = result
         return [first | {"content": _joined(told["content"], first["content"])}, *rest]

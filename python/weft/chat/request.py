@@ -92,11 +92,13 @@ class Templates:
         return work() if _is_short(messages, options) else await self._threads.work(For.TEXT, work)
 
     def _format(self, template: str | None) -> ChatFormat:
-        if self._last is None or self._last[0] != template:
+        # Another thread may ask for another one meanwhile.
+        last = self._last
+        if last is None or last[0] != template:
             made = ChatFormat(self._engine, ChatSettings(chat_template=template))
             made.check_settings()
-            self._last = template, made
-        return self._last[1]
+            self._last = last = template, made
+        return last[1]
 
 
 def _is_short(messages: object, options: ChatOptions) -> bool:

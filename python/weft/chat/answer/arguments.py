@@ -2,19 +2,20 @@
 
 import json
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from typing import Any
 
 import msgspec
 
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.grammar import MAX_KEY, Optional, Row, Space, Text, nothing, written_tool
+from weft.chat.answer.grammar import MAX_KEY, Ahead, Either, End, Grammar, Optional, Row, Space, Text, nothing, written_tool
 from weft.chat.answer.source import Reading, Source
-from weft.chat.answer.tools import Tool, can_be_text, has_fixed_properties, is_text
+from weft.chat.answer.tools import Tool, can_be, has_fixed_properties, is_text
 from weft.errors import InvalidRequest
 from weft.fields.shown import shown
 
-__all__ = ["Arguments", "HeldArguments", "Keywords", "Parameters"]
+__all__ = ["Arguments", "HeldArguments", "Keywords", "Parameters", "closed"]
 
 KeyReading = Generator[None, None, tuple[str, str] | None]
 NameReading = Generator[None, None, str | None]
@@ -65,8 +66,14 @@ class HeldArguments:
         return ""
 
 
+def closed(arguments: Grammar, closing: str) -> Grammar:
+    """Arguments that are no object of JSON, and what closes the call, which must be there where there are none."""
+    none = Row(HeldArguments(), Ahead(closing))
+    return Row(Either(arguments, none), End(closing))
+
+
 class Parameters:
-    """Arguments as a list of elements, each a name and a value: texts as they are, everything else as JSON.
+    """One argument or several as a list of elements, each a name and a value: texts as they are, everything else as JSON.
 
     `<parameter=city>` … `</parameter>`: the name stands between `opening` and one of `middles`, the value ends with `closing`.
     """
@@ -101,8 +108,6 @@ class Parameters:
                 break
             key = yield from self._key(source)
             if key is None:
-                if not n_read:
-                    return False
                 source.back(mark)
                 break
             name, middle = key
@@ -111,8 +116,8 @@ class Parameters:
             if not (yield from self._value(source, name, middle)):
                 return False
             n_read += 1
-        source.argue("}" if n_read else "{}")
-        return True
+        source.argue("}" if n_read else "")
+        return n_read > 0
 
     def _key(self, source: Source) -> KeyReading:
         """The name of an argument, and which of the middles stands behind it; None where there is none."""
@@ -138,7 +143,7 @@ class Parameters:
             return (yield from self._text(source))
         held: list[str] = []
         is_whole = yield from self._until(source, held.append, settles=False)
-        source.argue(_as_json("".join(held), can_be_text=can_be_text(schema), is_free=not schema))
+        source.argue(_as_json("".join(held), schema))
         source.settle()
         return is_whole
 
@@ -231,14 +236,18 @@ def _unwritten(tool: Tool, name: str) -> InvalidRequest:
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
-def _as_json(written: str, *, can_be_text: bool, is_free: bool) -> str:
-    """A value as JSON: as it is written where that is JSON and fits, else as a text."""
+# A number may be larger than any that Python counts with, and is told as it is written.
+_DECODER = msgspec.json.Decoder(float_hook=lambda _: 0.5)
+
+
+def _as_json(written: str, schema: Mapping[str, Any]) -> str:
+    """A value as JSON: as it is written where that is JSON of a type that it can have, else as a text if it can be one."""
     value = _PYTHON_WORDS.get(written.strip(), written.strip())
     try:
-        found = msgspec.json.decode(value)
-    except msgspec.DecodeError:
+        found = _DECODER.decode(value)
+    except (msgspec.DecodeError, RecursionError):
         return json.dumps(written, ensure_ascii=False)
-    if can_be_text and not is_free and not isinstance(found, list | dict | bool | None):
+    if can_be(schema, "") and not can_be(schema, found):
         return json.dumps(written, ensure_ascii=False)
     return value
 
@@ -254,7 +263,7 @@ def _n_begun(text: str, *endings: str) -> int:
 
 
 class Keywords:
-    """Arguments as Python's keywords, `name=value` with commas between them, which become an object of JSON."""
+    """One argument or several as Python's keywords, `name=value` with commas between them, which become an object of JSON."""
 
     def read(self, source: Source) -> Reading:
         """Reads them, as long as there are some."""
@@ -277,8 +286,8 @@ class Keywords:
             if not (yield from values.read_python(source, told)):
                 return False
             n_read += 1
-        source.argue("}" if n_read else "{}")
-        return True
+        source.argue("}" if n_read else "")
+        return n_read > 0
 
     def _comma(self, source: Source) -> Reading:
         mark = source.mark()

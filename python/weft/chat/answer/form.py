@@ -1,6 +1,8 @@
 """How the answers of one chat are to be read, and what holds them to it."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
+from typing import Self
 
 import msgspec
 
@@ -60,6 +62,7 @@ class FamilyForm:
         self.use = use
         self.is_thinking = is_thinking
         self._thoughts = thoughts
+        self.is_held = False
         self._unread = unread
         tools = () if use is None else use.tools
         self._tools = sorted(tools, key=lambda tool: len(tool.name), reverse=True)
@@ -72,9 +75,18 @@ class FamilyForm:
             self._tools,
             is_thinking=self.is_thinking,
             is_parallel=self.use is None or self.use.is_parallel,
+            is_held=self.is_held,
             thoughts=self._thoughts,
             unread=self._unread,
         )
+
+    def held(self) -> Self:
+        """The same where a grammar holds all that follows a first thought, which nothing but its end ends."""
+        form = copy(self)
+        form.is_held = True
+        if self.thought is not None:
+            form.thought = msgspec.structs.replace(self.thought, ends_before=())
+        return form
 
     def write(self, rules: Rules) -> str:
         """What an answer is that calls tools and says nothing else, in GBNF, as it is behind a thought.

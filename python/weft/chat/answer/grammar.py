@@ -15,6 +15,7 @@ from weft.chat.answer.tools import Tool
 
 __all__ = [
     "MAX_KEY",
+    "Ahead",
     "CallNumber",
     "CallWord",
     "Calls",
@@ -100,6 +101,27 @@ class End:
     def write(self, rules: Rules) -> str:
         """As it is."""
         return rules.literal(self._text)
+
+
+class Ahead:
+    """What must follow, behind any space, or all text ends before it or within it. It is not read."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text.lstrip()
+
+    def read(self, source: Source) -> Reading:
+        """Reads nothing."""
+        while True:
+            there = source.text[source.at :].lstrip()
+            if there.startswith(self._text):
+                return True
+            if source.is_ended or not self._text.startswith(there):
+                return source.is_ended and self._text.startswith(there)
+            yield
+
+    def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
+        """Nothing: what follows writes it."""
+        return ""
 
 
 class Space:

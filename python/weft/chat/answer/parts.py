@@ -1,6 +1,6 @@
 """The parts of an assistant's answer, as its text is read piece by piece."""
 
-from typing import Protocol
+from typing import Protocol, Self
 
 import msgspec
 
@@ -63,6 +63,10 @@ class PlainForm:
     def reader(self) -> AnswerReader:
         """A reader of one branch."""
         return _Plain()
+
+    def held(self) -> Self:
+        """The same."""
+        return self
 
 
 PLAIN = PlainForm()

@@ -39,6 +39,7 @@ class FamilyReader:
         *,
         is_thinking: bool,
         is_parallel: bool,
+        is_held: bool,
         thoughts: Thoughts,
         unread: Callable[[], None],
     ) -> None:
@@ -50,6 +51,7 @@ class FamilyReader:
             tools: Those that may be called, the longest name first; none where calls are not looked for.
             is_thinking: Whether the answer begins within a thought.
             is_parallel: Whether there may be several calls.
+            is_held: Whether neither a thought nor a call follows on what is said.
             thoughts: Where a thought is told.
             unread: Called where something looked like a call, and was none.
         """
@@ -58,11 +60,14 @@ class FamilyReader:
         self._tools = tools
         self._is_thinking = is_thinking and thought is not None
         self._is_parallel = is_parallel
+        self._is_held = is_held
         self._thoughts = thoughts
         self._unread = unread
         self._triggers = family.triggers if family is not None and tools else ()
         self._openings = family.openings if family is not None and tools else ()
         self._fillers = family.fillers if family is not None else ()
+        self._before = "" if family is None else family.before
+        """What the answer may begin with that is format; nothing once it is past its beginning."""
         starts = (thought.start,) if thought is not None else ()
         marks = sorted({*self._triggers, *self._fillers, *starts}, key=len, reverse=True)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
@@ -172,6 +177,8 @@ class FamilyReader:
 
     def _content_goes_on(self) -> bool:
         """Reads up to the next mark; False where there is none yet."""
+        if self._before:
+            return self._begins()
         if self._openings and not self._has_said and self._may_open():
             return self._opened()
         if self._mark is None:
@@ -189,7 +196,10 @@ class FamilyReader:
         if self._text in self._begun and not self._is_ended:
             # It may become a longer one.
             return False
-        if self._thought is not None and mark == self._thought.start:
+        if self._is_held and self._has_said and mark not in self._fillers:
+            self._say(mark)
+            self._text = self._text[len(mark) :]
+        elif self._thought is not None and mark == self._thought.start:
             self._text = self._text[len(mark) :]
             if self._has_said or self._thoughts is not Thoughts.APART:
                 self._tell_space()
@@ -203,6 +213,18 @@ class FamilyReader:
         else:
             self._say(mark)
             self._text = self._text[len(mark) :]
+        return True
+
+    def _begins(self) -> bool:
+        """Reads what stands before all that is said to the user; False where more text may make it that."""
+        said = self._text.lstrip()
+        if said != self._before and self._before.startswith(said) and not self._is_ended:
+            return False
+        if said.startswith(self._before):
+            self._text = said.removeprefix(self._before)
+            # What follows is said to the user, whatever it looks like.
+            self._has_said = True
+        self._before = ""
         return True
 
     def _tell_space(self) -> None:

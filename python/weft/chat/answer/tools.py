@@ -1,11 +1,11 @@
 """The tools that an answer may call."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-__all__ = ["Tool", "ToolUse", "can_be_text", "has_fixed_properties", "is_text"]
+__all__ = ["Tool", "ToolUse", "can_be", "has_fixed_properties", "is_text"]
 
 
 class Tool(msgspec.Struct, frozen=True):
@@ -57,23 +57,46 @@ _COMBINING = {"anyOf", "oneOf", "allOf", "$ref", "not", "if", "const", "enum", "
 
 
 def _kinds(schema: Mapping[str, Any]) -> Iterator[str]:
+    """The types that a schema names, those of its values among them."""
     kinds = schema.get("type")
-    yield from [kinds] if isinstance(kinds, str) else [kind for kind in kinds or () if isinstance(kind, str)]
-    for word in ("anyOf", "oneOf"):
-        for part in schema.get(word) or ():
-            if isinstance(part, Mapping):
-                yield from _kinds(part)
-    values = [*(schema.get("enum") or ()), *([schema["const"]] if "const" in schema else ())]
-    yield from {"string" if isinstance(value, str) else "other" for value in values}
+    yield from [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)]
+    for part in (*_listed(schema, "anyOf"), *_listed(schema, "oneOf")):
+        if isinstance(part, Mapping):
+            yield from _kinds(part)
+    yield from map(_kind, [*_listed(schema, "enum"), *([schema["const"]] if "const" in schema else ())])
+
+
+def _listed(schema: Mapping[str, Any], word: str) -> Sequence[Any]:
+    """What a word of a schema lists; nothing where that is no list, which whoever writes its grammar refuses."""
+    listed = schema.get(word)
+    return listed if isinstance(listed, list | tuple) else ()
+
+
+def _kind(value: Any) -> str:  # noqa: ANN401 (any JSON)
+    """The type of a value, as schemas call it."""
+    return next(kind for kind, types in _TYPES.items() if isinstance(value, types))
+
+
+# What is true or false is an integer to Python.
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "boolean": bool,
+    "string": str,
+    "integer": int,
+    "number": float,
+    "array": (list, tuple),
+    "object": Mapping,
+    "null": object,
+}
 
 
 def is_text(schema: Mapping[str, Any]) -> bool:
-    """Whether a value can be nothing but a text."""
-    kinds = set(_kinds(schema))
-    return kinds == {"string"}
+    """Whether a value can be nothing but a text. A word that must list something and does not says nothing of it."""
+    lists = [word for word in ("anyOf", "oneOf", "enum") if word in schema]
+    return set(_kinds(schema)) == {"string"} and all(_listed(schema, word) for word in lists)
 
 
-def can_be_text(schema: Mapping[str, Any]) -> bool:
-    """Whether it can be one."""
+def can_be(schema: Mapping[str, Any], value: Any) -> bool:  # noqa: ANN401 (any JSON)
+    """Whether a value is of a type that it can have. Where a schema names none, or another schema, any will do."""
     kinds = set(_kinds(schema))
-    return not kinds or "string" in kinds or "$ref" in schema
+    kind = _kind(value)
+    return not kinds or "$ref" in schema or kind in kinds or (kind == "integer" and "number" in kinds)

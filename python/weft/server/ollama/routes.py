@@ -100,7 +100,8 @@ async def _begin(asked: translate.Asked, service: Service, context: Sequence[int
         assert isinstance(tokens, list), "pictures are refused beside a context"
         opening = 1 if service.engine.model.adds_bos and tokens[:1] == [service.engine.model.bos_token] else 0
         prompt = msgspec.structs.replace(prompt, tokens=[*context, *tokens[opening:]], turn_ends=[])
-    return await service.submit(_as_asked(asked, submission(fields, prompt, service.settings))), prompt.answer
+    sent = _as_asked(asked, submission(fields, prompt, service.settings))
+    return await service.submit(sent), prompt.answer_to(sent.template)
 
 
 async def _begin_raw(data: GenerateBody, asked: translate.Asked, service: Service) -> tuple[Generation, AnswerForm]:

@@ -31,7 +31,7 @@ async def begin(data: ChatFields, service: Service, *, n_more: int = 0) -> tuple
     # What holds an answer to its tools may be a grammar of many rules.
     size = 0 if prompt.held is None else n_body_bytes()
     asked = await service.aside.work(Purpose.PROMPT, size, submission, data, prompt, service.settings)
-    return await service.submit(asked), prompt.answer
+    return await service.submit(asked), prompt.answer_to(asked.template)
 
 
 async def count(data: ChatFields, service: Service, *, n_more: int = 0) -> int:

@@ -1,6 +1,6 @@
 """Families that write each argument as an element of its own, as in XML."""
 
-from weft.chat.answer.arguments import Parameters
+from weft.chat.answer.arguments import Parameters, closed
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
 from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Row, Space, ToolName
@@ -9,7 +9,7 @@ __all__ = ["DEEPSEEK_3_2", "GLM", "MINIMAX", "QWEN_CODER", "SEED_OSS"]
 
 
 def _function(parameters: Grammar) -> Grammar:
-    return OneCall(Row("<function=", ToolName(), ">", Space("\n"), parameters, End("</function>")))
+    return OneCall(Row("<function=", ToolName(), ">", Space("\n"), closed(parameters, "</function>")))
 
 
 _QWEN_FUNCTION = _function(Parameters("<parameter=", ">", "</parameter>", padding="\n"))
@@ -48,7 +48,11 @@ GLM = Family(
         "<tool_call>",
         Space(),
         OneCall(
-            Row(ToolName(), Space("\n"), Parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"), End("</tool_call>"))
+            Row(
+                ToolName(),
+                Space("\n"),
+                closed(Parameters("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"), "</tool_call>"),
+            )
         ),
     ),
     triggers=("<tool_call>",),
@@ -67,8 +71,7 @@ MINIMAX = Family(
                     ToolName(),
                     '">',
                     Space("\n"),
-                    Parameters('<parameter name="', '">', "</parameter>"),
-                    End("</invoke>"),
+                    closed(Parameters('<parameter name="', '">', "</parameter>"), "</invoke>"),
                 )
             ),
             Space("\n"),
@@ -93,13 +96,15 @@ DEEPSEEK_3_2 = Family(
                     ToolName(),
                     '">',
                     Space("\n"),
-                    Parameters(
-                        f'<{_DSML}parameter name="',
-                        '" string="false">',
-                        f"</{_DSML}parameter>",
-                        text_middle='" string="true">',
+                    closed(
+                        Parameters(
+                            f'<{_DSML}parameter name="',
+                            '" string="false">',
+                            f"</{_DSML}parameter>",
+                            text_middle='" string="true">',
+                        ),
+                        f"</{_DSML}invoke>",
                     ),
-                    End(f"</{_DSML}invoke>"),
                 )
             ),
             Space("\n"),

@@ -5,6 +5,7 @@ from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.families.lists import json_list
 from weft.chat.answer.family import Family
 from weft.chat.answer.grammar import (
+    Ahead,
     CallNumber,
     Calls,
     CallWord,
@@ -128,7 +129,7 @@ FUNCTIONARY_3_1 = Family(
 )
 """Also Llama 3 with tools of a user's own."""
 
-_RECIPIENT = Row(ToolName(), Text("\n"), Either(Row(Space(), Arguments()), HeldArguments()))
+_RECIPIENT = Row(ToolName(), Text("\n"), Either(Row(Space(), Arguments()), Row(HeldArguments(), Ahead(">>>"))))
 
 FUNCTIONARY_3_2 = Family(
     name="Functionary 3.2",
@@ -138,4 +139,5 @@ FUNCTIONARY_3_2 = Family(
     openings=("",),
     patterns=(r"(?:BEGIN|>>>)(NAMES\n)",),
     between=">>>",
+    before="all\n",
 )

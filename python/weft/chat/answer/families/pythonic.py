@@ -1,12 +1,12 @@
 """Families that write calls as Python does."""
 
-from weft.chat.answer.arguments import Keywords
+from weft.chat.answer.arguments import Keywords, closed
 from weft.chat.answer.family import Family
 from weft.chat.answer.grammar import Calls, End, Grammar, OneCall, Row, Space, ToolName
 
 __all__ = ["ALL"]
 
-_CALL = OneCall(Row(ToolName(), "(", Keywords(), End(")")))
+_CALL = OneCall(Row(ToolName(), "(", closed(Keywords(), ")")))
 
 
 def _list(closing: str = "]") -> Grammar:
