@@ -15,7 +15,9 @@ from tests.server.scripted import FullEngine
 from weft.server import create_app
 from weft.server.anthropic import translate
 from weft.server.app import Application
+from weft.server.errors import TextsWaitingError
 from weft.server.run import hints
+from weft.server.run.pins import Pins
 from weft.settings import Settings
 
 MARK: Json = {"type": "ephemeral"}
@@ -126,6 +128,38 @@ async def test_all_together_take_no_more_than_their_share() -> None:
     assert len(texts) == len(kept) + 1 < 4
     assert "Mine." in texts[0], "what was pinned by hand stays"
     assert "cat" in texts[-1]
+
+
+async def test_one_that_was_unpinned_by_hand_is_pinned_when_it_is_asked_for_again_and_counts_no_more_until_then() -> None:
+    async with marking() as server:
+        await server.ask(system=system("You are kind."))
+        [prefix] = (await server.client.get("/prefixes")).json()["prefixes"]
+        assert (await server.client.delete(f"/prefixes/{prefix['id']}")).status_code == 204
+        await server.ask(system=system("You are a bee."))
+        assert len(server.app.service.hints._hints) == 1
+        await server.ask(system=system("You are kind."))
+        first, second = await server.pinned()
+        assert "bee" in first
+        assert "kind" in second
+
+
+async def test_one_that_cannot_be_let_go_yet_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(translate.TTLS_S, None, 0.2)
+    monkeypatch.setattr(hints, "RETRY_S", 0.05)
+    fails = [TextsWaitingError("1024 requests like this one are waiting")]
+    unpin = Pins.unpin
+
+    async def failing(pins: Pins, number: int) -> bool:
+        if fails:
+            raise fails.pop()
+        return await unpin(pins, number)
+
+    monkeypatch.setattr(Pins, "unpin", failing)
+    async with marking() as server:
+        await server.ask(system=system("You are kind."))
+        await wait_until(lambda: not server.app.service.hints._hints)
+        assert fails == []
+        assert await server.pinned() == []
 
 
 async def test_nobody_hears_of_what_cannot_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:

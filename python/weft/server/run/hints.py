@@ -25,7 +25,7 @@ SHARE = 8
 """All of them together have no more tokens than this part of the context."""
 
 RETRY_S = 60.0
-"""How long a beginning whose time is over stays with a model that is unloaded until it is looked at again."""
+"""How long a beginning whose time is over stays, where it cannot be let go now, until it is looked at again."""
 
 
 class _Hint(msgspec.Struct):
@@ -69,7 +69,7 @@ class Hints:
             adapters: What it is computed with.
         """
         now = asyncio.get_running_loop().time()
-        if (hint := self._hints.get(key)) is not None:
+        if (hint := self._hints.get(key)) is not None and self._pins.has(hint.number):
             hint.until_s = max(hint.until_s, now + seconds)
             self._hints.move_to_end(key)
         elif key not in self._pending and len(self._pending) < MAX_HINTS:
@@ -102,8 +102,9 @@ class Hints:
                 if not 0 < len(tokens) <= self._most:
                     return
                 async with self._one:
+                    self._forget_unpinned()
                     while self._is_full(len(tokens)):
-                        await self._let_go(next(iter(self._hints)))
+                        await self._let_go(*next(iter(self._hints.items())))
                     pinned = await self._pins.pin(tokens, adapters)
                     until_s = asyncio.get_running_loop().time() + seconds
                     self._hints[key] = _Hint(pinned.id, len(tokens), until_s)
@@ -117,9 +118,14 @@ class Hints:
             return False
         return len(self._hints) >= MAX_HINTS or sum(hint.n_tokens for hint in self._hints.values()) + n_more > self._most
 
-    async def _let_go(self, key: bytes) -> None:
+    def _forget_unpinned(self) -> None:
+        """Counts no longer what somebody else has unpinned, or what there was no room for when the model was loaded again."""
+        for key in [key for key, hint in self._hints.items() if not self._pins.has(hint.number)]:
+            del self._hints[key]
+
+    async def _let_go(self, key: bytes, hint: _Hint) -> None:
         async with self._looks.one():
-            await self._pins.unpin(self._hints[key].number)
+            await self._pins.unpin(hint.number)
         del self._hints[key]
 
     def _set_timer(self, earliest_s: float = 0.0) -> None:
@@ -141,9 +147,12 @@ class Hints:
             return
         try:
             async with self._sleep.request(), self._one:
-                for key in [key for key, hint in self._hints.items() if hint.until_s <= now]:
-                    await self._let_go(key)
+                for key, hint in list(self._hints.items()):
+                    # It may be asked for while others are let go.
+                    if hint.until_s <= now:
+                        await self._let_go(key, hint)
         except (WeftError, TextsWaitingError) as error:
-            logger.debug("a beginning that was marked stays pinned: %s", error)
+            logger.debug("a beginning that was marked stays pinned for now: %s", error)
+            self._set_timer(now + RETRY_S)
         else:
             self._set_timer()
