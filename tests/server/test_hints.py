@@ -19,6 +19,7 @@ from weft.server.errors import TextsWaitingError
 from weft.server.run import hints
 from weft.server.run.pins import Pins
 from weft.settings import Settings
+from weft.settings.volatile import PRESETS
 
 MARK: Json = {"type": "ephemeral"}
 TOOL: Json = {"name": "weather", "input_schema": {"type": "object"}}
@@ -128,6 +129,16 @@ async def test_all_together_take_no_more_than_their_share() -> None:
     assert len(texts) == len(kept) + 1 < 4
     assert "Mine." in texts[0], "what was pinned by hand stays"
     assert "cat" in texts[-1]
+
+
+@pytest.mark.parametrize("line", ["x-anthropic-billing-header: cch={}", "Today's date: {}"])
+async def test_lines_that_change_are_no_part_of_it(line: str) -> None:
+    async with marking(volatile_prompt_lines=PRESETS["claude-code"]) as server:
+        for nth in range(3):
+            await server.ask(system=[{"type": "text", "text": line.format(nth)}, *system("You are kind.")])
+        [text] = await server.pinned()
+    assert "You are kind." in text
+    assert line.format("") not in text
 
 
 async def test_one_that_was_unpinned_by_hand_is_pinned_when_it_is_asked_for_again_and_counts_no_more_until_then() -> None:

@@ -107,6 +107,10 @@ class ChatFormat:
                 raise InvalidConfig(name, str(error)) from error
             logger.warning("%s; chats are refused until another one is given with --chat-template", error)
 
+    def lasting(self, told: ChatMessage) -> ChatMessage:
+        """What a message of the system begins with in each prompt, though lines of it change: it without those."""
+        return self._volatile.lasting(told)
+
     @property
     def source(self) -> str:
         """The template, in Jinja: of the settings, else the model's, else ChatML."""

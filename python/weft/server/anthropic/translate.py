@@ -97,8 +97,12 @@ def check_version(version: str | None) -> None:
         raise InvalidRequest("anthropic-version", f"anthropic-version is {shown(version)}; it must be {VERSION} or later")
 
 
-def asked(data: CountTokens) -> Asked:
+def asked(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lambda told: told) -> Asked:
     """The chat that a body asks for.
+
+    Args:
+        data: The body.
+        lasting: What every prompt begins with of what the system says.
 
     Raises:
         InvalidRequest: a field asks for what is not there.
@@ -113,16 +117,16 @@ def asked(data: CountTokens) -> Asked:
         said.add(f"messages[{position}]", message.role, message.content)
     messages = [turn.message() for turn in said.turns]
     fields = ChatFields(messages=messages, **_options(data), **_tools(data), **_writing(data))
-    return Asked(fields, said.turns, _marked(data, fields))
+    return Asked(fields, said.turns, _marked(data, fields, lasting))
 
 
-def _marked(data: CountTokens, fields: ChatFields) -> Marked | None:
+def _marked(data: CountTokens, fields: ChatFields, lasting: Callable[[ChatMessage], ChatMessage]) -> Marked | None:
     """What is marked of the tools and of what the system says. Of messages, the last are the last to be forgotten anyway."""
     blocks = data.system if isinstance(data.system, list) else []
     marks = [one.cache_control for one in (*(data.tools or ()), *blocks) if one.cache_control is not None]
     if not marks:
         return None
-    system = [message for message in (fields.messages or ())[:1] if message.role == "system"]
+    system = [lasting(message) for message in (fields.messages or ())[:1] if message.role == "system"]
     empty = [*system, ChatMessage(role="user", content="")]
     chat = msgspec.structs.replace(fields, messages=empty, add_generation_prompt=False)
     kept = (system, fields.tools, fields.tool_choice, fields.enable_thinking, fields.reasoning_effort)
