@@ -141,6 +141,49 @@ async def test_lines_that_change_are_no_part_of_it(line: str) -> None:
     assert line.format("") not in text
 
 
+async def test_fields_that_become_the_same_tokens_pin_them_once() -> None:
+    async with marking() as server:
+        for effort in ("low", "high", "low"):
+            await server.ask(system=system("You are kind."), output_config={"effort": effort})
+            assert len(server.app.service.hints._hints) == 1
+        assert len(await server.pinned()) == 1
+
+
+async def test_a_beginning_that_is_too_long_is_rendered_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with marking() as server:
+        chat = server.app.service.chat
+        prompt, rendered = chat.prompt, []
+
+        def counted(*args: Any, **more: Any) -> Any:
+            rendered.append(args)
+            return prompt(*args, **more)
+
+        monkeypatch.setattr(chat, "prompt", counted)
+        for _ in range(3):
+            await server.ask(system=system("word " * 400))
+        assert len(rendered) == 4, "each prompt, and the first beginning"
+        assert await server.pinned() == []
+
+
+async def test_who_wants_it_for_longer_is_heard_while_it_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with marking() as server:
+        pinned, pin = asyncio.Event(), Pins.pin
+
+        async def slow(pins: Pins, tokens: Sequence[int], adapters: Any) -> Any:
+            await pinned.wait()
+            return await pin(pins, tokens, adapters)
+
+        monkeypatch.setattr(Pins, "pin", slow)
+        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+        for more in ({}, {"ttl": "1h"}):
+            answer = await server.client.post("/v1/messages", json={**body, "system": system("You are kind.", **more)})
+            assert answer.status_code == 200
+        pinned.set()
+        await wait_until(lambda: not server.app.service.hints._pending)
+        [hint] = server.app.service.hints._hints.values()
+        assert hint.until_s > asyncio.get_running_loop().time() + 3000
+
+
 async def test_one_that_was_unpinned_by_hand_is_pinned_when_it_is_asked_for_again_and_counts_no_more_until_then() -> None:
     async with marking() as server:
         await server.ask(system=system("You are kind."))

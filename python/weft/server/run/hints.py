@@ -32,9 +32,15 @@ class _Hint(msgspec.Struct):
     """A beginning that is pinned."""
 
     number: int
-    n_tokens: int
+    tokens: Sequence[int]
+    adapters: Sequence[tuple[int, float]] | None
     until_s: float
     """By the event loop's clock."""
+
+    @property
+    def n_tokens(self) -> int:
+        """How long it is."""
+        return len(self.tokens)
 
 
 class Hints:
@@ -48,6 +54,10 @@ class Hints:
         self._hints: OrderedDict[bytes, _Hint] = OrderedDict()
         """Those that were asked for most recently last."""
         self._pending: dict[bytes, asyncio.Task[None]] = {}
+        self._wanted_s: dict[bytes, float] = {}
+        """How long those are to be kept that are pending."""
+        self._too_long: OrderedDict[bytes, int] = OrderedDict()
+        """Tokens of those that were too long most recently: nobody needs to count them again."""
         self._one = asyncio.Lock()
         """Pins are made and let go one at a time, so that they are counted right."""
         self._timer: asyncio.TimerHandle | None = None
@@ -69,14 +79,16 @@ class Hints:
             adapters: What it is computed with.
         """
         now = asyncio.get_running_loop().time()
-        if (hint := self._hints.get(key)) is not None and self._pins.has(hint.number):
+        if key in self._pending:
+            self._wanted_s[key] = max(self._wanted_s[key], seconds)
+        elif (hint := self._hints.get(key)) is not None and self._pins.has(hint.number):
             hint.until_s = max(hint.until_s, now + seconds)
             self._hints.move_to_end(key)
-        elif key not in self._pending and len(self._pending) < MAX_HINTS:
+        elif len(self._pending) < MAX_HINTS and self._too_long.get(key, 0) <= self._most:
             # No part of the request, whose client may leave.
-            task = asyncio.get_running_loop().create_task(self._pin(key, seconds, prefix, adapters), context=Context())
-            self._pending[key] = task
-            task.add_done_callback(lambda _: self._pending.pop(key, None))
+            task = asyncio.get_running_loop().create_task(self._pin(key, prefix, adapters), context=Context())
+            self._pending[key], self._wanted_s[key] = task, seconds
+            task.add_done_callback(lambda _: self._settle(key))
 
     def close(self) -> None:
         """Pins nothing more."""
@@ -85,6 +97,9 @@ class Hints:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _settle(self, key: bytes) -> None:
+        del self._pending[key], self._wanted_s[key]
+
     @property
     def _most(self) -> int:
         return self._engine.limits.n_ctx // SHARE
@@ -92,26 +107,43 @@ class Hints:
     async def _pin(
         self,
         key: bytes,
-        seconds: float,
         prefix: Callable[[], Awaitable[Sequence[int]]],
         adapters: Sequence[tuple[int, float]] | None,
     ) -> None:
         try:
             async with self._sleep.request():
                 tokens = await prefix()
+                if len(tokens) > self._most:
+                    self._remember_too_long(key, len(tokens))
                 if not 0 < len(tokens) <= self._most:
                     return
                 async with self._one:
                     self._forget_unpinned()
-                    while self._is_full(len(tokens)):
-                        await self._let_go(*next(iter(self._hints.items())))
-                    pinned = await self._pins.pin(tokens, adapters)
-                    until_s = asyncio.get_running_loop().time() + seconds
-                    self._hints[key] = _Hint(pinned.id, len(tokens), until_s)
+                    hint = self._take_same(tokens, adapters) or await self._new(tokens, adapters)
+                    hint.until_s = max(hint.until_s, asyncio.get_running_loop().time() + self._wanted_s[key])
+                    self._hints[key] = hint
         except (WeftError, TextsWaitingError) as error:
             logger.debug("a beginning that was marked is not pinned: %s", error)
         else:
             self._set_timer()
+
+    def _remember_too_long(self, key: bytes, n_tokens: int) -> None:
+        self._too_long[key] = n_tokens
+        if len(self._too_long) > MAX_HINTS:
+            self._too_long.popitem(last=False)
+
+    def _take_same(self, tokens: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> _Hint | None:
+        """The hint of the same tokens, which other fields had become: it is no longer theirs."""
+        for key, hint in self._hints.items():
+            if hint.tokens == tokens and hint.adapters == adapters:
+                return self._hints.pop(key)
+        return None
+
+    async def _new(self, tokens: Sequence[int], adapters: Sequence[tuple[int, float]] | None) -> _Hint:
+        while self._is_full(len(tokens)):
+            await self._let_go(*next(iter(self._hints.items())))
+        pinned = await self._pins.pin(tokens, adapters)
+        return _Hint(pinned.id, tokens, adapters, 0.0)
 
     def _is_full(self, n_more: int) -> bool:
         if not self._hints:
