@@ -1,6 +1,7 @@
 """`cache_control`: what clients mark stays pinned for a while, and pushes nobody else's out."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -12,12 +13,14 @@ import weft
 from tests.helpers import wait_until
 from tests.server.matchers import Json
 from tests.server.scripted import FullEngine
+from weft.chat.conversation import Chat
+from weft.chat.format import ChatPrompt
 from weft.server import create_app
 from weft.server.anthropic import translate
 from weft.server.app import Application
 from weft.server.errors import TextsWaitingError
 from weft.server.run import hints
-from weft.server.run.pins import Pins
+from weft.server.run.pins import Pinned, Pins
 from weft.settings import Settings
 from weft.settings.volatile import PRESETS
 
@@ -154,9 +157,9 @@ async def test_a_beginning_that_is_too_long_is_rendered_no_more(monkeypatch: pyt
         chat = server.app.service.chat
         prompt, rendered = chat.prompt, []
 
-        def counted(*args: Any, **more: Any) -> Any:
-            rendered.append(args)
-            return prompt(*args, **more)
+        def counted(data: Chat, *args: Any, **more: Any) -> ChatPrompt:  # noqa: ANN401 (those of the real one)
+            rendered.append(data)
+            return prompt(data, *args, **more)
 
         monkeypatch.setattr(chat, "prompt", counted)
         for _ in range(3):
@@ -169,7 +172,7 @@ async def test_who_wants_it_for_longer_is_heard_while_it_is_pinned(monkeypatch: 
     async with marking() as server:
         pinned, pin = asyncio.Event(), Pins.pin
 
-        async def slow(pins: Pins, tokens: Sequence[int], adapters: Any) -> Any:
+        async def slow(pins: Pins, tokens: Sequence[int], adapters: None) -> Pinned:
             await pinned.wait()
             return await pin(pins, tokens, adapters)
 
@@ -182,6 +185,23 @@ async def test_who_wants_it_for_longer_is_heard_while_it_is_pinned(monkeypatch: 
         await wait_until(lambda: not server.app.service.hints._pending)
         [hint] = server.app.service.hints._hints.values()
         assert hint.until_s > asyncio.get_running_loop().time() + 3000
+
+
+async def test_other_keys_do_not_read_it_until_they_have_it_too() -> None:
+    async with marking(api_keys=("first", "second")) as server:
+
+        async def told(key: str) -> list[str | None]:
+            server.client.headers["x-api-key"] = key
+            return [prefix.get("text") for prefix in (await server.client.get("/prefixes")).json()["prefixes"]]
+
+        server.client.headers["x-api-key"] = "first"
+        await server.client.post("/prefixes", json={"prompt": "Everybody's."})
+        await server.ask(system=system("You are kind."))
+        assert await told("second") == ["<s>Everybody's.", None]
+        assert "You are kind." in ((await told("first"))[1] or "")
+        server.client.headers["x-api-key"] = "second"
+        await server.ask(system=system("You are kind."))
+        assert "You are kind." in ((await told("second"))[1] or "")
 
 
 async def test_one_that_was_unpinned_by_hand_is_pinned_when_it_is_asked_for_again_and_counts_no_more_until_then() -> None:
@@ -241,6 +261,21 @@ async def test_a_model_that_is_unloaded_is_not_loaded_to_let_one_go(monkeypatch:
         await wait_until(lambda: not server.app.service.hints._hints)
         await wait_until(lambda: server.has_ended)
         assert await server.pinned() == []
+
+
+async def test_what_is_marked_keeps_no_model_loaded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(translate.TTLS_S, None, 0.3)
+    caplog.set_level(logging.INFO, "weft")
+    async with marking(sleep_idle_s=60) as server:
+        await server.ask(system=system("You are kind."))
+        answer = await server.client.post(
+            "/api/generate", json={"prompt": "Hi", "keep_alive": 0.6, "options": {"num_predict": 1}}
+        )
+        assert answer.status_code == 200, answer.text
+        await wait_until(lambda: not server.app.service.hints._hints)
+        assert not server.app.service.engine.is_asleep
+        await wait_until(lambda: server.app.service.engine.is_asleep, deadline_s=3)
+    assert "no request for 0.6 s" in caplog.text
 
 
 async def test_a_server_that_ends_leaves_no_task() -> None:

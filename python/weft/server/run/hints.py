@@ -9,6 +9,7 @@ from contextvars import Context
 import msgspec
 
 from weft import Engine, WeftError
+from weft.server.auth import current_owner
 from weft.server.errors import TextsWaitingError
 from weft.server.run.pins import Pins
 from weft.server.run.sleep import Sleep
@@ -36,11 +37,20 @@ class _Hint(msgspec.Struct):
     adapters: Sequence[tuple[int, float]] | None
     until_s: float
     """By the event loop's clock."""
+    owners: set[str | None]
+    """Whose requests had it."""
 
     @property
     def n_tokens(self) -> int:
         """How long it is."""
         return len(self.tokens)
+
+
+class _Wish(msgspec.Struct):
+    """For how long a beginning is to be kept, and by whom."""
+
+    seconds: float
+    owners: set[str | None]
 
 
 class Hints:
@@ -54,8 +64,8 @@ class Hints:
         self._hints: OrderedDict[bytes, _Hint] = OrderedDict()
         """Those that were asked for most recently last."""
         self._pending: dict[bytes, asyncio.Task[None]] = {}
-        self._wanted_s: dict[bytes, float] = {}
-        """How long those are to be kept that are pending."""
+        self._wanted: dict[bytes, _Wish] = {}
+        """What is wanted of those that are pending."""
         self._too_long: OrderedDict[bytes, int] = OrderedDict()
         """Tokens of those that were too long most recently: nobody needs to count them again."""
         self._one = asyncio.Lock()
@@ -78,17 +88,23 @@ class Hints:
             prefix: Makes its tokens, where it is not pinned yet; what it raises of ours is as good as none.
             adapters: What it is computed with.
         """
-        now = asyncio.get_running_loop().time()
-        if key in self._pending:
-            self._wanted_s[key] = max(self._wanted_s[key], seconds)
+        now, owner = asyncio.get_running_loop().time(), current_owner()
+        if (wish := self._wanted.get(key)) is not None:
+            wish.seconds = max(wish.seconds, seconds)
+            wish.owners.add(owner)
         elif (hint := self._hints.get(key)) is not None and self._pins.has(hint.number):
             hint.until_s = max(hint.until_s, now + seconds)
+            hint.owners.add(owner)
             self._hints.move_to_end(key)
         elif len(self._pending) < MAX_HINTS and self._too_long.get(key, 0) <= self._most:
             # No part of the request, whose client may leave.
             task = asyncio.get_running_loop().create_task(self._pin(key, prefix, adapters), context=Context())
-            self._pending[key], self._wanted_s[key] = task, seconds
+            self._pending[key], self._wanted[key] = task, _Wish(seconds, {owner})
             task.add_done_callback(lambda _: self._settle(key))
+
+    def hidden_from(self, owner: str | None) -> set[int]:
+        """The numbers of what is pinned here that none of an owner's requests had."""
+        return {hint.number for hint in self._hints.values() if owner not in hint.owners}
 
     def close(self) -> None:
         """Pins nothing more."""
@@ -98,7 +114,7 @@ class Hints:
             self._timer.cancel()
 
     def _settle(self, key: bytes) -> None:
-        del self._pending[key], self._wanted_s[key]
+        del self._pending[key], self._wanted[key]
 
     @property
     def _most(self) -> int:
@@ -111,7 +127,7 @@ class Hints:
         adapters: Sequence[tuple[int, float]] | None,
     ) -> None:
         try:
-            async with self._sleep.request():
+            async with self._sleep.work():
                 tokens = await prefix()
                 if len(tokens) > self._most:
                     self._remember_too_long(key, len(tokens))
@@ -120,7 +136,9 @@ class Hints:
                 async with self._one:
                     self._forget_unpinned()
                     hint = self._take_same(tokens, adapters) or await self._new(tokens, adapters)
-                    hint.until_s = max(hint.until_s, asyncio.get_running_loop().time() + self._wanted_s[key])
+                    wish = self._wanted[key]
+                    hint.until_s = max(hint.until_s, asyncio.get_running_loop().time() + wish.seconds)
+                    hint.owners |= wish.owners
                     self._hints[key] = hint
         except (WeftError, TextsWaitingError) as error:
             logger.debug("a beginning that was marked is not pinned: %s", error)
@@ -143,7 +161,7 @@ class Hints:
         while self._is_full(len(tokens)):
             await self._let_go(*next(iter(self._hints.items())))
         pinned = await self._pins.pin(tokens, adapters)
-        return _Hint(pinned.id, tokens, adapters, 0.0)
+        return _Hint(pinned.id, tokens, adapters, 0.0, set())
 
     def _is_full(self, n_more: int) -> bool:
         if not self._hints:
@@ -178,7 +196,7 @@ class Hints:
             self._set_timer(now + RETRY_S)
             return
         try:
-            async with self._sleep.request(), self._one:
+            async with self._sleep.work(), self._one:
                 for key, hint in list(self._hints.items()):
                     # It may be asked for while others are let go.
                     if hint.until_s <= now:
