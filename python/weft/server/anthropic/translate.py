@@ -25,9 +25,10 @@ TTLS_S = {None: 300.0, "5m": 300.0, "1h": 3600.0}
 
 def _clears_nothing(management: Any) -> bool:  # noqa: ANN401 (any JSON)
     """Whether what is said of the context is to keep all of it, as Claude Code says it."""
-    if not isinstance(management, dict) or management.keys() > {"edits"}:
+    if not isinstance(management, dict) or management.keys() - {"edits"}:
         return False
-    return all(edit == {"type": "clear_thinking_20251015", "keep": "all"} for edit in management.get("edits") or ())
+    edits = management.get("edits") or []
+    return isinstance(edits, list) and all(edit == {"type": "clear_thinking_20251015", "keep": "all"} for edit in edits)
 
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
@@ -67,6 +68,7 @@ class Asked(NamedTuple):
         message = error.message
         if message.startswith(f"{error.param} "):
             message = name + message.removeprefix(error.param)
+        message = _TOOL_PLACE.sub(lambda found: f"{found[1]}{_OF_TOOLS[found[2]]}", message)
         return InvalidRequest(name, _PLACE.sub(self._place, message))
 
     def _place(self, found: re.Match[str]) -> str:
@@ -89,6 +91,12 @@ class Marked(NamedTuple):
 
 _PLACE = re.compile(r"\bmessages\[(\d{1,9})\](?:\.content\[(\d{1,9})\]\.image_url\.url)?")
 """Where something is in a chat, as messages of errors tell it."""
+
+_OF_TOOLS = {"": "", ".name": ".name", ".parameters": ".input_schema", ".strict": ".strict"}
+"""Anthropic's names of what a function has by others."""
+
+_TOOL_PLACE = re.compile(r"\b(tools\[\d{1,9}\])\.function(\.name|\.parameters|\.strict|)\b")
+"""Where something is in a tool, as messages of errors tell it."""
 
 
 def check_version(version: str | None) -> None:
@@ -270,14 +278,14 @@ class _Said:
     def system(self, place: str, content: str | list[Block]) -> None:
         """Adds what the system says: texts alone."""
         turn = self._turn(place, "system")
-        for where, block in _blocks(place, content):
+        for where, block in _blocks(place if place == "system" else f"{place}.content", content):
             if block.type != "text":
                 raise _no_such_block(where, block, "text")
             turn.parts.append(_text(where, block))
 
     def _user(self, place: str, content: str | list[Block]) -> None:
         is_empty = True
-        for where, block in _blocks(place, content):
+        for where, block in _blocks(f"{place}.content", content):
             is_empty = False
             if block.type == "tool_result":
                 self._result(where, block)
@@ -294,13 +302,13 @@ class _Said:
         if block.is_error:
             # No template has another way to say it.
             turn.parts.append(ContentPart("text", "Error:"))
-        for where, part in _blocks(place, block.content or ""):
+        for where, part in _blocks(f"{place}.content", block.content or ""):
             _take(turn, where, part, "text and image")
         self.turns.append(turn)
 
     def _assistant(self, place: str, content: str | list[Block]) -> None:
         turn = self._turn(place, "assistant")
-        for where, block in _blocks(place, content):
+        for where, block in _blocks(f"{place}.content", content):
             match block.type:
                 case "text":
                     turn.parts.append(_text(where, block))
@@ -346,12 +354,17 @@ def _blocks(place: str, content: str | list[Block]) -> Iterator[tuple[str, Block
             yield place, Block(type="text", text=content)
         return
     for index, block in enumerate(content):
-        yield f"{place}.content[{index}]", block
+        yield f"{place}[{index}]", block
+
+
+def _field(place: str) -> str:
+    """The field of the body in which a place is."""
+    return re.split(r"[.\[]", place, maxsplit=1)[0]
 
 
 def _text(place: str, block: Block) -> ContentPart:
     if block.text is None:
-        raise InvalidRequest("messages", f"{place}.text must be given")
+        raise InvalidRequest(_field(place), f"{place}.text must be given")
     return ContentPart("text", block.text)
 
 
@@ -367,4 +380,4 @@ def _image(place: str, block: Block) -> ContentPart:
 
 
 def _no_such_block(place: str, block: Block, known: str) -> InvalidRequest:
-    return InvalidRequest("messages", f"{place}: blocks of the type {shown(block.type)} are not supported here, only {known}")
+    return InvalidRequest(_field(place), f"{place}: blocks of the type {shown(block.type)} are not supported here, only {known}")
