@@ -54,7 +54,8 @@ def named_events(text: str) -> list[Any]:
 def is_message_stream(text: str) -> bool:
     events = [event for event in named_events(text) if event["type"] != "ping"]
     begins = events[0]["type"] == "message_start" and events[0]["message"]["role"] == "assistant"
-    return begins and [event["type"] for event in events[-2:]] == ["message_delta", "message_stop"]
+    ends = [event["type"] for event in events[-2:]] == ["message_delta", "message_stop"]
+    return begins and ends and "content_block_start" in {event["type"] for event in events}
 
 
 def is_response_stream(text: str) -> bool:

@@ -236,6 +236,9 @@ TOOL: Json = {
 }
 
 
+CALL: Json = {"type": "tool_use", "id": "a", "name": "weather", "input": {}}
+
+
 def read(**body: Json) -> Json:
     """What a body becomes."""
     return asked(cast("CreateMessage", _decoded({"messages": MESSAGES} | body)))
@@ -396,6 +399,8 @@ async def test_the_fields_reach_the_engine() -> None:
         ({"mcp_servers": [{"name": "a"}]}, "mcp_servers"),
         ({"container": "a"}, "container"),
         ({"context_management": {"edits": [1]}}, "context_management"),
+        ({"context_management": {"edits": 5}}, "context_management"),
+        ({"context_management": {"other": 1}}, "context_management"),
         ({"diagnostics": {"previous_message_id": "a"}}, "diagnostics"),
         ({"inference_geo": "eu"}, "inference_geo"),
         ({"service_tier": "other"}, "service_tier"),
@@ -409,10 +414,14 @@ async def test_the_fields_reach_the_engine() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].source"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}]}, "messages[0].content[0].name"),
         ({"messages": [{"role": "assistant", "content": [{"type": "image"}]}]}, "messages[0].content[0]"),
-        ({"system": [{"type": "image"}]}, "system.content[0]"),
+        ({"messages": [{"role": "assistant", "content": [CALL]}]}, "messages[0] calls a tool"),
+        ({"system": [{"type": "image"}]}, "system[0]: "),
+        ({"system": [{"type": "text"}]}, "system[0].text "),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
         ({"tools": [TOOL | {"defer_loading": True}]}, "tools[0].defer_loading"),
+        ({"tools": [TOOL | {"name": "a b"}]}, "tools[0].name "),
+        ({"tools": [TOOL | {"input_schema": {"type": "string"}}]}, "tools[0].input_schema.type "),
         ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"thinking": {"type": "disabled", "budget_tokens": 5}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "enabled", "budget_tokens": -5}}, "thinking.budget_tokens"),
@@ -449,6 +458,11 @@ async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, b
 )
 async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, body: Json) -> None:
     assert (await told(client, **body))["content"] == (await told(client))["content"]
+
+
+async def test_a_prompt_that_is_too_long_is_refused_in_the_words_that_clients_look_for(client: httpx.AsyncClient) -> None:
+    message = await refused(client, GREEDY | {"messages": [{"role": "user", "content": "x " * 5000}]})
+    assert matching(r"prompt is too long: \d+ tokens > 1024 maximum: request \(.*") == message
 
 
 def test_an_error_names_the_place_of_the_body() -> None:

@@ -1,6 +1,7 @@
 """`cache_control`: what clients mark stays pinned for a while, and pushes nobody else's out."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -12,11 +13,16 @@ import weft
 from tests.helpers import wait_until
 from tests.server.matchers import Json
 from tests.server.scripted import FullEngine
+from weft.chat.conversation import Chat
+from weft.chat.format import ChatPrompt
 from weft.server import create_app
 from weft.server.anthropic import translate
 from weft.server.app import Application
+from weft.server.errors import TextsWaitingError
 from weft.server.run import hints
+from weft.server.run.pins import Pinned, Pins
 from weft.settings import Settings
+from weft.settings.volatile import PRESETS
 
 MARK: Json = {"type": "ephemeral"}
 TOOL: Json = {"name": "weather", "input_schema": {"type": "object"}}
@@ -128,6 +134,108 @@ async def test_all_together_take_no_more_than_their_share() -> None:
     assert "cat" in texts[-1]
 
 
+@pytest.mark.parametrize("line", ["x-anthropic-billing-header: cch={}", "Today's date: {}"])
+async def test_lines_that_change_are_no_part_of_it(line: str) -> None:
+    async with marking(volatile_prompt_lines=PRESETS["claude-code"]) as server:
+        for nth in range(3):
+            await server.ask(system=[{"type": "text", "text": line.format(nth)}, *system("You are kind.")])
+        [text] = await server.pinned()
+    assert "You are kind." in text
+    assert line.format("") not in text
+
+
+async def test_fields_that_become_the_same_tokens_pin_them_once() -> None:
+    async with marking() as server:
+        for effort in ("low", "high", "low"):
+            await server.ask(system=system("You are kind."), output_config={"effort": effort})
+            assert len(server.app.service.hints._hints) == 1
+        assert len(await server.pinned()) == 1
+
+
+async def test_a_beginning_that_is_too_long_is_rendered_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with marking() as server:
+        chat = server.app.service.chat
+        prompt, rendered = chat.prompt, []
+
+        def counted(data: Chat, *args: Any, **more: Any) -> ChatPrompt:  # noqa: ANN401 (those of the real one)
+            rendered.append(data)
+            return prompt(data, *args, **more)
+
+        monkeypatch.setattr(chat, "prompt", counted)
+        for _ in range(3):
+            await server.ask(system=system("word " * 400))
+        assert len(rendered) == 4, "each prompt, and the first beginning"
+        assert await server.pinned() == []
+
+
+async def test_who_wants_it_for_longer_is_heard_while_it_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with marking() as server:
+        pinned, pin = asyncio.Event(), Pins.pin
+
+        async def slow(pins: Pins, tokens: Sequence[int], adapters: None) -> Pinned:
+            await pinned.wait()
+            return await pin(pins, tokens, adapters)
+
+        monkeypatch.setattr(Pins, "pin", slow)
+        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+        for more in ({}, {"ttl": "1h"}):
+            answer = await server.client.post("/v1/messages", json={**body, "system": system("You are kind.", **more)})
+            assert answer.status_code == 200
+        pinned.set()
+        await wait_until(lambda: not server.app.service.hints._pending)
+        [hint] = server.app.service.hints._hints.values()
+        assert hint.until_s > asyncio.get_running_loop().time() + 3000
+
+
+async def test_other_keys_do_not_read_it_until_they_have_it_too() -> None:
+    async with marking(api_keys=("first", "second")) as server:
+
+        async def told(key: str) -> list[str | None]:
+            server.client.headers["x-api-key"] = key
+            return [prefix.get("text") for prefix in (await server.client.get("/prefixes")).json()["prefixes"]]
+
+        server.client.headers["x-api-key"] = "first"
+        await server.client.post("/prefixes", json={"prompt": "Everybody's."})
+        await server.ask(system=system("You are kind."))
+        assert await told("second") == ["<s>Everybody's.", None]
+        assert "You are kind." in ((await told("first"))[1] or "")
+        server.client.headers["x-api-key"] = "second"
+        await server.ask(system=system("You are kind."))
+        assert "You are kind." in ((await told("second"))[1] or "")
+
+
+async def test_one_that_was_unpinned_by_hand_is_pinned_when_it_is_asked_for_again_and_counts_no_more_until_then() -> None:
+    async with marking() as server:
+        await server.ask(system=system("You are kind."))
+        [prefix] = (await server.client.get("/prefixes")).json()["prefixes"]
+        assert (await server.client.delete(f"/prefixes/{prefix['id']}")).status_code == 204
+        await server.ask(system=system("You are a bee."))
+        assert len(server.app.service.hints._hints) == 1
+        await server.ask(system=system("You are kind."))
+        first, second = await server.pinned()
+        assert "bee" in first
+        assert "kind" in second
+
+
+async def test_one_that_cannot_be_let_go_yet_is_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(translate.TTLS_S, None, 0.2)
+    monkeypatch.setattr(hints, "RETRY_S", 0.05)
+    fails = [TextsWaitingError("1024 requests like this one are waiting")]
+    unpin = Pins.unpin
+
+    async def failing(pins: Pins, number: int) -> bool:
+        if fails:
+            raise fails.pop()
+        return await unpin(pins, number)
+
+    monkeypatch.setattr(Pins, "unpin", failing)
+    async with marking() as server:
+        await server.ask(system=system("You are kind."))
+        await wait_until(lambda: not server.app.service.hints._hints)
+        assert fails == []
+        assert await server.pinned() == []
+
+
 async def test_nobody_hears_of_what_cannot_be_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     async def full(*_: object, **__: object) -> None:
         raise weft.PinsFull(1, 2, 3)
@@ -153,6 +261,21 @@ async def test_a_model_that_is_unloaded_is_not_loaded_to_let_one_go(monkeypatch:
         await wait_until(lambda: not server.app.service.hints._hints)
         await wait_until(lambda: server.has_ended)
         assert await server.pinned() == []
+
+
+async def test_what_is_marked_keeps_no_model_loaded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(translate.TTLS_S, None, 0.3)
+    caplog.set_level(logging.INFO, "weft")
+    async with marking(sleep_idle_s=60) as server:
+        await server.ask(system=system("You are kind."))
+        answer = await server.client.post(
+            "/api/generate", json={"prompt": "Hi", "keep_alive": 0.6, "options": {"num_predict": 1}}
+        )
+        assert answer.status_code == 200, answer.text
+        await wait_until(lambda: not server.app.service.hints._hints)
+        assert not server.app.service.engine.is_asleep
+        await wait_until(lambda: server.app.service.engine.is_asleep, deadline_s=3)
+    assert "no request for 0.6 s" in caplog.text
 
 
 async def test_a_server_that_ends_leaves_no_task() -> None:

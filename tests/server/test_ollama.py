@@ -433,6 +433,7 @@ async def test_without_a_prompt_the_model_is_only_loaded(client: httpx.AsyncClie
 async def test_a_server_that_never_unloads_says_so(client: httpx.AsyncClient) -> None:
     answer = await client.post("/api/generate", json={"keep_alive": 0})
     assert answer.status_code == 501
+    assert answer.headers["x-should-retry"] == "false", "the official clients of others try again what is 500 or more"
     assert "--sleep-idle-seconds" in answer.json()["error"]
     assert (await client.post("/api/chat", json=CHAT | {"keep_alive": 0})).status_code == 200, "what is written is written"
 

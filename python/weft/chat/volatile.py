@@ -39,18 +39,25 @@ class VolatileLines:
         content, n_lines = self._content(told.content)
         return [msgspec.structs.replace(told, content=content) if n_lines else told, *said], n_lines
 
+    def lasting(self, message: ChatMessage) -> ChatMessage:
+        """The system's message without any of the lines that a rule matches."""
+        if not self._rules:
+            return message
+        content, n_lines = self._content(message.content, moves=False)
+        return msgspec.structs.replace(message, content=content) if n_lines else message
+
     def _content(
-        self, content: str | list[ContentPart] | msgspec.UnsetType | None
+        self, content: str | list[ContentPart] | msgspec.UnsetType | None, *, moves: bool = True
     ) -> tuple[str | list[ContentPart] | msgspec.UnsetType | None, int]:
         if isinstance(content, str):
             kept, moved, n_lines = self._text(content)
-            return "\n".join([*([kept] if kept else []), *moved]), n_lines
+            return "\n".join([*([kept] if kept else []), *(moved if moves else [])]), n_lines
         if not isinstance(content, list):
             return content, 0
         parts, all_moved, n_all = [], [], 0
         for part in content:
             kept, moved, n_lines = self._text(part.text) if part.type == "text" and part.text else ("", [], 0)
-            all_moved += moved
+            all_moved += moved if moves else []
             n_all += n_lines
             # A part of which nothing is left is none.
             if not n_lines:

@@ -382,6 +382,9 @@ def _response(error: Exception, shape: Shape, also: Mapping[str, Any]) -> Respon
         headers = {"retry-after": str(RETRY_AFTER_S)}
     if isinstance(error, InvalidKeyError):
         headers = {"www-authenticate": "Bearer"}
+    if isinstance(error, NotSupported | NotSupportedError):
+        # Official clients try anything again that is 500 or more, unless they are told so.
+        headers = {"x-should-retry": "false"}
     beside = dict(error.beside) if isinstance(error, SlotsBusyError | StillLoadingError) else {}
     body = msgspec.json.encode({**also, **shape(described), **beside})
     return Response(body, status_code=described.code, media_type="application/json", headers=headers)

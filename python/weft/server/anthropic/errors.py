@@ -41,7 +41,14 @@ ERRORS = {
 
 def _error(described: ErrorObject) -> MessagesError:
     other = "api_error" if described.code >= 500 else "invalid_request_error"
-    return MessagesError(_TYPES.get(described.code, other), named(described))
+    return MessagesError(_TYPES.get(described.code, other), _message(described))
+
+
+def _message(described: ErrorObject) -> str:
+    if described.n_prompt_tokens is None:
+        return named(described)
+    # Clients look for these words, and make their conversation shorter.
+    return f"prompt is too long: {described.n_prompt_tokens} tokens > {described.n_ctx} maximum: {described.message}"
 
 
 def shape(described: ErrorObject) -> Mapping[str, Any]:

@@ -33,7 +33,7 @@ Version = Annotated[str | None, HeaderParameter(name="anthropic-version")]
 async def create_message(data: JSONBody[CreateMessage], service: Here, version: Version = None) -> Answer[MessageObject]:
     """Answers a chat."""
     check_version(version)
-    chat = await service.aside.work(Purpose.PROMPT, n_body_bytes(), asked, data)
+    chat = await service.aside.work(Purpose.PROMPT, n_body_bytes(), asked, data, service.chat.lasting)
     try:
         generation, form = await begin(chat.fields, service)
     except InvalidRequest as error:

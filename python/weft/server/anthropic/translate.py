@@ -25,9 +25,10 @@ TTLS_S = {None: 300.0, "5m": 300.0, "1h": 3600.0}
 
 def _clears_nothing(management: Any) -> bool:  # noqa: ANN401 (any JSON)
     """Whether what is said of the context is to keep all of it, as Claude Code says it."""
-    if not isinstance(management, dict) or management.keys() > {"edits"}:
+    if not isinstance(management, dict) or management.keys() - {"edits"}:
         return False
-    return all(edit == {"type": "clear_thinking_20251015", "keep": "all"} for edit in management.get("edits") or ())
+    edits = management.get("edits") or []
+    return isinstance(edits, list) and all(edit == {"type": "clear_thinking_20251015", "keep": "all"} for edit in edits)
 
 
 _NEUTRAL: dict[str, Callable[[Any], bool]] = {
@@ -67,6 +68,7 @@ class Asked(NamedTuple):
         message = error.message
         if message.startswith(f"{error.param} "):
             message = name + message.removeprefix(error.param)
+        message = _TOOL_PLACE.sub(lambda found: f"{found[1]}{_OF_TOOLS[found[2]]}", message)
         return InvalidRequest(name, _PLACE.sub(self._place, message))
 
     def _place(self, found: re.Match[str]) -> str:
@@ -90,6 +92,12 @@ class Marked(NamedTuple):
 _PLACE = re.compile(r"\bmessages\[(\d{1,9})\](?:\.content\[(\d{1,9})\]\.image_url\.url)?")
 """Where something is in a chat, as messages of errors tell it."""
 
+_OF_TOOLS = {"": "", ".name": ".name", ".parameters": ".input_schema", ".strict": ".strict"}
+"""Anthropic's names of what a function has by others."""
+
+_TOOL_PLACE = re.compile(r"\b(tools\[\d{1,9}\])\.function(\.name|\.parameters|\.strict|)\b")
+"""Where something is in a tool, as messages of errors tell it."""
+
 
 def check_version(version: str | None) -> None:
     """Refuses a version of the dialect that is not spoken; none is any."""
@@ -97,8 +105,12 @@ def check_version(version: str | None) -> None:
         raise InvalidRequest("anthropic-version", f"anthropic-version is {shown(version)}; it must be {VERSION} or later")
 
 
-def asked(data: CountTokens) -> Asked:
+def asked(data: CountTokens, lasting: Callable[[ChatMessage], ChatMessage] = lambda told: told) -> Asked:
     """The chat that a body asks for.
+
+    Args:
+        data: The body.
+        lasting: What every prompt begins with of what the system says.
 
     Raises:
         InvalidRequest: a field asks for what is not there.
@@ -113,16 +125,16 @@ def asked(data: CountTokens) -> Asked:
         said.add(f"messages[{position}]", message.role, message.content)
     messages = [turn.message() for turn in said.turns]
     fields = ChatFields(messages=messages, **_options(data), **_tools(data), **_writing(data))
-    return Asked(fields, said.turns, _marked(data, fields))
+    return Asked(fields, said.turns, _marked(data, fields, lasting))
 
 
-def _marked(data: CountTokens, fields: ChatFields) -> Marked | None:
+def _marked(data: CountTokens, fields: ChatFields, lasting: Callable[[ChatMessage], ChatMessage]) -> Marked | None:
     """What is marked of the tools and of what the system says. Of messages, the last are the last to be forgotten anyway."""
     blocks = data.system if isinstance(data.system, list) else []
     marks = [one.cache_control for one in (*(data.tools or ()), *blocks) if one.cache_control is not None]
     if not marks:
         return None
-    system = [message for message in (fields.messages or ())[:1] if message.role == "system"]
+    system = [lasting(message) for message in (fields.messages or ())[:1] if message.role == "system"]
     empty = [*system, ChatMessage(role="user", content="")]
     chat = msgspec.structs.replace(fields, messages=empty, add_generation_prompt=False)
     kept = (system, fields.tools, fields.tool_choice, fields.enable_thinking, fields.reasoning_effort)
@@ -266,14 +278,14 @@ class _Said:
     def system(self, place: str, content: str | list[Block]) -> None:
         """Adds what the system says: texts alone."""
         turn = self._turn(place, "system")
-        for where, block in _blocks(place, content):
+        for where, block in _blocks(place if place == "system" else f"{place}.content", content):
             if block.type != "text":
                 raise _no_such_block(where, block, "text")
             turn.parts.append(_text(where, block))
 
     def _user(self, place: str, content: str | list[Block]) -> None:
         is_empty = True
-        for where, block in _blocks(place, content):
+        for where, block in _blocks(f"{place}.content", content):
             is_empty = False
             if block.type == "tool_result":
                 self._result(where, block)
@@ -290,13 +302,13 @@ class _Said:
         if block.is_error:
             # No template has another way to say it.
             turn.parts.append(ContentPart("text", "Error:"))
-        for where, part in _blocks(place, block.content or ""):
+        for where, part in _blocks(f"{place}.content", block.content or ""):
             _take(turn, where, part, "text and image")
         self.turns.append(turn)
 
     def _assistant(self, place: str, content: str | list[Block]) -> None:
         turn = self._turn(place, "assistant")
-        for where, block in _blocks(place, content):
+        for where, block in _blocks(f"{place}.content", content):
             match block.type:
                 case "text":
                     turn.parts.append(_text(where, block))
@@ -342,12 +354,17 @@ def _blocks(place: str, content: str | list[Block]) -> Iterator[tuple[str, Block
             yield place, Block(type="text", text=content)
         return
     for index, block in enumerate(content):
-        yield f"{place}.content[{index}]", block
+        yield f"{place}[{index}]", block
+
+
+def _field(place: str) -> str:
+    """The field of the body in which a place is."""
+    return re.split(r"[.\[]", place, maxsplit=1)[0]
 
 
 def _text(place: str, block: Block) -> ContentPart:
     if block.text is None:
-        raise InvalidRequest("messages", f"{place}.text must be given")
+        raise InvalidRequest(_field(place), f"{place}.text must be given")
     return ContentPart("text", block.text)
 
 
@@ -363,4 +380,4 @@ def _image(place: str, block: Block) -> ContentPart:
 
 
 def _no_such_block(place: str, block: Block, known: str) -> InvalidRequest:
-    return InvalidRequest("messages", f"{place}: blocks of the type {shown(block.type)} are not supported here, only {known}")
+    return InvalidRequest(_field(place), f"{place}: blocks of the type {shown(block.type)} are not supported here, only {known}")

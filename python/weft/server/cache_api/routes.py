@@ -8,6 +8,7 @@ from litestar import Router, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
+from weft.server.auth import current_owner
 from weft.server.cache_api import translate
 from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchPrefixError
@@ -30,7 +31,7 @@ async def pin(data: JSONBody[PinBody], service: Here) -> Answer[PinnedPrefix]:
 
 @get("/prefixes", responses=ERRORS)
 async def prefixes(service: Here) -> Answer[PinnedPrefixes]:
-    """Every pinned prefix with its text."""
+    """Every pinned prefix with its text, which of what other keys' clients have marked is not told."""
     return Answer(AwaitedAnswer(partial(_prefixes, service)))
 
 
@@ -56,8 +57,8 @@ async def _pin(service: Service, prompt: Sequence[Piece]) -> PinnedPrefix:
 
 async def _prefixes(service: Service) -> msgspec.Raw:
     async with service.looks.one():
-        listed = await service.pins.all()
-        report = partial(translate.prefixes, listed, service.engine.detokenize)
+        listed, hidden = await service.pins.all(), service.hints.hidden_from(current_owner())
+        report = partial(translate.prefixes, listed, service.engine.detokenize, hidden)
         return await service.aside.elsewhere(Purpose.SIGHT, len(listed), lambda: _encoded(report()))
 
 

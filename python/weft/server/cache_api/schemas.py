@@ -23,7 +23,8 @@ class UsedAdapter(msgspec.Struct):
 class PinnedPrefix(msgspec.Struct):
     """A prefix that stays computed; `n_bytes` is what it takes, shared with others or not.
 
-    In the list of all, of a long text only its beginning and its end are told. `adapters` are there where some are on at its
+    In the list of all, of a long text only its beginning and its end are told, and none of
+    what another key's clients have marked. `adapters` are there where some are on at its
     end, and `invoked_at` where an activated one of them counts only from that token on.
     """
 

@@ -1,6 +1,6 @@
 """What the engine tells of its cache, in the fields of our routes. No I/O here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -62,9 +62,9 @@ def pinned(made: Pinned) -> PinnedPrefix:
     )
 
 
-def prefixes(listed: Sequence[Pinned], detokenize: Detokenize) -> PinnedPrefixes:
-    """Every pinned prefix with its text."""
-    return PinnedPrefixes([_with_text(each, detokenize) for each in listed])
+def prefixes(listed: Sequence[Pinned], detokenize: Detokenize, hidden: Collection[int] = ()) -> PinnedPrefixes:
+    """Every pinned prefix with its text, but for those whose numbers are of what is hidden."""
+    return PinnedPrefixes([pinned(each) if each.id in hidden else _with_text(each, detokenize) for each in listed])
 
 
 def _with_text(each: Pinned, detokenize: Detokenize) -> PinnedPrefix:

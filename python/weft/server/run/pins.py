@@ -59,6 +59,10 @@ class Pins:
             return False
         return await self._engine.unpin(engines)
 
+    def has(self, number: int) -> bool:
+        """Whether what was pinned here under that number is pinned, or is to be again."""
+        return number in self._adapters
+
     async def remember(self) -> None:
         """To be called before the engine sleeps.
 
@@ -85,6 +89,7 @@ class Pins:
                 raise
             except WeftError as error:
                 logger.warning("the pinned prefix %d could not be computed again: %s", number, error)
+                self._adapters.pop(number, None)
                 continue
             self._again[prefix.id] = number
             now[before.id] = prefix

@@ -141,7 +141,7 @@ class Service:
         if is_needed():
             return False
         self._kept = {make: make(self) for make in self._remembered}
-        logger.info("no request for %d s: unloading the model, which the next one loads again", self.sleep.after_s)
+        logger.info("no request for %g s: unloading the model, which the next one loads again", self.sleep.patience_s)
         await self.engine.sleep()
         # Only now: where the model stays, what is cached does too.
         self._copies = copies

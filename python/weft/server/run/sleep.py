@@ -37,6 +37,11 @@ class Sleep:
         self._let_go = let_go
         self._bring_back = bring_back
         self._n_requests = 0
+        """All that the model must be there for."""
+        self._n_asked = 0
+        """Of those, requests of clients."""
+        self._since_s = 0.0
+        """When the last of these has ended, or the model has come, by the event loop's clock."""
         self._sooner_s: float | None = None
         """Seconds that are enough this time."""
         self._timer: asyncio.TimerHandle | None = None
@@ -52,7 +57,7 @@ class Sleep:
 
     def start(self) -> None:
         """The model is there for the first time: the seconds count from now on."""
-        self._set_timer()
+        self._count_anew()
 
     def stop(self) -> None:
         """Nothing is let go or brought back any more; requests that wait are told that the engine has stopped."""
@@ -70,6 +75,11 @@ class Sleep:
         """
         self._sooner_s = seconds
 
+    @property
+    def patience_s(self) -> float | None:
+        """Seconds without a request after which the model is let go this time."""
+        return self.after_s if self.after_s is None or self._sooner_s is None else min(self.after_s, self._sooner_s)
+
     @asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
         """One request that needs the model. It waits until that is there, and as long as it lasts, that stays.
@@ -77,8 +87,23 @@ class Sleep:
         Raises:
             WeftError: The model could not be brought back.
         """
-        if self._n_requests == 0:
+        if self._n_asked == 0:
             self._sooner_s = None
+        self._n_asked += 1
+        try:
+            async with self.work():
+                yield
+        finally:
+            self._n_asked -= 1
+            self._count_anew()
+
+    @asynccontextmanager
+    async def work(self) -> AsyncIterator[None]:
+        """As a request, of which no client knows: the seconds until the model is let go count from the last that one sent.
+
+        Raises:
+            WeftError: The model could not be brought back.
+        """
         self._n_requests += 1
         self._clear_timer()
         try:
@@ -92,10 +117,14 @@ class Sleep:
             self._n_requests -= 1
             self._set_timer()
 
+    def _count_anew(self) -> None:
+        self._since_s = asyncio.get_running_loop().time()
+        self._set_timer()
+
     def _set_timer(self) -> None:
-        if self.after_s is not None and self._n_requests == 0 and self.is_awake and not self._is_stopped:
-            after_s = self.after_s if self._sooner_s is None else min(self.after_s, self._sooner_s)
-            self._timer = asyncio.get_running_loop().call_later(after_s, self._doze)
+        self._clear_timer()
+        if self.patience_s is not None and self._n_requests == 0 and self.is_awake and not self._is_stopped:
+            self._timer = asyncio.get_running_loop().call_at(self._since_s + self.patience_s, self._doze)
 
     def _clear_timer(self) -> None:
         if self._timer is not None:
@@ -116,13 +145,13 @@ class Sleep:
             logger.exception("the model stays loaded")
         finally:
             self.is_awake = not is_gone
-            self._set_timer()
+            self._count_anew()
 
     async def _rise(self) -> None:
         await self._bring_back()
         self.is_awake = True
         # All who wanted it may have left by now.
-        self._set_timer()
+        self._count_anew()
 
     def _turn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
         loop = asyncio.get_running_loop()
