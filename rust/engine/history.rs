@@ -175,9 +175,8 @@ impl History {
             };
             let n_least = if is_a_state { range.end } else { range.start + 1 };
             let had_it = |text: &Text| compared.common(&text.tokens, n_least).is_some();
-            let is_own = |record: &&Record| {
-                record.owner == job.request.owner && record.variants.n_common(&job.variants) >= n_least
-            };
+            let is_own =
+                |record: &&Record| record.owner == job.request.owner && record.variants.n_common(&job.variants) >= n_least;
             is_it && self.records.get(&lost.maker).filter(is_own).is_some_and(|record| record.texts.iter().any(had_it))
         })
     }
