@@ -118,12 +118,13 @@ impl<R: Runner> Explaining<'_, R> {
         (if kind.is_a_state() { Cause::NoSnapshot } else { Cause::Evicted(None) }, nearest)
     }
 
-    /// Whether another request is about to have computed the first `n_same` tokens.
+    /// Whether another request of the same owner is about to have computed the first `n_same` tokens.
     fn is_being_computed(&self, n_same: u32) -> bool {
         let job = self.job;
         self.core.slots.running().iter().any(|running| {
-            let is_at_it = running.n_held < n_same && running.sequence.variants == job.variants;
-            is_at_it && running.sequence.tokens.common_prefix(&job.prompt) >= n_same
+            let is_own = self.core.queue.job(running.sequence.request_id).request.owner == job.request.owner;
+            let is_at_it = running.n_held < n_same && running.sequence.variants.n_common(&job.variants) >= n_same;
+            is_own && is_at_it && running.sequence.tokens.common_prefix(&job.prompt) >= n_same
         })
     }
 
@@ -139,7 +140,10 @@ impl<R: Runner> Explaining<'_, R> {
         let (job, history) = (self.job, &self.core.history);
         let lexicon = self.core.memory.model().lexicon();
         let nearest = self.remembered.nearest.filter(|nearest| nearest.n_common == at);
-        if let Some(other) = self.remembered.of_others.filter(|other| other.n_common >= at + MIN_SHARED) {
+        let changes_here = nearest.is_some_and(|nearest| nearest.record.variants.n_common(&job.variants) == at);
+        if let Some(other) =
+            self.remembered.of_others.filter(|other| other.n_common >= at + MIN_SHARED || (changes_here && other.n_common > at))
+        {
             return (Cause::OtherAdapters, Some(other), at);
         }
         if let Some((near, place)) = lexicon.opening().filter(|_| at < 2).and_then(|opening| history.beside_opening(job, opening))
@@ -171,9 +175,9 @@ impl<R: Runner> Explaining<'_, R> {
         (if is_respelt { Cause::Retokenized } else { Cause::Differs }, Some(nearest), at)
     }
 
-    /// What may be told of an earlier request: all of what is the same owner's, nothing of what is not.
+    /// What is told of an earlier request of the same owner.
     fn earlier(&self, nearest: Option<Nearest<'_>>, at: u32) -> Option<Earlier> {
-        let Nearest { request_id, record, tokens, .. } = nearest.filter(|near| near.record.owner == self.job.request.owner)?;
+        let Nearest { request_id, record, tokens, .. } = nearest?;
         let end = tokens.len();
         let range: Range<u32> = at.min(end)..(at + SHOWN_AFTER).min(end);
         let text = spelt(&tokens.slices(range).concat(), &self.core.memory.model().lexicon()).concat();

@@ -75,7 +75,7 @@ pub(super) struct Nearest<'a> {
 #[derive(Default)]
 pub(super) struct Remembered<'a> {
     /// `None` where no text begins with the same token. Of those that go along as long, one that ends there or whose prompt does,
-    /// then one of the same owner, then the newest.
+    /// then the newest.
     pub(super) nearest: Option<Nearest<'a>>,
     /// So many of its tokens were computed for earlier ones.
     pub(super) n_computed: u32,
@@ -130,25 +130,30 @@ impl History {
         }
     }
 
+    /// What the same owner was answered before, the newest first: what others sent is nothing that an explanation may depend on.
+    fn own<'a, 'job>(&'a self, job: &'job Job) -> impl Iterator<Item = (u64, &'a Record)> + use<'a, 'job> {
+        let is_own = |&(&id, record): &(&u64, &Record)| id != job.request_id && record.owner == job.request.owner;
+        self.records.iter().rev().filter(is_own).map(|(&id, record)| (id, record))
+    }
+
     /// What is remembered of the prompt of `job`.
     pub(super) fn remembered(&self, job: &Job) -> Remembered<'_> {
         let compared = Comparison::new(&job.prompt);
         let mut found = Remembered::default();
-        for (&request_id, record) in self.records.iter().rev().filter(|&(&id, _)| id != job.request_id) {
+        for (request_id, record) in self.own(job) {
+            let n_alike = record.variants.n_common(&job.variants);
             for text in &record.texts {
-                let common = |better_than: u32| compared.common(&text.tokens, better_than);
                 let near = |n_common| Nearest { request_id, record, tokens: &text.tokens, n_common };
-                if record.variants != job.variants {
-                    let n_known = found.of_others.map_or(0, |other| other.n_common);
-                    if let Some(n_common) = common(n_known + 1).map(|n| n.min(text.n_held)).filter(|&n| n > n_known) {
-                        found.of_others = Some(near(n_common));
-                    }
-                    continue;
+                let n_known = found.of_others.map_or(0, |other| other.n_common).max(n_alike);
+                let of_others = n_known.checked_add(1).and_then(|n_least| compared.common(&text.tokens, n_least));
+                if let Some(n_common) = of_others.map(|n| n.min(text.n_held)).filter(|&n| n > n_known) {
+                    found.of_others = Some(near(n_common));
                 }
                 let n_nearest = found.nearest.map_or(1, |nearest| nearest.n_common);
-                let Some(n_common) = common(n_nearest.min(found.n_computed + 1)) else { continue };
+                let n_least = n_nearest.min(found.n_computed + 1);
+                let Some(n_common) = compared.common(&text.tokens, n_least).map(|n| n.min(n_alike)) else { continue };
                 found.n_computed = found.n_computed.max(n_common.min(text.n_held));
-                let rank = |near: Nearest<'_>| (near.n_common, near.ends(), near.record.owner == job.request.owner);
+                let rank = |near: Nearest<'_>| (near.n_common, near.ends());
                 if n_common > 0 && found.nearest.is_none_or(|nearest| rank(near(n_common)) > rank(nearest)) {
                     found.nearest = Some(near(n_common));
                 }
@@ -157,7 +162,7 @@ impl History {
         found
     }
 
-    /// The newest loss of something that a prompt begins with, in `[n_found, n_known)`; of a memory that is a state, of one that ends
+    /// The newest loss of something of its owner's that a prompt begins with, in `[n_found, n_known)`; of a memory that is a state, of one that ends
     /// there.
     pub(super) fn lost(&self, job: &Job, n_found: u32, n_known: u32, is_a_state: bool) -> Option<&(Instant, Lost)> {
         let compared = Comparison::new(&job.prompt);
@@ -170,15 +175,13 @@ impl History {
             };
             let n_least = if is_a_state { range.end } else { range.start + 1 };
             let had_it = |text: &Text| compared.common(&text.tokens, n_least).is_some();
-            is_it
-                && self
-                    .records
-                    .get(&lost.maker)
-                    .is_some_and(|record| record.variants == job.variants && record.texts.iter().any(had_it))
+            let is_own =
+                |record: &&Record| record.owner == job.request.owner && record.variants.n_common(&job.variants) >= n_least;
+            is_it && self.records.get(&lost.maker).filter(is_own).is_some_and(|record| record.texts.iter().any(had_it))
         })
     }
 
-    /// A text that differs from a prompt in one token at its beginning alone, which is `opening`.
+    /// An own text that differs from a prompt in one token at its beginning alone, which is `opening`.
     pub(super) fn beside_opening<'a>(&'a self, job: &'a Job, opening: Token) -> Option<(Nearest<'a>, u32)> {
         let (compared, prompt) = (Comparison::new(&job.prompt), &job.prompt);
         self.others(job).find_map(|(near, at)| {
@@ -193,10 +196,10 @@ impl History {
         })
     }
 
-    /// Every text of the same adapters whose first token is another one, or the second.
+    /// Every own text of the same adapters whose first token is another one, or the second.
     fn others<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = (Nearest<'a>, u32)> {
-        let texts = self.records.iter().rev().filter(|&(&id, record)| id != job.request_id && record.variants == job.variants);
-        texts.flat_map(move |(&request_id, record)| {
+        let texts = self.own(job).filter(|(_, record)| record.variants.at(0) == job.variants.at(0));
+        texts.flat_map(move |(request_id, record)| {
             record.texts.first().into_iter().filter_map(move |text| {
                 let is_same = |at: u32| text.tokens.len() > at && job.prompt.get(at as usize) == Some(&text.tokens.at(at));
                 let n_common = u32::from(is_same(0));
@@ -206,14 +209,14 @@ impl History {
         })
     }
 
-    /// A text of the same adapters that has some of what a prompt has after its first `at` tokens, with which no text goes along any
+    /// An own text of the same adapters that has some of what a prompt has after its first `at` tokens, with which no text goes along any
     /// further.
     pub(super) fn met_again(&self, job: &Job, at: u32) -> Option<Nearest<'_>> {
         let end = job.prompt.len().min(at as usize + MAX_BEGINNING);
         let beginning = &job.prompt[(at as usize).min(end)..end];
         let pieces: HashSet<&[Token]> = beginning.chunks_exact(MIN_SHARED as usize).collect();
-        let texts = self.records.iter().rev().filter(|&(&id, record)| id != job.request_id && record.variants == job.variants);
-        let near = texts.take(MAX_LOOKED_THROUGH).filter_map(|(&request_id, record)| {
+        let texts = self.own(job).filter(|(_, record)| record.variants.at(0) == job.variants.at(0));
+        let near = texts.take(MAX_LOOKED_THROUGH).filter_map(|(request_id, record)| {
             let tokens = &record.texts.first()?.tokens;
             Some(Nearest { request_id, record, tokens, n_common: tokens.common_prefix(&job.prompt) })
         });
@@ -222,7 +225,7 @@ impl History {
             let range = near.n_common..near.tokens.len().min(near.n_common + n_looked_through);
             near.tokens.slices(range).iter().any(|part| part.windows(MIN_SHARED as usize).any(|piece| pieces.contains(piece)))
         };
-        near.filter(has_one).max_by_key(|near| (near.record.owner == job.request.owner, near.n_common))
+        near.filter(has_one).max_by_key(|near| near.n_common)
     }
 
     /// Stretches that were lost.

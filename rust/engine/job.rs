@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::cache::Variants;
+use crate::cache::{Variant, Variants};
 use crate::engine::runner::SequenceId;
 use crate::engine::seniority::Seniority;
 use crate::engine::stream::Sender;
@@ -26,6 +26,8 @@ pub(crate) struct Job {
     pub(crate) sampler: Sampler,
     /// How its prompt and its branches are computed.
     pub(crate) variants: Variants,
+    /// The adapters that are on where each counts from the beginning.
+    pub(crate) asked_for: Variant,
     pub(crate) sender: Sender,
     /// How far each of the `n` completions is.
     pub(crate) branches: Vec<Branch>,
@@ -114,6 +116,7 @@ impl Job {
             stops,
             sampler,
             variants: Variants::default(),
+            asked_for: Variant::default(),
             sender,
             branches,
             waiting: Some(waiting),

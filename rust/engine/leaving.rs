@@ -43,7 +43,7 @@ fn remember_written<R: Runner>(core: &Core<R>, sequence: &Sequence) {
     let mut written = job.written.clone();
     written.push(n_prompt..n_tokens);
     let owner = job.request.owner.clone();
-    core.outbox.published.said().remember(owner, job.variants.at(u32::MAX).clone(), sequence.tokens.clone(), written);
+    core.outbox.published.said().remember(owner, job.asked_for.clone(), sequence.tokens.clone(), written);
 }
 
 /// The request of the sequence at `nth` ends with an error, and what it held is forgotten.

@@ -260,10 +260,15 @@ impl Engine {
             (_, Some(adapters)) => (adapters, request.invoked_at),
             (_, None) => (self.adapters(), request.invoked_at),
         };
-        let variants = known.variants(&adapters, invoked_at, &request.prompt)?;
-        add_snapshot(&mut request.snapshots_at, &variants);
+        known.check_adapters(&adapters)?;
         request.slot.map_or(Ok(()), |slot| self.check_slot(slot))?;
-        let written = self.keep_answers(&mut request);
+        let asked_for = Variant::with_adapters(adapters.iter().copied());
+        // Before it is known where an adapter counts: that is a place in the tokens that are computed.
+        let (written, invoked_at) = self.keep_answers(&mut request, &asked_for, invoked_at);
+        let variants = known.variants(&adapters, invoked_at, &request.prompt)?;
+        if known.memory.is_a_state() {
+            add_snapshot(&mut request.snapshots_at, &variants);
+        }
         let (n_prompt, n_ctx) = (request.prompt.n_tokens(), limits.n_ctx_slot as usize);
         if n_prompt >= n_ctx {
             return Err(Error::ContextOverflow { n_prompt, n_ctx });
@@ -297,6 +302,7 @@ impl Engine {
         let mut job = Box::new(Job::new(request_id, request, sampler, sender, waiting));
         job.written = written;
         job.variants = variants;
+        job.asked_for = asked_for;
         if let Some(grouping) = limits.grouping.filter(|_| job.request.task == Task::Complete) {
             job.grouped_from = grouping.first(job.n_prompt());
         }
@@ -304,25 +310,35 @@ impl Engine {
         Ok(completions)
     }
 
-    /// What was written for earlier requests is put in the tokens that it was written in, where the prompt has it and its request
-    /// wants that. Returns which stretches those are.
-    fn keep_answers(&self, request: &mut Request) -> Vec<Range<u32>> {
-        let [Run::Tokens(prompt)] = request.prompt.runs() else { return Vec::new() };
-        if !request.keeps_answers {
-            return Vec::new();
+    /// What was written for earlier requests with the same adapters is put in the tokens that it was written in, where the prompt has
+    /// it and its request wants that. Returns which stretches those are, and where `invoked_at` is then.
+    fn keep_answers(
+        &self,
+        request: &mut Request,
+        asked_for: &Variant,
+        invoked_at: Option<u32>,
+    ) -> (Vec<Range<u32>>, Option<u32>) {
+        let unchanged = (Vec::new(), invoked_at);
+        let [Run::Tokens(prompt)] = request.prompt.runs() else { return unchanged };
+        // Who asks for log-probabilities of a prompt asks for those of its own tokens.
+        if !request.keeps_answers || request.prompt_logprobs.is_some() {
+            return unchanged;
         }
-        let variant = Variant::with_adapters(request.adapters.iter().flatten().copied());
         let (owner, lexicon) = (request.owner.as_deref(), self.lexicon());
-        let respelt = self.inner.published.said().respell(owner, &variant, prompt, lexicon);
+        let respelt = self.inner.published.said().respell(owner, asked_for, prompt, lexicon);
         // What was written may be longer than the tokenizer makes it.
         let Some(respelt) = respelt.filter(|respelt| respelt.tokens.len() < self.inner.limits.n_ctx_slot as usize) else {
-            return Vec::new();
+            return unchanged;
         };
         request.snapshots_at = request.snapshots_at.iter().filter_map(|&at| respelt.place(at)).collect();
         request.system_end = request.system_end.and_then(|at| respelt.place(at));
+        let invoked_at = invoked_at.and_then(|at| respelt.place(at));
+        if let Some(shift) = &mut request.context_shift {
+            shift.n_keep = shift.n_keep.map(|n| respelt.place(n).unwrap_or(n));
+        }
         let Respelt { tokens, written, .. } = respelt;
         request.prompt = Prompt::from_tokens(tokens);
-        written
+        (written, invoked_at)
     }
 
     /// The adapters of requests that name none, each with its scale: what [`Engine::set_adapters`] said last, at first those of the

@@ -143,7 +143,7 @@ impl Text {
                 (at, here) = (at + 1, here + 1);
             }
             let Some(end) = self.written_until(here) else { break };
-            let other = self.tokens.slices(number(here)..number(end.min(self.len()))).concat();
+            let other = self.tokens.slices(number(here)..number(end.min(self.len()).min(here + MAX_STRETCH))).concat();
             let Some((n, n_here)) = next_boundary(&prompt[at..], &other, lexicon) else { break };
             stretches.push((number(at)..number(at + n), number(here + n_here)));
             (at, here) = (at + n, here + n_here);

@@ -624,6 +624,53 @@ fn nothing_that_others_sent_or_were_told_is_ever_told() {
 }
 
 #[test]
+fn what_is_told_does_not_depend_on_what_others_sent_and_the_cache_has_lost() {
+    let asked = joined(&[&text('A', 1, 60), &text('Q', 3, 60)]);
+    for lost in [text('A', 1, 100), joined(&["{", &asked]), joined(&["Z>>", &asked[1..]]), asked.clone()] {
+        for with_others in [false, true] {
+            let engine = start(limits(1, 256)).0;
+            let first = if with_others { lost.clone() } else { text('Y', 9, 100) };
+            let earlier = [first, text('B', 2, 250)].map(|text| owned("a", greedy(&text, 4)));
+            let told = after_requests(&engine, earlier, owned("b", asking(&asked)));
+            assert_eq!(named(&told), [("never_seen", 0..120, 0)], "{lost}");
+        }
+    }
+    // The same with what it was answered, while it runs, and with other adapters.
+    let (engine, _) = start_with(limits(2, 512), |runner| runner.with_adapters(&[0.0]));
+    let answered = run(&engine, owned("a", greedy(&text('A', 1, 100), 20))).remove(0);
+    let asked = text('A', 1, 100);
+    let adapted = owned("b", adapted(&[(0, 1.0)], asking(&asked)));
+    assert_eq!(named(&explained(&engine, adapted)), [("never_seen", 0..100, 0)]);
+    let mut tokens = tokens_of(&asked);
+    tokens.extend(&answered.tokens[..10]);
+    tokens.extend(tokens_of("QQQQ"));
+    let told = explained(&engine, owned("b", Request { prompt: Prompt::from_tokens(tokens), ..asking("") }));
+    let n_found = told.n_found;
+    assert_eq!(named(&told), [("differs", n_found..114, n_found)], "what is found tells its own end alone");
+}
+
+/// Cause, stretch and place of each.
+fn named(told: &Explanation) -> Vec<(&'static str, std::ops::Range<u32>, u32)> {
+    told.computed.iter().map(|one| (one.cause.name(), one.range.clone(), one.at)).collect()
+}
+
+#[test]
+fn texts_share_what_they_have_before_an_activated_adapter_counts() {
+    let (engine, _) = start_with(limits(1, 256), |runner| runner.with_adapters(&[0.0]).invoked_by(0, &tokens_of("#!")));
+    let invoking = |shared: usize, rest: u64| joined(&[&text('A', 1, 100)[..shared], "#!", &prompt(rest, 30)]);
+    run(&engine, adapted(&[(0, 1.0)], greedy(&invoking(60, 2), 1)));
+    let told = explained(&engine, adapted(&[(0, 1.0)], asking(&invoking(80, 3))));
+    assert_eq!(named(&told), [("differs", 60..112, 60)]);
+    // The model's own text goes on with what the adapter has read.
+    let told = explained(&engine, asking(&invoking(60, 2)));
+    assert_eq!(named(&told), [("other_adapters", 60..92, 60)]);
+    // Evicted, it is known by the text with another change.
+    run(&engine, greedy(&text('B', 2, 250), 4));
+    let told = explained(&engine, adapted(&[(0, 1.0)], asking(&invoking(50, 4))));
+    assert_eq!(named(&told), [("evicted", 0..50, 0), ("differs", 50..82, 50)]);
+}
+
+#[test]
 fn only_the_first_branch_of_who_asks_is_told() {
     let engine = stored();
     let explanations = |request| {
