@@ -236,9 +236,6 @@ TOOL: Json = {
 }
 
 
-CALL: Json = {"type": "tool_use", "id": "a", "name": "weather", "input": {}}
-
-
 def read(**body: Json) -> Json:
     """What a body becomes."""
     return asked(cast("CreateMessage", _decoded({"messages": MESSAGES} | body)))
@@ -414,7 +411,6 @@ async def test_the_fields_reach_the_engine() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].source"),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a"}]}]}, "messages[0].content[0].name"),
         ({"messages": [{"role": "assistant", "content": [{"type": "image"}]}]}, "messages[0].content[0]"),
-        ({"messages": [{"role": "assistant", "content": [CALL]}]}, "messages[0] calls a tool"),
         ({"system": [{"type": "image"}]}, "system[0]: "),
         ({"system": [{"type": "text"}]}, "system[0].text "),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),

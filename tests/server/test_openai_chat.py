@@ -62,7 +62,7 @@ async def refusal(client: httpx.AsyncClient, **body: Json) -> tuple[str, str]:
 
 
 async def test_a_whole_answer(client: httpx.AsyncClient, route: str) -> None:
-    said = {"message": {"role": "assistant", "content": SOME_TEXT}, "logprobs": None, "finish_reason": "length"}
+    said = {"message": {"role": "assistant", "content": SOME_TEXT, "refusal": None}, "logprobs": None, "finish_reason": "length"}
     assert await answer(client, route, model="whatever", max_tokens=4, n=2) == {
         **ABOUT,
         "object": "chat.completion",
@@ -122,7 +122,9 @@ async def test_an_answer_without_tokens_begins_and_ends(client: httpx.AsyncClien
         choice({"role": "assistant", "content": None}),
         choice({}, "length"),
     ]
-    assert [one["message"] for one in (await answer(client, max_tokens=0))["choices"]] == [{"role": "assistant", "content": ""}]
+    assert [one["message"] for one in (await answer(client, max_tokens=0))["choices"]] == [
+        {"role": "assistant", "content": "", "refusal": None}
+    ]
 
 
 async def test_streamed_and_whole_are_the_same_text(client: httpx.AsyncClient) -> None:

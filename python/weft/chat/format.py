@@ -199,9 +199,6 @@ class ChatFormat:
         self._check_number(data.messages or ())
         messages, n_volatile = self._volatile.rearranged(check(data.messages))
         is_continued = self._is_continued(data, messages)
-        if is_continued and (messages[-1].tool_calls or messages[-1].function_call):
-            place = f"messages[{len(messages) - 1}]"
-            raise InvalidRequest("messages", f"{place} calls a tool, and so cannot be continued; what came of it must follow")
         thinking = self._thinking(data)
         effort = {} if data.reasoning_effort in (None, "none") else {"reasoning_effort": data.reasoning_effort}
         wish = {} if thinking.is_on is None else {"enable_thinking": thinking.is_on, "thinking": thinking.is_on}
