@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from weft.chat.answer import values
+from weft.chat.answer.begun import n_begun
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import MAX_KEY, Ahead, Either, End, Grammar, Optional, Row, Space, Text, nothing, written_tool
 from weft.chat.answer.source import Reading, Source
@@ -177,7 +178,7 @@ class Parameters:
                 told(value)
                 return False
             if settles:
-                n_kept = _n_begun(source.text, padding + closing, closing)
+                n_kept = n_begun(source.text, padding + closing, closing)
                 stop = max(source.at, len(source.text) - n_kept)
                 value, source.at = source.text[source.at : stop], stop
                 if value:
@@ -250,16 +251,6 @@ def _as_json(written: str, schema: Mapping[str, Any]) -> str:
     if can_be(schema, "") and not can_be(schema, found):
         return json.dumps(written, ensure_ascii=False)
     return value
-
-
-def _n_begun(text: str, *endings: str) -> int:
-    """How many characters at the end of a text may begin one of `endings`."""
-    longest = max(map(len, endings))
-    for n in range(min(longest - 1, len(text)), 0, -1):
-        tail = text[-n:]
-        if any(ending.startswith(tail) for ending in endings):
-            return n
-    return 0
 
 
 class Keywords:

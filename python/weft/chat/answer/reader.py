@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from enum import Enum
 
+from weft.chat.answer.begun import n_begun
 from weft.chat.answer.family import Family, ThoughtMarks
 from weft.chat.answer.parts import CallArguments, Content, Part, Thought
 from weft.chat.answer.source import Reading, Source
@@ -146,7 +147,7 @@ class FamilyReader:
                 self._is_fresh = False
                 self._parts.append(Content("" if is_before else self._thought.end))
             return True
-        n_kept = 0 if self._is_ended else _n_begun(self._text, (self._thought.end, *self._thought.ends_before))
+        n_kept = 0 if self._is_ended else n_begun(self._text, self._thought.end, *self._thought.ends_before)
         stop = len(self._text) - n_kept
         self._think(self._text[:stop])
         self._text = self._text[stop:]
@@ -307,15 +308,6 @@ class FamilyReader:
         assert self._family is not None
         logger.warning("what looked like a call of a tool, in the way of %s, is none, and is told as content", self._family.name)
         logger.debug("it begins with %s", shown(text[:N_SHOWN]))
-
-
-def _n_begun(text: str, marks: Sequence[str]) -> int:
-    """How many characters at the end of a text may begin one of `marks`."""
-    for n in range(min(max(map(len, marks)) - 1, len(text)), 0, -1):
-        tail = text[-n:]
-        if any(mark.startswith(tail) for mark in marks):
-            return n
-    return 0
 
 
 def _joined(parts: list[Part]) -> list[Part]:

@@ -100,9 +100,7 @@ async def _begin(asked: translate.Asked, service: Service, context: Sequence[int
         assert isinstance(tokens, list), "pictures are refused beside a context"
         opening = 1 if service.engine.model.adds_bos and tokens[:1] == [service.engine.model.bos_token] else 0
         prompt = msgspec.structs.replace(prompt, tokens=[*context, *tokens[opening:]], turn_ends=[])
-    # What holds an answer to its tools may be a grammar of many rules.
-    size = 0 if prompt.held is None else n_body_bytes()
-    sent = _as_asked(asked, await service.aside.work(Purpose.PROMPT, size, submission, fields, prompt, service.settings))
+    sent = _as_asked(asked, await submission(fields, prompt, service))
     return await service.submit(sent), prompt.answer_to(sent.template)
 
 

@@ -28,9 +28,7 @@ async def begin(data: ChatFields, service: Service, *, n_more: int = 0) -> tuple
     """
     files = request_fields.chat_files(data.messages)
     prompt = await service.chat_prompt(data, files, n_more=n_more, with_system_end=data.explain_cache is True)
-    # What holds an answer to its tools may be a grammar of many rules.
-    size = 0 if prompt.held is None else n_body_bytes()
-    asked = await service.aside.work(Purpose.PROMPT, size, submission, data, prompt, service.settings)
+    asked = await submission(data, prompt, service)
     return await service.submit(asked), prompt.answer_to(asked.template)
 
 
@@ -44,7 +42,18 @@ async def count(data: ChatFields, service: Service, *, n_more: int = 0) -> int:
     return len(prompt.tokens)
 
 
-def submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Submission:
+async def submission(data: ChatFields, prompt: ChatPrompt, service: Service) -> Submission:
+    """What a body asks for, its messages being this prompt; made beside the event loop where that may take long.
+
+    Raises:
+        InvalidRequest: a field is not what it must be.
+    """
+    # What holds an answer to its tools may be a grammar of many rules.
+    size = 0 if prompt.held is None else n_body_bytes()
+    return await service.aside.work(Purpose.PROMPT, size, _submission, data, prompt, service.settings)
+
+
+def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Submission:
     """What a body asks for, its messages being this prompt. A budget for thoughts holds, too, where a model has none."""
     # The engine tells of a drawn token only beside the likely ones.
     n_probs = ("top_logprobs", max(data.top_logprobs or 0, 1)) if data.logprobs else ("n_probs", data.n_probs)
