@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypedDict
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
@@ -16,7 +17,10 @@ from tests.engine.tiny_models import Kind
 from tests.helpers import is_idle, names_in, prompt_of, wait_until
 from tests.server.matchers import Json
 from weft import Finished, Node, Token, Tree
+from weft.drawing.figure import readable
 from weft.tree.tree import MAX_CACHE_FILES
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Long(TypedDict):
@@ -488,6 +492,32 @@ async def test_a_file_that_is_too_large_or_no_json_is_refused(engine: weft.Engin
         await Tree.load(engine, tmp_path / "none.json")
     with pytest.raises(FileNotFoundError):
         await tree.save(tmp_path / "none" / "tree.json")
+
+
+async def test_a_tree_is_drawn(engine: weft.Engine) -> None:
+    tree = await grown(engine)
+    end = engine.model.eos_token
+    assert end is not None
+    [ended] = await tree.root.extend(max_tokens=8, logit_bias={end: 100})
+    await tree.root.pin()
+    root = ElementTree.fromstring(tree.picture())
+    boxes = list(root.iter(f"{SVG}g"))
+    drawn = sorted(tree.nodes, key=lambda node: (node.depth, node.id))
+    assert [box[0].text or "" for box in boxes] == [readable(node.text) for node in drawn]
+    notes = [(box[-1].text or "").split(":")[0] for box in boxes]
+    assert notes == [str(node.id) for node in drawn]
+    assert [box[1].attrib["class"] for box in boxes] == [
+        "box gold" if node.reason is None else "box blue busy" if node is ended else "box blue" for node in drawn
+    ]
+    assert ["mark" in box[2].get("class", "") for box in boxes] == [node is tree.root for node in drawn]
+    assert "more" not in tree.picture()
+    assert f"… and {len(tree) - 2} more" in tree.picture(limit=2)
+    assert tree.picture("dot").count(" -> ") == len(tree) - 1
+    for wrong, param in (({"format": "png"}, "format"), ({"limit": 0}, "limit"), ({"limit": 1_001}, "limit")):
+        with pytest.raises(weft.InvalidRequest) as raised:
+            tree.picture(**wrong)
+        assert raised.value.param == param
+    await tree.root.unpin()
 
 
 async def test_random_changes_leave_a_tree_that_counts_right(engine: weft.Engine, tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ import os
 from collections.abc import Sequence
 from typing import Self
 
+from weft.drawing.figure import DEFAULT_DRAWN
 from weft.engine import Engine
 from weft.errors import InvalidRequest, TreeFull
 from weft.tree import saved
 from weft.tree.node import Node
 from weft.tree.nodes import Nodes
+from weft.tree.picture import Format, draw
 from weft.tree.piece import Given, Piece
 from weft.tree.seam import continued
 
@@ -124,6 +126,18 @@ class Tree:
     def n_predicted(self) -> int:
         """Tokens that were drawn."""
         return self._nodes.n_predicted
+
+    def picture(self, format: Format = "svg", *, limit: int = DEFAULT_DRAWN) -> str:  # noqa: A002 (as in `GET /cache`)
+        """The tree, drawn: each node with its text, cut, its id, its length and its log-probability.
+
+        Args:
+            format: "svg", readable on light and dark pages, or "dot" for Graphviz.
+            limit: Most nodes that are drawn, those nearest to the root; the picture says how many more there are. 1 to 1,000.
+
+        Raises:
+            InvalidRequest: `format` is another, or `limit` is out of range.
+        """
+        return draw(self.nodes, format, limit)
 
     async def save(self, path: str | os.PathLike[str], *, with_cache: bool | Sequence[Node] = False) -> None:
         """Writes the tree to a file, as JSON, which `load` takes.
