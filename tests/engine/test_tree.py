@@ -4,6 +4,7 @@ import asyncio
 import gc
 import math
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypedDict
@@ -328,6 +329,46 @@ async def test_what_is_wrong_is_refused_and_changes_nothing(
     assert not [node for node in tree.nodes if not node.tokens or node.depth > 1]
 
 
+async def test_what_is_extended_dropped_and_cancelled_at_once_leaves_nothing_behind(engine: weft.Engine) -> None:
+    draw = random.Random(2)
+    tree = Tree(engine, prompt_of(20, "at once"), max_nodes=200)
+    running: set[asyncio.Task[list[Node]]] = set()
+    ends: Counter[str] = Counter()
+
+    def ended(task: asyncio.Task[list[Node]]) -> None:
+        running.discard(task)
+        ends["cancelled" if task.cancelled() else type(task.exception()).__name__] += 1
+
+    for step in range(400):
+        node = draw.choice(tree.nodes)
+        kind = draw.choice(["extend", "extend", "append", "drop", "cancel", "forget", "wait"])
+        if kind == "extend" and len(node.path) < 500:
+            keep_partial, n = draw.choice([True, False]), draw.randint(1, 3)
+            task = asyncio.create_task(node.extend(keep_partial=keep_partial, n=n, max_tokens=draw.randint(1, 60), seed=step))
+            running.add(task)
+            task.add_done_callback(ended)
+        elif kind == "append" and len(tree) < 150:
+            node.append(" and")
+        elif kind == "drop" and node.parent is not None:
+            node.drop()
+        elif kind == "cancel" and running:
+            draw.choice(sorted(running, key=id)).cancel()
+        elif kind == "forget" and len(tree) < 150:
+            await anext(node.stream(n=2, max_tokens=60))
+        elif kind == "wait":
+            await asyncio.sleep(draw.random() * 0.02)
+        assert tree.n_bytes == sum(each.n_bytes for each in tree.nodes)
+    await asyncio.gather(*running, return_exceptions=True)
+    assert ends.keys() <= {"NoneType", "cancelled", "NodeDropped", "TreeFull"}
+    assert min(ends["NoneType"], ends["cancelled"], ends["NodeDropped"]) > 5
+    gc.collect()
+    nodes = tree._nodes
+    assert (nodes.n_shared_nodes, nodes.n_shared_bytes) == (0, 0)
+    assert tree.n_bytes == sum(each.n_bytes for each in tree.nodes)
+    assert all(each in each.parent.children for each in tree.nodes if each.parent)
+    await wait_until(lambda: is_idle(engine))
+
+
 async def test_a_path_longer_than_the_context_is_refused(engine: weft.Engine) -> None:
     tree = Tree(engine, prompt_of(9_000, "long"))
     with pytest.raises(weft.ContextOverflow):
@@ -484,7 +525,8 @@ async def test_a_file_that_is_too_large_or_no_json_is_refused(engine: weft.Engin
     assert told(await Tree.load(engine, path, max_bytes=tree.n_bytes)) == told(tree)
     with pytest.raises(weft.TreeFull):
         await Tree.load(engine, path, max_bytes=tree.n_bytes - 1)
-    for content in (b"", b"[]", b'{"format": "weft tree"', b"\xff\xfe", b"[" * 100_000):
+    deep = b'{"format": "weft tree", "version": 1, "x": ' + b"[" * 100_000
+    for content in (deep, b"", b"[]", b'{"format": "weft tree"', b"\xff\xfe", b"[" * 100_000):
         path.write_bytes(content)
         with pytest.raises(weft.TreeFileError, match="it is no tree"):
             await Tree.load(engine, path)

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
+from weakref import finalize
 
 from weft._native import Stream
 from weft.errors import NodeDropped, TreeFull
 from weft.events import Event, Finished, Token
-from weft.tree.nodes import Nodes
-from weft.tree.piece import NODE_BYTES, Piece, Writing
+from weft.tree.nodes import Nodes, Share
+from weft.tree.piece import Piece, Writing
 
 if TYPE_CHECKING:
     from weft.tree.node import Node
@@ -32,8 +33,6 @@ class Extension:
     ) -> None:
         self.parent = parent
         """The node that is extended."""
-        self.n_bytes = n * NODE_BYTES
-        """What the branches that have not finished take, as the tree counts it."""
         self._nodes = nodes
         self._model = nodes.engine.model
         self._stream = stream
@@ -42,17 +41,15 @@ class Extension:
         self._writing = {index: Writing() for index in range(n)}
         self._children: dict[int, Node] = {}
         self._is_abandoned = False
+        self._share = Share(nodes, n)
+        # Also where nobody closes it.
+        finalize(self, self._share.give_back).atexit = False
         nodes.watch(self)
 
     @property
     def children(self) -> "tuple[Node, ...]":
         """The children that are there by now, in the order of their branches."""
         return tuple(child for _, child in sorted(self._children.items()))
-
-    @property
-    def n_unfinished(self) -> int:
-        """How many branches have not finished."""
-        return len(self._writing)
 
     @property
     def seed(self) -> int:
@@ -98,8 +95,8 @@ class Extension:
     def close(self) -> None:
         """Cancels what has not finished. Idempotent."""
         self._stream.close()
-        self._nodes.forget(self)
-        writing, self._writing, self.n_bytes = self._writing, {}, 0
+        self._share.give_back()
+        writing, self._writing = self._writing, {}
         if self._keeps_partial and not self._is_abandoned:
             for index, branch in writing.items():
                 if (piece := branch.cancelled(self._model)) is not None:
@@ -126,16 +123,14 @@ class Extension:
         if not isinstance(event, Token | Finished) or event.index not in self._writing:
             return
         if isinstance(event, Token):
-            self.n_bytes += self._writing[event.index].add(event)
+            self._share.take(0, self._writing[event.index].add(event))
         else:
             branch = self._writing.pop(event.index)
-            self.n_bytes -= branch.n_bytes
+            self._share.take(-1, -branch.n_bytes)
             self._children[event.index] = self._add(branch.ended(self._model, event))
             self._nodes.n_computed += event.usage.n_computed
             self._nodes.n_cached += event.usage.n_cached
             self._nodes.n_predicted += event.usage.n_predicted
-        if not self._writing:
-            self._nodes.forget(self)
 
     def _check_room(self) -> None:
         try:

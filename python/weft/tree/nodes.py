@@ -12,7 +12,27 @@ if TYPE_CHECKING:
     from weft.tree.extension import Extension
     from weft.tree.node import Node
 
-__all__ = ["Nodes"]
+__all__ = ["Nodes", "Share"]
+
+
+class Share:
+    """What branches that are being written take of a tree's room, until each is a node or is given up."""
+
+    def __init__(self, nodes: "Nodes", n: int) -> None:
+        self._nodes = nodes
+        self._n_nodes = self._n_bytes = 0
+        self.take(n, n * NODE_BYTES)
+
+    def take(self, n_nodes: int, n_bytes: int) -> None:
+        """So many nodes and bytes more; below 0, so many fewer."""
+        self._n_nodes += n_nodes
+        self._n_bytes += n_bytes
+        self._nodes.n_shared_nodes += n_nodes
+        self._nodes.n_shared_bytes += n_bytes
+
+    def give_back(self) -> None:
+        """All that is left of it. Idempotent."""
+        self.take(-self._n_nodes, -self._n_bytes)
 
 
 class Nodes:
@@ -24,6 +44,8 @@ class Nodes:
         self.max_bytes = max_bytes
         self.n_bytes = 0
         """What the nodes take, as it is counted."""
+        self.n_shared_nodes = self.n_shared_bytes = 0
+        """What is being written takes, besides."""
         self.n_computed = self.n_cached = self.n_predicted = 0
         """What the branches that have finished cost, in tokens."""
         self.pins: dict[int, Prefix] = {}
@@ -95,17 +117,12 @@ class Nodes:
             raise NodeDropped(node.id)
 
     def watch(self, extension: "Extension") -> None:
-        """What an extension takes counts until it ends."""
+        """It is ended where the node that it extends is dropped."""
         self._running.add(extension)
-
-    def forget(self, extension: "Extension") -> None:
-        """It takes nothing any more that is not in nodes."""
-        self._running.discard(extension)
 
     def check_room(self, n_more: int, n_bytes: int = 0) -> None:
         """Raises `TreeFull` where there is no room for so many nodes more, of so many bytes, beside what is being written."""
-        running = [(each.n_unfinished, each.n_bytes) for each in self._running]
-        if len(self._all) + n_more + sum(n for n, _ in running) > self.max_nodes:
+        if len(self._all) + self.n_shared_nodes + n_more > self.max_nodes:
             raise TreeFull(self.max_nodes, "nodes")
-        if self.n_bytes + max(n_bytes, n_more * NODE_BYTES) + sum(taken for _, taken in running) > self.max_bytes:
+        if self.n_bytes + self.n_shared_bytes + max(n_bytes, n_more * NODE_BYTES) > self.max_bytes:
             raise TreeFull(self.max_bytes, "bytes")

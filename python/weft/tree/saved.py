@@ -1,10 +1,10 @@
 """A tree as JSON."""
 
 import math
-import os
 from collections.abc import Container, Sequence
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 from typing import Literal
 
 import msgspec
@@ -121,7 +121,7 @@ def write(path: str, tree: SavedTree) -> None:
         OSError: It cannot be written.
     """
     # In the same folder, so that it can take the other's name.
-    partial = Path(f"{path}.{os.getpid()}.partial")
+    partial = Path(f"{path}.{token_hex(4)}.partial")
     try:
         partial.write_bytes(msgspec.json.encode(tree))
         partial.replace(path)
@@ -147,7 +147,7 @@ def decoded(path: str, max_bytes: int) -> SavedTree:
         if begun.version != VERSION:
             raise TreeFileError(path, f"it is of version {begun.version}, and version {VERSION} is read")
         tree = msgspec.json.decode(data, type=SavedTree)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TreeFileError(path, f"it is no tree: {error}") from None
     _check_shape(path, tree.nodes, tree.cached)
     return tree

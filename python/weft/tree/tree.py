@@ -139,7 +139,13 @@ class Tree:
         """
         return draw(self.nodes, format, limit)
 
-    async def save(self, path: str | os.PathLike[str], *, with_cache: bool | Sequence[Node] = False) -> None:
+    async def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        with_cache: bool | Sequence[Node] = False,
+        adapters: Sequence[tuple[int, float]] | None = None,
+    ) -> None:
         """Writes the tree to a file, as JSON, which `load` takes.
 
         It is as the tree was when this was called. Cancelling it leaves the file as it was, unless that is being written by then;
@@ -149,6 +155,7 @@ class Tree:
             path: The file; one that is there is replaced at the end.
             with_cache: The nodes whose paths are saved in computed state too, each in a file beside it (`PATH.ID.kv`) that holds
                 all of the path; True is every leaf. What is not cached of them is computed first.
+            adapters: Which adapters that is computed with, as in `Request`.
 
         Raises:
             InvalidRequest: A node of `with_cache` is not in the tree, or they are more than 64.
@@ -168,7 +175,7 @@ class Tree:
         nodes = [saved.saved_node(Given(node.id, _parent_id(node), node.piece)) for node in self.nodes]
         tree = saved.SavedTree(model=saved.identity(model), cached=sorted(paths), nodes=nodes)
         for node_id, tokens in paths.items():
-            await self.engine.save_prefix(tokens, saved.cache_file(file, node_id))
+            await self.engine.save_prefix(tokens, saved.cache_file(file, node_id), adapters=adapters)
         await asyncio.to_thread(saved.write, file, tree)
 
     @classmethod
