@@ -4,6 +4,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 __all__ = ["COLUMNS", "DEFAULT_DRAWN", "MAX_DRAWN", "Box", "Figure", "Look", "Outline", "cut", "readable", "width"]
 
@@ -85,7 +86,7 @@ class Figure:
 
 def readable(text: str) -> str:
     """A text in one line of characters that every format may hold: those that cannot be seen are told by others."""
-    return "".join(map(_seen, text))
+    return text if text.isprintable() else "".join(map(_seen, text))
 
 
 def _seen(character: str) -> str:
@@ -114,9 +115,10 @@ def cut(text: str, columns: int = COLUMNS) -> str:
 
 def width(text: str) -> int:
     """Columns of a character, or of the characters of a text."""
-    return sum(_width(character) for character in text)
+    return len(text) if text.isascii() else sum(map(_width, text))
 
 
+@lru_cache(maxsize=4_096)
 def _width(character: str) -> int:
     if unicodedata.combining(character):
         return 0
