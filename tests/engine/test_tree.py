@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import weft
-from tests.engine.tiny_models import Kind
+from tests.engine.tiny_models import KINDS, Kind
 from tests.helpers import is_idle, names_in, prompt_of, wait_until
 from tests.server.matchers import Json
 from weft import Finished, Node, Token, Tree
@@ -90,6 +90,21 @@ async def test_a_text_of_ones_own_is_computed_and_nothing_before_it(tree: Tree) 
     listed = child.append(own.tokens)
     assert (listed.tokens, listed.text) == (own.tokens, own.text)
     assert computed(await listed.extend(**LONG)) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_kind_of_memory_computes_only_what_is_new(kind: Kind, tiny_models: dict[Kind, Path]) -> None:
+    async with an_engine(model=tiny_models[kind], n_ctx=1024) as engine:
+        tree = Tree(engine, [token % (engine.model.n_vocab - 10) + 5 for token in prompt_of(100, "kinds")])
+        first, second = await tree.root.extend(n=2, max_tokens=30, ignore_eos=True)
+        assert computed([first, second]) == 100
+        assert computed(await second.extend(n=2, max_tokens=4)) == 1
+        # Where a state is kept, it is kept with what the model says after it, and only at the ends of nodes.
+        is_state = kind in ("recurrent", "hybrid")
+        assert computed(await tree.root.extend(n=2, max_tokens=4)) == (0 if is_state else 1)
+        edited = first.edit(20, "x")
+        n_new = len(edited.path) - 100 if is_state else len(edited.path) - 120
+        assert computed(await edited.extend(n=2, max_tokens=4)) == n_new
 
 
 @pytest.mark.parametrize("at", [0, 7, 16, 24])
