@@ -10,7 +10,6 @@ import weft
 from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
 from tests.helpers import How
 
-
 # What is imported and collected stays: thousands of tests are objects that the garbage collector would look at again and again.
 gc.disable()
 
