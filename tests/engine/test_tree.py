@@ -5,7 +5,7 @@ import gc
 import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 from xml.etree import ElementTree
@@ -274,13 +274,19 @@ async def test_what_is_pinned_twice_at_once_is_pinned_once(tree: Tree, engine: w
     assert await tree.root.unpin()
 
 
-async def test_a_node_that_is_dropped_while_it_is_pinned_is_not(tree: Tree, engine: weft.Engine) -> None:
-    child = tree.root.append(" and then")
-    pinning = asyncio.create_task(child.pin())
-    await asyncio.sleep(0)
-    child.drop()
+async def test_a_node_that_is_dropped_while_it_is_pinned_is_not(
+    tree: Tree, engine: weft.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, pin = tree.root.append(" and then"), engine.pin
+
+    async def pin_slowly(path: Sequence[int], **options: Sequence[tuple[int, float]] | None) -> weft.Prefix:
+        prefix = await pin(path, **options)
+        child.drop()
+        return prefix
+
+    monkeypatch.setattr(engine, "pin", pin_slowly)
     with pytest.raises(weft.NodeDropped):
-        await pinning
+        await child.pin()
     assert await engine.prefixes() == []
 
 
