@@ -25,6 +25,9 @@ VARYING = (
     "*.prompt_progress.time_ms",
     "*.generation_settings.seed",
     "*.params.seed",
+    "*.build_info",
+    "*.system_fingerprint",
+    "*.media_marker",
     "*.id_task",
     "*.id_slot",
 )
@@ -60,21 +63,25 @@ class Difference:
 
 def differences(case: Case, theirs: Answer, ours: Answer) -> list[Difference]:
     """All differences between llama-server's answer and Weft's."""
-    found = list(_of_values("status", theirs.status, ours.status))
-    found += _of_values("headers", dict(theirs.headers), dict(ours.headers))
-    found += _of_values("body", theirs.body, ours.body)
-    if theirs.events is not None and ours.events is not None:
+    found = list(_of_values("headers", dict(theirs.headers), dict(ours.headers)))
+    if theirs.status != ours.status:
+        # What else they tell has nothing in common.
+        found.append(("status", "value", _summary(theirs), _summary(ours)))
+    elif theirs.events is not None and ours.events is not None:
         found += _of_streams(theirs.events, ours.events)
     elif theirs.events is not None or ours.events is not None:
-        found += _kind("events", "value", theirs.events and "a stream", ours.events and "a stream")
+        found.append(("events", "value", _summary(theirs), _summary(ours)))
+    else:
+        found += _of_values("body", theirs.body, ours.body)
     return [Difference(case.name, place, kind, theirs, ours) for place, kind, theirs, ours in found]
 
 
 Found = tuple[str, str, Json, Json]
 
 
-def _kind(place: str, kind: str, theirs: Json, ours: Json) -> Iterator[Found]:
-    yield place, kind, theirs, ours
+def _summary(answer: Answer) -> Json:
+    """The status with what is told beside it, which is short of an error."""
+    return {"status": answer.status, "told": answer.body if answer.events is None else answer.events}
 
 
 def _of_streams(theirs: list[Json], ours: list[Json]) -> Iterator[Found]:
@@ -111,7 +118,7 @@ def _of_values(place: str, theirs: Json, ours: Json) -> Iterator[Found]:
                 yield inner, "added", None, ours[name]
             else:
                 yield from _of_values(inner, theirs[name], ours[name])
-    elif isinstance(theirs, list) and isinstance(ours, list):
+    elif isinstance(theirs, list) and isinstance(ours, list) and not _are_words(theirs, ours):
         if len(theirs) != len(ours):
             yield f"{place}.length", "value", len(theirs), len(ours)
         for their_item, our_item in zip(theirs, ours, strict=False):
@@ -120,6 +127,11 @@ def _of_values(place: str, theirs: Json, ours: Json) -> Iterator[Found]:
         yield place, "type", theirs, ours
     elif not _are_equal(place, theirs, ours):
         yield place, "value", theirs, ours
+
+
+def _are_words(*lists: list[Json]) -> bool:
+    """Whether lists are compared as a whole."""
+    return all(isinstance(item, str) for items in lists for item in items)
 
 
 def kind_of(value: Json) -> str:

@@ -23,7 +23,7 @@ from tests.compare.cases import cases
 from tests.compare.differences import Difference, differences, matches
 from tests.compare.exchange import Answer, Case, ask
 from tests.compare.reasons import PAGE, Reason, reason_for, reasons
-from tests.compare.servers import LlamaServer, flags
+from tests.compare.servers import LlamaServer, flags, slot_files
 from tests.compare.shapes import SHAPES, shapes
 from tests.server.live import LiveServer
 
@@ -41,8 +41,9 @@ async def _asked(program: Path, among: Sequence[Case], folder: Path) -> list[Pai
         if not (mine := [case for case in among if case.server == name]):
             continue
         async with AsyncExitStack() as stack:
-            theirs = stack.enter_context(LlamaServer(program, folder / f"llama-{name}.log", *given))
-            ours = stack.enter_context(LiveServer(folder / f"weft-{name}.log", *given))
+            files = [slot_files(folder, f"{name}-{side}") if name == "plain" else () for side in ("theirs", "ours")]
+            theirs = stack.enter_context(LlamaServer(program, folder / f"llama-{name}.log", *given, *files[0]))
+            ours = stack.enter_context(LiveServer(folder / f"weft-{name}.log", *given, *files[1]))
             await theirs.ready()
             await ours.ready()
             clients = [

@@ -13,28 +13,33 @@ from tests.engine.tiny_encoders import write_tiny_encoder
 from tests.server.live import LiveServer, environ, free_port
 from weft.demo import DEMO_MODEL
 
-__all__ = ["LlamaServer", "flags"]
+__all__ = ["LlamaServer", "flags", "slot_files"]
 
 TEMPLATE = Path(__file__).parent.parent / "clients" / "hermes.jinja"
 START_S = 60
 
 
 def flags(folder: Path) -> Mapping[str, Sequence[str]]:
-    """What the servers of each pair are started with; models and files of slots are written into a folder."""
+    """What the servers of each pair are started with; models are written into a folder."""
     for kind in ("bert", "reranker"):
         write_tiny_encoder(kind, folder / f"{kind}.gguf")
-    saved = folder / "slots"
-    saved.mkdir(exist_ok=True)
-    demo = ("-m", DEMO_MODEL, "-a", "storyteller", "-np", "4", "-c", "1024", "--kv-unified")
+    demo = ("-m", DEMO_MODEL, "-a", "storyteller", "-np", "4", "-c", "1024", "-b", "512", "--kv-unified")
     small = ("-a", "tiny", "-np", "1", "-c", "128", "-b", "128", "-ub", "128")
     return {
-        "plain": (*demo, "--metrics", "--props", "--slots", "--slot-save-path", str(saved)),
+        "plain": (*demo, "--metrics", "--props", "--slots"),
         "tools": (*demo, "--jinja", "--chat-template-file", str(TEMPLATE)),
         "verbose": (*demo, "-v"),
         "locked": (*demo, "--api-key", "right", "--no-slots"),
         "vectors": ("-m", str(folder / "bert.gguf"), *small, "--embeddings"),
         "ranks": ("-m", str(folder / "reranker.gguf"), *small, "--reranking"),
     }
+
+
+def slot_files(folder: Path, name: str) -> Sequence[str]:
+    """The flag for a folder of its own for the files of one server's slots."""
+    saved = folder / f"slots-{name}"
+    saved.mkdir()
+    return "--slot-save-path", str(saved)
 
 
 class LlamaServer:
