@@ -33,9 +33,18 @@ COMPLETIONS: Mapping[str, Json] = {
     "max_tokens": {"n_predict": None, "max_tokens": 5},
     "a stop word": {"stop": [" there"]},
     "a stop word of several tokens": {"stop": ["was a"]},
-    "a story to its end": {"prompt": "<|im_start|>user\nWhat does a cow say?<|im_end|>\n<|im_start|>assistant\n", "n_predict": 60},
+    "a story to its end": {
+        "prompt": "<|im_start|>user\nWhat does a cow say?<|im_end|>\n<|im_start|>assistant\n",
+        "n_predict": 60,
+    },
     "probabilities": {"n_probs": 3, "n_predict": 4},
-    "probabilities after the samplers": {"n_probs": 3, "n_predict": 4, "post_sampling_probs": True, "temperature": 0.8, "seed": 1},
+    "probabilities after the samplers": {
+        "n_probs": 3,
+        "n_predict": 4,
+        "post_sampling_probs": True,
+        "temperature": 0.8,
+        "seed": 1,
+    },
     "one probability": {"n_probs": 1, "n_predict": 4},
     "tokens": {"return_tokens": True},
     "timings of each token": {"timings_per_token": True, "n_predict": 3},
@@ -58,9 +67,24 @@ COMPLETIONS: Mapping[str, Json] = {
     "samplers by name": {"samplers": ["top_k", "temperature"], "n_predict": 3},
     "samplers by letter": {"samplers": "kt", "n_predict": 3},
     "every sampler's number": {
-        **{"top_k": 5, "top_p": 0.5, "min_p": 0.1, "typical_p": 0.9, "top_n_sigma": 2.0, "xtc_probability": 0.0},
-        **{"repeat_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.2, "repeat_last_n": 32, "dry_multiplier": 0.5},
-        **{"dynatemp_range": 0.1, "min_keep": 1, "n_keep": 2, "n_discard": 1, "t_max_predict_ms": 100000, "seed": 5, "n_predict": 3},
+        "top_k": 5,
+        "top_p": 0.5,
+        "min_p": 0.1,
+        "typical_p": 0.9,
+        "top_n_sigma": 2.0,
+        "xtc_probability": 0.0,
+        "repeat_penalty": 1.1,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.2,
+        "repeat_last_n": 32,
+        "dry_multiplier": 0.5,
+        "dynatemp_range": 0.1,
+        "min_keep": 1,
+        "n_keep": 2,
+        "n_discard": 1,
+        "t_max_predict_ms": 100000,
+        "seed": 5,
+        "n_predict": 3,
     },
     "mirostat": {"mirostat": 2, "mirostat_tau": 4.0, "temperature": 0.5, "seed": 3, "n_predict": 3},
     "a slot": {"id_slot": 1, "n_predict": 3},
@@ -289,7 +313,9 @@ def _refused() -> Iterator[Case]:
     yield Case("plain", "POST", "/v1/embeddings", "a server that continues texts", {"input": "a"})
     yield Case("plain", "POST", "/rerank", "a server that continues texts", {"query": "a", "documents": ["b"]})
     yield Case("plain", "POST", "/completion", "a body of another kind", b"prompt=a", {"content-type": "text/plain"})
-    yield Case("plain", "POST", "/completion", "JSON of no kind", b'{"prompt": "a", "n_predict": 0}', {"content-type": "text/plain"})
+    yield Case(
+        "plain", "POST", "/completion", "JSON of no kind", b'{"prompt": "a", "n_predict": 0}', {"content-type": "text/plain"}
+    )
     for method, path in (
         *(("GET", "/nowhere"), ("POST", "/nowhere"), ("GET", "/completion"), ("POST", "/health"), ("DELETE", "/props")),
         *(("PUT", "/completion"), ("GET", "/tokenize"), ("GET", "/v1/nowhere"), ("PATCH", "/slots")),
@@ -339,7 +365,9 @@ def _vectors() -> Iterator[Case]:
     yield Case("ranks", "POST", "/rerank", "the best", {**ranked, "top_n": 1})
     yield Case("ranks", "POST", "/rerank", "with texts", {**ranked, "return_documents": True})
     yield Case("ranks", "POST", "/rerank", "in a bare list", {"query": "a b", "texts": ["c d", "e"]})
-    yield Case("ranks", "POST", "/rerank", "in a bare list, with texts", {"query": "a b", "texts": ["c d", "e"], "return_text": True})
+    yield Case(
+        "ranks", "POST", "/rerank", "in a bare list, with texts", {"query": "a b", "texts": ["c d", "e"], "return_text": True}
+    )
     yield Case("ranks", "POST", "/rerank", "no query", {"documents": ["a"]})
     yield Case("ranks", "POST", "/rerank", "no documents", {"query": "a"})
     yield Case("ranks", "POST", "/rerank", "no document in the list", {"query": "a", "documents": []})

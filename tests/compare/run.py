@@ -46,10 +46,9 @@ async def _asked(program: Path, among: Sequence[Case], folder: Path) -> list[Pai
             ours = stack.enter_context(LiveServer(folder / f"weft-{name}.log", *given, *files[1]))
             await theirs.ready()
             await ours.ready()
-            clients = [
-                await stack.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT_S)) for server in (theirs, ours)
-            ]
-            pairs += [(case, await ask(clients[0], case), await ask(clients[1], case)) for case in mine]
+            them, us = [httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT_S) for server in (theirs, ours)]
+            async with them, us:
+                pairs += [(case, await ask(them, case), await ask(us, case)) for case in mine]
     return pairs
 
 

@@ -16,7 +16,7 @@ SHAPES = Path(__file__).parent / "shapes.json"
 
 
 def shape_of(answer: Answer) -> Json:
-    """Status, headers, and the names and types of all that an answer tells; events that look alike and follow each other are one."""
+    """Status, type, and the names and types of all that is told; events that look alike and follow each other are one."""
     told: dict[str, Json] = {"status": answer.status, "content-type": answer.headers.get("content-type")}
     if answer.events is None:
         told["body"] = _shape(answer.body)
