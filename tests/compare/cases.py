@@ -125,6 +125,9 @@ CHATS: Mapping[str, Json] = {
     "usage": {"stream_options": {"include_usage": True}},
     "an object": {"response_format": {"type": "json_object"}, "max_tokens": 20},
     "a schema": {"response_format": {"type": "json_schema", "json_schema": {"name": "animal", "schema": SCHEMA}}},
+    "a word of a schema": {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "cow", "schema": {"const": "cow"}}}
+    },
     "timings of each token": {"timings_per_token": True, "max_tokens": 3},
     "progress": {"return_progress": True, "max_tokens": 3},
     "progress and timings": {"return_progress": True, "timings_per_token": True, "max_tokens": 3},
@@ -281,8 +284,8 @@ def _about() -> Iterator[Case]:
     yield Case("plain", "POST", "/slots/0?action=save", "no name", {})
     yield Case("plain", "POST", "/slots/0?action=save", "a file", {"filename": "compared.bin"})
     yield Case("plain", "POST", "/slots/0?action=restore", "a file", {"filename": "compared.bin"})
-    yield Case("plain", "POST", "/slots/0?action=restore", "no such file", {"filename": "nowhere.bin"})
     yield Case("plain", "POST", "/slots/0?action=erase", "an idle slot", {})
+    yield Case("plain", "POST", "/slots/0?action=restore", "no such file", {"filename": "nowhere.bin"})
     yield Case("plain", "POST", "/slots/0?action=burn", "no such action", {})
     yield Case("plain", "POST", "/slots/99?action=erase", "no such slot", {})
     yield Case("plain", "POST", "/slots/zero?action=erase", "no number", {})
@@ -314,7 +317,12 @@ def _refused() -> Iterator[Case]:
     yield Case("plain", "POST", "/rerank", "a server that continues texts", {"query": "a", "documents": ["b"]})
     yield Case("plain", "POST", "/completion", "a body of another kind", b"prompt=a", {"content-type": "text/plain"})
     yield Case(
-        "plain", "POST", "/completion", "JSON of no kind", b'{"prompt": "a", "n_predict": 0}', {"content-type": "text/plain"}
+        "plain",
+        "POST",
+        "/completion",
+        "JSON of no kind",
+        b'{"prompt": "a", "n_predict": 1, "temperature": 0}',
+        {"content-type": "text/plain"},
     )
     for method, path in (
         *(("GET", "/nowhere"), ("POST", "/nowhere"), ("GET", "/completion"), ("POST", "/health"), ("DELETE", "/props")),

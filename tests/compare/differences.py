@@ -89,7 +89,10 @@ def _of_streams(theirs: list[Json], ours: list[Json]) -> Iterator[Found]:
 
     Those of several completions are told apart first: which of them comes when is chance.
     """
-    theirs, ours = sorted(theirs, key=_branch), sorted(ours, key=_branch)
+    if None in theirs:
+        yield "events[].null", "missing", None, None
+    theirs = sorted((event for event in theirs if event is not None), key=_branch)
+    ours = sorted(ours, key=_branch)
     if len(theirs) != len(ours):
         yield "events.count", "value", len(theirs), len(ours)
     n_last = min(len(theirs), len(ours)) - 1

@@ -39,6 +39,8 @@ def reasons() -> list[Reason]:
 
 
 def _rows(page: str) -> Iterator[Reason]:
+    if lost := re.findall(r"\n\n(\| `.*)", page):
+        raise ValueError(f"this row stands in no table: {lost[0]}")
     for table in re.findall(r"^\| requests \| place \| differs \| why \|\n\|[- |]+\|\n((?:\|.*\n)+)", page, re.MULTILINE):
         for row in table.splitlines():
             requests, places, kinds, why = (cell.strip() for cell in row.removeprefix("|").removesuffix("|").split(" | "))
