@@ -133,6 +133,11 @@ CHATS: Mapping[str, Json] = {
     "progress and timings": {"return_progress": True, "timings_per_token": True, "max_tokens": 3},
     "llama-server's own answer": {"verbose": True, "max_tokens": 3},
     "a begun answer": {"messages": [*USER, {"role": "assistant", "content": "The cow"}]},
+    "a begun answer that is to be continued": {
+        "messages": [*USER, {"role": "assistant", "content": "The cow"}],
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+    },
     "ignore_eos": {"ignore_eos": True, "max_tokens": 5},
     "a seed": {"temperature": 0.8, "seed": 42},
     "tokens": {"return_tokens": True, "max_tokens": 3},
@@ -321,7 +326,7 @@ def _refused() -> Iterator[Case]:
         "POST",
         "/completion",
         "JSON of no kind",
-        b'{"prompt": "a", "n_predict": 1, "temperature": 0}',
+        b'{"prompt": "a", "n_predict": 1, "temperature": 0, "cache_prompt": false}',
         {"content-type": "text/plain"},
     )
     for method, path in (
