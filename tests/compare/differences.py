@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.compare.exchange import Answer, Case
 
-__all__ = ["Difference", "differences", "matches"]
+__all__ = ["Difference", "differences", "in_order", "matches"]
 
 Json = Any
 
@@ -84,15 +84,16 @@ def _summary(answer: Answer) -> Json:
     return {"status": answer.status, "told": answer.body if answer.events is None else answer.events}
 
 
-def _of_streams(theirs: list[Json], ours: list[Json]) -> Iterator[Found]:
-    """Event by event; of streams of two lengths the first event, and the others from the last on.
+def in_order(events: list[Json]) -> list[Json]:
+    """The events of each completion of a stream together, those of none at the end: which of them comes when is chance."""
+    return sorted((event for event in events if event is not None), key=_branch)
 
-    Those of several completions are told apart first: which of them comes when is chance.
-    """
+
+def _of_streams(theirs: list[Json], ours: list[Json]) -> Iterator[Found]:
+    """Event by event; of streams of two lengths the first event, and the others from the last on."""
     if None in theirs:
         yield "events[].null", "missing", None, None
-    theirs = sorted((event for event in theirs if event is not None), key=_branch)
-    ours = sorted(ours, key=_branch)
+    theirs, ours = in_order(theirs), in_order(ours)
     if len(theirs) != len(ours):
         yield "events.count", "value", len(theirs), len(ours)
     n_last = min(len(theirs), len(ours)) - 1

@@ -24,7 +24,7 @@ from tests.compare.differences import Difference, differences, matches
 from tests.compare.exchange import Answer, Case, ask
 from tests.compare.reasons import PAGE, Reason, reason_for, reasons
 from tests.compare.servers import LlamaServer, flags, slot_files
-from tests.compare.shapes import SHAPES, shapes
+from tests.compare.shapes import SHAPES, written
 from tests.server.live import LiveServer
 
 __all__: list[str] = []
@@ -109,7 +109,7 @@ def main() -> int:
         kept = {case.name: {"llama-server": theirs.__dict__, "weft": ours.__dict__} for case, theirs, ours in pairs}
         given.keep.write_text(json.dumps(kept, ensure_ascii=False, indent=1), encoding="utf-8")
     if given.shapes and given.only == "*":
-        SHAPES.write_text(shapes({case.name: theirs for case, theirs, _ in pairs}), encoding="utf-8")
+        SHAPES.write_text(written({case.name: theirs for case, theirs, _ in pairs}), encoding="utf-8")
     return _report(pairs, reasons(), is_whole=given.only == "*", with_values=given.values)
 
 
