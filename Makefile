@@ -89,8 +89,9 @@ bench-all: extension bench bench-loads ## All of these, then what sharing is wor
 clients: extension ## Try clients that exist against a server whose model plays a part: half an hour (ARGS="openai-python")
 	python -m tests.clients.run $(ARGS)
 
-compare: extension ## Ask a real llama-server and Weft the same, and tell where answers differ (LLAMA_SERVER=/path/to/llama-server)
+compare: ## Ask a real llama-server and Weft the same, and tell where answers differ (LLAMA_SERVER=/path/to/llama-server)
 	@test -x '$(LLAMA_SERVER)' || { echo 'weft: name a llama-server: make compare LLAMA_SERVER=/path/to/llama-server' >&2; exit 1; }
+	@$(MAKE) extension
 	python -m tests.compare.run '$(LLAMA_SERVER)' $(ARGS)
 
 # Tagged `linux`, not `manylinux`: made for this CPU, it must not travel.
