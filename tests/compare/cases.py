@@ -226,6 +226,24 @@ CHATS_REFUSED: Mapping[str, Json] = {
 }
 
 
+MESSAGES: Mapping[str, Json] = {
+    "greedy": {},
+    "a system's message": {"system": "You are a helpful assistant."},
+    "blocks": {"messages": [{"role": "user", "content": [{"type": "text", "text": "What does a cow say?"}]}]},
+    "cut off": {"max_tokens": 3},
+    "a stop sequence": {"stop_sequences": ["o"]},
+}
+"""Bodies of `/v1/messages`."""
+
+RESPONSES: Mapping[str, Json] = {
+    "a text": {},
+    "a list": {"input": [{"role": "user", "content": "What does a cow say?"}]},
+    "instructions": {"instructions": "You are a helpful assistant."},
+    "cut off": {"max_output_tokens": 3},
+}
+"""Bodies of `/v1/responses`."""
+
+
 def cases() -> list[Case]:
     """All of them, in the order in which they are asked."""
     return [*_completions(), *_chats(), *_texts(), *_about(), *_refused(), *_doors(), *_vectors()]
@@ -252,6 +270,14 @@ def _chats() -> Iterator[Case]:
     yield Case("plain", "POST", "/chat/completions", "its other name", asked)
     for case in _both("tools", "/v1/chat/completions", {**asked, "max_tokens": 60}, TOOLS):
         yield Case(case.server, case.method, case.path, f"a template for tools: {case.about}", case.body)
+    yield from _both("plain", "/v1/messages", {"messages": USER, "temperature": 0, "max_tokens": 40}, MESSAGES)
+    asked = {"input": "What does a cow say?", "temperature": 0, "max_output_tokens": 40}
+    yield from _both("plain", "/v1/responses", asked, RESPONSES)
+    yield Case("plain", "POST", "/v1/messages/count_tokens", "a count", {"messages": USER})
+    yield Case("plain", "POST", "/v1/responses/input_tokens", "a count", {"input": "What does a cow say?"})
+    yield Case("plain", "POST", "/v1/messages", "no messages", {"max_tokens": 3})
+    yield Case("plain", "POST", "/v1/messages", "no max_tokens", {"messages": USER})
+    yield Case("plain", "POST", "/v1/responses", "no input", {"max_output_tokens": 3})
     for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
         yield Case("plain", "POST", path, "a count", {"messages": USER})
     verbose = {"max_tokens": 3, "temperature": 0, "cache_prompt": False}

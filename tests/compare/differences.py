@@ -108,6 +108,8 @@ def _branch(event: Json) -> int:
     """Which completion an event is of; what is of none comes last."""
     if not isinstance(event, dict):
         return _NO_BRANCH
+    if "event" in event:
+        return 0  # Of one completion.
     choices = event.get("choices", [event])
     return int(choices[0].get("index", 0)) if choices else _NO_BRANCH
 

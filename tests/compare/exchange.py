@@ -80,6 +80,8 @@ def _events(text: str) -> Iterator[Json]:
             case [line] if line.startswith("data: "):
                 data = line.removeprefix("data: ")
                 yield data if data == "[DONE]" else json.loads(data)
+            case [name, line] if name.startswith("event: ") and line.startswith("data: "):
+                yield {"event": name.removeprefix("event: "), "data": json.loads(line.removeprefix("data: "))}
             case _:
                 yield "\n".join(lines)
 
