@@ -342,7 +342,9 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "`priority` of a request": lambda: [*range_of("priority"), constant("engine/seniority.rs", "TURNS_PER_PRIORITY")],
     "`max_token_gap_ms` of a request": lambda: range_of("max_token_gap_ms"),
     "one decode, `-ub`": lambda: [constant("config/choice.rs", "DEFAULT_UBATCH")],
-    "99th percentile of a running stream's pauses beside a prompt, `--max-token-gap`": lambda: [constant(CONFIG, "USUAL")],
+    "99th percentile of a running stream's pauses beside a prompt, `--max-token-gap`": lambda: [
+        constant(CONFIG, name) for name in ("IN_TOKENS", "LEAST", "USUAL")
+    ],
 }
 """What each row of the table of bounds counts, from where it is decided."""
 
