@@ -2,16 +2,19 @@
 
 from pathlib import Path
 
-import httpx
 import pytest
+from litestar.testing import AsyncTestClient
 
+import weft
 from tests.compare.cases import cases
 from tests.compare.differences import Difference, differences
 from tests.compare.exchange import Answer, Case, ask
 from tests.compare.reasons import reason_for, reasons
 from tests.compare.servers import flags, slot_files
 from tests.compare.shapes import differences_of_shape, kept, written
-from tests.server.live import LiveServer
+from tests.server.conftest import answers
+from weft.cli.main import parse
+from weft.server import create_app
 
 SERVERS = sorted({case.server for case in cases()})
 
@@ -22,18 +25,18 @@ def test_each_request_has_a_name_of_its_own_and_an_answer_that_is_kept() -> None
     assert sorted(names) == sorted(kept()), "make compare ARGS=--shapes"
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("server", SERVERS)
 async def test_answers_have_the_fields_of_llama_servers(server: str, tmp_path: Path) -> None:
     shapes, given = kept(), reasons()
     found: list[Difference] = []
     files = slot_files(tmp_path, server) if server == "plain" else ()
-    with LiveServer(tmp_path / "log", *flags(tmp_path)[server], *files) as live:
-        await live.ready()
-        async with httpx.AsyncClient(base_url=live.url, timeout=20) as client:
-            for case in cases():
-                if case.server == server:
-                    found += differences_of_shape(case, shapes[case.name], await ask(client, case))
+    settings, _ = parse([*flags(tmp_path)[server], *files, "-t", "1"], {})
+    engine = weft.Engine(settings.model, config=settings.engine)
+    async with AsyncTestClient(create_app(engine, settings)) as client:
+        await answers(client, 200)
+        for case in cases():
+            if case.server == server:
+                found += differences_of_shape(case, shapes[case.name], await ask(client, case))
     assert [difference for difference in found if reason_for(difference, given) is None] == []
 
 
