@@ -3,13 +3,14 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from math import prod
-
-# Where patterns are parsed, which has no other name.
-from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 __all__ = ["MAX_LINE", "MAX_PATTERN", "MAX_RULES", "PRESETS", "LineRule", "all_rules", "rules"]
+
+# Where patterns are parsed, which has no other name.
+_parser, _constants = import_module("re._parser"), import_module("re._constants")
 
 MAX_RULES = 16
 """Most rules."""
