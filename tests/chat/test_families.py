@@ -9,6 +9,7 @@ import pytest
 
 import weft
 from tests.chat.families import DSML, FAMILIES, GET, TOOLS, WRITTEN, form_of, message_of
+from tests.chat.gbnf import Grammar
 from tests.server.matchers import Json
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
@@ -18,6 +19,7 @@ from weft.chat.answer.grammar import OneCall, Row
 from weft.chat.answer.reader import Thoughts
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.answer.written import WrittenMessage
+from weft.chat.asking import MAX_TOOLS
 from weft.chat.format import ChatPrompt
 from weft.chat.held import Held
 from weft.server import prometheus
@@ -413,6 +415,82 @@ def test_a_trigger_is_where_a_call_begins(name: str) -> None:
             found.append(text[match.start(1) if match.lastindex else match.start() :])
     assert found
     assert any(message_of(form_of(name).reader(), begun).content == "" for begun in found)
+
+
+def found_by(request: weft.Request, text: str) -> str | None:
+    """From where on the grammar holds a text; None where no trigger is in it."""
+    found = []
+    for trigger in request.grammar_triggers:
+        pattern = re.escape(trigger.value) if trigger.kind == "word" else trigger.value
+        if match := re.search(pattern, text):
+            found.append(match.start(1) if match.lastindex else match.start())
+    return text[min(found) :] if found else None
+
+
+@by_family
+def test_what_is_read_as_a_call_was_held_to_one(name: str) -> None:
+    form = form_of(name, ToolUse(TOOLS))
+    request = Held(form, {}, None).request(weft.Request(prompt="a"))
+    rng = random.Random(f"held {name}")
+    n_called = 0
+    for _ in range(N_MUTATIONS):
+        text = mutated(WRITTEN[name].text, rng)
+        if message_of(form.reader(), text).calls:
+            n_called += 1
+            assert found_by(request, text) is not None, text
+    assert n_called > N_MUTATIONS // 20
+
+
+SPELLINGS = [
+    ("Qwen3 Coder", "<tool_call>\n<function=get>\n</function>\n</tool_call>"),
+    ("Qwen3 Coder", "<function=get>\n</function>"),
+    ("Qwen3 Coder", "<function=get>\n</function>\n</tool_call>"),
+    ("Command R", 'Action:```json\n[{"tool_name": "get", "parameters": {}}]\n```'),
+    ("Llama 3", '<|python_tag|>{"name": "get", "parameters": {}}'),
+    ("Llama 3", '{"type": "function", "name": "get", "parameters": {}}'),
+    ("Llama 3", '{\n  "name" : "get", "parameters": {}}'),
+    ("Llama (Python)", "[ get()]"),
+    ("gpt-oss", "<|channel|>analysis to=functions.get <|constrain|>json<|message|>{}"),
+    ("gpt-oss", "<|start|>assistant to=functions.get<|channel|>commentary <|constrain|>json<|message|>{}"),
+    ("gpt-oss", "to=functions.get<|channel|>commentary <|constrain|>json<|message|>{}"),
+]
+
+
+@pytest.mark.parametrize("use", [ToolUse((GET,)), ToolUse((GET,), is_required=True)], ids=["auto", "required"])
+@pytest.mark.parametrize(("name", "text"), SPELLINGS)
+def test_a_call_is_held_to_however_it_is_spelt(name: str, text: str, use: ToolUse) -> None:
+    form = form_of(name, use)
+    request = Held(form, {}, None).request(weft.Request(prompt="a"))
+    if not use.is_required:
+        assert found_by(request, text) == text
+        assert found_by(request, f"\n {text}") == text
+    assert Grammar(request.grammar or "").allows(text)
+    message = message_of(form.reader(), text)
+    assert (message.content, [call.name for call in message.calls]) == ("", ["get"])
+
+
+def test_an_object_is_a_call_where_it_begins_as_one() -> None:
+    form = form_of("Llama 3", ToolUse(TOOLS))
+    request = Held(form, {}, None).request(weft.Request(prompt="a"))
+    for text in (
+        '{"parameters": {}, "name": "get"}',
+        '{"id": "1", "name": "get", "parameters": {}}',
+        '{"name": "getter", "parameters": {}}',
+    ):
+        assert found_by(request, text) is None
+        assert message_of(form.reader(), text).content == text
+
+
+@by_family
+async def test_as_many_tools_with_names_as_long_as_may_be_are_looked_for(engine: weft.Engine, name: str) -> None:
+    for length in (64, 128):
+        many = tuple(Tool(f"{nth}-tool".rjust(length, "a"), {"type": "object", "properties": {}}) for nth in range(MAX_TOOLS))
+        form = form_of(name, ToolUse(many))
+        request = Held(form, {}, None).request(weft.Request(prompt="Once upon a time,", max_tokens=1))
+        answer = await engine.complete(request)
+        assert answer.branches[0].reason == "length"
+        called = WRITTEN[name].text.replace("get_weather", many[7].name)
+        assert found_by(request, called) is not None
 
 
 async def test_a_model_says_what_it_likes_until_it_calls_and_then_calls_a_tool(engine: weft.Engine) -> None:

@@ -3,7 +3,7 @@
 from weft.chat.answer.arguments import Parameters, closed
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Row, Space, ToolName
+from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Optional, Row, Space, ToolName
 
 __all__ = ["DEEPSEEK_3_2", "GLM", "MINIMAX", "QWEN_CODER", "SEED_OSS"]
 
@@ -23,7 +23,8 @@ QWEN_CODER = Family(
             Space("\n"),
             Either(Row(_QWEN_FUNCTION, End("\n</tool_call>")), Row(OneCall(json_call()), End("</tool_call>"))),
         ),
-        Row(_QWEN_FUNCTION, End("\n</tool_call>")),
+        Row(_QWEN_FUNCTION, Optional(End("\n</tool_call>"), is_written=True)),
+        n_written=2,
     ),
     triggers=("<tool_call>", "<function="),
 )
