@@ -517,16 +517,49 @@ def held_to(name: str, **parameters: Json) -> str:
 @pytest.mark.parametrize(
     ("name", "parameters", "said"),
     [
-        ("Hermes", {"properties": {"a": {"type": "number", "minimum": 1}}}, "no grammar can hold to 'minimum'"),
+        ("Hermes", {"properties": {"a": {"type": "array", "uniqueItems": True}}}, "the parameters of the tool f: "),
         ("Hermes", {"properties": {"a": {"pattern": "(?=a)", "type": "string"}}}, "the parameters of the tool f: "),
-        ("Qwen3 Coder", {"properties": {"a": {"type": "string", "maxLength": 3}}}, "cannot be held to all that its schema says"),
-        ("Qwen3 Coder", {"anyOf": [{"properties": {"a": {}}}]}, "cannot be held to all that its schema says"),
+        ("Qwen3 Coder", {"properties": {"a": {"type": "array", "uniqueItems": True}}}, "the parameters of the tool f: "),
+        *(
+            (name, {"properties": properties, **more}, f"cannot be held to {word!r} of its schema")
+            for name in ("Qwen3 Coder", "LFM2")
+            for properties, more, word in (
+                ({"a": {}}, {"anyOf": [{"required": ["a"]}]}, "anyOf"),
+                ({"a": {}, "b": {}}, {"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
+                ({"a": {}, "b": {}}, {"minProperties": 1}, "minProperties"),
+                ({"a": {}}, {"required": ["b"]}, "required: b"),
+                ({"a": False}, {}, "false"),
+                ({"a": {"items": {"$ref": "#/properties/b"}}, "b": {"type": "string"}}, {}, "$ref: #/properties/b"),
+            )
+        ),
+        ("Qwen3 Coder", {"additionalProperties": {"type": "integer"}}, "cannot be held to 'additionalProperties' of its schema"),
+        *(
+            (
+                name,
+                {"properties": {"a": {"type": "string", **more}}, **shared},
+                f"cannot be held to {next(iter(more))!r} of its schema",
+            )
+            for name in ("Qwen3 Coder", "Seed OSS", "GLM 4.5", "MiniMax M2", "DeepSeek V3.2")
+            for more, shared in (
+                ({"maxLength": 3}, {}),
+                ({"pattern": "^a$"}, {}),
+                ({"format": "date"}, {}),
+                ({"anyOf": [{"type": "string", "maxLength": 3}]}, {}),
+                ({"allOf": [{"maxLength": 3}]}, {}),
+                ({"not": {"const": "a"}}, {}),
+                ({"$ref": "#/$defs/b"}, {"$defs": {"b": {"type": "string", "maxLength": 3}}}),
+            )
+        ),
+        (
+            "Qwen3 Coder",
+            {"properties": {"a": {"type": "string", "enum": ["b", "c</parameter>"]}}},
+            "has an argument 'a', which the format of this model's calls has no way to",
+        ),
         (
             "Qwen3 Coder",
             {"properties": {"a>b": {}}},
             "has an argument 'a>b', which the format of this model's calls has no way to",
         ),
-        ("LFM2", {"anyOf": [{"properties": {"a": {}}}]}, "cannot be held to all that its schema says"),
         ("LFM2", {"properties": {"a b": {}}}, "has an argument 'a b', which the format of this model's calls has no way to name"),
     ],
 )
@@ -550,6 +583,50 @@ def test_what_is_no_schema_is_refused(name: str, schema: Json) -> None:
         Held(form_of(name, use), {}, None)
     assert refused.value.param == "tools"
     assert "the parameters of the tool f: " in refused.value.message
+
+
+def test_an_argument_that_is_one_text_is_held_to_it() -> None:
+    grammar = Grammar(held_to("Qwen3 Coder", properties={"a": {"type": "string", "const": "x"}}, required=["a"]))
+    call = "<function=f>\n<parameter=a>\nx\n</parameter>\n</function>"
+    assert grammar.allows(call)
+    assert not grammar.begins(call.replace("x", "y"))
+
+
+@pytest.mark.parametrize("name", ["Qwen3 Coder", "Seed OSS", "GLM 4.5", "MiniMax M2", "DeepSeek V3.2"])
+@pytest.mark.parametrize(
+    "value", ['"a{closing}b"', '{{"a": "\\"{closing}"}}', '["{closing}", "{closing}"]', "5", '"\n{closing}"']
+)
+def test_what_closes_a_value_may_stand_in_a_text_of_its_json(name: str, value: str) -> None:
+    tool = Tool("get_weather", {"type": "object", "properties": {"city": {}, "days": {"type": "integer"}}})
+    closing = next(mark for mark in ("</parameter>", "</arg_value>", f"</{DSML}parameter>") if mark in WRITTEN[name].text)
+    written = value.format(closing=closing)
+    text = WRITTEN[name].text.replace("Rome<", f"{written}<").replace("Rome\n<", f"{written}\n<")
+    text = text.replace('"city" string="true"', '"city" string="false"')
+    form = form_of(name, ToolUse((tool, GET)))
+    for pieces in ([text], list(text)):
+        calls = message_of(form.reader(), *pieces).calls
+        assert [call.name for call in calls] == ["get_weather", "get"]
+        assert calls[0].arguments == f'{{"city": {written}, "days": 3}}' or "\n" in written
+
+
+def test_a_text_that_a_model_is_held_to_ends_where_it_is_read_to_end() -> None:
+    for name, closing in (("Qwen3 Coder", "</parameter>"), ("Seed OSS", "</parameter>"), ("GLM 4.5", "</arg_value>")):
+        tool = Tool("get_weather", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
+        form = form_of(name, ToolUse((tool,), is_required=True, is_parallel=False))
+        grammar = Grammar(Held(form, {}, None).request(weft.Request(prompt="a")).grammar or "")
+        text = WRITTEN[name].text
+        begun = text[text.index("<tool_call>") if "<tool_call>" in text else text.index("<seed:tool_call>") :]
+        begun = begun[: begun.index("Rome")]
+        assert grammar.begins(f"{begun}Rome{closing}")
+        assert not grammar.begins(f"{begun}Rome{closing} and more{closing}")
+
+
+def test_words_are_pythons_where_calls_are() -> None:
+    properties = {"a": {"type": "boolean"}, "b": {"enum": [None, "null", "true"]}, "true": {}}
+    grammar = Grammar(held_to("LFM2", properties=properties, required=["a", "b", "true"]))
+    assert grammar.allows('<|tool_call_start|>[f(a=True, b=None, true=[False, "false"])]<|tool_call_end|>')
+    assert grammar.allows('<|tool_call_start|>[f(a=False, b="null", true=None)]<|tool_call_end|>')
+    assert not grammar.begins("<|tool_call_start|>[f(a=true")
 
 
 def test_arguments_are_held_to_their_schema() -> None:
