@@ -40,10 +40,10 @@ ID = matching("call_[A-Za-z0-9]{24}")
 
 @asynccontextmanager
 async def saying(
-    text: str, template: str | None = TEMPLATE, **settings: Json
+    text: str, template: str | None = TEMPLATE, *, ends: str = "end", **settings: Json
 ) -> AsyncIterator[tuple[httpx.AsyncClient, AnsweringEngine]]:
     """A client of a model that says this."""
-    engine = AnsweringEngine(Script([Answer(text)], template))
+    engine = AnsweringEngine(Script([Answer(text, ends=ends)], template))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:
         await answers(client, 200)
@@ -123,6 +123,29 @@ async def test_calls_of_branches_do_not_mix(how: How) -> None:
         message = {"role": "assistant", "content": "I look.", "tool_calls": [call("Rome"), call("Paris")]}
         assert given == [{"message": message, "finish_reason": "tool_calls"}] * 3
         assert len({one["id"] for choice in given for one in choice["message"]["tool_calls"]}) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "ends", "arguments", "content_and_reason"),
+    [
+        (CALL.partition('me"}')[0], "stop", '{"city": "Ro', (None, "stop")),
+        (CALL.partition('me"}')[0], "length", '{"city": "Ro', (None, "length")),
+        (CALL.partition("_weather")[0], "stop", None, ('<tool_call>\n{"name": "get', "stop")),
+        (CALL.partition("}\n")[0], "stop", '{"city": "Rome"}', (None, "stop")),
+        (CALL.partition("\n</tool_call>")[0], "stop", '{"city": "Rome"}', (None, "tool_calls")),
+        (CALL, "stop", '{"city": "Rome"}', (None, "tool_calls")),
+        (CALL.partition('me"}')[0], "end", '{"city": "Ro', (None, "tool_calls")),
+    ],
+)
+async def test_a_call_that_is_cut_is_none_that_the_client_is_to_make(
+    how: How, text: str, ends: str, arguments: str | None, content_and_reason: tuple[str | None, str]
+) -> None:
+    async with saying(text, ends=ends) as (client, _):
+        [choice] = await choices(client, how, tools=TOOLS)
+    assert [one["function"]["arguments"] for one in choice["message"].get("tool_calls", [])] == [arguments][
+        : arguments is not None
+    ]
+    assert (choice["message"]["content"], choice["finish_reason"]) == content_and_reason
 
 
 async def test_arguments_come_in_pieces() -> None:
@@ -380,9 +403,9 @@ def with_schema(**schema: Json) -> Json:
             "tools[0].function.parameters.type is 'string'; arguments are an object",
         ),
         (
-            {"tools": with_schema(properties={"a": {"type": "integer", "multipleOf": 3}})},
+            {"tools": with_schema(properties={"a": {"type": "array", "uniqueItems": True}})},
             "tools",
-            "the tool f is strict, and no grammar can hold to 'multipleOf'; leave it out",
+            "the parameters of the tool f: ",
         ),
         ({"tools": with_schema(properties={"a": {"$ref": "https://x.org"}})}, "tools", "the parameters of the tool f: "),
         ({"tools": TOOLS, "grammar": 'root ::= "a"', "tool_choice": "required"}, "grammar", "grammar cannot stand beside tools"),

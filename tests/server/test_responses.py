@@ -40,6 +40,8 @@ SAID = [[token(0, "a")], [token(0, "b", 2)], [finished(0)], []]
 class Scripted:
     """Reads `t:…` as a thought, `c:…` as a call, `a:…` as its arguments, and all else as what is said."""
 
+    is_cut = False
+
     def reader(self) -> "Scripted":
         return self
 

@@ -95,7 +95,7 @@ class End:
                 source.at = start
                 return True
             if source.is_ended:
-                source.at = len(source.text)
+                source.at, source.is_cut = len(source.text), True
                 return True
             yield
 
@@ -214,6 +214,8 @@ class OneCall:
         if not (yield from self._piece.read(source)):
             return False
         source.settle()
+        if not source.is_cut:
+            source.n_whole = source.n_calls
         return True
 
     def write(self, rules: Rules) -> str:

@@ -84,6 +84,7 @@ class FamilyReader:
         """Whether space is no part of what is said next: a thought or a call has just ended, or begun."""
         self._has_said = False
         self._n_calls = 0
+        self._n_whole = 0
         self._ids: set[str] = set()
         self._source: Source | None = None
         """The block of calls that is being read."""
@@ -91,6 +92,11 @@ class FamilyReader:
         self._is_ended = False
         self._has_warned = False
         self._parts: list[Part] = []
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the call that was begun last was not written to its end."""
+        return self._n_calls > self._n_whole
 
     def read(self, text: str) -> list[Part]:
         """What a next stretch of the text adds."""
@@ -282,7 +288,7 @@ class FamilyReader:
         if parts := source.taken():
             self._space, self._is_fresh = "", True
             self._parts += parts
-            self._n_calls = 1 + max(getattr(part, "call", -1) for part in parts)
+            self._n_calls, self._n_whole = 1 + max(getattr(part, "call", -1) for part in parts), source.n_whole
         if is_read is None and not (source.is_full and not source.is_settled):
             return False
         self._source = self._reading = None

@@ -61,6 +61,10 @@ class Source:
         self.n_settled = 0
         """How many times parts were settled: what was read before that cannot be taken back."""
         self.n_calls = n_calls
+        self.n_whole = n_calls
+        """How many calls there were up to the last that is whole."""
+        self.is_cut = False
+        """Whether all text has ended before something that closes a call."""
         self.tool = tools[0]
         """The one that was called last."""
         self.held_arguments = ""

@@ -74,7 +74,7 @@ class _Form:
         """Why the answer ended, and what it cost."""
         used, reason = finished.usage, STOP_REASONS[finished.reason]
         stop = finished.stop if finished.reason == "stop" else None
-        if reason == "end_turn" and self._spoken.calls(finished.index):
+        if reason == "end_turn" and self._spoken.calls(finished):
             reason = "tool_use"
         return MessageEnd(reason, stop), self._usage(used.n_cached, used.n_predicted)
 

@@ -158,7 +158,7 @@ class _Reading:
             if self._context is not None:
                 self._context.append(event.token)
         else:
-            self._end_call(said, calls)
+            self._end_call(said, calls, is_cut=self._spoken.is_cut(event.index) and event.reason != "end")
         said.calls = calls
         return said
 
@@ -177,15 +177,17 @@ class _Reading:
                 self._end_call(said, calls)
                 said.thought += part.text
 
-    def _end_call(self, said: _Stretch, calls: list[Call]) -> None:
+    def _end_call(self, said: _Stretch, calls: list[Call], *, is_cut: bool = False) -> None:
         """Tells the call that was being written. One that was cut is text: there is no object for it."""
         if (call := self._call) is None:
             return
         text = "".join(self._arguments)
         self._call, self._arguments = None, []
         try:
-            arguments = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+            arguments = None if is_cut else msgspec.json.decode(text, type=dict[str, Any]) if text else {}
         except msgspec.DecodeError:
+            arguments = None
+        if arguments is None:
             said.content += f'{{"name":{_encode(call.name).decode()},"arguments":{text}'
             return
         calls.append(Call(call.id, CallFunction(call.call, call.name, arguments)))

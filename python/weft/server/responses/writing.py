@@ -254,7 +254,8 @@ class Writing:
         is_whole = finished.reason in ("end", "stop")
         if self._open is None and not self.items:
             yield from self._turn_to(Message)
-        yield from self._close("completed" if is_whole else "incomplete")
+        is_cut = not is_whole or (finished.reason == "stop" and self._spoken.is_cut(finished.index))
+        yield from self._close("incomplete" if is_cut else "completed")
         self.response.usage = usage(self._generation.streams[0].n_prompt, finished, n_reasoning=self._n_reasoning)
         if is_whole:
             yield from self._end("completed", events.Completed)
