@@ -342,6 +342,26 @@ def test_a_value_that_may_be_a_text_or_not_is_read_as_it_is_held_to(name: str, s
     assert call.arguments == f'{{"city": {value}, "days": 3}}'
 
 
+@pytest.mark.parametrize(
+    ("earlier", "numbers", "ids"),
+    [
+        ([], (0, 1), ["get_weather:0", "get:1"]),
+        (["functions.get_weather:0"], (0, 1), ["get_weather:1", "get:2"]),
+        (["functions.get_weather:0"], (1, 2), ["get_weather:1", "get:2"]),
+        (["functions.get_weather:0", "functions.get:1"], (0, 1), ["get_weather:2", "get:3"]),
+        (["functions.get_weather:1"], (0, 1), ["get_weather:2", "get:2"]),
+        (["", "functions.get_weather:0"], (5, 6), ["get_weather:5", "get:6"]),
+    ],
+)
+def test_calls_of_a_chat_are_numbered_on(earlier: list[str], numbers: tuple[int, int], ids: list[str]) -> None:
+    text = WRITTEN["Kimi K2"].text.replace("weather:0", f"weather:{numbers[0]}").replace("get:1", f"get:{numbers[1]}")
+    form = FamilyForm(FAMILIES["Kimi K2"], None, ToolUse(TOOLS), earlier=earlier)
+    for pieces in ([text], list(text)):
+        found = [call.id for call in message_of(form.reader(), *pieces).calls]
+        assert found == [f"functions.{one}" for one in ids]
+        assert not set(found) & set(earlier)
+
+
 def test_a_held_back_call_has_an_end() -> None:
     endless = '<tool_call>{"arguments": {"a": "' + "x" * 200_000
     message = message_of(form_of("Hermes").reader(), *(endless[start : start + 100] for start in range(0, len(endless), 100)))

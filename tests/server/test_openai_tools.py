@@ -163,8 +163,16 @@ async def test_where_no_tool_may_be_called_all_is_content(how: How, asked: Json)
     async with saying(CALLS) as (client, engine):
         [choice] = await choices(client, how, **asked)
         assert choice == {"message": {"role": "assistant", "content": CALLS}, "finish_reason": "stop"}
-        assert "get_weather" not in engine.prompts[0]
+        assert ("get_weather" in engine.prompts[0]) == bool(asked.get("tools"))
         assert engine.requests[0].grammar is None
+
+
+async def test_the_prompt_is_the_same_whether_tools_may_be_called_now_or_not() -> None:
+    async with saying(CALLS) as (client, engine):
+        for choice in ("auto", "none", "required"):
+            await choices(client, "whole", tools=TOOLS, tool_choice=choice)
+        await choices(client, "whole", functions=[TOOLS[0]["function"]], function_call="none")
+    assert len(set(engine.prompts)) == 1
 
 
 @pytest.mark.parametrize(

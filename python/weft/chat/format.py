@@ -70,7 +70,7 @@ class _Chat(msgspec.Struct, frozen=True):
     n_media: int
     """Pictures and sounds, those of the continued message among them."""
     asked: AskedTools | None
-    """The tools that may be called."""
+    """The tools that are shown, and may be called."""
     thinking: Thinking
     n_volatile: int
     """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
@@ -167,14 +167,16 @@ class ChatFormat:
         """How what follows a prompt is to be read, and what holds it to that."""
         family, thought = self._family, self._thought
         has_format = bool(family.fillers or family.before)
-        if chat.asked is None and thought is None and not has_format:
+        use = None if chat.asked is None else chat.asked.use
+        if use is None and thought is None and not has_format:
             return PLAIN, None
         form = FamilyForm(
-            family if chat.asked is not None or has_format else None,
+            family if use is not None or has_format else None,
             thought,
-            None if chat.asked is None else chat.asked.use,
+            use,
             is_thinking=is_thinking,
             thoughts=chat.thinking.told,
+            earlier=[str(call.get("id") or "") for message in chat.messages for call in message.tool_calls or ()],
             unread=self._unread,
         )
         held = Held(form, self._control_ids, chat.thinking.budget, may_think=chat.thinking.is_on is not False)

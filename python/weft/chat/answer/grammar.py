@@ -11,7 +11,7 @@ import msgspec
 
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.source import Reading, Source
+from weft.chat.answer.source import Reading, Source, numbered_id
 from weft.chat.answer.tools import Tool
 
 __all__ = [
@@ -311,7 +311,7 @@ class CallWord:
 
 
 class CallNumber:
-    """A number that a model gives its calls, of which the id is made."""
+    """The number of a call in the chat, of which its id is made, as the model counts them."""
 
     def read(self, source: Source) -> Reading:
         """Reads its digits."""
@@ -325,7 +325,9 @@ class CallNumber:
         number = source.text[start : source.at]
         if not number or len(number) > MAX_KEY:
             return False
-        source.rename(f"functions.{source.tool.name}:{number}")
+        # Some models count from 0 in each answer.
+        if int(number) >= source.n_earlier + source.n_calls - 1:
+            source.rename(numbered_id(source.tool.name, int(number)))
         return True
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)

@@ -42,6 +42,7 @@ class FamilyReader:
         is_parallel: bool,
         is_held: bool,
         thoughts: Thoughts,
+        earlier: Sequence[str] = (),
         unread: Callable[[], None],
     ) -> None:
         """A reader at the beginning of an answer.
@@ -54,6 +55,7 @@ class FamilyReader:
             is_parallel: Whether there may be several calls.
             is_held: Whether neither a thought nor a call follows on what is said.
             thoughts: Where a thought is told.
+            earlier: The ids of all calls that were made in the chat before.
             unread: Called where something looked like a call, and was none.
         """
         self._family = family
@@ -85,7 +87,9 @@ class FamilyReader:
         self._has_said = False
         self._n_calls = 0
         self._n_whole = 0
-        self._ids: set[str] = set()
+        self._n_earlier = len(earlier)
+        self._ids = set(earlier)
+        """Those of calls in this answer and before."""
         self._source: Source | None = None
         """The block of calls that is being read."""
         self._reading: Reading | None = None
@@ -270,7 +274,9 @@ class FamilyReader:
 
     def _begin(self) -> None:
         assert self._family is not None
-        self._source = Source(self._tools, self._n_calls, self._family.make_id, self._ids, is_parallel=self._is_parallel)
+        self._source = Source(
+            self._tools, self._n_calls, self._family.make_id, self._ids, n_earlier=self._n_earlier, is_parallel=self._is_parallel
+        )
         self._source.text, self._text = self._text, ""
         self._source.is_ended = self._is_ended
         self._reading = self._family.calls.read(self._source)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from weft.chat.answer.parts import CallArguments, CallBegun, Part
 from weft.chat.answer.tools import Tool
 
-__all__ = ["MAX_HELD", "CallId", "Reading", "Source", "call_id", "short_id"]
+__all__ = ["MAX_HELD", "CallId", "Reading", "Source", "call_id", "numbered_id", "short_id"]
 
 Reading = Generator[None, None, bool]
 """Reads until it needs more text, and goes on once there is more. In the end it says whether the text is what it must be."""
@@ -16,7 +16,7 @@ MAX_HELD = 64 * 1024
 """Characters of a call that are held back at most, until it is clear that it is one. More of them are content."""
 
 CallId = Callable[[str, int], str]
-"""Makes the id of a call out of the tool's name and the call's number in the answer, from 0."""
+"""Makes the id of a call out of the tool's name and the call's number in the chat, from 0."""
 
 _LETTERS = string.ascii_letters + string.digits
 
@@ -31,6 +31,11 @@ def short_id(_name: str, _call: int) -> str:
     return _random(9)
 
 
+def numbered_id(name: str, call: int) -> str:
+    """One by the call's number in the chat, as Kimi's templates want it."""
+    return f"functions.{name}:{call}"
+
+
 def _random(n: int) -> str:
     return "".join(secrets.choice(_LETTERS) for _ in range(n))
 
@@ -41,14 +46,17 @@ class Source:
     What is read may be taken back until it is settled. The text that settled parts were made of is dropped.
     """
 
-    def __init__(self, tools: Sequence[Tool], n_calls: int, make_id: CallId, ids: set[str], *, is_parallel: bool) -> None:
+    def __init__(
+        self, tools: Sequence[Tool], n_calls: int, make_id: CallId, ids: set[str], *, n_earlier: int, is_parallel: bool
+    ) -> None:
         """Nothing is there yet.
 
         Args:
             tools: Those that may be called, the longest name first.
-            n_calls: How many calls were made before.
+            n_calls: How many calls the answer has made before.
             make_id: Makes the ids of calls.
-            ids: Those that calls have; what is made here is added.
+            ids: Those that calls of the chat have; what is made here is added.
+            n_earlier: How many calls were made in the chat before the answer.
             is_parallel: Whether there may be several calls.
         """
         self.tools = tools
@@ -69,6 +77,7 @@ class Source:
         """The one that was called last."""
         self.held_arguments = ""
         """What was read of arguments before the tool was known."""
+        self.n_earlier = n_earlier
         self._make_id = make_id
         self._ids = ids
         self.is_parallel = is_parallel
@@ -82,7 +91,10 @@ class Source:
 
     def begin(self, name: str) -> None:
         """A tool is called."""
-        self._open.append(CallBegun(self.n_calls, self._make_id(name, self.n_calls), name))
+        number = self.n_earlier + self.n_calls
+        while (call_id := self._make_id(name, number)) in self._ids:
+            number += 1
+        self._open.append(CallBegun(self.n_calls, call_id, name))
         self.n_calls += 1
 
     def rename(self, call_id: str) -> None:
