@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from weft.chat.answer.family import Family
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import OneCall, Row
-from weft.chat.answer.reader import Thoughts
+from weft.chat.answer.reader import MAX_TRIES, FamilyReader, Thoughts
+from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.answer.written import WrittenMessage
 from weft.chat.asking import MAX_TOOLS
@@ -366,6 +368,33 @@ def test_a_held_back_call_has_an_end() -> None:
     endless = '<tool_call>{"arguments": {"a": "' + "x" * 200_000
     message = message_of(form_of("Hermes").reader(), *(endless[start : start + 100] for start in range(0, len(endless), 100)))
     assert message.content == endless
+
+
+@pytest.mark.parametrize("end", ["", "}", "x"])
+@pytest.mark.parametrize("step", [1, 100, 70_000])
+def test_little_is_read_again_of_what_was_held_back_for_long(end: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    begin = FamilyReader._begin
+
+    def counted(reader: FamilyReader) -> None:
+        begin(reader)
+        assert reader._source is not None
+        begun.append(len(reader._source.text))
+
+    monkeypatch.setattr(FamilyReader, "_begin", counted)
+    text = '<tool_call>{"arguments": {"a": "' + '<tool_call>{\\"arguments\\": {\\"a\\": \\"' * 1_600 + end
+    assert len(text) < MAX_HELD
+    reader = form_of("Hermes").reader()
+    parts = [reader.read(text[start : start + step]) for start in range(0, len(text), step)]
+    parts.append(reader.read('" ' + "x" * (MAX_HELD - len(text))))
+    parts.append(reader.read("y" + WRITTEN["Hermes"].text.partition("</think>")[2]))
+    parts.append(reader.end())
+    message = WrittenMessage()
+    for part in chain.from_iterable(parts):
+        message.add(part)
+    assert message.content.startswith(text)
+    assert [call.name for call in message.calls] == ["get_weather", "get"]
+    assert len(begun) <= MAX_TRIES + 3
 
 
 def test_what_is_no_call_is_counted() -> None:

@@ -14,8 +14,10 @@ from tests.helpers import How
 from tests.scripted import Answer, AnsweringEngine, Script
 from tests.server.conftest import answers
 from tests.server.matchers import Json, matching
+from weft.chat.format import ChatFormat
 from weft.server import create_app
 from weft.settings import Settings
+from weft.settings.chat import ChatSettings
 
 TEMPLATE = (
     "{%- if tools %}<tools>{{ tools | tojson }}</tools><tool_call>{% endif %}"
@@ -337,6 +339,29 @@ async def test_a_budget_that_is_used_up_ends_the_thought(thinking: httpx.AsyncCl
         assert choice["message"]["reasoning_content"].endswith(" Enough.")
         assert choice["message"]["content"]
         assert "think>" not in choice["message"]["content"] + choice["message"]["reasoning_content"]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("Enough.</think>", "reasoning_budget_message contains '</think>', which ends the thought"),
+        ("x" * 20_000, "it may have 16384"),
+        ("a b " * 3_000, "may have 4096"),
+    ],
+)
+async def test_a_message_that_cannot_be_said_before_the_end_is_refused(
+    thinking: httpx.AsyncClient, message: str, said: str
+) -> None:
+    param, told = await refusal(thinking, reasoning_budget_tokens=8, reasoning_budget_message=message)
+    assert param == "reasoning_budget_message"
+    assert said in told
+
+
+async def test_a_server_whose_message_ends_the_thought_does_not_start() -> None:
+    engine = AnsweringEngine(Script([Answer("")], THINKING))
+    form = ChatFormat(engine.as_engine(), ChatSettings(reasoning_budget_message="So</think>"))
+    with pytest.raises(weft.InvalidConfig, match="'</think>'"):
+        form.check_settings()
 
 
 async def test_a_schema_holds_the_answer_and_not_the_thought(thinking: httpx.AsyncClient, how: How) -> None:

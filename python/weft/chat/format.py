@@ -103,7 +103,7 @@ class ChatFormat:
         """Reads and compiles the template that the settings name, once the model is loaded.
 
         Raises:
-            InvalidConfig: there is no such template, or it is none.
+            InvalidConfig: there is no such template, or it is none, or the message of a budget ends a thought itself.
         """
         try:
             name = self._from_settings[0]
@@ -112,6 +112,11 @@ class ChatFormat:
             if name is not None:
                 raise InvalidConfig(name, str(error)) from error
             logger.warning("%s; chats are refused until another one is given with --chat-template", error)
+            return
+        message = self._settings.reasoning_budget_message
+        if self._thought is not None and self._thought.end in message:
+            why = f"contains {shown(self._thought.end)}, which ends the thoughts of this model and is written after the message"
+            raise InvalidConfig("reasoning_budget_message", f"{shown(message)} {why}")
 
     def lasting(self, told: ChatMessage) -> ChatMessage:
         """What a message of the system begins with in each prompt, though lines of it change: it without those."""

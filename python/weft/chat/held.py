@@ -1,7 +1,7 @@
 """What holds an answer to the form in which it is read."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -53,6 +53,12 @@ class Held:
     def has_tools(self) -> bool:
         """Whether tools may be called."""
         return self._calls is not None
+
+    @property
+    def ends(self) -> Sequence[str]:
+        """What ends a thought."""
+        marks = self._form.thought
+        return () if marks is None else (marks.end, *marks.ends_before)
 
     def request(self, request: Request, *, budget: int | None = None, message: str = "") -> Request:
         """A request whose answers are held to it.

@@ -20,6 +20,14 @@ N_SHOWN = 80
 """Characters of what could not be read that the log has, where it has everything."""
 
 
+MAX_AGAIN = 1_024
+"""Of what was held back and turns out to be no call, so many characters are looked through for another one that begins in it, the
+last ones. What comes before them is content."""
+
+MAX_TRIES = 8
+"""So many marks in them, the last ones, may begin it."""
+
+
 class Thoughts(Enum):
     """Where thoughts are told."""
 
@@ -74,6 +82,7 @@ class FamilyReader:
         starts = (thought.start,) if thought is not None else ()
         marks = sorted({*self._triggers, *self._fillers, *starts}, key=len, reverse=True)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
+        self._trigger = re.compile("|".join(map(re.escape, self._triggers))) if self._triggers else None
         self._longest = max(map(len, marks), default=0)
         self._begun = {mark[:n] for mark in marks for n in range(1, len(mark))}
         ends = () if thought is None else (thought.end, *thought.ends_before)
@@ -306,10 +315,22 @@ class FamilyReader:
         # The first character is content in any case; what follows may be a mark.
         if source.text.startswith(self._triggers):
             self._warn(source.text)
-        self._say(source.text[:1])
+        n_content = self._n_content(source)
+        self._say(source.text[:n_content])
         self._has_said = True
-        self._text = source.text[1:]
+        self._text = source.text[n_content:]
         return True
+
+    def _n_content(self, source: Source) -> int:
+        """How many characters of what is no call are content, whatever they look like; one at least."""
+        if self._trigger is None:
+            return 1
+        end = max(source.at, source.farthest)
+        found = [match.start() for match in self._trigger.finditer(source.text, 1, end)]
+        again = [start for start in found if start >= end - MAX_AGAIN][-MAX_TRIES:]
+        if len(again) == len(found):
+            return 1
+        return again[0] if again else max(1, end - self._longest)
 
     def _warn(self, text: str) -> None:
         self._unread()

@@ -64,6 +64,8 @@ class Source:
         """What is there and not dropped."""
         self.at = 0
         """Where in it is to be read next."""
+        self.farthest = 0
+        """Where in it was read at most before some of that was taken back."""
         self.is_ended = False
         """Whether no more will come."""
         self.n_settled = 0
@@ -117,7 +119,7 @@ class Source:
         self._settled += self._open
         self._open = []
         self.text = self.text[self.at :]
-        self.at = 0
+        self.at = self.farthest = 0
         self.n_settled += 1
 
     def mark(self) -> tuple[int, int, int, int]:
@@ -129,6 +131,7 @@ class Source:
         at, n_open, n_calls, n_settled = mark
         if self.n_settled != n_settled:
             return False
+        self.farthest = max(self.farthest, self.at)
         self.at, self.n_calls, self.held_arguments = at, n_calls, ""
         del self._open[n_open:]
         return True

@@ -64,12 +64,11 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
     asked = msgspec.structs.replace(asked, n_volatile=prompt.n_volatile)
     if prompt.held is None:
         return msgspec.structs.replace(asked, template=template)
-    message = data.reasoning_budget_message
     try:
         template = prompt.held.request(
             template,
             budget=settings.reasoning_budget,
-            message=settings.reasoning_budget_message if message is None else message,
+            message=request_fields.budget_message(data, settings, prompt.held.ends),
         )
     except InvalidRequest as error:
         raise asked.blame(error) from None
