@@ -123,6 +123,19 @@ class ChatFormat:
         return self._volatile.lasting(told)
 
     @property
+    def shows_tools(self) -> bool:
+        """Whether the template shows tools; where it does not, they are described in words."""
+        try:
+            return self.template.takes_tools
+        except TemplateError:
+            return False
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the template knows thoughts."""
+        return self._thought is not None
+
+    @property
     def source(self) -> str:
         """The template, in Jinja: of the settings, else the model's, else ChatML."""
         given = self._from_settings[1]

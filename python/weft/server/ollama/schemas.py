@@ -167,9 +167,8 @@ class EmbedBody(msgspec.Struct, kw_only=True):
     """The first numbers of each vector, brought back to its length; 0 is all of them."""
     keep_alive: float | str | None = None
     options: Options | None = None
-
-    # What follows is refused unless it asks for nothing.
     truncate: bool | None = None
+    """Whether a text that is too long is cut, which is the default; else it is refused."""
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True):
