@@ -581,6 +581,17 @@ def held_to(name: str, **parameters: Json) -> str:
                 ({"a": {"items": {"$ref": "#/properties/b"}}, "b": {"type": "string"}}, {}, "$ref: #/properties/b"),
             )
         ),
+        *(
+            ("Gemma 4", {"properties": {"a": schema}}, f"cannot be held to {word!r} of its schema")
+            for word, schema in (
+                ("maxLength", {"type": "string", "maxLength": 3}),
+                ("minItems", {"type": "array", "items": {}, "minItems": 1}),
+                ("oneOf", {"oneOf": [{"type": "string"}, {"type": "integer"}]}),
+                ("minProperties", {"type": "object", "properties": {"b": {}}, "minProperties": 1}),
+                ("$ref: #", {"items": {"$ref": "#"}, "type": "array"}),
+                ("additionalProperties", {"type": "object", "additionalProperties": {"type": "integer"}}),
+            )
+        ),
         ("Qwen3 Coder", {"additionalProperties": {"type": "integer"}}, "cannot be held to 'additionalProperties' of its schema"),
         *(
             (
@@ -668,6 +679,108 @@ def test_a_text_that_a_model_is_held_to_ends_where_it_is_read_to_end() -> None:
         begun = begun[: begun.index("Rome")]
         assert grammar.begins(f"{begun}Rome{closing}")
         assert not grammar.begins(f"{begun}Rome{closing} and more{closing}")
+
+
+_HALF = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "content", "calls"),
+    [
+        # What closes a value stands twice.
+        ("Qwen3 Coder", f"{_HALF}\n</parameter>\n</function>\n</tool_call>", "", ['{"city": "Rome"}']),
+        (
+            "Qwen3 Coder",
+            f"{_HALF}\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+            "",
+            ['{"city": "Rome", "days": 3}'],
+        ),
+        # A required argument is missing, or they are in another order.
+        (
+            "Qwen3 Coder",
+            "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+            "",
+            ['{"days": 3}'],
+        ),
+        # Something is said before, between and behind calls.
+        ("Qwen3 Coder", f"One.\n{_HALF}\n</function>\n</tool_call>\nTwo.", "One.Two.", ['{"city": "Rome"}']),
+        (
+            "Hermes",
+            f"One. {WRITTEN['Generic'].text.removeprefix('I look.')} Two.",
+            "One.Two.",
+            ['{"city": "Rome", "days": 3}', "{}"],
+        ),
+        ("Apertus", 'A<|tools_prefix|>[{"get": {}}]<|tools_suffix|>B', "AB", ["{}"]),
+        # A mark is spoken of.
+        (
+            "Gemma 4",
+            "I write <|tool_call> and <|tool_call>call: and so on.",
+            "I write <|tool_call> and <|tool_call>call: and so on.",
+            [],
+        ),
+        ("Hermes", "I write <tool_call> and so on.", "I write <tool_call> and so on.", []),
+        # A long text of several lines with quotes.
+        (
+            "Gemma 4",
+            '<|tool_call>call:get_weather{city:<|"|>a "b"\n\\n {c: [1, 2]}<|"|>,days:3}<tool_call|>',
+            "",
+            [json.dumps({"city": 'a "b"\n\\n {c: [1, 2]}', "days": 3})],
+        ),
+        # A thought is left open.
+        ("Apertus", '<|inner_prefix|>Hm.<|tools_prefix|>[{"get": {}}]<|tools_suffix|>', "", ["{}"]),
+        # Calls in parallel whose block is closed late, or never.
+        (
+            "Kimi K2",
+            WRITTEN["Kimi K2"].text.removesuffix("<|tool_calls_section_end|>"),
+            "I look.",
+            ['{"city": "Rome", "days": 3}', "{}"],
+        ),
+    ],
+)
+def test_what_others_lose_is_told(name: str, text: str, content: str, calls: list[str]) -> None:
+    for pieces in ([text], list(text)):
+        message = message_of(form_of(name).reader(), *pieces)
+        assert (message.content, [call.arguments for call in message.calls]) == (content, calls)
+
+
+def test_arguments_of_gemma_are_read_however_deep_they_are() -> None:
+    text = (
+        '<|tool_call>call:get_weather{units:{a:[<|"|>x<|"|>,true,null,-1.5],<|"|>b c<|"|>:{}}, "days" : 3,'
+        'city:<|"|>it\'s "<|\\<|"|>}<tool_call|>'
+    )
+    for pieces in ([text], list(text)):
+        [call] = message_of(form_of("Gemma 4").reader(), *pieces).calls
+        units = {"a": ["x", True, None, -1.5], "b c": {}}
+        assert json.loads(call.arguments) == {"units": units, "days": 3, "city": "it's \"<|\\"}
+
+
+NESTED: Json = {
+    "properties": {
+        "z": {"type": "array", "items": {"type": "object", "properties": {"k": {"enum": ["a", 1]}}, "required": ["k"]}},
+        "b": {"type": ["string", "null"]},
+        "a": {"type": "integer", "minimum": 3},
+    },
+    "required": ["z"],
+    "additionalProperties": False,
+}
+
+
+def test_gemma_is_held_to_schemas() -> None:
+    grammar = Grammar(held_to("Gemma 4", **NESTED))
+    for arguments in (
+        "z:[]",
+        'a:3,b:<|"|>x<|"|>,z:[{k:<|"|>a<|"|>},{k:1}]',
+        "b:null,z:[]",
+    ):
+        assert grammar.allows(f"<|tool_call>call:f{{{arguments}}}<tool_call|>"), arguments
+    for arguments in ("}", "a:2,", "b:5", "z:[{}", "z:[{k:2", "z:[],a", 'b:"'):
+        assert not grammar.begins(f"<|tool_call>call:f{{{arguments}"), arguments
+    node = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}, "required": ["v"]}
+    list_of = Grammar(held_to("Gemma 4", properties={"a": {"$ref": "#/$defs/node"}}, **{"$defs": {"node": node}}))
+    assert list_of.allows("<|tool_call>call:f{a:{next:{next:{v:1},v:2},v:3}}<tool_call|>")
+    assert not list_of.begins("<|tool_call>call:f{a:{next:{}")
+    free = Grammar(held_to("Gemma 4", properties={"a": {}}))
+    assert free.allows('<|tool_call>call:f{a:{b:[<|"|>x<|"|>,1,{c:null}]}}<tool_call|>')
 
 
 def test_words_are_pythons_where_calls_are() -> None:

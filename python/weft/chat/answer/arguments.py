@@ -117,6 +117,8 @@ class Parameters:
             source.settle()
             if not (yield from self._value(source, name, middle)):
                 return False
+            # Some models close twice.
+            yield from Optional(Row(Space(), self._closing)).read(source)
             n_read += 1
         source.argue("}" if n_read else "")
         return n_read > 0

@@ -19,6 +19,8 @@ _THOUGHTS = (
     ThoughtMarks("<|START_THINKING|>", "<|END_THINKING|>"),
     ThoughtMarks("<seed:think>", "</seed:think>"),
     ThoughtMarks("[THINK]", "[/THINK]"),
+    ThoughtMarks("<|channel>thought", "<channel|>"),
+    ThoughtMarks("<|inner_prefix|>", "<|inner_suffix|>"),
     ThoughtMarks("◁think▷", "◁/think▷"),
     ThoughtMarks("<think>", "</think>"),
     ThoughtMarks("<thought>", "</thought>"),

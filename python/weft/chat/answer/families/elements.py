@@ -5,7 +5,7 @@ from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
 from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Optional, Row, Space, ToolName
 
-__all__ = ["DEEPSEEK_3_2", "GLM", "MINIMAX", "QWEN_CODER", "SEED_OSS"]
+__all__ = ["DEEPSEEK_3_2", "DEEPSEEK_4", "GLM", "MINIMAX", "QWEN_CODER", "SEED_OSS"]
 
 
 def _function(parameters: Grammar) -> Grammar:
@@ -84,11 +84,10 @@ MINIMAX = Family(
 
 _DSML = "｜DSML｜"  # noqa: RUF001 (the model's own characters)
 
-DEEPSEEK_3_2 = Family(
-    name="DeepSeek V3.2",
-    is_of=lambda template: "DSML" in template,
-    calls=Row(
-        f"<{_DSML}function_calls>",
+
+def _dsml(block: str) -> Grammar:
+    return Row(
+        f"<{_DSML}{block}>",
         Space("\n"),
         Calls(
             OneCall(
@@ -110,7 +109,20 @@ DEEPSEEK_3_2 = Family(
             ),
             Space("\n"),
         ),
-        End(f"\n</{_DSML}function_calls>"),
-    ),
+        End(f"\n</{_DSML}{block}>"),
+    )
+
+
+DEEPSEEK_3_2 = Family(
+    name="DeepSeek V3.2",
+    is_of=lambda template: "DSML" in template and "function_calls" in template,
+    calls=_dsml("function_calls"),
     triggers=(f"<{_DSML}function_calls>",),
+)
+
+DEEPSEEK_4 = Family(
+    name="DeepSeek V4",
+    is_of=lambda template: "DSML" in template,
+    calls=_dsml("tool_calls"),
+    triggers=(f"<{_DSML}tool_calls>",),
 )

@@ -1,8 +1,9 @@
 """Families that write all calls as one list of JSON, or as objects one after the other."""
 
+from weft.chat.answer.arguments import Arguments
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Optional, Row, Space, Text
+from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Optional, Row, Space, Text, ToolName
 
 __all__ = ["ALL", "LLAMA", "json_list"]
 
@@ -34,6 +35,17 @@ COMMAND_R7B = Family(
     behind="<|END_RESPONSE|>",
 )
 """Also Command A."""
+
+_NAMED = Row("{", Space(), '"', ToolName(), '"', Space(), ":", Space(" "), Arguments(), End("}"))
+
+APERTUS = Family(
+    name="Apertus",
+    is_of=lambda template: "<|tools_prefix|>" in template,
+    calls=_listed("<|tools_prefix|>", "<|tools_suffix|>", _NAMED),
+    triggers=("<|tools_prefix|>",),
+    between="",
+    ends_thoughts=True,
+)
 
 NEMOTRON = Family(
     name="Nemotron",
@@ -71,7 +83,7 @@ COMMAND_R = Family(
     triggers=("Action: ```json", "Action:```json"),
 )
 
-ALL = (COMMAND_R7B, NEMOTRON, GRANITE, FIREFUNCTION, COMMAND_R)
+ALL = (COMMAND_R7B, APERTUS, NEMOTRON, GRANITE, FIREFUNCTION, COMMAND_R)
 
 _OBJECT = OneCall(json_call(arguments="parameters", begins_with_name=True))
 
