@@ -65,6 +65,9 @@ class Generated:
     def __init__(self) -> None:
         self.streams = [type("Stream", (), {"n_prompt": 3})()]
 
+    def explanation(self, *_: object) -> msgspec.UnsetType:
+        return msgspec.UNSET
+
 
 def writing(ends: list[Writing] | None = None, **body: Json) -> Writing:
     asked = CreateResponse(input="a", **body)

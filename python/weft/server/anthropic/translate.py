@@ -209,6 +209,7 @@ def _writing(data: CountTokens) -> dict[str, Any]:
         "temperature": data.temperature,
         "top_k": data.top_k,
         "top_p": data.top_p,
+        "explain_cache": data.explain_cache,
         # The first event tells how much was found computed.
         "return_progress": data.stream,
     }

@@ -141,6 +141,7 @@ class _Reading:
     ) -> None:
         self._shape = shape
         self._spoken = Spoken(form)
+        self._generation = generation
         self._began = began
         self._with_top = bool(data.top_logprobs)
         prompt = generation.requests[0].prompt
@@ -209,6 +210,7 @@ class _Reading:
             "prompt_eval_duration": round(usage.prompt_ms * NS_PER_MS),
             "eval_count": usage.n_predicted,
             "eval_duration": round(usage.predicted_ms * NS_PER_MS),
+            "cache_explanation": self._generation.explanation(0, finished),
         }
         if self._context is not None:
             if finished.stop is not None:

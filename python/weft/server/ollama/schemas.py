@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from weft import CacheExplanation
 from weft.server.response_fields import TokenProbability
 
 __all__ = [
@@ -94,6 +95,10 @@ class Writing(msgspec.Struct, kw_only=True):
     top_logprobs: int | None = None
     shift: bool | None = None
     """Whether the middle of a context that is full is dropped; the default is the server's."""
+
+    # Weft's own.
+    explain_cache: bool | None = None
+    """Whether the answer tells why what was computed of the prompt had to be: `cache_explanation`."""
 
     # What follows is refused unless it asks for nothing.
     truncate: bool | None = None
@@ -198,6 +203,7 @@ class _Line(msgspec.Struct, kw_only=True):
     prompt_eval_duration: int | msgspec.UnsetType = msgspec.UNSET
     eval_count: int | msgspec.UnsetType = msgspec.UNSET
     eval_duration: int | msgspec.UnsetType = msgspec.UNSET
+    cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
 
 
 class GenerateAnswer(_Line, kw_only=True):

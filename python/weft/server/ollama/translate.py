@@ -152,6 +152,7 @@ def _asked(data: Writing, n_ctx: int, **fields: Any) -> Asked:  # noqa: ANN401 (
         fields=ChatFields(
             n=1,
             stream=data.stream is not False,
+            explain_cache=data.explain_cache,
             **fields,
             **_written(options),
             **_format(data.format),

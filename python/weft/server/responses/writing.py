@@ -256,6 +256,7 @@ class Writing:
             yield from self._turn_to(Message)
         is_cut = not is_whole or (finished.reason == "stop" and self._spoken.is_cut(finished.index))
         yield from self._close("incomplete" if is_cut else "completed")
+        self.response.cache_explanation = self._generation.explanation(0, finished)
         self.response.usage = usage(self._generation.streams[0].n_prompt, finished, n_reasoning=self._n_reasoning)
         if is_whole:
             yield from self._end("completed", events.Completed)
