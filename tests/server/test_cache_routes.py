@@ -321,15 +321,14 @@ async def test_what_another_key_has_sent_is_shown_without_its_text() -> None:
     async with AsyncTestClient(create_app(engine, settings)) as client:
         mine, theirs = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
         await answers(client, 200)
-        for headers, text in (
-            (mine, "My own story of a cat, a dog and a bird."),
-            (
-                theirs,
-                "Nobody else's secret: it was a fox, who had come a long way from home, and who had never told anybody why.",
-            ),
-        ):
-            body = {"prompt": text, "n_predict": 1}
-            assert (await client.post("/completion", headers=headers, json=body)).status_code == 200
+        secret = "Nobody else's secret: it was a fox, who had come a long way from home, and who had never told anybody why."
+
+        async def say(headers: dict[str, str], text: str) -> None:
+            answer = await client.post("/completion", headers=headers, json={"prompt": text, "n_predict": 1})
+            assert answer.status_code == 200
+
+        await say(mine, "My own story of a cat, a dog and a bird.")
+        await say(theirs, secret)
 
         async def seen(headers: dict[str, str]) -> set[str | None]:
             return {node["text"] for node in (await client.get("/cache", headers=headers)).json()["nodes"]}
