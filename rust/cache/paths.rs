@@ -35,6 +35,9 @@ impl KvCache {
             let n = common_prefix(&self.tree.node(child).tokens, alike);
             at = if (n as usize) < self.tree.node(child).tokens.len() { self.split(child, n) } else { child };
             rest = &rest[n as usize..];
+            if maker.is_some() {
+                self.tree.node_mut(at).maker.clone_from(&maker);
+            }
             passed.push(at);
         }
         // What is above has this path already: a long one that is restored piece by piece is not walked for each of them.
