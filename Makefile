@@ -44,7 +44,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-all clients wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-all clients compare wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -90,6 +90,11 @@ bench-all: extension bench bench-loads ## All of these, then what sharing is wor
 
 clients: extension ## Try clients that exist against a server whose model plays a part: half an hour (ARGS="openai-python")
 	python -m tests.clients.run $(ARGS)
+
+compare: ## Ask a real llama-server and Weft the same, and tell where answers differ (LLAMA_SERVER=/path/to/llama-server)
+	@test -x '$(LLAMA_SERVER)' || { echo 'weft: name a llama-server: make compare LLAMA_SERVER=/path/to/llama-server' >&2; exit 1; }
+	@$(MAKE) extension
+	python -m tests.compare.run '$(LLAMA_SERVER)' $(ARGS)
 
 # Tagged `linux`, not `manylinux`: made for this CPU, it must not travel.
 wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel for this machine's CPU in dist/
