@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from weft import InvalidRequest
+from weft.chat.asking import REASONING_FORMATS
 from weft.server.request_fields.fields import CompletionFields
 
 __all__ = ["refuse", "refuse_unsupported"]
@@ -18,8 +19,8 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "image_data": lambda value: not value,
     "n_cache_reuse": lambda value: value == 0,
     "parse_tool_calls": lambda value: value is False,
-    # What llama.cpp's own page always sends; a thought stays in the text where it is not taken out.
-    "reasoning_format": lambda value: value in ("", "none", "auto"),
+    # What llama.cpp's own page always sends, and who sends settings back; a completion is told as it was written, with its thoughts.
+    "reasoning_format": lambda value: isinstance(value, str) and (not value or value in REASONING_FORMATS),
     "service_tier": lambda value: value in ("auto", "default"),
     "store": lambda value: value is False,
     "system_prompt": lambda value: not value,
