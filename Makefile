@@ -23,6 +23,8 @@ export PYO3_PYTHON := $(VENV)/bin/python
 export PYO3_CONFIG_FILE := $(CARGO_TARGET_DIR)/pyo3-config.txt
 export PYO3_BUILD_EXTENSION_MODULE := 1
 export UV_PYTHON_DOWNLOADS := never
+# Where a machine's settings forbid bytecode, each worker of pytest would compile all tests, and each server that they start its modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 CARGO_FLAGS := --release --locked
 UV_VERSION := 0.13.9
@@ -113,11 +115,12 @@ types: extension ## mypy, and the stub against the compiled module
 	mypy
 	python -m mypy.stubtest weft._native --mypy-config-file pyproject.toml
 
+# Nothing but rust/llama is compiled otherwise with llama.cpp than without (tests/test_layering.py), and all else is tested once.
 test-rust: .venv/synced ## The crate's tests, without and with llama.cpp
 	$(call step,the engine on a fake model)
 	cargo test $(CARGO_FLAGS) --quiet --no-default-features
-	$(call step,the engine on llama.cpp)
-	cargo test $(CARGO_FLAGS) --quiet
+	$(call step,what llama.cpp computes)
+	cargo test $(CARGO_FLAGS) --quiet llama::
 
 test-python: extension ## The Python tests (ARGS="-k slots" goes to pytest)
 	$(call step,python)

@@ -14,8 +14,10 @@ from tests.helpers import How
 from tests.scripted import Answer, AnsweringEngine, Script
 from tests.server.conftest import answers
 from tests.server.matchers import Json, matching
+from weft.chat.format import ChatFormat
 from weft.server import create_app
 from weft.settings import Settings
+from weft.settings.chat import ChatSettings
 
 TEMPLATE = (
     "{%- if tools %}<tools>{{ tools | tojson }}</tools><tool_call>{% endif %}"
@@ -40,10 +42,10 @@ ID = matching("call_[A-Za-z0-9]{24}")
 
 @asynccontextmanager
 async def saying(
-    text: str, template: str | None = TEMPLATE, **settings: Json
+    text: str, template: str | None = TEMPLATE, *, ends: str = "end", **settings: Json
 ) -> AsyncIterator[tuple[httpx.AsyncClient, AnsweringEngine]]:
     """A client of a model that says this."""
-    engine = AnsweringEngine(Script([Answer(text)], template))
+    engine = AnsweringEngine(Script([Answer(text, ends=ends)], template))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:
         await answers(client, 200)
@@ -125,6 +127,29 @@ async def test_calls_of_branches_do_not_mix(how: How) -> None:
         assert len({one["id"] for choice in given for one in choice["message"]["tool_calls"]}) == 6
 
 
+@pytest.mark.parametrize(
+    ("text", "ends", "arguments", "content_and_reason"),
+    [
+        (CALL.partition('me"}')[0], "stop", '{"city": "Ro', (None, "stop")),
+        (CALL.partition('me"}')[0], "length", '{"city": "Ro', (None, "length")),
+        (CALL.partition("_weather")[0], "stop", None, ('<tool_call>\n{"name": "get', "stop")),
+        (CALL.partition("}\n")[0], "stop", '{"city": "Rome"}', (None, "stop")),
+        (CALL.partition("\n</tool_call>")[0], "stop", '{"city": "Rome"}', (None, "tool_calls")),
+        (CALL, "stop", '{"city": "Rome"}', (None, "tool_calls")),
+        (CALL.partition('me"}')[0], "end", '{"city": "Ro', (None, "tool_calls")),
+    ],
+)
+async def test_a_call_that_is_cut_is_none_that_the_client_is_to_make(
+    how: How, text: str, ends: str, arguments: str | None, content_and_reason: tuple[str | None, str]
+) -> None:
+    async with saying(text, ends=ends) as (client, _):
+        [choice] = await choices(client, how, tools=TOOLS)
+    assert [one["function"]["arguments"] for one in choice["message"].get("tool_calls", [])] == [arguments][
+        : arguments is not None
+    ]
+    assert (choice["message"]["content"], choice["finish_reason"]) == content_and_reason
+
+
 async def test_arguments_come_in_pieces() -> None:
     async with saying(CALL) as (client, _):
         given = await client.post("/v1/chat/completions", json={"messages": HELLO, "tools": TOOLS, "stream": True})
@@ -140,8 +165,16 @@ async def test_where_no_tool_may_be_called_all_is_content(how: How, asked: Json)
     async with saying(CALLS) as (client, engine):
         [choice] = await choices(client, how, **asked)
         assert choice == {"message": {"role": "assistant", "content": CALLS}, "finish_reason": "stop"}
-        assert "get_weather" not in engine.prompts[0]
+        assert ("get_weather" in engine.prompts[0]) == bool(asked.get("tools"))
         assert engine.requests[0].grammar is None
+
+
+async def test_the_prompt_is_the_same_whether_tools_may_be_called_now_or_not() -> None:
+    async with saying(CALLS) as (client, engine):
+        for choice in ("auto", "none", "required"):
+            await choices(client, "whole", tools=TOOLS, tool_choice=choice)
+        await choices(client, "whole", functions=[TOOLS[0]["function"]], function_call="none")
+    assert len(set(engine.prompts)) == 1
 
 
 @pytest.mark.parametrize(
@@ -308,6 +341,29 @@ async def test_a_budget_that_is_used_up_ends_the_thought(thinking: httpx.AsyncCl
         assert "think>" not in choice["message"]["content"] + choice["message"]["reasoning_content"]
 
 
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("Enough.</think>", "reasoning_budget_message contains '</think>', which ends the thought"),
+        ("x" * 20_000, "it may have 16384"),
+        ("a b " * 3_000, "may have 4096"),
+    ],
+)
+async def test_a_message_that_cannot_be_said_before_the_end_is_refused(
+    thinking: httpx.AsyncClient, message: str, said: str
+) -> None:
+    param, told = await refusal(thinking, reasoning_budget_tokens=8, reasoning_budget_message=message)
+    assert param == "reasoning_budget_message"
+    assert said in told
+
+
+async def test_a_server_whose_message_ends_the_thought_does_not_start() -> None:
+    engine = AnsweringEngine(Script([Answer("")], THINKING))
+    form = ChatFormat(engine.as_engine(), ChatSettings(reasoning_budget_message="So</think>"))
+    with pytest.raises(weft.InvalidConfig, match="'</think>'"):
+        form.check_settings()
+
+
 async def test_a_schema_holds_the_answer_and_not_the_thought(thinking: httpx.AsyncClient, how: How) -> None:
     schema = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
     asked = {"reasoning_budget_tokens": 8, "max_tokens": 96, "response_format": schema, "seed": 2}
@@ -380,9 +436,9 @@ def with_schema(**schema: Json) -> Json:
             "tools[0].function.parameters.type is 'string'; arguments are an object",
         ),
         (
-            {"tools": with_schema(properties={"a": {"type": "integer", "multipleOf": 3}})},
+            {"tools": with_schema(properties={"a": {"type": "array", "uniqueItems": True}})},
             "tools",
-            "the tool f is strict, and no grammar can hold to 'multipleOf'; leave it out",
+            "the parameters of the tool f: ",
         ),
         ({"tools": with_schema(properties={"a": {"$ref": "https://x.org"}})}, "tools", "the parameters of the tool f: "),
         ({"tools": TOOLS, "grammar": 'root ::= "a"', "tool_choice": "required"}, "grammar", "grammar cannot stand beside tools"),

@@ -73,8 +73,7 @@ class _Form:
         """Whether a call is told in the way of before there were tools."""
 
     def _finish_reason(self, finished: Finished) -> str:
-        # An answer that was cut off may have been about to call.
-        if finished.reason in ("end", "stop") and self._spoken.calls(finished.index):
+        if self._spoken.calls(finished):
             return "function_call" if self._is_of_before else "tool_calls"
         return FINISH_REASONS[finished.reason]
 

@@ -19,7 +19,7 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "image_data": lambda value: not value,
     "n_cache_reuse": lambda value: value == 0,
     "parse_tool_calls": lambda value: value is False,
-    # What llama.cpp's own page always sends, and who sends settings back; a completion is told as it was written, with its thoughts.
+    # What llama.cpp's own page always sends, and what settings tell: it is of chats, and a completion's text stays whole.
     "reasoning_format": lambda value: isinstance(value, str) and (not value or value in REASONING_FORMATS),
     "service_tier": lambda value: value in ("auto", "default"),
     "store": lambda value: value is False,
