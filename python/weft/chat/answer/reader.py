@@ -82,6 +82,8 @@ class FamilyReader:
         starts = (thought.start,) if thought is not None else ()
         marks = sorted({*self._triggers, *self._fillers, *starts}, key=len, reverse=True)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
+        self._first = re.compile(f"[{re.escape(''.join({mark[0] for mark in marks}))}]") if marks else None
+        """What begins a mark: most stretches of a text have none of it."""
         self._trigger = re.compile("|".join(map(re.escape, self._triggers))) if self._triggers else None
         self._longest = max(map(len, marks), default=0)
         self._begun = {mark[:n] for mark in marks for n in range(1, len(mark))}
@@ -103,6 +105,8 @@ class FamilyReader:
         """The block of calls that is being read."""
         self._reading: Reading | None = None
         self._is_ended = False
+        self._is_plain = False
+        """Whether a stretch in which nothing can begin is said as it is."""
         self._has_warned = False
         self._parts: list[Part] = []
 
@@ -113,6 +117,10 @@ class FamilyReader:
 
     def read(self, text: str) -> list[Part]:
         """What a next stretch of the text adds."""
+        if self._is_plain and text and not self._text and not text[-1].isspace() and not self._begins_something(text):
+            # Most of most answers is this.
+            told, self._space = self._space + text, ""
+            return [Content(told)]
         if self._source is None:
             self._text += text
         else:
@@ -138,8 +146,12 @@ class FamilyReader:
                 self._parts.append(Content(self._space))
         self._text = self._space = ""
 
+    def _begins_something(self, text: str) -> bool:
+        return self._first is not None and self._first.search(text) is not None
+
     def _advanced(self) -> list[Part]:
         self._advance()
+        self._is_plain = self._has_said and self._source is None and not (self._is_thinking or self._is_fresh or self._before)
         parts, self._parts = self._parts, []
         return _joined(parts)
 
@@ -201,7 +213,7 @@ class FamilyReader:
             return self._begins()
         if self._openings and not self._has_said and self._may_open():
             return self._opened()
-        if self._mark is None:
+        if self._mark is None or not self._begins_something(self._text):
             self._say(self._text)
             self._text = ""
             return False
@@ -345,6 +357,8 @@ class FamilyReader:
 
 def _joined(parts: list[Part]) -> list[Part]:
     """The same, with stretches of one kind as one."""
+    if len(parts) == 1 and not isinstance(parts[0], Content):
+        return parts
     joined: list[Part] = []
     for part in parts:
         if isinstance(part, Content) and not part.text:
