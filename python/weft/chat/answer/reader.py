@@ -82,8 +82,9 @@ class FamilyReader:
         starts = (thought.start,) if thought is not None else ()
         marks = sorted({*self._triggers, *self._fillers, *starts}, key=len, reverse=True)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
-        self._first = re.compile(f"[{re.escape(''.join({mark[0] for mark in marks}))}]") if marks else None
-        """What begins a mark: most stretches of a text have none of it."""
+        first = f"[{re.escape(''.join({mark[0] for mark in marks}))}]|" if marks else ""
+        self._not_plain = re.compile(rf"{first}\s\Z").search
+        """Finds what may begin a mark, and space that may be told later: most stretches of a text have neither."""
         self._trigger = re.compile("|".join(map(re.escape, self._triggers))) if self._triggers else None
         self._longest = max(map(len, marks), default=0)
         self._begun = {mark[:n] for mark in marks for n in range(1, len(mark))}
@@ -117,10 +118,11 @@ class FamilyReader:
 
     def read(self, text: str) -> list[Part]:
         """What a next stretch of the text adds."""
-        if self._is_plain and text and not self._text and not text[-1].isspace() and not self._begins_something(text):
+        if self._is_plain and text and self._not_plain(text) is None:
             # Most of most answers is this.
-            told, self._space = self._space + text, ""
-            return [Content(told)]
+            if self._space:
+                text, self._space = self._space + text, ""
+            return [Content(text)]
         if self._source is None:
             self._text += text
         else:
@@ -146,12 +148,10 @@ class FamilyReader:
                 self._parts.append(Content(self._space))
         self._text = self._space = ""
 
-    def _begins_something(self, text: str) -> bool:
-        return self._first is not None and self._first.search(text) is not None
-
     def _advanced(self) -> list[Part]:
         self._advance()
-        self._is_plain = self._has_said and self._source is None and not (self._is_thinking or self._is_fresh or self._before)
+        is_apart = self._is_thinking or self._is_fresh or self._before or self._text
+        self._is_plain = self._has_said and self._source is None and not is_apart
         parts, self._parts = self._parts, []
         return _joined(parts)
 
@@ -213,7 +213,7 @@ class FamilyReader:
             return self._begins()
         if self._openings and not self._has_said and self._may_open():
             return self._opened()
-        if self._mark is None or not self._begins_something(self._text):
+        if self._mark is None or self._not_plain(self._text) is None:
             self._say(self._text)
             self._text = ""
             return False
