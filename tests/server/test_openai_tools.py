@@ -626,6 +626,55 @@ async def test_whether_it_thinks_reaches_the_template() -> None:
         assert begun == ["True True False", "False False False", "  True"]
 
 
+@pytest.mark.parametrize(
+    ("form", "told", "is_in_content"),
+    [
+        ("auto", "deepseek", False),
+        ("deepseek", "deepseek", False),
+        ("none", "none", False),
+        ("deepseek-legacy", "deepseek-legacy", True),
+    ],
+)
+@pytest.mark.parametrize("where", ["field", "setting"])
+async def test_where_a_thought_goes_is_told_among_the_settings(where: str, form: str, told: str, is_in_content: bool) -> None:
+    settings = {"reasoning_format": form} if where == "setting" else {}
+    body = {"reasoning_format": form} if where == "field" else {}
+    async with saying("Yes.", THINKING, **settings) as (client, _):
+        whole = await client.post("/v1/chat/completions", json={"messages": HELLO, "verbose": True, **body})
+        shown = whole.json()["__verbose"]["generation_settings"]
+        assert (shown["reasoning_format"], shown["reasoning_in_content"]) == (told, False)
+        streamed = await client.post("/v1/chat/completions", json={"messages": HELLO, "verbose": True, "stream": True, **body})
+        assert streamed.text.count('"reasoning_in_content":true') == is_in_content
+        params = (await client.get("/props")).json()["default_generation_settings"]["params"]
+        assert params["reasoning_format"] == (told if where == "setting" else "deepseek")
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked", "keeps"),
+    [
+        ({}, {}, True),
+        ({"chat_template_kwargs": {"preserve_reasoning": False}}, {}, False),
+        ({"chat_template_kwargs": {"preserve_reasoning": False}}, {"preserve_reasoning": True}, True),
+        ({}, {"preserve_reasoning": False}, False),
+    ],
+    ids=str,
+)
+async def test_keeping_thoughts_reaches_the_template_by_all_names(settings: Json, asked: Json, keeps: bool) -> None:
+    names = "preserve_thinking", "clear_thinking", "truncate_history_thinking", "drop_thinking"
+    template = "".join(f"{{{{ {name} }}}} " for name in names) + "{{ messages[0].content }}"
+    async with saying("", template, **settings) as (client, engine):
+        await choices(client, "whole", chat_template_kwargs=asked)
+        assert engine.prompts[0].startswith(f"{keeps} {not keeps} {not keeps} {not keeps} ")
+        await choices(client, "whole", chat_template_kwargs={**asked, "clear_thinking": "mine"})
+        assert engine.prompts[1].startswith(f"{keeps} mine ")
+
+
+async def test_effort_reaches_the_template_by_both_names() -> None:
+    async with saying("", "{{ reasoning_effort }} {{ reasoning_strength }} {{ messages[0].content }}") as (client, engine):
+        await choices(client, "whole", reasoning_effort="low")
+        assert engine.prompts[0].startswith("low low ")
+
+
 async def test_what_day_it_is_reaches_the_template() -> None:
     async with saying("", "{{ date_string }}, {{ datetime }}, {{ strftime_now('%Y') }} {{ messages[0].content }}") as (
         client,

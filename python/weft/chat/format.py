@@ -32,6 +32,9 @@ from weft.settings.chat import ChatSettings
 
 __all__ = ["ChatFormat", "ChatPrompt"]
 
+_KEEPING = {"preserve_reasoning": True}
+"""What templates are told unless somebody says otherwise: what is kept of earlier thoughts is in the cache as it was written."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -227,7 +230,7 @@ class ChatFormat:
             continued=messages[-1] if is_continued else None,
             continues_thought=data.continue_final_message == "reasoning_content",
             opens_answer=is_continued or data.add_generation_prompt is not False,
-            variables={**self._settings.chat_template_kwargs, **effort, **wish, **(data.chat_template_kwargs or {})},
+            variables={**_KEEPING, **self._settings.chat_template_kwargs, **effort, **wish, **(data.chat_template_kwargs or {})},
             n_media=sum(1 for _ in media_parts(messages)),
             asked=asked_tools(data),
             thinking=thinking,

@@ -80,6 +80,7 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
             "thought": blamed_for_thoughts(body),
             **({} if asked is None else {"grammar": asked.field, "json_schema": asked.field}),
         },
+        reasoning_format=body.reasoning_format or settings.reasoning_format,
         stream=body.stream is True,
         timings_per_token=body.timings_per_token is True,
     )
