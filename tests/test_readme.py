@@ -267,7 +267,7 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
         constant("engine/said.rs", "MAX_SAID"),
         constant("engine/said.rs", "MAX_SAID_TEXTS"),
     ],
-    "`--volatile-prompt-lines`": lambda: [volatile.MAX_RULES, volatile.MAX_PATTERN],
+    "`--volatile-prompt-lines`": lambda: [volatile.MAX_RULES, volatile.MAX_PATTERN, volatile.MAX_WAYS],
     "host memory for what is cached, `--cache-ram`": lambda: [constant(CONFIG, "DEFAULT_STORE") >> 20],
     "a request's body, `--max-body`": lambda: [
         json_request.BASE_BYTES >> 20,

@@ -7,7 +7,7 @@ from importlib import import_module
 from math import prod
 from typing import Any
 
-__all__ = ["MAX_LINE", "MAX_PATTERN", "MAX_RULES", "PRESETS", "LineRule", "all_rules", "rules"]
+__all__ = ["MAX_LINE", "MAX_PATTERN", "MAX_RULES", "MAX_WAYS", "PRESETS", "LineRule", "all_rules", "rules"]
 
 # Where patterns are parsed, which has no other name.
 _parser, _constants = import_module("re._parser"), import_module("re._constants")
