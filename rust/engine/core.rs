@@ -7,6 +7,7 @@ use crate::engine::history::History;
 use crate::engine::memory::{Copying, Memory};
 use crate::engine::outbox::Outbox;
 use crate::engine::queue::Queue;
+use crate::engine::recall::Recall;
 use crate::engine::runner::Runner;
 use crate::engine::seniority::Seniority;
 use crate::engine::slots::Slots;
@@ -23,6 +24,7 @@ pub(super) struct Core<R> {
     pub(super) slots: Slots,
     pub(super) outbox: Outbox,
     pub(super) history: History,
+    pub(super) recall: Recall,
     pub(super) samplers: Threads,
     /// All but what is only known when they are published.
     pub(super) stats: Stats,
