@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from weft.infill import Snippet
     from weft.prefix import PrefixFile
     from weft.request import Request, RequestOptions
+    from weft.scoring import Score, ScoredToken
     from weft.thought import GrammarTrigger, Thought
 
 __all__ = [
@@ -113,6 +114,8 @@ __all__ = [
     "Request",
     "RequestOptions",
     "SavedPrefix",
+    "Score",
+    "ScoredToken",
     "Slot",
     "SlowReader",
     "Snippet",
@@ -188,6 +191,7 @@ _HOMES = {
     "weft.infill": ("Snippet",),
     "weft.prefix": ("PrefixFile",),
     "weft.request": ("Request", "RequestOptions"),
+    "weft.scoring": ("Score", "ScoredToken"),
     "weft.thought": ("GrammarTrigger", "Thought"),
 }
 """Which module each public name is of. It is imported when the name is first asked for: `python -m weft` comes by here in every
