@@ -9,7 +9,7 @@ import msgspec
 
 from weft._native import Stream
 from weft.errors import InvalidRequest, QueueFull
-from weft.events import Finished, Logprob, Logprobs, PromptLogprobs
+from weft.events import Finished, Logprob, Logprobs, PromptLogprobs, Usage
 from weft.fields.about import About, described
 from weft.request import Request
 
@@ -78,15 +78,17 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
     logprob: Annotated[float, About("natural logarithm of its probability: the sum of those of its tokens")]
     tokens: Annotated[tuple[ScoredToken, ...], About("each of its tokens")]
-    n_prompt: Annotated[int, About("tokens of the prompt")]
-    n_computed: Annotated[
-        int, About("tokens of the prompt and of the continuation that were computed for it; others had the rest")
-    ]
+    usage: Annotated[Usage, About("what it cost, of prompt and continuation together")]
 
     @property
     def n_tokens(self) -> int:
         """How many tokens the continuation has."""
         return len(self.tokens)
+
+    @property
+    def n_computed(self) -> int:
+        """Tokens of the prompt and of the continuation that were computed for it; the others were cached."""
+        return self.usage.n_computed
 
     @property
     def is_greedy(self) -> bool:
@@ -149,18 +151,18 @@ def _requests(tasks: Iterable[tuple[Sequence[int], Sequence[Sequence[int]]]], te
 
 async def _each(engine: Generating, requests: Iterator[Request], n_probs: int) -> AsyncIterator[Score]:
     """Some are submitted ahead, so that they are computed together; the first of them is the first to end."""
-    streams: deque[tuple[Stream, int]] = deque()
+    streams: deque[Stream] = deque()
     try:
         for request in requests:
             if len(streams) == N_AHEAD:
-                yield await _score(*streams.popleft(), n_probs)
+                yield await _score(streams.popleft(), n_probs)
             while (stream := _submitted(engine, request, can_wait=bool(streams))) is None:
-                yield await _score(*streams.popleft(), n_probs)
-            streams.append((stream, request.prompt_logprobs_from))
+                yield await _score(streams.popleft(), n_probs)
+            streams.append(stream)
         while streams:
-            yield await _score(*streams.popleft(), n_probs)
+            yield await _score(streams.popleft(), n_probs)
     finally:
-        for stream, _ in streams:
+        for stream in streams:
             stream.close()
 
 
@@ -174,20 +176,20 @@ def _submitted(engine: Generating, request: Request, *, can_wait: bool) -> Strea
         raise
 
 
-async def _score(stream: Stream, n_prompt: int, n_probs: int) -> Score:
+async def _score(stream: Stream, n_probs: int) -> Score:
     told: list[ScoredToken] = []
-    n_computed = 0
+    usage: Usage | None = None
     try:
         while events := await stream.next_batch():
             for event in events:
                 if isinstance(event, PromptLogprobs):
                     told += [_token(logprobs, n_probs) for logprobs in event.logprobs if logprobs is not None]
                 elif isinstance(event, Finished):
-                    n_computed = event.usage.n_computed
+                    usage = event.usage
     finally:
         stream.close()
-    logprob = math.fsum(token.logprob for token in told)
-    return Score(logprob=logprob, tokens=tuple(told), n_prompt=n_prompt, n_computed=n_computed)
+    assert usage is not None, "a stream that ends without an error has told its branch's end"
+    return Score(logprob=math.fsum(token.logprob for token in told), tokens=tuple(told), usage=usage)
 
 
 def _token(logprobs: Logprobs, n_probs: int) -> ScoredToken:
