@@ -88,6 +88,9 @@ async def score(service: Service, asked: Asked, write: Written, collected: Colle
 
 def _read(service: Service, tasks: Sequence[Task]) -> list[tuple[Sequence[int], list[Sequence[int]]]]:
     """Prompts and continuations in tokens."""
+    for task in tasks:
+        for text in task.continuations:
+            service.check_length([*task.prompt, *text])
     return [(service.prompt_now(task.prompt), [_continuation(service, text) for text in task.continuations]) for task in tasks]
 
 

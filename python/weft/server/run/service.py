@@ -362,7 +362,7 @@ class Service:
         )
         if asked.gap is None:
             for prompt in asked.prompts:
-                self._check_length(prompt)
+                self.check_length(prompt)
             prompts: Iterable[Sequence[int] | MixedPrompt] = (self._prompt(prompt, asked.after) for prompt in asked.prompts)
         else:
             prefixes = [prompt for prompt in asked.prompts if not isinstance(prompt, MediaPrompt | MixedPrompt)]
@@ -403,8 +403,12 @@ class Service:
                 suffix_first=gap.suffix_first,
             )
 
-    def _check_length(self, pieces: SentPrompt) -> None:
-        """Refuses what cannot fit, were all of its tokens as long as they can be, before any of it is tokenized."""
+    def check_length(self, pieces: SentPrompt) -> None:
+        """Refuses what cannot fit, were all of its tokens as long as they can be, before any of it is tokenized.
+
+        Raises:
+            ContextOverflow: it cannot fit.
+        """
         longest, n_ctx = self.engine.model.longest_piece, self.engine.limits.n_ctx_slot
         if longest is None:
             return
@@ -459,7 +463,7 @@ class Service:
         Raises:
             ContextOverflow: it cannot fit.
         """
-        self._check_length(pieces)
+        self.check_length(pieces)
         return self._tokens(pieces)
 
     def text_or_tokens(self, pieces: Sequence[Piece]) -> str | Sequence[int]:
