@@ -79,7 +79,12 @@ async def score(service: Service, asked: Asked, write: Written, collected: Colle
         priority=asked.priority,
         owner=owner,
     )
-    made = await scores_of(service.engine, tasks, template, asked.n_probs)
+    try:
+        made = await scores_of(service.engine, tasks, template, asked.n_probs)
+    except InvalidRequest as error:
+        if error.param != "adapters":
+            raise
+        raise InvalidRequest("lora", error.message.replace("adapters", "lora")) from None
     for each in made:
         for one in each:
             service.tally.add(one.usage)
