@@ -9,7 +9,7 @@ Each question stands behind examples that all questions share, and has four endi
 - `llama-server`, where `--llama-server` names one: it refuses `echo`. The nearest that it has is a request to `/completion` for
   each token of each ending, which is drawn by its bias; what it has cached of a prompt it uses.
 
-All choose the same endings, up to ties within rounding. The demo model reads the questions, and a random one of 29 million
+All choose the same endings, up to ties within rounding. The demo model reads the questions, and a random one of 28 million
 parameters says what computing costs. Start it in the repository's root as `python -m benches.scoring`.
 """
 
@@ -29,7 +29,8 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +145,17 @@ def forced(server: Server, question: Question) -> list[float]:
     return scores
 
 
-def questions(n: int, n_shots: int, tokenize: Callable[[str], list[int]]) -> list[Question]:
-    """Stories that end with what they were about, behind some that are told to their ends."""
+@dataclass(frozen=True)
+class Story:
+    """A story that lacks its end, behind some that are told to theirs, with four endings."""
+
+    text: str
+    endings: list[str]
+    right: int
+
+
+def stories(n: int, n_shots: int) -> list[Story]:
+    """Stories that end with what they were about; the same for the same numbers."""
     draw = random.Random(7)
 
     def story() -> tuple[str, str, str]:
@@ -162,12 +172,40 @@ def questions(n: int, n_shots: int, tokenize: Callable[[str], list[int]]) -> lis
         name, thing, text = story()
         things = [thing, *draw.sample([other for other in THINGS if other != thing], 3)]
         draw.shuffle(things)
-        # Behind what it follows, so that the context is the same in all.
-        context = tokenize(shots + text)
-        endings = [tokenize(f"{shots}{text} {one}. {name} was very happy.") for one in things]
-        assert all(ending[: len(context)] == context for ending in endings), "a space ends the context's last token"
-        made.append(Question(context, [ending[len(context) :] for ending in endings], things.index(thing)))
+        made.append(Story(shots + text, [f"{one}. {name} was very happy." for one in things], things.index(thing)))
     return made
+
+
+def questions(made: Sequence[Story], tokenize: Callable[[str], list[int]]) -> list[Question]:
+    """The stories in tokens, as the harness makes them: an ending is what its text adds to the context's tokens."""
+    asked = []
+    for story in made:
+        context = tokenize(story.text)
+        whole = [tokenize(f"{story.text} {ending}") for ending in story.endings]
+        assert all(tokens[: len(context)] == context for tokens in whole), "a word begins with its space"
+        asked.append(Question(context, [tokens[len(context) :] for tokens in whole], story.right))
+    return asked
+
+
+TASK = """\
+task: weft_stories
+dataset_path: json
+dataset_kwargs: {data_files: {test: %s}}
+output_type: multiple_choice
+test_split: test
+doc_to_text: "{{text}}"
+doc_to_choice: "{{endings}}"
+doc_to_target: right
+metric_list: [{metric: acc}, {metric: acc_norm}]
+"""
+
+
+def write_task(folder: Path, made: Sequence[Story]) -> None:
+    """The stories as a task for lm-evaluation-harness's `--include_path`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = folder / "stories.jsonl"
+    data.write_text("".join(json.dumps(asdict(story)) + "\n" for story in made), encoding="utf-8")
+    (folder / "weft_stories.yaml").write_text(TASK % data.absolute(), encoding="utf-8")
 
 
 def measure(server: Server, way: Way, asked: Sequence[Question]) -> Measured:
@@ -202,7 +240,7 @@ def llama_server(path: str, model: Path) -> Iterator[int]:
 
 
 def write_model(path: Path) -> None:
-    """A random model of 29 million parameters with the demo model's vocabulary: what it says means nothing."""
+    """A random model of 28 million parameters with the demo model's vocabulary: what it says means nothing."""
     n_embd, n_ff, n_layers, n_heads, n_head = 512, 1408, 8, 8, 64
     reader = gguf.GGUFReader(weft.DEMO_MODEL)
     writer = gguf.GGUFWriter(str(path), "llama")
@@ -239,7 +277,7 @@ def write_model(path: Path) -> None:
     writer.close()
 
 
-def report(name: str, model: Path, n: int, n_shots: int, other: str | None) -> None:
+def report(name: str, model: Path, made: Sequence[Story], other: str | None) -> None:
     """Asks each way, every one of a server that knows nothing yet."""
     flags = [*FLAGS, "--kv-unified", "-m", str(model), "--override-kv", "llama.context_length=int:8192"]
     ways: dict[str, Way] = {"echo, nothing cached": echo_uncached, "echo": echo, "score": score}
@@ -255,20 +293,21 @@ def report(name: str, model: Path, n: int, n_shots: int, other: str | None) -> N
         n_same = sum(a == b for a, b in zip(measured.chosen, first.chosen, strict=True))
         print(
             f"{name:<10} {way:<22} {measured.n_requests:>8} {measured.n_computed:>9} {measured.took_s:>8.2f}"
-            f" {first.took_s / measured.took_s:>7.1f} {n_right:>4}/{n} {n_same:>4}/{n}",
+            f" {first.took_s / measured.took_s:>7.1f} {n_right:>4}/{len(asked)} {n_same:>4}/{len(asked)}",
             flush=True,
         )
 
     for way, ask in ways.items():
         with serving(flags) as (port, _):
             server = Server(port)
-            asked = asked or questions(n, n_shots, lambda text, server=server: tokenize(server, text))  # type: ignore[misc]
+            asked = asked or questions(made, partial(tokenize, server))
             measured = measure(server, ask, asked)
         first = first or measured
         row(way, measured, first)
     if other is not None and first is not None:
         with llama_server(other, model) as port:
             row("llama-server", measure(Server(port), forced, asked), first)
+    n = len(asked)
     n_context = sum(len(question.context) for question in asked) // n
     n_ending = sum(len(ending) for question in asked for ending in question.endings) / n / 4
     print(f"{'':<10} {n} contexts of {n_context} tokens with 4 endings of {n_ending:.1f}")
@@ -277,11 +316,16 @@ def report(name: str, model: Path, n: int, n_shots: int, other: str | None) -> N
 def main() -> int:
     """Measures both models."""
     parser = argparse.ArgumentParser(description="what a multiple-choice task costs")
-    parser.add_argument("models", nargs="*", help="GGUF files (default: the demo model, and a random one of 29 M)")
+    parser.add_argument("models", nargs="*", help="GGUF files (default: the demo model, and a random one of 28 M)")
     parser.add_argument("--questions", type=int, default=40)
     parser.add_argument("--shots", type=int, default=10)
     parser.add_argument("--llama-server", help="llama.cpp's server, to be asked too")
+    parser.add_argument("--write-task", type=Path, help="only writes the questions, as a task of lm-evaluation-harness")
     args = parser.parse_args()
+    made = stories(args.questions, args.shots)
+    if args.write_task is not None:
+        write_task(args.write_task, made)
+        return 0
     print(f"{'model':<10} {'way':<22} {'requests':>8} {'computed':>9} {'seconds':>8} {'faster':>7} {'right':>7} {'same':>7}")
     with tempfile.TemporaryDirectory() as folder:
         models = {Path(model).stem[:10]: Path(model) for model in args.models}
@@ -290,7 +334,7 @@ def main() -> int:
             write_model(random_model)
             models = {"demo": Path(weft.DEMO_MODEL), "random": random_model}
         for name, model in models.items():
-            report(name, model, args.questions, args.shots, args.llama_server)
+            report(name, model, made, args.llama_server)
     return 0
 
 
