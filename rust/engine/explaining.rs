@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use crate::cache::{Forks, MIN_SHARED, Match};
 use crate::engine::core::Core;
-use crate::engine::finding::n_told;
 use crate::engine::history::{Nearest, Remembered};
 use crate::engine::job::Job;
 use crate::engine::runner::Runner;
@@ -40,7 +39,7 @@ pub(super) fn explain<R: Runner>(core: &mut Core<R>, request_id: u64, matched: &
         Vec::new()
     } else if !job.uses_cache() {
         vec![Computed::new(0..n_prompt, Cause::CacheUnused)]
-    } else if n_told(core, job).is_some_and(|n_told| n_told < n_prompt && n_found + 1 >= n_told) {
+    } else if core.n_told(job).is_some_and(|n_told| n_told < n_prompt && n_found + 1 >= n_told) {
         // What follows is computed for the log-probabilities of its tokens.
         vec![Computed::new(n_found..n_prompt, Cause::CacheUnused)]
     } else if n_found == n_prompt - 1 {

@@ -7,9 +7,6 @@ use crate::engine::runner::Runner;
 use crate::engine::running::Running;
 use crate::request::Task;
 
-/// Most tokens of a prompt that are told of from what earlier ones were told: a reader that keeps up is never too far behind by that.
-pub(super) const MAX_RECALLED_AT_ONCE: u32 = 1 << 15;
-
 /// The longest prefix of a request's prompt that can be shared. At least its last token is left to compute, for the logits, unless
 /// they are known or not needed.
 pub(super) fn find<R: Runner>(core: &mut Core<R>, request_id: u64) -> Match {
@@ -27,7 +24,7 @@ pub(super) fn find<R: Runner>(core: &mut Core<R>, request_id: u64) -> Match {
         return Match::default();
     }
     let n = job.n_prompt();
-    let tells = n_told(core, job).filter(|&n_told| n_told < n);
+    let tells = core.n_told(job).filter(|&n_told| n_told < n);
     let wanted = Wanted {
         variants: &job.variants,
         tokens: &job.prompt,
@@ -40,23 +37,6 @@ pub(super) fn find<R: Runner>(core: &mut Core<R>, request_id: u64) -> Match {
         takes_logits: tells.is_none(),
     };
     core.memory.find(&wanted, &job.media)
-}
-
-/// Up to which token of its prompt the next branch of a request knows what it is to tell, where it is to tell log-probabilities: those
-/// from there on need the rows of logits before them. At least 1.
-pub(super) fn n_told<R: Runner>(core: &Core<R>, job: &Job) -> Option<u32> {
-    let from = job.tells_from()?;
-    let n_known = if recalls(job.request.prompt_logprobs) && job.uses_cache() {
-        core.recall.n_known(&job.variants, &job.prompt, from).min(MAX_RECALLED_AT_ONCE)
-    } else {
-        0
-    };
-    Some(from + n_known)
-}
-
-/// Whether what earlier prompts were told is enough for a request that asks for so many of the most likely tokens.
-pub(super) fn recalls(prompt_logprobs: Option<u32>) -> bool {
-    prompt_logprobs.is_some_and(|n| n <= 1)
 }
 
 /// What holds all of a prompt in the pool.
@@ -91,7 +71,7 @@ pub(super) fn worth_awaiting<R: Runner>(core: &Core<R>, request_id: u64, n_known
         return (None, 0);
     }
     let n = job.n_prompt();
-    let n_told = n_told(core, job);
+    let n_told = core.n_told(job);
     let (mut best, mut n_compared): (Option<Awaits>, u64) = (None, 0);
     let can_share = |running: &&Running| running.n_uncomputed() >= MIN_SHARED && running.n_grouped.is_none();
     for running in core.slots.running().iter().filter(can_share) {
@@ -122,7 +102,7 @@ pub(super) fn worth_awaiting<R: Runner>(core: &Core<R>, request_id: u64, n_known
 /// `n_common` of them: what that one tells of them is known too, and the row before the first token that is not known must be computed.
 fn n_of_use(running: &Running, job: &Job, n_told: u32, n_common: u32) -> u32 {
     let untold = running.sequence.untold.logprobs.as_ref().filter(|untold| untold.from <= n_told);
-    let will_be_told = if recalls(job.request.prompt_logprobs) { untold.map_or(0, |_| n_common.min(running.sequence.n_prompt)) } else { 0 };
+    let will_be_told = if job.recalls() { untold.map_or(0, |_| n_common.min(running.sequence.n_prompt)) } else { 0 };
     will_be_told.max(n_told) - 1
 }
 

@@ -192,6 +192,11 @@ impl Job {
         tells.then(|| self.request.prompt_logprobs_from.max(1))
     }
 
+    /// Whether what earlier prompts were told is enough for what it tells, and to be used.
+    pub(crate) fn recalls(&self) -> bool {
+        self.request.prompt_logprobs.is_some_and(|n| n <= 1) && self.request.uses_cache
+    }
+
     pub(crate) fn n_prompt(&self) -> u32 {
         u32::try_from(self.prompt.len()).expect("a prompt that fits the context was queued")
     }

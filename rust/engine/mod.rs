@@ -6,9 +6,9 @@
 //! | files | what they are |
 //! | --- | --- |
 //! | `runner` `stats` `seniority` `stream` | the words that others use: a model, counters, who goes before whom, a reader's end |
-//! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves |
+//! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` `recall` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves, what prompts were told |
 //! | `job` `sequence` `running` `lagging` `said` | a request, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
-//! | `queue` `slots` `memory` `outbox` `history` `recall` | the parts: who starts next, who runs, what is computed, what is told, what was asked and told before |
+//! | `queue` `slots` `memory` `outbox` `history` | the parts: who starts next, who runs, what is computed, what is told, what was asked before |
 //! | `core` | all of them |
 //! | `explaining` `leaving` `drawing` `telling` `snapshots` `tasks` | what becomes of a sequence: how it ends or gives way, what it draws and tells, what is kept of it |
 //! | `restoring` `finding` `grouping` `admission` `planning` `computing` `publishing` `questions` | the steps of the loop, and what is answered between them |

@@ -7,11 +7,13 @@
 use std::collections::HashMap;
 
 use crate::engine::runner::Variants;
-use crate::engine::sequence::Tokens;
 use crate::request::Token;
 
 /// Most tokens of each generation, of which there are two; each takes some fifty bytes.
 pub const MAX_RECALLED: usize = 1 << 18;
+
+/// Most tokens of a prompt that are known at once: a reader that keeps up with its stream is never too far behind by that.
+const MAX_AT_ONCE: usize = 1 << 15;
 
 /// Most sets of adapters of each.
 const MAX_VARIANTS: usize = 64;
@@ -71,12 +73,11 @@ impl Recall {
     }
 
     /// Keeps what was told of the tokens of a text from `start` on. `place` is where it went on last, and where it does next.
-    pub(crate) fn learn(&mut self, variants: &Variants, tokens: &Tokens, start: u32, told: &[Told], place: &mut Option<Place>) {
-        let n_tokens = tokens.len() as usize;
-        if told.is_empty() || n_tokens > MAX_RECALLED {
+    pub(crate) fn learn(&mut self, variants: &Variants, tokens: &[Token], start: u32, told: &[Told], place: &mut Option<Place>) {
+        if told.is_empty() || tokens.len() > MAX_RECALLED {
             return;
         }
-        if self.young.nodes.len() + n_tokens > MAX_RECALLED || self.young.roots.len() == MAX_VARIANTS {
+        if self.young.nodes.len() + tokens.len() > MAX_RECALLED || self.young.roots.len() == MAX_VARIANTS {
             self.old = std::mem::take(&mut self.young);
             self.generation += 1;
         }
@@ -85,12 +86,11 @@ impl Recall {
             Some(place) => place.node,
             None => {
                 let root = self.young.root_of(variants);
-                let before = tokens.slices(0..start);
-                before.into_iter().flatten().fold(root, |node, &token| self.young.after(node, token).id)
+                tokens[..start as usize].iter().fold(root, |node, &token| self.young.after(node, token).id)
             }
         };
         let end = start + u32::try_from(told.len()).expect("a prompt has fewer than 2³² tokens");
-        for (&token, &told) in tokens.slices(start..end).into_iter().flatten().zip(told) {
+        for (&token, &told) in tokens[start as usize..].iter().zip(told) {
             let next = self.young.after(node, token);
             next.told = Some(told);
             node = next.id;
@@ -107,7 +107,7 @@ impl Texts {
             node = Some(next.id);
             Some(next)
         });
-        nodes.skip(from as usize).map_while(|node| node.told)
+        nodes.skip(from as usize).map_while(|node| node.told).take(MAX_AT_ONCE)
     }
 
     fn root_of(&mut self, variants: &Variants) -> u32 {
@@ -129,8 +129,6 @@ impl Texts {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::engine::runner::Variant;
 
@@ -139,13 +137,9 @@ mod tests {
         Told { logprob: -(seed as f32), best: (3, -0.5) }
     }
 
-    fn text(tokens: &[Token]) -> Tokens {
-        Tokens::new(Arc::from(tokens))
-    }
-
     fn learn(recall: &mut Recall, tokens: &[Token], start: u32) {
         let all: Vec<Told> = (start..u32::try_from(tokens.len()).unwrap()).map(told).collect();
-        recall.learn(&Variants::default(), &text(tokens), start, &all, &mut None);
+        recall.learn(&Variants::default(), tokens, start, &all, &mut None);
     }
 
     fn n_known(recall: &Recall, tokens: &[Token], from: u32) -> u32 {
@@ -181,7 +175,7 @@ mod tests {
     #[test]
     fn a_text_is_told_of_piece_by_piece() {
         let mut recall = Recall::default();
-        let tokens = text(&[5, 6, 7, 8]);
+        let tokens = [5, 6, 7, 8];
         let mut place = None;
         for at in 1..4 {
             recall.learn(&Variants::default(), &tokens, at, &[told(at)], &mut place);
@@ -192,7 +186,7 @@ mod tests {
     #[test]
     fn what_nobody_asks_for_goes_when_there_is_too_much() {
         let mut recall = Recall::default();
-        let long = |first: Token| -> Vec<Token> { std::iter::once(first).chain(0..100_000).collect() };
+        let long = |first: Token| -> Vec<Token> { std::iter::once(first).chain(0..99_999).collect() };
         learn(&mut recall, &[1, 2, 3], 1);
         let mut place = None;
         for first in 10..13 {
@@ -201,13 +195,13 @@ mod tests {
             learn(&mut recall, &[1, 2, 3], 1);
             assert!(recall.young.nodes.len() <= MAX_RECALLED && recall.old.nodes.len() <= MAX_RECALLED);
         }
-        assert_eq!(n_known(&recall, &long(10), 1), 100_000);
+        assert_eq!(n_known(&recall, &long(10), 1), 1 << 15, "so many at once");
         for first in 13..15 {
             learn(&mut recall, &long(first), 1);
         }
         assert_eq!(n_known(&recall, &long(10), 1), 0);
         let too_long: Vec<Token> = (0..300_000).collect();
-        recall.learn(&Variants::default(), &text(&too_long), 1, &[told(1)], &mut place);
+        recall.learn(&Variants::default(), &too_long, 1, &[told(1)], &mut place);
         assert_eq!(n_known(&recall, &too_long, 1), 0);
     }
 }

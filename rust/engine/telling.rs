@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use crate::engine::core::Core;
 use crate::engine::drawing::BLOCK;
-use crate::engine::finding::{MAX_RECALLED_AT_ONCE, recalls};
 use crate::engine::recall::Told;
 use crate::engine::runner::Runner;
 use crate::engine::running::Running;
@@ -76,11 +75,10 @@ pub(super) fn tell_known<R: Runner>(core: &mut Core<R>, nth: usize) {
     let sequence = &core.slots.running()[nth].sequence;
     let Some(UntoldLogprobs { n_told, .. }) = sequence.untold.logprobs else { return };
     let job = core.queue.job(request_id);
-    if !recalls(job.request.prompt_logprobs) || !job.uses_cache() {
+    if !job.recalls() {
         return;
     }
-    let mut known = core.recall.known(&job.variants, &job.prompt, n_told.max(1));
-    known.truncate(MAX_RECALLED_AT_ONCE as usize);
+    let known = core.recall.known(&job.variants, &job.prompt, n_told.max(1));
     let found = known.iter().map(|told| (told.logprob, vec![told.best])).collect();
     tell_next(core, nth, &known, found);
 }
@@ -88,20 +86,21 @@ pub(super) fn tell_known<R: Runner>(core: &mut Core<R>, nth: usize) {
 /// Tells of the next tokens of the prompt of the sequence at `nth`, of which these log-probabilities were `found`, and keeps what is
 /// `known` of them.
 fn tell_next<R: Runner>(core: &mut Core<R>, nth: usize, known: &[Told], found: Vec<(f32, Vec<(Token, f32)>)>) {
-    let Core { slots, recall, .. } = core;
-    let Sequence { untold, tokens, variants, request_id, .. } = &mut slots.running_mut()[nth].sequence;
+    let Core { slots, recall, queue, .. } = core;
+    let Sequence { untold, request_id, .. } = &mut slots.running_mut()[nth].sequence;
     let Some(UntoldLogprobs { n_probs, n_told, place, .. }) = &mut untold.logprobs else { return };
     let (request_id, n_probs, start) = (*request_id, *n_probs, *n_told);
+    let job = queue.job(request_id);
     // Nothing comes before the first token.
     let first = start.max(1);
-    if found.is_empty() && (start == first || tokens.len() > 1) {
+    if found.is_empty() && (start == first || job.prompt.len() > 1) {
         return;
     }
-    recall.learn(variants, tokens, first, known, place);
+    recall.learn(&job.variants, &job.prompt, first, known, place);
     let mut logprobs: Vec<Option<Logprobs>> = vec![None; (first - start) as usize];
     logprobs.extend(found.into_iter().zip(first..).map(|((logprob, mut top), at)| {
         top.truncate(n_probs);
-        Some(named((logprob, top), tokens.at(at)))
+        Some(named((logprob, top), job.prompt[at as usize]))
     }));
     *n_told = start + count(&logprobs);
     let at_once = (MAX_EVENT_BYTES / Logprobs::n_bytes(n_probs)).max(1);
