@@ -118,7 +118,7 @@ async def test_more_than_wait_in_the_queue_are_scored() -> None:
 
 
 async def test_a_task_that_is_cancelled_leaves_nothing_running(engine: weft.Engine) -> None:
-    scoring = asyncio.create_task(engine.score(prompt_of(3000, "cancelled"), [[300 + n] for n in range(30)]))
+    scoring = asyncio.create_task(engine.score(prompt_of(900, "cancelled"), [[300 + n] for n in range(500)], use_cache=False))
     await wait_until(lambda: not is_idle(engine))
     scoring.cancel()
     await asyncio.gather(scoring, return_exceptions=True)
@@ -153,7 +153,7 @@ async def test_nothing_to_score_is_no_error(engine: weft.Engine) -> None:
 
 async def test_a_continuation_that_does_not_fit_is_refused(engine: weft.Engine) -> None:
     with pytest.raises(weft.ContextOverflow):
-        await engine.score(prompt_of(8000, "too long"), [prompt_of(300, "rest")])
+        await engine.score(prompt_of(900, "too long"), [prompt_of(3, "short"), prompt_of(300, "rest")])
     await wait_until(lambda: is_idle(engine))
 
 
