@@ -75,6 +75,12 @@ RULES = {
     "schemas name only what dialects share": Rule(
         "python/weft/server/*/*schemas.py", r"\bweft\.(?!server\.(request_fields|response_fields|openai\.schemas)\b)"
     ),
+    "pictures of trees name nobody": Rule("python/weft/drawing", r"\bweft\.(?!drawing\b)"),
+    "trees know no HTTP": Rule("python/weft/tree", r"\bweft\.(server|serving|cli)\b"),
+    "what watches a server imports nothing of it": Rule("python/weft/top", r"\bweft\.(?!top\b|drawing\b)"),
+    "only what watches a server needs a terminal": Rule(
+        "python/weft", r"\brich\b", ("python/weft/top", "python/weft/cli/top.py")
+    ),
     "chats know no HTTP": Rule("python/weft/chat", r"\bweft\.(server|serving|cli)\b"),
 }
 

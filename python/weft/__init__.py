@@ -39,12 +39,15 @@ if TYPE_CHECKING:
         InvalidConfig,
         InvalidRequest,
         ModelLoadError,
+        NodeDropped,
         NotSupported,
         PinsFull,
         PrefixFileError,
         PrefixSaveError,
         QueueFull,
         SlowReader,
+        TreeFileError,
+        TreeFull,
         WeftError,
     )
     from weft.events import (
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from weft.request import Request, RequestOptions
     from weft.scoring import Score, ScoredToken
     from weft.thought import GrammarTrigger, Thought
+    from weft.tree import Extension, Node, Tree
 
 __all__ = [
     "DEMO_MODEL",
@@ -85,6 +89,7 @@ __all__ = [
     "EngineConfig",
     "EngineStopped",
     "Event",
+    "Extension",
     "Finished",
     "ForkedProcess",
     "GrammarTrigger",
@@ -99,6 +104,8 @@ __all__ = [
     "Modalities",
     "Model",
     "ModelLoadError",
+    "Node",
+    "NodeDropped",
     "NotSupported",
     "PinsFull",
     "Prefix",
@@ -126,6 +133,9 @@ __all__ = [
     "Thought",
     "Token",
     "ToolCall",
+    "Tree",
+    "TreeFileError",
+    "TreeFull",
     "Usage",
     "VectorStats",
     "WeftError",
@@ -167,12 +177,15 @@ _HOMES = {
         "InvalidConfig",
         "InvalidRequest",
         "ModelLoadError",
+        "NodeDropped",
         "NotSupported",
         "PinsFull",
         "PrefixFileError",
         "PrefixSaveError",
         "QueueFull",
         "SlowReader",
+        "TreeFileError",
+        "TreeFull",
         "WeftError",
     ),
     "weft.events": (
@@ -193,6 +206,7 @@ _HOMES = {
     "weft.request": ("Request", "RequestOptions"),
     "weft.scoring": ("Score", "ScoredToken"),
     "weft.thought": ("GrammarTrigger", "Thought"),
+    "weft.tree": ("Extension", "Node", "Tree"),
 }
 """Which module each public name is of. It is imported when the name is first asked for: `python -m weft` comes by here in every
 process, and those that only print a version or watch the server do not need what the engine needs."""

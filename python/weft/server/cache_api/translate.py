@@ -43,8 +43,9 @@ def pieces(data: PinBody) -> Sequence[Piece]:
     return [data.prompt] if isinstance(data.prompt, str) else data.prompt
 
 
-def limit(n: int) -> int:
+def limit(given: int | None) -> int:
     """How many nodes are to be shown; 0 tells of all only how many they are."""
+    n = DEFAULT_LIMIT if given is None else given
     if not 0 <= n <= MAX_LIMIT:
         raise InvalidRequest("limit", f"limit is {n}; it must be 0 to {MAX_LIMIT}")
     return n
