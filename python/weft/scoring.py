@@ -7,11 +7,12 @@ from typing import Annotated, Protocol, TypeAlias, TypedDict
 
 import msgspec
 
-from weft._native import Stream
+from weft._native import Model, Stream
 from weft.errors import InvalidRequest, QueueFull
 from weft.events import Finished, Logprob, Logprobs, PromptLogprobs, Usage
 from weft.fields.about import About, described
 from weft.request import Request
+from weft.tree.seam import continued
 
 __all__ = ["MAX_PROBS", "Continuation", "Score", "ScoreOptions", "ScoredToken", "continuation_tokens", "scores"]
 
@@ -23,19 +24,6 @@ MAX_PROBS = 1_000
 
 N_AHEAD = 64
 """Continuations that are submitted before the first of them is read: as many as keep every slot busy."""
-
-ANCHORS = ("\n", ".", "a", "0", ")")
-"""What a text is tokenized behind, where the vocabulary puts a space before what begins."""
-
-
-class Vocabulary(Protocol):
-    """What is needed of a model."""
-
-    def tokenize(self, text: str, /, *, add_special: bool, parse_special: bool) -> list[int]:
-        """The tokens of a text."""
-
-    def detokenize(self, tokens: Sequence[int], /) -> str:
-        """The text that token ids stand for."""
 
 
 class Generating(Protocol):
@@ -96,24 +84,20 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         return all(token.is_greedy for token in self.tokens)
 
 
-def continuation_tokens(vocabulary: Vocabulary, text: str) -> Sequence[int]:
+def continuation_tokens(model: Model, text: str) -> Sequence[int]:
     """The tokens of a text that goes on where another ends.
 
     Nothing is put before it: no token that begins a text, and not the space that some vocabularies put before one. Control tokens
     are not read in it.
+
+    Raises:
+        InvalidRequest: It has a lone surrogate.
     """
-
-    def read(text: str) -> list[int]:
-        return vocabulary.tokenize(text, add_special=False, parse_special=False)
-
-    tokens = read(text)
-    if vocabulary.detokenize(tokens) == text:
-        return tokens
-    for anchor in ANCHORS:
-        n_before, anchored = len(read(anchor)), read(anchor + text)
-        if vocabulary.detokenize(anchored[n_before:]) == text:
-            return anchored[n_before:]
-    return tokens
+    try:
+        spelt = text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("continuations", "a continuation has a lone surrogate, which is no text") from None
+    return continued(model, spelt)
 
 
 async def scores(
