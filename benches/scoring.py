@@ -43,7 +43,8 @@ from benches.streaming import BenchError, free_port, is_ready
 
 PATIENCE_S = 300.0
 
-FLAGS = ("-np", "4", "-c", "8192", "-t", "2", "--metrics")
+FLAGS = ("-np", "4", "-c", "8192", "-t", "1", "--metrics")
+"""One thread: two that wait for each other many times in a step measure a busy machine."""
 
 N_CONCURRENT = 4
 """Requests at once, as the harness's `num_concurrent` says."""
