@@ -104,7 +104,7 @@ fn check_from(text: &str, from: usize, completions: Completions) {
 
 #[test]
 fn many_continuations_of_one_prompt_compute_it_once_and_run_together() {
-    for kind in [Forks::Anywhere, Forks::InWindow, Forks::AtEnd] {
+    for kind in [Forks::Anywhere, Forks::AtEnd] {
         let limits = Limits { max_store_bytes: STORE, ..limits(8, 4096) };
         let (engine, control) = start_with(limits, move |runner| runner.with_memory(MemoryKind { forks: kind, ..MEMORY }));
         control.allow(Some(0));
@@ -121,8 +121,8 @@ fn many_continuations_of_one_prompt_compute_it_once_and_run_together() {
         // Each but the first computes the last token of the document, for the row after it.
         assert_eq!(control.n_computed(), 400 + n_continued + 15, "{kind:?}");
         let n_shared = control.plans().iter().filter(|plan| plan.rows.iter().all(|row| row.position >= 399)).count();
-        // Fifteen in eight slots.
-        assert!(n_shared <= 3, "{n_shared} decodes, {kind:?}");
+        // The first one's own, and fifteen in eight slots.
+        assert!(n_shared <= 4, "{n_shared} decodes, {kind:?}");
     }
 }
 
