@@ -23,6 +23,14 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _nobody_is_trusted() -> Iterator[None]:
+    """No test asks a server of another machine, and each client of HTTP reads for 30 ms whom this one trusts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(Path(__file__).parent / "certificates" / "one.crt"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _empty_cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test sees what was tuned on this machine, or leaves anything there."""
     with pytest.MonkeyPatch.context() as patch:
