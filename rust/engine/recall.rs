@@ -82,12 +82,11 @@ impl Recall {
             self.generation += 1;
         }
         let known = place.filter(|place| (place.generation, place.n_tokens) == (self.generation, start));
-        let mut node = match known {
-            Some(place) => place.node,
-            None => {
-                let root = self.young.root_of(variants);
-                tokens[..start as usize].iter().fold(root, |node, &token| self.young.after(node, token).id)
-            }
+        let mut node = if let Some(place) = known {
+            place.node
+        } else {
+            let root = self.young.root_of(variants);
+            tokens[..start as usize].iter().fold(root, |node, &token| self.young.after(node, token).id)
         };
         let end = start + u32::try_from(told.len()).expect("a prompt has fewer than 2³² tokens");
         for (&token, &told) in tokens[start as usize..].iter().zip(told) {
