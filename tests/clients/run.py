@@ -125,6 +125,7 @@ CLIENTS = (
     Client("aider", "aider_edit.py", "aider.txt"),
     Client("mini-swe-agent", "mini_swe_agent.py", "mini-swe-agent.txt"),
     Client("codex", "codex_exec.mjs", "codex.npm.txt"),
+    Client("claude-code", "claude_code.mjs", "claude-code.npm.txt"),
     Client("opencode", "opencode_run.mjs", "opencode.npm.txt"),
     Client("lm-eval", "lm_eval_tasks.py", "lm-eval.txt"),
 )
