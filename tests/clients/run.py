@@ -2,6 +2,7 @@
 
     python -m tests.clients.run                 # all of them, and docs/clients.md
     python -m tests.clients.run openai-python   # one
+    python -m tests.clients.run --traces codex  # and the shapes of what it sends, for benches.turns
 
 Each is installed by its own name and version (`requirements/`) into a folder of its own, outside of the repository, by the
 package managers as they are set up.
@@ -19,12 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.clients.trace import recorded
 from tests.server.live import LiveServer
 
 __all__ = ["CLIENTS", "PAGE", "Client", "page"]
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "clients.md"
+
+TRACES = HERE / "traces"
 
 TIMEOUT_S = 600
 """Seconds that one client may take; an installation has as many."""
@@ -204,7 +208,7 @@ def _others(results: Mapping[str, Mapping[str, bool]]) -> Iterator[str]:
         yield f"| {client.name} | {script} | {', '.join(told)} |"
 
 
-async def _try(clients: Sequence[Client], folder: Path) -> dict[str, dict[str, bool]]:
+async def _try(clients: Sequence[Client], folder: Path, traces: Path | None = None) -> dict[str, dict[str, bool]]:
     results = {}
     for client in clients:
         print(f"{client.name} {client.version}", flush=True)
@@ -212,7 +216,11 @@ async def _try(clients: Sequence[Client], folder: Path) -> dict[str, dict[str, b
         log = folder / f"{client.name}.log"
         with LiveServer(folder / "server.log", "-np", "4", program=("-m", "tests.clients.actor")) as server:
             await server.ready()
-            results[client.name] = client.tried(server.url, log)
+            if traces is None:
+                results[client.name] = client.tried(server.url, log)
+                continue
+            with recorded(f"{client.name} {client.version}", server.url, traces / f"{client.name}.json") as url:
+                results[client.name] = client.tried(url, log)
     return results
 
 
@@ -221,11 +229,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Tries clients that exist against a server whose model plays a part.")
     names = [client.name for client in CLIENTS]
     parser.add_argument("clients", nargs="*", metavar="CLIENT", help=f"one of {', '.join(names)}; all by default")
-    given = parser.parse_args().clients
+    parser.add_argument("--traces", action="store_true", help="write down the shapes of what they send, in traces/")
+    arguments = parser.parse_args()
+    given = arguments.clients
     if unknown := set(given) - set(names):
         parser.error(f"there is no {', '.join(sorted(unknown))}")
     with TemporaryDirectory() as folder:
-        results = asyncio.run(_try([client for client in CLIENTS if not given or client.name in given], Path(folder)))
+        clients = [client for client in CLIENTS if not given or client.name in given]
+        results = asyncio.run(_try(clients, Path(folder), TRACES if arguments.traces else None))
     if not given:
         PAGE.write_text(page(results), encoding="utf-8")
     n_failed = sum(not is_there for found in results.values() for is_there in found.values())

@@ -5,7 +5,7 @@ import { spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { feature, run, url } from "./report.mjs";
+import { feature, run, task, url } from "./report.mjs";
 
 /** What Claude Code says; its folder is looked at before it goes. */
 function asked(prompt, look = () => {}) {
@@ -64,6 +64,16 @@ feature("parallel tools", () => {
 feature("sub-agent", () => {
   const said = asked('Ask another: Agent({"description": "Greets", "prompt": "Good day!", "subagent_type": "general-purpose"})');
   assert.match(said, /^The tool said: .*You said: Good day!/s);
+});
+
+feature("long task", () => {
+  const bash = (nth) => `Bash({"command": "echo ${nth} >> steps.txt; seq ${nth} ${nth * 3}", "description": "Counts"})`;
+  const others = ["one", "two", "three", "four"].map((name) => `Agent({"description": "Greets", "prompt": "Good day, ${name}!", "subagent_type": "general-purpose"})`);
+  const steps = Array.from({ length: 15 }, (_, nth) => (nth === 9 ? others : bash(nth)));
+  const said = asked(task(steps), (folder) => {
+    assert.equal(readFileSync(join(folder, "steps.txt"), "utf8").trim().split("\n").length, 14);
+  });
+  assert.match(said, /All 15 steps are done/);
 });
 
 await run();
