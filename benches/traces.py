@@ -23,11 +23,14 @@ import msgspec
 
 from benches.start import free_port, is_ready, serving
 from benches.streaming import BenchError
+from tests.clients.chats import CHATS
 from tests.clients.trace import bodies
 
 __all__ = ["TRACES", "Played", "play", "play_elsewhere"]
 
-TRACES = {path.stem: path for path in sorted(Path("tests/clients/traces").glob("*.json"))}
+RECORDED = {path.stem: path for path in sorted(Path("tests/clients/traces").glob("*.json"))}
+
+TRACES: tuple[str, ...] = (*RECORDED, *CHATS)
 
 SCALE = 0.25
 """A token of a toy is a byte, and one of a model that is in use is about four: as many tokens, not as many characters."""
@@ -52,9 +55,9 @@ class Played(msgspec.Struct):
     prompts: list[Prompt]
 
 
-def play(path: Path, flags: Sequence[str]) -> Played:
+def play(name: str, flags: Sequence[str]) -> Played:
     """Plays a trace to a server that is started with these flags."""
-    trace = json.loads(path.read_text(encoding="utf-8"))
+    trace = CHATS[name]() if name in CHATS else json.loads(RECORDED[name].read_text(encoding="utf-8"))
     requests = bodies(trace, SCALE)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "prompts"

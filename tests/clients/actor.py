@@ -18,6 +18,7 @@ from typing import Any, cast
 import msgspec
 
 import weft
+from tests.engine.tiny_models import write_tiny_model
 from tests.engine.tiny_projectors import Size, write_projector
 from weft.cli.main import main
 
@@ -29,6 +30,9 @@ N_EMBD = 192
 N_CTX = 65_536
 """Tokens of the context. The demo model was trained on fewer, but need not understand what it sees."""
 
+N_CTX_TOY = 1 << 20
+"""The same of the toy, whose tokens are bytes."""
+
 _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>", re.DOTALL)
 _CALL = re.compile(r"(\w+)\((\{.*?\})\)")
 _STEP = re.compile(r"^Step \d+: (.*)$", re.MULTILINE)
@@ -36,12 +40,17 @@ _STEP = re.compile(r"^Step \d+: (.*)$", re.MULTILINE)
 Json = Any
 
 
-def flags(folder: Path | None) -> list[str]:
-    """What the server is started with, besides what is given; `folder` is for the demo model's projector, which sees nothing."""
-    told = [
-        *("--chat-template-file", str(Path(__file__).with_name("hermes.jinja"))),
-        *("-c", str(N_CTX), "--kv-unified", "--override-kv", f"llama.context_length=int:{N_CTX}"),
-    ]
+def flags(folder: Path | None, *, is_toy: bool = False) -> list[str]:
+    """What the server is started with, besides what is given.
+
+    `folder` is for a projector, which sees nothing, of the demo model; or for a toy in its place, which reads long prompts fast.
+    """
+    told = [*("--chat-template-file", str(Path(__file__).with_name("hermes.jinja"))), "--kv-unified"]
+    if folder is not None and is_toy:
+        toy = folder / "toy.gguf"
+        write_tiny_model("recurrent", toy, has_end=False)
+        return [*told, "-m", str(toy), "-c", str(N_CTX_TOY), "--override-kv", f"mamba.context_length=int:{N_CTX_TOY}"]
+    told += ["-c", str(N_CTX), "--override-kv", f"llama.context_length=int:{N_CTX}"]
     if folder is not None:
         projector = folder / "mmproj.gguf"
         write_projector(projector, "llava", size=Size(n_text=N_EMBD))
@@ -121,7 +130,7 @@ def _worked(scene: Scene) -> str:
         return "hello.py\n```\nprint('goodbye')\n```\n"
     if named := re.search(r"Run this: `(.*)`", scene.asked):
         return f"I run it.\n\n```mswea_bash_command\n{named[1]}\n```"
-    return f"You said: {scene.asked.strip()[:200]}"
+    return f"You said: {scene.asked.strip()[-200:]}"
 
 
 def _tools(prompt: str) -> Iterator[Json]:
@@ -272,10 +281,11 @@ def _main() -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--prompts", type=Path, help="a file for what the model was asked, and said")
     parser.add_argument("--without-projector", action="store_true", help="pictures are refused; for other models than the demo's")
+    parser.add_argument("--toy", action="store_true", help="a toy in place of the demo model; it reads long prompts fast")
     given, rest = parser.parse_known_args()
     _play(given.prompts)
     with TemporaryDirectory() as folder:
-        main([*flags(None if given.without_projector else Path(folder)), *rest])
+        main([*flags(None if given.without_projector else Path(folder), is_toy=given.toy), *rest])
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ class Client:
     """In `scripts/`."""
     requirements: str
     """In `requirements/`: what is to be installed, the client first."""
+    is_wordy: bool = False
+    """Whether its prompts are so long that a toy reads them."""
 
     @property
     def is_node(self) -> bool:
@@ -129,7 +131,7 @@ CLIENTS = (
     Client("aider", "aider_edit.py", "aider.txt"),
     Client("mini-swe-agent", "mini_swe_agent.py", "mini-swe-agent.txt"),
     Client("codex", "codex_exec.mjs", "codex.npm.txt"),
-    Client("claude-code", "claude_code.mjs", "claude-code.npm.txt"),
+    Client("claude-code", "claude_code.mjs", "claude-code.npm.txt", is_wordy=True),
     Client("opencode", "opencode_run.mjs", "opencode.npm.txt"),
     Client("lm-eval", "lm_eval_tasks.py", "lm-eval.txt"),
 )
@@ -214,7 +216,8 @@ async def _try(clients: Sequence[Client], folder: Path, traces: Path | None = No
         print(f"{client.name} {client.version}", flush=True)
         client.install()
         log = folder / f"{client.name}.log"
-        with LiveServer(folder / "server.log", "-np", "4", program=("-m", "tests.clients.actor")) as server:
+        program = ("-m", "tests.clients.actor", *(["--toy"] if client.is_wordy else []))
+        with LiveServer(folder / "server.log", "-np", "4", program=program) as server:
             await server.ready()
             if traces is None:
                 results[client.name] = client.tried(server.url, log)

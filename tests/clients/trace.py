@@ -61,7 +61,11 @@ def bodies(trace: Json, scale: float) -> list[tuple[str, Json]]:
     told = []
     for request in trace["requests"]:
         body = shape.told(request["body"])
-        body |= {name: [parts[number] for number in body[name]] for name in LISTS if isinstance(body.get(name), list)}
+        body |= {
+            name: [parts[one] if isinstance(one, int) else one for one in body[name]]
+            for name in LISTS
+            if isinstance(body.get(name), list)
+        }
         told.append((request["path"], body))
     return told
 
