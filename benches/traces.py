@@ -100,7 +100,9 @@ def play_elsewhere(program: Path, prompts: Sequence[Prompt], flags: Sequence[str
     with _other(program, flags) as port:
         for prompt in prompts:
             held = "root ::= " + json.dumps(prompt.said, ensure_ascii=False)
-            body = {"prompt": prompt.tokens, "grammar": held, "cache_prompt": True, "temperature": 0.0, "n_predict": 4_096}
+            # It fails where a grammar is met and no token ends the text: each token is a byte, and so many are enough.
+            n = len(prompt.said.encode())
+            body = {"prompt": prompt.tokens, "grammar": held, "cache_prompt": True, "temperature": 0.0, "n_predict": n}
             _post(port, "/completion", body)
         return _computed(port)
 

@@ -1,12 +1,13 @@
 """What SillyTavern and Open WebUI send while somebody chats: traces as `trace.py` writes them, made by what their sources do.
 
 A chat of many turns, in which an answer is asked for again, and a turn is changed in the middle and what came after it is gone.
-SillyTavern writes its prompts itself and has a note stand four turns before the end; Open WebUI asks after each answer what might
-be asked next, and at first for a title and tags, all with the chat in a prompt of its own.
+SillyTavern writes its prompts itself, and may have a note stand four turns before the end; Open WebUI asks after each answer what
+might be asked next, and at first for a title and tags, all with the chat in a prompt of its own.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tests.clients.trace import words
@@ -50,7 +51,7 @@ def _chats() -> Iterator[list[Turn]]:
     said: list[Turn] = [("system", words(0, N_RULES))]
     for turn in range(N_TURNS):
         if turn == CHANGED_AT:
-            del said[-9:]
+            del said[-10:]
             said.append(("user", f"No. {words(1_000 + turn, 90)}"))
         else:
             said.append(("user", words(100 + turn, 40 + 35 * (turn % 4))))
@@ -60,12 +61,12 @@ def _chats() -> Iterator[list[Turn]]:
         said.append(("assistant", _answer(said[-1][1])))
 
 
-def _sillytavern() -> dict[str, Any]:
+def _sillytavern(*, has_note: bool = False) -> dict[str, Any]:
     trace = _Trace()
     options = {"stream": True, "cache_prompt": True, "n_predict": 300, "temperature": 0.75, "top_p": 0.9, "top_k": 30, "seed": 42}
     for chat in _chats():
-        # Its notes stand so many turns before the end, and move with it.
-        noted = [*chat[:-4], ("system", "Keep to what was said."), *chat[-4:]] if len(chat) > 5 else chat
+        # An author's note stands so many turns before the end, and moves with it.
+        noted = [*chat[:-4], ("system", "Keep to what was said."), *chat[-4:]] if has_note and len(chat) > 5 else chat
         prompt = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in noted)
         trace.at_once("/completion", {"prompt": f"{prompt}<|im_start|>assistant\n", "stop": ["<|im_end|>"], **options})
     return trace.told("SillyTavern")
@@ -93,4 +94,9 @@ def _history(chat: Sequence[Turn]) -> str:
     return "\n".join(f"{role.upper()}: {text}" for role, text in chat[1:][-6:])
 
 
-CHATS = {"SillyTavern": _sillytavern, "Open WebUI": _open_webui}
+CHATS = {
+    "SillyTavern": _sillytavern,
+    "SillyTavern with a note": partial(_sillytavern, has_note=True),
+    "Open WebUI": _open_webui,
+}
+"""Each by the name of its client."""
