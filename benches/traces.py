@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from benches.start import free_port, is_ready, serving
-from benches.streaming import BenchError
+from benches.start import serving
+from benches.streaming import BenchError, free_port, is_ready
 from tests.clients.chats import CHATS
 from tests.clients.trace import bodies
 
@@ -111,7 +111,7 @@ def play_elsewhere(program: Path, prompts: Sequence[Prompt], flags: Sequence[str
 def _other(program: Path, flags: Sequence[str]) -> Iterator[int]:
     port = free_port()
     with tempfile.TemporaryFile() as log:
-        command = [program, "--port", str(port), "--metrics", *flags]
+        command = [str(program), "--port", str(port), "--metrics", *flags]
         server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ)
         try:
             deadline = time.monotonic() + PATIENCE_S

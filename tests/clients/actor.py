@@ -102,8 +102,8 @@ def line(prompt: str, schema: str | None, grammar: str | None) -> str | None:
 def _said(scene: Scene) -> str:
     asked = scene.asked
     if scene.tools and (steps := _STEP.findall(asked.replace('\\"', '"'))):
-        calls = "\n".join(_spelt(steps[scene.n_answers], scene.tools)) if scene.n_answers < len(steps) else ""
-        return calls or f"All {len(steps)} steps are done."
+        told = "\n".join(_spelt(steps[scene.n_answers], scene.tools)) if scene.n_answers < len(steps) else ""
+        return told or f"All {len(steps)} steps are done."
     if scene.role == "tool" and not scene.must_call:
         last = [tool for tool in scene.tools if tool["name"].startswith("final_result")]
         if last:

@@ -5,7 +5,7 @@ SillyTavern writes its prompts itself, and may have a note stand four turns befo
 might be asked next, and at first for a title and tags, all with the chat in a prompt of its own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -94,9 +94,9 @@ def _history(chat: Sequence[Turn]) -> str:
     return "\n".join(f"{role.upper()}: {text}" for role, text in chat[1:][-6:])
 
 
-CHATS = {
+CHATS: dict[str, Callable[[], dict[str, Any]]] = {
     "SillyTavern": _sillytavern,
     "SillyTavern with a note": partial(_sillytavern, has_note=True),
     "Open WebUI": _open_webui,
 }
-"""Each by the name of its client."""
+"""The trace of each client, by its name."""
