@@ -167,6 +167,12 @@ python -m tests.clients.actor --port 8080
 make clients ARGS="openai-python" # installs it, and tries it with a server of its own
 python tests/clients/scripts/openai_python.py http://127.0.0.1:8080 # the server above, and your installation
 ```
+
+Agents also do a task of twelve to twenty turns, with others of their kind where they can have them. `--traces` writes down what
+they send meanwhile, in `tests/clients/traces`, as far as lengths, order and structure go: what a client says to a model is its
+maker's, and no word of it is kept. `python -m benches.turns --traces` plays it again in words of our own;
+[what was computed for it](explained.md#what-agents-compute-again) is told there. `npm` may say of Claude Code that it needs a
+newer Node.js: its installer does, the program is one of its own.
 """
 
 
