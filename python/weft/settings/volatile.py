@@ -44,8 +44,8 @@ class LineRule:
 
 PRESETS = {
     # The header of each request, which no model is meant to read, and what its system prompt says of the day.
-    "claude-code": (LineRule(r"x-anthropic-billing-header:.*", drops=True), LineRule(r"\s*Today's date: .*")),
-    "opencode": (LineRule(r"\s*Today's date: .*"),),
+    "claude-code": (LineRule(r"x-anthropic-billing-header:.*", drops=True), LineRule(r"\s*Today's date(?:: | is ).*")),
+    "opencode": (LineRule(r"\s*Today's date(?:: | is ).*"),),
 }
 """Rules by the client whose lines they are."""
 
