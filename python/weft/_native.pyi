@@ -1141,6 +1141,10 @@ class CachedNode:
         """Slots whose sequences run on it."""
 
     @property
+    def owner(self) -> str | None:
+        """Whose request computed or used it last: its `Request.owner`."""
+
+    @property
     def is_pinned(self) -> bool:
         """Whether a pinned prefix contains it."""
 

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use crate::cache::store::PieceId;
-use crate::cache::{SequenceId, Variant, Variants, work};
+use crate::cache::{Maker, SequenceId, Variant, Variants, work};
 use crate::request::Token;
 
 /// Names a node; after a split the lower half keeps its name.
@@ -46,7 +46,7 @@ pub(super) struct Node {
     pub(super) whole_from: u32,
     pub(super) n_hits: u64,
     /// The request that computed or used it last.
-    pub(super) maker: Option<u64>,
+    pub(super) maker: Option<Maker>,
     pub(super) last_used: u64,
     /// Its entry among the pieces that can be dropped.
     pub(super) drop_key: Option<DropKey>,
@@ -240,7 +240,7 @@ impl PrefixTree {
         let first_of_lower = node.tokens[0];
         let (n_holders, n_running) = (node.n_holders, node.n_running);
         let (n_pins, n_reserved) = (node.n_pins, node.n_reserved);
-        let (n_hits, last_used, maker) = (node.n_hits, node.last_used, node.maker);
+        let (n_hits, last_used, maker) = (node.n_hits, node.last_used, node.maker.clone());
         let first = tokens[0];
         let upper = self.add(Some(parent), Some(variant), tokens, start);
         self.node_mut(id).parent = Some(upper);

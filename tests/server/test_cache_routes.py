@@ -20,6 +20,7 @@ from weft.drawing.figure import MAX_DRAWN, readable
 from weft.server import create_app
 from weft.server.cache_api import picture, translate
 from weft.server.cache_api.schemas import CacheReport, Stretch
+from weft.settings import Settings
 
 SYSTEM = "You are a kind storyteller. Your stories are short, and they always end well."
 
@@ -203,6 +204,7 @@ def stretch(parent: int | None, tokens: list[int]) -> Json:
         parent=parent,
         excerpt=lambda n: (tokens, []) if len(tokens) <= 2 * n else (tokens[:n], tokens[-n:]),
         n_tokens=len(tokens),
+        owner=None,
         start=0,
         adapters=[],
         tier="store",
@@ -312,3 +314,34 @@ def test_every_tier_has_a_look_of_its_own() -> None:
 def test_the_largest_picture_is_bounded(name: str) -> None:
     nodes = [stretch(place - 1 if place else None, [34] * 500) for place in range(MAX_DRAWN)]
     assert len(picture.draw(report_of(nodes), name)) < 2_500_000
+
+
+async def test_what_another_key_has_sent_is_shown_without_its_text() -> None:
+    engine, settings = weft.Engine(n_slots=2, n_ctx=1024, n_threads=1), Settings(api_keys=("one", "two"))
+    async with AsyncTestClient(create_app(engine, settings)) as client:
+        mine, theirs = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
+        await answers(client, 200)
+        secret = "Nobody else's secret: it was a fox, who had come a long way from home, and who had never told anybody why."
+
+        async def say(headers: dict[str, str], text: str) -> None:
+            answer = await client.post("/completion", headers=headers, json={"prompt": text, "n_predict": 1})
+            assert answer.status_code == 200
+
+        await say(mine, "My own story of a cat, a dog and a bird.")
+        await say(theirs, secret)
+
+        async def seen(headers: dict[str, str]) -> set[str | None]:
+            return {node["text"] for node in (await client.get("/cache", headers=headers)).json()["nodes"]}
+
+        async def sees(headers: dict[str, str], words: str) -> bool:
+            return any(text is not None and words in text for text in await seen(headers))
+
+        assert [await sees(mine, words) for words in ("My own story", "secret")] == [True, False]
+        assert [await sees(theirs, words) for words in ("My own story", "secret")] == [False, True]
+        assert None in await seen(mine)
+        drawn = (await client.get("/cache?format=svg", headers=mine)).text
+        assert "(of another key)" in drawn
+        assert "secret" not in drawn
+        # What both send is told to whoever sent it last.
+        await say(mine, secret)
+        assert [await sees(headers, "secret") for headers in (mine, theirs)] == [True, False]

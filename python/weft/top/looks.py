@@ -57,7 +57,7 @@ class Node(msgspec.Struct):
 
     start: Count
     n_tokens: Count
-    text: str
+    text: str | None
     tier: str
     slots: list[int]
     is_pinned: bool

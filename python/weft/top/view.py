@@ -116,7 +116,12 @@ def _prefixes(cache: Cache | None, n_rows: int, width: int) -> Iterator[Renderab
     n_shown = n_rows if len(busiest) <= n_rows else n_rows - 1
     for node in busiest[:n_shown]:
         marks = [node.tier, *(["pinned"] if node.is_pinned else []), *([f"{len(node.slots)} running"] if node.slots else [])]
-        table.add_row(f"{node.n_hits:,}", f"{node.n_prefix:,}", ", ".join(marks), Text(cut(node.text, max(width - 50, 20))))
+        table.add_row(
+            f"{node.n_hits:,}",
+            f"{node.n_prefix:,}",
+            ", ".join(marks),
+            Text(cut(node.text or "(of another key)", max(width - 50, 20))),
+        )
     yield table
     yield from _more(len(busiest) - n_shown)
 

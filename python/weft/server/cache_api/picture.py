@@ -51,7 +51,15 @@ def _figure(report: CacheReport) -> Figure:
         title=f"{cells.used:,} of {cells.total:,} cells used ({cells.idle:,} idle), "
         f"{store.n_bytes / 2**20:,.1f}{room} MiB in host memory, {report.n_nodes:,} nodes",
         boxes=[
-            Box(node.parent, node.text, _note(node), LOOKS[node.tier], node.is_pinned, bool(node.slots)) for node in report.nodes
+            Box(
+                node.parent,
+                "(of another key)" if node.text is None else node.text,
+                _note(node),
+                LOOKS[node.tier],
+                node.is_pinned,
+                bool(node.slots),
+            )
+            for node in report.nodes
         ],
         looks=[*LOOKS.values()],
         marked="pinned",

@@ -91,7 +91,7 @@ async def _reported(service: Service, limit: int, write: Callable[[CacheReport],
         nodes, n_nodes = await service.engine.recently_used(limit)
         stats = service.engine.stats()
         # Neither thousands of texts nor their JSON are the event loop's work.
-        report = partial(translate.report, nodes, n_nodes, stats, service.engine.detokenize)
+        report = partial(translate.report, nodes, n_nodes, stats, service.engine.detokenize, current_owner())
         return await service.aside.elsewhere(Purpose.SIGHT, len(nodes), lambda: write(report()))
 
 
