@@ -77,11 +77,14 @@ pub struct Engine {
     inner: Arc<Inner>,
 }
 
+/// The adapters of requests that name none, each with its scale.
+pub type DefaultAdapters = Arc<Mutex<Vec<AdapterScale>>>;
+
 struct Inner {
     limits: Limits,
     known: Known,
     /// Those of requests that name none.
-    adapters: Mutex<Vec<AdapterScale>>,
+    adapters: DefaultAdapters,
     n_submitted: AtomicU64,
     /// Unbounded, but holds no more than [`Limits::max_queue`] requests, because `n_waiting` counts them.
     commands: mpsc::Sender<Command>,
@@ -213,7 +216,7 @@ impl Engine {
         };
         let worker = worker.map_err(|_| Error::Stopped)?;
         let (known, adapters) = told.recv().map_err(|_| Error::Stopped)??;
-        let adapters = Mutex::new(adapters);
+        let adapters = Arc::new(Mutex::new(adapters));
         let (worker_id, worker) = (worker.thread().id(), Mutex::new(Some(worker)));
         let process_id = std::process::id();
         let n_submitted = AtomicU64::new(0);
@@ -340,6 +343,12 @@ impl Engine {
         let Respelt { tokens, written, .. } = respelt;
         request.prompt = Prompt::from_tokens(tokens);
         (written, invoked_at)
+    }
+
+    /// As [`Engine::adapters`], for whoever computes with them beside the engine: what is said later is seen there.
+    #[must_use]
+    pub fn default_adapters(&self) -> DefaultAdapters {
+        Arc::clone(&self.inner.adapters)
     }
 
     /// The adapters of requests that name none, each with its scale: what [`Engine::set_adapters`] said last, at first those of the
