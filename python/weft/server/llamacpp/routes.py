@@ -242,8 +242,13 @@ async def lora_adapters(service: Here) -> list[LoraAdapter]:
 
 @post("/lora-adapters", status_code=200, responses=ERRORS)
 async def set_lora_adapters(data: JSONBody[list[LoraScale]], service: Here) -> LoraScalesSet:
-    """Sets the adapters of requests that name none, from now on; what is not named is off."""
-    return properties.set_lora_adapters(service, data)
+    """Sets the adapters of requests that name none, from now on; what is not named is off.
+
+    Where there is a system prompt, it is computed for them before this answers.
+    """
+    heard = properties.set_lora_adapters(service, data)
+    await service.common_prompt.follow_adapters()
+    return heard
 
 
 router = Router(
