@@ -44,7 +44,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-all clients compare wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-beside bench-all clients compare wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -69,6 +69,14 @@ bench-start: extension ## How long a start takes, and what an idle and a busy se
 
 bench-abuse: extension ## What one stream and one chat feel of 200 connections of abuse, and what these leave behind: 12 minutes (ARGS="--seconds 60")
 	python -m benches.abuse $(ARGS)
+
+bench-beside: extension ## The 99th percentile of a stream's pauses beside vectors, pictures and changes of adapters: two minutes
+	$(call step,beside vectors)
+	python -m benches.vectors
+	$(call step,beside pictures)
+	python -m benches.media
+	$(call step,beside streams with other adapters)
+	python -m benches.adapters
 
 bench-all: extension bench bench-loads ## All of these, then what sharing is worth, what saving costs, and HTTP's speed against the engine's
 	$(call step,sharing against nothing shared)

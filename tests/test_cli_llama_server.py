@@ -272,6 +272,39 @@ def test_a_repositorys_projector_is_wanted_unless_another_is_named_or_none(
     assert (settings.projector_source and settings.projector_source.url, settings.engine.mmproj) == (address, file)
 
 
+@pytest.mark.parametrize(
+    ("preset", "repo", "file"),
+    [
+        ("1.5b", "Qwen2.5-Coder-1.5B-Q8_0-GGUF", "qwen2.5-coder-1.5b-q8_0.gguf"),
+        ("3b", "Qwen2.5-Coder-3B-Q8_0-GGUF", "qwen2.5-coder-3b-q8_0.gguf"),
+        ("7b", "Qwen2.5-Coder-7B-Q8_0-GGUF", "qwen2.5-coder-7b-q8_0.gguf"),
+        ("30b", "Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF", "qwen3-coder-30b-a3b-instruct-q8_0.gguf"),
+    ],
+)
+def test_a_preset_of_a_model_that_fills_gaps_sets(preset: str, repo: str, file: str) -> None:
+    settings = parse([f"--fim-qwen-{preset}-default"], {}).settings
+    assert (settings.hf_repo, settings.hf_file, settings.port) == (f"ggml-org/{repo}", file, 8012)
+    engine = settings.engine
+    assert (engine.n_batch, engine.n_ubatch, engine.n_ctx, engine.n_slots) == (1024, 1024, None, None)
+
+
+@pytest.mark.parametrize("size", ["20b", "120b"])
+def test_a_preset_of_an_open_model_sets(size: str) -> None:
+    settings = parse([f"--gpt-oss-{size}-default"], {}).settings
+    file = "gpt-oss-20b-mxfp4.gguf" if size == "20b" else None
+    assert (settings.hf_repo, settings.hf_file, settings.port) == (f"ggml-org/gpt-oss-{size}-GGUF", file, 8013)
+    engine, sampling = settings.engine, settings.sampling
+    assert (engine.n_batch, engine.n_ubatch, engine.n_ctx, engine.n_slots) == (32_768, 2048, 262_144, 2)
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == (1.0, 1.0, 0, 0.01)
+
+
+@pytest.mark.parametrize("size", ["4b", "12b"])
+def test_a_preset_of_a_model_that_sees_sets(size: str) -> None:
+    settings = parse([f"--vision-gemma-{size}-default"], {}).settings
+    assert (settings.hf_repo, settings.hf_file) == (f"ggml-org/gemma-3-{size}-it-qat-GGUF", None)
+    assert (settings.port, settings.engine.n_ctx) == (8014, None)
+
+
 def test_a_preset_names_a_model_and_settings_of_which_each_can_be_given() -> None:
     settings = parse(["--gpt-oss-20b-default", "-np", "4"], {"LLAMA_ARG_PORT": "80"}).settings
     assert (settings.hf_repo, settings.hf_file) == ("ggml-org/gpt-oss-20b-GGUF", "gpt-oss-20b-mxfp4.gguf")

@@ -195,10 +195,11 @@ async def test_a_question_is_answered_after_a_system_prompt(tmp_path: Path) -> N
     assert (props["user_name"], props["assistant_name"]) == ("Human:", "Assistant:")
 
 
-async def test_a_text_comes_as_plain_lines_and_its_prompt_is_kept(tmp_path: Path) -> None:
-    with LiveServer(tmp_path / "log", "--compat", "stream", "--slot-save-path", str(tmp_path)) as server:
+async def test_a_text_comes_as_plain_lines_and_its_prompt_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with LiveServer(tmp_path / "log", "--compat", "stream") as server:
         await server.ready()
         first, *tokens = ran("plain_text.sh", server.url).splitlines()
     assert first == "Once upon a time"
     assert len(tokens) > 3
-    assert (tmp_path / "prompt-42.bin").is_file()
+    assert (tmp_path / "weft" / "prompts" / "prompt-42.bin").is_file()

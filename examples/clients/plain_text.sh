@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A text as plain lines: the prompt, then each token. The server: python -m weft --compat stream --slot-save-path FOLDER, where the
-# number at `cache` keeps what was computed of the prompt in a file of the folder.
+# A text as plain lines: the prompt, then each token. The server: python -m weft --compat stream, where the number at `cache` keeps
+# what was computed of the prompt in a file: of the folder that --slot-save-path names, else of the user's cache.
 set -euo pipefail
 
 curl --silent --show-error --fail-with-body --no-buffer "${API_URL:-http://127.0.0.1:8080}/stream" \

@@ -101,6 +101,21 @@ async def test_what_is_too_long_is_cut_and_not_refused(coder: tuple[httpx.AsyncC
     assert told["tokens_predicted"] == GREEDY["n_predict"]
 
 
+async def test_what_stands_around_a_gap_is_cut_to_a_batch(tmp_path: Path) -> None:
+    write_tiny_model("attention", tmp_path / "coder.gguf", gap_tokens=GAP_TOKENS)
+    body = {"input_prefix": "p" * 2_000, "input_suffix": "s" * 2_000}
+    n_tokens = []
+    for n_batch in (64, 128):
+        engine = weft.Engine(tmp_path / "coder.gguf", n_slots=1, n_ctx=1024, n_batch=n_batch, n_threads=1)
+        async with AsyncTestClient(create_app(engine)) as client:
+            await answers(client, 200)
+            n_tokens.append((await answer_of(client, "/infill", body))["tokens_evaluated"])
+            stream = engine.infill(body["input_prefix"], body["input_suffix"], max_tokens=1, report_progress=True)
+            [n_own] = {event.n_prompt async for event in stream if isinstance(event, weft.Progress)}
+            assert n_own == n_tokens[-1]
+    assert n_tokens[1] - n_tokens[0] == 64, "where both texts are longer than a batch, as much as the batches differ by"
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

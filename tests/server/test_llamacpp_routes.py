@@ -233,8 +233,26 @@ async def test_a_model_without_an_alias_has_its_files_name(live: LiveServer) -> 
 
 
 async def test_there_are_as_many_slots_as_were_asked_for(client: httpx.AsyncClient) -> None:
-    idle = {"n_ctx": 1024, "model": "storyteller", "speculative": False, "is_processing": False, "state": 0}
-    assert (await client.get("/slots")).json() == [{"id": id_slot, **idle} for id_slot in range(4)]
+    slots = (await client.get("/slots")).json()
+    assert [(slot["id"], slot["is_processing"]) for slot in slots] == [(number, False) for number in range(4)]
+
+
+async def test_an_idle_slot_tells_what_a_request_gets_that_says_nothing(client: httpx.AsyncClient) -> None:
+    await client.post("/completion", json={"prompt": PROMPT, "n_predict": 1, "id_slot": 0, "temperature": 0.25})
+    defaults = (await client.get("/props")).json()["default_generation_settings"]
+    idle = defaults | {
+        "speculative": False,
+        "is_processing": False,
+        "state": 0,
+        "id_task": -1,
+        "task_id": -1,
+        "n_prompt_tokens": 0,
+        "n_prompt_tokens_processed": 0,
+        "n_prompt_tokens_cache": 0,
+        "next_token": [NEXT_TOKEN | {"has_next_token": False, "n_remain": -1}],
+    }
+    assert (await client.get("/slots")).json() == [idle | {"id": number} for number in range(4)]
+    assert defaults["temperature"] == 0.8
 
 
 async def test_busy_slots_tell_what_they_do(live: LiveServer) -> None:

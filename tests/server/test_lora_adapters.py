@@ -86,6 +86,23 @@ async def test_equal_sets_share_what_is_computed_across_changes_of_the_default(a
     assert f"weft:adapter_bytes {2 * N_BYTES}\n" in metrics
 
 
+async def test_a_system_prompt_stays_computed_for_the_adapters_that_are_set(adapted: httpx.AsyncClient) -> None:
+    system = "A story of a fox and an owl, which is long enough to be worth more than the tokens of it.\nUser: Tell it.\nTeller:"
+    await complete(adapted, "", system_prompt=system, n_predict=0)
+    prefixes = []
+    for scales in ([], [{"id": 1, "scale": 0.5}]):
+        assert (await adapted.post("/lora-adapters", json=scales)).status_code == 200
+        [pinned] = (await adapted.get("/prefixes")).json()["prefixes"]
+        prefixes.append(pinned)
+        told = await complete(adapted, " Once", n_predict=1)
+        assert told["timings"]["prompt_n"] <= 2, "its own words alone"
+        assert told["timings"]["cache_n"] >= pinned["n_tokens"]
+    assert len({each["id"] for each in prefixes}) == 2
+    await complete(adapted, "", system_prompt="", n_predict=0)
+    assert (await adapted.get("/prefixes")).json()["prefixes"] == [], "none is left behind"
+    assert (await adapted.post("/lora-adapters", json=[])).status_code == 200
+
+
 async def test_a_slot_is_saved_and_restored_with_its_adapters(adapted: httpx.AsyncClient) -> None:
     prompt = prompt_of(100, "a slot with adapters")
     await complete(adapted, prompt, id_slot=1, n_predict=1, lora=[{"id": 1, "scale": 0.5}])

@@ -1,8 +1,10 @@
 """`/metrics` is what Prometheus reads, and counts what was computed and what was shared."""
 
 import json
+import re
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -15,6 +17,8 @@ from tests.server.conftest import answers
 from tests.server.matchers import NUMBER
 from weft.server import create_app, prometheus
 from weft.settings import Settings
+
+README = Path(__file__).parents[2] / "README.md"
 
 LLAMA_SERVERS = {
     "prompt_tokens": "counter",
@@ -101,6 +105,15 @@ async def test_prometheus_reads_every_metric(metered: httpx.AsyncClient) -> None
         assert family.documentation
         assert all(sample.value == NUMBER for sample in family.samples)
         assert all(sample.name == family.name + "_total" * (family.type == "counter") for sample in family.samples)
+
+
+async def test_the_readme_tells_every_metric_of_ours_and_its_label(metered: httpx.AsyncClient) -> None:
+    shown = re.findall(r"^\| (`weft:.*?) \| .+ \|$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    told = [name for row in shown for name in re.findall(r"`(.*?)`", row)]
+    families = text_string_to_metric_families((await metered.get("/metrics")).text)
+    samples = [sample for family in families for sample in family.samples if sample.name.startswith("weft:")]
+    # One line for each metric, by the names of its labels.
+    assert sorted(told) == sorted({sample.name + "".join(f"{{{label}}}" for label in sample.labels) for sample in samples})
 
 
 async def test_what_is_computed_and_shared_is_counted(metered: httpx.AsyncClient) -> None:

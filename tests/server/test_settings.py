@@ -11,7 +11,7 @@ from weft.sampling import Sampling
 from weft.settings import Settings, table
 from weft.settings.volatile import LineRule
 
-PARALLEL = {"n_ctx": 512, "n_batch": 512, "temperature": 0.1}
+PARALLEL = {"n_slots": 1, "n_ctx": 512, "n_batch": 512, "temperature": 0.1, "timeout_s": 600}
 STREAM = {
     "n_ctx": 2048,
     "n_batch": 8,
@@ -227,6 +227,7 @@ STREAM = {
         ("--n 4", {"n": 4}),
         ("--compat srb", {"compat": "srb", "port": 9090}),
         ("--compat parallel -r Human:", {"compat": "parallel", "stop": ("Human:",), **PARALLEL}),
+        ("--compat parallel -np 3 -to 5", {"compat": "parallel", **PARALLEL, "n_slots": 3, "timeout_s": 5}),
         ("--compat stream", {"compat": "stream", **STREAM}),
         (
             "-P 81 --compat=stream -n 512 -r 32 -p 1.1 -k 10 -T 0.5 -t 1 -b 16 -f",

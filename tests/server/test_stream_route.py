@@ -123,6 +123,31 @@ async def test_without_a_folder_no_prompt_is_kept(client: httpx.AsyncClient) -> 
     assert answer.status_code == 501
 
 
+async def test_the_server_of_that_document_needs_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    # The body of the document, its words and numbers.
+    body = {"num_predict": 64, "prompt": "Once upon a time", "n_batch": 16, "top_k": 50, "top_p": 0.9}
+    body |= {"repeat_penalty": 1.5, "temp": 0.7, "cache": 42}
+    file = tmp_path / "weft" / "prompts" / "prompt-42.bin"
+    settings = parse(["--compat", "stream"], {}).settings
+    for kept in (None, b"of another model"):
+        if kept is not None:
+            file.write_bytes(kept)
+        engine = weft.Engine(n_slots=2, n_ctx=1024, kv_unified=True, n_threads=1)
+        async with AsyncTestClient(create_app(engine, settings)) as client:
+            await answers(client, 200)
+            assert (await lines(client, body))[0] == body["prompt"]
+            long = body | {"prompt": PROMPT + " there was a fox who lived at the edge of a very large forest.", "cache": 43}
+            await lines(client, long)
+        assert file.read_bytes() != kept
+    restored = parse(["--compat", "stream", "-R", str(file.with_name("prompt-43.bin"))], {}).settings
+    engine = weft.Engine(n_slots=2, n_ctx=1024, kv_unified=True, n_threads=1)
+    async with AsyncTestClient(create_app(engine, restored)) as client:
+        await answers(client, 200)
+        await lines(client, long | {"cache": 0})
+        assert engine.stats().n_computed <= 1, "all of it came from the file"
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

@@ -13,6 +13,7 @@ from litestar.testing import AsyncTestClient
 import weft
 from tests.engine.tiny_encoders import ENCODERS, Encoder, vector, write_tiny_encoder
 from tests.server.conftest import answers
+from weft.cli.main import parse
 from weft.config import Pooling
 from weft.server import create_app
 from weft.settings import Settings
@@ -206,6 +207,16 @@ async def test_a_server_restricted_to_vectors_continues_no_text(model_path: Path
     async with client_of(model_path, Settings(embeddings=True)) as client:
         assert refusal(await client.post("/completion", json={"prompt": "a"})) == ("not_supported_error", None)
         assert (await client.post("/embedding", json={"content": "a"})).status_code == 200
+
+
+async def test_a_server_restricted_to_ranking_continues_no_text(encoders: dict[Encoder, Path]) -> None:
+    settings = parse(["-m", str(encoders["reranker"]), "--rerank"], {}).settings
+    async with client_of(encoders["reranker"], settings) as client:
+        for path in ("/completion", "/v1/completions"):
+            refused = await client.post(path, json={"prompt": "a"})
+            assert refusal(refused) == ("not_supported_error", None)
+            assert "without `--reranking`" in refused.json()["error"]["message"], "not that it is an encoder"
+        assert (await client.post("/rerank", json={"query": "a", "documents": ["b"]})).status_code == 200
 
 
 async def test_the_server_tells_what_vectors_take(bert: httpx.AsyncClient) -> None:

@@ -52,7 +52,7 @@ _ESCAPED = ("stop", "dry_sequence_breakers")
 COMPATIBLE: Mapping[str, Mapping[str, Any]] = {
     "": {},
     "srb": {"port": 9090},
-    "parallel": {"n_ctx": 512, "n_batch": 512, "temperature": 0.1},
+    "parallel": {"n_slots": 1, "n_ctx": 512, "n_batch": 512, "temperature": 0.1, "timeout_s": 600},
     "stream": {
         "n_ctx": 2048,
         "n_batch": 8,

@@ -96,7 +96,8 @@ CACHE: Mapping[str, Flag] = {
         "--parallel",
         parse=unset_at(-1, within(EngineConfig, "n_slots")),
         env="LLAMA_ARG_N_PARALLEL",
-        help="completions that are written at once (default: -1, which is 8, each free to use the whole context)",
+        help="completions that are written at once (default: -1, which is 8, each free to use the whole context; with --compat"
+        " parallel 1)",
     ),
     "kv_unified": row(
         CONTEXT,

@@ -82,7 +82,7 @@ class ServerSettings:
         metavar="S",
         parse=whole(1),
         env="LLAMA_ARG_TIMEOUT",
-        help="seconds after which a client that does not send or read is given up (default: 3600)",
+        help="seconds after which a client that does not send or read is given up (default: 3600, with --compat parallel 600)",
     )
     threads_http: int | None = flag(
         None,

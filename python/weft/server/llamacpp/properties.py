@@ -14,30 +14,20 @@ from weft.server.llamacpp.schemas import (
     Modalities,
     Properties,
 )
-from weft.server.response_fields import generation_settings
+from weft.server.response_fields import GenerationSettings, generation_settings
 from weft.server.run.media_files import MEDIA_MARKER
 from weft.server.run.service import Service
 
-__all__ = ["lora_adapters", "properties", "set_lora_adapters"]
+__all__ = ["default_settings", "lora_adapters", "properties", "set_lora_adapters"]
 
 
 def properties(service: Service) -> Properties:
     """What the server is and what a request gets that says nothing."""
     model, limits, settings = service.engine.model, service.engine.limits, service.settings
-    request = request_fields.template(CompletionBody(), settings)
-    request = msgspec.structs.replace(request, adapters=service.adapters(None))
     common = service.common_prompt.current
     # The first server for several users had names for both, and the user's was its reverse prompt.
     user, assistant = (next(iter(settings.stop), "User:"), "Assistant:") if settings.compat == "parallel" else ("", "")
-    seed = request_fields.RANDOM_SEED if request.seed is None else request.seed
-    params = generation_settings(
-        request,
-        seed=seed,
-        n_ctx=limits.n_ctx_slot,
-        model=service.model_name,
-        end_tokens=model.end_tokens(),
-        reasoning_format=settings.reasoning_format,
-    )
+    params = default_settings(service)
     return Properties(
         default_generation_settings=DefaultSettings(**msgspec.structs.asdict(params), params=params),
         total_slots=limits.n_slots,
@@ -65,6 +55,20 @@ def properties(service: Service) -> Properties:
         compute=service.engine.compute.summary,
         repeatable=service.engine.is_repeatable,
         pooling=service.engine.vector_stats().pooling,
+    )
+
+
+def default_settings(service: Service) -> GenerationSettings:
+    """What a request gets that says nothing."""
+    request = request_fields.template(CompletionBody(), service.settings)
+    request = msgspec.structs.replace(request, adapters=service.adapters(None))
+    return generation_settings(
+        request,
+        seed=request_fields.RANDOM_SEED if request.seed is None else request.seed,
+        n_ctx=service.engine.limits.n_ctx_slot,
+        model=service.model_name,
+        end_tokens=service.engine.model.end_tokens(),
+        reasoning_format=service.settings.reasoning_format,
     )
 
 

@@ -17,10 +17,10 @@ from weft.server.llamacpp import metrics, properties, tokens, vectors
 from weft.server.llamacpp import slots as places
 from weft.server.llamacpp.schemas import (
     ApplyTemplateResult,
-    BusySlot,
     CompletionBody,
     DetokenizeBody,
     DetokenizeResult,
+    FullSlot,
     Health,
     InfillBody,
     LoraAdapter,
@@ -163,7 +163,7 @@ async def health(
 
 
 @get("/slots", responses=ERRORS | NOT_SUPPORTED)
-async def slots(service: Here, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | BusySlot]:
+async def slots(service: Here, fail_on_no_slot: FromQuery[str | None] = None) -> list[Slot | FullSlot]:
     """What each slot does; with `fail_on_no_slot=1` it is 503 where all are busy."""
     if not service.settings.slots_endpoint:
         raise NotSupportedError("This server does not support slots endpoint. Start it with `--slots`")
@@ -242,8 +242,13 @@ async def lora_adapters(service: Here) -> list[LoraAdapter]:
 
 @post("/lora-adapters", status_code=200, responses=ERRORS)
 async def set_lora_adapters(data: JSONBody[list[LoraScale]], service: Here) -> LoraScalesSet:
-    """Sets the adapters of requests that name none, from now on; what is not named is off."""
-    return properties.set_lora_adapters(service, data)
+    """Sets the adapters of requests that name none, from now on; what is not named is off.
+
+    Where there is a system prompt, it is computed for them before this answers.
+    """
+    heard = properties.set_lora_adapters(service, data)
+    await service.common_prompt.follow_adapters()
+    return heard
 
 
 router = Router(

@@ -15,12 +15,12 @@ from weft.server.response_fields import (
 
 __all__ = [
     "ApplyTemplateResult",
-    "BusySlot",
     "CompletionBody",
     "CompletionEvent",
     "DefaultSettings",
     "DetokenizeBody",
     "DetokenizeResult",
+    "FullSlot",
     "Health",
     "InfillBody",
     "KeptStream",
@@ -144,7 +144,7 @@ class NextToken(msgspec.Struct, kw_only=True):
 
 
 class Slot(msgspec.Struct, kw_only=True):
-    """One of the places where branches run: an idle one, or one that computes a prefix that nobody continues."""
+    """One of the places where branches run, while it computes a prefix that nobody continues."""
 
     id: int
     n_ctx: int
@@ -153,26 +153,27 @@ class Slot(msgspec.Struct, kw_only=True):
     is_processing: bool
     state: int
     """1 while it is busy, else 0: how llama-server said so in 2024."""
-    id_task: int | msgspec.UnsetType = msgspec.UNSET
-    task_id: int | msgspec.UnsetType = msgspec.UNSET
+    id_task: int
+    task_id: int
     """The same as `id_task`, by its name of 2024."""
-    n_prompt_tokens: int | msgspec.UnsetType = msgspec.UNSET
-    n_prompt_tokens_processed: int | msgspec.UnsetType = msgspec.UNSET
-    n_prompt_tokens_cache: int | msgspec.UnsetType = msgspec.UNSET
-    next_token: list[NextToken] | msgspec.UnsetType = msgspec.UNSET
+    n_prompt_tokens: int
+    n_prompt_tokens_processed: int
+    n_prompt_tokens_cache: int
+    next_token: list[NextToken]
 
 
-class BusySlot(GenerationSettings, kw_only=True):
-    """A slot where a branch runs: its settings under `params`, and beside the other fields, where they stood in 2024.
+class FullSlot(GenerationSettings, kw_only=True):
+    """A slot where a branch runs, or none: settings under `params`, and beside the other fields, where they stood in 2024.
 
+    Those of an idle one are what a request gets that says nothing, and its task is -1.
     `prompt` and `generated` are there only if `LLAMA_SERVER_SLOTS_DEBUG` is set in the server's environment: they are a
     client's own.
     """
 
     id: int
     speculative: bool = False
-    is_processing: bool = True
-    state: int = 1
+    is_processing: bool
+    state: int
     id_task: int
     task_id: int
     n_prompt_tokens: int

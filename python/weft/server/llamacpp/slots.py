@@ -9,8 +9,9 @@ import msgspec
 from weft import InvalidRequest, PrefixFile
 from weft import Slot as EngineSlot
 from weft.fields.shown import shown
+from weft.server.llamacpp.properties import default_settings
 from weft.server.llamacpp.schemas import (
-    BusySlot,
+    FullSlot,
     Health,
     NextToken,
     RestoreTimings,
@@ -20,12 +21,15 @@ from weft.server.llamacpp.schemas import (
     SlotRestored,
     SlotSaved,
 )
-from weft.server.response_fields import Branches
+from weft.server.response_fields import Branches, GenerationSettings
 from weft.server.run.service import Service
 
 __all__ = ["Action", "SlotAction", "are_all_busy", "blame", "health", "of_engine", "restored", "saved", "slot_action", "slots"]
 
 NO_SLOT = "no slot available"
+
+NO_TASK = -1
+"""The task of a slot that is idle."""
 
 
 def of_engine(service: Service) -> list[EngineSlot]:
@@ -33,21 +37,39 @@ def of_engine(service: Service) -> list[EngineSlot]:
     return service.engine.stats().slots
 
 
-def slots(service: Service) -> list[Slot | BusySlot]:
+def slots(service: Service) -> list[Slot | FullSlot]:
     """What each slot does."""
-    return [_slot(service, slot) for slot in of_engine(service)]
+    listed = of_engine(service)
+    settings = default_settings(service)
+    return [_idle(slot, settings) if slot.request_id is None else _busy(service, slot, slot.request_id) for slot in listed]
 
 
-def _slot(service: Service, slot: EngineSlot) -> Slot | BusySlot:
+def _idle(slot: EngineSlot, settings: GenerationSettings) -> FullSlot:
+    return FullSlot(
+        **msgspec.structs.asdict(settings),
+        id=slot.id,
+        is_processing=False,
+        state=0,
+        id_task=NO_TASK,
+        task_id=NO_TASK,
+        n_prompt_tokens=0,
+        n_prompt_tokens_processed=0,
+        n_prompt_tokens_cache=0,
+        params=settings,
+        next_token=[NextToken(has_next_token=False, has_new_line=False, n_remain=-1, n_decoded=0)],
+    )
+
+
+def _busy(service: Service, slot: EngineSlot, request_id: int) -> Slot | FullSlot:
     n_ctx, model = service.engine.limits.n_ctx_slot, service.model_name
-    if slot.request_id is None:
-        return Slot(id=slot.id, n_ctx=n_ctx, model=model, is_processing=False, state=0)
-    found = service.generation_of(slot.request_id)
+    found = service.generation_of(request_id)
     index = slot.index or 0
     about: dict[str, Any] = {
         "id": slot.id,
-        "id_task": slot.request_id,
-        "task_id": slot.request_id,
+        "is_processing": True,
+        "state": 1,
+        "id_task": request_id,
+        "task_id": request_id,
         "n_prompt_tokens": slot.n_prompt,
         "n_prompt_tokens_processed": slot.n_computed,
         "n_prompt_tokens_cache": slot.n_cached,
@@ -61,12 +83,12 @@ def _slot(service: Service, slot: EngineSlot) -> Slot | BusySlot:
         ],
     }
     if found is None:
-        return Slot(n_ctx=n_ctx, model=model, is_processing=True, state=1, **about)
+        return Slot(n_ctx=n_ctx, model=model, **about)
     generation, prompt = found
     branches = Branches(generation, service.engine, model)
     settings = branches.settings(prompt, index)
     text = generation.text(prompt, index)
-    return BusySlot(
+    return FullSlot(
         **msgspec.structs.asdict(settings),
         **about,
         params=settings,
@@ -75,7 +97,7 @@ def _slot(service: Service, slot: EngineSlot) -> Slot | BusySlot:
     )
 
 
-def are_all_busy(listed: list[Slot | BusySlot]) -> bool:
+def are_all_busy(listed: list[Slot | FullSlot]) -> bool:
     """Whether a request would have to wait."""
     return all(slot.is_processing for slot in listed)
 

@@ -1,13 +1,16 @@
 """What every prompt of `/completion` follows: one text for all clients, computed once and kept."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from weft import Engine, PinsFull, Prefix, WeftError
+from weft import Engine, EngineStopped, PinsFull, Prefix, WeftError
 from weft.settings.system_prompt import NO_SYSTEM_PROMPT, SystemPrompt
 
 __all__ = ["CommonPrompt"]
+
+logger = logging.getLogger(__name__)
 
 
 class CommonPrompt:
@@ -37,6 +40,24 @@ class CommonPrompt:
                 self._prefix = await self._pin_instead(tokens)
                 self.tokens = tokens
             self.current = new
+
+    async def follow_adapters(self) -> None:
+        """Computes it for the adapters that are set now, and lets go of what was computed for others.
+
+        Where that cannot be, what was pinned stays, which serves when those adapters are set again, and the reason is logged.
+
+        Raises:
+            EngineStopped: the engine was stopped.
+        """
+        async with self._changing:
+            if not self.tokens:
+                return
+            try:
+                self._prefix = await self._pin_instead(self.tokens)
+            except EngineStopped:
+                raise
+            except WeftError as error:
+                logger.warning("the system prompt could not be computed for the adapters that are set now: %s", error)
 
     @property
     def prefix(self) -> Prefix | None:

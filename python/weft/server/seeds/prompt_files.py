@@ -1,16 +1,29 @@
 """Files that keep what was computed of a prompt, by the number that a client gives it."""
 
+import logging
 from pathlib import Path
 
 from weft import InvalidRequest, PrefixFileError
 from weft.server.errors import NotSupportedError, SlotFileError
 from weft.server.run.service import Service
+from weft.settings import Settings
 
-__all__ = ["recall"]
+__all__ = ["own_folder", "recall"]
+
+logger = logging.getLogger(__name__)
+
+
+def own_folder() -> Path:
+    """Where the files are with `--compat stream`, whose server needed no folder: a part of the user's cache."""
+    import platformdirs  # noqa: PLC0415
+
+    return platformdirs.user_cache_path("weft", appauthor=False) / "prompts"
 
 
 async def recall(service: Service, number: int, prompt: str) -> None:
     """Brings back what was computed of a prompt, where a file of this number is there; else computes and saves it.
+
+    In the server's own folder, a file that does not belong to this model and cache, or is damaged, is written anew.
 
     Raises:
         NotSupportedError: the server has no folder for it.
@@ -18,15 +31,31 @@ async def recall(service: Service, number: int, prompt: str) -> None:
         SlotFileError: the file cannot be read or written.
         ContextOverflow: the prompt does not fit.
     """
-    if (folder := service.settings.slot_save_path) is None:
-        raise NotSupportedError("This server does not keep prompts in files. Start it with `--slot-save-path`")
-    path = Path(folder) / f"prompt-{number}.bin"
+    folder, is_own = _folder(service.settings)
+    path = folder / f"prompt-{number}.bin"
     try:
+        if is_own:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             await service.engine.load_prefix(path)
+            return
         except FileNotFoundError:
-            await service.engine.save_prefix(await service.prompt_tokens([prompt]), path)
+            pass
+        except PrefixFileError:
+            if not is_own:
+                raise
+        await service.engine.save_prefix(await service.prompt_tokens([prompt]), path)
+        logger.info("the prompt %d is kept in %s", number, path)
     except PrefixFileError as error:
         raise InvalidRequest("cache", f"cannot restore {path.name}: {error.reason}") from None
     except OSError as error:
         raise SlotFileError(path.name, error) from error
+
+
+def _folder(settings: Settings) -> tuple[Path, bool]:
+    """Where the files are, and whether that is the server's own folder."""
+    if settings.slot_save_path is not None:
+        return Path(settings.slot_save_path), False
+    if settings.compat == "stream":
+        return own_folder(), True
+    raise NotSupportedError("This server does not keep prompts in files. Start it with `--slot-save-path`")

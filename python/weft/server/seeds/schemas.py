@@ -68,4 +68,5 @@ class StreamBody(msgspec.Struct):
     repeat_penalty: float | None = None
     temp: float | None = None
     cache: int = 0
-    """The number of a file, in the folder of `--slot-save-path`, that keeps what was computed of the prompt; 0 is none."""
+    """The number of a file that keeps what was computed of the prompt; 0 is none. It is in the folder of `--slot-save-path`, else
+    with `--compat stream` in the user's cache."""
