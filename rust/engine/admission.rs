@@ -186,6 +186,7 @@ fn begin<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slot: u32, 
     let is_known = is_complete && n_pool == sequence.n_tokens();
     let logits = job.prompt_logits.clone().filter(|_| is_known);
     sequence.explanation = is_explained.then(|| Box::new(explain(core, request_id, &matched)));
+    sequence.untold = core.queue.job_mut(request_id).untold.take().unwrap_or_default();
     if is_first {
         core.history.begin(core.queue.job(request_id));
     }

@@ -41,6 +41,8 @@ pub(super) struct History {
 
 /// A request that was started.
 pub(super) struct Record {
+    /// The request as its reader knows it.
+    pub(super) stream_id: u64,
     pub(super) owner: Option<Arc<str>>,
     pub(super) variants: Variants,
     pub(super) n_prompt: u32,
@@ -88,6 +90,7 @@ impl History {
     pub(super) fn begin(&mut self, job: &Job) {
         let text = Text { index: 0, tokens: Tokens::new(Arc::clone(&job.prompt)), n_held: 0 };
         let record = Record {
+            stream_id: job.stream_id,
             owner: job.request.owner.clone(),
             variants: job.variants.clone(),
             n_prompt: job.n_prompt(),
@@ -132,7 +135,7 @@ impl History {
 
     /// What the same owner was answered before, the newest first: what others sent is nothing that an explanation may depend on.
     fn own<'a, 'job>(&'a self, job: &'job Job) -> impl Iterator<Item = (u64, &'a Record)> + use<'a, 'job> {
-        let is_own = |&(&id, record): &(&u64, &Record)| id != job.request_id && record.owner == job.request.owner;
+        let is_own = |&(_, record): &(&u64, &Record)| record.stream_id != job.stream_id && record.owner == job.request.owner;
         self.records.iter().rev().filter(is_own).map(|(&id, record)| (id, record))
     }
 

@@ -21,15 +21,15 @@ pub(super) fn finish<R: Runner>(core: &mut Core<R>, running: Running, reason: Fi
 pub(super) fn finish_idle<R: Runner>(core: &mut Core<R>, running: Running, reason: FinishReason, made: Option<Made>) {
     let Running { mut sequence, slot, n_held, .. } = running;
     let is_truncated = sequence.is_truncated() || reason == FinishReason::ContextFull;
-    let (index, usage, made) = (sequence.index, sequence.usage(n_held), made.map(Box::new));
+    let (usage, made) = (sequence.usage(n_held), made.map(Box::new));
     let text = sequence.rest_of_text();
     remember_written(core, &sequence);
     let mut explanation = sequence.explanation.take();
     if let Some(explanation) = &mut explanation {
         show_places(explanation, &core.queue.job(sequence.request_id).prompt, &core.memory.model().lexicon());
     }
-    core.queue.job_mut(sequence.request_id).set(index, Branch::Finished);
-    let finished = Finished { index, slot, reason, text, usage, is_truncated, made, explanation };
+    core.queue.job_mut(sequence.request_id).set(sequence.index, Branch::Finished);
+    let finished = Finished { index: sequence.branch, slot, reason, text, usage, is_truncated, made, explanation };
     core.tell(sequence.request_id, Event::Finished(finished));
 }
 
@@ -63,11 +63,23 @@ pub(super) fn fail<R: Runner>(core: &mut Core<R>, request_ids: &[u64], error: &E
     }
 }
 
-/// A request ends with an error when the step does: nothing of it starts any more.
+/// A request ends with an error when the step does, and with it all of its stream: nothing of that starts any more.
 pub(super) fn fail_request<R: Runner>(core: &mut Core<R>, request_id: u64, error: Error) {
+    fail_stream(core, core.queue.job(request_id).stream_id, error);
+}
+
+/// As [`fail_request`], of the stream itself.
+pub(super) fn fail_stream<R: Runner>(core: &mut Core<R>, stream_id: u64, error: Error) {
     core.has_changed = true;
-    core.queue.give_up(request_id);
-    core.outbox.failed.push((request_id, error));
+    for request_id in core.queue.jobs_of(stream_id) {
+        core.queue.give_up(request_id);
+    }
+    core.outbox.failed.push((stream_id, error));
+}
+
+/// Takes all of a stream out, with everything that it holds.
+pub(super) fn remove_stream<R: Runner>(core: &mut Core<R>, stream_id: u64) -> Vec<Job> {
+    core.queue.jobs_of(stream_id).into_iter().filter_map(|request_id| remove(core, request_id)).collect()
 }
 
 /// Takes a request out, with everything that it holds.
@@ -95,6 +107,7 @@ pub(super) fn preempt<R: Runner>(core: &mut Core<R>, nth: usize) {
     if matches!(running.sequence.request().task, Task::Load(_)) {
         core.memory.cache_mut().unpin(running.id);
         core.queue.put_back(running.sequence.request_id);
+        core.queue.job_mut(running.sequence.request_id).untold = Some(running.sequence.untold);
         return;
     }
     let reservation = core.memory.cache_mut().reserve(running.id);

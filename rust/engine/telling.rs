@@ -7,7 +7,8 @@ use crate::engine::core::Core;
 use crate::engine::drawing::BLOCK;
 use crate::engine::runner::Runner;
 use crate::engine::running::Running;
-use crate::engine::sequence::{UntoldLogprobs, named};
+use crate::engine::sequence::named;
+use crate::engine::untold::UntoldLogprobs;
 use crate::request::{Event, Logprobs, Progress, PromptLogprobs, Token};
 use crate::sampling;
 

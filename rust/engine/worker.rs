@@ -13,7 +13,7 @@ use crate::engine::finding::keep_prompts;
 use crate::engine::grouping::group;
 use crate::engine::history::History;
 use crate::engine::job::Job;
-use crate::engine::leaving::{fail_request, remove};
+use crate::engine::leaving::{fail_request, remove_stream};
 use crate::engine::memory::Memory;
 use crate::engine::outbox::{Outbox, Published};
 use crate::engine::planning::{Planner, count};
@@ -36,9 +36,9 @@ const LONGEST_NAP: Duration = Duration::from_millis(10);
 
 /// What a handle asks of the worker.
 pub(crate) enum Command {
-    /// A request to queue; counted in [`Published::n_waiting`].
-    Submit(Box<Job>),
-    /// The reader of this request has gone.
+    /// The jobs of a new stream, to be queued; counted in [`Published::n_waiting`].
+    Submit(Vec<Box<Job>>),
+    /// The reader of this stream has gone.
     Cancel(u64),
     /// To be answered between two steps.
     Ask(Question),
@@ -171,15 +171,17 @@ impl<R: Runner> Worker<R> {
         let core = &mut self.core;
         core.outbox.drop_unread_pins(core.memory.cache_mut());
         match command {
-            Command::Submit(job) => {
-                let (request_id, n_prompt, is_pin) = (job.request_id, job.n_prompt(), job.request.task == Task::Pin);
-                core.queue.push(*job);
-                if is_pin && let Err(error) = core.memory.cache().check_pin(n_prompt) {
-                    // It ends before anything is computed for it.
-                    fail_request(core, request_id, error);
+            Command::Submit(jobs) => {
+                for job in jobs {
+                    let (request_id, n_prompt, is_pin) = (job.request_id, job.n_prompt(), job.request.task == Task::Pin);
+                    core.queue.push(*job);
+                    if is_pin && let Err(error) = core.memory.cache().check_pin(n_prompt) {
+                        // It ends before anything is computed for it.
+                        fail_request(core, request_id, error);
+                    }
                 }
             }
-            Command::Cancel(request_id) => drop(remove(core, request_id)),
+            Command::Cancel(stream_id) => drop(remove_stream(core, stream_id)),
             Command::Ask(question) => {
                 core.outbox.ring();
                 answer(core, question);
