@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     )
     from weft.infill import Snippet
     from weft.prefix import PrefixFile
-    from weft.request import Request, RequestOptions
+    from weft.request import BranchOptions, Request, RequestOptions
     from weft.thought import GrammarTrigger, Thought
 
 __all__ = [
@@ -71,6 +71,7 @@ __all__ = [
     "Answer",
     "AnswerTooLarge",
     "Branch",
+    "BranchOptions",
     "CacheExplanation",
     "CachedNode",
     "ChatAnswer",
@@ -187,7 +188,7 @@ _HOMES = {
     ),
     "weft.infill": ("Snippet",),
     "weft.prefix": ("PrefixFile",),
-    "weft.request": ("Request", "RequestOptions"),
+    "weft.request": ("BranchOptions", "Request", "RequestOptions"),
     "weft.thought": ("GrammarTrigger", "Thought"),
 }
 """Which module each public name is of. It is imported when the name is first asked for: `python -m weft` comes by here in every

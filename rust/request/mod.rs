@@ -394,7 +394,7 @@ impl Request {
             }
         }
         if let Some(token) = self.suffix.iter().find(|&&token| !in_vocab(token)) {
-            return refuse("suffix", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
+            return refuse("suffix_prompt", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
         }
         if self.prompt.n_tokens() == 0 {
             return refuse("prompt", "the prompt holds no tokens; give at least one".into());
@@ -496,7 +496,7 @@ impl Request {
             return Ok(());
         }
         if !self.suffix.is_empty() {
-            return refuse("suffix", "a prompt that is not continued has no suffix; put it behind the prompt");
+            return refuse("suffix_prompt", "a prompt that is not continued has no suffix; put it behind the prompt");
         }
         if self.n != 1 || self.max_tokens != Some(0) {
             return refuse("n", "a prompt that is not continued has one branch of no tokens: set n to 1 and max_tokens to 0");

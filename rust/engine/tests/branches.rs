@@ -215,8 +215,8 @@ fn branches_that_no_stream_can_have_are_refused() {
     assert_eq!(refused(Vec::new()), "branches");
     assert_eq!(refused(vec![drawn("hello", 128, 1), drawn("hello", 129, 1)]), "branches");
     assert_eq!(refused(vec![greedy("hello", 1), task("hello", Task::Pin)]), "branches");
-    assert_eq!(refused(vec![Request { suffix: vec![1], ..task("hello", Task::Pin) }]), "suffix");
-    assert_eq!(refused(vec![Request { suffix: vec![96], ..greedy("hello", 1) }]), "suffix");
+    assert_eq!(refused(vec![Request { suffix: vec![1], ..task("hello", Task::Pin) }]), "suffix_prompt");
+    assert_eq!(refused(vec![Request { suffix: vec![96], ..greedy("hello", 1) }]), "suffix_prompt");
     let overflow = engine.submit_branches(vec![greedy("hello", 1), suffixed("hello", &prompt(1, 251), 1)], None).err();
     assert_eq!(overflow, Some(Error::ContextOverflow { n_prompt: 256, n_ctx: 256 }));
     assert_eq!(engine.stats().n_waiting, 0);

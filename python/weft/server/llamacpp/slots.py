@@ -70,7 +70,7 @@ def _slot(service: Service, slot: EngineSlot) -> Slot | BusySlot:
         **msgspec.structs.asdict(settings),
         **about,
         params=settings,
-        prompt=msgspec.UNSET if text is None else branches.prompt_text(prompt),
+        prompt=msgspec.UNSET if text is None else branches.prompt_text(prompt, index),
         generated=msgspec.UNSET if text is None else text,
     )
 

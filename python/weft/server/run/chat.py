@@ -1,5 +1,7 @@
 """Chats, as every dialect runs them: messages become a prompt, and what is written becomes the parts of an answer."""
 
+from functools import partial
+
 import msgspec
 
 from weft import Finished, InvalidRequest, Token
@@ -65,14 +67,17 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
     if prompt.held is None:
         return msgspec.structs.replace(asked, template=template)
     message = data.reasoning_budget_message
+    held = partial(
+        prompt.held.request,
+        budget=settings.reasoning_budget,
+        message=settings.reasoning_budget_message if message is None else message,
+    )
     try:
-        template = prompt.held.request(
-            template,
-            budget=settings.reasoning_budget,
-            message=settings.reasoning_budget_message if message is None else message,
-        )
+        template = held(template)
+        branches = [msgspec.structs.replace(branch, template=held(branch.template)) for branch in asked.branches]
     except InvalidRequest as error:
         raise asked.blame(error) from None
+    asked = msgspec.structs.replace(asked, branches=branches)
     sent_as = {**asked.sent_as, "grammar": "tools", "grammar_triggers": "tools"} if prompt.held.has_tools else asked.sent_as
     return msgspec.structs.replace(asked, template=template, sent_as=sent_as)
 

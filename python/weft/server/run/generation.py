@@ -10,6 +10,7 @@ import msgspec
 
 from weft import CacheExplanation, Event, Finished, Progress, PromptLogprobs, Request, Stream, Token
 from weft._native import CompactLogprobs
+from weft.branches import branch_requests
 from weft.server.request_line import current_line
 from weft.server.run.submission import Submission
 from weft.server.run.tally import Tally
@@ -56,7 +57,10 @@ class Generation:
         """Prompts whose streams have something."""
         self._arrived = asyncio.Event()
         self._is_begun = False
-        self._is_heavy = any(max(request.n_probs, request.prompt_logprobs or 0) >= HEAVY for request in requests)
+        self._branches: dict[int, list[Request]] = {}
+        """The requests of each prompt's branches, where they differ."""
+        n_probs = [max(request.n_probs, request.prompt_logprobs or 0) for request in requests]
+        self._is_heavy = max([*n_probs, *(branch.template.n_probs for branch in asked.branches)], default=0) >= HEAVY
         self._with_new_line: set[tuple[int, int]] = set()
         self._texts: dict[tuple[int, int], list[str]] | None = {} if keeps_text else None
         self.explanations: dict[int, CacheExplanation] = {}
@@ -66,6 +70,15 @@ class Generation:
         if (line := current_line()) is not None:
             line.expect(requests)
         self._line = line
+
+    def branch(self, prompt: int, index: int) -> Request:
+        """What is asked of one branch of a prompt, with its own seed."""
+        request = self.requests[prompt]
+        if not request.branches:
+            return msgspec.structs.replace(request, seed=(self.streams[prompt].seed + index) % 2**32)
+        if prompt not in self._branches:
+            self._branches[prompt] = branch_requests(request)
+        return self._branches[prompt][index]
 
     async def next_batches(self) -> list[tuple[int, list[Event]]]:
         """Events that are ready, with the position of their prompt; at least one, and none once all have finished."""
