@@ -935,6 +935,15 @@ class Stream:
             RuntimeError: No asyncio event loop runs on this thread.
         """
 
+    def cancel(self, index: int) -> None:
+        """Cancels one branch: its slot is free before the next decode, it ends with the reason "cancelled", and the others go on.
+
+        Nothing happens where there is no such branch, or where it has ended by then.
+
+        Raises:
+            InvalidRequest: `index` is no number of a branch.
+        """
+
     def close(self) -> None:
         """Cancels the request now: its events are dropped, and whoever waits for one sees the end of the stream. Idempotent."""
 

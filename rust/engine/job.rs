@@ -38,6 +38,8 @@ pub(crate) struct Job {
     pub(crate) sender: Arc<Sender>,
     /// How far each of its completions is.
     pub(crate) branches: Vec<Branch>,
+    /// Whether some branch was in a slot.
+    pub(crate) has_started: bool,
     /// Until its last branch is in a slot.
     pub(crate) waiting: Option<QueuePlace>,
     /// From this place on its branches share nothing, since tokens before it are grouped.
@@ -162,6 +164,7 @@ impl Job {
             asked_for: Variant::default(),
             sender,
             branches,
+            has_started: false,
             waiting: Some(waiting),
             grouped_from: u32::MAX,
             written: Vec::new(),
@@ -201,11 +204,6 @@ impl Job {
         self.branches.contains(&Branch::Waiting)
     }
 
-    /// Whether some branch was in a slot.
-    pub(crate) fn has_started(&self) -> bool {
-        self.branches.iter().any(|&branch| branch != Branch::Waiting)
-    }
-
     pub(crate) fn n_running(&self) -> usize {
         self.branches.iter().filter(|&&branch| branch == Branch::Running).count()
     }
@@ -218,10 +216,23 @@ impl Job {
         self.branches[index as usize] = branch;
     }
 
-    /// Whether a branch that was never in a slot could start: the first, or any once the prompt is computed or where each computes
-    /// its own.
+    /// Whether a branch that was never in a slot could start: the first, one after it where that was cancelled, or any once the
+    /// prompt is computed or where each computes its own.
     pub(crate) fn can_start(&self) -> bool {
-        self.has_waiting() && (self.prompt_logits.is_some() || !self.has_started() || !self.shares_prompt())
+        let is_computing = || self.branches.iter().any(|branch| matches!(branch, Branch::Running | Branch::Preempted));
+        self.has_waiting() && (self.prompt_logits.is_some() || !is_computing() || !self.shares_prompt())
+    }
+
+    /// Its branch that is the stream's `index`th.
+    pub(crate) fn place_of(&self, index: u32) -> Option<u32> {
+        let mut n_before = 0;
+        for way in &self.ways {
+            if (way.first..way.first + way.n).contains(&index) {
+                return Some(n_before + index - way.first);
+            }
+            n_before += way.n;
+        }
+        None
     }
 
     /// Whether all branches begin with the same cells: nothing of the prompt is grouped before all of it is computed.

@@ -330,7 +330,10 @@ impl Engine {
         let stream_id = n_submitted.fetch_add(kinds.len() as u64, Ordering::Relaxed);
         let canceller = commands.clone();
         // The worker may have gone; then there is nothing to cancel.
-        let cancel = move || canceller.send(Command::Cancel(stream_id)).unwrap_or_default();
+        let cancel = move |branch: Option<u32>| {
+            let command = branch.map_or(Command::Cancel(stream_id), |index| Command::CancelBranch(stream_id, index));
+            canceller.send(command).unwrap_or_default();
+        };
         let (sender, mut completions) = stream::stream(stream_id, n, bell, Box::new(cancel));
         completions.set_prompt(kinds[0].0[0].1.request.prompt.n_tokens());
         let sender = Arc::new(sender);

@@ -21,6 +21,8 @@ pub(super) struct Preempted {
     pub(super) reservation: Reservation,
     /// Where it ran.
     pub(super) slot: u32,
+    /// So many of its tokens were computed when it gave up its slot.
+    pub(super) n_held: u32,
 }
 
 /// Where a request is found.
@@ -215,6 +217,7 @@ impl Queue {
         }
         self.refile(request_id, |job| {
             job.set(index, Branch::Running);
+            job.has_started = true;
             job.last_served = turn;
             job.awaits = None;
             let place = if job.has_waiting() { None } else { job.waiting.take() };
@@ -226,8 +229,24 @@ impl Queue {
     pub(super) fn put_back(&mut self, request_id: u64) {
         self.refile(request_id, |job| {
             job.branches.fill(Branch::Waiting);
+            job.has_started = false;
             (file_of(job), ())
         });
+    }
+
+    /// The branch of a stream that is its `index`th: its job, and its place there.
+    pub(super) fn find_branch(&self, stream_id: u64, index: u32) -> Option<(u64, u32)> {
+        self.jobs_of(stream_id).into_iter().find_map(|request_id| Some((request_id, self.job(request_id).place_of(index)?)))
+    }
+
+    /// Branch `index` of a request ends without having been in a slot; returns the request's place in the queue where it was the last
+    /// one that waited.
+    pub(super) fn drop_waiting(&mut self, request_id: u64, index: u32) -> Option<QueuePlace> {
+        self.refile(request_id, |job| {
+            job.set(index, Branch::Finished);
+            let place = if job.has_waiting() { None } else { job.waiting.take() };
+            (file_of(job), place)
+        })
     }
 
     /// Nothing of a request starts any more: it ends with an error.
@@ -271,6 +290,13 @@ impl Queue {
         let preempted = self.preempted.remove(0);
         self.job_mut(preempted.sequence.request_id).set(preempted.sequence.index, Branch::Running);
         preempted
+    }
+
+    /// Takes out branch `index` of a request, which waits to resume.
+    pub(super) fn take_preempted(&mut self, request_id: u64, index: u32) -> Option<Preempted> {
+        let is_it = |of: &Preempted| of.sequence.request_id == request_id && of.sequence.index == index;
+        let at = self.preempted.iter().position(is_it)?;
+        Some(self.preempted.remove(at))
     }
 
     /// Takes out the sequences of a request that wait to resume.
@@ -333,7 +359,7 @@ fn seniority_of(job: &Job) -> (i64, u64) {
 
 /// Where a request is found that awaits nobody.
 fn file_of(job: &Job) -> File {
-    match (job.has_started(), job.must_have()) {
+    match (job.has_started, job.must_have()) {
         (false, None) => File::Fresh,
         (false, Some(slot)) => File::ForSlot(slot),
         (true, _) if job.has_waiting() => File::Open,
@@ -355,7 +381,7 @@ mod tests {
 
     fn job(request_id: u64, n: u32, priority: i32) -> Job {
         let waiting = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, _) = stream::stream(request_id, n, None, Box::new(|| {}));
+        let (sender, _) = stream::stream(request_id, n, None, Box::new(|_| {}));
         let request = Request { n, priority, ..Request::new(Prompt::from_tokens(vec![1; 20]), 0) };
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
         Job::new(request_id, vec![(0, request, sampler)], Arc::new(sender), waiting)

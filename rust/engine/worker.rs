@@ -13,7 +13,7 @@ use crate::engine::finding::keep_prompts;
 use crate::engine::grouping::group;
 use crate::engine::history::History;
 use crate::engine::job::Job;
-use crate::engine::leaving::{fail_request, remove_stream};
+use crate::engine::leaving::{cancel_branch, fail_request, remove_stream};
 use crate::engine::memory::Memory;
 use crate::engine::outbox::{Outbox, Published};
 use crate::engine::planning::{Planner, count};
@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Submit(Vec<Box<Job>>),
     /// The reader of this stream has gone.
     Cancel(u64),
+    /// This branch of a stream, by its number there, is wanted no longer.
+    CancelBranch(u64, u32),
     /// To be answered between two steps.
     Ask(Question),
     /// End now.
@@ -182,6 +184,7 @@ impl<R: Runner> Worker<R> {
                 }
             }
             Command::Cancel(stream_id) => drop(remove_stream(core, stream_id)),
+            Command::CancelBranch(stream_id, index) => cancel_branch(core, stream_id, index),
             Command::Ask(question) => {
                 core.outbox.ring();
                 answer(core, question);

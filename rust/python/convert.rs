@@ -308,6 +308,14 @@ pub(super) fn slot_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
     field("slot", "a slot's number, from 0", value)
 }
 
+/// Reads the number of a branch.
+///
+/// # Errors
+/// `InvalidRequest` for anything but an integer from 0 to 2³² − 1.
+pub(super) fn branch_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    field("index", "a branch's number, from 0", value)
+}
+
 /// Reads a prompt: a text, or token ids.
 ///
 /// # Errors

@@ -39,8 +39,8 @@ async def test_branches_without_a_text_of_their_own_compute_nothing_more(engine:
     assert [bool(branch.logprobs) for branch in answer.branches] == [False, False, False, True]
     assert "e" not in answer.texts[3]
     assert answer.seed == 5
-    for branch, fields in ((1, {"seed": 11}), (2, {"seed": 5 + 2})):
-        alone = await engine.complete(prompt, temperature=1.5, max_tokens=8, ignore_eos=True, **fields)
+    for branch, seed in ((1, 11), (2, 5 + 2)):
+        alone = await engine.complete(prompt, temperature=1.5, max_tokens=8, ignore_eos=True, seed=seed)
         assert alone.text == answer.texts[branch]
 
 

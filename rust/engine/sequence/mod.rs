@@ -226,11 +226,12 @@ impl Sequence {
         Some(FinishReason::Length)
     }
 
-    /// What it cost, where `n_held` of its tokens are computed.
-    pub(crate) fn usage(&self, n_held: u32) -> Usage {
-        let n_cached = self.n_cached();
+    /// What it cost, where `n_held` of its tokens are computed. Of one that was cut short that is as much of the prompt as it came to.
+    pub(crate) fn usage(&self, n_held: u32, is_cut_short: bool) -> Usage {
+        let n_reached = if is_cut_short && self.n_predicted == 0 { n_held.min(self.n_prompt) } else { self.n_prompt };
+        let n_cached = self.n_cached().min(n_reached);
         Usage {
-            n_computed: self.n_prompt - n_cached,
+            n_computed: n_reached - n_cached,
             n_cached,
             n_predicted: self.n_predicted,
             n_held,

@@ -221,3 +221,172 @@ fn branches_that_no_stream_can_have_are_refused() {
     assert_eq!(overflow, Some(Error::ContextOverflow { n_prompt: 256, n_ctx: 256 }));
     assert_eq!(engine.stats().n_waiting, 0);
 }
+
+/// What the stream tells to its end, of each branch.
+fn told(completions: Completions) -> Vec<Branch> {
+    collect(completions).expect("nothing fails")
+}
+
+fn n_running(stats: &Stats) -> usize {
+    stats.slots.iter().filter(|slot| slot.running.is_some()).count()
+}
+
+#[test]
+fn a_branch_that_is_cancelled_ends_and_the_others_go_on() {
+    let (engine, control) = start(limits(4, 4096));
+    control.allow(Some(0));
+    let shared = prompt(1, 60);
+    let completions = engine.submit(drawn(&shared, 4, 30), None).unwrap();
+    step_until(&engine, &control, |stats| n_running(stats) == 4 && stats.n_predicted >= 8);
+    completions.cancel_branch(2);
+    // Known by the worker before the next decode, of which none is allowed yet.
+    control.allow(None);
+    let branches = told(completions);
+    assert_eq!(branches[2].finished.reason, FinishReason::Cancelled);
+    assert!((2..30).contains(&branches[2].tokens.len()), "{}", branches[2].tokens.len());
+    for index in [0, 1, 3] {
+        assert_eq!((&branches[index].finished.reason, branches[index].tokens.len()), (&FinishReason::Length, 30));
+    }
+    let usage = branches[2].finished.usage;
+    assert_eq!((usage.n_computed + usage.n_cached, usage.n_predicted as usize), (60, branches[2].tokens.len()));
+    wait_until(&engine, is_idle);
+}
+
+#[test]
+fn a_branch_that_waits_is_cancelled_without_a_slot_and_gives_its_place_back() {
+    let (engine, control) = start(limits(1, 4096));
+    control.allow(Some(0));
+    let shared = prompt(1, 60);
+    let requests = vec![greedy(&shared, 4), suffixed(&shared, "and what now?", 4), suffixed(&shared, "or never?", 4)];
+    let completions = engine.submit_branches(requests, None).unwrap();
+    step_until(&engine, &control, |stats| n_running(stats) == 1);
+    completions.cancel_branch(1);
+    completions.cancel_branch(1);
+    completions.cancel_branch(77);
+    control.allow(None);
+    let branches = told(completions);
+    assert_eq!((&branches[1].finished.reason, branches[1].finished.slot), (&FinishReason::Cancelled, None));
+    assert_eq!(branches[1].finished.usage, crate::request::Usage::default());
+    assert_eq!(branches[2].tokens, expected(&format!("{shared}or never?"), 4));
+    assert_eq!(wait_until(&engine, is_idle).n_waiting, 0);
+}
+
+#[test]
+fn where_the_branch_that_computes_the_prompt_is_cancelled_the_next_one_goes_on_with_it() {
+    for n_slots in [1, 3] {
+        let (engine, control) = start(Limits { n_ubatch: 32, ..limits(n_slots, 4096) });
+        control.allow(Some(0));
+        let shared = prompt(1, 200);
+        let request = Request { prompt_logprobs: Some(0), ..greedy(&shared, 3) };
+        let request = Request { n: 3, uses_cache: true, reports_progress: true, ..request };
+        let completions = engine.submit(request, None).unwrap();
+        step_until(&engine, &control, |stats| {
+            stats.slots.iter().any(|slot| slot.running.as_ref().is_some_and(|running| running.n_computed >= 64))
+        });
+        completions.cancel_branch(0);
+        control.allow(None);
+        let mut n_logprobs = 0;
+        let mut ends = Vec::new();
+        for event in completions {
+            match event.unwrap() {
+                Event::PromptLogprobs(told) => {
+                    assert_eq!(told.start as usize, n_logprobs, "in order, each once");
+                    n_logprobs += told.logprobs.len();
+                }
+                Event::Finished(finished) => ends.push(finished),
+                Event::Token(_) | Event::Progress(_) => {}
+            }
+        }
+        assert_eq!(n_logprobs, 200);
+        ends.sort_by_key(|end| end.index);
+        assert_eq!(ends.iter().map(|end| end.usage.n_predicted).collect::<Vec<_>>(), [0, 3, 3]);
+        assert!((64..200).contains(&ends[0].usage.n_computed), "{:?}", ends[0].usage);
+        wait_until(&engine, is_idle);
+    }
+}
+
+#[test]
+fn the_last_branch_that_is_cancelled_ends_the_stream() {
+    let (engine, control) = start(limits(2, 4096));
+    control.allow(Some(0));
+    let completions = engine.submit(drawn(&prompt(1, 60), 5, 100), None).unwrap();
+    step_until(&engine, &control, |stats| n_running(stats) == 2);
+    (0..5).for_each(|index| completions.cancel_branch(index));
+    control.allow(None);
+    assert_eq!(reasons(&told(completions)), vec![FinishReason::Cancelled; 5]);
+    wait_until(&engine, is_idle);
+}
+
+#[test]
+fn a_branch_that_gave_its_slot_up_can_be_cancelled() {
+    let (engine, control) = start_stored(2, 256);
+    control.allow(Some(0));
+    let (one, other) = (prompt(1, 100), prompt(2, 100));
+    let first = engine.submit(greedy(&one, 60), None).unwrap();
+    let second = engine.submit(Request { n: 1, ..greedy(&other, 60) }, None).unwrap();
+    step_until(&engine, &control, |stats| stats.n_preempted > 0);
+    second.cancel_branch(0);
+    control.allow(None);
+    assert_eq!(reasons(&told(second)), [FinishReason::Cancelled]);
+    assert_eq!(told(first)[0].tokens, expected(&one, 60));
+    wait_until(&engine, is_idle);
+}
+
+#[test]
+fn a_prompt_that_is_only_computed_has_no_branch_to_cancel() {
+    let (engine, control) = start(limits(2, 4096));
+    control.allow(Some(0));
+    let pinning = engine.submit(task(&prompt(1, 60), Task::Pin), None).unwrap();
+    pinning.cancel_branch(0);
+    control.allow(None);
+    assert!(told(pinning)[0].finished.made.is_some());
+}
+
+#[test]
+fn streams_whose_branches_are_cancelled_at_any_time_leave_nothing_behind() {
+    let mut state = 7_u64;
+    let mut chance = move |n: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % n
+    };
+    for round in 0..12 {
+        let recurrent = round % 3 == 2;
+        let (engine, _) = if recurrent { start_recurrent(3, 600) } else { start_stored(3, 600) };
+        let mut open: Vec<(Completions, u32)> = Vec::new();
+        for _ in 0..400 {
+            match chance(8) {
+                0..3 => {
+                    let shared = prompt(chance(3), 20 + usize::try_from(chance(60)).unwrap());
+                    let ways = 1 + chance(4);
+                    let requests: Vec<Request> = (0..ways)
+                        .map(|_| {
+                            let suffix = prompt(50 + chance(3), usize::try_from(chance(30)).unwrap());
+                            let n = 1 + u32::try_from(chance(3)).unwrap();
+                            let max_tokens = Some(u32::try_from(chance(40)).unwrap());
+                            Request { n, max_tokens, priority: i32::try_from(chance(2)).unwrap(), ..suffixed(&shared, &suffix, 1) }
+                        })
+                        .collect();
+                    let n = requests.iter().map(|request| request.n).sum();
+                    open.push((engine.submit_branches(requests, None).unwrap(), n));
+                }
+                3..6 if !open.is_empty() => {
+                    let (stream, n) = &open[usize::try_from(chance(open.len() as u64)).unwrap()];
+                    stream.cancel_branch(u32::try_from(chance(u64::from(*n))).unwrap());
+                }
+                6 if !open.is_empty() => drop(open.swap_remove(usize::try_from(chance(open.len() as u64)).unwrap())),
+                _ if open.len() > 6 => {
+                    let (stream, n) = open.swap_remove(0);
+                    assert_eq!(told(stream).len(), n as usize, "every branch ends once");
+                }
+                _ => {}
+            }
+        }
+        for (stream, n) in open {
+            assert_eq!(told(stream).len(), n as usize);
+        }
+        // The worker checks the cache, and that nothing is held, when it has nothing to do.
+        wait_until(&engine, is_idle);
+        assert!(engine.is_running());
+        assert_eq!(run(&engine, greedy("still there, and serving?", 3))[0].tokens, expected("still there, and serving?", 3));
+    }
+}

@@ -691,7 +691,7 @@ fn what_is_remembered_is_bounded() {
 
     let job = |request_id: u64, n: usize| {
         let waiting = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, _) = crate::engine::stream::stream(request_id, 1, None, Box::new(|| {}));
+        let (sender, _) = crate::engine::stream::stream(request_id, 1, None, Box::new(|_| {}));
         let request = Request::new(Prompt::from_tokens(vec![1; n]), 0);
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
         Job::new(request_id, vec![(0, request.clone(), sampler)], Arc::new(sender), waiting)

@@ -151,7 +151,7 @@ class Stream(_Form):
             content=finished.text,
             tokens=[],
             stop=False,
-            id_slot=finished.slot,
+            id_slot=-1 if finished.slot is None else finished.slot,
             tokens_predicted=n_predicted,
             tokens_evaluated=self._branches.n_prompt[prompt],
             timings=self._timings(prompt, finished.index, n_predicted),

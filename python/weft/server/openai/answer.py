@@ -29,7 +29,7 @@ from weft.server.run.service import Service
 
 __all__ = ["FINISH_REASONS", "Answered", "wants_usage"]
 
-FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length"}
+FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length", "cancelled": "cancelled"}
 
 
 class Answered:

@@ -13,7 +13,7 @@ from weft.server.run.generation import Generation
 
 __all__ = ["Branches", "CompletionResult"]
 
-STOP_TYPES = {"end": "eos", "stop": "word", "length": "limit", "context_full": "limit"}
+STOP_TYPES = {"end": "eos", "stop": "word", "length": "limit", "context_full": "limit", "cancelled": "none"}
 
 
 class CompletionResult(msgspec.Struct):
@@ -77,7 +77,7 @@ class Branches:
             index=self.index(prompt, finished),
             content=content,
             tokens=list(tokens),
-            id_slot=finished.slot,
+            id_slot=-1 if finished.slot is None else finished.slot,
             stop=True,
             model=self._model,
             tokens_predicted=usage.n_predicted,
