@@ -65,7 +65,7 @@ def _slot(service: Service, slot: EngineSlot) -> Slot | BusySlot:
     generation, prompt = found
     branches = Branches(generation, service.engine, model)
     settings = branches.settings(prompt, index)
-    text = generation.text(prompt, index)
+    text = generation.text(prompt, index) if service.tells_texts else None
     return BusySlot(
         **msgspec.structs.asdict(settings),
         **about,

@@ -1,7 +1,6 @@
 """What all chunks and choices of one answer have in common, in either of OpenAI's shapes."""
 
 import time
-import uuid
 from collections.abc import Sequence
 
 import msgspec
@@ -45,7 +44,7 @@ class Answered:
             service: What serves them.
             with_top: Whether the likely tokens are told beside a drawn one.
         """
-        self.id = f"{prefix}-{uuid.uuid4().hex}"
+        self.id = f"{prefix}-{generation.id}"
         self.created = int(time.time())
         self.model = service.model_name
         self.build = service.build

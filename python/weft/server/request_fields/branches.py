@@ -8,16 +8,24 @@ from weft import InvalidRequest
 from weft.fields.shown import shown
 from weft.server.request_fields.fields import BRANCH_NAMES, BranchFields, CompletionFields
 
-__all__ = ["MAX_BRANCHES", "branch_bodies"]
+__all__ = ["MAX_BRANCHES", "branch_bodies", "branches_size"]
 
 MAX_BRANCHES = 256
 """Most branches of one prompt."""
+
+BRANCH_SIZE = 512
+"""What it costs to read a branch, in characters of a text that is tokenized."""
 
 _TOGETHER = (
     ("n_predict", "max_completion_tokens", "max_tokens"),
     ("grammar", "json_schema", "response_format"),
 )
 """Names of which a branch that gives one means none of the body's others."""
+
+
+def branches_size(body: CompletionFields) -> int:
+    """What it costs to read the branches of a body, in characters of a text that is tokenized."""
+    return BRANCH_SIZE * min(len(body.branches or ()), MAX_BRANCHES)
 
 
 def branch_bodies(body: CompletionFields) -> list[tuple[BranchFields, CompletionFields]]:

@@ -47,6 +47,8 @@ _AS_THEY_ARE = (
 _HELD = {name: knob.held for name, knob in _KNOBS.items() if knob.held is not None}
 """Fields that a body may set as it likes: a value past a bound means that bound, as in llama-server."""
 
+_NOTHING = Request(prompt=())
+
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Request) if field.name != "prompt"}
 
 
@@ -64,7 +66,10 @@ def n_completions(body: CompletionFields, settings: Settings) -> int:
 def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str, int | None]) -> Submission:
     """What a body asks for; `n_probs` with the name that the body has for it."""
     name, value = n_probs
-    branches = [_branch(own, alone, settings, n_probs=value or 0) for own, alone in branch_bodies(body)]
+    biases = _default(settings, "logit_bias") if body.logit_bias is None else logit_bias(body.logit_bias)
+    penalised = penalty_prompt(body.penalty_prompt)
+    of_all = BranchAsked(template=_NOTHING, logit_bias=biases, penalty_prompt=penalised, suffix=pieces(body.suffix_prompt or ""))
+    branches = [_branch(own, alone, settings, of_all, n_probs=value or 0) for own, alone in branch_bodies(body)]
     asked = constraint(body)
     # Refused now, and not when the answer has been made.
     paths(body)
@@ -72,9 +77,9 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
         prompts=prompts(body.prompt),
         template=template(body, settings, n_probs=value or 0, n=len(branches) or None),
         branches=branches,
-        suffix=pieces(body.suffix_prompt or ""),
-        logit_bias=_default(settings, "logit_bias") if body.logit_bias is None else logit_bias(body.logit_bias),
-        penalty_prompt=penalty_prompt(body.penalty_prompt),
+        suffix=of_all.suffix,
+        logit_bias=biases,
+        penalty_prompt=penalised,
         slot=None if body.id_slot == ANY_SLOT else body.id_slot,
         sent_as={
             "n": first_given(body, *_N)[0],
@@ -89,13 +94,13 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
     )
 
 
-def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, *, n_probs: int) -> BranchAsked:
-    """What a body asks of one branch, which says this itself, and is asked for this alone."""
+def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_all: BranchAsked, *, n_probs: int) -> BranchAsked:
+    """What a body asks of one branch, which says this itself, and is asked for this alone; lists are shared, not read again."""
     return BranchAsked(
         template=template(alone, settings, n_probs=n_probs if own.n_probs is None else own.n_probs, n=1),
-        logit_bias=_default(settings, "logit_bias") if alone.logit_bias is None else logit_bias(alone.logit_bias),
-        penalty_prompt=penalty_prompt(alone.penalty_prompt),
-        suffix=pieces((alone.suffix_prompt if own.suffix_prompt is None else own.suffix_prompt) or ""),
+        logit_bias=of_all.logit_bias if own.logit_bias is None else logit_bias(own.logit_bias),
+        penalty_prompt=of_all.penalty_prompt if own.penalty_prompt is None else penalty_prompt(own.penalty_prompt),
+        suffix=of_all.suffix if own.suffix_prompt is None else pieces(own.suffix_prompt),
         has_seed=own.seed is not None,
     )
 

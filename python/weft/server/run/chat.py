@@ -51,7 +51,7 @@ async def submission(data: ChatFields, prompt: ChatPrompt, service: Service) -> 
         InvalidRequest: a field is not what it must be.
     """
     # What holds an answer to its tools may be a grammar of many rules.
-    size = 0 if prompt.held is None else n_body_bytes()
+    size = request_fields.branches_size(data) + (0 if prompt.held is None else n_body_bytes())
     return await service.aside.work(Purpose.PROMPT, size, _submission, data, prompt, service.settings)
 
 

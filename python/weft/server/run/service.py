@@ -289,7 +289,7 @@ class Service:
         # With a vocabulary of 150,000 pieces that takes up to a third of a second.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
         requests, streams = await self.aside.work(Purpose.PROMPT, size, self._begin, asked, current_owner())
-        generation = Generation(asked, requests, streams, self.tally, keeps_text=self.tells_texts)
+        generation = Generation(asked, requests, streams, self.tally, owner=current_owner())
         self._generations.add(generation)
         return generation
 
@@ -325,6 +325,15 @@ class Service:
         scales = dict(asked)
         # What is not loaded is refused by the engine.
         return [*((adapter.id, scales.pop(adapter.id, 0.0)) for adapter in loaded), *scales.items()]
+
+    def generations_of(self, owner: str | None) -> list[Generation]:
+        """Those of one owner that are read."""
+        return [one for one in list(self._generations) if one.owner == owner and not one.closed.is_set()]
+
+    def find_generation(self, name: str, owner: str | None) -> Generation | None:
+        """The generation of this owner with this id, which may stand behind a dash as in OpenAI's ids; None once it has ended."""
+        _, _, own = name.rpartition("-")
+        return next((one for one in self.generations_of(owner) if one.id == own), None)
 
     def generation_of(self, request_id: int) -> tuple[Generation, int] | None:
         """The generation of one of the engine's requests, and the position of its prompt there; None once nobody reads it."""
@@ -396,8 +405,10 @@ class Service:
         branches = [
             msgspec.structs.replace(
                 branch.template,
-                logit_bias=self._biases(branch.logit_bias),
-                penalty_prompt=self._penalty_prompt(branch.penalty_prompt),
+                logit_bias=request.logit_bias if branch.logit_bias is asked.logit_bias else self._biases(branch.logit_bias),
+                penalty_prompt=request.penalty_prompt
+                if branch.penalty_prompt is asked.penalty_prompt
+                else self._penalty_prompt(branch.penalty_prompt),
                 adapters=self.adapters(branch.template.adapters),
                 suffix_prompt=suffix(branch.suffix),
                 seed=branch.template.seed if branch.has_seed else None,
