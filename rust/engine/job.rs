@@ -136,18 +136,20 @@ impl Job {
     ///
     /// # Panics
     /// If there are no requests.
-    pub(crate) fn new(request_id: u64, mut requests: Vec<(u32, Request, Sampler)>, sender: Arc<Sender>, waiting: QueuePlace) -> Self {
+    pub(crate) fn new(
+        request_id: u64,
+        mut requests: Vec<(u32, Request, Sampler)>,
+        sender: Arc<Sender>,
+        waiting: QueuePlace,
+    ) -> Self {
         let (_, first, _) = requests.first_mut().expect("a job has a request");
         let media: Arc<[PlacedMedia]> = first.prompt.media().into();
         let mut prompt = std::mem::take(&mut first.prompt).into_tokens();
         prompt.append(&mut first.suffix);
         let prompt: Arc<[Token]> = prompt.into();
         // Only what can be drawn can be repeated.
-        let drawable = if media.is_empty() {
-            Arc::clone(&prompt)
-        } else {
-            prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect()
-        };
+        let drawable =
+            if media.is_empty() { Arc::clone(&prompt) } else { prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect() };
         let untold = Untold::new(first);
         let way = |(first, request, sampler)| Way::new(first, request, sampler, Arc::clone(&drawable));
         let ways: Vec<Way> = requests.into_iter().map(way).collect();

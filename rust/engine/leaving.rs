@@ -71,7 +71,7 @@ pub(super) fn cancel_branch<R: Runner>(core: &mut Core<R>, stream_id: u64, index
                 index,
                 slot: None,
                 reason: FinishReason::Cancelled,
-                text: Default::default(),
+                text: "".into(),
                 usage: Usage::default(),
                 is_truncated: false,
                 made: None,

@@ -140,7 +140,13 @@ impl Known {
     ///
     /// # Errors
     /// As [`Known::check_adapters`].
-    fn variants(&self, adapters: &[AdapterScale], invoked_at: Option<u32>, prompt: &Prompt, suffix: &[Token]) -> Result<Variants> {
+    fn variants(
+        &self,
+        adapters: &[AdapterScale],
+        invoked_at: Option<u32>,
+        prompt: &Prompt,
+        suffix: &[Token],
+    ) -> Result<Variants> {
         let all = || adapters.iter().copied();
         let Some(activated) = self.check_adapters(adapters)? else { return Ok(Variant::with_adapters(all()).into()) };
         let others = Variant::with_adapters(all().filter(|&(id, _)| id != activated));
@@ -347,7 +353,7 @@ impl Engine {
                 requests.push((first, request, sampler));
                 of_all.get_or_insert((variants, asked_for, written));
             }
-            let mut job = Box::new(Job::new(request_id, requests, Arc::clone(&sender), place));
+            let mut job = Job::new(request_id, requests, Arc::clone(&sender), place);
             (job.variants, job.asked_for, job.written) = of_all.expect("there is a request of each kind");
             job.stream_id = stream_id;
             if request_id != stream_id {

@@ -37,7 +37,7 @@ const LONGEST_NAP: Duration = Duration::from_millis(10);
 /// What a handle asks of the worker.
 pub(crate) enum Command {
     /// The jobs of a new stream, to be queued; counted in [`Published::n_waiting`].
-    Submit(Vec<Box<Job>>),
+    Submit(Vec<Job>),
     /// The reader of this stream has gone.
     Cancel(u64),
     /// This branch of a stream, by its number there, is wanted no longer.
@@ -176,7 +176,7 @@ impl<R: Runner> Worker<R> {
             Command::Submit(jobs) => {
                 for job in jobs {
                     let (request_id, n_prompt, is_pin) = (job.request_id, job.n_prompt(), job.request.task == Task::Pin);
-                    core.queue.push(*job);
+                    core.queue.push(job);
                     if is_pin && let Err(error) = core.memory.cache().check_pin(n_prompt) {
                         // It ends before anything is computed for it.
                         fail_request(core, request_id, error);

@@ -275,7 +275,8 @@ impl Model {
         // A byte that no text has, and that is merged with nothing: where a space comes before a text, it comes before that.
         const GUARD: u8 = 1;
         let guard = self.tokenize(&[GUARD], false, parse_special);
-        let opens_with_space = guard.first().and_then(|&first| self.vocabulary.spelling(first)).is_some_and(|piece| piece.starts_with(b" "));
+        let opens_with_space =
+            guard.first().and_then(|&first| self.vocabulary.spelling(first)).is_some_and(|piece| piece.starts_with(b" "));
         if opens_with_space {
             let guarded = self.tokenize(&[&[GUARD], text].concat(), false, parse_special);
             if let Some(tokens) = guarded.strip_prefix(&guard[..]) {

@@ -105,8 +105,7 @@ fn stop_strings_and_limits_are_each_branchs_own() {
     let shared = prompt(1, 40);
     let text = run(&engine, greedy(&shared, 12))[0].text.clone();
     let stop: String = text.chars().skip(3).take(2).collect();
-    let requests =
-        vec![greedy(&shared, 12), Request { stop: vec![stop.clone()], ..greedy(&shared, 12) }, greedy(&shared, 5)];
+    let requests = vec![greedy(&shared, 12), Request { stop: vec![stop.clone()], ..greedy(&shared, 12) }, greedy(&shared, 5)];
     let branches = run_branches(&engine, requests);
     assert_eq!(branches[0].text, text);
     assert_eq!(branches[1].finished.reason, FinishReason::Stop(stop));
@@ -363,7 +362,12 @@ fn streams_whose_branches_are_cancelled_at_any_time_leave_nothing_behind() {
                             let suffix = prompt(50 + chance(3), usize::try_from(chance(30)).unwrap());
                             let n = 1 + u32::try_from(chance(3)).unwrap();
                             let max_tokens = Some(u32::try_from(chance(40)).unwrap());
-                            Request { n, max_tokens, priority: i32::try_from(chance(2)).unwrap(), ..suffixed(&shared, &suffix, 1) }
+                            Request {
+                                n,
+                                max_tokens,
+                                priority: i32::try_from(chance(2)).unwrap(),
+                                ..suffixed(&shared, &suffix, 1)
+                            }
                         })
                         .collect();
                     let n = requests.iter().map(|request| request.n).sum();
