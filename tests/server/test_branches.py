@@ -122,9 +122,9 @@ async def test_a_text_behind_the_prompt_is_not_read_for_control_tokens_in_a_chat
         ("n", {"branches": [{}, {}], "n": 3}),
         ("n_cmpl", {"branches": [{}, {}], "n_cmpl": 1}),
         ("json_schema", {"branches": [{"grammar": 'root ::= "a"', "json_schema": {}}]}),
-        ("grammar", {"branches": [{}, {"grammar": "root ::="}]}),
+        ("grammar", {"branches": [{}, {"grammar": "root ::= ("}]}),
         ("suffix_prompt", {"branches": [{"suffix_prompt": [10**6]}]}),
-        ("top_k", {"branches": [{"top_k": 2**40}]}),
+        ("n_indent", {"branches": [{"n_indent": -1}]}),
     ],
     ids=lambda value: str(value)[:50],
 )

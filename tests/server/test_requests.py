@@ -123,6 +123,7 @@ async def test_a_request_is_nobody_elses() -> None:
         answering = asyncio.create_task(client.post("/completion", json=body, headers=keys[0]))
         listed: list[Json] = []
         while not listed:
+            assert not answering.done(), answering.result().text
             listed = (await client.get("/requests", headers=keys[0])).json()["requests"]
             await asyncio.sleep(0.01)
         own = f"/requests/{listed[0]['id']}"

@@ -393,7 +393,9 @@ class Service:
     def _with_branches(self, request: Request, asked: Submission, sent: SentPrompt) -> Request:
         """The same with what follows its prompt, and with its branches, where they differ."""
         # Where a prompt came as tokens, no text of it is read for control tokens, and so none behind it.
-        parse_special = not isinstance(sent, TokenIds | MixedPrompt)
+        parse_special = isinstance(sent, MediaPrompt) or (
+            not isinstance(sent, TokenIds | MixedPrompt) and any(isinstance(piece, str) for piece in sent)
+        )
 
         def suffix(pieces: Sequence[Piece]) -> Sequence[int] | None:
             return self._tokens_on(pieces, parse_special=parse_special) or None
