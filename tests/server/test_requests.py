@@ -3,17 +3,15 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from litestar.testing import AsyncTestClient
 
-import weft
-from tests.server.conftest import PROMPT, answers
+from tests.server.conftest import PROMPT
+from tests.server.live import LiveServer
 from tests.server.matchers import Json
-from weft.server import create_app
-from weft.settings import Settings
 
 ENDLESS: Json = {"prompt": PROMPT, "n_predict": 3000, "ignore_eos": True, "stream": True, "temperature": 1.2}
 
@@ -114,11 +112,11 @@ async def test_a_whole_answer_tells_which_branch_was_ended(live: Any) -> None:  
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["cancelled", "cancelled"]
 
 
-async def test_a_request_is_nobody_elses() -> None:
-    app = create_app(weft.Engine(n_slots=2, n_ctx=4096, n_threads=1), Settings(api_keys=("one", "two")))
+async def test_a_request_is_nobody_elses(tmp_path: Path) -> None:
     keys = [{"authorization": f"Bearer {key}"} for key in ("one", "two")]
-    async with AsyncTestClient(app) as client:
-        await answers(client, 200)
+    with LiveServer(tmp_path / "log", "-np", "2", "-c", "8192", "--kv-unified", "--api-key", "one,two") as server:
+        await server.ready()
+        client = httpx.AsyncClient(base_url=server.url, timeout=60)
         body: Json = ENDLESS | {"n": 2, "n_predict": 1500, "stream": False}
         answering = asyncio.create_task(client.post("/completion", json=body, headers=keys[0]))
         listed: list[Json] = []
@@ -134,3 +132,4 @@ async def test_a_request_is_nobody_elses() -> None:
         assert (await client.get(own, headers=keys[0])).json()["n_finished"] == 0
         assert (await client.delete(own, headers=keys[0])).status_code == 204
         assert [one["stop_type"] for one in (await answering).json()] == ["none", "none"]
+        await client.aclose()
