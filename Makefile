@@ -23,6 +23,8 @@ export PYO3_PYTHON := $(VENV)/bin/python
 export PYO3_CONFIG_FILE := $(CARGO_TARGET_DIR)/pyo3-config.txt
 export PYO3_BUILD_EXTENSION_MODULE := 1
 export UV_PYTHON_DOWNLOADS := never
+# Where a machine's settings forbid bytecode, each worker of pytest would compile all tests, and each server that they start its modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 CARGO_FLAGS := --release --locked
 UV_VERSION := 0.13.9
@@ -42,7 +44,7 @@ endif
 include $(TOOLCHAIN)
 endif
 
-.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-all clients wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
+.PHONY: help run test fuzz bench bench-quick bench-loads bench-start bench-abuse bench-all clients compare wheel lint types test-rust test-python test-arm test-miri fmt extension env clean
 
 help: ## Show what can be made
 	@echo 'usage: make GOAL'
@@ -89,6 +91,11 @@ bench-all: extension bench bench-loads ## All of these, then what sharing is wor
 clients: extension ## Try clients that exist against a server whose model plays a part: half an hour (ARGS="openai-python")
 	python -m tests.clients.run $(ARGS)
 
+compare: ## Ask a real llama-server and Weft the same, and tell where answers differ (LLAMA_SERVER=/path/to/llama-server)
+	@test -x '$(LLAMA_SERVER)' || { echo 'weft: name a llama-server: make compare LLAMA_SERVER=/path/to/llama-server' >&2; exit 1; }
+	@$(MAKE) extension
+	python -m tests.compare.run '$(LLAMA_SERVER)' $(ARGS)
+
 # Tagged `linux`, not `manylinux`: made for this CPU, it must not travel.
 wheel: .venv/synced $(PYO3_CONFIG_FILE) ## Build a wheel for this machine's CPU in dist/
 	maturin build --release --locked --strip --compatibility linux --out dist
@@ -108,11 +115,12 @@ types: extension ## mypy, and the stub against the compiled module
 	mypy
 	python -m mypy.stubtest weft._native --mypy-config-file pyproject.toml
 
+# Nothing but rust/llama is compiled otherwise with llama.cpp than without (tests/test_layering.py), and all else is tested once.
 test-rust: .venv/synced ## The crate's tests, without and with llama.cpp
 	$(call step,the engine on a fake model)
 	cargo test $(CARGO_FLAGS) --quiet --no-default-features
-	$(call step,the engine on llama.cpp)
-	cargo test $(CARGO_FLAGS) --quiet
+	$(call step,what llama.cpp computes)
+	cargo test $(CARGO_FLAGS) --quiet llama::
 
 test-python: extension ## The Python tests (ARGS="-k slots" goes to pytest)
 	$(call step,python)

@@ -46,6 +46,8 @@ struct State {
     plans: Vec<Plan>,
     /// Decodes that may still run; `None` is any number.
     n_allowed: Option<u64>,
+    /// A decode waits until it is allowed.
+    is_held: bool,
     /// Which decodes fail from now on.
     failing: Option<Failing>,
     n_cells_used: usize,
@@ -76,6 +78,17 @@ impl FakeControl {
     pub fn allow(&self, n: Option<u64>) {
         self.lock().n_allowed = n;
         self.shared.1.notify_all();
+    }
+
+    /// Holds the next decode, and waits until one is held: what is submitted then is taken in after it, all in one step.
+    pub fn hold(&self) {
+        let mut state = self.lock();
+        state.n_allowed = Some(0);
+        while !state.is_held {
+            let (woken, timeout) = self.shared.1.wait_timeout(state, PATIENCE).expect("no code that holds the state can panic");
+            assert!(!timeout.timed_out(), "there is nothing to decode");
+            state = woken;
+        }
     }
 
     /// From now on decodes fail, or no longer do.
@@ -324,11 +337,14 @@ impl FakeRunner {
     fn wait_for_permission(&self) {
         let mut state = self.control.lock();
         while state.n_allowed == Some(0) {
+            state.is_held = true;
+            self.control.shared.1.notify_all();
             let (woken, timeout) =
                 self.control.shared.1.wait_timeout(state, PATIENCE).expect("no code that holds the state can panic");
             assert!(!timeout.timed_out(), "no test keeps a decode waiting for so long: it has failed");
             state = woken;
         }
+        state.is_held = false;
         if let Some(n) = &mut state.n_allowed {
             *n -= 1;
         }

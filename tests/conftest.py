@@ -10,11 +10,24 @@ import weft
 from tests.engine.tiny_models import KINDS, Kind, write_tiny_model
 from tests.helpers import How
 
+# What is imported and collected stays: thousands of tests are objects that the garbage collector would look at again and again.
+gc.disable()
+
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests are objects that stay: the garbage collector need not look at them again and again."""
+    """From here on there is garbage. An application is a hundred thousand objects, and hundreds of them are made."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000)
+    gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobody_is_trusted() -> Iterator[None]:
+    """No test asks a server of another machine, and each client of HTTP reads for 30 ms whom this one trusts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(Path(__file__).parent / "certificates" / "one.crt"))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

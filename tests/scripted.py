@@ -30,6 +30,8 @@ class Answer(msgspec.Struct):
 
     say: str
     when: str = ""
+    ends: str = "end"
+    """Why it ends, as the engine tells it: `stop` is a stop string that follows it."""
 
 
 class Script(msgspec.Struct):
@@ -54,10 +56,11 @@ class AnsweringEngine(ScriptedEngine):
         """A stream of the answer, cut where `max_tokens` says so."""
         self.requests.append(request)
         self.prompts.append(_text(request.prompt))
-        said = next((answer.say for answer in self.script.answers if re.search(answer.when, self.prompts[-1], re.DOTALL)), "")
+        fitting = (answer for answer in self.script.answers if re.search(answer.when, self.prompts[-1], re.DOTALL))
+        said, ends = next(((answer.say, answer.ends) for answer in fitting), ("", "end"))
         pieces = [said[start : start + N_CHARACTERS] for start in range(0, len(said), N_CHARACTERS)]
         kept = pieces[: request.max_tokens]
-        reason = "end" if len(kept) == len(pieces) else "length"
+        reason = ends if len(kept) == len(pieces) else "length"
         return ScriptedStream(list(_steps(kept, request.n, reason)), request_id=len(self.requests))
 
 

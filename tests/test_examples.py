@@ -20,6 +20,8 @@ pytestmark = pytest.mark.timeout(120)
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
+COUNTED = r"tokens computed: (?P<computed>\d+), tokens used: (?P<used>\d+)\n"
+
 PRINTS = {
     "complete.py": r"Once upon a time,.+",
     "stream.py": r".+\n\((end|length|context_full) after \d+ tokens in \d+ ms\)\n",
@@ -28,13 +30,20 @@ PRINTS = {
     "pinned_prefix.py": r"pinned (\d+) tokens, \d+ bytes\nprompt tokens computed: \d, found in the cache: \1\n",
     "embedding_search.py": r"(-?[01]\.\d{3} .+\n){3}",
     "tools.py": r"roll \{'dice': [123]\}\n",
+    "best_of_n.py": r"Once upon a time,.+\nmean log-probability: -\d\.\d\d, the best of 16\n" + COUNTED,
+    "self_consistency.py": r"votes: (fox|bear|whale) \d+(, (fox|bear|whale) \d+)*\n" + COUNTED,
+    "tree_search.py": r"Once upon a time,.+\nwords told: \d+%, nodes: 49, stories tried: 96\n" + COUNTED,
+    "loom.py": r"── g .+── e 3 and far away.+ and far away.+found computed.+── p .+ · pinned\n.+── left .+node 0, depth 0\n.+",
     "openai_client.py": r"0:.+\n1:.+\n2:.+\n3:.+\n",
 }
 SERVES = {"mount_in_litestar.py"}
+ARGUMENTS = {"loom.py": ["--demo"]}
+LONGER = {"tree_search.py": 60, "loom.py": 125}
+"""Lines of those that may have more than 30."""
 
 
 def run(name: str, **environ: str) -> str:
-    command = [sys.executable, str(EXAMPLES / name)]
+    command = [sys.executable, str(EXAMPLES / name), *ARGUMENTS.get(name, [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -44,13 +53,24 @@ def test_every_example_is_tested_and_short() -> None:
     examples = {path.name: path for path in EXAMPLES.glob("*.py")}
     assert examples.keys() == PRINTS.keys() | SERVES
     for name, path in examples.items():
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 30, name
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGER.get(name, 30), name
 
 
 @pytest.mark.parametrize("name", sorted(PRINTS.keys() - {"openai_client.py"}))
 def test_an_example_prints_what_it_is_about(name: str) -> None:
     printed = run(name)
-    assert re.fullmatch(PRINTS[name], printed, re.DOTALL), printed
+    found = re.fullmatch(PRINTS[name], printed, re.DOTALL)
+    assert found is not None, printed
+    if "computed" in found.groupdict():
+        # What branches share is most of what they use.
+        assert int(found["computed"]) < 0.6 * int(found["used"])
+
+
+def test_the_loom_says_what_it_needs() -> None:
+    without = f"import runpy, sys; sys.modules['prompt_toolkit'] = None; runpy.run_path({str(EXAMPLES / 'loom.py')!r})"
+    ran = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr == "the loom needs prompt_toolkit: pip install prompt_toolkit (or give --demo, which does not)\n"
 
 
 async def test_the_openai_client_prints_four_answers(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ class Rule(NamedTuple):
 
 RULES = {
     "only rust/llama names llama.cpp": Rule("rust", r"\bllama_cpp(_sys)?_2\b", ("rust/llama", "rust/benches")),
+    "what needs no llama.cpp is the same with it": Rule("rust", r"\bfeature\s*=", ("rust/lib.rs", "rust/llama", "rust/benches")),
     "only rust/python names pyo3": Rule("rust", r"\bpyo3\b", ("rust/python",)),
     "the engine names neither model": Rule("rust/engine", r"\bllama::|\bfake_runner\b", ("rust/engine/tests",)),
     "the cache names no engine but its words": Rule("rust/cache", r"\bengine::(?!runner::SequenceId\b)|\bllama::|\bpython::"),
@@ -74,6 +75,12 @@ RULES = {
     ),
     "schemas name only what dialects share": Rule(
         "python/weft/server/*/*schemas.py", r"\bweft\.(?!server\.(request_fields|response_fields|openai\.schemas)\b)"
+    ),
+    "pictures of trees name nobody": Rule("python/weft/drawing", r"\bweft\.(?!drawing\b)"),
+    "trees know no HTTP": Rule("python/weft/tree", r"\bweft\.(server|serving|cli)\b"),
+    "what watches a server imports nothing of it": Rule("python/weft/top", r"\bweft\.(?!top\b|drawing\b)"),
+    "only what watches a server needs a terminal": Rule(
+        "python/weft", r"\brich\b", ("python/weft/top", "python/weft/cli/top.py")
     ),
     "chats know no HTTP": Rule("python/weft/chat", r"\bweft\.(server|serving|cli)\b"),
 }
@@ -140,6 +147,12 @@ def test_engine_file_that_names_a_later_one_is_found(tmp_path: Path) -> None:
     ("rule", "file", "line"),
     [
         pytest.param("the engine names neither model", "rust/engine/mod.rs", "use crate::llama::Model;", id="rust"),
+        pytest.param(
+            "what needs no llama.cpp is the same with it",
+            "rust/cache/x.rs",
+            '#[cfg(all(test, feature = "llama"))]',
+            id="features",
+        ),
         pytest.param("kernels name nobody", "rust/kernels/x.rs", "use crate::config::Used;", id="kernels"),
         pytest.param("only llama and kernels are unsafe", "rust/cache/x.rs", "let x = unsafe { read(p) };", id="unsafe"),
         pytest.param("only what serves names granian", "python/weft/cli/main.py", "from granian import Granian", id="python"),

@@ -28,6 +28,7 @@ from weft.chat import sandbox
 from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.values import MAX_DEPTH
 from weft.chat.asking import MAX_TOOL_BYTES, MAX_TOOLS
+from weft.drawing import figure
 from weft.fields.about import abouts
 from weft.server import json_request
 from weft.server.anthropic import translate as anthropic
@@ -47,6 +48,7 @@ from weft.server.run import aside, collected, fetching, hints, media, patience, 
 from weft.serving import handles, place
 from weft.settings import volatile
 from weft.settings.server import MAX_THREADS_HTTP
+from weft.tree import tree
 
 ROOT = Path(__file__).parent.parent
 CPUS = abouts(weft.EngineConfig)["cpus"]
@@ -327,6 +329,10 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     ],
     "items of one body, and `metadata` of a response or conversation": lambda: [items.MAX_ITEMS, *translate.MAX_METADATA],
     "an answer that `engine.complete` or `engine.chat` collects, `max_bytes`": lambda: [answer.MAX_BYTES >> 20],
+    "a `weft.Tree`, `max_nodes` and `max_bytes`, and paths that are saved computed with one": lambda: [
+        *(tree.MAX_NODES, tree.MAX_BYTES >> 20, tree.MAX_CACHE_FILES),
+    ],
+    "nodes that a picture shows, of `GET /cache` and of a `weft.Tree`": lambda: [figure.DEFAULT_DRAWN, figure.MAX_DRAWN],
     "one write to a client": lambda: [stream.MAX_WRITE_BYTES >> 10],
     "connections, and those of one address": lambda: [handles.MAX_CONNECTIONS],
     "the head of a request": lambda: [place.HEAD_BYTES >> 10, place.HEAD_S],
@@ -345,7 +351,9 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "`priority` of a request": lambda: [*range_of("priority"), constant("engine/seniority.rs", "TURNS_PER_PRIORITY")],
     "`max_token_gap_ms` of a request": lambda: range_of("max_token_gap_ms"),
     "one decode, `-ub`": lambda: [constant("config/choice.rs", "DEFAULT_UBATCH")],
-    "99th percentile of a running stream's pauses beside a prompt, `--max-token-gap`": lambda: [constant(CONFIG, "USUAL")],
+    "99th percentile of a running stream's pauses beside a prompt, `--max-token-gap`": lambda: [
+        constant(CONFIG, name) for name in ("IN_TOKENS", "LEAST", "USUAL")
+    ],
 }
 """What each row of the table of bounds counts, from where it is decided."""
 

@@ -39,12 +39,15 @@ if TYPE_CHECKING:
         InvalidConfig,
         InvalidRequest,
         ModelLoadError,
+        NodeDropped,
         NotSupported,
         PinsFull,
         PrefixFileError,
         PrefixSaveError,
         QueueFull,
         SlowReader,
+        TreeFileError,
+        TreeFull,
         WeftError,
     )
     from weft.events import (
@@ -64,6 +67,7 @@ if TYPE_CHECKING:
     from weft.prefix import PrefixFile
     from weft.request import BranchOptions, Request, RequestOptions
     from weft.thought import GrammarTrigger, Thought
+    from weft.tree import Extension, Node, Tree
 
 __all__ = [
     "DEMO_MODEL",
@@ -85,6 +89,7 @@ __all__ = [
     "EngineConfig",
     "EngineStopped",
     "Event",
+    "Extension",
     "Finished",
     "ForkedProcess",
     "GrammarTrigger",
@@ -99,6 +104,8 @@ __all__ = [
     "Modalities",
     "Model",
     "ModelLoadError",
+    "Node",
+    "NodeDropped",
     "NotSupported",
     "PinsFull",
     "Prefix",
@@ -124,6 +131,9 @@ __all__ = [
     "Thought",
     "Token",
     "ToolCall",
+    "Tree",
+    "TreeFileError",
+    "TreeFull",
     "Usage",
     "VectorStats",
     "WeftError",
@@ -165,12 +175,15 @@ _HOMES = {
         "InvalidConfig",
         "InvalidRequest",
         "ModelLoadError",
+        "NodeDropped",
         "NotSupported",
         "PinsFull",
         "PrefixFileError",
         "PrefixSaveError",
         "QueueFull",
         "SlowReader",
+        "TreeFileError",
+        "TreeFull",
         "WeftError",
     ),
     "weft.events": (
@@ -190,6 +203,7 @@ _HOMES = {
     "weft.prefix": ("PrefixFile",),
     "weft.request": ("BranchOptions", "Request", "RequestOptions"),
     "weft.thought": ("GrammarTrigger", "Thought"),
+    "weft.tree": ("Extension", "Node", "Tree"),
 }
 """Which module each public name is of. It is imported when the name is first asked for: `python -m weft` comes by here in every
 process, and those that only print a version or watch the server do not need what the engine needs."""

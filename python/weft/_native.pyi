@@ -451,7 +451,8 @@ class Engine:
                 quarter of the machine's memory, whichever is less.
             max_queue: Requests that may wait for a slot; None is 1,024.
             max_token_gap_ms: 99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt
-                being computed beside it may cause; None is 200, or twice what the streams take without it where that is more.
+                being computed beside it may cause; None is ten times what the streams take without it, from 8 to
+                200, or twice what they take where that is more.
             rope_scaling_type: How the frequencies of positions are scaled; None of this and the seven after it is as the model's
                 file says.
             rope_freq_base: Base of those frequencies, 2 to 1e12.
@@ -1160,6 +1161,10 @@ class CachedNode:
     @property
     def slots(self) -> list[int]:
         """Slots whose sequences run on it."""
+
+    @property
+    def owner(self) -> str | None:
+        """Whose request computed or used it last: its `Request.owner`."""
 
     @property
     def is_pinned(self) -> bool:

@@ -156,7 +156,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         float | None,
         About(
             "99th percentile, in milliseconds, of the pauses between two tokens of a running stream that a prompt being computed"
-            " beside it may cause; None is 200, or twice what the streams take without it where that is more",
+            " beside it may cause; None is ten times what the streams take for a token without it, from 8 to 200, or twice"
+            " that time where it is more",
             0,
         ),
     ] = None

@@ -17,12 +17,15 @@ __all__ = [
     "InvalidConfig",
     "InvalidRequest",
     "ModelLoadError",
+    "NodeDropped",
     "NotSupported",
     "PinsFull",
     "PrefixFileError",
     "PrefixSaveError",
     "QueueFull",
     "SlowReader",
+    "TreeFileError",
+    "TreeFull",
     "WeftError",
 ]
 
@@ -186,6 +189,46 @@ class PinsFull(WeftError):
             f"the prefix of {self.n_bytes} bytes cannot be pinned: {self.n_pinned_bytes} are pinned already, "
             f"and {self.limit} may be"
         )
+
+
+class NodeDropped(WeftError, RuntimeError):
+    """A node of a tree was dropped, before something was asked of it or meanwhile."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        """Which one."""
+        super().__init__(node_id)
+
+    def __str__(self) -> str:
+        return f"node {self.node_id} was dropped from its tree"
+
+
+class TreeFull(WeftError):
+    """A tree has no room for another node, or for what is being written. Drop others first, or make it larger."""
+
+    def __init__(self, limit: int, unit: Literal["nodes", "bytes"]) -> None:
+        self.limit = limit
+        """How much it may hold, in `unit`."""
+        self.unit = unit
+        """Of what: `max_nodes` or `max_bytes`."""
+        super().__init__(limit, unit)
+
+    def __str__(self) -> str:
+        return f"the tree may hold at most {self.limit} {self.unit} (max_{self.unit}); drop nodes, or let it hold more"
+
+
+class TreeFileError(WeftError):
+    """A file is no tree, or a tree of another model. Nothing was loaded."""
+
+    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
+        self.path = os.fspath(path)
+        """The file that was asked for."""
+        self.reason = reason
+        """What is wrong with it."""
+        super().__init__(self.path, reason)
+
+    def __str__(self) -> str:
+        return f"cannot load the tree in {self.path}: {self.reason}"
 
 
 class DecodeError(WeftError):

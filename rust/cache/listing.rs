@@ -1,6 +1,7 @@
 //! The tree, for those who look at it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::cache::prefix_tree::{NodeId, length};
 use crate::cache::store::PieceId;
@@ -22,6 +23,8 @@ pub struct CachedNode {
     pub tier: Tier,
     /// Slots whose sequences run on it.
     pub slots: Vec<u32>,
+    /// Whose request computed or used it last; `None` is whoever names nobody.
+    pub owner: Option<Arc<str>>,
     /// Whether a pinned prefix contains it.
     pub is_pinned: bool,
     /// Requests that found it computed.
@@ -81,6 +84,7 @@ impl KvCache {
                         (false, false) => Tier::Nowhere,
                     },
                     slots: Vec::new(),
+                    owner: node.maker.as_ref().and_then(|maker| maker.owner.clone()),
                     is_pinned: node.n_pins > 0,
                     n_hits: node.n_hits,
                     last_used: node.last_used,
@@ -104,6 +108,7 @@ impl KvCache {
                     adapters: path.variants.at(start).adapters().collect(),
                     tier: Tier::Computing,
                     slots: vec![slot],
+                    owner: path.maker.as_ref().and_then(|maker| maker.owner.clone()),
                     is_pinned: false,
                     n_hits: 0,
                     last_used: self.now,

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::cache::prefix_tree::NodeId;
 use crate::cache::{KvCache, SequenceId};
@@ -10,10 +11,19 @@ use crate::request::WhyLost;
 /// Most stretches that are remembered until they are taken; the oldest are forgotten first.
 pub const MAX_LOST: usize = 4096;
 
+/// A request that computes or uses what is cached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Maker {
+    /// Its number.
+    pub request_id: u64,
+    /// Whose it is; `None` is whoever names nobody.
+    pub owner: Option<Arc<str>>,
+}
+
 /// A stretch of computed tokens that neither tier has any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// The request that computed or used it last: its text says which tokens these were.
+    /// The number of the request that computed or used it last: its text says which tokens these were.
     pub maker: u64,
     /// Which tokens of that text.
     pub range: Range<u32>,
@@ -36,8 +46,8 @@ impl LostStretches {
 
 impl KvCache {
     /// What is computed on the path of `id`, and what it has in common with others, is that request's from now on.
-    pub fn name_maker(&mut self, id: SequenceId, request_id: u64) {
-        self.path_mut(id).maker = Some(request_id);
+    pub fn name_maker(&mut self, id: SequenceId, maker: Maker) {
+        self.path_mut(id).maker = Some(maker);
     }
 
     /// What was lost since the last call, oldest first; [`MAX_LOST`] stretches at most.
@@ -48,7 +58,7 @@ impl KvCache {
     /// Remembers that `node` is computed no more.
     pub(super) fn remember_lost(&mut self, node: NodeId, why: WhyLost) {
         let node = self.tree.node(node);
-        if let Some(maker) = node.maker {
+        if let Some(Maker { request_id: maker, .. }) = node.maker {
             self.lost.add(Lost { maker, range: node.start..node.end(), why });
         }
     }
@@ -56,7 +66,7 @@ impl KvCache {
     /// Remembers that all that `id` holds is of no use any more.
     pub(super) fn remember_failed(&mut self, id: SequenceId) {
         let n_held = self.n_held(id);
-        if let Some(maker) = self.path(id).maker.filter(|_| n_held > 0) {
+        if let Some(maker) = self.path(id).maker.as_ref().filter(|_| n_held > 0).map(|maker| maker.request_id) {
             self.lost.add(Lost { maker, range: 0..n_held, why: WhyLost::Failed });
         }
     }

@@ -38,7 +38,7 @@ pub use find::{Match, Restore, Wanted};
 pub use kinds::{Forks, IdleCost, MemoryKind};
 pub use listing::{CachedNode, Tier};
 use lost::LostStretches;
-pub use lost::{Lost, MAX_LOST};
+pub use lost::{Lost, MAX_LOST, Maker};
 pub use pins::Reservation;
 use prefix_tree::{DropKey, NodeId, PrefixTree, length};
 pub use relocation::Relocation;
@@ -83,7 +83,7 @@ struct Path {
     /// Whether nobody ever shares any of it.
     is_private: bool,
     /// The request that runs on it, or ran.
-    maker: Option<u64>,
+    maker: Option<Maker>,
 }
 
 /// The pool's bookkeeping and the store. See the module.
@@ -259,7 +259,7 @@ impl KvCache {
     }
 
     /// The request `by` uses what is computed of `tokens`, and the listing counts it.
-    pub fn count_hit(&mut self, variants: &Variants, tokens: &[Token], by: u64) {
+    pub fn count_hit(&mut self, variants: &Variants, tokens: &[Token], by: &Maker) {
         let walk = self.tree.walk(variants, tokens);
         let part = match walk.part {
             Some((node, n)) if self.kind.forks.can_be_cut() => Some(self.split(node, n)),
@@ -268,16 +268,19 @@ impl KvCache {
         for node in walk.whole.into_iter().chain(part) {
             let node = self.tree.node_mut(node);
             node.n_hits += 1;
-            node.maker = Some(by);
+            node.maker = Some(by.clone());
         }
     }
 
     /// As [`KvCache::count_hit`], where a request was placed on what was found, at `id`.
     pub fn count_hit_of(&mut self, id: SequenceId) {
-        let Path { tip, maker, .. } = *self.path(id);
+        let Path { tip, ref maker, .. } = *self.path(id);
+        let maker = maker.clone();
         self.tree.change_upwards(tip, |node| {
             node.n_hits += 1;
-            node.maker = maker.or(node.maker);
+            if maker.is_some() {
+                node.maker.clone_from(&maker);
+            }
         });
     }
 

@@ -19,7 +19,7 @@ impl KvCache {
         }
         let path = self.path_mut(id);
         let tokens: Vec<Token> = path.tail.drain(..n).collect();
-        let (old, maker, variants) = (path.tip, path.maker, path.variants.clone());
+        let (old, maker, variants) = (path.tip, path.maker.clone(), path.variants.clone());
         let (mut at, mut passed, mut rest) = (old, vec![old], &tokens[..]);
         while let Some(first) = rest.first() {
             work::looked_at(1);
@@ -28,13 +28,16 @@ impl KvCache {
             let alike = &rest[..rest.len().min(variants.n_alike(place) as usize)];
             let Some(&child) = self.tree.node(at).children.get(&(variant, *first)) else {
                 at = self.tree.add_child(at, variant, alike.to_vec());
-                self.tree.node_mut(at).maker = maker;
+                self.tree.node_mut(at).maker.clone_from(&maker);
                 rest = &rest[alike.len()..];
                 continue;
             };
             let n = common_prefix(&self.tree.node(child).tokens, alike);
             at = if (n as usize) < self.tree.node(child).tokens.len() { self.split(child, n) } else { child };
             rest = &rest[n as usize..];
+            if maker.is_some() {
+                self.tree.node_mut(at).maker.clone_from(&maker);
+            }
             passed.push(at);
         }
         // What is above has this path already: a long one that is restored piece by piece is not walked for each of them.

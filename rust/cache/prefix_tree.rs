@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use crate::cache::store::PieceId;
-use crate::cache::{SequenceId, Variant, Variants, work};
+use crate::cache::{Maker, SequenceId, Variant, Variants, work};
 use crate::request::Token;
 
 /// Names a node; after a split the lower half keeps its name.
@@ -26,6 +26,8 @@ pub(super) struct Node {
     /// Those of them that are in the pool, in no order: as many as there are ids at most, whatever is stored beside them.
     pub(super) pooled: Vec<NodeId>,
     pub(super) tokens: Vec<Token>,
+    /// Of a root, nodes that are computed with its variant.
+    n_of_variant: u32,
     /// Tokens before it.
     pub(super) start: u32,
     /// The ids whose paths end here.
@@ -44,7 +46,7 @@ pub(super) struct Node {
     pub(super) whole_from: u32,
     pub(super) n_hits: u64,
     /// The request that computed or used it last.
-    pub(super) maker: Option<u64>,
+    pub(super) maker: Option<Maker>,
     pub(super) last_used: u64,
     /// Its entry among the pieces that can be dropped.
     pub(super) drop_key: Option<DropKey>,
@@ -76,12 +78,17 @@ pub(super) struct Walk {
     pub(super) part: Option<(NodeId, u32)>,
 }
 
+/// Fewer roots than this are never sorted out.
+const MIN_ROOTS: usize = 16;
+
 /// The nodes of all variants.
 #[derive(Debug, Default)]
 pub(super) struct PrefixTree {
     nodes: Vec<Option<Node>>,
     free: Vec<usize>,
     roots: BTreeMap<Variant, NodeId>,
+    /// From so many roots on, those that nothing needs are taken out before another is made.
+    n_roots_to_sort_out: usize,
     /// Tokens that texts had in common with nodes, over all walks: what looking has cost.
     n_compared: Cell<u64>,
 }
@@ -124,9 +131,29 @@ impl PrefixTree {
         if let Some(&root) = self.roots.get(variant) {
             return root;
         }
+        if self.roots.len() >= self.n_roots_to_sort_out.max(MIN_ROOTS) {
+            self.sort_out_roots();
+            // As many again must come before the next time: a root costs one look or two, however many there are.
+            self.n_roots_to_sort_out = 2 * self.roots.len();
+        }
         let root = self.add(None, None, Vec::new(), 0);
         self.roots.insert(variant.clone(), root);
         root
+    }
+
+    /// Takes out the roots that hold nothing, and whose variants no node is computed with.
+    fn sort_out_roots(&mut self) {
+        let (nodes, free) = (&mut self.nodes, &mut self.free);
+        self.roots.retain(|_, &mut NodeId(index)| {
+            let root = nodes[index].as_ref().expect("a name is given up with its node");
+            let holds_nothing = root.children.is_empty() && root.tips.is_empty() && root.n_pins == 0 && root.n_reserved == 0;
+            let goes = holds_nothing && root.n_of_variant == 0;
+            if goes {
+                nodes[index] = None;
+                free.push(index);
+            }
+            !goes
+        });
     }
 
     /// A node of the variant of a root, or a root.
@@ -141,6 +168,7 @@ impl PrefixTree {
             children: BTreeMap::new(),
             pooled: Vec::new(),
             tokens,
+            n_of_variant: 0,
             start,
             tips: Vec::new(),
             n_holders: 0,
@@ -155,6 +183,9 @@ impl PrefixTree {
             drop_key: None,
         };
         self.nodes[index] = Some(node);
+        if let Some(root) = variant {
+            self.node_mut(root).n_of_variant += 1;
+        }
         NodeId(index)
     }
 
@@ -209,7 +240,7 @@ impl PrefixTree {
         let first_of_lower = node.tokens[0];
         let (n_holders, n_running) = (node.n_holders, node.n_running);
         let (n_pins, n_reserved) = (node.n_pins, node.n_reserved);
-        let (n_hits, last_used, maker) = (node.n_hits, node.last_used, node.maker);
+        let (n_hits, last_used, maker) = (node.n_hits, node.last_used, node.maker.clone());
         let first = tokens[0];
         let upper = self.add(Some(parent), Some(variant), tokens, start);
         self.node_mut(id).parent = Some(upper);
@@ -231,6 +262,7 @@ impl PrefixTree {
         self.free.push(id.0);
         if let Some(parent) = node.parent {
             self.node_mut(parent).children.remove(&(node.variant, node.tokens[0]));
+            self.node_mut(node.variant).n_of_variant -= 1;
         }
     }
 
@@ -249,6 +281,7 @@ impl PrefixTree {
         lower.start = node.start;
         lower.parent = Some(parent);
         self.node_mut(parent).children.insert((node.variant, first), child);
+        self.node_mut(node.variant).n_of_variant -= 1;
         self.replace_pooled(parent, id, child);
     }
 
@@ -328,6 +361,10 @@ impl PrefixTree {
             assert_eq!(pooled, in_pool, "children of {id:?} in the pool");
             assert_eq!(node.tokens.is_empty(), node.parent.is_none(), "only a root is empty");
             assert!(self.roots.values().any(|&root| root == node.variant), "{id:?} is of the variant of a root");
+            if node.parent.is_none() {
+                let n_alike = order.iter().filter(|&&at| at != id && self.node(at).variant == id).count();
+                assert_eq!(node.n_of_variant, number(n_alike), "nodes of the variant of {id:?}");
+            }
             let is_empty = node.children.is_empty() && node.tips.is_empty() && node.stored.is_none();
             assert!(!is_empty || node.parent.is_none() || node.n_pins + node.n_reserved > 0, "{id:?} holds nothing");
             counted.insert(id, sums);
@@ -423,6 +460,27 @@ mod tests {
         assert_eq!(ends(&changing), Some(child));
         assert_ne!(ends(&base()), Some(child));
         assert_eq!(ends(&adapted.into()), Some(root), "from its beginning on it is yet another text");
+        tree.check_integrity(&[], |_| false);
+    }
+
+    #[test]
+    fn roots_of_variants_that_nothing_is_computed_with_any_more_are_taken_out() {
+        let mut tree = tree(&[&[1, 2, 3, 4]]);
+        let root_of_base = tree.root(&Variant::default());
+        let with = |scale: u16| Variant::with_adapters([(0, f32::from(scale))]);
+        // One that stays, below the root of another variant.
+        let lasting = tree.root(&with(1));
+        let above = *tree.walk(&base(), &[1, 2, 3, 4]).whole.last().unwrap();
+        let child = tree.add_child(above, lasting, vec![5, 6]);
+        tree.node_mut(child).n_reserved += 1;
+        for scale in 2..2_000 {
+            let root = tree.root(&with(scale));
+            let gone = tree.add_child(root, root, vec![1, 2, 3]);
+            tree.remove(gone);
+            assert!(tree.roots().count() <= MIN_ROOTS, "{} roots", tree.roots().count());
+        }
+        assert!(tree.nodes.len() < 2 * MIN_ROOTS, "{} nodes", tree.nodes.len());
+        assert_eq!([tree.root(&Variant::default()), tree.root(&with(1))], [root_of_base, lasting]);
         tree.check_integrity(&[], |_| false);
     }
 }

@@ -267,8 +267,10 @@ pub struct EngineConfig {
 /// Longest pause between two tokens of a running stream that a waiting prompt may cause; 99 of 100 are not longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TokenGap {
-    /// [`TokenGap::USUAL`]. Where the streams alone take more than half of that for a token, twice what they take, and at most half a
-    /// second more: a prompt then slows them down to half their speed at most, and does not stand still itself.
+    /// [`TokenGap::IN_TOKENS`] times what the streams alone take for a token, from [`TokenGap::LEAST`] to [`TokenGap::USUAL`]: a
+    /// quick model's streams are not held up for long where its prompts gain nothing by it. Where they take more than half of the
+    /// usual gap, twice what they take, and at most half a second more: a prompt then slows them down to half their speed at most,
+    /// and does not stand still itself.
     #[default]
     Auto,
     /// This, whatever the streams take by themselves.
@@ -278,6 +280,12 @@ pub enum TokenGap {
 impl TokenGap {
     /// About the pace of reading, five tokens a second.
     pub const USUAL: Duration = Duration::from_millis(200);
+
+    /// About the time between two pictures of a quick display, which nobody sees.
+    pub const LEAST: Duration = Duration::from_millis(8);
+
+    /// So many rows of prompts beside one of a stream, or more, use a CPU about as well as any number does.
+    pub const IN_TOKENS: u32 = 10;
 }
 
 impl Default for EngineConfig {

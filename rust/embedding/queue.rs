@@ -98,7 +98,8 @@ impl Queue {
     /// Adds a request for the vectors of `texts`, cut to their first `dimensions` numbers.
     ///
     /// # Errors
-    /// [`Error::InvalidRequest`] for texts that cannot be computed, [`Error::QueueFull`] where too much waits.
+    /// [`Error::InvalidRequest`] for texts that cannot be computed, [`Error::NotSupported`] for pictures and sounds where the shape
+    /// takes none, [`Error::QueueFull`] where too much waits.
     pub(super) fn push(
         &mut self,
         id: u64,
@@ -153,7 +154,7 @@ impl Queue {
 
     /// The number of tokens of texts that can be computed.
     fn check(&self, texts: &[Prompt]) -> Result<usize> {
-        let Shape { n_longest, n_vocab, .. } = self.shape;
+        let Shape { n_longest, n_vocab, takes_media, .. } = self.shape;
         if texts.is_empty() {
             return Err(wrong("there are no texts; at least one is needed".to_owned()));
         }
@@ -161,6 +162,11 @@ impl Queue {
             let n = text.n_tokens();
             if n == 0 {
                 return Err(wrong(format!("text {place} is empty: it has no token")));
+            }
+            if text.has_media() && !takes_media {
+                let message =
+                    "the model reads all of a text at once, so it makes no vectors of pictures and sounds; give texts alone";
+                return Err(Error::NotSupported { message: message.to_owned() });
             }
             if n > n_longest {
                 return Err(wrong(format!(
@@ -306,7 +312,7 @@ mod tests {
     use crate::request::{Media, Medium};
 
     fn queue(pooling: Pooling) -> Queue {
-        Queue::new(Shape { pooling, width: 2, n_vocab: 100, n_longest: 600, n_batch: 600, n_sequences: 4 })
+        Queue::new(Shape { pooling, takes_media: true, width: 2, n_vocab: 100, n_longest: 600, n_batch: 600, n_sequences: 4 })
     }
 
     fn push(queue: &mut Queue, id: u64, lengths: &[usize]) -> Result<()> {
@@ -321,6 +327,15 @@ mod tests {
     fn next(queue: &mut Queue) -> Vec<(u64, usize)> {
         let items = queue.next().map_or_else(Vec::new, |(items, _)| items);
         items.iter().map(|item| (item.job, item.place)).collect()
+    }
+
+    #[test]
+    fn where_a_model_reads_all_at_once_pictures_and_sounds_are_refused() {
+        let mut queue = queue(Pooling::Mean);
+        queue.shape.takes_media = false;
+        let refused = queue.push(1, vec![with_picture().1], Normalization::None, None);
+        assert!(matches!(refused, Err(Error::NotSupported { .. })), "{refused:?}");
+        assert_eq!(queue.n_waiting(), 0);
     }
 
     #[test]

@@ -17,6 +17,8 @@ const DEFAULT_LONGEST: u32 = 2048;
 pub struct Shape {
     /// What becomes of the vectors of a text's tokens.
     pub pooling: Pooling,
+    /// Whether a text may have pictures and sounds: not where the model reads all of it at once.
+    pub takes_media: bool,
     /// Numbers of one row.
     pub width: usize,
     /// Tokens are below this.
@@ -30,7 +32,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape for a model that was trained on texts of `n_ctx_train` tokens, where the user asks for decodes of `n_ubatch`, or
+    /// The shape for a model without pictures and sounds that was trained on texts of `n_ctx_train` tokens, where the user asks for decodes of `n_ubatch`, or
     /// for none in particular.
     #[must_use]
     pub fn new(pooling: Pooling, width: usize, n_vocab: usize, n_ctx_train: u32, n_ubatch: Option<u32>) -> Self {
@@ -38,6 +40,7 @@ impl Shape {
         let n_batch = n_longest.max(FILL);
         Self {
             pooling,
+            takes_media: false,
             width,
             n_vocab,
             n_longest: n_longest as usize,

@@ -326,7 +326,15 @@ mod tests {
     }
 
     fn embedder(make: impl FnMut() -> Result<Box<dyn Encoder>> + Send + 'static) -> (Embedder, mpsc::Receiver<()>) {
-        let shape = Shape { pooling: Pooling::Mean, width: 2, n_vocab: 100, n_longest: 20, n_batch: 20, n_sequences: 4 };
+        let shape = Shape {
+            pooling: Pooling::Mean,
+            takes_media: true,
+            width: 2,
+            n_vocab: 100,
+            n_longest: 20,
+            n_batch: 20,
+            n_sequences: 4,
+        };
         let (ring, rung) = mpsc::channel();
         (Embedder::new(shape, make, move || ring.send(()).unwrap_or(())), rung)
     }

@@ -244,7 +244,7 @@ fn enter<R: Runner>(core: &mut Core<R>, slot: u32, mut sequence: Sequence, match
         core.slots.forget(slot);
     }
     let id = core.memory.place(&sequence.variants, Some(&matched)).expect("an id was freed before");
-    core.memory.cache_mut().name_maker(id, job.request_id);
+    core.memory.cache_mut().name_maker(id, job.maker());
     core.memory.remember_start();
     if sequence.start(matched.n_tokens()) && sequence.request().task == Task::Complete {
         core.stats.n_cached += u64::from(matched.n_tokens().min(sequence.n_prompt));
@@ -261,7 +261,7 @@ fn count_found<R: Runner>(core: &mut Core<R>, request_id: u64, nth: usize, n_poo
     if n_found == n_pool {
         core.memory.cache_mut().count_hit_of(core.slots.running()[nth].id);
     } else {
-        core.memory.cache_mut().count_hit(&job.variants, &job.prompt[..n_found as usize], request_id);
+        core.memory.cache_mut().count_hit(&job.variants, &job.prompt[..n_found as usize], &job.maker());
     }
     if job.request.task != Task::Complete {
         return;

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::cache::{Variant, Variants};
+use crate::cache::{Maker, Variant, Variants};
 use crate::engine::runner::SequenceId;
 use crate::engine::seniority::Seniority;
 use crate::engine::stream::Sender;
@@ -259,6 +259,11 @@ impl Job {
 
     pub(crate) fn n_prompt(&self) -> u32 {
         u32::try_from(self.prompt.len()).expect("a prompt that fits the context was queued")
+    }
+
+    /// Who computes and uses what is cached of it.
+    pub(crate) fn maker(&self) -> Maker {
+        Maker { request_id: self.request_id, owner: self.request.owner.clone() }
     }
 
     /// Where its branch `index` stands among all others.

@@ -429,7 +429,8 @@ impl Engine {
             return unchanged;
         }
         let (owner, lexicon) = (request.owner.as_deref(), self.lexicon());
-        let respelt = self.inner.published.said().respell(owner, asked_for, prompt, lexicon);
+        let texts = self.inner.published.said().texts(owner, asked_for);
+        let respelt = said::respell(&texts, prompt, lexicon);
         // What was written may be longer than the tokenizer makes it.
         let Some(respelt) = respelt.filter(|respelt| respelt.tokens.len() < self.inner.limits.n_ctx_slot as usize) else {
             return unchanged;

@@ -22,7 +22,8 @@ pub const MAX_SAID_TEXTS: usize = 1024;
 /// Tokens that one prompt is compared with; older texts are not looked at then.
 const MAX_COMPARED: usize = 1 << 20;
 
-/// Texts of which it is tried how far they go along with a prompt: those that do in its tokens the furthest.
+/// Texts of which it is tried how far they go along with a prompt, of those that spell it on where their tokens differ: those whose
+/// tokens are the same the furthest.
 const MAX_TRIED: usize = 8;
 
 /// Most tokens of a stretch that is cut otherwise, of either text.
@@ -32,13 +33,13 @@ const MAX_STRETCH: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     /// Oldest first.
-    texts: VecDeque<Text>,
+    texts: VecDeque<Arc<Text>>,
     n_tokens: usize,
 }
 
 /// A prompt and what was written after it.
 #[derive(Debug)]
-struct Text {
+pub(crate) struct Text {
     owner: Option<Arc<str>>,
     variant: Variant,
     tokens: Tokens,
@@ -71,32 +72,17 @@ impl Said {
     /// Keeps the text of a branch, of which these stretches were written here.
     pub(crate) fn remember(&mut self, owner: Option<Arc<str>>, variant: Variant, tokens: Tokens, written: Vec<Range<u32>>) {
         self.n_tokens += tokens.len() as usize;
-        self.texts.push_back(Text { owner, variant, tokens, written });
+        self.texts.push_back(Arc::new(Text { owner, variant, tokens, written }));
         while self.n_tokens > MAX_SAID || self.texts.len() > MAX_SAID_TEXTS {
             let Some(oldest) = self.texts.pop_front() else { return };
             self.n_tokens -= oldest.tokens.len() as usize;
         }
     }
 
-    /// `prompt` in the tokens that its owner was answered in; `None` where that changes nothing.
-    pub(crate) fn respell(&self, owner: Option<&str>, variant: &Variant, prompt: &[Token], lexicon: &Lexicon) -> Option<Respelt> {
-        let mut n_left = MAX_COMPARED;
-        let of_owner = self.texts.iter().rev().filter(|text| text.owner.as_deref() == owner && text.variant == *variant);
-        let mut candidates: Vec<(usize, &Text)> = Vec::new();
-        for text in of_owner {
-            let n_common = text.n_common(prompt);
-            if n_common < prompt.len() && text.is_written(n_common) {
-                candidates.push((n_common, text));
-            }
-            n_left = n_left.saturating_sub(n_common);
-            if n_left == 0 {
-                break;
-            }
-        }
-        // The newest of those that go along as far come first.
-        candidates.sort_by_key(|&(n_common, _)| std::cmp::Reverse(n_common));
-        let tried = candidates.into_iter().take(MAX_TRIED).filter_map(|(n_common, text)| text.respell(prompt, n_common, lexicon));
-        tried.max_by_key(|(n_taken, _)| *n_taken).map(|(_, respelt)| respelt)
+    /// The texts of an owner that are computed so, newest first. Whoever looks through them holds up nobody who remembers another.
+    pub(crate) fn texts(&self, owner: Option<&str>, variant: &Variant) -> Vec<Arc<Text>> {
+        let is_meant = |text: &&Arc<Text>| text.owner.as_deref() == owner && text.variant == *variant;
+        self.texts.iter().rev().filter(is_meant).map(Arc::clone).collect()
     }
 
     /// Tokens of all texts, and texts.
@@ -104,6 +90,26 @@ impl Said {
     fn size(&self) -> (usize, usize) {
         (self.n_tokens, self.texts.len())
     }
+}
+
+/// `prompt` in the tokens that its owner was answered in, whose texts these are; `None` where that changes nothing.
+pub(crate) fn respell(texts: &[Arc<Text>], prompt: &[Token], lexicon: &Lexicon) -> Option<Respelt> {
+    let mut n_left = MAX_COMPARED;
+    let mut candidates: Vec<(usize, &Text)> = Vec::new();
+    for text in texts {
+        let n_common = text.n_common(prompt);
+        if n_common < prompt.len() && text.boundary(prompt, n_common, n_common, lexicon).is_some() {
+            candidates.push((n_common, text));
+        }
+        n_left = n_left.saturating_sub(n_common);
+        if n_left == 0 {
+            break;
+        }
+    }
+    // The newest of those that go along as far come first.
+    candidates.sort_by_key(|&(n_common, _)| std::cmp::Reverse(n_common));
+    let tried = candidates.into_iter().take(MAX_TRIED).filter_map(|(n_common, text)| text.respell(prompt, n_common, lexicon));
+    tried.max_by_key(|(n_taken, _)| *n_taken).map(|(_, respelt)| respelt)
 }
 
 impl Text {
@@ -128,8 +134,13 @@ impl Text {
         self.written.iter().find(is_in).map(|range| range.end as usize)
     }
 
-    fn is_written(&self, at: usize) -> bool {
-        self.written_until(at).is_some()
+    /// How many tokens of `prompt` from `at` on, and of this text from `here` on, where it was written here, spell the same up to
+    /// the next boundary of both. `None` where they do not.
+    fn boundary(&self, prompt: &[Token], at: usize, here: usize, lexicon: &Lexicon) -> Option<(usize, usize)> {
+        let end = self.written_until(here)?.min(self.len()).min(here + MAX_STRETCH);
+        let number = |n: usize| u32::try_from(n).expect("a sequence fits its context");
+        let [shared, own] = self.tokens.slices(number(here)..number(end));
+        next_boundary(&prompt[at..], shared.iter().chain(own), lexicon)
     }
 
     /// `prompt`, whose first `n_common` tokens are the same, in the tokens of this text as far as their bytes agree; and how many of
@@ -142,9 +153,7 @@ impl Text {
             while at < prompt.len() && here < self.len() && prompt[at] == self.at(here) {
                 (at, here) = (at + 1, here + 1);
             }
-            let Some(end) = self.written_until(here) else { break };
-            let other = self.tokens.slices(number(here)..number(end.min(self.len()).min(here + MAX_STRETCH))).concat();
-            let Some((n, n_here)) = next_boundary(&prompt[at..], &other, lexicon) else { break };
+            let Some((n, n_here)) = self.boundary(prompt, at, here, lexicon) else { break };
             stretches.push((number(at)..number(at + n), number(here + n_here)));
             (at, here) = (at + n, here + n_here);
         }
@@ -162,15 +171,20 @@ impl Text {
 
 /// How many of the first tokens of either text spell the same, up to the first boundary that both have. `None` where their bytes
 /// differ before, a control token stands before, or one ends before.
-fn next_boundary(left: &[Token], right: &[Token], lexicon: &Lexicon) -> Option<(usize, usize)> {
+fn next_boundary<'a>(
+    left: &'a [Token],
+    right: impl Iterator<Item = &'a Token> + 'a,
+    lexicon: &Lexicon,
+) -> Option<(usize, usize)> {
+    let pieces = |token: &Token| lexicon.piece(*token);
+    let (mut left, mut right) = (left.iter().take(MAX_STRETCH).map(pieces), right.take(MAX_STRETCH).map(pieces));
     let (mut n_left, mut n_right) = (0, 0);
     // What one of them has spelt beyond the other.
     let mut ahead: &[u8] = &[];
     let mut is_left_ahead = false;
     loop {
-        let (tokens, n) = if is_left_ahead { (right, &mut n_right) } else { (left, &mut n_left) };
-        let piece =
-            tokens.get(*n).filter(|_| *n < MAX_STRETCH).map(|&token| lexicon.piece(token)).filter(|piece| !piece.is_empty())?;
+        let (next, n) = if is_left_ahead { (right.next(), &mut n_right) } else { (left.next(), &mut n_left) };
+        let piece = next.filter(|piece| !piece.is_empty())?;
         *n += 1;
         if ahead.len() >= piece.len() {
             ahead = ahead.strip_prefix(piece)?;
@@ -210,7 +224,7 @@ mod tests {
     }
 
     fn respelt(said: &Said, prompt: &[&str]) -> Option<Respelt> {
-        said.respell(None, &Variant::default(), &tokens(prompt), &Pieces::lexicon(&PIECES, 1))
+        respell(&said.texts(None, &Variant::default()), &tokens(prompt), &Pieces::lexicon(&PIECES, 1))
     }
 
     #[test]
@@ -232,9 +246,24 @@ mod tests {
         assert_eq!(respelt(&said, &["d", "a", "b", "a", "c"]), None, "another text");
         assert_eq!(respelt(&said, &["d", "ab", "a", "b"]), None, "the tokenizer cuts a prompt as it cuts any");
         assert_eq!(respelt(&said, &["d", "a", "b", "<end>", "ab"]), None, "a control token is no text");
-        let other =
-            said.respell(Some("somebody"), &Variant::default(), &tokens(&["d", "a", "b", "ab"]), &Pieces::lexicon(&PIECES, 1));
-        assert_eq!(other, None, "somebody else's answer");
+        assert!(said.texts(Some("somebody"), &Variant::default()).is_empty(), "somebody else's answer");
+    }
+
+    #[test]
+    fn of_many_chats_that_begin_alike_the_one_that_goes_on_so_is_found() {
+        let mut said = Said::default();
+        let mut chat = |written: &[&str]| {
+            let mut text = Tokens::new(tokens(&["d"]).into());
+            tokens(written).into_iter().for_each(|token| text.push(token));
+            let range = 1..text.len();
+            said.remember(None, Variant::default(), text, vec![range]);
+        };
+        chat(&["a", "b", "d", "a", "b", "x"]);
+        for _ in 0..3 * MAX_TRIED {
+            chat(&["a", "c", "x"]);
+        }
+        let told = respelt(&said, &["d", "ab", "d", "ab", "x"]).expect("it is cut otherwise");
+        assert_eq!(told.tokens, tokens(&["d", "a", "b", "d", "a", "b", "x"]));
     }
 
     #[test]
@@ -283,7 +312,7 @@ mod tests {
             }
             spelt.extend([b"abcx", b"xabc", b"dabd"][chance(3)]);
             let prompt = lexicon.tokenize(&spelt);
-            let Some(told) = said.respell(None, &Variant::default(), &prompt, &lexicon) else { continue };
+            let Some(told) = respell(&said.texts(None, &Variant::default()), &prompt, &lexicon) else { continue };
             n_respelt += 1;
             assert_eq!(spelling(&told.tokens), spelling(&prompt), "{prompt:?} became {told:?}");
             let n_controls = |tokens: &[Token]| tokens.iter().filter(|&&token| token == 0).count();

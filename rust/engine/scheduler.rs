@@ -200,7 +200,9 @@ impl Scheduler {
             TokenGap::AtMost(gap) => gap.as_secs_f64(),
             TokenGap::Auto => {
                 let alone_s = self.decode.mean_s(Shape { n_decoding: streams.n_decoding, n_prefill: 0, n_cells });
-                TokenGap::USUAL.as_secs_f64().max(alone_s + alone_s.min(chunk_s))
+                let some_s = f64::from(TokenGap::IN_TOKENS) * alone_s;
+                let usual_s = some_s.clamp(TokenGap::LEAST.as_secs_f64(), TokenGap::USUAL.as_secs_f64());
+                usual_s.max(alone_s + alone_s.min(chunk_s))
             }
         };
         let own_s = streams.max_token_gap.map_or(f64::INFINITY, |gap| gap.as_secs_f64());
@@ -322,6 +324,21 @@ mod tests {
         assert_eq!(slow(TokenGap::AtMost(TokenGap::USUAL)), MIN_BESIDE);
         let chunk = slow(TokenGap::Auto);
         assert!((16..=22).contains(&chunk), "{chunk} rows of 8 ms beside 180 ms of streams");
+    }
+
+    #[test]
+    fn quick_streams_are_held_up_for_ten_of_their_tokens_and_for_eight_milliseconds_at_least() {
+        let added_us = |step_us: u32| {
+            let (mut quick, row_us) = (Scheduler::new(4_096, TokenGap::Auto), step_us / 20);
+            for i in 0..400 {
+                let n_prefill = 20 * (i % 5);
+                quick.observe(1, n_prefill, N_CELLS, Duration::from_micros((step_us + row_us * n_prefill).into()));
+            }
+            row_us * plan(&quick, &[1, 4_000])[1]
+        };
+        assert!((6_500..=7_500).contains(&added_us(500)), "{} us beside 500", added_us(500));
+        assert!((15_500..=18_000).contains(&added_us(2_000)), "{} us beside 2,000", added_us(2_000));
+        assert!((145_000..=180_000).contains(&added_us(25_000)), "{} us beside 25,000", added_us(25_000));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What is kept of a prompt that a model's memory will have never again: states, where it cannot be cut, and what a sliding window
 //! sees at the prompt's end, which moves on with the answer.
 
-use crate::cache::{MIN_SHARED, Match};
+use crate::cache::{MIN_SHARED, Maker, Match};
 use crate::engine::core::Core;
 use crate::engine::runner::Runner;
 use crate::engine::running::Running;
@@ -41,11 +41,13 @@ fn keep_windows<R: Runner>(core: &mut Core<R>) {
         if !(is_new_end && is_wanted && n_tokens >= MIN_SHARED) {
             continue;
         }
-        let (id, request_id, variants) = (running.id, running.sequence.request_id, running.sequence.variants.clone());
+        let (id, sequence) = (running.id, &running.sequence);
+        let maker = Maker { request_id: sequence.request_id, owner: sequence.request().owner.clone() };
+        let variants = sequence.variants.clone();
         // Where the prompt comes again, its last token is computed for the logits after it.
         let Some(n_kept) = [n_tokens - 1, n_tokens].into_iter().find(|&n| core.memory.can_fork(id, n)) else { continue };
         let Some(kept) = core.memory.place(&variants, Some(&Match::in_pool(id, n_kept))) else { return };
-        core.memory.cache_mut().name_maker(kept, request_id);
+        core.memory.cache_mut().name_maker(kept, maker);
         core.memory.cache_mut().unpin(kept);
     }
 }

@@ -64,7 +64,7 @@ impl Adapter {
 /// Loads `adapters` for `model`, which was read from the files `base`.
 ///
 /// # Errors
-/// [`Error::InvalidConfig`] names the first file that is no adapter of this model, and says why.
+/// [`Error::InvalidConfig`] names the first file that is no adapter of this model, and says why, or two that cannot both be on.
 ///
 /// # Safety
 /// `model` is alive, and nobody else loads an adapter for it or computes with it.
@@ -82,7 +82,16 @@ pub(super) unsafe fn load(model: *mut sys::llama_model, base: &[Metadata], adapt
         // SAFETY: the caller vouches for the model.
         unsafe { load_one(model, &base, config) }.map_err(explain)
     };
-    adapters.iter().map(load).collect()
+    let loaded = adapters.iter().map(load).collect::<Result<Vec<_>>>()?;
+    let mut activated = loaded.iter().filter(|adapter| adapter.scale != 0.0 && !adapter.invocation.is_empty());
+    if let (Some(first), Some(second)) = (activated.next(), activated.next()) {
+        let [first, second] = [first, second].map(|adapter| adapter.path.display());
+        return Err(refuse(format!(
+            "{first} and {second} are activated adapters (aLoRA), and a text has at most one that is on: give all but one the scale 0 \
+             (--lora-scaled {second}:0, or --lora-init-without-apply), and let requests turn them on",
+        )));
+    }
+    Ok(loaded)
 }
 
 /// As [`load`], of one.

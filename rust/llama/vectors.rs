@@ -50,6 +50,7 @@ pub fn embedder(
     }
     let width = model.vector_width(pooling);
     let mut shape = Shape::new(pooling, width, model.n_vocab(), model.reach(&config.rope), config.n_ubatch);
+    shape.takes_media = !model.is_encoder();
     if model.is_recurrent() || model.is_hybrid() {
         shape.n_sequences = MAX_STATES as usize;
     }

@@ -65,6 +65,11 @@ impl PyCachedNode {
     }
 
     #[getter]
+    fn owner(&self) -> Option<&str> {
+        self.0.owner.as_deref()
+    }
+
+    #[getter]
     fn is_pinned(&self) -> bool {
         self.0.is_pinned
     }
@@ -116,7 +121,8 @@ pub(super) fn recently_used(mut nodes: Vec<CachedNode>, limit: usize) -> Vec<Cac
         let node = &mut nodes[place];
         let (parent, tokens) = (node.parent.and_then(|parent| places[parent]), take(&mut node.tokens));
         let (adapters, slots) = (take(&mut node.adapters), take(&mut node.slots));
-        CachedNode { parent, tokens, adapters, slots, ..*node }
+        let owner = node.owner.take();
+        CachedNode { parent, tokens, adapters, slots, owner, ..*node }
     });
     shown.collect()
 }

@@ -94,15 +94,7 @@ fn prompts(embedder: &Embedder, model: &Model, texts: Vec<PromptInput>) -> Resul
         if let PromptInput::Text(text) = &text {
             check_length(model, place, text.as_bytes().len(), embedder.shape())?;
         }
-        let prompt = text.read(model)?;
-        if prompt.has_media() && model.is_encoder() {
-            let message = format!(
-                "the model, {}, reads all of a text at once, so it makes no vectors of pictures and sounds; give texts alone",
-                model.architecture()
-            );
-            return Err(Error::NotSupported { message });
-        }
-        Ok(prompt)
+        text.read(model)
     });
     prompts.collect()
 }

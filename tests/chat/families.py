@@ -84,6 +84,26 @@ WRITTEN: dict[str, Written] = {
         content="I look.",
         thought="Rome?",
     ),
+    "DeepSeek V4": Written(
+        f'<think>Rome?</think>I look.\n\n<{DSML}tool_calls>\n<{DSML}invoke name="get_weather">\n'
+        f'<{DSML}parameter name="city" string="true">Rome</{DSML}parameter>\n'
+        f'<{DSML}parameter name="days" string="false">3</{DSML}parameter>\n</{DSML}invoke>\n'
+        f'<{DSML}invoke name="get">\n</{DSML}invoke>\n</{DSML}tool_calls>',
+        content="I look.",
+        thought="Rome?",
+    ),
+    "Gemma 4": Written(
+        '<|channel>thought\nRome?<channel|>I look.<|tool_call>call:get_weather{city:<|"|>Rome<|"|>,days:3}<tool_call|>'
+        "<|tool_call>call:get{}<tool_call|>",
+        content="I look.",
+        thought="Rome?",
+    ),
+    "Apertus": Written(
+        '<|inner_prefix|>Rome?<|inner_suffix|>I look.<|tools_prefix|>[{"get_weather": {"city": "Rome", "days": 3}}, {"get": {}}]'
+        "<|tools_suffix|>",
+        content="I look.",
+        thought="Rome?",
+    ),
     "DeepSeek V3.1": Written(
         "I look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"
         '{"city": "Rome", "days": 3}<｜tool▁call▁end｜><｜tool▁call▁begin｜>get<｜tool▁sep｜>{}<｜tool▁call▁end｜>'
@@ -145,7 +165,15 @@ WRITTEN: dict[str, Written] = {
 }
 
 _THOUGHTS = {"Generic": "<think></think>", "Qwen3 Coder": "<think></think>"}
-_MARKS = ("<think></think>", "<seed:think></seed:think>", "[THINK][/THINK]", "<|START_THINKING|><|END_THINKING|>", "<|channel|>")
+_MARKS = (
+    "<think></think>",
+    "<seed:think></seed:think>",
+    "[THINK][/THINK]",
+    "<|START_THINKING|><|END_THINKING|>",
+    "<|channel|>",
+    "<|channel>thought<channel|>",
+    "<|inner_prefix|><|inner_suffix|>",
+)
 
 
 def form_of(

@@ -3,21 +3,25 @@
 import json
 import random
 import re
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 import weft
 from tests.chat.families import DSML, FAMILIES, GET, TOOLS, WRITTEN, form_of, message_of
+from tests.chat.gbnf import Grammar
 from tests.server.matchers import Json
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
 from weft.chat.answer.form import FamilyForm
 from weft.chat.answer.gbnf import Rules
 from weft.chat.answer.grammar import OneCall, Row
-from weft.chat.answer.reader import Thoughts
+from weft.chat.answer.reader import MAX_TRIES, FamilyReader, Thoughts
+from weft.chat.answer.source import MAX_HELD
 from weft.chat.answer.tools import Tool, ToolUse
 from weft.chat.answer.written import WrittenMessage
+from weft.chat.asking import MAX_TOOLS
 from weft.chat.format import ChatPrompt
 from weft.chat.held import Held
 from weft.server import prometheus
@@ -29,6 +33,8 @@ N_MUTATIONS = 1_000
 
 MARKS = [chr(code) for code in range(0x4E00, 0x4E00 + 64)]
 """Characters that no family writes: each one that is put into an answer must come out of it once."""
+
+NO_MARKS = re.compile(f"[^{MARKS[0]}-{MARKS[-1]}]+")
 
 by_family = pytest.mark.parametrize("name", WRITTEN)
 
@@ -133,7 +139,7 @@ def test_nothing_is_lost_of_broken_answers_and_nothing_is_told_twice(name: str) 
         form = form_of(name, ToolUse(TOOLS, is_parallel=rng.random() < 0.8), is_thinking=rng.random() < 0.1)
         message = message_of(form.reader(), *in_pieces(text, rng))
         out = message.content + message.thought + "".join(call.name + call.arguments for call in message.calls)
-        assert sorted(filter(MARKS.__contains__, out)) == sorted(filter(MARKS.__contains__, text)), text
+        assert sorted(NO_MARKS.sub("", out)) == sorted(NO_MARKS.sub("", text)), text
         assert told(message) == told(message_of(form.reader(), text)), text
 
 
@@ -340,10 +346,57 @@ def test_a_value_that_may_be_a_text_or_not_is_read_as_it_is_held_to(name: str, s
     assert call.arguments == f'{{"city": {value}, "days": 3}}'
 
 
+@pytest.mark.parametrize(
+    ("earlier", "numbers", "ids"),
+    [
+        ([], (0, 1), ["get_weather:0", "get:1"]),
+        (["functions.get_weather:0"], (0, 1), ["get_weather:1", "get:2"]),
+        (["functions.get_weather:0"], (1, 2), ["get_weather:1", "get:2"]),
+        (["functions.get_weather:0", "functions.get:1"], (0, 1), ["get_weather:2", "get:3"]),
+        (["functions.get_weather:1"], (0, 1), ["get_weather:2", "get:2"]),
+        (["", "functions.get_weather:0"], (5, 6), ["get_weather:5", "get:6"]),
+    ],
+)
+def test_calls_of_a_chat_are_numbered_on(earlier: list[str], numbers: tuple[int, int], ids: list[str]) -> None:
+    text = WRITTEN["Kimi K2"].text.replace("weather:0", f"weather:{numbers[0]}").replace("get:1", f"get:{numbers[1]}")
+    form = FamilyForm(FAMILIES["Kimi K2"], None, ToolUse(TOOLS), earlier=earlier)
+    for pieces in ([text], list(text)):
+        found = [call.id for call in message_of(form.reader(), *pieces).calls]
+        assert found == [f"functions.{one}" for one in ids]
+        assert not set(found) & set(earlier)
+
+
 def test_a_held_back_call_has_an_end() -> None:
     endless = '<tool_call>{"arguments": {"a": "' + "x" * 200_000
     message = message_of(form_of("Hermes").reader(), *(endless[start : start + 100] for start in range(0, len(endless), 100)))
     assert message.content == endless
+
+
+@pytest.mark.parametrize("end", ["", "}", "x"])
+@pytest.mark.parametrize("step", [1, 100, 70_000])
+def test_little_is_read_again_of_what_was_held_back_for_long(end: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    begin = FamilyReader._begin
+
+    def counted(reader: FamilyReader) -> None:
+        begin(reader)
+        assert reader._source is not None
+        begun.append(len(reader._source.text))
+
+    monkeypatch.setattr(FamilyReader, "_begin", counted)
+    text = '<tool_call>{"arguments": {"a": "' + '<tool_call>{\\"arguments\\": {\\"a\\": \\"' * 1_600 + end
+    assert len(text) < MAX_HELD
+    reader = form_of("Hermes").reader()
+    parts = [reader.read(text[start : start + step]) for start in range(0, len(text), step)]
+    parts.append(reader.read('" ' + "x" * (MAX_HELD - len(text))))
+    parts.append(reader.read("y" + WRITTEN["Hermes"].text.partition("</think>")[2]))
+    parts.append(reader.end())
+    message = WrittenMessage()
+    for part in chain.from_iterable(parts):
+        message.add(part)
+    assert message.content.startswith(text)
+    assert [call.name for call in message.calls] == ["get_weather", "get"]
+    assert len(begun) <= MAX_TRIES + 3
 
 
 def test_what_is_no_call_is_counted() -> None:
@@ -415,6 +468,82 @@ def test_a_trigger_is_where_a_call_begins(name: str) -> None:
     assert any(message_of(form_of(name).reader(), begun).content == "" for begun in found)
 
 
+def found_by(request: weft.Request, text: str) -> str | None:
+    """From where on the grammar holds a text; None where no trigger is in it."""
+    found = []
+    for trigger in request.grammar_triggers:
+        pattern = re.escape(trigger.value) if trigger.kind == "word" else trigger.value
+        if match := re.search(pattern, text):
+            found.append(match.start(1) if match.lastindex else match.start())
+    return text[min(found) :] if found else None
+
+
+@by_family
+def test_what_is_read_as_a_call_was_held_to_one(name: str) -> None:
+    form = form_of(name, ToolUse(TOOLS))
+    request = Held(form, {}, None).request(weft.Request(prompt="a"))
+    rng = random.Random(f"held {name}")
+    n_called = 0
+    for _ in range(N_MUTATIONS):
+        text = mutated(WRITTEN[name].text, rng)
+        if message_of(form.reader(), text).calls:
+            n_called += 1
+            assert found_by(request, text) is not None, text
+    assert n_called > N_MUTATIONS // 20
+
+
+SPELLINGS = [
+    ("Qwen3 Coder", "<tool_call>\n<function=get>\n</function>\n</tool_call>"),
+    ("Qwen3 Coder", "<function=get>\n</function>"),
+    ("Qwen3 Coder", "<function=get>\n</function>\n</tool_call>"),
+    ("Command R", 'Action:```json\n[{"tool_name": "get", "parameters": {}}]\n```'),
+    ("Llama 3", '<|python_tag|>{"name": "get", "parameters": {}}'),
+    ("Llama 3", '{"type": "function", "name": "get", "parameters": {}}'),
+    ("Llama 3", '{\n  "name" : "get", "parameters": {}}'),
+    ("Llama (Python)", "[ get()]"),
+    ("gpt-oss", "<|channel|>analysis to=functions.get <|constrain|>json<|message|>{}"),
+    ("gpt-oss", "<|start|>assistant to=functions.get<|channel|>commentary <|constrain|>json<|message|>{}"),
+    ("gpt-oss", "to=functions.get<|channel|>commentary <|constrain|>json<|message|>{}"),
+]
+
+
+@pytest.mark.parametrize("use", [ToolUse((GET,)), ToolUse((GET,), is_required=True)], ids=["auto", "required"])
+@pytest.mark.parametrize(("name", "text"), SPELLINGS)
+def test_a_call_is_held_to_however_it_is_spelt(name: str, text: str, use: ToolUse) -> None:
+    form = form_of(name, use)
+    request = Held(form, {}, None).request(weft.Request(prompt="a"))
+    if not use.is_required:
+        assert found_by(request, text) == text
+        assert found_by(request, f"\n {text}") == text
+    assert Grammar(request.grammar or "").allows(text)
+    message = message_of(form.reader(), text)
+    assert (message.content, [call.name for call in message.calls]) == ("", ["get"])
+
+
+def test_an_object_is_a_call_where_it_begins_as_one() -> None:
+    form = form_of("Llama 3", ToolUse(TOOLS))
+    request = Held(form, {}, None).request(weft.Request(prompt="a"))
+    for text in (
+        '{"parameters": {}, "name": "get"}',
+        '{"id": "1", "name": "get", "parameters": {}}',
+        '{"name": "getter", "parameters": {}}',
+    ):
+        assert found_by(request, text) is None
+        assert message_of(form.reader(), text).content == text
+
+
+@by_family
+async def test_as_many_tools_with_names_as_long_as_may_be_are_looked_for(engine: weft.Engine, name: str) -> None:
+    for length in (64, 128):
+        many = tuple(Tool(f"{nth}-tool".rjust(length, "a"), {"type": "object", "properties": {}}) for nth in range(MAX_TOOLS))
+        form = form_of(name, ToolUse(many))
+        request = Held(form, {}, None).request(weft.Request(prompt="Once upon a time,", max_tokens=1))
+        answer = await engine.complete(request)
+        assert answer.branches[0].reason == "length"
+        called = WRITTEN[name].text.replace("get_weather", many[7].name)
+        assert found_by(request, called) is not None
+
+
 async def test_a_model_says_what_it_likes_until_it_calls_and_then_calls_a_tool(engine: weft.Engine) -> None:
     # A word that the model says soon stands for the mark that a model of this family would begin a call with.
     family = Family(name="the", is_of=lambda _: True, calls=Row("the", OneCall(json_call())), triggers=("the",), between=" and ")
@@ -439,16 +568,60 @@ def held_to(name: str, **parameters: Json) -> str:
 @pytest.mark.parametrize(
     ("name", "parameters", "said"),
     [
-        ("Hermes", {"properties": {"a": {"type": "number", "minimum": 1}}}, "no grammar can hold to 'minimum'"),
+        ("Hermes", {"properties": {"a": {"type": "array", "uniqueItems": True}}}, "the parameters of the tool f: "),
         ("Hermes", {"properties": {"a": {"pattern": "(?=a)", "type": "string"}}}, "the parameters of the tool f: "),
-        ("Qwen3 Coder", {"properties": {"a": {"type": "string", "maxLength": 3}}}, "cannot be held to all that its schema says"),
-        ("Qwen3 Coder", {"anyOf": [{"properties": {"a": {}}}]}, "cannot be held to all that its schema says"),
+        ("Qwen3 Coder", {"properties": {"a": {"type": "array", "uniqueItems": True}}}, "the parameters of the tool f: "),
+        *(
+            (name, {"properties": properties, **more}, f"cannot be held to {word!r} of its schema")
+            for name in ("Qwen3 Coder", "LFM2")
+            for properties, more, word in (
+                ({"a": {}}, {"anyOf": [{"required": ["a"]}]}, "anyOf"),
+                ({"a": {}, "b": {}}, {"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
+                ({"a": {}, "b": {}}, {"minProperties": 1}, "minProperties"),
+                ({"a": {}}, {"required": ["b"]}, "required: b"),
+                ({"a": False}, {}, "false"),
+                ({"a": {"items": {"$ref": "#/properties/b"}}, "b": {"type": "string"}}, {}, "$ref: #/properties/b"),
+            )
+        ),
+        *(
+            ("Gemma 4", {"properties": {"a": schema}}, f"cannot be held to {word!r} of its schema")
+            for word, schema in (
+                ("maxLength", {"type": "string", "maxLength": 3}),
+                ("minItems", {"type": "array", "items": {}, "minItems": 1}),
+                ("oneOf", {"oneOf": [{"type": "string"}, {"type": "integer"}]}),
+                ("minProperties", {"type": "object", "properties": {"b": {}}, "minProperties": 1}),
+                ("$ref: #", {"items": {"$ref": "#"}, "type": "array"}),
+                ("additionalProperties", {"type": "object", "additionalProperties": {"type": "integer"}}),
+            )
+        ),
+        ("Qwen3 Coder", {"additionalProperties": {"type": "integer"}}, "cannot be held to 'additionalProperties' of its schema"),
+        *(
+            (
+                name,
+                {"properties": {"a": {"type": "string", **more}}, **shared},
+                f"cannot be held to {next(iter(more))!r} of its schema",
+            )
+            for name in ("Qwen3 Coder", "Seed OSS", "GLM 4.5", "MiniMax M2", "DeepSeek V3.2")
+            for more, shared in (
+                ({"maxLength": 3}, {}),
+                ({"pattern": "^a$"}, {}),
+                ({"format": "date"}, {}),
+                ({"anyOf": [{"type": "string", "maxLength": 3}]}, {}),
+                ({"allOf": [{"maxLength": 3}]}, {}),
+                ({"not": {"const": "a"}}, {}),
+                ({"$ref": "#/$defs/b"}, {"$defs": {"b": {"type": "string", "maxLength": 3}}}),
+            )
+        ),
+        (
+            "Qwen3 Coder",
+            {"properties": {"a": {"type": "string", "enum": ["b", "c</parameter>"]}}},
+            "has an argument 'a', which the format of this model's calls has no way to",
+        ),
         (
             "Qwen3 Coder",
             {"properties": {"a>b": {}}},
             "has an argument 'a>b', which the format of this model's calls has no way to",
         ),
-        ("LFM2", {"anyOf": [{"properties": {"a": {}}}]}, "cannot be held to all that its schema says"),
         ("LFM2", {"properties": {"a b": {}}}, "has an argument 'a b', which the format of this model's calls has no way to name"),
     ],
 )
@@ -472,6 +645,152 @@ def test_what_is_no_schema_is_refused(name: str, schema: Json) -> None:
         Held(form_of(name, use), {}, None)
     assert refused.value.param == "tools"
     assert "the parameters of the tool f: " in refused.value.message
+
+
+def test_an_argument_that_is_one_text_is_held_to_it() -> None:
+    grammar = Grammar(held_to("Qwen3 Coder", properties={"a": {"type": "string", "const": "x"}}, required=["a"]))
+    call = "<function=f>\n<parameter=a>\nx\n</parameter>\n</function>"
+    assert grammar.allows(call)
+    assert not grammar.begins(call.replace("x", "y"))
+
+
+@pytest.mark.parametrize("name", ["Qwen3 Coder", "Seed OSS", "GLM 4.5", "MiniMax M2", "DeepSeek V3.2"])
+@pytest.mark.parametrize(
+    "value", ['"a{closing}b"', '{{"a": "\\"{closing}"}}', '["{closing}", "{closing}"]', "5", '"\n{closing}"']
+)
+def test_what_closes_a_value_may_stand_in_a_text_of_its_json(name: str, value: str) -> None:
+    tool = Tool("get_weather", {"type": "object", "properties": {"city": {}, "days": {"type": "integer"}}})
+    closing = next(mark for mark in ("</parameter>", "</arg_value>", f"</{DSML}parameter>") if mark in WRITTEN[name].text)
+    written = value.format(closing=closing)
+    text = WRITTEN[name].text.replace("Rome<", f"{written}<").replace("Rome\n<", f"{written}\n<")
+    text = text.replace('"city" string="true"', '"city" string="false"')
+    form = form_of(name, ToolUse((tool, GET)))
+    for pieces in ([text], list(text)):
+        calls = message_of(form.reader(), *pieces).calls
+        assert [call.name for call in calls] == ["get_weather", "get"]
+        assert calls[0].arguments == f'{{"city": {written}, "days": 3}}' or "\n" in written
+
+
+def test_a_text_that_a_model_is_held_to_ends_where_it_is_read_to_end() -> None:
+    for name, closing in (("Qwen3 Coder", "</parameter>"), ("Seed OSS", "</parameter>"), ("GLM 4.5", "</arg_value>")):
+        tool = Tool("get_weather", {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]})
+        form = form_of(name, ToolUse((tool,), is_required=True, is_parallel=False))
+        grammar = Grammar(Held(form, {}, None).request(weft.Request(prompt="a")).grammar or "")
+        text = WRITTEN[name].text
+        begun = text[text.index("<tool_call>") if "<tool_call>" in text else text.index("<seed:tool_call>") :]
+        begun = begun[: begun.index("Rome")]
+        assert grammar.begins(f"{begun}Rome{closing}")
+        assert not grammar.begins(f"{begun}Rome{closing} and more{closing}")
+
+
+_HALF = "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome\n</parameter>"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "content", "calls"),
+    [
+        # What closes a value stands twice.
+        ("Qwen3 Coder", f"{_HALF}\n</parameter>\n</function>\n</tool_call>", "", ['{"city": "Rome"}']),
+        (
+            "Qwen3 Coder",
+            f"{_HALF}\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+            "",
+            ['{"city": "Rome", "days": 3}'],
+        ),
+        # A required argument is missing, or they are in another order.
+        (
+            "Qwen3 Coder",
+            "<tool_call>\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+            "",
+            ['{"days": 3}'],
+        ),
+        # Something is said before, between and behind calls.
+        ("Qwen3 Coder", f"One.\n{_HALF}\n</function>\n</tool_call>\nTwo.", "One.Two.", ['{"city": "Rome"}']),
+        (
+            "Hermes",
+            f"One. {WRITTEN['Generic'].text.removeprefix('I look.')} Two.",
+            "One.Two.",
+            ['{"city": "Rome", "days": 3}', "{}"],
+        ),
+        ("Apertus", 'A<|tools_prefix|>[{"get": {}}]<|tools_suffix|>B', "AB", ["{}"]),
+        # A mark is spoken of.
+        (
+            "Gemma 4",
+            "I write <|tool_call> and <|tool_call>call: and so on.",
+            "I write <|tool_call> and <|tool_call>call: and so on.",
+            [],
+        ),
+        ("Hermes", "I write <tool_call> and so on.", "I write <tool_call> and so on.", []),
+        # A long text of several lines with quotes.
+        (
+            "Gemma 4",
+            '<|tool_call>call:get_weather{city:<|"|>a "b"\n\\n {c: [1, 2]}<|"|>,days:3}<tool_call|>',
+            "",
+            [json.dumps({"city": 'a "b"\n\\n {c: [1, 2]}', "days": 3})],
+        ),
+        # A thought is left open.
+        ("Apertus", '<|inner_prefix|>Hm.<|tools_prefix|>[{"get": {}}]<|tools_suffix|>', "", ["{}"]),
+        # Calls in parallel whose block is closed late, or never.
+        (
+            "Kimi K2",
+            WRITTEN["Kimi K2"].text.removesuffix("<|tool_calls_section_end|>"),
+            "I look.",
+            ['{"city": "Rome", "days": 3}', "{}"],
+        ),
+    ],
+)
+def test_what_others_lose_is_told(name: str, text: str, content: str, calls: list[str]) -> None:
+    for pieces in ([text], list(text)):
+        message = message_of(form_of(name).reader(), *pieces)
+        assert (message.content, [call.arguments for call in message.calls]) == (content, calls)
+
+
+def test_arguments_of_gemma_are_read_however_deep_they_are() -> None:
+    text = (
+        '<|tool_call>call:get_weather{units:{a:[<|"|>x<|"|>,true,null,-1.5],<|"|>b c<|"|>:{}}, "days" : 3,'
+        'city:<|"|>it\'s "<|\\<|"|>}<tool_call|>'
+    )
+    for pieces in ([text], list(text)):
+        [call] = message_of(form_of("Gemma 4").reader(), *pieces).calls
+        units = {"a": ["x", True, None, -1.5], "b c": {}}
+        assert json.loads(call.arguments) == {"units": units, "days": 3, "city": "it's \"<|\\"}
+
+
+NESTED: Json = {
+    "properties": {
+        "z": {"type": "array", "items": {"type": "object", "properties": {"k": {"enum": ["a", 1]}}, "required": ["k"]}},
+        "b": {"type": ["string", "null"]},
+        "a": {"type": "integer", "minimum": 3},
+    },
+    "required": ["z"],
+    "additionalProperties": False,
+}
+
+
+def test_gemma_is_held_to_schemas() -> None:
+    grammar = Grammar(held_to("Gemma 4", **NESTED))
+    for arguments in (
+        "z:[]",
+        'a:3,b:<|"|>x<|"|>,z:[{k:<|"|>a<|"|>},{k:1}]',
+        "b:null,z:[]",
+    ):
+        assert grammar.allows(f"<|tool_call>call:f{{{arguments}}}<tool_call|>"), arguments
+    for arguments in ("}", "a:2,", "b:5", "z:[{}", "z:[{k:2", "z:[],a", 'b:"'):
+        assert not grammar.begins(f"<|tool_call>call:f{{{arguments}"), arguments
+    node = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}, "required": ["v"]}
+    list_of = Grammar(held_to("Gemma 4", properties={"a": {"$ref": "#/$defs/node"}}, **{"$defs": {"node": node}}))
+    assert list_of.allows("<|tool_call>call:f{a:{next:{next:{v:1},v:2},v:3}}<tool_call|>")
+    assert not list_of.begins("<|tool_call>call:f{a:{next:{}")
+    free = Grammar(held_to("Gemma 4", properties={"a": {}}))
+    assert free.allows('<|tool_call>call:f{a:{b:[<|"|>x<|"|>,1,{c:null}]}}<tool_call|>')
+
+
+def test_words_are_pythons_where_calls_are() -> None:
+    properties = {"a": {"type": "boolean"}, "b": {"enum": [None, "null", "true"]}, "true": {}}
+    grammar = Grammar(held_to("LFM2", properties=properties, required=["a", "b", "true"]))
+    assert grammar.allows('<|tool_call_start|>[f(a=True, b=None, true=[False, "false"])]<|tool_call_end|>')
+    assert grammar.allows('<|tool_call_start|>[f(a=False, b="null", true=None)]<|tool_call_end|>')
+    assert not grammar.begins("<|tool_call_start|>[f(a=true")
 
 
 def test_arguments_are_held_to_their_schema() -> None:

@@ -57,11 +57,12 @@ class LiveServer:
         def is_ready() -> bool:
             assert self.process.poll() is None, f"the server ended:\n{self.log}"
             try:
-                return httpx.get(f"{self.url}/health").status_code == 200
+                return client.get(f"{self.url}/health").status_code == 200
             except httpx.TransportError:
                 return False
 
-        await wait_until(is_ready, 20)
+        with httpx.Client() as client:
+            await wait_until(is_ready, 20)
 
     @property
     def log(self) -> str:

@@ -95,7 +95,7 @@ SETTINGS: Json = {
     "grammar_triggers": [],
     "preserved_tokens": [],
     "chat_format": "Content-only",
-    "reasoning_format": "none",
+    "reasoning_format": "deepseek",
     "reasoning_in_content": False,
     "generation_prompt": "",
     "samplers": ["penalties", "dry", "top_n_sigma", "top_k", "tfs_z", "typ_p", "top_p", "min_p", "xtc", "temperature"],

@@ -13,6 +13,8 @@ from weft.chat.format import ChatFormat
 class SaidForm:
     """Reads each text of a script as the parts that stand for it, and at the end those of `None`."""
 
+    is_cut = False
+
     def __init__(self, parts: Mapping[str | None, Sequence[Part]]) -> None:
         self._parts = parts
 

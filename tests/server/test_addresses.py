@@ -135,7 +135,7 @@ async def test_tls_shows_the_certificate_on_http_1_and_2(tmp_path: Path) -> None
         trust.maximum_version = ssl.TLSVersion.TLSv1_2
         async with httpx.AsyncClient(verify=trust) as client:
             assert (await client.get(f"{url}/health")).status_code == 200
-        async with httpx.AsyncClient() as stranger:
+        async with httpx.AsyncClient(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)) as stranger:
             with pytest.raises(httpx.ConnectError):
                 await stranger.get(f"{url}/health")
             with pytest.raises(httpx.TransportError):

@@ -351,7 +351,7 @@ FUNCTION = {"type": "function", "function": {"name": "weather", "parameters": {"
         ),
         ({"tools": [TOOL]}, {"tools": [FUNCTION], "tool_choice": None, "parallel_tool_calls": None}),
         ({"tools": [TOOL], "tool_choice": {"type": "auto"}}, {"tool_choice": "auto"}),
-        ({"tools": [TOOL], "tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
+        ({"tools": [TOOL], "tool_choice": {"type": "any"}}, {"tool_choice": "any"}),
         ({"tools": [TOOL], "tool_choice": {"type": "none"}}, {"tool_choice": "none"}),
         (
             {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "weather", "disable_parallel_tool_use": True}},

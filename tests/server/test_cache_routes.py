@@ -4,7 +4,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import cast
+from typing import cast, get_args, get_type_hints
+from xml.etree import ElementTree
 
 import httpx
 import pytest
@@ -15,9 +16,11 @@ from tests.helpers import prompt_of, wait_until
 from tests.server.conftest import PROMPT, answers
 from tests.server.live import LiveServer
 from tests.server.matchers import COUNT, SOME_TEXT, Json
+from weft.drawing.figure import MAX_DRAWN, readable
 from weft.server import create_app
-from weft.server.cache_api import translate
-from weft.server.cache_api.schemas import CacheReport
+from weft.server.cache_api import picture, translate
+from weft.server.cache_api.schemas import CacheReport, Stretch
+from weft.settings import Settings
 
 SYSTEM = "You are a kind storyteller. Your stories are short, and they always end well."
 
@@ -201,6 +204,7 @@ def stretch(parent: int | None, tokens: list[int]) -> Json:
         parent=parent,
         excerpt=lambda n: (tokens, []) if len(tokens) <= 2 * n else (tokens[:n], tokens[-n:]),
         n_tokens=len(tokens),
+        owner=None,
         start=0,
         adapters=[],
         tier="store",
@@ -237,3 +241,107 @@ def test_a_tree_of_any_depth_is_a_flat_list() -> None:
     nodes = report_of([stretch(place - 1 if place else None, [97]) for place in range(100_000)]).nodes
     assert nodes[0].children == [1]
     assert nodes[-1].parent == 99_998
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+async def test_a_picture_shows_what_the_json_tells(small: httpx.AsyncClient) -> None:
+    shared = prompt_of(40, "drawn")
+    for ending in (400, 401, 402):
+        await small.post("/completion", json={"prompt": [*shared, *[ending] * 20], "n_predict": 1})
+    await small.post("/prefixes", json={"prompt": shared})
+    report = await cache_at_rest(small)
+    drawn = await small.get("/cache", params={"format": "svg"})
+    assert drawn.status_code == 200
+    assert drawn.headers["content-type"] == "image/svg+xml"
+    assert drawn.headers["content-security-policy"].startswith("default-src 'none'")
+    root = ElementTree.fromstring(drawn.content)
+    boxes = list(root.iter(f"{SVG}g"))
+    assert [box[0].text for box in boxes] == [readable(node["text"]) for node in report["nodes"]]
+    assert [any("mark" in part.get("class", "") for part in box) for box in boxes] == [
+        node["is_pinned"] for node in report["nodes"]
+    ]
+    assert {box[1].attrib["class"] for box in boxes} == {f"box {picture.LOOKS['store'].hue}"}
+    for box, node in zip(boxes, report["nodes"], strict=True):
+        assert (box[-1].text or "").startswith(f"{node['n_tokens']} token")
+    edges = [part for part in root if part.get("class") == "edge"]
+    assert len(edges) == sum(node["parent"] is not None for node in report["nodes"])
+    graph = await small.get("/cache", params={"format": "dot"})
+    assert graph.headers["content-type"] == "text/vnd.graphviz; charset=utf-8"
+    assert graph.text.count(" -> ") == len(edges)
+    assert (await small.get("/cache", params={"format": "json"})).json() == await cache_at_rest(small)
+
+
+async def test_of_a_large_cache_a_picture_shows_a_part_and_says_so(small: httpx.AsyncClient) -> None:
+    shared = prompt_of(40, "drawn in part")
+    for ending in range(400, 405):
+        await small.post("/completion", json={"prompt": [*shared, *[ending] * 20], "n_predict": 1})
+    n_nodes = (await cache_at_rest(small))["n_nodes"]
+    for limit in (0, 2, n_nodes):
+        drawn = (await small.get("/cache", params={"format": "svg", "limit": limit})).text
+        assert drawn.count("<g>") == limit
+        assert (f"… and {n_nodes - limit} more" in drawn) == (limit < n_nodes)
+        graph = (await small.get("/cache", params={"format": "dot", "limit": limit})).text
+        assert (f"… and {n_nodes - limit} more" in graph) == (limit < n_nodes)
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ({"format": "png"}, "format"),
+        ({"format": ""}, "format"),
+        ({"format": "svg", "limit": "1001"}, "limit"),
+        ({"format": "dot", "limit": "-1"}, "limit"),
+    ],
+    ids=str,
+)
+async def test_a_picture_that_there_is_not_is_refused(small: httpx.AsyncClient, query: dict[str, str], param: str) -> None:
+    answer = await small.get("/cache", params=query)
+    assert answer.status_code == 400
+    assert answer.json() == {"error": {"code": 400, "message": SOME_TEXT, "type": "invalid_request_error", "param": param}}
+
+
+def test_every_tier_has_a_look_of_its_own() -> None:
+    tiers = get_args(get_type_hints(Stretch)["tier"])
+    assert picture.LOOKS.keys() == set(tiers)
+    assert (
+        len({look.outline for look in picture.LOOKS.values()}) == len({look.hue for look in picture.LOOKS.values()}) == len(tiers)
+    )
+
+
+@pytest.mark.parametrize("name", picture.FORMATS)
+def test_the_largest_picture_is_bounded(name: str) -> None:
+    nodes = [stretch(place - 1 if place else None, [34] * 500) for place in range(MAX_DRAWN)]
+    assert len(picture.draw(report_of(nodes), name)) < 2_500_000
+
+
+async def test_what_another_key_has_sent_is_shown_without_its_text() -> None:
+    engine, settings = weft.Engine(n_slots=2, n_ctx=1024, n_threads=1), Settings(api_keys=("one", "two"))
+    async with AsyncTestClient(create_app(engine, settings)) as client:
+        mine, theirs = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
+        await answers(client, 200)
+        secret = "Nobody else's secret: it was a fox, who had come a long way from home, and who had never told anybody why."
+
+        async def say(headers: dict[str, str], text: str) -> None:
+            answer = await client.post("/completion", headers=headers, json={"prompt": text, "n_predict": 1})
+            assert answer.status_code == 200
+
+        await say(mine, "My own story of a cat, a dog and a bird.")
+        await say(theirs, secret)
+
+        async def seen(headers: dict[str, str]) -> set[str | None]:
+            return {node["text"] for node in (await client.get("/cache", headers=headers)).json()["nodes"]}
+
+        async def sees(headers: dict[str, str], words: str) -> bool:
+            return any(text is not None and words in text for text in await seen(headers))
+
+        assert [await sees(mine, words) for words in ("My own story", "secret")] == [True, False]
+        assert [await sees(theirs, words) for words in ("My own story", "secret")] == [False, True]
+        assert None in await seen(mine)
+        drawn = (await client.get("/cache?format=svg", headers=mine)).text
+        assert "(of another key)" in drawn
+        assert "secret" not in drawn
+        # What both send is told to whoever sent it last.
+        await say(mine, secret)
+        assert [await sees(headers, "secret") for headers in (mine, theirs)] == [True, False]

@@ -77,6 +77,21 @@ def test_a_template_sees_the_tokens_that_begin_and_end_a_text_and_what_else_it_i
 
 
 @pytest.mark.parametrize(
+    ("shown", "keeps"),
+    [
+        ("m.reasoning_content", True),
+        ("m.reasoning_content if not clear_thinking", True),
+        ("m.reasoning_content if preserve_thinking", True),
+        ("m.reasoning_content if loop.index > 3", False),
+        ("m.content", False),
+    ],
+)
+def test_a_template_keeps_thoughts_or_not(shown: str, keeps: bool) -> None:
+    template = ChatTemplate("{% for m in messages %}{{ m.content }}{{ " + shown + " }}{% endfor %}")
+    assert template.keeps_thoughts == keeps
+
+
+@pytest.mark.parametrize(
     ("source", "message"),
     [
         ("\n{{ raise_exception('no such role') }}", "the chat template fails in line 2: no such role"),

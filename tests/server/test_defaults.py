@@ -28,6 +28,18 @@ async def request_of(arguments: list[str], path: str, body: dict[str, object]) -
     return request
 
 
+@pytest.fixture(scope="module", params=["/completion", "/v1/completions"], ids=["llamacpp", "openai"])
+def path(request: pytest.FixtureRequest) -> str:
+    """The route of either dialect."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+async def unsaid(path: str) -> weft.Request:
+    """What the engine is asked for where neither a flag nor the body says anything."""
+    return await request_of([], path, {})
+
+
 @pytest.mark.parametrize(
     ("arguments", "fields"),
     [
@@ -62,12 +74,13 @@ async def request_of(arguments: list[str], path: str, body: dict[str, object]) -
         (["--no-cache-prompt"], {"use_cache": False}),
     ],
 )  # fmt: skip
-async def test_a_flag_is_the_default_of_a_request(arguments: list[str], fields: dict[str, object], path: str) -> None:
+async def test_a_flag_is_the_default_of_a_request(
+    arguments: list[str], fields: dict[str, object], path: str, unsaid: weft.Request
+) -> None:
     request = await request_of(arguments, path, {})
-    default = await request_of([], path, {})
     # Without a seed each request has its own; OpenAI's dialect has a limit of its own, and llama-server none.
     for field in msgspec.structs.fields(weft.Request):
-        expected = fields.get(field.name, getattr(default, field.name))
+        expected = fields.get(field.name, getattr(unsaid, field.name))
         assert getattr(request, field.name) == expected, field.name
 
 

@@ -14,12 +14,12 @@ from litestar.testing import AsyncTestClient
 import weft
 from tests.helpers import How
 from tests.server.conftest import answers
-from tests.server.live import events_of
 from tests.server.matchers import Json
 from weft.server import create_app
 from weft.settings import Settings
 
 ROUTES = ["/completion", "/v1/completions", "/v1/chat/completions"]
+DIALECTS = ["/v1/responses", "/v1/messages", "/api/chat", "/api/generate"]
 
 STORY = "there was a little dog who lived in a small house near the big forest with his old friend the cat and a red bird"
 
@@ -34,9 +34,14 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def post(client: httpx.AsyncClient, route: str, text: str | list[int], key: str = "first", **body: Json) -> httpx.Response:
-    said = {"messages": [{"role": "user", "content": text}]} if "chat" in route else {"prompt": text}
+    said = {"messages": [{"role": "user", "content": text}]} if "chat" in route or "messages" in route else {"prompt": text}
     headers = {"authorization": f"Bearer {key}"}
-    given = await client.post(route, json={"max_tokens": 2, "temperature": 0} | said | body, headers=headers)
+    how: Json = {"max_tokens": 2, "temperature": 0}
+    if route.startswith("/api/"):
+        how, body = {"options": {"num_predict": 2, "temperature": 0}}, {"stream": False, **body}
+    elif route == "/v1/responses":
+        how, said = {"max_output_tokens": 2, "temperature": 0}, {"input": text}
+    given = await client.post(route, json=how | said | body, headers=headers)
     assert given.status_code == 200, given.text
     return given
 
@@ -45,7 +50,11 @@ async def explained(client: httpx.AsyncClient, route: str, text: str | list[int]
     given = await post(client, route, text, stream=how == "stream", explain_cache=True, **body)
     if how == "whole":
         return given.json()["cache_explanation"]
-    told = [json.loads(event) for event in events_of(given.text) if event != "[DONE]"]
+    if route.startswith("/api/"):
+        told = [json.loads(line) for line in given.text.splitlines()]
+    else:
+        lines = [line.removeprefix("data: ") for line in given.text.splitlines() if line.startswith("data: {")]
+        told = [event.get("response", event) for event in map(json.loads, lines)]
     [explanation] = [event["cache_explanation"] for event in told if "cache_explanation" in event]
     return explanation
 
@@ -54,7 +63,7 @@ def causes(explanation: Json) -> list[str]:
     return [one["cause"] for one in explanation["computed"]]
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", [*ROUTES, *DIALECTS])
 async def test_an_edited_prompt_is_told_where_it_differs(client: httpx.AsyncClient, route: str, how: How) -> None:
     await post(client, route, f"Once upon a time {STORY}. They ate apples.")
     told = await explained(client, route, f"Once upon a time {STORY}. They ate bananas and slept.", how)
@@ -70,6 +79,15 @@ async def test_an_edited_prompt_is_told_where_it_differs(client: httpx.AsyncClie
     assert stretch["byte"] == stretch["character"] > 60
 
 
+@pytest.mark.parametrize("route", DIALECTS)
+async def test_every_dialect_tells_it_in_its_header_where_it_is_asked(client: httpx.AsyncClient, route: str) -> None:
+    given = await post(client, route, f"One day {STORY}.", explain_cache=True)
+    assert given.headers["weft-cache"].startswith("found=0/")
+    given = await post(client, route, f"One day {STORY}.")
+    assert "weft-cache" not in given.headers
+    assert "cache_explanation" not in given.text
+
+
 @pytest.mark.parametrize("route", ROUTES)
 async def test_the_same_prompt_again_is_told_so(client: httpx.AsyncClient, route: str) -> None:
     assert causes(await explained(client, route, f"One day {STORY}.")) == ["never_seen"]
@@ -77,7 +95,7 @@ async def test_the_same_prompt_again_is_told_so(client: httpx.AsyncClient, route
     assert causes(await explained(client, route, f"One day {STORY}.", cache_prompt=False)) == ["cache_unused"]
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", [*ROUTES, *DIALECTS])
 async def test_nothing_that_another_key_sent_is_told(client: httpx.AsyncClient, route: str) -> None:
     await post(client, route, f"At night {STORY}. The password is apricot.", key="first")
     told = await explained(client, route, f"At night {STORY}. The password is not told.", key="second")

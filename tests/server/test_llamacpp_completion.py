@@ -334,6 +334,10 @@ async def test_the_prompts_progress_comes_before_the_first_token(client: httpx.A
         "prompt_progress": {"total": 700, "cache": 0, "processed": 0, "time_ms": COUNT},
     }
     assert len(ends(events)) == 2
+    timed = await stream(client, **body, cache_prompt=False, timings_per_token=True)
+    told = [(event["prompt_progress"], event["timings"]) for event in timed if "prompt_progress" in event]
+    assert [timings["prompt_n"] for _, timings in told] == [progress["processed"] for progress, _ in told]
+    assert told[-1][1] == TIMINGS | {"cache_n": 0, "prompt_n": 700, "predicted_n": 0, "predicted_ms": 0.0}
 
 
 @pytest.mark.parametrize(

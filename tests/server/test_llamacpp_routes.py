@@ -95,6 +95,7 @@ async def test_props_tell_the_server_and_its_model(client: httpx.AsyncClient) ->
             "supports_typed_content": False,
             "supports_system_role": True,
             "supports_reasoning_effort": False,
+            "supports_preserve_reasoning": False,
             "supports_tools": False,
             "supports_tool_calls": False,
             "supports_parallel_tool_calls": False,
@@ -177,10 +178,12 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
                 "meta": {
                     "vocab_type": 1,
                     "n_vocab": 2048,
+                    "n_ctx": 1024,
                     "n_ctx_train": 1024,
                     "n_embd": 192,
                     "n_params": 2755008,
                     "size": COUNT,
+                    "ftype": "Q8_0",
                 },
                 "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
                 # As Anthropic's clients read them.
@@ -198,7 +201,20 @@ async def test_models_list_the_one_that_is_served(client: httpx.AsyncClient, rou
                 "model": "storyteller",
                 "tags": [],
                 "capabilities": ["completion", "embedding"],
-                "details": {"format": "gguf"},
+                "modified_at": "",
+                "size": "",
+                "digest": "",
+                "type": "model",
+                "description": "",
+                "parameters": "",
+                "details": {
+                    "parent_model": "",
+                    "format": "gguf",
+                    "family": "",
+                    "families": [""],
+                    "parameter_size": "",
+                    "quantization_level": "",
+                },
             }
         ],
     }

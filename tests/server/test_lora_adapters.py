@@ -129,6 +129,16 @@ def test_adapters_are_named_on_the_command_line() -> None:
     assert off.lora == (("a.gguf", 0.0),)
 
 
+async def test_two_activated_adapters_are_not_both_on_from_the_start(tmp_path: Path) -> None:
+    paths = [write_adapter(tmp_path / f"{seed}.gguf", seed=seed, invoked_by=[1203, seed]) for seed in (1, 2)]
+    with pytest.raises(weft.InvalidConfig, match=r"1\.gguf and .*2\.gguf are activated adapters .* --lora-init-without-apply"):
+        await weft.Engine(n_slots=2, n_ctx=2048, n_threads=1, lora=paths).start()
+    engine = weft.Engine(n_slots=2, n_ctx=2048, n_threads=1, lora=[(paths[0], 0.0), paths[1]])
+    async with AsyncTestClient(create_app(engine, Settings())) as client:
+        await answers(client, 200)
+        assert (await complete(client, prompt_of(20, "one of two"), n_predict=1))["tokens_predicted"] == 1
+
+
 async def test_an_activated_adapter_is_listed_with_its_invocation_and_the_cache_with_its_adapters(tmp_path: Path) -> None:
     plain = write_adapter(tmp_path / "plain.gguf", seed=1)
     activated = write_adapter(tmp_path / "activated.gguf", seed=2, invoked_by=[1203, 7, 1203])

@@ -10,9 +10,11 @@ import httpx
 import msgspec
 import ollama
 import pytest
+from litestar.testing import AsyncTestClient
 from pydantic import BaseModel
 
 import weft
+from tests.server.conftest import answers
 from tests.server.matchers import COUNT, LOGPROB, SOME_TEXT, Json, matching
 from tests.server.said import answers_are_read
 from tests.server.scripted import FullEngine, ScriptedEngine, finished, token
@@ -337,6 +339,8 @@ REFUSED = [
     ({"format": {"type": "nonsense"}}, "format"),
     ({"think": "much"}, "think"),
     ({"truncate": True}, "truncate"),
+    ({"think": True}, '"storyteller" does not support thinking'),
+    ({"think": "high"}, '"storyteller" does not support thinking'),
     ({"_debug_render_only": True}, "_debug_render_only"),
     ({"keep_alive": "5 minutes"}, "keep_alive"),
     ({"keep_alive": "5"}, "keep_alive"),
@@ -364,7 +368,8 @@ async def test_what_is_not_there_is_refused_by_name(client: httpx.AsyncClient, p
         ({"raw": True, "think": True}, "think"),
         ({"suffix": "a", "images": ["QUJD"]}, "images"),
         ({"context": [1], "images": ["QUJD"]}, "images"),
-        ({"context": [10**6]}, "prompt"),
+        ({"context": [10**6]}, "context has the token 1000000"),
+        ({"raw": True, "images": ["QUJD"], "prompt": "[img-3]"}, "images: the prompt has no marker [img-0]"),
     ],
     ids=str,
 )
@@ -387,6 +392,13 @@ async def test_a_neutral_value_asks_for_nothing(client: httpx.AsyncClient, body:
     options = GREEDY["options"] | body.get("options", {})
     answer = await whole(client, "/api/chat", CHAT | body | {"options": options})
     assert answer["message"] == (await whole(client, "/api/chat", CHAT))["message"]
+
+
+def test_an_error_of_a_picture_names_where_it_is() -> None:
+    error = translate.blame(InvalidRequest("image_data", "image_data[2].data is no picture"), is_chat=False)
+    assert (error.param, error.message) == ("images", "images[2] is no picture")
+    error = translate.blame(InvalidRequest("prompt", "prompt is too odd"))
+    assert (error.param, error.message) == ("messages", "messages is too odd")
 
 
 def test_an_error_names_the_field_of_the_body() -> None:
@@ -449,6 +461,40 @@ DETAILS: Json = {
 DIGEST = matching("[0-9a-f]{64}")
 
 
+async def test_a_context_ends_before_what_stopped_the_answer(client: httpx.AsyncClient) -> None:
+    free = await whole(client, "/api/generate", GENERATE | {"options": {**GREEDY["options"], "num_predict": 30}})
+    stop = free["response"][40:47]
+    at = free["response"].index(stop)
+    options = {**GREEDY["options"], "num_predict": 30, "stop": [stop]}
+    stopped = await whole(client, "/api/generate", GENERATE | {"options": options})
+    assert stopped["response"] == free["response"][:at]
+    told = {}
+    for name, answer in (("free", free), ("stopped", stopped)):
+        found = await client.post("/detokenize", json={"tokens": answer["context"]})
+        told[name] = found.json()["content"]
+    begun = told["free"][: told["free"].rindex(free["response"])]
+    assert told["stopped"] == begun + stopped["response"]
+
+
+@pytest.mark.parametrize(
+    ("template", "capabilities"),
+    [
+        ("{% for message in messages %}{{ message.content }}{% endfor %}", ["completion", "insert"]),
+        ("{% for message in messages %}{{ message.content }}{# tools <thinking> #}{% endfor %}", ["completion", "insert"]),
+        (
+            "{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}",
+            ["completion", "insert", "tools"],
+        ),
+        ("{% for m in messages %}[THINK][/THINK]{{ m.content }}{% endfor %}", ["completion", "insert", "thinking"]),
+    ],
+)
+async def test_what_a_model_can_do_its_template_says(template: str, capabilities: list[str]) -> None:
+    engine = weft.Engine(n_slots=1, n_ctx=256, n_threads=1)
+    async with AsyncTestClient(create_app(engine, Settings(chat_template=template))) as client:
+        await answers(client, 200)
+        assert (await client.get("/api/tags")).json()["models"][0]["capabilities"] == capabilities
+
+
 async def test_the_model_is_listed_shown_and_loaded(client: httpx.AsyncClient) -> None:
     listed = (await client.get("/api/tags")).json()
     assert listed == {
@@ -504,14 +550,28 @@ async def test_vectors(client: httpx.AsyncClient) -> None:
     assert (await client.post("/api/embeddings", json={})).json() == {"embedding": []}
 
 
+@pytest.mark.parametrize("truncate", [None, True])
+async def test_a_text_that_is_too_long_is_cut_where_it_may_be(client: httpx.AsyncClient, truncate: bool | None) -> None:
+    asked = {"input": ["a fox " * 5_000, "a dog"], "truncate": truncate}
+    answer = await client.post("/api/embed", json=asked)
+    assert answer.status_code == 200, answer.text
+    long, short = answer.json()["embeddings"]
+    n_tokens = answer.json()["prompt_eval_count"]
+    alone = (await client.post("/api/embed", json={"input": "a dog"})).json()
+    assert short == pytest.approx(alone["embeddings"][0], abs=1e-3)
+    # It is as long as may be, and what is behind that is of no account.
+    more = (await client.post("/api/embed", json={"input": ["a fox " * 6_000, "a dog"]})).json()
+    assert (more["embeddings"][0], more["prompt_eval_count"]) == (pytest.approx(long, abs=1e-3), n_tokens)
+    assert n_tokens > 1_000
+
+
 @pytest.mark.parametrize(
     ("path", "body", "named"),
     [
-        ("/api/embed", {"input": "a", "truncate": True}, "truncate"),
+        ("/api/embed", {"input": "word " * 5000, "truncate": False}, "shorten it"),
         ("/api/embed", {"input": "a", "dimensions": -1}, "dimensions"),
         ("/api/embed", {"input": "a", "dimensions": 10**6}, "dimensions"),
         ("/api/embed", {"input": [1]}, "input"),
-        ("/api/embed", {"input": "word " * 5000}, "shorten it"),
         ("/api/embed", {"input": "a", "options": {"num_gpu": 1}}, "options.num_gpu"),
         ("/api/embeddings", {"prompt": 3}, "prompt"),
         ("/api/embeddings", {"prompt": "a", "keep_alive": "x"}, "keep_alive"),

@@ -67,6 +67,17 @@ async def test_timings_come_with_each_token(client: httpx.AsyncClient, route: st
     assert all("timings" not in chunk for chunk in plain)
 
 
+async def test_progress_tells_timings_where_they_are_wanted(client: httpx.AsyncClient, route: str) -> None:
+    chunks = await stream(client, route, return_progress=True, timings_per_token=True, cache_prompt=False)
+    told = [chunk for chunk in chunks if "prompt_progress" in chunk]
+    assert len(told) >= 2
+    assert [chunk["timings"] for chunk in told] == [
+        TIMINGS | {"cache_n": 0, "prompt_n": chunk["prompt_progress"]["processed"], "predicted_n": 0} for chunk in told
+    ]
+    plain = await stream(client, route, return_progress=True)
+    assert all("timings" not in chunk for chunk in plain if "prompt_progress" in chunk)
+
+
 async def test_llama_servers_own_answer_stands_beside(client: httpx.AsyncClient, route: str, how: How) -> None:
     body: Json = {"verbose": True, "temperature": 0, "seed": 5, "n": 2}
     if how == "whole":
@@ -115,7 +126,9 @@ async def test_a_verbose_server_tells_its_own_answer_beside_without_being_asked(
     app = create_app(weft.Engine(n_slots=1, n_ctx=256, n_threads=1), Settings(verbosity=5))
     async with AsyncTestClient(app) as client:
         await answers(client, 200)
-        assert (await whole(client, route))["__verbose"]["tokens_predicted"] == 3
+        answer = await whole(client, route)
+        assert answer["__verbose"]["tokens_predicted"] == 3
+        assert answer["__verbose"]["content"] == said(answer["choices"][0]) != ""
         assert "__verbose" not in await whole(client, route, verbose=False)
 
 

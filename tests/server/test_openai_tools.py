@@ -14,8 +14,10 @@ from tests.helpers import How
 from tests.scripted import Answer, AnsweringEngine, Script
 from tests.server.conftest import answers
 from tests.server.matchers import Json, matching
+from weft.chat.format import ChatFormat
 from weft.server import create_app
 from weft.settings import Settings
+from weft.settings.chat import ChatSettings
 
 TEMPLATE = (
     "{%- if tools %}<tools>{{ tools | tojson }}</tools><tool_call>{% endif %}"
@@ -40,10 +42,10 @@ ID = matching("call_[A-Za-z0-9]{24}")
 
 @asynccontextmanager
 async def saying(
-    text: str, template: str | None = TEMPLATE, **settings: Json
+    text: str, template: str | None = TEMPLATE, *, ends: str = "end", **settings: Json
 ) -> AsyncIterator[tuple[httpx.AsyncClient, AnsweringEngine]]:
     """A client of a model that says this."""
-    engine = AnsweringEngine(Script([Answer(text)], template))
+    engine = AnsweringEngine(Script([Answer(text, ends=ends)], template))
     engine.loaded.set()
     async with AsyncTestClient(create_app(engine.as_engine(), Settings(**settings))) as client:
         await answers(client, 200)
@@ -125,6 +127,29 @@ async def test_calls_of_branches_do_not_mix(how: How) -> None:
         assert len({one["id"] for choice in given for one in choice["message"]["tool_calls"]}) == 6
 
 
+@pytest.mark.parametrize(
+    ("text", "ends", "arguments", "content_and_reason"),
+    [
+        (CALL.partition('me"}')[0], "stop", '{"city": "Ro', (None, "stop")),
+        (CALL.partition('me"}')[0], "length", '{"city": "Ro', (None, "length")),
+        (CALL.partition("_weather")[0], "stop", None, ('<tool_call>\n{"name": "get', "stop")),
+        (CALL.partition("}\n")[0], "stop", '{"city": "Rome"}', (None, "stop")),
+        (CALL.partition("\n</tool_call>")[0], "stop", '{"city": "Rome"}', (None, "tool_calls")),
+        (CALL, "stop", '{"city": "Rome"}', (None, "tool_calls")),
+        (CALL.partition('me"}')[0], "end", '{"city": "Ro', (None, "tool_calls")),
+    ],
+)
+async def test_a_call_that_is_cut_is_none_that_the_client_is_to_make(
+    how: How, text: str, ends: str, arguments: str | None, content_and_reason: tuple[str | None, str]
+) -> None:
+    async with saying(text, ends=ends) as (client, _):
+        [choice] = await choices(client, how, tools=TOOLS)
+    assert [one["function"]["arguments"] for one in choice["message"].get("tool_calls", [])] == [arguments][
+        : arguments is not None
+    ]
+    assert (choice["message"]["content"], choice["finish_reason"]) == content_and_reason
+
+
 async def test_arguments_come_in_pieces() -> None:
     async with saying(CALL) as (client, _):
         given = await client.post("/v1/chat/completions", json={"messages": HELLO, "tools": TOOLS, "stream": True})
@@ -140,8 +165,16 @@ async def test_where_no_tool_may_be_called_all_is_content(how: How, asked: Json)
     async with saying(CALLS) as (client, engine):
         [choice] = await choices(client, how, **asked)
         assert choice == {"message": {"role": "assistant", "content": CALLS}, "finish_reason": "stop"}
-        assert "get_weather" not in engine.prompts[0]
+        assert ("get_weather" in engine.prompts[0]) == bool(asked.get("tools"))
         assert engine.requests[0].grammar is None
+
+
+async def test_the_prompt_is_the_same_whether_tools_may_be_called_now_or_not() -> None:
+    async with saying(CALLS) as (client, engine):
+        for choice in ("auto", "none", "required"):
+            await choices(client, "whole", tools=TOOLS, tool_choice=choice)
+        await choices(client, "whole", functions=[TOOLS[0]["function"]], function_call="none")
+    assert len(set(engine.prompts)) == 1
 
 
 @pytest.mark.parametrize(
@@ -308,6 +341,29 @@ async def test_a_budget_that_is_used_up_ends_the_thought(thinking: httpx.AsyncCl
         assert "think>" not in choice["message"]["content"] + choice["message"]["reasoning_content"]
 
 
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("Enough.</think>", "reasoning_budget_message contains '</think>', which ends the thought"),
+        ("x" * 20_000, "it may have 16384"),
+        ("a b " * 3_000, "may have 4096"),
+    ],
+)
+async def test_a_message_that_cannot_be_said_before_the_end_is_refused(
+    thinking: httpx.AsyncClient, message: str, said: str
+) -> None:
+    param, told = await refusal(thinking, reasoning_budget_tokens=8, reasoning_budget_message=message)
+    assert param == "reasoning_budget_message"
+    assert said in told
+
+
+async def test_a_server_whose_message_ends_the_thought_does_not_start() -> None:
+    engine = AnsweringEngine(Script([Answer("")], THINKING))
+    form = ChatFormat(engine.as_engine(), ChatSettings(reasoning_budget_message="So</think>"))
+    with pytest.raises(weft.InvalidConfig, match="'</think>'"):
+        form.check_settings()
+
+
 async def test_a_schema_holds_the_answer_and_not_the_thought(thinking: httpx.AsyncClient, how: How) -> None:
     schema = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties": {"n": {"type": "integer"}}}}}
     asked = {"reasoning_budget_tokens": 8, "max_tokens": 96, "response_format": schema, "seed": 2}
@@ -380,9 +436,9 @@ def with_schema(**schema: Json) -> Json:
             "tools[0].function.parameters.type is 'string'; arguments are an object",
         ),
         (
-            {"tools": with_schema(properties={"a": {"type": "integer", "multipleOf": 3}})},
+            {"tools": with_schema(properties={"a": {"type": "array", "uniqueItems": True}})},
             "tools",
-            "the tool f is strict, and no grammar can hold to 'multipleOf'; leave it out",
+            "the parameters of the tool f: ",
         ),
         ({"tools": with_schema(properties={"a": {"$ref": "https://x.org"}})}, "tools", "the parameters of the tool f: "),
         ({"tools": TOOLS, "grammar": 'root ::= "a"', "tool_choice": "required"}, "grammar", "grammar cannot stand beside tools"),
@@ -568,6 +624,55 @@ async def test_whether_it_thinks_reaches_the_template() -> None:
             await choices(client, "whole", **asked)
         begun = [prompt.rsplit(" How", 1)[0] for prompt in engine.prompts]
         assert begun == ["True True False", "False False False", "  True"]
+
+
+@pytest.mark.parametrize(
+    ("form", "told", "is_in_content"),
+    [
+        ("auto", "deepseek", False),
+        ("deepseek", "deepseek", False),
+        ("none", "none", False),
+        ("deepseek-legacy", "deepseek-legacy", True),
+    ],
+)
+@pytest.mark.parametrize("where", ["field", "setting"])
+async def test_where_a_thought_goes_is_told_among_the_settings(where: str, form: str, told: str, is_in_content: bool) -> None:
+    settings = {"reasoning_format": form} if where == "setting" else {}
+    body = {"reasoning_format": form} if where == "field" else {}
+    async with saying("Yes.", THINKING, **settings) as (client, _):
+        whole = await client.post("/v1/chat/completions", json={"messages": HELLO, "verbose": True, **body})
+        shown = whole.json()["__verbose"]["generation_settings"]
+        assert (shown["reasoning_format"], shown["reasoning_in_content"]) == (told, False)
+        streamed = await client.post("/v1/chat/completions", json={"messages": HELLO, "verbose": True, "stream": True, **body})
+        assert streamed.text.count('"reasoning_in_content":true') == is_in_content
+        params = (await client.get("/props")).json()["default_generation_settings"]["params"]
+        assert params["reasoning_format"] == (told if where == "setting" else "deepseek")
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked", "keeps"),
+    [
+        ({}, {}, True),
+        ({"chat_template_kwargs": {"preserve_reasoning": False}}, {}, False),
+        ({"chat_template_kwargs": {"preserve_reasoning": False}}, {"preserve_reasoning": True}, True),
+        ({}, {"preserve_reasoning": False}, False),
+    ],
+    ids=str,
+)
+async def test_keeping_thoughts_reaches_the_template_by_all_names(settings: Json, asked: Json, keeps: bool) -> None:
+    names = "preserve_thinking", "clear_thinking", "truncate_history_thinking", "drop_thinking"
+    template = "".join(f"{{{{ {name} }}}} " for name in names) + "{{ messages[0].content }}"
+    async with saying("", template, **settings) as (client, engine):
+        await choices(client, "whole", chat_template_kwargs=asked)
+        assert engine.prompts[0].startswith(f"{keeps} {not keeps} {not keeps} {not keeps} ")
+        await choices(client, "whole", chat_template_kwargs={**asked, "clear_thinking": "mine"})
+        assert engine.prompts[1].startswith(f"{keeps} mine ")
+
+
+async def test_effort_reaches_the_template_by_both_names() -> None:
+    async with saying("", "{{ reasoning_effort }} {{ reasoning_strength }} {{ messages[0].content }}") as (client, engine):
+        await choices(client, "whole", reasoning_effort="low")
+        assert engine.prompts[0].startswith("low low ")
 
 
 async def test_what_day_it_is_reaches_the_template() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from sys import getsizeof
 
 import httpx
+import msgspec
 import pytest
 from litestar.testing import AsyncTestClient
 from openai.types.responses import Response, ResponseStreamEvent
@@ -21,13 +22,14 @@ from tests.server.serving import serving
 from weft.chat.answer.parts import CallArguments, CallBegun, Content, Part, Thought
 from weft.server import create_app
 from weft.server.responses import items, keeper, store
-from weft.server.responses.events import frame
+from weft.server.responses import writing as writing_module
+from weft.server.responses.events import Told, frame
 from weft.server.responses.items import Message
 from weft.server.responses.schemas import Conversation, CreateResponse
 from weft.server.responses.store import Kept, KeptConversation, KeptItem, Node, Store
 from weft.server.responses.translate import chat, response
 from weft.server.responses.writing import Writing
-from weft.server.run import collected
+from weft.server.run import collected, recording
 from weft.settings import Settings
 
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
@@ -37,6 +39,8 @@ SAID = [[token(0, "a")], [token(0, "b", 2)], [finished(0)], []]
 
 class Scripted:
     """Reads `t:…` as a thought, `c:…` as a call, `a:…` as its arguments, and all else as what is said."""
+
+    is_cut = False
 
     def reader(self) -> "Scripted":
         return self
@@ -61,6 +65,9 @@ class Generated:
     def __init__(self) -> None:
         self.streams = [type("Stream", (), {"n_prompt": 3})()]
 
+    def explanation(self, *_: object) -> msgspec.UnsetType:
+        return msgspec.UNSET
+
 
 def writing(ends: list[Writing] | None = None, **body: Json) -> Writing:
     asked = CreateResponse(input="a", **body)
@@ -69,13 +76,18 @@ def writing(ends: list[Writing] | None = None, **body: Json) -> Writing:
     return Writing(about, Generated(), Scripted(), with_top=False, is_opaque=True, on_end=on_end)  # type: ignore[arg-type]
 
 
+def told_by(event: Told) -> Json:
+    """An event as a client reads it."""
+    return json.loads(b"".join(frame(event)).split(b"\ndata: ")[1])
+
+
 def written(of: Writing, texts: Sequence[str], reason: str = "end") -> list[Json]:
     """The events of a response whose tokens have these texts, each as OpenAI's classes have it."""
     made = of.begin()
     for nth, text in enumerate(texts, 1):
         made += of.take(token(0, text, nth))[0]
     made += of.take(finished(0, reason=reason, n_predicted=len(texts)))[0]
-    told = [json.loads(frame(event).split(b"\ndata: ")[1]) for event in made]
+    told = [told_by(event) for event in made]
     for number, event in enumerate(told):
         EVENT.validate_python(event, strict=True)
         assert event["sequence_number"] == number
@@ -135,7 +147,7 @@ def test_what_fails_tells_so_once_and_what_was_written() -> None:
     of.begin()
     of.take(token(0, "Once"))
     [*_, last] = of.fail(weft.EngineStopped())
-    told = json.loads(frame(last).split(b"\ndata: ")[1])
+    told = told_by(last)
     EVENT.validate_python(told, strict=True)
     assert told["type"] == "response.failed"
     assert told["response"]["error"]["code"] == "server_error"
@@ -422,7 +434,7 @@ async def test_a_whole_response_that_fails_is_kept_as_failed() -> None:
 
     def finish(within: Store, made: Kept, encoded: bytes, written: Sequence[KeptItem]) -> None:
         monkeyed(within, made, encoded, written)
-        ended.append(json.loads(encoded))
+        ended.append(json.loads(b"".join(made.told())))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Store, "finish", finish)
@@ -459,6 +471,73 @@ async def test_an_id_is_once_in_a_conversation() -> None:
         assert (await asked(client, conversation=begun)).status_code == 200
 
 
+async def test_an_id_is_once_in_what_is_kept_of_a_response() -> None:
+    one = {"role": "user", "content": "a", "id": "msg_1"}
+    async with serving(SAID, SAID, SAID) as client:
+        refused = await asked(client, input=[one, {**one, "content": "b"}])
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+        assert "would be twice" in refused.json()["error"]["message"]
+        first = (await asked(client, input=[one])).json()["id"]
+        assert (await asked(client, input=[one], previous_response_id=first)).status_code == 400
+        assert (await asked(client, input=[one, one], store=False)).status_code == 200
+        assert (await asked(client, input=[{**one, "content": "b"}])).status_code == 200
+
+
+def test_of_items_of_one_id_the_last_that_is_kept_is_found() -> None:
+    within = Store()
+    for name in "ab":
+        given = KeptItem("msg_1", json.dumps({"type": "message", "role": "user", "content": name}).encode())
+        made = Kept(None, name, Node(None, [given]), in_background=False)
+        within.keep(made)
+        within.finish(made, b"{}", [])
+    for name in "ba":
+        found = within.item(None, "msg_1")
+        assert isinstance(found, Message)
+        assert found.content == name
+        within.remove(within.response(None, name))
+    assert within.item(None, "msg_1") is None
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_response_in_the_background_that_is_refused_is_not_kept(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MAX_STREAMS", 0)
+    kept: list[Kept] = []
+    keeps = Store.keep
+
+    def keep(within: Store, made: Kept) -> None:
+        kept.append(made)
+        keeps(within, made)
+
+    monkeypatch.setattr(Store, "keep", keep)
+    async with serving(SAID) as client:
+        assert (await asked(client, background=True, stream=stream)).status_code == 429
+        [refused] = kept
+        assert (await client.get(f"/v1/responses/{refused.id}")).status_code == 404
+
+
+def test_the_end_of_a_long_response_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing_module, "AT_ONCE", 1_000)
+    of = writing()
+    of.begin()
+    told = msgspec.Raw(b'{"token":"a","logprob":-1.5,"bytes":[97],"top_logprobs":[]}')
+    monkeypatch.setattr(Writing, "_take_logprobs", lambda self, _: self._untold.append(told) or len(told))
+    for nth in range(1, 101):
+        of.take(token(0, "a", nth))
+    made, _ = of.take(finished(0, n_predicted=100))
+    frames = [frame(event) for event in made]
+    longs = [[id(piece) for piece in pieces if len(piece) >= 1_000] for pieces in [*frames, *of.output, of.told()]]
+    # Done text, done part, done item, the completed response, what is kept, and what is told whole: the same bytes each.
+    assert len(longs) == 6
+    assert len(longs[0]) > 3
+    assert all(long == longs[0] for long in longs)
+    events = [json.loads(b"".join(pieces).split(b"\ndata: ")[1]) for pieces in frames]
+    for event in events:
+        EVENT.validate_python(event, strict=True)
+    assert len(events[0]["logprobs"]) == 100
+    assert events[-1]["response"]["output"] == [events[2]["item"]] == json.loads(b"".join(of.told()))["output"]
+    assert json.loads(b"".join(of.output[0])) == events[2]["item"]
+
+
 async def test_a_name_that_is_none_is_refused_among_allowed_tools() -> None:
     tools = [{"type": "function", "name": "f"}]
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": ["f"]}]}
@@ -468,7 +547,7 @@ async def test_a_name_that_is_none_is_refused_among_allowed_tools() -> None:
 
 
 def kept_item(name: str, n_bytes: int) -> KeptItem:
-    n_more = store.ITEM_BYTES + store.HELD_BYTES + getsizeof(name) + 2
+    n_more = store.ITEM_BYTES + store.HELD_BYTES + store.PIECE_BYTES + getsizeof(name) + 2
     return KeptItem(name, b"{" + b" " * (n_bytes - n_more) + b"}")
 
 
@@ -572,8 +651,9 @@ def check_integrity(within: Store) -> None:
     once = {id(item): item for item in held}
     n_bytes += store.HELD_BYTES * len(held)
     assert within.n_bytes == n_bytes + sum(item.n_bytes for item in once.values())
-    assert {id(item) for item in within._items.values()} <= once.keys()
-    assert {item.id for item in once.values()} >= {name for _, name in within._items}
+    assert {id(item) for items in within._items.values() for item in items} == once.keys()
+    assert all(item.id == name for (_, name), items in within._items.items() for item in items)
+    assert all(within._items.values())
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -585,7 +665,7 @@ def test_whatever_is_done_what_is_counted_is_what_is_held(seed: int, monkeypatch
     running: list[Kept] = []
     for step in range(300):
         there = list(within._all.values())
-        done = [thing for thing in there if isinstance(thing, Kept) and thing.json is not None]
+        done = [thing for thing in there if isinstance(thing, Kept) and thing.frame is not None]
         talks = [thing for thing in there if isinstance(thing, KeptConversation)]
         new = within.known(
             None, [kept_item(f"item {draw.randrange(20)}", 600 + draw.randrange(3)) for _ in range(draw.randrange(3))]

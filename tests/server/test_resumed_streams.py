@@ -77,6 +77,18 @@ async def test_a_stream_is_read_again_from_any_byte(path: str) -> None:
         ]
 
 
+async def test_who_waits_for_what_never_began_hears_of_it_with_no_more_behind_it_each_time() -> None:
+    async with serving([weft.EngineStopped()]) as client:
+        assert (await client.post("/v1/completions", json=PATHS["/v1/completions"], headers=named("one"))).status_code == 503
+        found = next(one for one in gc.get_objects() if isinstance(one, Recording) and one.name == "one")
+        depths = []
+        for _ in range(3):
+            with pytest.raises(weft.EngineStopped) as stopped:
+                await found.begun()
+            depths.append(len(stopped.traceback))
+    assert len(set(depths)) == 1
+
+
 async def test_a_client_that_drops_and_comes_back_misses_nothing(live: LiveServer) -> None:
     async with httpx.AsyncClient(base_url=live.url, timeout=20) as client:
         body = CHAT | {"ignore_eos": True, "max_tokens": 300, "seed": 3}

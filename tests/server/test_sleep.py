@@ -164,6 +164,25 @@ async def test_ollamas_keep_alive_unloads_it_sooner_and_only_once(body: Json) ->
         assert server.engine.is_running, "the next request says nothing of it"
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/generate", {"prompt": "a", "options": {"num_predict": 1}}),
+        ("/api/chat", {"messages": [{"role": "user", "content": "a"}], "options": {"num_predict": 1}}),
+        ("/api/embed", {"input": "a"}),
+    ],
+)
+async def test_ollamas_durations_tell_how_long_the_model_took_to_load(path: str, body: Json) -> None:
+    async with sleeping() as server:
+        await server.asleep()
+        server.engine.hold.clear()
+        asked = asyncio.create_task(server.client.post(path, json={**body, "stream": False}))
+        await asyncio.sleep(0.1)
+        server.engine.hold.set()
+        told = (await asked).json()
+    assert told["total_duration"] >= told["load_duration"] >= 0.09 * 1e9
+
+
 async def test_ollamas_keep_alive_keeps_it_no_longer_than_the_server_does() -> None:
     async with sleeping() as server:
         await server.client.post("/api/generate", json={"keep_alive": -1})

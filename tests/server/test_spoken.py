@@ -15,5 +15,6 @@ def test_what_is_neither_thought_nor_call_is_content_and_the_rest_comes_at_the_e
     spoken = Spoken(PLAIN)
     assert spoken.read(token(0, "He")) == [Content("He")]
     assert spoken.read(token(1, "")) == []
-    assert spoken.read(Finished(index=0, reason="end", text="y", usage=usage, slot=0)) == [Content("y")]
-    assert not spoken.calls(0)
+    finished = Finished(index=0, reason="end", text="y", usage=usage, slot=0)
+    assert spoken.read(finished) == [Content("y")]
+    assert not spoken.calls(finished)

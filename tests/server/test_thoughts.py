@@ -54,6 +54,22 @@ async def test_a_token_is_shown_that_is_preserved(client: httpx.AsyncClient) -> 
     assert (await client.post("/completion", json=body)).json()["content"] == "yes</s>"
 
 
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"reasoning_budget_message": "Enough.</t>"}, "reasoning_budget_message"),
+        ({"reasoning_budget_message": "x" * 20_000}, "reasoning_budget_message"),
+        ({"reasoning_budget_message": "x", "reasoning_budget_end_tags": ["</t>"] * 17}, "reasoning_budget_end_tags"),
+        ({"reasoning_budget_message": "x", "reasoning_budget_end_tags": ["t" * 300]}, "reasoning_budget_end_tags"),
+    ],
+)
+async def test_what_is_wrong_with_a_thoughts_end_is_told_of_what_says_so(
+    client: httpx.AsyncClient, asked: Json, param: str
+) -> None:
+    refused = await client.post("/completion", json={**THOUGHT, "prompt": PROMPT, "reasoning_budget_tokens": 5, **asked})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
+
+
 async def test_the_servers_budget_and_message_hold_where_a_body_has_none() -> None:
     settings = Settings(reasoning_budget=2, reasoning_budget_message=" Done.")
     engine = weft.Engine(n_slots=2, n_ctx=1024, n_threads=1)

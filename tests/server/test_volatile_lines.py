@@ -1,6 +1,7 @@
 """Lines of a system message that change: they stand at its end, or nowhere, so that what is before them stays known."""
 
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,10 +13,10 @@ import weft
 from tests.server.conftest import answers
 from tests.server.matchers import Json
 from weft.chat.conversation import ChatMessage, ContentPart
-from weft.chat.volatile import MAX_LINE, MAX_LINES, VolatileLines
+from weft.chat.volatile import MAX_LINES, VolatileLines
 from weft.server import create_app
 from weft.settings import Settings
-from weft.settings.volatile import MAX_PATTERN, MAX_RULES, PRESETS, LineRule, all_rules, rules
+from weft.settings.volatile import MAX_LINE, MAX_PATTERN, MAX_RULES, PRESETS, LineRule, all_rules, rules
 
 DATE = LineRule("Today is .*")
 HEADER = LineRule("x-id: .*", drops=True)
@@ -85,11 +86,39 @@ def test_presets_and_patterns_are_rules() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "drop:", "a" * (MAX_PATTERN + 1), "(a+)+b", "(a*){2,}", "(.*)*", r"(a)\1", "(?=a)b", "a*b*c*", "[a", "(x{1,}y)*"]
+    "text",
+    [
+        *("", "drop:", "a" * (MAX_PATTERN + 1), "[a", "a{5000000000}", "a*b*c*", "a{0,200}a{0,200}a{0,200}b"),
+        *(
+            "(a+)+b",
+            "(a*){2,}",
+            "(.*)*",
+            "(x{1,}y)*",
+            "((a+))+b",
+            "(a{1,30}){1,30}b",
+            "(a?){40}a{40}",
+            "((((a?){300}){300}){300}){300}",
+        ),
+        *("(a|ab|b)*c", "(a|ab|b){25}c", "(?i)(?:ka|\u212aa)*b"),
+        *(r"(a)\1", "(?=a)b", "(?<!a)b", "(a)?(?(1)b|c)"),
+    ],
 )
 def test_a_pattern_that_might_take_long_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="pattern"):
         rules(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"(?:\d{1,3}\.){3}\d{1,3}", r"\s*(Mon|Tues|Wednes)day, .*", "(?:foo|bar)*", "(?:ab)*", r"[\w-]+: [^;]*;?", r"id=\(a+\)+"],
+)
+def test_a_pattern_that_takes_no_time_is_taken(text: str) -> None:
+    [rule] = rules(text)
+    lines = VolatileLines([rule])
+    begun = time.perf_counter()
+    for letters in ("a", "fo", "foobar", "ab", " ", "1.", "Mon", "a: "):
+        lines.rearranged([ChatMessage(role="system", content=(letters * MAX_LINE)[: MAX_LINE - 1] + "!")])
+    assert time.perf_counter() - begun < 1
 
 
 def test_rules_add_up_and_are_bounded() -> None:

@@ -32,9 +32,10 @@ _ON = {"enabled": True, "adaptive": True, "auto": None, "disabled": False}
 
 
 class AskedTools(msgspec.Struct, frozen=True):
-    """The tools that a chat may call."""
+    """The tools of a chat."""
 
-    use: ToolUse
+    use: ToolUse | None
+    """Those that may be called, and how; None where they are only shown."""
     shown: list[dict[str, Any]]
     """The tools as templates take them, those that may not be called now among them: what they were told before stays so."""
 
@@ -50,7 +51,7 @@ class Thinking(msgspec.Struct, frozen=True):
 
 
 def asked_tools(data: Chat) -> AskedTools | None:
-    """The tools that a chat may call; None where it may call none.
+    """The tools of a chat; None where it has none.
 
     Raises:
         InvalidRequest: they are not what they must be, or it chooses one that is not there.
@@ -70,7 +71,8 @@ def asked_tools(data: Chat) -> AskedTools | None:
     if len({tool.name for tool in tools}) < len(tools):
         raise InvalidRequest(names[0], f"{names[0]} has two of the same name; each must have its own")
     if choice == "none":
-        return None
+        # They stay in the prompt, as in llama-server: without them all that follows would be computed anew.
+        return AskedTools(None, [_shown(entry) for entry in given])
     is_required, chosen = _chosen(choice, [tool.name for tool in tools], names[1])
     parallel = names[0] == "tools" and data.parallel_tool_calls is not False
     use = ToolUse(tuple(tool for tool in tools if tool.name in chosen), is_required=is_required, is_parallel=parallel)

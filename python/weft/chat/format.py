@@ -32,6 +32,9 @@ from weft.settings.chat import ChatSettings
 
 __all__ = ["ChatFormat", "ChatPrompt"]
 
+_KEEPING = {"preserve_reasoning": True}
+"""What templates are told unless somebody says otherwise: what is kept of earlier thoughts is in the cache as it was written."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -70,7 +73,7 @@ class _Chat(msgspec.Struct, frozen=True):
     n_media: int
     """Pictures and sounds, those of the continued message among them."""
     asked: AskedTools | None
-    """The tools that may be called."""
+    """The tools that are shown, and may be called."""
     thinking: Thinking
     n_volatile: int
     """Lines of the system's message that stand elsewhere than they were sent, or nowhere."""
@@ -103,7 +106,7 @@ class ChatFormat:
         """Reads and compiles the template that the settings name, once the model is loaded.
 
         Raises:
-            InvalidConfig: there is no such template, or it is none.
+            InvalidConfig: there is no such template, or it is none, or the message of a budget ends a thought itself.
         """
         try:
             name = self._from_settings[0]
@@ -112,10 +115,28 @@ class ChatFormat:
             if name is not None:
                 raise InvalidConfig(name, str(error)) from error
             logger.warning("%s; chats are refused until another one is given with --chat-template", error)
+            return
+        message = self._settings.reasoning_budget_message
+        if self._thought is not None and self._thought.end in message:
+            why = f"contains {shown(self._thought.end)}, which ends the thoughts of this model and is written after the message"
+            raise InvalidConfig("reasoning_budget_message", f"{shown(message)} {why}")
 
     def lasting(self, told: ChatMessage) -> ChatMessage:
         """What a message of the system begins with in each prompt, though lines of it change: it without those."""
         return self._volatile.lasting(told)
+
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the template shows tools; where it does not, they are described in words."""
+        try:
+            return self.template.takes_tools
+        except TemplateError:
+            return False
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the template knows thoughts."""
+        return self._thought is not None
 
     @property
     def source(self) -> str:
@@ -167,14 +188,16 @@ class ChatFormat:
         """How what follows a prompt is to be read, and what holds it to that."""
         family, thought = self._family, self._thought
         has_format = bool(family.fillers or family.before)
-        if chat.asked is None and thought is None and not has_format:
+        use = None if chat.asked is None else chat.asked.use
+        if use is None and thought is None and not has_format:
             return PLAIN, None
         form = FamilyForm(
-            family if chat.asked is not None or has_format else None,
+            family if use is not None or has_format else None,
             thought,
-            None if chat.asked is None else chat.asked.use,
+            use,
             is_thinking=is_thinking,
             thoughts=chat.thinking.told,
+            earlier=[str(call.get("id") or "") for message in chat.messages for call in message.tool_calls or ()],
             unread=self._unread,
         )
         held = Held(form, self._control_ids, chat.thinking.budget, may_think=chat.thinking.is_on is not False)
@@ -207,7 +230,7 @@ class ChatFormat:
             continued=messages[-1] if is_continued else None,
             continues_thought=data.continue_final_message == "reasoning_content",
             opens_answer=is_continued or data.add_generation_prompt is not False,
-            variables={**self._settings.chat_template_kwargs, **effort, **wish, **(data.chat_template_kwargs or {})},
+            variables={**_KEEPING, **self._settings.chat_template_kwargs, **effort, **wish, **(data.chat_template_kwargs or {})},
             n_media=sum(1 for _ in media_parts(messages)),
             asked=asked_tools(data),
             thinking=thinking,

@@ -1,7 +1,7 @@
 """What holds an answer to the form in which it is read."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -16,6 +16,9 @@ from weft.thought import GrammarTrigger, Thought
 __all__ = ["Held"]
 
 _NONE = ToolUse(())
+
+MAX_LETTERS = 24
+"""Characters of a tool's name that begin a call; the names of many tools would be more than may be looked for at once."""
 
 
 class Held:
@@ -50,6 +53,12 @@ class Held:
     def has_tools(self) -> bool:
         """Whether tools may be called."""
         return self._calls is not None
+
+    @property
+    def ends(self) -> Sequence[str]:
+        """What ends a thought."""
+        marks = self._form.thought
+        return () if marks is None else (marks.end, *marks.ends_before)
 
     def request(self, request: Request, *, budget: int | None = None, message: str = "") -> Request:
         """A request whose answers are held to it.
@@ -119,9 +128,15 @@ class Held:
         """Where the grammar of the calls begins in an answer that may say something else."""
         family = self._form.family
         assert family is not None, "what calls is of a family"
-        # The block is written in the way that begins with the first of them.
-        yield from (GrammarTrigger("word", trigger) for trigger in family.triggers[:1] if not family.patterns)
-        names = "|".join(re.escape(tool.name) for tool in self._use.tools)
+        if not family.patterns:
+            yield from (GrammarTrigger("word", trigger) for trigger in family.triggers)
+        names = "|".join(sorted({_beginning(tool.name) for tool in self._use.tools}))
         begins = "^" if self._form.thought is None else f"(?:^|{re.escape(self._form.thought.end)})"
+        nothing = "|".join((r"\s", *map(re.escape, family.fillers)))
         for pattern in family.patterns:
-            yield GrammarTrigger("pattern", pattern.replace("BEGIN", begins).replace("NAMES", f"(?:{names})"))
+            yield GrammarTrigger("pattern", pattern.replace("BEGIN", f"{begins}(?:{nothing})*").replace("NAMES", f"(?:{names})"))
+
+
+def _beginning(name: str) -> str:
+    """What matches a name, and of a long one others that begin as it does: the grammar tells them apart."""
+    return re.escape(name[:MAX_LETTERS]) + (r"[\w./:-]*" if len(name) > MAX_LETTERS else "")

@@ -73,6 +73,14 @@ class ChatTemplate:
         # A template that knows texts alone writes an object as Python does.
         return key in rendered and value in rendered and f"'{key}'" not in rendered
 
+    @cached_property
+    def keeps_thoughts(self) -> bool:
+        """Whether it shows what was thought before earlier answers, where it is told to keep that."""
+        thought = "what was thought first"
+        first, last = ({"role": "assistant", "content": "done", "reasoning_content": told} for told in (thought, "and at last"))
+        chat = [*self._likely, first, *self._likely, last, *self._likely]
+        return thought in self._attempt(chat, {"preserve_reasoning": True, "enable_thinking": True})
+
     def _calling(self, arguments: object) -> Sequence[Message]:
         function = {"name": _CALLED, "arguments": arguments}
         call = {"id": "call00001", "type": "function", "function": function}
@@ -93,7 +101,8 @@ class ChatTemplate:
         Args:
             messages: The messages.
             add_generation_prompt: Whether the turn of the assistant is to begin at the end.
-            variables: What the template may look at besides.
+            variables: What the template may look at besides. It sees `preserve_reasoning` and `reasoning_effort` by the other
+                names, too, that templates have for them.
             max_size: Most characters of the text.
 
         Raises:
@@ -106,6 +115,7 @@ class ChatTemplate:
             "tools": None,
             "documents": None,
             **_dates(),
+            **_other_names(variables or {}),
             **(variables or {}),
             "messages": messages,
             "add_generation_prompt": add_generation_prompt,
@@ -128,9 +138,9 @@ class ChatTemplate:
         rendered = self._attempt(messages)
         return str(parts) in rendered or json.dumps(parts) in rendered
 
-    def _attempt(self, messages: Sequence[Message]) -> str:
+    def _attempt(self, messages: Sequence[Message], variables: Mapping[str, object] | None = None) -> str:
         try:
-            return self.render(messages, add_generation_prompt=True)
+            return self.render(messages, add_generation_prompt=True, variables=variables)
         except (TemplateError, TooLongError):
             return ""
 
@@ -139,6 +149,17 @@ def _dates() -> dict[str, str]:
     """Today, in the two ways that llama.cpp tells templates beside `strftime_now`."""
     now = datetime.now().astimezone()
     return {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
+
+
+def _other_names(variables: Mapping[str, object]) -> dict[str, object]:
+    """What templates call `preserve_reasoning` and `reasoning_effort`, as llama.cpp knows it."""
+    others: dict[str, object] = {}
+    if isinstance(keeps := variables.get("preserve_reasoning"), bool):
+        others |= {"preserve_thinking": keeps}
+        others |= dict.fromkeys(("clear_thinking", "truncate_history_thinking", "drop_thinking"), not keeps)
+    if effort := variables.get("reasoning_effort"):
+        others["reasoning_strength"] = effort
+    return others
 
 
 def _said(content: object) -> list[Message]:

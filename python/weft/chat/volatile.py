@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from weft.chat.conversation import ChatMessage, ContentPart
-from weft.settings.volatile import LineRule
+from weft.settings.volatile import MAX_LINE, LineRule
 
 __all__ = ["VolatileLines"]
 
@@ -15,9 +15,6 @@ logger = logging.getLogger(__name__)
 
 MAX_LINES = 10_000
 """Lines of one message that are looked at; what follows them stays as it is."""
-
-MAX_LINE = 300
-"""A longer line matches nothing."""
 
 
 class VolatileLines:

@@ -28,7 +28,7 @@ class Command:
 SERVE = Command(
     "python -m weft",
     "Serves a GGUF model over HTTP: one prompt, many completions, one shared KV cache. "
-    "'python -m weft tune' measures how a model is computed fastest here.",
+    "'python -m weft tune' measures how a model is computed fastest here, 'python -m weft top' shows what a server does.",
     (
         ("-m model.gguf", "a model of yours, at http://127.0.0.1:8080"),
         ("-hf ggml-org/gemma-3-1b-it-GGUF", "a model of the Hugging Face hub, which is downloaded once"),
@@ -65,7 +65,7 @@ TUNE = Command(
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Serves until a signal, or tunes, and ends the process: 0 then, 1 if it could not, 2 for a wrong command line."""
+    """Serves until a signal, tunes or watches, and ends the process: 0 then, 1 if it could not, 2 for a wrong command line."""
     given = sys.argv[1:] if argv is None else argv
     # What either needs is imported late: `--help` should not wait for it, and the server pulls in all of HTTP.
     if given and given[0] == "tune":
@@ -73,6 +73,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         from weft.cli.tune import tune  # noqa: PLC0415
 
         sys.exit(tune(settings))
+    if given and given[0] == "top":
+        from weft.cli.top import top  # noqa: PLC0415
+
+        sys.exit(top(given[1:]))
     settings, warnings = parse(given, os.environ)
     from weft.serving.serve import serve  # noqa: PLC0415
 

@@ -65,7 +65,7 @@ class ChatSettings:
         ),
         env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
         help="JSON object of variables that the template sees; --reasoning on|off sets its enable_thinking,"
-        " --reasoning-effort its reasoning_effort, --[no-]reasoning-preserve its preserve_reasoning",
+        " --reasoning-effort its reasoning_effort, --[no-]reasoning-preserve its preserve_reasoning, which is true by default",
     )
     reasoning_format: str = flag(
         "auto",

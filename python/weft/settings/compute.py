@@ -83,7 +83,7 @@ STEPS: Mapping[str, Flag] = {
         parse=number(above=0),
         env="LLAMA_ARG_MAX_TOKEN_GAP",
         help="99th percentile of the pauses in a running answer that a new prompt may cause, in milliseconds "
-        "(default: 200, or twice what the answers take without it)",
+        "(default: ten times what the answers take for a token, from 8 to 200; or twice what they take)",
     ),
 }
 """How a step is computed: fields of `EngineConfig`."""

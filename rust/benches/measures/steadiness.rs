@@ -33,9 +33,9 @@ struct Gaps {
 /// # Errors
 /// A message, when the engine fails.
 pub(crate) fn measure(lab: &Lab) -> Result<(), String> {
-    let gap_ms = TokenGap::USUAL.as_secs_f64() * 1e3;
+    let [least_ms, gap_ms] = [TokenGap::LEAST, TokenGap::USUAL].map(|gap| gap.as_secs_f64() * 1e3);
     println!(
-        "\n  2. The gap between two tokens of a running stream: {gap_ms} ms, or twice what the streams take alone, are allowed"
+        "\n  2. The gap between two tokens of a running stream: ten times what the streams take alone is allowed, from {least_ms} to {gap_ms} ms, or twice"
     );
     let n_long = lab.sizes.n_long;
     let columns = "     p50      p99      max   over";

@@ -83,7 +83,7 @@ impl Run {
             }
             15 => {
                 let tokens = self.words(30);
-                self.bench.cache.count_hit(&self.bench.variants, &tokens, 0);
+                self.bench.cache.count_hit(&self.bench.variants, &tokens, &Maker { request_id: 0, owner: None });
             }
             16 => {
                 let limit = 1 + self.below(40) as u64;

@@ -48,6 +48,18 @@ fn after_requests(engine: &Engine, earlier: impl IntoIterator<Item = Request>, l
     explained(engine, last)
 }
 
+/// What is told of the second of two requests that the worker takes in one step: it is busy with another when they come.
+fn together(engine: &Engine, control: &FakeControl, requests: [Request; 2]) -> Explanation {
+    control.allow(Some(0));
+    let before = engine.submit(greedy("B", 1), None).unwrap();
+    control.hold();
+    let streams = requests.map(|request| engine.submit(request, None).unwrap());
+    control.allow(None);
+    collect(before).unwrap();
+    let [_, told] = streams.map(|stream| collect(stream).unwrap().remove(0).finished.explanation);
+    *told.expect("the second asks")
+}
+
 fn stored() -> Engine {
     start_stored(2, 4096).0
 }
@@ -393,12 +405,7 @@ fn cases() -> Vec<Case> {
             "waited for",
             || {
                 let (engine, control) = start_stored(2, 4096);
-                control.allow(Some(0));
-                let streams =
-                    [greedy(&text('A', 1, 100), 1), asking(&text('A', 1, 100))].map(|one| engine.submit(one, None).unwrap());
-                control.allow(None);
-                let told = streams.map(|stream| collect(stream).unwrap().remove(0).finished.explanation);
-                let told = *told.into_iter().nth(1).flatten().expect("the second asks");
+                let told = together(&engine, &control, [greedy(&text('A', 1, 100), 1), asking(&text('A', 1, 100))]);
                 assert_eq!(told.n_awaited, 99);
                 told
             },
@@ -408,12 +415,8 @@ fn cases() -> Vec<Case> {
             "waited for, and edited",
             || {
                 let (engine, control) = start_stored(2, 4096);
-                control.allow(Some(0));
                 let edited = joined(&[&text('A', 1, 60), &text('Q', 2, 60)]);
-                let streams = [greedy(&text('A', 1, 100), 1), asking(&edited)].map(|one| engine.submit(one, None).unwrap());
-                control.allow(None);
-                let told = streams.map(|stream| collect(stream).unwrap().remove(0).finished.explanation);
-                let told = *told.into_iter().nth(1).flatten().expect("the second asks");
+                let told = together(&engine, &control, [greedy(&text('A', 1, 100), 1), asking(&edited)]);
                 assert_eq!(told.n_awaited, 60);
                 told
             },
@@ -423,12 +426,8 @@ fn cases() -> Vec<Case> {
             "computed by another, and never to be had",
             || {
                 let (engine, control) = recurrent();
-                control.allow(Some(0));
                 let edited = joined(&[&text('A', 1, 200), &text('Q', 2, 60)]);
-                let streams = [greedy(&text('A', 1, 400), 1), asking(&edited)].map(|one| engine.submit(one, None).unwrap());
-                control.allow(None);
-                let told = streams.map(|stream| collect(stream).unwrap().remove(0).finished.explanation);
-                *told.into_iter().nth(1).flatten().expect("the second asks")
+                together(&engine, &control, [greedy(&text('A', 1, 400), 1), asking(&edited)])
             },
             &[("computing", 0, 200, 0), ("differs", 200, 260, 200)],
         ),

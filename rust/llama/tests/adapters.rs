@@ -134,7 +134,8 @@ fn theirs_from(place: usize, tokens: &[Token], adapters: &[FileScale], n: usize)
     // SAFETY: the model outlives the context, which is freed here; each batch has as many tokens as it says.
     unsafe {
         let mut params = sys::llama_context_default_params();
-        (params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads) = (512, 512, 512, 1);
+        (params.n_ctx, params.n_batch, params.n_ubatch) = (512, 512, 512);
+        (params.n_threads, params.n_threads_batch) = (1, 1);
         let context = sys::llama_init_from_model(model.as_ptr(), params);
         assert!(!context.is_null());
         let path = |path: &Path| std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL");

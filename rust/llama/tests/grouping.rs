@@ -47,7 +47,8 @@ fn theirs(prompt: &[Token], Grouping { n: ga_n, width: ga_w, n_batch }: Grouping
     // follow each other.
     unsafe {
         let mut params = sys::llama_context_default_params();
-        (params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads) = (4096, n_batch, n_batch.min(512), 1);
+        (params.n_ctx, params.n_batch, params.n_ubatch) = (4096, n_batch, n_batch.min(512));
+        (params.n_threads, params.n_threads_batch) = (1, 1);
         params.flash_attn_type = sys::LLAMA_FLASH_ATTN_TYPE_DISABLED;
         let context = sys::llama_init_from_model(model.as_ptr(), params);
         assert!(!context.is_null());

@@ -226,7 +226,7 @@ fn compute(runner: &mut LlamaRunner, id: u16, prompt: &Prompt, n_at_once: usize)
         let deadline = Instant::now() + Duration::from_secs(60);
         while media.is_some_and(|media| media.encoding() == Encoding::Pending) {
             assert!(Instant::now() < deadline, "the projector makes no vectors");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
         let n_at_once = if media.is_some_and(|media| media.sees_ahead()) { ids.len() } else { n_at_once };
         for (nth, piece) in ids.chunks(n_at_once.max(1)).enumerate() {
@@ -292,7 +292,8 @@ fn bare<T>(
     unsafe {
         let model = sys::llama_model_load_from_file(text.as_ptr(), sys::llama_model_default_params());
         let mut params = sys::llama_context_default_params();
-        (params.n_ctx, params.n_batch, params.n_ubatch, params.n_threads) = (2_048, 512, 512, 1);
+        (params.n_ctx, params.n_batch, params.n_ubatch) = (2_048, 512, 512);
+        (params.n_threads, params.n_threads_batch) = (1, 1);
         params.swa_full = true;
         if embeds {
             (params.embeddings, params.pooling_type) = (true, sys::LLAMA_POOLING_TYPE_NONE);

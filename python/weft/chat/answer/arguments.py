@@ -20,6 +20,7 @@ __all__ = ["Arguments", "HeldArguments", "Keywords", "Parameters", "closed"]
 
 KeyReading = Generator[None, None, tuple[str, str] | None]
 NameReading = Generator[None, None, str | None]
+PlaceReading = Generator[None, None, int]
 
 
 class Arguments:
@@ -116,6 +117,8 @@ class Parameters:
             source.settle()
             if not (yield from self._value(source, name, middle)):
                 return False
+            # Some models close twice.
+            yield from Optional(Row(Space(), self._closing)).read(source)
             n_read += 1
         source.argue("}" if n_read else "")
         return n_read > 0
@@ -142,11 +145,31 @@ class Parameters:
         given_as_json = self._middles[0] != self._middles[1] and middle == self._middles[0]
         if given_as_text or (is_text(schema) and not given_as_json):
             return (yield from self._text(source))
-        held: list[str] = []
-        is_whole = yield from self._until(source, held.append, settles=False)
-        source.argue(_as_json("".join(held), schema))
+        if self._padding:
+            yield from Optional(Text(self._padding)).read(source)
+        start = source.at
+        end = yield from self._end_of_json(source, start)
+        is_whole = end >= 0
+        value = source.text[start : end if is_whole else None]
+        source.at = end + len(self._closing) if is_whole else len(source.text)
+        source.argue(_as_json(value.removesuffix(self._padding) if is_whole and self._padding else value, schema))
         source.settle()
         return is_whole
+
+    def _end_of_json(self, source: Source, start: int) -> PlaceReading:
+        """Where a value ends that may be JSON: not within a text of it, unless no other end comes. Below 0 it has none."""
+        looked, counted, is_open, first = start, start, False, -1
+        while True:
+            while (end := source.text.find(self._closing, looked)) >= 0:
+                is_open ^= sum(match.group() == '"' for match in _QUOTES.finditer(source.text, counted, end)) % 2 == 1
+                looked, counted = end + 1, end
+                if not is_open or source.text[start:end].lstrip()[:1] not in ("{", "[", '"'):
+                    return end
+                first = end if first < 0 else first
+            if source.is_ended or source.is_full:
+                return first
+            looked = max(looked, len(source.text) - len(self._closing) + 1)
+            yield
 
     def _text(self, source: Source) -> Reading:
         def told(text: str) -> None:
@@ -154,14 +177,14 @@ class Parameters:
             source.settle()
 
         source.argue('"')
-        is_whole = yield from self._until(source, told, settles=True)
+        is_whole = yield from self._until(source, told)
         if is_whole:
             source.argue('"')
             source.settle()
         return is_whole
 
-    def _until(self, source: Source, told: values.Told, *, settles: bool) -> Reading:
-        """Reads a value and what closes it; tells the value as it comes."""
+    def _until(self, source: Source, told: values.Told) -> Reading:
+        """Reads a text and what closes it; tells the text as it comes."""
         padding, closing = self._padding, self._closing
         if padding:
             yield from Optional(Text(padding)).read(source)
@@ -177,25 +200,19 @@ class Parameters:
                 value, source.at = source.text[source.at :], len(source.text)
                 told(value)
                 return False
-            if settles:
-                n_kept = n_begun(source.text, padding + closing, closing)
-                stop = max(source.at, len(source.text) - n_kept)
-                value, source.at = source.text[source.at : stop], stop
-                if value:
-                    told(value)
-            elif source.is_full:
-                value, source.at = source.text[source.at :], len(source.text)
+            n_kept = n_begun(source.text, padding + closing, closing)
+            stop = max(source.at, len(source.text) - n_kept)
+            value, source.at = source.text[source.at : stop], stop
+            if value:
                 told(value)
-                return False
             yield
 
     def write(self, rules: Rules) -> str:
         """Every required argument, and those of the others that are wanted, in the order of the schema."""
         tool = written_tool(rules)
         between = rules.literal(self._between)
+        _check_strict(tool)
         if not has_fixed_properties(tool):
-            if tool.is_strict and tool.parameters.keys() - {"type", "description", "title"}:
-                raise _unheld(tool)
             key = rules.add("key", "[a-zA-Z0-9_.-]{1,64}")
             element = f"{rules.literal(self._opening)} {key} {self._after(rules, None)} {between}"
             return f"({element})*"
@@ -214,24 +231,73 @@ class Parameters:
         middle, text_middle = (rules.literal(middle + self._padding) for middle in self._middles)
         closing = self._padding + self._closing
         if name is None or is_text(schema):
-            if (words := schema.get("enum")) is not None:
+            if (words := [schema["const"]] if "const" in schema else schema.get("enum")) is not None:
+                if any(self._closing in word for word in words):
+                    raise _unwritten(tool, name or "")
                 told = " | ".join(rules.literal(word) for word in words)
                 return f"{text_middle} ({told}) {rules.literal(closing)}"
-            if tool.is_strict and {"pattern", "format", "minLength", "maxLength", "const"} & schema.keys():
-                raise _unheld(tool)
-            return f"{text_middle} {rules.until(closing)}"
+            if tool.is_strict and (unheld := schema.keys() - _NOTES - {"type", "$defs", "definitions"}):
+                raise _unheld(tool, min(unheld))
+            return f"{text_middle} {rules.until(self._closing)}"
         nth = f"{rules.tools.index(tool)}-{list(tool.properties).index(name)}"
         return f"{middle} {rules.schema(f'argument-{nth}', schema)} {rules.literal(closing)}"
 
 
-def _unheld(tool: Tool) -> InvalidRequest:
-    message = f"the tool {tool.name} is strict, and the format of this model's calls cannot be held to all that its schema says"
+_NOTES = {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
+"""Words of a schema that say nothing of a value."""
+
+_HELD = _NOTES | {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
+"""Words that say something of arguments that are written one by one, and are held to."""
+
+
+def _check_strict(tool: Tool) -> None:
+    """Refuses what a strict tool's schema says of all arguments together, where each is written by itself.
+
+    Raises:
+        InvalidRequest: it says more than what they are called and which must be there, or is none.
+    """
+    if not tool.is_strict:
+        return
+    whole = Rules((tool,), {}, is_parallel=False)
+    whole.tool = tool
+    whole.schema("whole", tool.parameters)
+    given = tool.parameters
+    if unheld := given.keys() - _HELD:
+        raise _unheld(tool, min(unheld))
+    if not has_fixed_properties(tool) and given.keys() - _NOTES - {"type"}:
+        raise _unheld(tool, min(given.keys() - _NOTES - {"type"}))
+    if unnamed := tool.required - tool.properties.keys():
+        raise _unheld(tool, f"required: {min(unnamed)}")
+    if any(not isinstance(schema, Mapping) and schema is not True for schema in tool.properties.values()):
+        raise _unheld(tool, "false")
+    if (elsewhere := next(filter(None, map(_reference, tool.properties.values())), None)) is not None:
+        raise _unheld(tool, f"$ref: {elsewhere}")
+
+
+def _reference(schema: Any) -> str | None:  # noqa: ANN401 (any JSON)
+    """A reference to something that an argument's own schema does not have."""
+    if isinstance(schema, Mapping):
+        there = schema.get("$ref")
+        if isinstance(there, str) and not there.startswith(("#/$defs/", "#/definitions/")):
+            return there
+    parts = schema.values() if isinstance(schema, Mapping) else schema if isinstance(schema, list) else ()
+    return next(filter(None, map(_reference, parts)), None)
+
+
+def _unheld(tool: Tool, what: str) -> InvalidRequest:
+    message = (
+        f"the tool {tool.name} is strict, and the format of this model's calls cannot be held to {shown(what)} of its schema"
+    )
     return InvalidRequest("tools", message)
 
 
 def _unwritten(tool: Tool, name: str) -> InvalidRequest:
     message = f"the tool {tool.name} has an argument {shown(name)}, which the format of this model's calls has no way to name"
     return InvalidRequest("tools", message)
+
+
+_QUOTES = re.compile(r'\\.|"', re.DOTALL)
+"""What begins or ends a text in JSON, and what only looks like it."""
 
 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
@@ -304,9 +370,8 @@ class Keywords:
     def write(self, rules: Rules) -> str:
         """Every required argument, then those of the others that are wanted, in the order of the schema."""
         tool = written_tool(rules)
+        _check_strict(tool)
         if not has_fixed_properties(tool):
-            if tool.is_strict and tool.parameters.keys() - {"type", "description", "title"}:
-                raise _unheld(tool)
             free = rules.schema("anything", {}, literals=_PYTHON_LITERALS)
             keyword = rules.add("keyword", f'[a-zA-Z_] [a-zA-Z0-9_]{{0,63}} "=" {free}')
             return f'({keyword} (", " {keyword})*)?'
@@ -328,4 +393,4 @@ class Keywords:
 
 _KEYWORD = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)?\s*")
 
-_PYTHON_LITERALS = {"boolean": '("True" | "False")', "null": '"None"'}
+_PYTHON_LITERALS = {'"true"': '"True"', '"false"': '"False"', '"null"': '"None"'}

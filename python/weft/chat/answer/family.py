@@ -42,8 +42,8 @@ class Family(msgspec.Struct, frozen=True):
     behind: str = ""
     """What stands behind it."""
     patterns: tuple[str, ...] = ()
-    """Where a block begins that may begin only where these regular expressions say, in Rust's syntax: `BEGIN` is the beginning of
-    what is said, `NAMES` the name of a tool, and the first group the block's beginning. Else it begins with the first of
+    """Where a block begins that may begin only where these regular expressions say, in Rust's syntax: `BEGIN` is where nothing
+    was said yet, `NAMES` the name of a tool, and the first group the block's beginning. Without any it begins with each of
     `triggers`."""
     ends_thoughts: bool = False
     """Whether a call ends a thought that was not closed."""

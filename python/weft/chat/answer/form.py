@@ -19,6 +19,8 @@ _THOUGHTS = (
     ThoughtMarks("<|START_THINKING|>", "<|END_THINKING|>"),
     ThoughtMarks("<seed:think>", "</seed:think>"),
     ThoughtMarks("[THINK]", "[/THINK]"),
+    ThoughtMarks("<|channel>thought", "<channel|>"),
+    ThoughtMarks("<|inner_prefix|>", "<|inner_suffix|>"),
     ThoughtMarks("◁think▷", "◁/think▷"),
     ThoughtMarks("<think>", "</think>"),
     ThoughtMarks("<thought>", "</thought>"),
@@ -43,6 +45,7 @@ class FamilyForm:
         *,
         is_thinking: bool = False,
         thoughts: Thoughts = Thoughts.APART,
+        earlier: Sequence[str] = (),
         unread: Callable[[], None] = lambda: None,
     ) -> None:
         """Answers as a family writes them.
@@ -53,6 +56,7 @@ class FamilyForm:
             use: The tools that may be called; None where calls are not looked for.
             is_thinking: Whether an answer begins within a thought.
             thoughts: Where a thought is told.
+            earlier: The ids of all calls that were made in the chat before.
             unread: Called where something looked like a call, and was none.
         """
         self.family = family
@@ -63,6 +67,7 @@ class FamilyForm:
         self.is_thinking = is_thinking
         self._thoughts = thoughts
         self.is_held = False
+        self._earlier = earlier
         self._unread = unread
         tools = () if use is None else use.tools
         self._tools = sorted(tools, key=lambda tool: len(tool.name), reverse=True)
@@ -77,6 +82,7 @@ class FamilyForm:
             is_parallel=self.use is None or self.use.is_parallel,
             is_held=self.is_held,
             thoughts=self._thoughts,
+            earlier=self._earlier,
             unread=self._unread,
         )
 

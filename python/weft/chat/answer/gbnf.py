@@ -16,31 +16,8 @@ _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|[A-Za-z][A-Za-z0-9-]*|[^"\[A-Za-z]+')
 
-_SHARED = frozenset(
-    (
-        "space",
-        "string",
-        "char",
-        "number",
-        "integer",
-        "boolean",
-        "null",
-        "value",
-        "object",
-        "array",
-        "integral-part",
-        "decimal-part",
-    )
-)
-"""Rules that llama.cpp writes the same way for every schema, and no other by these names."""
-
-_UNHELD = frozenset(
-    (
-        *("multipleOf", "uniqueItems", "contains", "minProperties", "maxProperties", "patternProperties", "propertyNames"),
-        *("not", "if", "dependentRequired", "dependentSchemas", "unevaluatedProperties", "unevaluatedItems"),
-    )
-)
-"""Words of schemas that grammars do not look at."""
+_SHARED = frozenset(("space", "string", "char", "number", "integer", "value", "object", "array", "integral-part", "decimal-part"))
+"""Rules that are written the same way for every schema, and no other by these names."""
 
 
 class Rules:
@@ -113,15 +90,11 @@ class Rules:
         return f"{name}-0"
 
     def schema(self, name: str, schema: Mapping[str, Any], *, literals: Mapping[str, str] | None = None) -> str:
-        """The rule of the JSON that fits a schema; `literals` has other bodies for rules that all schemas share.
+        """The rule of the JSON that fits a schema; `literals` has other spellings of words.
 
         Raises:
             InvalidRequest: it is none, or one that cannot be held to.
         """
-        if self.tool is not None and self.tool.is_strict and (word := _unheld(schema)) is not None:
-            raise InvalidRequest(
-                "tools", f"the tool {self.tool.name} is strict, and no grammar can hold to {word!r}; leave it out"
-            )
         try:
             return self.schema_text(name, msgspec.json.encode(schema).decode(), literals=literals)
         except InvalidRequest as error:
@@ -139,7 +112,7 @@ class Rules:
         names = {rule: rule if rule in _SHARED else f"{name}-{rule}" for rule in rules}
         root = names["root"]
         for rule, body in rules.items():
-            pieces = (names.get(piece, piece) for piece in _PIECE.findall((literals or {}).get(rule, body)))
+            pieces = ((literals or {}).get(piece, names.get(piece, piece)) for piece in _PIECE.findall(body))
             self._rules[names[rule]] = "".join(pieces)
         return root
 
@@ -155,26 +128,3 @@ def _in_class(letter: str) -> str:
 def _n_begun(text: str, ending: str) -> int:
     """How many characters of `ending` a text ends with."""
     return next(n for n in range(len(ending), -1, -1) if text.endswith(ending[:n]))
-
-
-def _unheld(schema: Any) -> str | None:  # noqa: ANN401 (any JSON)
-    """A word of a schema that a grammar does not look at."""
-    if isinstance(schema, list):
-        return next((word for part in schema if (word := _unheld(part)) is not None), None)
-    if not isinstance(schema, Mapping):
-        return None
-    if found := sorted(_UNHELD & schema.keys()):
-        return found[0]
-    is_number = schema.get("type") == "number"
-    if is_number and (bounds := sorted({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"} & schema.keys())):
-        return bounds[0]
-    for key, part in schema.items():
-        if key in ("properties", "$defs", "definitions") and isinstance(part, Mapping):
-            inner = _unheld(list(part.values()))
-        elif key in ("enum", "const", "default", "examples"):
-            continue
-        else:
-            inner = _unheld(part)
-        if inner is not None:
-            return inner
-    return None

@@ -1,6 +1,7 @@
 """The pieces that the grammars of families are made of: each reads text, and writes the GBNF that holds a model to it.
 
-What a piece writes, it reads. It may read more: what models write in several ways, they are held to in one.
+What a piece writes, it reads. It may read more: what models write in several ways, they are held to in one, unless it is the
+beginning of a call, which nothing may hold before it is seen.
 """
 
 import re
@@ -10,7 +11,7 @@ import msgspec
 
 from weft.chat.answer import values
 from weft.chat.answer.gbnf import Rules
-from weft.chat.answer.source import Reading, Source
+from weft.chat.answer.source import Reading, Source, numbered_id
 from weft.chat.answer.tools import Tool
 
 __all__ = [
@@ -94,7 +95,7 @@ class End:
                 source.at = start
                 return True
             if source.is_ended:
-                source.at = len(source.text)
+                source.at, source.is_cut = len(source.text), True
                 return True
             yield
 
@@ -125,9 +126,9 @@ class Ahead:
 
 
 class Space:
-    """Any space, also none."""
+    """Any space, also none. What is written is `written`, or, where that is None, some of it."""
 
-    def __init__(self, written: str = "") -> None:
+    def __init__(self, written: str | None = "") -> None:
         self._written = written
 
     def read(self, source: Source) -> Reading:
@@ -140,8 +141,8 @@ class Space:
             yield
 
     def write(self, rules: Rules) -> str:
-        """One way to write it."""
-        return rules.literal(self._written)
+        """One way to write it, or a few."""
+        return rules.add("blank", "[ \\t\\n]{0,16}") if self._written is None else rules.literal(self._written)
 
 
 class Row:
@@ -163,10 +164,11 @@ class Row:
 
 
 class Either:
-    """The first of several that is there. What is written is the first."""
+    """The first of several that is there. What is written is one of the first `n_written`."""
 
-    def __init__(self, *ways: Grammar) -> None:
+    def __init__(self, *ways: Grammar, n_written: int = 1) -> None:
         self._ways = ways
+        self._n_written = n_written
 
     def read(self, source: Source) -> Reading:
         """Reads one; what was settled of it is not tried otherwise."""
@@ -179,24 +181,26 @@ class Either:
         return False
 
     def write(self, rules: Rules) -> str:
-        """The first."""
-        return self._ways[0].write(rules)
+        """Those that may be written."""
+        written = [way.write(rules) for way in self._ways[: self._n_written]]
+        return written[0] if len(written) == 1 else f"({' | '.join(written)})"
 
 
 class Optional:
-    """What may be there; it is not asked for."""
+    """What may be there. It is not asked for, unless a model may write it."""
 
-    def __init__(self, piece: Grammar) -> None:
+    def __init__(self, piece: Grammar, *, is_written: bool = False) -> None:
         self._piece = piece
+        self._is_written = is_written
 
     def read(self, source: Source) -> Reading:
         """Reads it, or nothing."""
         mark = source.mark()
         return (yield from self._piece.read(source)) or source.back(mark)
 
-    def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)
-        """Nothing."""
-        return ""
+    def write(self, rules: Rules) -> str:
+        """It or nothing, or nothing."""
+        return f"({self._piece.write(rules)})?" if self._is_written else ""
 
 
 class OneCall:
@@ -210,6 +214,8 @@ class OneCall:
         if not (yield from self._piece.read(source)):
             return False
         source.settle()
+        if not source.is_cut:
+            source.n_whole = source.n_calls
         return True
 
     def write(self, rules: Rules) -> str:
@@ -305,7 +311,7 @@ class CallWord:
 
 
 class CallNumber:
-    """A number that a model gives its calls, of which the id is made."""
+    """The number of a call in the chat, of which its id is made, as the model counts them."""
 
     def read(self, source: Source) -> Reading:
         """Reads its digits."""
@@ -319,7 +325,9 @@ class CallNumber:
         number = source.text[start : source.at]
         if not number or len(number) > MAX_KEY:
             return False
-        source.rename(f"functions.{source.tool.name}:{number}")
+        # Some models count from 0 in each answer.
+        if int(number) >= source.n_earlier + source.n_calls - 1:
+            source.rename(numbered_id(source.tool.name, int(number)))
         return True
 
     def write(self, rules: Rules) -> str:  # noqa: ARG002 (as every piece)

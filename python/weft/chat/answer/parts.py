@@ -43,6 +43,10 @@ Part = Content | Thought | CallBegun | CallArguments
 class AnswerReader(Protocol):
     """Reads the text of one branch."""
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the call that was begun last was not written to its end."""
+
     def read(self, text: str) -> list[Part]:
         """What a next stretch of the text adds; none of it where it may yet turn out to be something else."""
 
@@ -73,6 +77,8 @@ PLAIN = PlainForm()
 
 
 class _Plain:
+    is_cut = False
+
     def read(self, text: str) -> list[Part]:
         return [Content(text)] if text else []
 

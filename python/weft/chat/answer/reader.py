@@ -20,6 +20,14 @@ N_SHOWN = 80
 """Characters of what could not be read that the log has, where it has everything."""
 
 
+MAX_AGAIN = 1_024
+"""Of what was held back and turns out to be no call, so many characters are looked through for another one that begins in it, the
+last ones. What comes before them is content."""
+
+MAX_TRIES = 8
+"""So many marks in them, the last ones, may begin it."""
+
+
 class Thoughts(Enum):
     """Where thoughts are told."""
 
@@ -42,6 +50,7 @@ class FamilyReader:
         is_parallel: bool,
         is_held: bool,
         thoughts: Thoughts,
+        earlier: Sequence[str] = (),
         unread: Callable[[], None],
     ) -> None:
         """A reader at the beginning of an answer.
@@ -54,6 +63,7 @@ class FamilyReader:
             is_parallel: Whether there may be several calls.
             is_held: Whether neither a thought nor a call follows on what is said.
             thoughts: Where a thought is told.
+            earlier: The ids of all calls that were made in the chat before.
             unread: Called where something looked like a call, and was none.
         """
         self._family = family
@@ -72,6 +82,7 @@ class FamilyReader:
         starts = (thought.start,) if thought is not None else ()
         marks = sorted({*self._triggers, *self._fillers, *starts}, key=len, reverse=True)
         self._mark = re.compile("|".join(map(re.escape, marks))) if marks else None
+        self._trigger = re.compile("|".join(map(re.escape, self._triggers))) if self._triggers else None
         self._longest = max(map(len, marks), default=0)
         self._begun = {mark[:n] for mark in marks for n in range(1, len(mark))}
         ends = () if thought is None else (thought.end, *thought.ends_before)
@@ -84,13 +95,21 @@ class FamilyReader:
         """Whether space is no part of what is said next: a thought or a call has just ended, or begun."""
         self._has_said = False
         self._n_calls = 0
-        self._ids: set[str] = set()
+        self._n_whole = 0
+        self._n_earlier = len(earlier)
+        self._ids = set(earlier)
+        """Those of calls in this answer and before."""
         self._source: Source | None = None
         """The block of calls that is being read."""
         self._reading: Reading | None = None
         self._is_ended = False
         self._has_warned = False
         self._parts: list[Part] = []
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the call that was begun last was not written to its end."""
+        return self._n_calls > self._n_whole
 
     def read(self, text: str) -> list[Part]:
         """What a next stretch of the text adds."""
@@ -264,7 +283,9 @@ class FamilyReader:
 
     def _begin(self) -> None:
         assert self._family is not None
-        self._source = Source(self._tools, self._n_calls, self._family.make_id, self._ids, is_parallel=self._is_parallel)
+        self._source = Source(
+            self._tools, self._n_calls, self._family.make_id, self._ids, n_earlier=self._n_earlier, is_parallel=self._is_parallel
+        )
         self._source.text, self._text = self._text, ""
         self._source.is_ended = self._is_ended
         self._reading = self._family.calls.read(self._source)
@@ -282,7 +303,7 @@ class FamilyReader:
         if parts := source.taken():
             self._space, self._is_fresh = "", True
             self._parts += parts
-            self._n_calls = 1 + max(getattr(part, "call", -1) for part in parts)
+            self._n_calls, self._n_whole = 1 + max(getattr(part, "call", -1) for part in parts), source.n_whole
         if is_read is None and not (source.is_full and not source.is_settled):
             return False
         self._source = self._reading = None
@@ -294,10 +315,22 @@ class FamilyReader:
         # The first character is content in any case; what follows may be a mark.
         if source.text.startswith(self._triggers):
             self._warn(source.text)
-        self._say(source.text[:1])
+        n_content = self._n_content(source)
+        self._say(source.text[:n_content])
         self._has_said = True
-        self._text = source.text[1:]
+        self._text = source.text[n_content:]
         return True
+
+    def _n_content(self, source: Source) -> int:
+        """How many characters of what is no call are content, whatever they look like; one at least."""
+        if self._trigger is None:
+            return 1
+        end = max(source.at, source.farthest)
+        found = [match.start() for match in self._trigger.finditer(source.text, 1, end)]
+        again = [start for start in found if start >= end - MAX_AGAIN][-MAX_TRIES:]
+        if len(again) == len(found):
+            return 1
+        return again[0] if again else max(1, end - self._longest)
 
     def _warn(self, text: str) -> None:
         self._unread()

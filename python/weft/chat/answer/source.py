@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from weft.chat.answer.parts import CallArguments, CallBegun, Part
 from weft.chat.answer.tools import Tool
 
-__all__ = ["MAX_HELD", "CallId", "Reading", "Source", "call_id", "short_id"]
+__all__ = ["MAX_HELD", "CallId", "Reading", "Source", "call_id", "numbered_id", "short_id"]
 
 Reading = Generator[None, None, bool]
 """Reads until it needs more text, and goes on once there is more. In the end it says whether the text is what it must be."""
@@ -16,7 +16,7 @@ MAX_HELD = 64 * 1024
 """Characters of a call that are held back at most, until it is clear that it is one. More of them are content."""
 
 CallId = Callable[[str, int], str]
-"""Makes the id of a call out of the tool's name and the call's number in the answer, from 0."""
+"""Makes the id of a call out of the tool's name and the call's number in the chat, from 0."""
 
 _LETTERS = string.ascii_letters + string.digits
 
@@ -31,6 +31,11 @@ def short_id(_name: str, _call: int) -> str:
     return _random(9)
 
 
+def numbered_id(name: str, call: int) -> str:
+    """One by the call's number in the chat, as Kimi's templates want it."""
+    return f"functions.{name}:{call}"
+
+
 def _random(n: int) -> str:
     return "".join(secrets.choice(_LETTERS) for _ in range(n))
 
@@ -41,14 +46,17 @@ class Source:
     What is read may be taken back until it is settled. The text that settled parts were made of is dropped.
     """
 
-    def __init__(self, tools: Sequence[Tool], n_calls: int, make_id: CallId, ids: set[str], *, is_parallel: bool) -> None:
+    def __init__(
+        self, tools: Sequence[Tool], n_calls: int, make_id: CallId, ids: set[str], *, n_earlier: int, is_parallel: bool
+    ) -> None:
         """Nothing is there yet.
 
         Args:
             tools: Those that may be called, the longest name first.
-            n_calls: How many calls were made before.
+            n_calls: How many calls the answer has made before.
             make_id: Makes the ids of calls.
-            ids: Those that calls have; what is made here is added.
+            ids: Those that calls of the chat have; what is made here is added.
+            n_earlier: How many calls were made in the chat before the answer.
             is_parallel: Whether there may be several calls.
         """
         self.tools = tools
@@ -56,15 +64,22 @@ class Source:
         """What is there and not dropped."""
         self.at = 0
         """Where in it is to be read next."""
+        self.farthest = 0
+        """Where in it was read at most before some of that was taken back."""
         self.is_ended = False
         """Whether no more will come."""
         self.n_settled = 0
         """How many times parts were settled: what was read before that cannot be taken back."""
         self.n_calls = n_calls
+        self.n_whole = n_calls
+        """How many calls there were up to the last that is whole."""
+        self.is_cut = False
+        """Whether all text has ended before something that closes a call."""
         self.tool = tools[0]
         """The one that was called last."""
         self.held_arguments = ""
         """What was read of arguments before the tool was known."""
+        self.n_earlier = n_earlier
         self._make_id = make_id
         self._ids = ids
         self.is_parallel = is_parallel
@@ -78,7 +93,10 @@ class Source:
 
     def begin(self, name: str) -> None:
         """A tool is called."""
-        self._open.append(CallBegun(self.n_calls, self._make_id(name, self.n_calls), name))
+        number = self.n_earlier + self.n_calls
+        while (call_id := self._make_id(name, number)) in self._ids:
+            number += 1
+        self._open.append(CallBegun(self.n_calls, call_id, name))
         self.n_calls += 1
 
     def rename(self, call_id: str) -> None:
@@ -101,7 +119,7 @@ class Source:
         self._settled += self._open
         self._open = []
         self.text = self.text[self.at :]
-        self.at = 0
+        self.at = self.farthest = 0
         self.n_settled += 1
 
     def mark(self) -> tuple[int, int, int, int]:
@@ -113,6 +131,7 @@ class Source:
         at, n_open, n_calls, n_settled = mark
         if self.n_settled != n_settled:
             return False
+        self.farthest = max(self.farthest, self.at)
         self.at, self.n_calls, self.held_arguments = at, n_calls, ""
         del self._open[n_open:]
         return True

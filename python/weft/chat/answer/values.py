@@ -4,15 +4,19 @@ import json
 import re
 from collections.abc import Callable
 
+from weft.chat.answer.begun import n_begun
 from weft.chat.answer.source import Reading, Source
 
-__all__ = ["MAX_DEPTH", "escaped", "read_json", "read_python"]
+__all__ = ["MAX_DEPTH", "QUOTE", "escaped", "read_bare", "read_json", "read_python"]
 
 MAX_DEPTH = 64
 """Lists and objects inside of each other."""
 
 MAX_SCALAR = 512
 """Characters of a number or a word."""
+
+QUOTE = '<|"|>'
+"""What Gemma writes around texts, in which nothing is escaped."""
 
 Told = Callable[[str], None]
 """Takes a stretch of the JSON."""
@@ -25,6 +29,9 @@ _HEX = re.compile(r"[0-9a-fA-F]{4}")
 
 _WORDS = {"true": "true", "false": "false", "null": "null"}
 _PYTHON_WORDS = _WORDS | {"True": "true", "False": "false", "None": "null"}
+
+_BARE_KEY = re.compile(r"[^\s:,<>\"'{}\[\]]{0,257}")
+MAX_BARE_KEY = 256
 
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
 
@@ -48,7 +55,14 @@ def read_python(source: Source, told: Told) -> Reading:
     return _Value(source, told, is_python=True).read()
 
 
+def read_bare(source: Source, told: Told) -> Reading:
+    """Reads a value as Gemma writes it, with names that nothing stands around, or a value of JSON, and tells it as JSON."""
+    return _BareValue(source, told).read()
+
+
 class _Value:
+    colon = ":"
+
     def __init__(self, source: Source, told: Told, *, is_python: bool) -> None:
         self._source = source
         self._told = told
@@ -103,12 +117,12 @@ class _Value:
                 wanted = "key" if stack[-1] == "{" else "value"
                 continue
             elif wanted in ("key", "key or end"):
-                if character not in self._quotes or not (yield from self._string(character)):
+                if not (yield from self._key(character)):
                     return False
                 yield from self._skip()
                 if source.text[source.at : source.at + 1] != ":":
                     return False
-                self._take(":")
+                self._take(self.colon)
                 wanted = "value"
                 continue
             elif character in ("[", "{") or (character == "(" and self._is_python):
@@ -128,6 +142,10 @@ class _Value:
                 wanted = "more"
             if not stack:
                 return True
+
+    def _key(self, character: str) -> Reading:
+        """The name of a value in an object, which begins with this."""
+        return (character in self._quotes) and (yield from self._string(character))
 
     def _take(self, made: str) -> None:
         self._source.at += 1
@@ -211,3 +229,53 @@ class _Value:
         source = self._source
         kind = source.text[source.at + 1 : source.at + 2]
         return {"u": 6, "x": 4 if self._is_python else 2}.get(kind, 2)
+
+
+class _BareValue(_Value):
+    colon = ": "
+
+    def __init__(self, source: Source, told: Told) -> None:
+        super().__init__(source, told, is_python=True)
+        self._quotes = '<"'
+
+    def _skip(self, *, is_told: bool = True) -> Reading:  # noqa: ARG002 (no space is told)
+        return super()._skip(is_told=False)
+
+    def _key(self, character: str) -> Reading:
+        if character in self._quotes:
+            return (yield from self._string(character))
+        source = self._source
+        while True:
+            match = _BARE_KEY.match(source.text, source.at)
+            assert match is not None
+            if match.end() < len(source.text) or source.is_ended or len(match.group()) > MAX_BARE_KEY:
+                break
+            yield
+        key = match.group()
+        source.at += len(key)
+        self._made.append(json.dumps(key, ensure_ascii=False))
+        return 0 < len(key) <= MAX_BARE_KEY
+
+    def _string(self, quote: str) -> Reading:
+        if quote == '"':
+            return (yield from super()._string(quote))
+        source = self._source
+        while (there := source.text[source.at : source.at + len(QUOTE)]) != QUOTE:
+            if source.is_ended or not QUOTE.startswith(there):
+                return False
+            yield
+        source.at += len(QUOTE)
+        self._made.append('"')
+        while True:
+            end = source.text.find(QUOTE, source.at)
+            n_kept = 0 if source.is_ended else n_begun(source.text[source.at :][-len(QUOTE) :], QUOTE)
+            stop = end if end >= 0 else len(source.text) - n_kept
+            self._made.append(escaped(source.text[source.at : stop]))
+            source.at = stop
+            if end >= 0:
+                source.at += len(QUOTE)
+                self._made.append('"')
+                return True
+            if source.is_ended:
+                return False
+            yield

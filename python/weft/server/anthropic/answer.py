@@ -67,6 +67,7 @@ class _Form:
     def __init__(self, data: CreateMessage, generation: Generation, form: AnswerForm, service: Service) -> None:
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = service.model_name
+        self._generation = generation
         self._n_prompt = generation.streams[0].n_prompt
         self._spoken = Spoken(form)
         self._shows_thoughts = data.thinking is None or data.thinking.display != "omitted"
@@ -75,7 +76,7 @@ class _Form:
         """Why the answer ended, and what it cost."""
         used, reason = finished.usage, STOP_REASONS[finished.reason]
         stop = finished.stop if finished.reason == "stop" else None
-        if reason == "end_turn" and self._spoken.calls(finished.index):
+        if reason == "end_turn" and self._spoken.calls(finished):
             reason = "tool_use"
         return MessageEnd(reason, stop), self._usage(used.n_cached, used.n_predicted)
 
@@ -110,7 +111,8 @@ class Stream(_Form):
             case Finished():
                 said = [told for part in self._spoken.read(event) for told in self._said(part)]
                 end, usage = self._ended(event)
-                return [*self._begin(event.usage.n_cached), *said, *self._close(), MessageDelta(end, usage), MessageStop()]
+                last = MessageDelta(end, usage, self._generation.explanation(0, event))
+                return [*self._begin(event.usage.n_cached), *said, *self._close(), last, MessageStop()]
             case _:
                 return [*self._begin(0), *(told for part in self._spoken.read(event) for told in self._said(part))]
 
@@ -196,6 +198,7 @@ class Whole(_Form):
             stop_reason=end.stop_reason,
             stop_sequence=end.stop_sequence,
             usage=usage,
+            cache_explanation=self._generation.explanations.get(0, msgspec.UNSET),
         )
         return [msgspec.json.encode(message)]
 

@@ -4,6 +4,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from weft import CacheExplanation
+
 __all__ = [
     "Block",
     "BlockDelta",
@@ -162,6 +164,10 @@ class CreateMessage(CountTokens, kw_only=True):
     service_tier: str | None = None
     """`auto` and `standard_only` are the same: there is one."""
 
+    # Weft's own.
+    explain_cache: bool | None = None
+    """Whether the answer tells why what was computed of the prompt had to be: `cache_explanation`."""
+
 
 class Usage(msgspec.Struct, kw_only=True):
     """Tokens: of the prompt those that were computed and those that were found computed, and those that were written."""
@@ -203,6 +209,7 @@ class MessageObject(msgspec.Struct, tag_field="type", tag="message", kw_only=Tru
     stop_reason: str | None = None
     stop_sequence: str | None = None
     usage: Usage
+    cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
 
 
 class TokensCounted(msgspec.Struct):
@@ -273,6 +280,7 @@ class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):
 
     delta: MessageEnd
     usage: Usage
+    cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
 
 
 class MessageStop(msgspec.Struct, tag_field="type", tag="message_stop"):

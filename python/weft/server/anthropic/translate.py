@@ -174,7 +174,7 @@ def _tools(data: CountTokens) -> dict[str, Any]:
             raise InvalidRequest("tool_choice", "tool_choice.name must be given beside the type 'tool'")
         fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
     else:
-        fields["tool_choice"] = "required" if choice.type == "any" else choice.type
+        fields["tool_choice"] = choice.type
     return fields
 
 
@@ -209,6 +209,7 @@ def _writing(data: CountTokens) -> dict[str, Any]:
         "temperature": data.temperature,
         "top_k": data.top_k,
         "top_p": data.top_p,
+        "explain_cache": data.explain_cache,
         # The first event tells how much was found computed.
         "return_progress": data.stream,
     }

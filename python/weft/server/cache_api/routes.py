@@ -1,7 +1,8 @@
 """Weft's own routes to its cache."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 from litestar import Router, delete, get, post
@@ -9,18 +10,23 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, FromQuery, JSONBody, SkipValidation
 
 from weft.server.auth import current_owner
-from weft.server.cache_api import translate
+from weft.server.cache_api import picture, translate
 from weft.server.cache_api.schemas import CacheReport, PinBody, PinnedPrefix, PinnedPrefixes
 from weft.server.errors import CONFLICT, ERRORS, NOT_FOUND, NoSuchPrefixError
 from weft.server.json_request import JsonRequest
 from weft.server.run.aside import Purpose
 from weft.server.run.service import Service
-from weft.server.run.stream import Answer, AwaitedAnswer
+from weft.server.run.stream import Answer, AwaitedAnswer, AwaitedText
 from weft.server.run.submission import Piece
 
 __all__ = ["router"]
 
 Here = NamedDependency[SkipValidation[Service]]
+
+Written = TypeVar("Written")
+
+PICTURE_HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
+"""A picture is of what anybody has sent: whatever stands in it, nothing of it runs, and nothing is fetched for it."""
 
 
 @post("/prefixes", status_code=200, responses=ERRORS | CONFLICT)
@@ -45,9 +51,19 @@ async def unpin(prefix_id: FromPath[int], service: Here) -> None:
 
 
 @get("/cache", responses=ERRORS)
-async def cache(service: Here, limit: FromQuery[int] = translate.DEFAULT_LIMIT) -> Answer[CacheReport]:
-    """What is cached, where it is, and how much room there is; the `limit` nodes of the tree that were used most recently."""
-    return Answer(AwaitedAnswer(partial(_cache, service, translate.limit(limit))))
+async def cache(
+    service: Here,
+    limit: FromQuery[int | None] = None,
+    format: FromQuery[str] = "json",  # noqa: A002 (the query's own word)
+) -> Answer[CacheReport]:
+    """What is cached, where it is, and how much room there is; the `limit` nodes of the tree that were used most recently.
+
+    With `format=svg` or `format=dot`, a picture of that.
+    """
+    if format == "json":
+        return Answer(AwaitedAnswer(partial(_cache, service, translate.limit(limit))))
+    n = picture.n_drawn(limit, format)
+    return Answer(AwaitedText(partial(_picture, service, n, format), picture.FORMATS[format][0], PICTURE_HEADERS))
 
 
 async def _pin(service: Service, prompt: Sequence[Piece]) -> PinnedPrefix:
@@ -63,12 +79,20 @@ async def _prefixes(service: Service) -> msgspec.Raw:
 
 
 async def _cache(service: Service, limit: int) -> msgspec.Raw:
+    return await _reported(service, limit, _encoded)
+
+
+async def _picture(service: Service, limit: int, name: str) -> bytes:
+    return await _reported(service, limit, lambda report: picture.draw(report, name))
+
+
+async def _reported(service: Service, limit: int, write: Callable[[CacheReport], Written]) -> Written:
     async with service.looks.one():
         nodes, n_nodes = await service.engine.recently_used(limit)
         stats = service.engine.stats()
         # Neither thousands of texts nor their JSON are the event loop's work.
-        report = partial(translate.report, nodes, n_nodes, stats, service.engine.detokenize)
-        return await service.aside.elsewhere(Purpose.SIGHT, len(nodes), lambda: _encoded(report()))
+        report = partial(translate.report, nodes, n_nodes, stats, service.engine.detokenize, current_owner())
+        return await service.aside.elsewhere(Purpose.SIGHT, len(nodes), lambda: write(report()))
 
 
 def _encoded(result: PinnedPrefixes | CacheReport) -> msgspec.Raw:

@@ -71,14 +71,15 @@ class Stretch(msgspec.Struct):
     """A stretch of cached tokens after those of its parent.
 
     `parent` and `children` are places in the list of nodes; what is not shown is not among them. Of a long text only its
-    beginning and its end are told. `adapters` are there where the stretch was computed with some.
+    beginning and its end are told, and of what a request with another key used last nothing: `text` is null. `adapters` are there
+    where the stretch was computed with some.
     """
 
     parent: int | None
     children: list[int]
     start: int
     n_tokens: int
-    text: str
+    text: str | None
     is_text_cut: bool
     tier: Literal["pool", "both", "store", "computing", "nowhere"]
     slots: list[int]

@@ -43,8 +43,9 @@ def pieces(data: PinBody) -> Sequence[Piece]:
     return [data.prompt] if isinstance(data.prompt, str) else data.prompt
 
 
-def limit(n: int) -> int:
+def limit(given: int | None) -> int:
     """How many nodes are to be shown; 0 tells of all only how many they are."""
+    n = DEFAULT_LIMIT if given is None else given
     if not 0 <= n <= MAX_LIMIT:
         raise InvalidRequest("limit", f"limit is {n}; it must be 0 to {MAX_LIMIT}")
     return n
@@ -72,8 +73,10 @@ def _with_text(each: Pinned, detokenize: Detokenize) -> PinnedPrefix:
     return msgspec.structs.replace(pinned(each), text=text, is_text_cut=is_cut)
 
 
-def report(nodes: Sequence[CachedNode], n_nodes: int, stats: Stats, detokenize: Detokenize) -> CacheReport:
-    """The nodes that are shown of `n_nodes`, and the room that there is."""
+def report(
+    nodes: Sequence[CachedNode], n_nodes: int, stats: Stats, detokenize: Detokenize, reader: str | None = None
+) -> CacheReport:
+    """The nodes that are shown of `n_nodes`, and the room that there is. Texts of other owners than its reader are not told."""
     children: list[list[int]] = [[] for _ in nodes]
     for place, node in enumerate(nodes):
         if node.parent is not None:
@@ -84,12 +87,13 @@ def report(nodes: Sequence[CachedNode], n_nodes: int, stats: Stats, detokenize: 
         store=Store(stats.store.n_bytes, stats.store.max_bytes, stats.store.n_pieces),
         n_nodes=n_nodes,
         n_shown=len(nodes),
-        nodes=[_stretch(node, below, detokenize) for node, below in zip(nodes, children, strict=True)],
+        nodes=[_stretch(node, below, detokenize, reader) for node, below in zip(nodes, children, strict=True)],
     )
 
 
-def _stretch(node: CachedNode, children: list[int], detokenize: Detokenize) -> Stretch:
-    text, is_cut = _excerpt(node, detokenize)
+def _stretch(node: CachedNode, children: list[int], detokenize: Detokenize, reader: str | None) -> Stretch:
+    is_hidden = node.owner not in (None, reader)
+    text, is_cut = (None, True) if is_hidden else _excerpt(node, detokenize)
     return Stretch(
         parent=node.parent,
         children=children,

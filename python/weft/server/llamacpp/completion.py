@@ -178,6 +178,7 @@ class Stream(_Form):
             id_slot=self._branches.slot(prompt),
             tokens_predicted=0,
             tokens_evaluated=self._branches.n_prompt[prompt],
+            timings=msgspec.UNSET if self._running is None else Running.prompt_timings(progress),
             prompt_progress=PromptProgress.of(progress),
         )
         return [told]

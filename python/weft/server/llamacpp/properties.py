@@ -31,7 +31,12 @@ def properties(service: Service) -> Properties:
     user, assistant = (next(iter(settings.stop), "User:"), "Assistant:") if settings.compat == "parallel" else ("", "")
     seed = request_fields.RANDOM_SEED if request.seed is None else request.seed
     params = generation_settings(
-        request, seed=seed, n_ctx=limits.n_ctx_slot, model=service.model_name, end_tokens=model.end_tokens()
+        request,
+        seed=seed,
+        n_ctx=limits.n_ctx_slot,
+        model=service.model_name,
+        end_tokens=model.end_tokens(),
+        reasoning_format=settings.reasoning_format,
     )
     return Properties(
         default_generation_settings=DefaultSettings(**msgspec.structs.asdict(params), params=params),
@@ -99,6 +104,7 @@ def _abilities(service: Service) -> dict[str, bool]:
         "supports_typed_content": template.takes_parts,
         "supports_system_role": template.takes_system,
         "supports_reasoning_effort": "reasoning_effort" in template.source,
+        "supports_preserve_reasoning": template.keeps_thoughts,
         # Where it does not show them they are told in words.
         "supports_tools": template.takes_tools,
         "supports_tool_calls": template.takes_calls,

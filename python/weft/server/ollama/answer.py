@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from weft import Finished, MixedPrompt, Token
-from weft._native import TokenIds
+from weft._native import Model, TokenIds
 from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content, Part, Thought
 from weft.server.ollama.schemas import Call, CallFunction, ChatAnswer, GenerateAnswer, Said
 from weft.server.request_fields.chat import ChatFields
@@ -41,11 +41,15 @@ def now() -> str:
 
 
 class Began:
-    """When a request came, and when the engine had it."""
+    """When a request came, and when the engine had it.
 
-    def __init__(self) -> None:
-        self._at = time.monotonic_ns()
-        self._had_at = self._at
+    Args:
+        at_ns: When it came, on the clock of `time.monotonic_ns`.
+    """
+
+    def __init__(self, at_ns: int) -> None:
+        self._at = at_ns
+        self._had_at = time.monotonic_ns()
 
     def hand_over(self) -> None:
         """To be called when the engine has the request."""
@@ -133,15 +137,19 @@ class _Reading:
         shape: AnswerShape,
         began: Began,
         *,
-        tells_context: bool = False,
+        model: Model | None = None,
     ) -> None:
         self._shape = shape
         self._spoken = Spoken(form)
+        self._generation = generation
         self._began = began
         self._with_top = bool(data.top_logprobs)
         prompt = generation.requests[0].prompt
         # A prompt with pictures is no list of tokens.
-        self._context = None if not tells_context or isinstance(prompt, MixedPrompt) else list(cast("Sequence[int]", prompt))
+        self._context = None if model is None or isinstance(prompt, MixedPrompt) else list(cast("Sequence[int]", prompt))
+        """The tokens of the prompt and of what was written, where they are told."""
+        self._n_prompt = len(self._context or ())
+        self._model = model
         self._call: CallBegun | None = None
         """The call that is being written, and its arguments so far."""
         self._arguments: list[str] = []
@@ -158,7 +166,7 @@ class _Reading:
             if self._context is not None:
                 self._context.append(event.token)
         else:
-            self._end_call(said, calls)
+            self._end_call(said, calls, is_cut=self._spoken.is_cut(event.index) and event.reason != "end")
         said.calls = calls
         return said
 
@@ -177,15 +185,17 @@ class _Reading:
                 self._end_call(said, calls)
                 said.thought += part.text
 
-    def _end_call(self, said: _Stretch, calls: list[Call]) -> None:
+    def _end_call(self, said: _Stretch, calls: list[Call], *, is_cut: bool = False) -> None:
         """Tells the call that was being written. One that was cut is text: there is no object for it."""
         if (call := self._call) is None:
             return
         text = "".join(self._arguments)
         self._call, self._arguments = None, []
         try:
-            arguments = msgspec.json.decode(text, type=dict[str, Any]) if text else {}
+            arguments = None if is_cut else msgspec.json.decode(text, type=dict[str, Any]) if text else {}
         except msgspec.DecodeError:
+            arguments = None
+        if arguments is None:
             said.content += f'{{"name":{_encode(call.name).decode()},"arguments":{text}'
             return
         calls.append(Call(call.id, CallFunction(call.call, call.name, arguments)))
@@ -200,10 +210,23 @@ class _Reading:
             "prompt_eval_duration": round(usage.prompt_ms * NS_PER_MS),
             "eval_count": usage.n_predicted,
             "eval_duration": round(usage.predicted_ms * NS_PER_MS),
+            "cache_explanation": self._generation.explanation(0, finished),
         }
         if self._context is not None:
+            if finished.stop is not None:
+                self._drop_stop(self._context, finished.stop.encode())
             ending["context"] = msgspec.Raw(TokenIds(self._context).json())
         return ending
+
+    def _drop_stop(self, context: list[int], stop: bytes) -> None:
+        """Takes the tokens of a stop string off the end; what stands before it in the first of them stays."""
+        assert self._model is not None, "there is a context"
+        tail = b""
+        while stop not in tail and len(context) > self._n_prompt:
+            tail = self._model.token_bytes(context.pop()) + tail
+        said = tail.partition(stop)[0]
+        if said:
+            context += self._model.tokenize(said, add_special=False, parse_special=False)
 
 
 class Stream(_Reading):
@@ -239,9 +262,9 @@ class Whole(_Reading):
         shape: AnswerShape,
         began: Began,
         *,
-        tells_context: bool = False,
+        model: Model | None = None,
     ) -> None:
-        super().__init__(data, generation, form, shape, began, tells_context=tells_context)
+        super().__init__(data, generation, form, shape, began, model=model)
         self._contents: list[str] = []
         self._thoughts: list[str] = []
         self._calls: list[Call] = []

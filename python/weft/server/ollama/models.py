@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from weft.chat.template import TemplateError
 from weft.infill import missing
 from weft.server.ollama.schemas import LoadedModel, LoadedModels, ModelDetails, ModelShown, ServedModel, ServedModels
 from weft.server.run.service import Service
@@ -124,18 +123,15 @@ def _capabilities(service: Service) -> list[str]:
     """What the model is served for, in Ollama's words."""
     model, settings = service.engine.model, service.settings
     if model.is_encoder or settings.embeddings or settings.reranking:
-        return ["embedding"]
-    try:
-        template = service.chat.template.source
-    except TemplateError:
-        template = ""
+        has_vectors = service.engine.vector_stats().pooling in ("mean", "cls", "last")
+        return ["embedding"] if has_vectors else []
     has = {
         "completion": True,
         "vision": model.modalities.vision,
         "audio": model.modalities.audio,
         "insert": not missing(model),
-        "tools": re.search(r"\btools\b", template) is not None,
-        "thinking": "<think>" in template or "enable_thinking" in template or "reasoning_effort" in template,
+        "tools": service.chat.shows_tools,
+        "thinking": service.chat.thinks,
     }
     return [name for name, is_there in has.items() if is_there]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from litestar import Router, delete, get, post
@@ -10,10 +10,10 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, SkipValidation
 
 from weft import InvalidRequest
-from weft._native import Vectors
+from weft._native import TokenIds, Vectors
 from weft.chat.answer.parts import PLAIN, AnswerForm
 from weft.server import request_fields
-from weft.server.awake import NEEDS_NO_MODEL
+from weft.server.awake import NEEDS_NO_MODEL, arrived_ns
 from weft.server.errors import NotSupportedError
 from weft.server.json_request import JsonRequest
 from weft.server.ollama import answer, models, translate
@@ -41,7 +41,7 @@ from weft.server.run.patience import n_body_bytes
 from weft.server.run.pieces import json_list
 from weft.server.run.service import Service
 from weft.server.run.stream import Answer, AwaitedPieces, PiecedAnswer, StreamedAnswer, WholeAnswer
-from weft.server.run.submission import Gap, SentPrompt, Submission
+from weft.server.run.submission import Gap, Piece, SentPrompt, Submission, size_of
 
 __all__ = ["router"]
 
@@ -49,6 +49,9 @@ Here = NamedDependency[SkipValidation[Service]]
 
 RELEASE = "0.33.0"
 """The release of Ollama whose routes these are: clients ask what they may send by it."""
+
+MAX_AROUND = 8
+"""More tokens than any model wants around a text."""
 
 ONE_MODEL = "this server has the one model that it was started with; start it with -m or -hf for another"
 
@@ -59,11 +62,12 @@ async def generate(data: JSONBody[GenerateBody], service: Here) -> Answer[Genera
     shape = answer.GenerateForm(service.model_name)
     if not data.prompt:
         return _only_loaded(service, shape, data.keep_alive)
-    began = answer.Began()
+    began = answer.Began(arrived_ns())
     is_raw = bool(data.raw or data.suffix)
     n_ctx = service.engine.limits.n_ctx_slot
     read = translate.raw if is_raw else translate.generate_chat
     asked = await service.aside.work(Purpose.PROMPT, n_body_bytes(), read, data, n_ctx)
+    translate.check_thoughts(asked, service.model_name, thinks=service.chat.thinks)
     _keep_alive(service, data.keep_alive)
     try:
         generation, form = await _begin_raw(data, asked, service) if is_raw else await _begin(asked, service, data.context)
@@ -79,9 +83,10 @@ async def chat(data: JSONBody[ChatBody], service: Here) -> Answer[ChatAnswer]:
     shape = answer.ChatForm(service.model_name)
     if not data.messages:
         return _only_loaded(service, shape, data.keep_alive)
-    began = answer.Began()
+    began = answer.Began(arrived_ns())
     n_ctx = service.engine.limits.n_ctx_slot
     asked = await service.aside.work(Purpose.PROMPT, n_body_bytes(), translate.chat, data, n_ctx)
+    translate.check_thoughts(asked, service.model_name, thinks=service.chat.thinks)
     _keep_alive(service, data.keep_alive)
     try:
         generation, form = await _begin(asked, service)
@@ -96,6 +101,8 @@ async def _begin(asked: translate.Asked, service: Service, context: Sequence[int
     fields = asked.fields
     prompt = await service.chat_prompt(fields, request_fields.chat_files(fields.messages))
     if context:
+        if (unknown := TokenIds(context).outside(service.engine.model.n_vocab)) is not None:
+            raise InvalidRequest("context", f"context has the token {unknown}, which the model has not")
         tokens = prompt.tokens
         assert isinstance(tokens, list), "pictures are refused beside a context"
         opening = 1 if service.engine.model.adds_bos and tokens[:1] == [service.engine.model.bos_token] else 0
@@ -134,9 +141,10 @@ def _answer(
 ) -> Answer[Any]:
     fields = asked.fields
     given = (fields, generation, form, shape, began)
+    model = service.engine.model if tells_context else None
     if not fields.stream:
-        return Answer(WholeAnswer(generation, answer.Whole(*given, tells_context=tells_context), service.collected))
-    lines = answer.Stream(*given, tells_context=tells_context)
+        return Answer(WholeAnswer(generation, answer.Whole(*given, model=model), service.collected))
+    lines = answer.Stream(*given, model=model)
     # A line has no place for a comment.
     return Answer(StreamedAnswer(generation, lines, None, headers=answer.HEADERS, failure=failure))
 
@@ -162,16 +170,15 @@ def _keep_alive(service: Service, keep_alive: float | str | None) -> None:
 @post("/api/embed", status_code=200, responses=ERRORS)
 async def embed(data: JSONBody[EmbedBody], service: Here) -> Answer[Embedded]:
     """The vectors of texts."""
-    began = answer.Began()
+    began = answer.Began(arrived_ns())
     translate.check_embedding(data, service.engine.limits.n_ctx_slot)
     _keep_alive(service, data.keep_alive)
     if not data.input:
         return _told(Embedded(service.model_name, [], began.total_ns, began.load_ns, 0))
     write = _written(service, began)
     texts = request_fields.texts("input", [data.input] if isinstance(data.input, str) else [*data.input])
-    return Answer(
-        AwaitedPieces(partial(_embed, service, texts, write, name="input", dimensions=data.dimensions or None), service.collected)
-    )
+    make = partial(_embed, service, texts, write, name="input", dimensions=data.dimensions or None)
+    return Answer(AwaitedPieces(partial(make, truncates=data.truncate is not False), service.collected))
 
 
 @post("/api/embeddings", status_code=200, responses=ERRORS)
@@ -193,14 +200,35 @@ async def _embed(
     *,
     name: str,
     dimensions: int | None = None,
+    truncates: bool = False,
 ) -> list[bytes]:
     """The JSON of vectors, of which each text has one."""
     if service.engine.vector_stats().pooling == "none":
         raise NotSupportedError("a text has no vector of its own with --pooling none")
+    if truncates:
+        texts = await service.aside.work(Purpose.PROMPT, sum(map(size_of, texts)), _cut, service, texts)
     try:
         return await vectors.embed(service, texts, write, collected, name=name, dimensions=dimensions)
     except InvalidRequest as error:
-        raise translate.blame(error) from None
+        raise translate.blame(error, is_chat=False) from None
+
+
+def _cut(service: Service, texts: Sequence[SentPrompt]) -> list[SentPrompt]:
+    """The texts, each with no more of its tokens than are read at once: the first ones, and what the model wants around them."""
+    n_most, model = service.engine.vector_stats().max_tokens, service.engine.model
+    cut: list[SentPrompt] = []
+    for pieces in texts:
+        text = cast("str", cast("Sequence[Piece]", pieces)[0])
+        # A token is a byte at least.
+        tokens = model.tokenize(text) if len(text.encode()) >= n_most - MAX_AROUND else []
+        if len(tokens) <= n_most:
+            cut.append(pieces)
+            continue
+        said = model.tokenize(text, add_special=False)
+        n_before = next(n for n in range(len(tokens)) if tokens[n : n + len(said)] == said)
+        n_behind = len(tokens) - len(said) - n_before
+        cut.append([*tokens[: n_most - n_behind], *tokens[len(tokens) - n_behind :]])
+    return cut
 
 
 def _written(service: Service, began: answer.Began) -> vectors.Written:

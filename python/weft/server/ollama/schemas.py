@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from weft import CacheExplanation
 from weft.server.response_fields import TokenProbability
 
 __all__ = [
@@ -95,6 +96,10 @@ class Writing(msgspec.Struct, kw_only=True):
     shift: bool | None = None
     """Whether the middle of a context that is full is dropped; the default is the server's."""
 
+    # Weft's own.
+    explain_cache: bool | None = None
+    """Whether the answer tells why what was computed of the prompt had to be: `cache_explanation`."""
+
     # What follows is refused unless it asks for nothing.
     truncate: bool | None = None
     debug_render_only: bool | None = msgspec.field(default=None, name="_debug_render_only")
@@ -167,9 +172,8 @@ class EmbedBody(msgspec.Struct, kw_only=True):
     """The first numbers of each vector, brought back to its length; 0 is all of them."""
     keep_alive: float | str | None = None
     options: Options | None = None
-
-    # What follows is refused unless it asks for nothing.
     truncate: bool | None = None
+    """Whether a text that is too long is cut, which is the default; else it is refused."""
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True):
@@ -199,6 +203,7 @@ class _Line(msgspec.Struct, kw_only=True):
     prompt_eval_duration: int | msgspec.UnsetType = msgspec.UNSET
     eval_count: int | msgspec.UnsetType = msgspec.UNSET
     eval_duration: int | msgspec.UnsetType = msgspec.UNSET
+    cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
 
 
 class GenerateAnswer(_Line, kw_only=True):

@@ -25,7 +25,7 @@ from weft.server.ollama.schemas import (
 from weft.server.request_fields.chat import ChatFields
 from weft.server.run.media_files import MediaPrompt
 
-__all__ = ["Asked", "blame", "chat", "check_embedding", "generate_chat", "keep_alive_s", "pictured", "raw"]
+__all__ = ["Asked", "blame", "chat", "check_embedding", "check_thoughts", "generate_chat", "keep_alive_s", "pictured", "raw"]
 
 MAX_TOP_LOGPROBS = 20
 
@@ -76,6 +76,7 @@ _SENT_AS = {name: f"options.{option}" for option, name in _OPTIONS.items()} | {
     "n_probs": "top_logprobs",
     "enable_thinking": "think",
     "reasoning_effort": "think",
+    "image_data": "images",
 }
 
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -93,13 +94,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 def blame(error: InvalidRequest, *, is_chat: bool = True) -> InvalidRequest:
     """The same error, by the names of the body, which has messages or, if it `is_chat` not, a prompt."""
-    name = _SENT_AS.get(error.param, error.param)
+    name = "messages" if is_chat and error.param == "prompt" else _SENT_AS.get(error.param, error.param)
     message = error.message
     if message.startswith(f"{error.param} "):
         message = name + message.removeprefix(error.param)
     # Pictures are the first parts of their message.
     place = r"\1.images[\2]" if is_chat else r"images[\2]"
     message = re.sub(r"(messages\[\d{1,9}\])\.content\[(\d{1,9})\]\.image_url\.url", place, message)
+    message = re.sub(r"\bimage_data\[(\d{1,9})\]\.data\b", r"images[\1]", message)
+    message = re.sub(r"\bimage_data\b", "images", message)
     if name == "messages" and not is_chat:
         name = "images" if message.startswith("images") else "prompt"
     return InvalidRequest(name, message)
@@ -149,6 +152,7 @@ def _asked(data: Writing, n_ctx: int, **fields: Any) -> Asked:  # noqa: ANN401 (
         fields=ChatFields(
             n=1,
             stream=data.stream is not False,
+            explain_cache=data.explain_cache,
             **fields,
             **_written(options),
             **_format(data.format),
@@ -162,7 +166,6 @@ def _asked(data: Writing, n_ctx: int, **fields: Any) -> Asked:  # noqa: ANN401 (
 
 def check_embedding(data: EmbedBody | EmbeddingsBody, n_ctx: int) -> None:
     """Refuses what is not there."""
-    _refuse(data)
     if isinstance(data, EmbedBody) and data.dimensions is not None and data.dimensions < 0:
         raise InvalidRequest("dimensions", f"dimensions is {data.dimensions}; it must be 0 or more")
     _check_options(data.options or Options(), n_ctx)
@@ -221,6 +224,16 @@ def _logprobs(data: Writing) -> dict[str, Any]:
         raise InvalidRequest("top_logprobs", f"top_logprobs is {n}; it must be 0 to {MAX_TOP_LOGPROBS}")
     # As with Ollama, how many they are asks for none.
     return {"logprobs": True, "top_logprobs": n} if data.logprobs else {}
+
+
+def check_thoughts(asked: Asked, model: str, *, thinks: bool) -> None:
+    """Refuses thoughts of a model that has none, as Ollama does.
+
+    Raises:
+        InvalidRequest: they are asked for.
+    """
+    if asked.fields.enable_thinking and not thinks:
+        raise InvalidRequest("think", f'"{model}" does not support thinking; leave think out')
 
 
 class _Calls:

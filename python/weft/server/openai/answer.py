@@ -52,7 +52,7 @@ class Answered:
         self._usages: list[list[BranchUsage]] = [[] for _ in generation.streams]
         self.with_top = with_top
         self._post_sampling = data.post_sampling_probs is True
-        self._is_verbose = service.settings.is_verbose if data.verbose is None else data.verbose
+        self.is_verbose = service.settings.is_verbose if data.verbose is None else data.verbose
         self._with_tokens = data.return_tokens is True
         self._paths = request_fields.paths(data)
         self._with_progress = data.return_progress is True
@@ -84,9 +84,13 @@ class Answered:
             self._running.watch(prompt, progress)
         return PromptProgress.of(progress) if self._with_progress else None
 
+    def prompt_timings(self, progress: Progress) -> Timings | msgspec.UnsetType:
+        """The timings of a prompt that is so far, where they are wanted with each event."""
+        return msgspec.UNSET if self._running is None else Running.prompt_timings(progress)
+
     def verbose_probability(self, drawn: CompactLogprobs) -> bytes | None:
         """A drawn token as llama-server's own route writes it, where that is wanted too."""
-        if not self._is_verbose:
+        if not self.is_verbose:
             return None
         return drawn.completion_json(self._post_sampling)
 
@@ -103,7 +107,7 @@ class Answered:
 
         There is a gap for its probabilities, unless `response_fields` leaves them out; `verbose_probability` writes them.
         """
-        if not self._is_verbose:
+        if not self.is_verbose:
             return msgspec.UNSET
         told = GAP if has_probabilities else msgspec.UNSET
         result = self._branches.result(

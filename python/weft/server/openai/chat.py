@@ -73,8 +73,7 @@ class _Form:
         """Whether a call is told in the way of before there were tools."""
 
     def _finish_reason(self, finished: Finished) -> str:
-        # An answer that was cut off may have been about to call.
-        if finished.reason in ("end", "stop") and self._spoken.calls(finished.index):
+        if self._spoken.calls(finished):
             return "function_call" if self._is_of_before else "tool_calls"
         return FINISH_REASONS[finished.reason]
 
@@ -109,6 +108,7 @@ class Stream(_Form):
             return []
         chunk = self._role(self._about.first_index(prompt))
         chunk.prompt_progress = progress
+        chunk.timings = self._about.prompt_timings(event)
         return [chunk]
 
     def _opening(self, prompt: int, event: Token | Finished) -> list[ChatChunk]:
@@ -196,7 +196,6 @@ class Whole(_Form):
     def __init__(self, data: CreateChatCompletion, generation: Generation, service: Service, answer: AnswerForm) -> None:
         super().__init__(data, generation, service, answer)
         self._messages: dict[int, WrittenMessage] = {}
-        self._is_verbose = data.verbose is True
         self._texts: list[str] = []
         """Of the first branch as it was written, where llama-server's own answer is told too."""
         self._tokens: list[int] = []
@@ -224,7 +223,7 @@ class Whole(_Form):
 
     def _take(self, index: int, token: Token) -> int:
         self._add_parts(index, token)
-        if index == 0 and self._is_verbose:
+        if index == 0 and self._about.is_verbose:
             self._texts.append(token.text)
             self._tokens.append(token.token)
         n_bytes = TOKEN_BYTES + len(token.text)

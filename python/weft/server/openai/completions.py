@@ -128,6 +128,7 @@ class Stream(_Form):
             return []
         chunk = self._chunk([Choice("", self._about.first_index(prompt), None, None)])
         chunk.prompt_progress = progress
+        chunk.timings = self._about.prompt_timings(event)
         return [chunk]
 
     def _opening(self, prompt: int, event: Token | Finished) -> list[bytes]:

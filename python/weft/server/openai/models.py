@@ -16,10 +16,13 @@ def model(service: Service) -> ModelCard:
     meta = ModelMeta(
         vocab_type=served.vocab_type,
         n_vocab=served.n_vocab,
+        n_ctx=service.engine.limits.n_ctx_slot,
         n_ctx_train=served.n_ctx_train,
         n_embd=served.n_embd,
         n_params=served.n_params,
         size=served.size_bytes,
+        # The last words of llama.cpp's description, after the architecture and the size.
+        ftype=" ".join(served.description.split(" ")[2:]),
     )
     now = datetime.now(UTC).replace(microsecond=0)
     reads = {"text": True, "image": served.modalities.vision, "audio": served.modalities.audio}
@@ -50,7 +53,6 @@ def models(service: Service) -> ModelList:
                 model=name,
                 tags=list(service.settings.tags),
                 capabilities=list(service.capabilities),
-                details={"format": "gguf"},
             )
         ],
         first_id=name,

@@ -1,7 +1,5 @@
 """The fields of OpenAI's completions and models, by its names (https://platform.openai.com/docs/api-reference/completions)."""
 
-from typing import Any
-
 import msgspec
 
 from weft import CacheExplanation
@@ -130,10 +128,14 @@ class ModelMeta(msgspec.Struct):
 
     vocab_type: int
     n_vocab: int
+    n_ctx: int
+    """Tokens that one text may have here."""
     n_ctx_train: int
     n_embd: int
     n_params: int
     size: int
+    ftype: str
+    """How the weights are stored, in llama.cpp's words."""
 
 
 class Architecture(msgspec.Struct):
@@ -165,14 +167,31 @@ class ModelCard(msgspec.Struct):
     """`created`, as RFC 3339 writes it."""
 
 
+class ModelDetails(msgspec.Struct):
+    """What llama-server's description of a model has in the shape of Ollama's; what it leaves empty there is empty here."""
+
+    parent_model: str = ""
+    format: str = "gguf"
+    family: str = ""
+    families: list[str] = msgspec.field(default_factory=lambda: [""])
+    parameter_size: str = ""
+    quantization_level: str = ""
+
+
 class ModelName(msgspec.Struct):
-    """llama-server's description of a model."""
+    """llama-server's description of a model; what it leaves empty there is empty here."""
 
     name: str
     model: str
     tags: list[str]
     capabilities: list[str]
-    details: dict[str, Any]
+    modified_at: str = ""
+    size: str = ""
+    digest: str = ""
+    type: str = "model"
+    description: str = ""
+    parameters: str = ""
+    details: ModelDetails = msgspec.field(default_factory=ModelDetails)
 
 
 class ModelList(msgspec.Struct):

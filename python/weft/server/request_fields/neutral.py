@@ -18,8 +18,8 @@ _NEUTRAL: dict[str, Callable[[Any], bool]] = {
     "image_data": lambda value: not value,
     "n_cache_reuse": lambda value: value == 0,
     "parse_tool_calls": lambda value: value is False,
-    # What llama.cpp's own page always sends; a thought stays in the text where it is not taken out.
-    "reasoning_format": lambda value: value in ("", "none", "auto"),
+    # What llama.cpp's own page always sends, and what settings tell: it is of chats, and a completion's text stays whole.
+    "reasoning_format": lambda value: value in ("", "none", "auto", "deepseek"),
     "service_tier": lambda value: value in ("auto", "default"),
     "store": lambda value: value is False,
     "system_prompt": lambda value: not value,

@@ -15,7 +15,7 @@ from weft.server.request_fields.fields import BranchFields, CompletionFields
 from weft.server.request_fields.paths import paths
 from weft.server.request_fields.prompts import logit_bias, penalty_prompt, pieces, prompts
 from weft.server.request_fields.samplers import samplers
-from weft.server.request_fields.thoughts import tagged_thought, triggers
+from weft.server.request_fields.thoughts import blamed_for_thoughts, tagged_thought, triggers
 from weft.server.run.submission import BranchAsked, Submission
 from weft.settings import Settings
 
@@ -86,9 +86,10 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
             "n_probs": name,
             "max_predict_ms": "t_max_predict_ms",
             "adapters": "lora",
-            "thought": "reasoning_budget_end_tags",
+            "thought": blamed_for_thoughts(body),
             **({} if asked is None else {"grammar": asked.field, "json_schema": asked.field}),
         },
+        reasoning_format=body.reasoning_format or settings.reasoning_format,
         stream=body.stream is True,
         timings_per_token=body.timings_per_token is True,
     )

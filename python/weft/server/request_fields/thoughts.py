@@ -3,10 +3,17 @@
 from collections.abc import Sequence
 
 from weft import GrammarTrigger, InvalidRequest, Thought
+from weft.fields.shown import shown
 from weft.server.request_fields.fields import CompletionFields
 from weft.settings import Settings
 
-__all__ = ["refuse_endless_thought", "tagged_thought", "thought", "triggers"]
+__all__ = ["blamed_for_thoughts", "budget_message", "refuse_endless_thought", "tagged_thought", "thought", "triggers"]
+
+MAX_TAGS = 16
+"""Texts that end thoughts."""
+
+MAX_TAG_BYTES = 256
+"""Bytes of one."""
 
 _KINDS = ("token", "word", "pattern", "pattern_full")
 """What llama-server's numbers of kinds mean."""
@@ -37,14 +44,37 @@ def thought(
 ) -> Thought:
     """A thought with these markers, with the body's budget and message, or the server's."""
     budget = body.thinking_budget_tokens if body.reasoning_budget_tokens is None else body.reasoning_budget_tokens
-    message = body.reasoning_budget_message
     return Thought(
         starts=starts,
         ends=ends,
         begins_inside=begins_inside,
         budget=settings.reasoning_budget if budget is None else None if budget < 0 else budget,
-        message=settings.reasoning_budget_message if message is None else message,
+        message=budget_message(body, settings, ends),
     )
+
+
+def budget_message(body: CompletionFields, settings: Settings, ends: Sequence[str]) -> str:
+    """What is said before the end of a thought whose budget is used up, where these texts end one.
+
+    Raises:
+        InvalidRequest: one of them is in it: what follows that would be said to the user.
+    """
+    given = body.reasoning_budget_message
+    message = settings.reasoning_budget_message if given is None else given
+    if (found := next((end for end in ends if end in message), None)) is None:
+        return message
+    if given is None:
+        # The body has named it; what ends the thoughts of chats is looked for at the start.
+        raise InvalidRequest("reasoning_budget_end_tags", f"{shown(found)} is in the server's message, which says it too early")
+    why = f"contains {shown(found)}, which ends the thought and is written after the message; leave it out"
+    raise InvalidRequest("reasoning_budget_message", f"reasoning_budget_message {why}")
+
+
+def blamed_for_thoughts(body: CompletionFields) -> str:
+    """The field that is told of where the engine refuses a thought: what is said before its end, or what ends it."""
+    tags = [body.reasoning_budget_end_tag or "", *(body.reasoning_budget_end_tags or ()), body.reasoning_budget_start_tag or ""]
+    are_bounded = len(tags) - 2 <= MAX_TAGS and all(len(tag.encode()) <= MAX_TAG_BYTES for tag in tags)
+    return "reasoning_budget_message" if are_bounded and body.reasoning_budget_message else "reasoning_budget_end_tags"
 
 
 def tagged_thought(body: CompletionFields, settings: Settings) -> Thought | None:

@@ -41,6 +41,18 @@ class Running:
         """Takes how far a prompt is."""
         self._prompts[prompt] = progress
 
+    @staticmethod
+    def prompt_timings(progress: Progress) -> Timings:
+        """The timings of a prompt that is not computed yet, or just now: no token is drawn."""
+        return Timings.of(
+            cache_n=progress.n_cached,
+            prompt_n=progress.n_processed - progress.n_cached,
+            prompt_ms=progress.ms,
+            predicted_n=0,
+            predicted_ms=0.0,
+            n_steps=0,
+        )
+
     def timings(self, prompt: int, index: int, n_predicted: int) -> Timings:
         """The timings of a branch of which so many tokens have come, the last of them now."""
         now = time.monotonic()

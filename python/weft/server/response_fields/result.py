@@ -114,6 +114,7 @@ class Branches:
             end_tokens=self._end_tokens,
             stream=generation.asked.stream,
             timings_per_token=generation.asked.timings_per_token,
+            reasoning_format=generation.asked.reasoning_format,
         )
 
     def prompt_text(self, prompt: int, index: int) -> str:

@@ -57,8 +57,8 @@ _FIELDS: tuple[str | tuple[Any, ...], ...] = (
     ("grammar_triggers", list[Any], msgspec.field(default_factory=list)),
     ("preserved_tokens", list[str], msgspec.field(default_factory=list)),
     ("chat_format", str, "Content-only"),
-    ("reasoning_format", str, "none"),
-    ("reasoning_in_content", bool, False),
+    ("reasoning_format", str),
+    ("reasoning_in_content", bool),
     ("generation_prompt", str, ""),
     ("samplers", list[str]),
     ("speculative_types", str, msgspec.field(name="speculative.types", default="none")),
@@ -112,8 +112,12 @@ def generation_settings(
     end_tokens: Sequence[int],
     stream: bool = False,
     timings_per_token: bool = False,
+    reasoning_format: str,
 ) -> GenerationSettings:
-    """The settings of one branch in a context of `n_ctx` tokens; `end_tokens` are the model's."""
+    """The settings of one branch in a context of `n_ctx` tokens; `end_tokens` are the model's.
+
+    `auto` is told as the format that it is.
+    """
     limit = -1 if request.max_tokens is None else request.max_tokens
     same = {name: getattr(request, name) for name in _AS_THEY_ARE}
     return GenerationSettings(
@@ -137,6 +141,9 @@ def generation_settings(
         preserved_tokens=list(request.preserved_tokens),
         samplers=list(request.samplers),
         timings_per_token=timings_per_token,
+        reasoning_format="deepseek" if reasoning_format == "auto" else reasoning_format,
+        # In a whole answer, both places have it too; llama-server tells this of streams alone.
+        reasoning_in_content=stream and reasoning_format == "deepseek-legacy",
         lora=[{"id": adapter, "scale": scale} for adapter, scale in request.adapters or ()],
         n_ctx=n_ctx,
         model=model,

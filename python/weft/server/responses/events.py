@@ -1,9 +1,13 @@
 """The events of a response's stream, in OpenAI's order. All have a `sequence_number`, from 0, right after their type."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import msgspec
 
 from weft.server.responses.items import Call, Message, Part, Thought, ThoughtText
 from weft.server.responses.schemas import Response
+from weft.server.run.pieces import filled
 
 __all__ = [
     "ArgumentsDelta",
@@ -23,6 +27,7 @@ __all__ = [
     "TextDone",
     "ThoughtDelta",
     "ThoughtDone",
+    "Told",
     "frame",
 ]
 
@@ -138,7 +143,14 @@ class ArgumentsDone(_InItem, tag="response.function_call_arguments.done"):
 _encode = msgspec.json.Encoder().encode
 
 
-def frame(event: Event) -> bytes:
-    """One server-sent event, with its type before it."""
-    tag = str(event.__struct_config__.tag)
-    return b"event: " + tag.encode() + b"\ndata: " + _encode(event) + b"\n\n"
+class Told(NamedTuple):
+    """An event, and what its gaps are filled with, in order: what is long is written once for all events that tell it."""
+
+    event: Event
+    fillings: Sequence[Sequence[bytes]] = ()
+
+
+def frame(told: Told) -> list[bytes]:
+    """One server-sent event in pieces, with its type before it."""
+    tag = str(told.event.__struct_config__.tag)
+    return filled(b"event: " + tag.encode() + b"\ndata: " + _encode(told.event) + b"\n\n", *told.fillings)

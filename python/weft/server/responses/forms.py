@@ -3,8 +3,6 @@
 import re
 from collections.abc import Sequence
 
-import msgspec
-
 from weft import InvalidRequest
 from weft.server.responses import events
 from weft.server.responses.writing import Writing
@@ -29,10 +27,10 @@ class Stream:
 
     def opening(self) -> bytes:
         """The events that come before anything is written."""
-        return b"".join(map(events.frame, self._writing.begin()))
+        return b"".join(piece for told in self._writing.begin() for piece in events.frame(told))
 
     def frames(self, prompt: int, happened: Sequence[Event]) -> list[bytes]:  # noqa: ARG002
-        """The frames of events, in order.
+        """The frames of events, in order and in pieces.
 
         Raises:
             AnswerTooLargeError: more was written than is held.
@@ -43,7 +41,7 @@ class Stream:
             # What the event before has brought was told by now: an error comes behind it.
             self._collected.grow(self._n_uncounted)
             made, self._n_uncounted = self._writing.take(event)
-            frames += map(events.frame, made)
+            frames += [piece for told in made for piece in events.frame(told)]
         return frames
 
     def end(self) -> bytes:
@@ -52,7 +50,7 @@ class Stream:
 
     def failure(self, error: Exception) -> bytes:
         """The events of a response that fails."""
-        return b"".join(map(events.frame, self._writing.fail(error)))
+        return b"".join(piece for told in self._writing.fail(error) for piece in events.frame(told))
 
 
 class Whole:
@@ -66,8 +64,8 @@ class Whole:
         return sum(self._writing.take(event)[1] for event in happened)
 
     def body(self) -> list[bytes]:
-        """The JSON, once all is written."""
-        return [msgspec.json.encode(self._writing.response)]
+        """The JSON in pieces, once all is written."""
+        return self._writing.told()
 
 
 def offset_after(recording: Recording, number: int) -> int:

@@ -107,7 +107,11 @@ class Keeper:
             # With a context that is shifted it would be written for ever, and nobody need be there who could leave.
             asked.chat.max_completion_tokens = self._service.engine.limits.n_ctx
         if conversation is not None:
-            _check_ids("input", [*conversation.items, *asked.given])
+            _check_ids("input", [*conversation.items, *asked.given], "the conversation")
+        elif keeps:
+            _check_ids(
+                "input", [*(() if asked.node is None else asked.node.items()), *asked.given], "what is kept of the response"
+            )
         generation, form = await self._begun(data, asked)
         within = None if conversation is None else conversation.id
         response = translate.response(data, self._service.settings, self._service.model_name, within, asked.removed)
@@ -140,9 +144,14 @@ class Keeper:
         name = caller.conversation or (response.id if data.background else None)
         if name is None:
             return answer
-        recorded = await caller.recorded(answer, name, grace_s=None if data.background else GRACE_S)
+        try:
+            recorded = await caller.recorded(answer, name, grace_s=None if data.background else GRACE_S)
+        except BaseException:
+            # Nobody has heard of it, and so nobody can ask for it.
+            self.store.remove(kept)
+            raise
         kept.recording = ref(recorded.recording)
-        return recorded if data.stream else PiecedAnswer([msgspec.json.encode(response)])
+        return recorded if data.stream else PiecedAnswer(writing.told())
 
     async def _begun(self, data: ResponseFields, asked: _Asked) -> tuple[Generation, AnswerForm]:
         try:
@@ -175,15 +184,13 @@ class Keeper:
 
     def _ended(self, kept: Kept, conversation: KeptConversation | None, writing: Writing, *, keeps: bool) -> None:
         """Takes a response that will not change any more."""
-        written = [
-            KeptItem(item.id or "", bytes(json)) for item, json in zip(writing.items, writing.response.output, strict=True)
-        ]
+        written = [KeptItem(item.id or "", *pieces) for item, pieces in zip(writing.items, writing.output, strict=True)]
         if kept.in_background:
             cost = writing.response.usage
             n_tokens = 0 if cost is None else cost.output_tokens
             logger.info("a response in the background has ended: %s, %d predicted", writing.response.status, n_tokens)
         if keeps:
-            self.store.finish(kept, msgspec.json.encode(writing.response), written)
+            self.store.finish(kept, writing.frame(), written)
         if conversation is not None:
             conversation.is_busy = False
             if writing.response.status in ("completed", "incomplete"):
@@ -197,7 +204,7 @@ class Keeper:
         if conversation is not None:
             node = conversation.node()
         earlier = [] if node is None else node.items()
-        n_earlier = sum(len(item.json) for item in earlier)
+        n_earlier = sum(item.n_json for item in earlier)
         work, size = self._service.aside.work, n_body_bytes()
         read = await work(Purpose.PROMPT, size, items.read, data.input if data.input is not None else [])
         n_ctx = self._service.engine.limits.n_ctx_slot
@@ -219,7 +226,7 @@ class Keeper:
         except NoSuchItemError:
             message = f"Previous response with id '{data.previous_response_id}' not found."
             raise InvalidRequest("previous_response_id", message) from None
-        if previous.json is None:
+        if previous.frame is None:
             message = f"the response {data.previous_response_id} is still being written; go on from it when it has ended"
             raise InvalidRequest("previous_response_id", message)
         return previous.node
@@ -268,8 +275,8 @@ class Keeper:
             usage=cost,
         )
 
-    def told(self, name: str, caller: Caller) -> bytes:
-        """A response as JSON, as far as it is written."""
+    def told(self, name: str, caller: Caller) -> list[bytes]:
+        """A response as JSON in pieces, as far as it is written."""
         return self.store.response(caller.owner, name).told()
 
     def replayed(self, name: str, caller: Caller, starting_after: int) -> Recorded:
@@ -289,7 +296,7 @@ class Keeper:
             raise InvalidRequest("stream", message)
         return Recorded(recording, offset_after(recording, starting_after))
 
-    async def cancel(self, name: str, caller: Caller) -> bytes:
+    async def cancel(self, name: str, caller: Caller) -> list[bytes]:
         """Ends a response in the background; one that has ended stays as it is."""
         kept = self.store.response(caller.owner, name)
         if not kept.in_background:
@@ -329,7 +336,7 @@ class Keeper:
         made = [_kept(self._resolved(item, caller.owner)) for item in read]
         if (n_bytes := sum(item.n_bytes for item in made)) > MAX_ONE_BYTES:
             raise InvalidRequest("items", f"the items have {n_bytes} bytes; at most {MAX_ONE_BYTES} are kept")
-        _check_ids("items", [*before, *made])
+        _check_ids("items", [*before, *made], "the conversation")
         return self.store.known(caller.owner, made)
 
     def converse(self, made: list[KeptItem], metadata: dict[str, str], caller: Caller) -> Conversation:
@@ -343,12 +350,12 @@ def _kept(item: Item) -> KeptItem:
     return KeptItem(item.id or "", msgspec.json.encode(item))
 
 
-def _check_ids(field: str, all_of_it: Sequence[KeptItem]) -> None:
-    """Refuses what a conversation would have twice: a list of it could not go on after that."""
+def _check_ids(field: str, all_of_it: Sequence[KeptItem], whole: str) -> None:
+    """Refuses what a conversation or a response would have twice: a list of it could not go on after that."""
     ids: set[str] = set()
     for item in all_of_it:
         if item.id in ids:
-            raise InvalidRequest(field, f"{field}: the id {shown(item.id)} would be twice in the conversation")
+            raise InvalidRequest(field, f"{field}: the id {shown(item.id)} would be twice in {whole}")
         ids.add(item.id)
 
 
@@ -364,7 +371,7 @@ def _translated(
         raise InvalidRequest("input", "input must be given")
     messages, removed = items.messages(said)
     chat = translate.chat(data, items.system_first(messages, data.instructions))
-    n_earlier = sum(len(item.json) for item in earlier)
+    n_earlier = sum(item.n_json for item in earlier)
     return _Asked(chat, removed, [_kept(item) for item in given], said, node, n_earlier)
 
 

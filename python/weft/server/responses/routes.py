@@ -86,7 +86,7 @@ async def retrieve(
     """A response as far as it is written, or its events after the one of a number."""
     if stream:
         return Answer(keeper.replayed(response_id, caller, starting_after))
-    return Answer(PiecedAnswer([keeper.told(response_id, caller)]))
+    return Answer(PiecedAnswer(keeper.told(response_id, caller)))
 
 
 @delete("/v1/responses/{response_id:str}", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
@@ -98,7 +98,7 @@ async def forget(response_id: FromPath[str], keeper: Here, caller: Who) -> Delet
 @post("/v1/responses/{response_id:str}/cancel", status_code=200, responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
 async def cancel(response_id: FromPath[str], keeper: Here, caller: Who) -> Answer[Response]:
     """Ends a response in the background."""
-    return Answer(PiecedAnswer([await keeper.cancel(response_id, caller)]))
+    return Answer(PiecedAnswer(await keeper.cancel(response_id, caller)))
 
 
 @get("/v1/responses/{response_id:str}/input_items", responses=ERRORS | NOT_FOUND, opt=NEEDS_NO_MODEL)
@@ -186,7 +186,7 @@ async def item(
     caller: Who,
 ) -> Answer[dict[str, str]]:
     """One item of a conversation."""
-    return Answer(PiecedAnswer([_found(keeper.store.conversation(caller.owner, conversation_id).items, item_id).json]))
+    return Answer(PiecedAnswer(_found(keeper.store.conversation(caller.owner, conversation_id).items, item_id).pieces))
 
 
 @delete(

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from weft import CacheExplanation
 from weft.server.request_fields.fields import SamplingFields
 
 __all__ = [
@@ -94,6 +95,8 @@ class CreateResponse(ResponseFields, kw_only=True):
     lora: Any = None
     grammar: str | None = None
     sse_ping_interval: int | None = None
+    explain_cache: bool | None = None
+    """Whether the answer tells why what was computed of the prompt had to be: `cache_explanation`."""
 
     # What follows is refused unless it asks for nothing.
     access_programs: Any = None
@@ -212,6 +215,8 @@ class Response(msgspec.Struct, kw_only=True):
     truncation: str
     input_transformations: list[Transformation]
     usage: Usage | None = None
+    cache_explanation: CacheExplanation | msgspec.UnsetType = msgspec.UNSET
+    """Why what was computed of the prompt had to be, once it has ended, where that was asked for."""
     user: str | None
     metadata: dict[str, str]
 

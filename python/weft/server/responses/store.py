@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 from sys import getsizeof
 from weakref import ReferenceType
 
-import msgspec
-
 from weft.server.errors import NoSuchItemError
 from weft.server.responses.items import Item, decoded
 from weft.server.responses.schemas import Conversation
 from weft.server.responses.writing import Writing
+from weft.server.run.pieces import filled, list_of_pieces
 from weft.server.run.recording import Owner, Recording
 
 __all__ = ["MAX_KEPT", "MAX_KEPT_BYTES", "Kept", "KeptConversation", "KeptItem", "Node", "Store"]
@@ -27,6 +26,9 @@ ITEM_BYTES = 512
 TEXT_BYTES = 64
 """What a text of the metadata takes beside itself."""
 
+PIECE_BYTES = 48
+"""What a piece of its JSON takes beside itself."""
+
 HELD_BYTES = 8
 """What it takes that a response or a conversation has an item, which others may have too."""
 
@@ -35,18 +37,28 @@ KEPT_BYTES = 4096
 
 
 class KeptItem:
-    """An item, as JSON."""
+    """An item, as JSON in pieces."""
 
-    def __init__(self, name: str, json: bytes) -> None:
+    def __init__(self, name: str, *pieces: bytes) -> None:
         self.id = name
-        self.json = json
+        self.pieces = pieces
         self.n_holders = 0
         """Nodes and conversations that have it."""
 
     @property
+    def json(self) -> bytes:
+        """The JSON as one; a copy where it is long."""
+        return b"".join(self.pieces)
+
+    @property
+    def n_json(self) -> int:
+        """Bytes of it."""
+        return sum(map(len, self.pieces))
+
+    @property
     def n_bytes(self) -> int:
         """What it takes."""
-        return len(self.json) + getsizeof(self.id) + ITEM_BYTES
+        return self.n_json + getsizeof(self.id) + ITEM_BYTES + PIECE_BYTES * len(self.pieces)
 
 
 class Node:
@@ -85,20 +97,20 @@ class Kept:
         """Its events, as long as they can be read again."""
         self.writing: Writing | None = None
         """What writes it, until it has ended."""
-        self.json: bytes | None = None
-        """The whole of it, once nothing more will change."""
+        self.frame: bytes | None = None
+        """Its JSON with a gap for its output, once nothing more will change."""
 
     @property
     def n_bytes(self) -> int:
         """What it takes beside its items."""
-        return KEPT_BYTES + len(self.json or b"")
+        return KEPT_BYTES + len(self.frame or b"")
 
-    def told(self) -> bytes:
-        """The response as JSON, as far as it is written."""
-        if self.json is not None:
-            return self.json
+    def told(self) -> list[bytes]:
+        """The response as JSON in pieces, as far as it is written."""
+        if self.frame is not None:
+            return filled(self.frame, list_of_pieces(item.pieces for item in self.node.written))
         assert self.writing is not None, "one of the two is there"
-        return msgspec.json.encode(self.writing.response)
+        return self.writing.told()
 
 
 class KeptConversation:
@@ -140,8 +152,8 @@ class Store:
     def __init__(self) -> None:
         self._all: OrderedDict[tuple[Owner, str], Kept | KeptConversation] = OrderedDict()
         """The least recently used first."""
-        self._items: dict[tuple[Owner, str], KeptItem] = {}
-        """Every item by its id."""
+        self._items: dict[tuple[Owner, str], dict[KeptItem, None]] = {}
+        """Every item by its id. Clients give ids too: those of one id are in the order in which they came."""
         self._taken: Counter[Owner] = Counter()
         """What all of it takes, by whose it is."""
 
@@ -178,8 +190,13 @@ class Store:
 
     def item(self, owner: Owner, name: str) -> Item | None:
         """A copy of an item that is kept in some response or conversation."""
-        found = self._items.get((owner, name))
+        found = self._last(owner, name)
         return None if found is None else decoded(b"[" + found.json + b"]")[0]
+
+    def _last(self, owner: Owner, name: str) -> KeptItem | None:
+        """The item of an id; of several the one that came last."""
+        found = self._items.get((owner, name))
+        return None if found is None else next(reversed(found))
 
     def _used(self, owner: Owner, name: str) -> Kept | KeptConversation | None:
         found = self._all.get((owner, name))
@@ -189,22 +206,22 @@ class Store:
 
     def known(self, owner: Owner, items: Sequence[KeptItem]) -> list[KeptItem]:
         """The same items; those that are kept already, word for word, are not held twice."""
-        found = [(item, self._items.get((owner, item.id))) for item in items]
-        return [item if kept is None or kept.json != item.json else kept for item, kept in found]
+        found = [(item, self._last(owner, item.id)) for item in items]
+        return [item if kept is None or kept.n_json != item.n_json or kept.json != item.json else kept for item, kept in found]
 
     def keep(self, response: Kept) -> None:
         """Keeps a response that is being written."""
         self._hold(response.owner, response.node)
         self._add(response)
 
-    def finish(self, response: Kept, json: bytes, written: Sequence[KeptItem]) -> None:
-        """Takes the end of a response that is kept; nothing where it was deleted meanwhile."""
-        response.json, response.writing = json, None
+    def finish(self, response: Kept, frame: bytes, written: Sequence[KeptItem]) -> None:
+        """Takes the end of a response that is kept, with a gap for its output; nothing where it was deleted meanwhile."""
+        response.frame, response.writing = frame, None
         response.node.written = written
         if self._all.get((response.owner, response.id)) is not response:
             return
         self._take(response.owner, written)
-        self._taken[response.owner] += len(json)
+        self._taken[response.owner] += len(frame)
         self._make_room()
 
     def keep_conversation(self, conversation: KeptConversation) -> None:
@@ -274,7 +291,7 @@ class Store:
             item.n_holders += 1
             if item.n_holders == 1:
                 self._taken[owner] += item.n_bytes
-                self._items[owner, item.id] = item
+                self._items.setdefault((owner, item.id), {})[item] = None
 
     def _give_back(self, owner: Owner, items: Sequence[KeptItem]) -> None:
         self._taken[owner] -= HELD_BYTES * len(items)
@@ -282,7 +299,9 @@ class Store:
             item.n_holders -= 1
             if item.n_holders == 0:
                 self._taken[owner] -= item.n_bytes
-                if self._items.get((owner, item.id)) is item:
+                same = self._items[owner, item.id]
+                del same[item]
+                if not same:
                     del self._items[owner, item.id]
 
     def _make_room(self) -> None:
@@ -300,6 +319,6 @@ class Store:
     def _idle(self, owner: Owner) -> "Iterator[Kept | KeptConversation]":
         """What is one's and nobody is writing, the least recently used first."""
         for thing in [thing for thing in self._all.values() if thing.owner == owner]:
-            is_written = thing.json is None if isinstance(thing, Kept) else thing.is_busy
+            is_written = thing.frame is None if isinstance(thing, Kept) else thing.is_busy
             if not is_written:
                 yield thing

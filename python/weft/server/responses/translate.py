@@ -93,7 +93,7 @@ _TEXT = {"verbosity": ("medium",)}
 _SAME = (
     *(field.name for field in msgspec.structs.fields(SamplingFields)),
     *("chat_template_kwargs", "parallel_tool_calls", "seed", "stop", "priority", "max_token_gap_ms", "t_max_predict_ms"),
-    *("cache_prompt", "id_slot", "lora", "grammar", "sse_ping_interval"),
+    *("cache_prompt", "id_slot", "lora", "grammar", "sse_ping_interval", "explain_cache"),
 )
 """Fields that a chat has by the same name."""
 

@@ -1,7 +1,8 @@
 """A response as it is written: parts of an answer become items and events."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import msgspec
 
@@ -10,6 +11,7 @@ from weft.chat.answer.parts import AnswerForm, CallArguments, CallBegun, Content
 from weft.chat.answer.parts import Thought as ThoughtPart
 from weft.server.errors import describe
 from weft.server.responses import events
+from weft.server.responses.events import Told
 from weft.server.responses.items import BELOW, Call, Message, Thought, ThoughtText, new_id, opaque
 from weft.server.responses.items import Part as ContentPart
 from weft.server.responses.schemas import (
@@ -23,11 +25,19 @@ from weft.server.responses.schemas import (
 from weft.server.run.chat import Spoken
 from weft.server.run.collected import TOKEN_BYTES
 from weft.server.run.generation import Event, Generation, drawn
+from weft.server.run.pieces import GAP, filled, json_list, json_text, list_of_pieces
 
 __all__ = ["Writing", "usage"]
 
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 """What nothing follows."""
+
+
+AT_ONCE = 64 * 1024
+"""Bytes of log-probabilities that are one piece."""
+
+_TEXT_GAP = cast("str", GAP)
+_LIST_GAP = cast("list[msgspec.Raw]", GAP)
 
 
 class _Open:
@@ -37,11 +47,31 @@ class _Open:
         self.item = item
         self.index = index
         self.pieces: list[str] = []
-        self.logprobs: list[msgspec.Raw] = []
+        self._logprobs: list[bytes] = []
+        """What is told of tokens so far, many in each."""
+        self._new: list[msgspec.Raw] = []
+        self._n_new = 0
 
     @property
     def text(self) -> str:
         return "".join(self.pieces)
+
+    def add_logprobs(self, told: Sequence[msgspec.Raw]) -> None:
+        """Takes what is told of some tokens. It is put together bit by bit: at the end there may be many megabytes of it."""
+        self._new += told
+        self._n_new += sum(map(len, told))
+        if self._n_new >= AT_ONCE:
+            self._join()
+
+    def logprobs(self) -> list[bytes]:
+        """All that is told of its tokens, as JSON in pieces."""
+        self._join()
+        return json_list(self._logprobs)
+
+    def _join(self) -> None:
+        if self._new:
+            self._logprobs.append(b",".join(self._new))
+            self._new, self._n_new = [], 0
 
 
 class Writing:
@@ -68,6 +98,9 @@ class Writing:
         self.response = response
         self.items: list[Message | Thought | Call] = []
         """Those that are whole."""
+        self.output: list[Sequence[bytes]] = []
+        """Their JSON in pieces, which is written once."""
+        response.output = _LIST_GAP
         self._generation = generation
         self._spoken = Spoken(form)
         self._namespaces = {tool["name"] for tool in response.tools if tool.get("type") == "namespace"}
@@ -87,14 +120,14 @@ class Writing:
         """Whether nothing more will change."""
         return self.response.status in ENDED
 
-    def begin(self) -> list[events.Event]:
+    def begin(self) -> list[Told]:
         """The first events."""
         waits = self.response.status == "queued"
         return [self._about(events.Created), self._about(events.Queued if waits else events.InProgress)]
 
-    def take(self, event: Event) -> tuple[list[events.Event], int]:
+    def take(self, event: Event) -> tuple[list[Told], int]:
         """What an event of the engine brings about, and how many bytes more are held by then."""
-        made: list[events.Event] = []
+        made: list[Told] = []
         if self.response.status == "queued":
             self.response.status = "in_progress"
             made.append(self._about(events.InProgress))
@@ -110,7 +143,7 @@ class Writing:
             made += self._finish(event)
         return made, n_bytes
 
-    def fail(self, error: Exception) -> list[events.Event]:
+    def fail(self, error: Exception) -> list[Told]:
         """Ends it with an error; nothing where it has ended."""
         if self.is_ended:
             return []
@@ -127,13 +160,21 @@ class Writing:
             self.response.status = "cancelled"
             self._on_end(self)
 
+    def frame(self) -> bytes:
+        """The response as JSON, as far as it is written, with a gap for its output."""
+        return msgspec.json.encode(self.response)
+
+    def told(self) -> list[bytes]:
+        """The same in pieces, with its output."""
+        return filled(self.frame(), list_of_pieces(self.output))
+
     def _take_logprobs(self, token: Token) -> int:
         if (told := drawn(token)) is None:
             return 0
         self._untold.append(msgspec.Raw(told.token_json(self._with_top, False)))
         return len(self._untold[-1])
 
-    def _part(self, part: Part) -> Iterator[events.Event]:
+    def _part(self, part: Part) -> Iterator[Told]:
         match part:
             case Content(text):
                 yield from self._turn_to(Message)
@@ -153,7 +194,7 @@ class Writing:
                 yield self._argue(text)
         self._n_unread, self._untold = 0, []
 
-    def _turn_to(self, kind: type[Message] | type[Thought]) -> Iterator[events.Event]:
+    def _turn_to(self, kind: type[Message] | type[Thought]) -> Iterator[Told]:
         """An item of this kind is open."""
         if self._open is not None and isinstance(self._open.item, kind):
             return
@@ -165,53 +206,57 @@ class Writing:
             yield from self._add(Thought(id=new_id("rs"), content=[], status="in_progress"))
             yield self._in_part(events.PartAdded, part=ThoughtText(""))
 
-    def _add(self, item: Message | Thought | Call) -> Iterator[events.Event]:
+    def _add(self, item: Message | Thought | Call) -> Iterator[Told]:
         self._open = _Open(item, len(self.items))
-        yield events.ItemAdded(sequence_number=self._next(), output_index=self._open.index, item=_copied(item))
+        yield Told(events.ItemAdded(sequence_number=self._next(), output_index=self._open.index, item=_copied(item)))
 
-    def _say(self, text: str) -> events.Event:
+    def _say(self, text: str) -> Told:
         self._opened.pieces.append(text)
-        self._opened.logprobs += self._untold
+        self._opened.add_logprobs(self._untold)
         return self._in_part(events.TextDelta, delta=text, logprobs=self._untold)
 
-    def _think(self, text: str) -> events.Event:
+    def _think(self, text: str) -> Told:
         self._opened.pieces.append(text)
         return self._in_part(events.ThoughtDelta, delta=text)
 
-    def _argue(self, text: str) -> events.Event:
+    def _argue(self, text: str) -> Told:
         self._opened.pieces.append(text)
         return self._in_item(events.ArgumentsDelta, delta=text)
 
-    def _close(self, status: str) -> Iterator[events.Event]:
+    def _close(self, status: str) -> Iterator[Told]:
         """Ends the item that is open, if there is one."""
         if (opened := self._open) is None:
             return
         item, text = opened.item, opened.text
         item.status = status
+        fillings = [json_text(text)]
         match item:
             case Message():
-                part = _text_part(text, opened.logprobs)
-                yield self._in_part(events.TextDone, text=text, logprobs=opened.logprobs)
-                yield self._in_part(events.PartDone, part=part)
+                fillings.append(opened.logprobs())
+                part = _text_part(_TEXT_GAP, _LIST_GAP)
+                yield self._in_part(events.TextDone, fillings, text=_TEXT_GAP, logprobs=_LIST_GAP)
+                yield self._in_part(events.PartDone, fillings, part=part)
                 item.content = [part]
             case Thought():
-                yield self._in_part(events.ThoughtDone, text=text)
-                yield self._in_part(events.PartDone, part=ThoughtText(text))
-                item.content = [ThoughtText(text)]
+                yield self._in_part(events.ThoughtDone, fillings, text=_TEXT_GAP)
+                yield self._in_part(events.PartDone, fillings, part=ThoughtText(_TEXT_GAP))
+                item.content = [ThoughtText(_TEXT_GAP)]
                 item.encrypted_content = opaque(text) if self._is_opaque else None
             case Call():
-                yield self._in_item(events.ArgumentsDone, name=item.name, arguments=text)
-                item.arguments = text
+                yield self._in_item(events.ArgumentsDone, fillings, name=item.name, arguments=_TEXT_GAP)
+                item.arguments = _TEXT_GAP
         self.items.append(item)
-        self.response.output.append(msgspec.Raw(msgspec.json.encode(item)))
-        yield events.ItemDone(sequence_number=self._next(), output_index=opened.index, item=item)
+        self.output.append(filled(msgspec.json.encode(item), *fillings))
+        yield Told(events.ItemDone(sequence_number=self._next(), output_index=opened.index, item=item), fillings)
         self._open = None
 
-    def _finish(self, finished: Finished) -> Iterator[events.Event]:
+    def _finish(self, finished: Finished) -> Iterator[Told]:
         is_whole = finished.reason in ("end", "stop")
         if self._open is None and not self.items:
             yield from self._turn_to(Message)
-        yield from self._close("completed" if is_whole else "incomplete")
+        is_cut = not is_whole or (finished.reason == "stop" and self._spoken.is_cut(finished.index))
+        yield from self._close("incomplete" if is_cut else "completed")
+        self.response.cache_explanation = self._generation.explanation(0, finished)
         self.response.usage = usage(self._generation.streams[0].n_prompt, finished, n_reasoning=self._n_reasoning)
         if is_whole:
             yield from self._end("completed", events.Completed)
@@ -219,7 +264,7 @@ class Writing:
             self.response.incomplete_details = IncompleteDetails("max_output_tokens")
             yield from self._end("incomplete", events.Incomplete)
 
-    def _end(self, status: str, kind: "type[events.Completed | events.Incomplete | events.Failed]") -> list[events.Event]:
+    def _end(self, status: str, kind: "type[events.Completed | events.Incomplete | events.Failed]") -> list[Told]:
         self.response.status = status
         if status == "completed":
             self.response.completed_at = int(time.time())
@@ -235,17 +280,17 @@ class Writing:
         self._n_events += 1
         return self._n_events - 1
 
-    def _about(self, kind: Callable[..., events.Event]) -> events.Event:
-        # What is encoded later must be as it is now.
-        told = msgspec.structs.replace(self.response, output=list(self.response.output))
-        return kind(sequence_number=self._next(), response=told)
+    def _about(self, kind: Callable[..., events.Event]) -> Told:
+        # What is written later must be as it is now.
+        told = msgspec.structs.replace(self.response)
+        return Told(kind(sequence_number=self._next(), response=told), [list_of_pieces(self.output)])
 
-    def _in_item(self, kind: Callable[..., events.Event], **more: object) -> events.Event:
+    def _in_item(self, kind: Callable[..., events.Event], fillings: Sequence[Sequence[bytes]] = (), **more: object) -> Told:
         opened = self._opened
-        return kind(sequence_number=self._next(), item_id=opened.item.id, output_index=opened.index, **more)
+        return Told(kind(sequence_number=self._next(), item_id=opened.item.id, output_index=opened.index, **more), fillings)
 
-    def _in_part(self, kind: Callable[..., events.Event], **more: object) -> events.Event:
-        return self._in_item(kind, content_index=0, **more)
+    def _in_part(self, kind: Callable[..., events.Event], fillings: Sequence[Sequence[bytes]] = (), **more: object) -> Told:
+        return self._in_item(kind, fillings, content_index=0, **more)
 
 
 def _copied(item: Message | Thought | Call) -> Message | Thought | Call:
@@ -254,7 +299,7 @@ def _copied(item: Message | Thought | Call) -> Message | Thought | Call:
 
 
 def _text_part(text: str, logprobs: list[msgspec.Raw]) -> ContentPart:
-    return ContentPart(type="output_text", text=text, annotations=[], logprobs=list(logprobs))
+    return ContentPart(type="output_text", text=text, annotations=[], logprobs=logprobs)
 
 
 def usage(n_prompt: int, finished: Finished, *, n_reasoning: int = 0) -> Usage:

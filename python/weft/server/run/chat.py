@@ -66,11 +66,10 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
     asked = msgspec.structs.replace(asked, n_volatile=prompt.n_volatile)
     if prompt.held is None:
         return msgspec.structs.replace(asked, template=template)
-    message = data.reasoning_budget_message
     held = partial(
         prompt.held.request,
         budget=settings.reasoning_budget,
-        message=settings.reasoning_budget_message if message is None else message,
+        message=request_fields.budget_message(data, settings, prompt.held.ends),
     )
     try:
         template = held(template)
@@ -89,6 +88,7 @@ class Spoken:
         self._form = form
         self._readers: dict[int, AnswerReader] = {}
         self._callers: set[int] = set()
+        self._cut: set[int] = set()
 
     def read(self, event: Token | Finished) -> list[Part]:
         """What an event adds to its branch; with the last one comes what was held back."""
@@ -98,11 +98,18 @@ class Spoken:
         parts = reader.read(event.text) if event.text else []
         if isinstance(event, Finished):
             parts += reader.end()
+            if reader.is_cut:
+                self._cut.add(event.index)
             del self._readers[event.index]
         if any(isinstance(part, CallBegun) for part in parts):
             self._callers.add(event.index)
         return parts
 
-    def calls(self, index: int) -> bool:
-        """Whether a branch has called a tool."""
-        return index in self._callers
+    def calls(self, finished: Finished) -> bool:
+        """Whether a branch has called a tool, and was not ended early: within a call, or where it might have gone on to one."""
+        is_cut = finished.reason == "stop" and self.is_cut(finished.index)
+        return finished.index in self._callers and finished.reason in ("end", "stop") and not is_cut
+
+    def is_cut(self, index: int) -> bool:
+        """Whether a branch has ended within a call."""
+        return index in self._cut

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-__all__ = ["GAP", "entries", "filled", "groups", "json_list", "json_text"]
+__all__ = ["GAP", "entries", "filled", "groups", "json_list", "json_text", "list_of_pieces"]
 
 GAP = msgspec.Raw(b"\0")
 """Stands in for a list that is in pieces. JSON never holds the byte: in a text it is escaped."""
@@ -35,6 +35,17 @@ def json_list(parts: Iterable[bytes]) -> list[bytes]:
         if len(pieces) > 1:
             pieces.append(b",")
         pieces.append(part)
+    pieces.append(b"]")
+    return pieces
+
+
+def list_of_pieces(values: Iterable[Sequence[bytes]]) -> list[bytes]:
+    """A list of entries that are in pieces each."""
+    pieces = [b"["]
+    for value in values:
+        if len(pieces) > 1:
+            pieces.append(b",")
+        pieces += value
     pieces.append(b"]")
     return pieces
 

@@ -165,7 +165,8 @@ class Recording:
         while self.headers is None and not self.is_ended:
             await self._news.wait()
         if self.headers is None and self._failure is not None:
-            raise self._failure
+            # Each that waits raises the same object: where it has passed for the others is nothing to this one.
+            raise self._failure.with_traceback(None)
 
     async def read(self, offset: int) -> bytes:
         """What was written from a byte on, at most as much as one write takes; it waits for that, and is empty at the end.

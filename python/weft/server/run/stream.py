@@ -23,6 +23,7 @@ __all__ = [
     "Answer",
     "AwaitedAnswer",
     "AwaitedPieces",
+    "AwaitedText",
     "PiecedAnswer",
     "StreamedAnswer",
     "StreamedForm",
@@ -287,6 +288,22 @@ class AwaitedAnswer(ASGIResponse):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         await ASGIResponse(body=msgspec.json.encode(await self._work()))(scope, receive, send)
+
+
+class AwaitedText(AwaitedAnswer):
+    """What some work writes, of another type than JSON; a client that leaves cancels it."""
+
+    def __init__(
+        self, work: Callable[[], Coroutine[Any, Any, bytes]], content_type: str, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        super().__init__(work)
+        self._write = work
+        self._content_type = content_type
+        self._headers = dict(headers)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await self._write()
+        await ASGIResponse(body=body, media_type=self._content_type, headers=self._headers)(scope, receive, send)
 
 
 class AwaitedPieces(AwaitedAnswer):

@@ -83,6 +83,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """The body's names of fields of a request, where it may spell them otherwise."""
     stream: bool = False
     """Whether the answer is streamed."""
+    reasoning_format: str = "none"
+    """Where a thought goes, by llama-server's names."""
     n_volatile: int = 0
     """Lines of the system's message that `--volatile-prompt-lines` has moved or left out."""
     timings_per_token: bool = False

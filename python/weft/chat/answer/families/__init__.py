@@ -1,6 +1,6 @@
 """Every family that is known, and which one a template is of."""
 
-from weft.chat.answer.families import elements, harmony, lists, named, pythonic, tagged
+from weft.chat.answer.families import elements, gemma, harmony, lists, named, pythonic, tagged
 from weft.chat.answer.family import Family
 
 __all__ = ["ALL", "GENERIC", "family_of"]
@@ -10,10 +10,12 @@ GENERIC = tagged.GENERIC
 
 ALL: tuple[Family, ...] = (
     harmony.GPT_OSS,
+    gemma.GEMMA_4,
     named.FUNCTIONARY_3_2,
     named.KIMI,
     *lists.ALL,
     elements.DEEPSEEK_3_2,
+    elements.DEEPSEEK_4,
     named.DEEPSEEK_3_1,
     named.DEEPSEEK_3,
     *pythonic.ALL,

@@ -3,9 +3,9 @@
 from weft.chat.answer.arguments import Parameters, closed
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Row, Space, ToolName
+from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Optional, Row, Space, ToolName
 
-__all__ = ["DEEPSEEK_3_2", "GLM", "MINIMAX", "QWEN_CODER", "SEED_OSS"]
+__all__ = ["DEEPSEEK_3_2", "DEEPSEEK_4", "GLM", "MINIMAX", "QWEN_CODER", "SEED_OSS"]
 
 
 def _function(parameters: Grammar) -> Grammar:
@@ -23,7 +23,8 @@ QWEN_CODER = Family(
             Space("\n"),
             Either(Row(_QWEN_FUNCTION, End("\n</tool_call>")), Row(OneCall(json_call()), End("</tool_call>"))),
         ),
-        Row(_QWEN_FUNCTION, End("\n</tool_call>")),
+        Row(_QWEN_FUNCTION, Optional(End("\n</tool_call>"), is_written=True)),
+        n_written=2,
     ),
     triggers=("<tool_call>", "<function="),
 )
@@ -83,11 +84,10 @@ MINIMAX = Family(
 
 _DSML = "｜DSML｜"  # noqa: RUF001 (the model's own characters)
 
-DEEPSEEK_3_2 = Family(
-    name="DeepSeek V3.2",
-    is_of=lambda template: "DSML" in template,
-    calls=Row(
-        f"<{_DSML}function_calls>",
+
+def _dsml(block: str) -> Grammar:
+    return Row(
+        f"<{_DSML}{block}>",
         Space("\n"),
         Calls(
             OneCall(
@@ -109,7 +109,20 @@ DEEPSEEK_3_2 = Family(
             ),
             Space("\n"),
         ),
-        End(f"\n</{_DSML}function_calls>"),
-    ),
+        End(f"\n</{_DSML}{block}>"),
+    )
+
+
+DEEPSEEK_3_2 = Family(
+    name="DeepSeek V3.2",
+    is_of=lambda template: "DSML" in template and "function_calls" in template,
+    calls=_dsml("function_calls"),
     triggers=(f"<{_DSML}function_calls>",),
+)
+
+DEEPSEEK_4 = Family(
+    name="DeepSeek V4",
+    is_of=lambda template: "DSML" in template,
+    calls=_dsml("tool_calls"),
+    triggers=(f"<{_DSML}tool_calls>",),
 )

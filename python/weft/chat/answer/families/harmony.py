@@ -6,7 +6,7 @@ from weft.chat.answer.grammar import Either, End, Grammar, OneCall, Optional, Ro
 
 __all__ = ["GPT_OSS"]
 
-_CHANNEL = Either(Text("commentary"), Text("analysis"))
+_CHANNEL = Either(Text("commentary"), Text("analysis"), n_written=2)
 _KIND = Either(Row(" ", "<|constrain|>", "json"), Row(Space(), Optional(Text("<|constrain|>")), "json"), Space())
 
 
@@ -19,10 +19,16 @@ GPT_OSS = Family(
     is_of=lambda template: "<|channel|>" in template,
     calls=Either(
         _call("<|channel|>", _CHANNEL, " to=functions.", ToolName()),
-        _call(Optional(Text("<|start|>assistant ")), "to=functions.", ToolName(), "<|channel|>", _CHANNEL),
+        _call(Optional(Text("<|start|>assistant "), is_written=True), "to=functions.", ToolName(), "<|channel|>", _CHANNEL),
+        n_written=2,
     ),
     triggers=("<|channel|>commentary to=functions.", "<|channel|>analysis to=functions.", "<|start|>assistant to=functions."),
     openings=("to=functions.",),
+    patterns=(
+        r"(<\|channel\|>(?:commentary|analysis) to=functions\.)",
+        r"(<\|start\|>assistant to=functions\.)",
+        r"BEGIN(to=functions\.)",
+    ),
     fillers=(
         "<|start|>assistant",
         "<|channel|>final<|message|>",

@@ -8,7 +8,14 @@ __all__ = ["json_call"]
 _COMMA = Row(Space(), ",", Space(" "))
 
 
-def json_call(name: str = "name", arguments: str = "arguments", *, id_name: str = "id", writes_id: str | None = None) -> Grammar:
+def json_call(
+    name: str = "name",
+    arguments: str = "arguments",
+    *,
+    id_name: str = "id",
+    writes_id: str | None = None,
+    begins_with_name: bool = False,
+) -> Grammar:
     """`{"name": "f", "arguments": {}}`.
 
     The two may come in either order, and an id or a type may stand beside them.
@@ -18,6 +25,7 @@ def json_call(name: str = "name", arguments: str = "arguments", *, id_name: str 
         arguments: What the arguments are called; `arguments` and `parameters` are read in place of it too.
         id_name: What an id is called.
         writes_id: GBNF of an id that is to be written first; None is none.
+        begins_with_name: Whether nothing but a type may stand before the name: an object is a call by its beginning alone.
     """
     keys = Either(*(_key(key) for key in dict.fromkeys((arguments, "arguments", "parameters"))))
     named = Row(_key(name), '"', ToolName(), '"')
@@ -30,6 +38,12 @@ def json_call(name: str = "name", arguments: str = "arguments", *, id_name: str 
     in_order = Row("{", Space(), first, named, Optional(Row(_COMMA, other)), _COMMA, keys, Arguments(), last, End("}"))
     turned = Row("{", Space(), Optional(Row(other, _COMMA)), keys, Arguments(is_held=True), _COMMA, named, HeldArguments(), last)
     without = Row("{", Space(), Optional(Row(other, _COMMA)), named, HeldArguments(), last)
+    if begins_with_name:
+        # What is seen to begin a call must be what it may begin with.
+        comma, colon = Row(Space(None), ",", Space(None)), Row(Space(None), ":", Space(None))
+        kind = Optional(Row('"type"', colon, '"function"', comma), is_written=True)
+        named = Row(f'"{name}"', colon, '"', ToolName(), '"')
+        return Row("{", Space(None), kind, named, Optional(Row(_COMMA, other)), _COMMA, keys, Arguments(), last, End("}"))
     return Either(in_order, Row(turned, Space(), "}"), Row(without, Space(), "}"))
 
 

@@ -1,8 +1,9 @@
 """Families that write all calls as one list of JSON, or as objects one after the other."""
 
+from weft.chat.answer.arguments import Arguments
 from weft.chat.answer.families.json_call import json_call
 from weft.chat.answer.family import Family
-from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Row, Space
+from weft.chat.answer.grammar import Calls, Either, End, Grammar, OneCall, Optional, Row, Space, Text, ToolName
 
 __all__ = ["ALL", "LLAMA", "json_list"]
 
@@ -35,6 +36,17 @@ COMMAND_R7B = Family(
 )
 """Also Command A."""
 
+_NAMED = Row("{", Space(), '"', ToolName(), '"', Space(), ":", Space(" "), Arguments(), End("}"))
+
+APERTUS = Family(
+    name="Apertus",
+    is_of=lambda template: "<|tools_prefix|>" in template,
+    calls=_listed("<|tools_prefix|>", "<|tools_suffix|>", _NAMED),
+    triggers=("<|tools_prefix|>",),
+    between="",
+    ends_thoughts=True,
+)
+
 NEMOTRON = Family(
     name="Nemotron",
     is_of=lambda template: "<TOOLCALL>" in template,
@@ -60,13 +72,20 @@ FIREFUNCTION = Family(
 COMMAND_R = Family(
     name="Command R",
     is_of=lambda template: "Action: ```json" in template or "Action:```json" in template,
-    calls=Row("Action:", Space(" "), "```json", Space("\n"), json_list(json_call("tool_name", "parameters")), End("\n```")),
+    calls=Row(
+        "Action:",
+        Optional(Text(" "), is_written=True),
+        "```json",
+        Space("\n"),
+        json_list(json_call("tool_name", "parameters")),
+        End("\n```"),
+    ),
     triggers=("Action: ```json", "Action:```json"),
 )
 
-ALL = (COMMAND_R7B, NEMOTRON, GRANITE, FIREFUNCTION, COMMAND_R)
+ALL = (COMMAND_R7B, APERTUS, NEMOTRON, GRANITE, FIREFUNCTION, COMMAND_R)
 
-_OBJECT = OneCall(json_call(arguments="parameters"))
+_OBJECT = OneCall(json_call(arguments="parameters", begins_with_name=True))
 
 LLAMA = Family(
     name="Llama 3",
@@ -74,10 +93,11 @@ LLAMA = Family(
     calls=Either(
         Calls(_OBJECT, Row(Space(), ";", Space(" "))),
         Row("<|python_tag|>", Space(), Calls(_OBJECT, Row(Space(), ";", Space()))),
+        n_written=2,
     ),
     triggers=("<|python_tag|>",),
     openings=("{",),
-    patterns=(r'BEGIN\s*(\{\s*"name"\s*:\s*")',),
+    patterns=(r"(<\|python_tag\|>)", r'BEGIN(\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"NAMES")'),
     between="; ",
 )
 """Objects of JSON where nothing else was said."""

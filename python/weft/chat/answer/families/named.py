@@ -19,7 +19,7 @@ from weft.chat.answer.grammar import (
     Text,
     ToolName,
 )
-from weft.chat.answer.source import short_id
+from weft.chat.answer.source import numbered_id, short_id
 
 __all__ = ["DEEPSEEK_3", "DEEPSEEK_3_1", "FUNCTIONARY_3_1", "FUNCTIONARY_3_2", "KIMI", "MISTRAL", "MISTRAL_LIST"]
 
@@ -118,6 +118,7 @@ KIMI = Family(
     ),
     triggers=("<|tool_calls_section_begin|>",),
     ends_thoughts=True,
+    make_id=numbered_id,
 )
 
 FUNCTIONARY_3_1 = Family(

@@ -10,7 +10,7 @@ _CALL = OneCall(Row(ToolName(), "(", closed(Keywords(), ")")))
 
 
 def _list(closing: str = "]") -> Grammar:
-    return Row("[", Space(), Calls(_CALL, Row(Space(), ",", Space(" "))), End(closing))
+    return Row("[", Space(None), Calls(_CALL, Row(Space(), ",", Space(" "))), End(closing))
 
 
 LFM2 = Family(
@@ -28,7 +28,7 @@ LLAMA_PYTHONIC = Family(
     is_of=lambda template: "[func_name1(" in template or "[get_weather(" in template,
     calls=_list(),
     openings=("[",),
-    patterns=(r"BEGIN\s*(\[NAMES\()",),
+    patterns=(r"BEGIN(\[\s*NAMES\()",),
 )
 """Llama 3.2 and 4."""
 

@@ -1,0 +1,28 @@
+"""Best of n: sixteen beginnings of a story, the two likeliest go on, and the likeliest end is told."""
+
+import asyncio
+
+import weft
+
+
+def likelihood(node: weft.Node) -> float:
+    """The mean log-probability of what the model wrote on the way to a node."""
+    written = [each.chosen.logprob for part in node.ancestors for each in part.logprobs if each is not None]
+    return sum(written) / max(len(written), 1)
+
+
+async def main() -> None:
+    """Writes twice, from one prompt."""
+    async with weft.Engine() as engine:
+        tree = weft.Tree(engine, "Once upon a time, there was a fox who lived in a forest and was afraid of the dark.")
+        beginnings = await tree.root.extend(n=16, max_tokens=24)
+        likeliest = sorted(beginnings, key=likelihood)[-2:]
+        ends = [end for node in likeliest for end in await node.extend(n=8, max_tokens=40)]
+        best = max(ends, key=likelihood)
+        print(best.path_text)
+        print(f"mean log-probability: {likelihood(best):.2f}, the best of {len(ends)}")
+        n_computed = tree.n_computed + tree.n_predicted
+        print(f"tokens computed: {n_computed}, tokens used: {n_computed + tree.n_cached}")
+
+
+asyncio.run(main())

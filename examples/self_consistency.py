@@ -1,0 +1,25 @@
+"""Self-consistency: many ways to think lead to an answer each, and the answer that most of them lead to is taken."""
+
+import asyncio
+from collections import Counter
+
+import weft
+
+STORY = "Once upon a time, a fox, a bear and a whale had a race to the lighthouse, far out in the sea. Who would win it?"
+ANSWER = 'root ::= " fox" | " bear" | " whale"'
+
+
+async def main() -> None:
+    """Thinks twelve times, and asks each thought what comes of it."""
+    async with weft.Engine() as engine:
+        tree = weft.Tree(engine, STORY)
+        thoughts = await tree.root.extend(n=12, max_tokens=40, stop=["\n"])
+        asked = [thought.append(" In the end, the winner was the") for thought in thoughts]
+        answers = await asyncio.gather(*(node.extend(grammar=ANSWER, max_tokens=4, temperature=0) for node in asked))
+        votes = Counter(answer.text.strip() for [answer] in answers)
+        print("votes:", ", ".join(f"{answer} {n}" for answer, n in votes.most_common()))
+        n_computed = tree.n_computed + tree.n_predicted
+        print(f"tokens computed: {n_computed}, tokens used: {n_computed + tree.n_cached}")
+
+
+asyncio.run(main())

@@ -1,0 +1,52 @@
+"""Monte-Carlo tree search over text: a story is looked for in which all of some words are told.
+
+Each round goes down to the leaf that promises most (UCT: Kocsis and Szepesvári, 2006), lets it go on in four ways, and tries each
+of them by two stories to the end, which are scored and dropped.
+"""
+
+import asyncio
+import math
+from collections import defaultdict
+
+import weft
+
+WORDS = ("fox", "river", "bread", "moon", "friend")
+ROUNDS, WAYS, TRIALS = 12, 4, 2
+
+
+def score(text: str) -> float:
+    """Which part of the words are told."""
+    return sum(word in text for word in WORDS) / len(WORDS)
+
+
+async def main() -> None:
+    """Searches, and tells the best story of all that were tried."""
+    visits: defaultdict[int, int] = defaultdict(int)
+    values: defaultdict[int, float] = defaultdict(float)
+
+    def promise(node: weft.Node) -> float:
+        assert node.parent is not None, "a child has a parent"
+        return values[node.id] / visits[node.id] + 0.5 * math.sqrt(math.log(visits[node.parent.id]) / visits[node.id])
+
+    async with weft.Engine() as engine:
+        tree = weft.Tree(engine, "Once upon a time, there was a fox.")
+        best = tree.root.text
+        for _ in range(ROUNDS):
+            node = tree.root
+            while node.children:
+                node = max(node.children, key=promise)
+            ways = await node.extend(n=WAYS, max_tokens=16, ignore_eos=True)
+            trials = await asyncio.gather(*(way.extend(n=TRIALS, max_tokens=64) for way in ways))
+            for trial in (trial for of_one in trials for trial in of_one):
+                best = max(best, trial.path_text, key=score)
+                for ancestor in trial.ancestors[:-1]:
+                    visits[ancestor.id] += 1
+                    values[ancestor.id] += score(trial.path_text)
+                trial.drop()
+        print(best)
+        print(f"words told: {score(best):.0%}, nodes: {len(tree)}, stories tried: {ROUNDS * WAYS * TRIALS}")
+        n_computed = tree.n_computed + tree.n_predicted
+        print(f"tokens computed: {n_computed}, tokens used: {n_computed + tree.n_cached}")
+
+
+asyncio.run(main())

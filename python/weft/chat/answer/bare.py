@@ -1,0 +1,164 @@
+"""The arguments of a call in Gemma's way: names that nothing stands around, and texts in quotes of its own."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.chat.answer import values
+from weft.chat.answer.gbnf import Rules
+from weft.chat.answer.grammar import Space, written_tool
+from weft.chat.answer.source import Reading, Source
+from weft.chat.answer.tools import Tool
+from weft.errors import InvalidRequest
+from weft.fields.shown import shown
+
+__all__ = ["BareArguments"]
+
+_NOTES = {"title", "description", "$schema", "$id", "$comment", "default", "examples", "deprecated", "readOnly", "writeOnly"}
+_HELD: Mapping[str, set[str]] = {
+    "string": set(),
+    "array": {"items"},
+    "object": {"properties", "required", "additionalProperties"},
+}
+"""Words of a schema that are held to beside a type. What is neither of these is held to as JSON."""
+
+
+class BareArguments:
+    """`{city:<|"|>Rome<|"|>,days:3}`: an object, told as JSON as it comes."""
+
+    def read(self, source: Source) -> Reading:
+        """Reads the object."""
+
+        def told(text: str) -> None:
+            source.argue(text)
+            source.settle()
+
+        if not (yield from Space().read(source)) or source.text[source.at : source.at + 1] != "{":
+            return False
+        return (yield from values.read_bare(source, told))
+
+    def write(self, rules: Rules) -> str:
+        """What fits the tool's schema, with its arguments in the order of their names, as the templates write them."""
+        tool = written_tool(rules)
+        whole = Rules((tool,), {}, is_parallel=False)
+        whole.tool = tool
+        # As a whole it must be one.
+        whole.schema("whole", tool.parameters)
+        return _Writer(rules, tool).value(f"arguments-{rules.tools.index(tool)}", tool.parameters)
+
+
+class _Writer:
+    def __init__(self, rules: Rules, tool: Tool) -> None:
+        self._rules = rules
+        self._tool = tool
+        self._defined: dict[str, str] = {}
+        """Rules of what is referred to."""
+
+    def value(self, name: str, schema: Any) -> str:  # noqa: ANN401 (any JSON)
+        """The rule of values that fit a schema."""
+        rules = self._rules
+        if not isinstance(schema, Mapping) or not schema.keys() - _NOTES - {"$defs", "definitions"}:
+            return self._anything()
+        if isinstance(there := schema.get("$ref"), str):
+            self._check(schema, {"$ref"})
+            return self._referred(there)
+        words = [schema["const"]] if "const" in schema else schema.get("enum")
+        if words is not None:
+            self._check(schema, {"const", "enum", "type"})
+            return rules.add(name, " | ".join(rules.literal(_written(word)) for word in words))
+        for word in ("anyOf", "oneOf"):
+            if word in schema:
+                self._check(schema, {word, "type"} if word == "anyOf" else {"type"})
+                ways = [self.value(f"{name}-{nth}", way) for nth, way in enumerate(schema[word])]
+                return rules.add(name, " | ".join(ways))
+        kind = schema.get("type", "object" if "properties" in schema else None)
+        if isinstance(kind, list):
+            ways = [self.value(f"{name}-{one}", {**schema, "type": one}) for one in kind]
+            return rules.add(name, " | ".join(ways))
+        if kind not in ("string", "array", "object", "integer", "number", "boolean", "null"):
+            self._check(schema, set())
+            return self._anything()
+        if kind in ("integer", "number", "boolean", "null"):
+            return rules.schema(name, {key: value for key, value in schema.items() if key not in _NOTES})
+        self._check(schema, {"type", *_HELD[kind]})
+        if kind == "string":
+            return self._text()
+        if kind == "array":
+            item = self.value(f"{name}-item", schema.get("items"))
+            return rules.add(name, f'"[" ({item} ("," {item})*)? "]"')
+        return self._object(name, schema)
+
+    def _object(self, name: str, schema: Mapping[str, Any]) -> str:
+        rules, properties = self._rules, schema.get("properties")
+        if not isinstance(properties, Mapping):
+            if schema.get("additionalProperties") is False:
+                return rules.add(name, '"{}"')
+            self._check(schema, {"type"} if schema.get("additionalProperties") is not True else {"type", "additionalProperties"})
+            self._anything()
+            return "bare-object"
+        required = schema.get("required") or ()
+        if self._tool.is_strict and (unnamed := set(required) - properties.keys()):
+            raise self._unheld(f"required: {min(unnamed)}")
+        # What follows a member, and what follows nothing.
+        behind = first = '"}"'
+        for nth, key in reversed(list(enumerate(sorted(properties)))):
+            member = f"{rules.literal(_key(key) + ':')} {self.value(f'{name}-{nth}', properties[key])}"
+            more = rules.add(f"{name}-{nth}-more", behind)
+            if key in required:
+                first = rules.add(f"{name}-{nth}-first", f"{member} {more}")
+                behind = f'"," {member} {more}'
+            else:
+                first = rules.add(f"{name}-{nth}-first", f"{member} {more} | {first}")
+                behind = f'("," {member})? {more}'
+        return rules.add(name, f'"{{" {first}')
+
+    def _referred(self, there: str) -> str:
+        """The rule of what is defined beside the arguments, which may refer to itself."""
+        kind, _, key = there.removeprefix("#/").partition("/")
+        defined = self._tool.parameters.get(kind) if kind in ("$defs", "definitions") else None
+        if not isinstance(defined, Mapping) or key not in defined:
+            if self._tool.is_strict:
+                raise self._unheld(f"$ref: {there}")
+            return self._anything()
+        if there not in self._defined:
+            name = f"defined-{self._rules.tools.index(self._tool)}-{len(self._defined)}"
+            self._defined[there] = name
+            self._rules.add(name, self.value(f"{name}-value", defined[key]))
+        return self._defined[there]
+
+    def _text(self) -> str:
+        rules = self._rules
+        return rules.add("bare-text", f"{rules.literal(values.QUOTE)} {rules.until(values.QUOTE)}")
+
+    def _anything(self) -> str:
+        rules, text = self._rules, self._text()
+        word = rules.schema("bare-word", {"type": ["number", "boolean", "null"]})
+        rules.add("bare-member", '[a-zA-Z_] [a-zA-Z0-9_.-]{0,63} ":" bare-value')
+        rules.add("bare-object", '"{" (bare-member ("," bare-member)*)? "}"')
+        rules.add("bare-list", '"[" (bare-value ("," bare-value)*)? "]"')
+        return rules.add("bare-value", f"{text} | {word} | bare-object | bare-list")
+
+    def _check(self, schema: Mapping[str, Any], held: set[str]) -> None:
+        """Refuses what a strict tool's schema says besides, where it is not held to."""
+        if self._tool.is_strict and (unheld := schema.keys() - _NOTES - {"$defs", "definitions"} - held):
+            raise self._unheld(min(unheld))
+
+    def _unheld(self, what: str) -> InvalidRequest:
+        why = f"and the format of this model's calls cannot be held to {shown(what)} of its schema"
+        return InvalidRequest("tools", f"the tool {self._tool.name} is strict, {why}")
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[\w.-]+", name) else f"{values.QUOTE}{name}{values.QUOTE}"
+
+
+def _written(value: Any) -> str:  # noqa: ANN401 (any JSON)
+    """A value as Gemma's templates write it."""
+    if isinstance(value, str):
+        return f"{values.QUOTE}{value}{values.QUOTE}"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_key(key)}:{_written(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, Sequence):
+        return f"[{','.join(map(_written, value))}]"
+    return json.dumps(value)

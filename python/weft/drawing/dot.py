@@ -1,0 +1,63 @@
+"""A figure in the language of Graphviz."""
+
+from weft.drawing.figure import Box, Figure, Look, Outline, cut, readable
+
+__all__ = ["draw"]
+
+COLOURS = {
+    "blue": ("#dbeafe", "#1d4ed8"),
+    "teal": ("#ccf3ee", "#0f766e"),
+    "gold": ("#fdf0c4", "#92620a"),
+    "green": ("#dcf5df", "#1a7f37"),
+    "grey": ("#f1f3f5", "#57606a"),
+}
+"""Of each hue the inside and the line. Text is black: what draws it puts it on white."""
+
+SHAPES = {
+    Outline.ROUND: 'shape=box, style="rounded,filled"',
+    Outline.DOUBLE: 'shape=box, peripheries=2, style="filled"',
+    Outline.CORNERLESS: 'shape=octagon, style="filled"',
+    Outline.DASHED: 'shape=box, style="dashed,filled"',
+    Outline.DOTTED: 'shape=box, style="dotted,filled"',
+}
+
+
+def draw(figure: Figure) -> str:
+    """The graph. All that is text in it is quoted, and cut to a line."""
+    first = figure.looks[0]
+    legend = [
+        *(_node(f"look{place}", look.about, look) for place, look in enumerate(figure.looks)),
+        _node("marked", "● " + figure.marked, first, is_marked=True),
+        _node("busy", figure.busy, first, is_busy=True),
+        *([f"more [shape=plaintext, label={_quoted(figure.more)}];"] if figure.n_more else []),
+    ]
+    lines = [
+        "digraph tree {",
+        f"  label={_quoted(readable(figure.title))}; labelloc=t; rankdir=LR; bgcolor=white;",
+        '  node [fontname="monospace", fontsize=10, margin="0.1,0.05"]; edge [color="#8c959f", arrowhead=none];',
+        *(f"  {_box(place, box)}" for place, box in enumerate(figure.boxes)),
+        *(f"  n{box.parent} -> n{place};" for place, box in enumerate(figure.boxes) if box.parent is not None),
+        "  subgraph cluster_legend {",
+        '    label="legend"; color="#8c959f";',
+        *(f"    {line}" for line in legend),
+        "  }",
+        "}",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _box(place: int, box: Box) -> str:
+    label = f"{'● ' if box.is_marked else ''}{cut(box.text)}\n{cut(box.note)}"
+    return _node(f"n{place}", label, box.look, is_marked=box.is_marked, is_busy=box.is_busy)
+
+
+def _node(name: str, label: str, look: Look, *, is_marked: bool = False, is_busy: bool = False) -> str:
+    inside, line = COLOURS[look.hue]
+    line = "#b3261e" if is_marked else line
+    width = ", penwidth=3" if is_busy else ""
+    return f'{name} [label={_quoted(label)}, {SHAPES[look.outline]}, fillcolor="{inside}", color="{line}"{width}];'
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'

@@ -1,0 +1,74 @@
+"""What is cached, as a figure. No I/O here."""
+
+from collections.abc import Callable
+
+from weft import InvalidRequest
+from weft.drawing import dot, svg
+from weft.drawing.figure import DEFAULT_DRAWN, MAX_DRAWN, Box, Figure, Look, Outline
+from weft.fields.shown import shown
+from weft.server.cache_api.schemas import CacheReport, Stretch
+
+__all__ = ["FORMATS", "draw", "n_drawn"]
+
+FORMATS: dict[str, tuple[str, Callable[[Figure], str]]] = {
+    "svg": ("image/svg+xml", svg.draw),
+    "dot": ("text/vnd.graphviz", dot.draw),
+}
+"""The formats of pictures, each with its content type."""
+
+LOOKS = {
+    "pool": Look("in cells", Outline.ROUND, "blue"),
+    "both": Look("in cells, with a copy in host memory", Outline.DOUBLE, "teal"),
+    "store": Look("in host memory", Outline.CORNERLESS, "gold"),
+    "computing": Look("in cells, as far as a running completion has computed it", Outline.DASHED, "green"),
+    "nowhere": Look("in neither: only what follows it is kept", Outline.DOTTED, "grey"),
+}
+
+
+def n_drawn(limit: int | None, name: str) -> int:
+    """How many nodes are to be drawn.
+
+    Raises:
+        InvalidRequest: They are too many, or there is no such format.
+    """
+    if name not in FORMATS:
+        raise InvalidRequest("format", f"there is no format of this name: {shown(name)}; it must be json, svg or dot")
+    n = DEFAULT_DRAWN if limit is None else limit
+    if not 0 <= n <= MAX_DRAWN:
+        raise InvalidRequest("limit", f"limit is {n}; it must be 0 to {MAX_DRAWN} for a picture")
+    return n
+
+
+def draw(report: CacheReport, name: str) -> bytes:
+    """The picture of what is cached, in a format of `FORMATS`."""
+    return FORMATS[name][1](_figure(report)).encode()
+
+
+def _figure(report: CacheReport) -> Figure:
+    cells, store = report.cells, report.store
+    room = "" if store.max_bytes is None else f" of {store.max_bytes / 2**20:,.1f}"
+    return Figure(
+        title=f"{cells.used:,} of {cells.total:,} cells used ({cells.idle:,} idle), "
+        f"{store.n_bytes / 2**20:,.1f}{room} MiB in host memory, {report.n_nodes:,} nodes",
+        boxes=[
+            Box(
+                node.parent,
+                "(of another key)" if node.text is None else node.text,
+                _note(node),
+                LOOKS[node.tier],
+                node.is_pinned,
+                bool(node.slots),
+            )
+            for node in report.nodes
+        ],
+        looks=[*LOOKS.values()],
+        marked="pinned",
+        busy="a completion runs on it",
+        n_more=report.n_nodes - report.n_shown,
+    )
+
+
+def _note(node: Stretch) -> str:
+    hits = [] if node.n_hits == 0 else [f"{node.n_hits:,} hit{'s' * (node.n_hits != 1)}"]
+    slots = [f"slot{'s' * (len(node.slots) > 1)} {', '.join(map(str, node.slots))}"] if node.slots else []
+    return " · ".join([f"{node.n_tokens:,} token{'s' * (node.n_tokens != 1)}", *slots, *hits])

@@ -1,0 +1,132 @@
+"""A server that is asked what it does."""
+
+import json
+import time
+from http.client import HTTPException
+from typing import TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+import msgspec
+
+from weft.drawing.figure import readable
+from weft.top.looks import COUNTERS, Cache, Look, Properties, Slot, metrics
+
+__all__ = ["NoAnswerError", "Server"]
+
+TIMEOUT_S = 10.0
+"""Seconds that a server may be silent."""
+
+MAX_BYTES = 32 * 1024 * 1024
+"""Most bytes of an answer."""
+
+MAX_NODES = 1_000
+"""Nodes of the cache among which the busiest are looked for: those that were used most recently."""
+
+Told = TypeVar("Told")
+
+
+class NoAnswerError(Exception):
+    """The server does not answer, or not so that it can be understood. Its text says why, in one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(readable(reason))
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """A key is shown to the server that was named, and to no other."""
+
+
+class Server:
+    """One server, by its address. Every method blocks.
+
+    Args:
+        url: Where it is, with its prefix, where it has one.
+        key: The key that it asks for; None shows none.
+
+    Raises:
+        ValueError: `url` is no address of HTTP.
+    """
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError(f"{url!r} is no address of a server; it looks like http://127.0.0.1:8080")
+        self.url = parts.geturl().rstrip("/")
+        """Its address, without a slash at the end."""
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._opener = build_opener(_NoRedirects)
+        self._cache: Cache | None = None
+        self._cached_at: object = None
+
+    def look(self) -> Look:
+        """What it does now.
+
+        A server that does nothing is not asked for its cache again: it may be about to let its model go.
+
+        Raises:
+            NoAnswerError: It does not answer.
+        """
+        properties = self._decode("/props", self._read("/props"), Properties)
+        told = self._told("/metrics")
+        values = None if told is None else metrics(told.decode(errors="replace"))
+        slots = self._decoded("/slots", list[Slot])
+        state = [values.get(name) for name in COUNTERS] if values is not None else slots
+        if properties.is_sleeping:
+            self._cache = None
+        elif self._cache is None or state != self._cached_at or any(slot.is_processing for slot in slots or ()):
+            self._cache = self._decoded(f"/cache?limit={MAX_NODES}", Cache)
+        self._cached_at = state
+        return Look(time.monotonic(), properties, slots, values, self._cache)
+
+    def _decoded(self, path: str, kind: type[Told]) -> Told | None:
+        told = self._told(path)
+        return None if told is None else self._decode(path, told, kind)
+
+    def _decode(self, path: str, told: bytes, kind: type[Told]) -> Told:
+        try:
+            return msgspec.json.decode(told, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise NoAnswerError(f"{self.url}{path} is not what Weft would say: {error}") from None
+
+    def _told(self, path: str) -> bytes | None:
+        """An answer; None where the server does not tell that (501), or not now (503)."""
+        try:
+            return self._read(path)
+        except _StatusError as error:
+            if error.status in {404, 501, 503}:
+                return None
+            raise
+
+    def _read(self, path: str) -> bytes:
+        try:
+            with self._opener.open(Request(self.url + path, headers=self._headers), timeout=TIMEOUT_S) as answer:
+                body: bytes = answer.read(MAX_BYTES + 1)
+        except HTTPError as error:
+            with error:
+                raise _StatusError(error.code, _message(self.url, error)) from None
+        except (URLError, HTTPException, OSError) as error:
+            reason = getattr(error, "reason", None) or error
+            raise NoAnswerError(f"{self.url} does not answer: {reason or type(error).__name__}") from None
+        if len(body) > MAX_BYTES:
+            raise NoAnswerError(f"{self.url}{path} is more than {MAX_BYTES} bytes")
+        return body
+
+
+class _StatusError(NoAnswerError):
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(message)
+
+
+def _message(url: str, error: HTTPError) -> str:
+    """What a server says that it did not do."""
+    if error.code == 401:
+        return f"{url} asks for a key: give it with --api-key or in LLAMA_API_KEY"
+    try:
+        said = json.loads(error.read(65_536))["error"]["message"]
+    except (ValueError, LookupError, TypeError, OSError, HTTPException):
+        said = error.reason
+    return f"{url} answers {error.code}: {said}"

@@ -1,0 +1,139 @@
+"""What a server does, as something that rich prints."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from weft.drawing.figure import cut, readable
+from weft.top.looks import Cache, Look, Rates, Slot
+
+__all__ = ["page", "unanswered"]
+
+BAR = 30
+"""Characters of the bar of cells."""
+
+LEAST_ROWS = 3
+"""Rows that each table has at least, however low the terminal is."""
+
+AROUND = 12
+"""Lines beside the rows of the two tables."""
+
+MIB = 2**20
+
+
+def page(url: str, look: Look, rates: Rates, *, height: int, width: int, now: datetime) -> RenderableType:
+    """All that is known, in so many lines and columns."""
+    n_slots = len(look.slots or ())
+    n_rows = max(height - AROUND, 2 * LEAST_ROWS)
+    n_prefixes = max(LEAST_ROWS, n_rows - n_slots, n_rows // 2)
+    parts: list[RenderableType] = [_head(url, look, now), Text(), *_summary(look, rates), Text()]
+    parts += _slots(look.slots, max(LEAST_ROWS, n_rows - n_prefixes))
+    parts += [Text(), *_prefixes(look.cache, n_prefixes, width)]
+    return Group(*parts)
+
+
+def unanswered(reason: str, now: datetime) -> RenderableType:
+    """That there is nothing to show."""
+    return Text(f"weft top · {now:%H:%M:%S}\n\n{readable(reason)}", style="bold")
+
+
+def _head(url: str, look: Look, now: datetime) -> Text:
+    told = look.properties
+    model = told.model_alias or told.model_path.rpartition("/")[2]
+    asleep = " · the model is unloaded until somebody asks for it" if told.is_sleeping else ""
+    return Text.assemble(("weft top", "bold"), f" · {url} · {readable(model)} · {now:%H:%M:%S}{asleep}")
+
+
+def _summary(look: Look, rates: Rates) -> Iterator[Text]:
+    slots = look.slots
+    if slots is not None:
+        n_busy = sum(slot.is_processing for slot in slots)
+        queue = "" if look.metrics is None else f"    queue {look.metrics.get('llamacpp:requests_deferred', 0):,.0f}"
+        yield Text.assemble("slots   ", (f"{n_busy} of {len(slots)} busy", "bold"), queue)
+    cells = _cells(look)
+    if cells is not None:
+        used, total, idle = cells
+        n = round(BAR * used / max(total, 1))
+        bar = ("#" * n, "cyan"), ("." * (BAR - n), "dim")
+        yield Text.assemble("cells   ", *bar, f" {used:,} of {total:,} ({100 * used / max(total, 1):.0f} %), {idle:,} idle")
+    if look.cache is not None:
+        limit = look.cache.store.max_bytes
+        room = "" if limit is None else f" of {limit / MIB:,.0f}"
+        yield Text(
+            f"memory  {look.cache.store.n_bytes / MIB:,.1f}{room} MiB of cache beside the cells, {look.cache.n_nodes:,} nodes"
+        )
+    if look.metrics is None:
+        yield Text("rates   the server does not tell them: it was started without --metrics")
+        return
+    told = [("drawn", rates.drawn), ("prompt computed", rates.computed), ("found", rates.found)]
+    yield Text("tokens  " + "    ".join(f"{name} {_rate(rate)}" for name, rate in told))
+    yield Text(f"hits    {_part(rates.hit_rate)} of the prompts now, {_part(rates.hit_rate_in_all)} since the start")
+
+
+def _cells(look: Look) -> tuple[int, int, int] | None:
+    if look.metrics is not None:
+        used, total, idle = (int(look.metrics.get(f"weft:{name}", 0)) for name in ("cells_used", "cells", "cells_idle"))
+        return used, total, idle
+    if look.cache is None:
+        return None
+    return look.cache.cells.used, look.cache.cells.total, look.cache.cells.idle
+
+
+def _rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:,.1f}/s" if rate < 100 else f"{rate:,.0f}/s"
+
+
+def _part(part: float | None) -> str:
+    return "-" if part is None else f"{100 * part:.0f} %"
+
+
+def _slots(slots: list[Slot] | None, n_rows: int) -> Iterator[RenderableType]:
+    if slots is None:
+        yield Text("the server does not tell of its slots: it was started with --no-slots")
+        return
+    table = _table("slot", "request", "prompt", "found", "computed", "drawn")
+    shown = sorted(slots, key=lambda slot: (not slot.is_processing, slot.id))
+    # One row fewer, where it is needed to say how many more there are.
+    n_shown = n_rows if len(shown) <= n_rows else n_rows - 1
+    for slot in shown[:n_shown]:
+        if slot.is_processing:
+            counts = (slot.n_prompt_tokens, slot.n_prompt_tokens_cache, slot.n_prompt_tokens_processed, slot.n_drawn)
+            table.add_row(str(slot.id), "" if slot.id_task is None else str(slot.id_task), *(f"{count:,}" for count in counts))
+        else:
+            table.add_row(str(slot.id), "idle", style="dim")
+    yield table
+    yield from _more(len(shown) - n_shown)
+
+
+def _prefixes(cache: Cache | None, n_rows: int, width: int) -> Iterator[RenderableType]:
+    if cache is None:
+        return
+    table = _table("hits", "prefix", "where", "text", to_left=("where", "text"))
+    busiest = cache.busiest
+    n_shown = n_rows if len(busiest) <= n_rows else n_rows - 1
+    for node in busiest[:n_shown]:
+        marks = [node.tier, *(["pinned"] if node.is_pinned else []), *([f"{len(node.slots)} running"] if node.slots else [])]
+        table.add_row(
+            f"{node.n_hits:,}",
+            f"{node.n_prefix:,}",
+            ", ".join(marks),
+            Text(cut(node.text or "(of another key)", max(width - 50, 20))),
+        )
+    yield table
+    yield from _more(len(busiest) - n_shown)
+
+
+def _more(n: int) -> Iterator[Text]:
+    if n > 0:
+        yield Text(f"… and {n:,} more", style="dim")
+
+
+def _table(*columns: str, to_left: tuple[str, ...] = ()) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold", pad_edge=False)
+    for name in columns:
+        is_left = name in to_left
+        table.add_column(name, justify="left" if is_left else "right", min_width=len(name), no_wrap=True, overflow="ellipsis")
+    return table

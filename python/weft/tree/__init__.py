@@ -1,0 +1,7 @@
+"""A tree of texts over one engine: what two of them have in common is computed once."""
+
+from weft.tree.extension import Extension
+from weft.tree.node import Node
+from weft.tree.tree import Tree
+
+__all__ = ["Extension", "Node", "Tree"]

@@ -1,0 +1,43 @@
+"""A tree as a figure."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+from weft.drawing import dot, svg
+from weft.drawing.figure import MAX_DRAWN, Box, Figure, Look, Outline
+from weft.errors import InvalidRequest
+from weft.tree.node import Node
+
+__all__ = ["Format", "draw"]
+
+Format: TypeAlias = Literal["svg", "dot"]
+
+FORMATS: dict[str, Callable[[Figure], str]] = {"svg": svg.draw, "dot": dot.draw}
+
+WRITTEN = Look("written by the model", Outline.ROUND, "blue")
+GIVEN = Look("given: the prompt, a text of one's own, an edit", Outline.CORNERLESS, "gold")
+
+
+def draw(nodes: Sequence[Node], name: Format, limit: int) -> str:
+    """The picture of nodes, parents before their children; of more than `limit` the first are drawn."""
+    if name not in FORMATS:
+        raise InvalidRequest("format", f"there is no format of this name: {name!r}; it must be svg or dot")
+    if not 1 <= limit <= MAX_DRAWN:
+        raise InvalidRequest("limit", f"limit is {limit}; it must be 1 to {MAX_DRAWN}")
+    # By depth, so that what is left out is far from the root.
+    drawn = sorted(nodes, key=lambda node: (node.depth, node.id))[:limit]
+    places = {node.id: place for place, node in enumerate(drawn)}
+    boxes = [_box(node, None if node.parent is None else places[node.parent.id]) for node in drawn]
+    n_tokens = sum(len(node.tokens) for node in nodes)
+    title = f"{len(nodes):,} nodes, {n_tokens:,} tokens"
+    figure = Figure(
+        title, boxes, [WRITTEN, GIVEN], "pinned", "its path has ended: the model wrote an end", len(nodes) - len(drawn)
+    )
+    return FORMATS[name](figure)
+
+
+def _box(node: Node, parent: int | None) -> Box:
+    logprob = f" · {node.logprob:.1f}" if node.reason is not None and node.logprob is not None else ""
+    note = f"{node.id}: {len(node.tokens):,} tokens{logprob}"
+    look = GIVEN if node.reason is None else WRITTEN
+    return Box(parent, node.text, note, look, is_marked=node.is_pinned, is_busy=node.reason == "end")

@@ -1,0 +1,97 @@
+"""What a node has of its own."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from weft._native import Model
+from weft.events import Finished, Logprobs, Token, Usage
+from weft.tree.seam import fitted
+
+__all__ = ["NODE_BYTES", "Given", "Piece", "Reason", "Writing"]
+
+Reason: TypeAlias = Literal["end", "stop", "length", "context_full", "cancelled"]
+"""Why a node was written no further: as `Finished.reason`, or because it was cancelled."""
+
+NODE_BYTES = 1_024
+TOKEN_BYTES = 192
+CHARACTER_BYTES = 6
+LOGPROB_BYTES = 144
+"""What each counts for. It is no less than each takes, in memory and in a file."""
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """The tokens of one node, after those of its parent."""
+
+    tokens: tuple[int, ...]
+    text: str
+    logprobs: tuple[Logprobs | None, ...]
+    reason: Reason | None = None
+    stop: str | None = None
+    usage: Usage | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        """What it counts for."""
+        return NODE_BYTES + len(self.text) * CHARACTER_BYTES + sum(map(_token_bytes, self.logprobs))
+
+    @classmethod
+    def given(cls, tokens: Sequence[int], text: str, known: Sequence[Logprobs | None] = ()) -> "Piece":
+        """What the user wrote; of its first tokens the log-probabilities may be known."""
+        unknown = (None,) * (len(tokens) - len(known))
+        return cls(tuple(tokens), text, (*known, *unknown))
+
+
+class Given(NamedTuple):
+    """A node that is to be, and the id of its parent."""
+
+    id: int
+    parent: int | None
+    piece: Piece
+
+
+def _token_bytes(logprobs: Logprobs | None) -> int:
+    if logprobs is None:
+        return TOKEN_BYTES
+    return TOKEN_BYTES + sum(LOGPROB_BYTES + 2 * len(each.bytes) for each in (logprobs.chosen, *logprobs.top))
+
+
+class Writing:
+    """A branch that is being written, and becomes a piece."""
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+        self._logprobs: list[Logprobs | None] = []
+        self._texts: list[str] = []
+        self.n_bytes = NODE_BYTES
+        """What it counts for so far."""
+
+    def add(self, event: Token) -> int:
+        """One token more. Returns what it counts for."""
+        self._tokens.append(event.token)
+        self._logprobs.append(event.logprobs)
+        self._texts.append(event.text)
+        n_bytes = _token_bytes(event.logprobs) + len(event.text) * CHARACTER_BYTES
+        self.n_bytes += n_bytes
+        return n_bytes
+
+    def ended(self, model: Model, end: Finished) -> Piece:
+        """The whole branch, without a token that ended it, and with no token of a stop string."""
+        text = "".join(self._texts) + end.text
+        tokens = self._tokens
+        if end.reason == "end" and tokens and tokens[-1] in model.end_tokens():
+            shown = model.token_bytes(tokens[-1]).decode(errors="replace")
+            if not self._texts[-1].endswith(shown):
+                tokens = tokens[:-1]
+        piece = self._piece(model, tokens, text)
+        return msgspec.structs.replace(piece, reason=end.reason, stop=end.stop, usage=end.usage)
+
+    def cancelled(self, model: Model) -> Piece | None:
+        """As far as it was told; None where that is nothing."""
+        text = "".join(self._texts)
+        return msgspec.structs.replace(self._piece(model, self._tokens, text), reason="cancelled") if text else None
+
+    def _piece(self, model: Model, tokens: Sequence[int], text: str) -> Piece:
+        n_kept, rest = fitted(model, tokens, text)
+        return Piece.given([*tokens[:n_kept], *rest], text, self._logprobs[:n_kept])

@@ -1,0 +1,192 @@
+"""A tree as JSON."""
+
+import math
+from collections.abc import Container, Sequence
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import Literal
+
+import msgspec
+
+from weft._native import Model
+from weft.errors import TreeFileError
+from weft.events import Logprob, Logprobs
+from weft.tree.piece import Given, Piece, Reason
+
+__all__ = ["VERSION", "SavedTree", "cache_file", "check", "decoded", "identity", "piece", "saved_node", "write"]
+
+VERSION = 1
+
+FORMAT: Literal["weft tree"] = "weft tree"
+
+
+class ModelIdentity(msgspec.Struct, frozen=True):
+    """By what a model is known: its name is for people, its digest is of all that its file says of it."""
+
+    name: str
+    digest: str
+
+
+class SavedLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Of one token, and of the likeliest ones in its place; null is −∞."""
+
+    chosen: float | None
+    top: list[tuple[int, float | None]] = []
+
+
+class SavedNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node, and the id of its parent, which stands before it."""
+
+    id: int
+    parent: int | None
+    text: str
+    tokens: list[int]
+    logprobs: list[SavedLogprobs | None] = []
+    reason: Reason | None = None
+    stop: str | None = None
+
+
+class SavedTree(msgspec.Struct, frozen=True, kw_only=True):
+    """The file. `cached` are the ids of the nodes whose paths have a file of what was computed beside it."""
+
+    format: Literal["weft tree"] = FORMAT
+    version: int = VERSION
+    model: ModelIdentity
+    cached: list[int] = []
+    nodes: list[SavedNode]
+
+
+class _Version(msgspec.Struct):
+    """What every version of the format begins with."""
+
+    format: str
+    version: int
+
+
+def identity(model: Model) -> ModelIdentity:
+    """What tells whether tokens, and what was computed of them, mean the same to a model."""
+    told = (sorted(model.metadata().items()), model.n_vocab, model.n_params, model.size_bytes)
+    return ModelIdentity(model.name or Path(model.path).name, sha256(msgspec.json.encode(told)).hexdigest())
+
+
+def cache_file(path: str, node_id: int) -> str:
+    """Where the computed state of a node's path is, beside the file of its tree."""
+    return f"{path}.{node_id}.kv"
+
+
+def saved_node(given: Given) -> SavedNode:
+    """A node as it is written."""
+    piece = given.piece
+    is_known = any(each is not None for each in piece.logprobs)
+    return SavedNode(
+        id=given.id,
+        parent=given.parent,
+        text=piece.text,
+        tokens=list(piece.tokens),
+        logprobs=[None if each is None else _saved(each) for each in piece.logprobs] if is_known else [],
+        reason=piece.reason,
+        stop=piece.stop,
+    )
+
+
+def _saved(logprobs: Logprobs) -> SavedLogprobs:
+    return SavedLogprobs(_finite(logprobs.chosen.logprob), [(each.token, _finite(each.logprob)) for each in logprobs.top])
+
+
+def _finite(logprob: float) -> float | None:
+    return logprob if math.isfinite(logprob) else None
+
+
+def piece(node: SavedNode, model: Model, hidden: Container[int]) -> Piece:
+    """What a node holds, by a model with these control tokens."""
+
+    def read(token: int, logprob: float | None) -> Logprob:
+        # As the engine tells them: control tokens are no part of a text.
+        told = b"" if token in hidden else model.token_bytes(token)
+        return Logprob(token, told, -math.inf if logprob is None else logprob)
+
+    logprobs = [
+        None if each is None else Logprobs(read(token, each.chosen), tuple(read(*likely) for likely in each.top))
+        for token, each in zip(node.tokens, node.logprobs, strict=False)
+    ]
+    made = Piece.given(node.tokens, node.text, logprobs)
+    return msgspec.structs.replace(made, reason=node.reason, stop=node.stop)
+
+
+def write(path: str, tree: SavedTree) -> None:
+    """Writes a file whole or not at all.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    # In the same folder, so that it can take the other's name.
+    partial = Path(f"{path}.{token_hex(4)}.partial")
+    try:
+        partial.write_bytes(msgspec.json.encode(tree))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def decoded(path: str, max_bytes: int) -> SavedTree:
+    """What a file says, as far as that is told without a model.
+
+    Raises:
+        TreeFileError: It is no tree, or of another version.
+        OSError: It cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise TreeFileError(path, f"it has more than max_bytes, {max_bytes} bytes")
+    try:
+        begun = msgspec.json.decode(data, type=_Version)
+        if begun.format != FORMAT:
+            raise TreeFileError(path, "it is no tree")
+        if begun.version != VERSION:
+            raise TreeFileError(path, f"it is of version {begun.version}, and version {VERSION} is read")
+        tree = msgspec.json.decode(data, type=SavedTree)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TreeFileError(path, f"it is no tree: {error}") from None
+    _check_shape(path, tree.nodes, tree.cached)
+    return tree
+
+
+def _check_shape(path: str, nodes: Sequence[SavedNode], cached: Sequence[int]) -> None:
+    """Whether the nodes are a tree."""
+    if not nodes or nodes[0].parent is not None or nodes[0].id != 0:
+        raise TreeFileError(path, "its first node is no root, which has the id 0 and no parent")
+    known: set[int] = set()
+    last = -1
+    for node in nodes:
+        if node.id <= last:
+            raise TreeFileError(path, f"node {node.id} stands after node {last}; their ids must count up")
+        if known and node.parent not in known:
+            raise TreeFileError(path, f"node {node.id} has the parent {node.parent}, which does not stand before it")
+        if node.logprobs and len(node.logprobs) != len(node.tokens):
+            raise TreeFileError(path, f"node {node.id} has {len(node.tokens)} tokens and {len(node.logprobs)} log-probabilities")
+        known.add(last := node.id)
+    if not nodes[0].tokens:
+        raise TreeFileError(path, "its root has no tokens")
+    if unknown := sorted(set(cached) - known):
+        raise TreeFileError(path, f"node {unknown[0]} is said to be cached, and is not there")
+
+
+def check(path: str, tree: SavedTree, model: Model) -> None:
+    """Whether a file is of this model.
+
+    Raises:
+        TreeFileError: It is not; the message names both.
+    """
+    ours = identity(model)
+    if tree.model.digest != ours.digest:
+        other = "another model of that name" if tree.model.name == ours.name else f"the model {ours.name!r} here"
+        raise TreeFileError(
+            path, f"it was saved with the model {tree.model.name!r}, not {other}; as_text=True takes its texts and no tokens"
+        )
+    for node in tree.nodes:
+        likely = (token for each in node.logprobs if each is not None for token, _ in each.top)
+        for token in (*node.tokens, *likely):
+            if not 0 <= token < model.n_vocab:
+                raise TreeFileError(path, f"node {node.id} has the token {token}; the vocabulary has {model.n_vocab}")
