@@ -359,11 +359,13 @@ fn seniority_of(job: &Job) -> (i64, u64) {
 
 /// Where a request is found that awaits nobody.
 fn file_of(job: &Job) -> File {
+    if !job.has_waiting() {
+        return File::Started;
+    }
     match (job.has_started, job.must_have()) {
         (false, None) => File::Fresh,
         (false, Some(slot)) => File::ForSlot(slot),
-        (true, _) if job.has_waiting() => File::Open,
-        (true, _) => File::Started,
+        (true, _) => File::Open,
     }
 }
 

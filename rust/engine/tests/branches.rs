@@ -317,21 +317,6 @@ fn the_last_branch_that_is_cancelled_ends_the_stream() {
 }
 
 #[test]
-fn a_branch_that_gave_its_slot_up_can_be_cancelled() {
-    let (engine, control) = start_stored(2, 256);
-    control.allow(Some(0));
-    let (one, other) = (prompt(1, 100), prompt(2, 100));
-    let first = engine.submit(greedy(&one, 60), None).unwrap();
-    let second = engine.submit(Request { n: 1, ..greedy(&other, 60) }, None).unwrap();
-    step_until(&engine, &control, |stats| stats.n_preempted > 0);
-    second.cancel_branch(0);
-    control.allow(None);
-    assert_eq!(reasons(&told(second)), [FinishReason::Cancelled]);
-    assert_eq!(told(first)[0].tokens, expected(&one, 60));
-    wait_until(&engine, is_idle);
-}
-
-#[test]
 fn a_prompt_that_is_only_computed_has_no_branch_to_cancel() {
     let (engine, control) = start(limits(2, 4096));
     control.allow(Some(0));
