@@ -39,7 +39,9 @@ from weft.server.errors import (
     TextsWaitingError,
     describe,
 )
+from weft.server.request_fields.branches import MAX_BRANCHES
 from weft.server.request_fields.paths import MAX_PATH_CHARACTERS, MAX_PATHS
+from weft.server.requests_api import translate as requests_api
 from weft.server.responses import items, keeper, store, translate
 from weft.server.run import (
     aside,
@@ -217,7 +219,8 @@ BOUNDS: dict[str, Callable[[], list[float]]] = {
     "what is pinned for `cache_control` on `/v1/messages`": lambda: [hints.MAX_HINTS, *sorted(set(anthropic.TTLS_S.values()))],
     "slots, `-np`": lambda: [constant(CONFIG, "DEFAULT_SLOTS")],
     "pool, `-c`": lambda: [constant(CONFIG, "DEFAULT_POOL")],
-    "completions of one request, `n`": lambda: [abouts(weft.Request)["n"].high],
+    "completions of one request, `n`, and its `branches`": lambda: [abouts(weft.Request)["n"].high],
+    "branches that one look at a request, `GET /requests/{id}`, tells": lambda: [requests_api.MAX_TOLD],
     "stop strings of one request": lambda: [
         constant(REQUEST, "MAX_STOPS"),
         constant(REQUEST, "MAX_STOP_BYTES"),
@@ -403,7 +406,7 @@ def test_the_table_of_bounds_counts_as_the_code_does(row: str) -> None:
 
 def test_the_bounds_of_a_request_are_the_engines() -> None:
     fields = abouts(weft.Request)
-    assert fields["n"].high == constant(REQUEST, "MAX_COMPLETIONS")
+    assert fields["n"].high == MAX_BRANCHES == constant(REQUEST, "MAX_COMPLETIONS")
     assert fields["priority"].high == -fields["priority"].low == constant(REQUEST, "MAX_PRIORITY")
     assert fields["max_token_gap_ms"].high == constant(REQUEST, "LONGEST_GAP") * 1_000
     assert fields["n_probs"].high == fields["prompt_logprobs"].high == constant(SAMPLING, "MAX_PROBS")

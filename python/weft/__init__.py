@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     )
     from weft.infill import Snippet
     from weft.prefix import PrefixFile
-    from weft.request import Request, RequestOptions
+    from weft.request import BranchOptions, Request, RequestOptions
     from weft.scoring import Score, ScoredToken
     from weft.thought import GrammarTrigger, Thought
     from weft.tree import Extension, Node, Tree
@@ -76,6 +76,7 @@ __all__ = [
     "Answer",
     "AnswerTooLarge",
     "Branch",
+    "BranchOptions",
     "CacheExplanation",
     "CachedNode",
     "ChatAnswer",
@@ -203,7 +204,7 @@ _HOMES = {
     ),
     "weft.infill": ("Snippet",),
     "weft.prefix": ("PrefixFile",),
-    "weft.request": ("Request", "RequestOptions"),
+    "weft.request": ("BranchOptions", "Request", "RequestOptions"),
     "weft.scoring": ("Score", "ScoredToken"),
     "weft.thought": ("GrammarTrigger", "Thought"),
     "weft.tree": ("Extension", "Node", "Tree"),

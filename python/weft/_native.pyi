@@ -303,6 +303,16 @@ class Model:
             InvalidRequest: `text` has a lone surrogate, or is no text at all.
         """
 
+    def tokenize_on(self, text: str | bytes, *, parse_special: bool = True) -> list[int]:
+        """The token ids of a text that goes on after others, as `Request.suffix_prompt` is read.
+
+        Without the tokens that begin and end a text, and without the space that some vocabularies put before one. What stands on
+        both sides of the seam stays two tokens, also where a text of both would have one.
+
+        Raises:
+            InvalidRequest: `text` has a lone surrogate, or is no text at all.
+        """
+
     def token_ids(self, text: str | bytes, *, add_special: bool = True, parse_special: bool = True) -> TokenIds:
         """As `tokenize`, but with one object for all of them: those of a long text take milliseconds to make one by one.
 
@@ -485,8 +495,11 @@ class Engine:
     def compute(self) -> Compute:
         """How steps are computed, and why so."""
 
-    def submit(self, request: Request) -> Stream:
+    def submit(self, request: Request, branches: Sequence[Request] | None = None) -> Stream:
         """Queues a request and returns its stream at once.
+
+        With `branches`, its prompt is continued as each of them says, whose own prompts are not looked at; their completions are
+        counted through, in order. `weft.branches.branch_requests` makes them of `Request.branches`, which is not looked at here.
 
         A prompt that is a string is tokenized here, without the GIL but on this thread, with the special tokens that the
         vocabulary asks for and with control tokens read from their spelling, as llama-server reads a raw prompt.
@@ -881,11 +894,11 @@ class Stream:
 
     @property
     def seed(self) -> int:
-        """The seed of branch 0, given or random; branch `i` draws with `seed + i` (modulo 2³²)."""
+        """The seed of branch 0, given or random; branch `i` draws with `seed + i` (modulo 2³²), unless it has its own."""
 
     @property
     def n_prompt(self) -> int:
-        """The prompt's length in tokens."""
+        """The prompt's length in tokens, without any branch's suffix."""
 
     @property
     def request_id(self) -> int:
@@ -921,6 +934,15 @@ class Stream:
 
         Raises:
             RuntimeError: No asyncio event loop runs on this thread.
+        """
+
+    def cancel(self, index: int) -> None:
+        """Cancels one branch: its slot is free before the next decode, it ends with the reason "cancelled", and the others go on.
+
+        Nothing happens where there is no such branch, or where it has ended by then.
+
+        Raises:
+            InvalidRequest: `index` is no number of a branch.
         """
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     index: Annotated[int, About("which one, `0 <= index < n`")]
     text: Annotated[str, About("the whole text, without a stop string that ended it")]
     tokens: Annotated[tuple[int, ...], About("the tokens that were drawn, an end token included")]
-    reason: Annotated[Literal["end", "stop", "length", "context_full"], About("why it ended; see `Finished.reason`")]
+    reason: Annotated[Literal["end", "stop", "length", "context_full", "cancelled"], About("why it ended; see `Finished.reason`")]
     stop: Annotated[str | None, About('the stop string that ended it, where reason is "stop"')]
     usage: Annotated[Usage, About("what it cost")]
     logprobs: Annotated[tuple[Logprobs, ...], About("one entry per token where `n_probs` asked for them, else empty")]

@@ -27,6 +27,7 @@ from weft._native import (
     Stream,
 )
 from weft.answer import MAX_BYTES, Answer
+from weft.branches import branch_requests
 from weft.config import EngineConfig, EngineOptions
 from weft.demo import DEMO_MODEL
 from weft.embedding import Embedding
@@ -228,7 +229,8 @@ class Engine(Embedding):
             request = msgspec.structs.replace(prompt, **fields) if fields else prompt
         else:
             request = Request(prompt=prompt, **fields)
-        return self._running().submit(request)
+        native = self._running()
+        return native.submit(request, branch_requests(request)) if request.branches else native.submit(request)
 
     async def complete(
         self, prompt: Prompt | Request, *, max_bytes: int = MAX_BYTES, **options: Unpack[RequestOptions]

@@ -199,15 +199,15 @@ class Finished(msgspec.Struct, frozen=True):
 
     index: Annotated[int, About("which branch, `0 <= index < n`")]
     reason: Annotated[
-        Literal["end", "stop", "length", "context_full"],
+        Literal["end", "stop", "length", "context_full", "cancelled"],
         About(
             'why it ended. "end": the model drew an end token. "stop": the text reached a stop string. "length": a limit of '
             'the request was reached: `max_tokens`, `max_predict_ms` or `n_indent`. "context_full": the context was full '
-            "before that."
+            'before that. "cancelled": it alone was cancelled, by `Stream.cancel`.'
         ),
     ]
     usage: Annotated[Usage, About("what it cost")]
-    slot: Annotated[int, About("the slot that the branch ran in")]
+    slot: Annotated[int | None, About("the slot that the branch ran in; None where it was cancelled before it was in one")]
     stop: Annotated[str | None, About('the stop string, which is not part of the text, where the reason is "stop"')] = None
     text: Annotated[
         str,

@@ -11,10 +11,64 @@ from weft.sampling import Sampling
 from weft.schema import JsonSchema, schema_text
 from weft.thought import GrammarTrigger, Thought
 
-__all__ = ["Prompt", "Request", "RequestOptions"]
+__all__ = ["BranchOptions", "Prompt", "Request", "RequestOptions"]
 
 Prompt: TypeAlias = str | Sequence[int] | Sequence[str | int | Media | Sequence[int]] | MixedPrompt
 """What may be continued."""
+
+
+class BranchOptions(TypedDict, total=False):
+    """What one of `Request.branches` may say of itself; what it leaves unsaid is the request's."""
+
+    suffix_prompt: str | Sequence[int] | None
+    max_tokens: int | None
+    stop: str | Sequence[str]
+    seed: int | None
+    samplers: Sequence[str]
+    temperature: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    top_n_sigma: float
+    tfs_z: float
+    xtc_probability: float
+    xtc_threshold: float
+    min_keep: int
+    repeat_penalty: float
+    repeat_last_n: int
+    presence_penalty: float
+    frequency_penalty: float
+    penalize_nl: bool
+    penalty_prompt: Sequence[int] | None
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
+    mirostat: int
+    mirostat_tau: float
+    mirostat_eta: float
+    adaptive_target: float
+    adaptive_decay: float
+    logit_bias: Sequence[tuple[int, float]] | Mapping[int, float]
+    ignore_eos: bool
+    n_probs: int
+    post_sampling_probs: bool
+    grammar: str | None
+    json_schema: JsonSchema | None
+    grammar_lazy: bool
+    grammar_triggers: Sequence[GrammarTrigger]
+    preserved_tokens: Sequence[str]
+    thought: Thought | None
+    context_shift: bool
+    n_keep: int | None
+    n_discard: int
+    max_predict_ms: float | None
+    n_indent: int
+    adapters: Sequence[tuple[int, float]] | None
 
 
 @described
@@ -34,6 +88,23 @@ class Request(Sampling, frozen=True, kw_only=True):
         ),
     ]
     n: Annotated[int, About("how many completions, 1 to 256. The prompt is computed once for all", 1, 256)] = 1
+    branches: Annotated[
+        Sequence[BranchOptions],
+        About(
+            "completions that differ, at most 256: a mapping for each, with the fields of `BranchOptions` that are its own; "
+            "the others are the request's. `n` is their number, or left out. What they share of the prompt is computed once for "
+            "each set of adapters"
+        ),
+    ] = ()
+    suffix_prompt: Annotated[
+        str | Sequence[int] | None,
+        About(
+            "what follows the prompt, as a text or as token ids: a branch's own text. A text is tokenized as one that goes on: "
+            "without the tokens that begin a text and without the space that some vocabularies put before one, its control "
+            "tokens read where the prompt's are. The tokens of prompt and suffix are put one behind the other, so that both "
+            "sides of the seam may be cut otherwise than in a text of both"
+        ),
+    ] = None
     max_tokens: Annotated[
         int | None,
         About("most tokens of one completion; None is until the context is full, 0 only computes the prompt", 0, 2**32 - 1),
@@ -229,6 +300,8 @@ class RequestOptions(TypedDict, total=False):
     """The fields of `Request` but the prompt, as keywords of `Engine.generate` and `Engine.complete`."""
 
     n: int
+    branches: Sequence[BranchOptions]
+    suffix_prompt: str | Sequence[int] | None
     max_tokens: int | None
     stop: str | Sequence[str]
     seed: int | None

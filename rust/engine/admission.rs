@@ -180,12 +180,13 @@ fn begin<R: Runner>(core: &mut Core<R>, request_id: u64, index: u32, slot: u32, 
         matched.take_from(saved, core.memory.kind().forks);
     }
     let mut sequence = Sequence::new(job, index, core.limits.n_ctx_slot, &core.memory.model().lexicon(), Instant::now());
-    let (is_complete, is_first) = (job.request.task == Task::Complete, !job.has_started());
-    let is_explained = is_first && job.request.explains_cache;
+    let (is_complete, is_first) = (job.request.task == Task::Complete, !job.has_started);
+    let is_explained = is_first && job.request.explains_cache && request_id == job.stream_id;
     let (n_pool, n_found) = (matched.n_pool, matched.n_tokens());
     let is_known = is_complete && n_pool == sequence.n_tokens();
     let logits = job.prompt_logits.clone().filter(|_| is_known);
     sequence.explanation = is_explained.then(|| Box::new(explain(core, request_id, &matched)));
+    sequence.untold = core.queue.job_mut(request_id).untold.take().unwrap_or_default();
     if is_first {
         core.history.begin(core.queue.job(request_id));
     }

@@ -47,7 +47,7 @@ pub(super) fn explain<R: Runner>(core: &mut Core<R>, request_id: u64, matched: &
     } else {
         Explaining { core, job, n_found, remembered: core.history.remembered(job) }.stretches()
     };
-    Explanation { request_id, n_prompt, n_found, n_awaited, computed }
+    Explanation { request_id: job.stream_id, n_prompt, n_found, n_awaited, computed }
 }
 
 /// Tells where in the text of the prompt each cause is, and what stands there.
@@ -180,11 +180,11 @@ impl<R: Runner> Explaining<'_, R> {
 
     /// What is told of an earlier request of the same owner.
     fn earlier(&self, nearest: Option<Nearest<'_>>, at: u32) -> Option<Earlier> {
-        let Nearest { request_id, record, tokens, .. } = nearest?;
+        let Nearest { record, tokens, .. } = nearest?;
         let end = tokens.len();
         let range: Range<u32> = at.min(end)..(at + SHOWN_AFTER).min(end);
         let text = spelt(&tokens.slices(range).concat(), &self.core.memory.model().lexicon()).concat();
-        Some(Earlier { request_id, text: shown(&text), is_in_answer: at >= record.n_prompt })
+        Some(Earlier { request_id: record.stream_id, text: shown(&text), is_in_answer: at >= record.n_prompt })
     }
 }
 

@@ -41,6 +41,8 @@ pub(super) struct History {
 
 /// A request that was started.
 pub(super) struct Record {
+    /// The request as its reader knows it.
+    pub(super) stream_id: u64,
     pub(super) owner: Option<Arc<str>>,
     pub(super) variants: Variants,
     pub(super) n_prompt: u32,
@@ -64,7 +66,6 @@ impl Record {
 /// The text that goes along with a prompt the longest.
 #[derive(Clone, Copy)]
 pub(super) struct Nearest<'a> {
-    pub(super) request_id: u64,
     pub(super) record: &'a Record,
     pub(super) tokens: &'a Tokens,
     /// So many of the first tokens are the same.
@@ -88,6 +89,7 @@ impl History {
     pub(super) fn begin(&mut self, job: &Job) {
         let text = Text { index: 0, tokens: Tokens::new(Arc::clone(&job.prompt)), n_held: 0 };
         let record = Record {
+            stream_id: job.stream_id,
             owner: job.request.owner.clone(),
             variants: job.variants.clone(),
             n_prompt: job.n_prompt(),
@@ -131,19 +133,19 @@ impl History {
     }
 
     /// What the same owner was answered before, the newest first: what others sent is nothing that an explanation may depend on.
-    fn own<'a, 'job>(&'a self, job: &'job Job) -> impl Iterator<Item = (u64, &'a Record)> + use<'a, 'job> {
-        let is_own = |&(&id, record): &(&u64, &Record)| id != job.request_id && record.owner == job.request.owner;
-        self.records.iter().rev().filter(is_own).map(|(&id, record)| (id, record))
+    fn own<'a, 'job>(&'a self, job: &'job Job) -> impl Iterator<Item = &'a Record> + use<'a, 'job> {
+        let is_own = |record: &&Record| record.stream_id != job.stream_id && record.owner == job.request.owner;
+        self.records.values().rev().filter(is_own)
     }
 
     /// What is remembered of the prompt of `job`.
     pub(super) fn remembered(&self, job: &Job) -> Remembered<'_> {
         let compared = Comparison::new(&job.prompt);
         let mut found = Remembered::default();
-        for (request_id, record) in self.own(job) {
+        for record in self.own(job) {
             let n_alike = record.variants.n_common(&job.variants);
             for text in &record.texts {
-                let near = |n_common| Nearest { request_id, record, tokens: &text.tokens, n_common };
+                let near = |n_common| Nearest { record, tokens: &text.tokens, n_common };
                 let n_known = found.of_others.map_or(0, |other| other.n_common).max(n_alike);
                 let of_others = n_known.checked_add(1).and_then(|n_least| compared.common(&text.tokens, n_least));
                 if let Some(n_common) = of_others.map(|n| n.min(text.n_held)).filter(|&n| n > n_known) {
@@ -198,12 +200,12 @@ impl History {
 
     /// Every own text of the same adapters whose first token is another one, or the second.
     fn others<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = (Nearest<'a>, u32)> {
-        let texts = self.own(job).filter(|(_, record)| record.variants.at(0) == job.variants.at(0));
-        texts.flat_map(move |(request_id, record)| {
+        let texts = self.own(job).filter(|record| record.variants.at(0) == job.variants.at(0));
+        texts.flat_map(move |record| {
             record.texts.first().into_iter().filter_map(move |text| {
                 let is_same = |at: u32| text.tokens.len() > at && job.prompt.get(at as usize) == Some(&text.tokens.at(at));
                 let n_common = u32::from(is_same(0));
-                let near = Nearest { request_id, record, tokens: &text.tokens, n_common };
+                let near = Nearest { record, tokens: &text.tokens, n_common };
                 (n_common == 0 || !is_same(1)).then_some((near, n_common))
             })
         })
@@ -215,10 +217,10 @@ impl History {
         let end = job.prompt.len().min(at as usize + MAX_BEGINNING);
         let beginning = &job.prompt[(at as usize).min(end)..end];
         let pieces: HashSet<&[Token]> = beginning.chunks_exact(MIN_SHARED as usize).collect();
-        let texts = self.own(job).filter(|(_, record)| record.variants.at(0) == job.variants.at(0));
-        let near = texts.take(MAX_LOOKED_THROUGH).filter_map(|(request_id, record)| {
+        let texts = self.own(job).filter(|record| record.variants.at(0) == job.variants.at(0));
+        let near = texts.take(MAX_LOOKED_THROUGH).filter_map(|record| {
             let tokens = &record.texts.first()?.tokens;
-            Some(Nearest { request_id, record, tokens, n_common: tokens.common_prefix(&job.prompt) })
+            Some(Nearest { record, tokens, n_common: tokens.common_prefix(&job.prompt) })
         });
         let has_one = |near: &Nearest<'_>| {
             let n_looked_through = u32::try_from(MAX_BEGINNING).expect("small");

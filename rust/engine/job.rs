@@ -1,4 +1,8 @@
 //! A request inside the worker: what its branches share, and how far each of them is.
+//!
+//! Branches of one stream that begin with the same tokens, computed in the same way, are one job, however differently they go on. A
+//! stream whose branches begin with other tokens, or with other adapters, has several jobs; what those have in common of their
+//! prompts they find in the cache as any two requests do.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,29 +12,34 @@ use crate::cache::{Maker, Variant, Variants};
 use crate::engine::runner::SequenceId;
 use crate::engine::seniority::Seniority;
 use crate::engine::stream::Sender;
-use crate::request::{Event, PlacedMedia, Request, Task, Token, is_of_medium};
+use crate::engine::untold::Untold;
+use crate::request::{Event, PlacedMedia, Prompt, Request, Task, Token, is_of_medium};
 use crate::sampling::Sampler;
 
 /// A request, from its submission to the end of its last branch.
 pub(crate) struct Job {
+    /// Names it. Where its stream has several jobs, that of the first is the stream's.
     pub(crate) request_id: u64,
-    /// What was asked for, but for its prompt, its stop strings, its adapters, and the biases and the prompt of its penalties, which
-    /// are below.
+    /// The request as its reader knows it.
+    pub(crate) stream_id: u64,
+    /// What was asked for, as far as all branches have it in common: nothing of how they go on is read here.
     pub(crate) request: Arc<Request>,
-    /// Shared by all branches, as is what follows.
+    /// How its branches go on, in order.
+    pub(crate) ways: Vec<Way>,
+    /// Shared by all branches, as is what follows: with their suffix.
     pub(crate) prompt: Arc<[Token]>,
     /// The pictures and sounds of the prompt, in order.
     pub(crate) media: Arc<[PlacedMedia]>,
-    pub(crate) stops: Arc<[String]>,
-    /// What the branches' samplers are made from: it has seen the prompt.
-    pub(crate) sampler: Sampler,
     /// How its prompt and its branches are computed.
     pub(crate) variants: Variants,
     /// The adapters that are on where each counts from the beginning.
     pub(crate) asked_for: Variant,
-    pub(crate) sender: Sender,
-    /// How far each of the `n` completions is.
+    /// Shared by the jobs of its stream.
+    pub(crate) sender: Arc<Sender>,
+    /// How far each of its completions is.
     pub(crate) branches: Vec<Branch>,
+    /// Whether some branch was in a slot.
+    pub(crate) has_started: bool,
     /// Until its last branch is in a slot.
     pub(crate) waiting: Option<QueuePlace>,
     /// From this place on its branches share nothing, since tokens before it are grouped.
@@ -47,8 +56,35 @@ pub(crate) struct Job {
     pub(crate) prompt_logits: Option<Arc<[f32]>>,
     /// Who keeps the prompt's cells in the meantime.
     pub(crate) keeper: Keeper,
+    /// What its stream is still to hear of the prompt, until a branch starts that tells it.
+    pub(crate) untold: Option<Untold>,
     /// What the running step has made for the stream.
     pub(crate) events: Vec<Event>,
+}
+
+/// How some branches of a job go on: what one request has asked for.
+pub(crate) struct Way {
+    /// The first of them, as their stream counts its branches.
+    pub(crate) first: u32,
+    /// How many they are.
+    pub(crate) n: u32,
+    /// What was asked for, but for its prompt, its stop strings, its adapters, and the biases and the prompt of its penalties.
+    pub(crate) request: Arc<Request>,
+    pub(crate) stops: Arc<[String]>,
+    /// What the branches' samplers are made from: it has seen the prompt.
+    pub(crate) sampler: Sampler,
+}
+
+impl Way {
+    /// Of a `request` whose branches are those of their stream from `first` on. `sampler` was made for it, and has seen nothing;
+    /// `drawable` are the tokens of its prompt that can be drawn.
+    pub(crate) fn new(first: u32, mut request: Request, mut sampler: Sampler, drawable: Arc<[Token]>) -> Self {
+        sampler.accept_prompt(drawable);
+        (request.prompt, request.suffix) = (Prompt::default(), Vec::new());
+        (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
+        let stops = std::mem::take(&mut request.stop).into();
+        Self { first, n: request.n, request: Arc::new(request), stops, sampler }
+    }
 }
 
 /// How far one completion of a request is.
@@ -92,33 +128,45 @@ impl Keeper {
 }
 
 impl Job {
-    /// Of a request without adapters that came in turn 0; who submits it and the worker say otherwise. `sampler` was made for it,
-    /// and has seen nothing.
+    /// Of requests without adapters that came in turn 0; who submits it and the worker say otherwise. All of them begin as the
+    /// first does; each comes with the place of its first branch in the stream, and with a sampler that was made for it and has seen
+    /// nothing.
     ///
     /// Called on the thread that submits it: the cost grows with the prompt, as that of nothing does that a branch starts with.
-    pub(crate) fn new(request_id: u64, mut request: Request, mut sampler: Sampler, sender: Sender, waiting: QueuePlace) -> Self {
-        let media: Arc<[PlacedMedia]> = request.prompt.media().into();
-        let prompt: Arc<[Token]> = std::mem::take(&mut request.prompt).into_tokens().into();
+    ///
+    /// # Panics
+    /// If there are no requests.
+    pub(crate) fn new(
+        request_id: u64,
+        mut requests: Vec<(u32, Request, Sampler)>,
+        sender: Arc<Sender>,
+        waiting: QueuePlace,
+    ) -> Self {
+        let (_, first, _) = requests.first_mut().expect("a job has a request");
+        let media: Arc<[PlacedMedia]> = first.prompt.media().into();
+        let mut prompt = std::mem::take(&mut first.prompt).into_tokens();
+        prompt.append(&mut first.suffix);
+        let prompt: Arc<[Token]> = prompt.into();
         // Only what can be drawn can be repeated.
-        sampler.accept_prompt(if media.is_empty() {
-            Arc::clone(&prompt)
-        } else {
-            prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect()
-        });
-        (request.sampling.logit_bias, request.sampling.penalty_prompt) = (Vec::new(), None);
-        let stops = std::mem::take(&mut request.stop).into();
-        let branches = vec![Branch::Waiting; request.n as usize];
+        let drawable =
+            if media.is_empty() { Arc::clone(&prompt) } else { prompt.iter().copied().filter(|&id| !is_of_medium(id)).collect() };
+        let untold = Untold::new(first);
+        let way = |(first, request, sampler)| Way::new(first, request, sampler, Arc::clone(&drawable));
+        let ways: Vec<Way> = requests.into_iter().map(way).collect();
+        let n = ways.iter().map(|way| way.n as usize).sum();
+        let branches = vec![Branch::Waiting; n];
         Self {
             request_id,
-            request: Arc::new(request),
+            stream_id: request_id,
+            request: Arc::clone(&ways[0].request),
+            ways,
             prompt,
             media,
-            stops,
-            sampler,
             variants: Variants::default(),
             asked_for: Variant::default(),
             sender,
             branches,
+            has_started: false,
             waiting: Some(waiting),
             grouped_from: u32::MAX,
             written: Vec::new(),
@@ -127,8 +175,24 @@ impl Job {
             last_served: 0,
             prompt_logits: None,
             keeper: Keeper::Nobody,
+            untold: Some(untold),
             events: Vec::new(),
         }
+    }
+
+    /// How its branch `index` goes on, and which of the branches that go on like that it is.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) fn way(&self, index: u32) -> (&Way, u32) {
+        let mut nth = index;
+        for way in &self.ways {
+            if nth < way.n {
+                return (way, nth);
+            }
+            nth -= way.n;
+        }
+        panic!("a job has as many branches as its requests ask for")
     }
 
     /// The next branch that was never in a slot.
@@ -140,11 +204,6 @@ impl Job {
     /// Whether some branch was never in a slot.
     pub(crate) fn has_waiting(&self) -> bool {
         self.branches.contains(&Branch::Waiting)
-    }
-
-    /// Whether some branch was in a slot.
-    pub(crate) fn has_started(&self) -> bool {
-        self.branches.iter().any(|&branch| branch != Branch::Waiting)
     }
 
     pub(crate) fn n_running(&self) -> usize {
@@ -159,10 +218,23 @@ impl Job {
         self.branches[index as usize] = branch;
     }
 
-    /// Whether a branch that was never in a slot could start: the first, or any once the prompt is computed or where each computes
-    /// its own.
+    /// Whether a branch that was never in a slot could start: the first, one after it where that was cancelled, or any once the
+    /// prompt is computed or where each computes its own.
     pub(crate) fn can_start(&self) -> bool {
-        self.has_waiting() && (self.prompt_logits.is_some() || !self.has_started() || !self.shares_prompt())
+        let is_computing = || self.branches.iter().any(|branch| matches!(branch, Branch::Running | Branch::Preempted));
+        self.has_waiting() && (self.prompt_logits.is_some() || !is_computing() || !self.shares_prompt())
+    }
+
+    /// Its branch that is the stream's `index`th.
+    pub(crate) fn place_of(&self, index: u32) -> Option<u32> {
+        let mut n_before = 0;
+        for way in &self.ways {
+            if (way.first..way.first + way.n).contains(&index) {
+                return Some(n_before + index - way.first);
+            }
+            n_before += way.n;
+        }
+        None
     }
 
     /// Whether all branches begin with the same cells: nothing of the prompt is grouped before all of it is computed.
@@ -188,8 +260,8 @@ impl Job {
     /// The first token of its prompt that the next branch tells the log-probability of, where it tells any: the prompt's first has
     /// none.
     pub(crate) fn tells_from(&self) -> Option<u32> {
-        let tells = self.request.prompt_logprobs.is_some() && !self.has_started();
-        tells.then(|| self.request.prompt_logprobs_from.max(1))
+        let logprobs = self.untold.as_ref()?.logprobs.as_ref()?;
+        Some(logprobs.n_told.max(1))
     }
 
     /// Whether what earlier prompts were told is enough for what it tells, and to be used.

@@ -8,7 +8,7 @@ use crate::engine::runner::{Runner, SequenceId, Variants};
 use crate::engine::running::Running;
 use crate::engine::sequence::{Sequence, Tokens};
 use crate::error::Error;
-use crate::request::{Event, FinishReason, Finished, Made, Task};
+use crate::request::{Event, FinishReason, Finished, Made, Task, Usage};
 
 /// A branch has ended: its slot is free, and what it computed stays cached.
 pub(super) fn finish<R: Runner>(core: &mut Core<R>, running: Running, reason: FinishReason, made: Option<Made>) {
@@ -19,18 +19,87 @@ pub(super) fn finish<R: Runner>(core: &mut Core<R>, running: Running, reason: Fi
 
 /// As [`finish`], where slot and path were left already.
 pub(super) fn finish_idle<R: Runner>(core: &mut Core<R>, running: Running, reason: FinishReason, made: Option<Made>) {
-    let Running { mut sequence, slot, n_held, .. } = running;
+    let Running { sequence, slot, n_held, .. } = running;
+    end_branch(core, sequence, Some(slot), n_held, reason, made);
+}
+
+/// The stream of a sequence hears of its end; `n_held` of its tokens are computed.
+fn end_branch<R: Runner>(
+    core: &mut Core<R>,
+    mut sequence: Sequence,
+    slot: Option<u32>,
+    n_held: u32,
+    reason: FinishReason,
+    made: Option<Made>,
+) {
     let is_truncated = sequence.is_truncated() || reason == FinishReason::ContextFull;
-    let (index, usage, made) = (sequence.index, sequence.usage(n_held), made.map(Box::new));
+    let (usage, made) = (sequence.usage(n_held, reason == FinishReason::Cancelled), made.map(Box::new));
     let text = sequence.rest_of_text();
     remember_written(core, &sequence);
     let mut explanation = sequence.explanation.take();
     if let Some(explanation) = &mut explanation {
         show_places(explanation, &core.queue.job(sequence.request_id).prompt, &core.memory.model().lexicon());
     }
-    core.queue.job_mut(sequence.request_id).set(index, Branch::Finished);
-    let finished = Finished { index, slot, reason, text, usage, is_truncated, made, explanation };
+    core.queue.job_mut(sequence.request_id).set(sequence.index, Branch::Finished);
+    let finished = Finished { index: sequence.branch, slot, reason, text, usage, is_truncated, made, explanation };
     core.tell(sequence.request_id, Event::Finished(finished));
+}
+
+/// Branch `index` of a stream ends here, and the others go on. Nothing happens where there is none, where it has ended, and where it
+/// is only there for its prompt.
+pub(super) fn cancel_branch<R: Runner>(core: &mut Core<R>, stream_id: u64, index: u32) {
+    let Some((request_id, place)) = core.queue.find_branch(stream_id, index) else { return };
+    let job = core.queue.job(request_id);
+    if job.request.task != Task::Complete {
+        return;
+    }
+    core.has_changed = true;
+    match job.branches[place as usize] {
+        Branch::Finished => {}
+        Branch::Running => cancel_running(core, request_id, place),
+        Branch::Preempted => {
+            let Preempted { mut sequence, reservation, slot, n_held } =
+                core.queue.take_preempted(request_id, place).expect("a branch is where its job says");
+            core.memory.cache_mut().release(reservation);
+            give_untold_back(core, &mut sequence);
+            end_branch(core, sequence, Some(slot), n_held, FinishReason::Cancelled, None);
+        }
+        Branch::Waiting => {
+            // Whoever looks at the queue finds it shorter at once.
+            drop(core.queue.drop_waiting(request_id, place));
+            let finished = Finished {
+                index,
+                slot: None,
+                reason: FinishReason::Cancelled,
+                text: "".into(),
+                usage: Usage::default(),
+                is_truncated: false,
+                made: None,
+                explanation: None,
+            };
+            core.tell(request_id, Event::Finished(finished));
+        }
+    }
+    if !core.queue.job(request_id).has_waiting() {
+        core.queue.job_mut(request_id).prompt_logits = None;
+        release_keeper(core, request_id);
+    }
+}
+
+fn cancel_running<R: Runner>(core: &mut Core<R>, request_id: u64, place: u32) {
+    let is_it = |running: &Running| running.sequence.request_id == request_id && running.sequence.index == place;
+    for mut running in core.slots.take_all(is_it) {
+        leave_cut_media(core, &mut running);
+        give_untold_back(core, &mut running.sequence);
+        finish(core, running, FinishReason::Cancelled, None);
+    }
+}
+
+/// What its stream was still to hear of the prompt, the next branch tells that starts.
+fn give_untold_back<R: Runner>(core: &mut Core<R>, sequence: &mut Sequence) {
+    if sequence.n_predicted() == 0 && (sequence.untold.reports_progress || sequence.tells_of_prompt()) {
+        core.queue.job_mut(sequence.request_id).untold = Some(std::mem::take(&mut sequence.untold));
+    }
 }
 
 /// What was written in a chat is known in its tokens when it is sent back.
@@ -63,11 +132,23 @@ pub(super) fn fail<R: Runner>(core: &mut Core<R>, request_ids: &[u64], error: &E
     }
 }
 
-/// A request ends with an error when the step does: nothing of it starts any more.
+/// A request ends with an error when the step does, and with it all of its stream: nothing of that starts any more.
 pub(super) fn fail_request<R: Runner>(core: &mut Core<R>, request_id: u64, error: Error) {
+    fail_stream(core, core.queue.job(request_id).stream_id, error);
+}
+
+/// As [`fail_request`], of the stream itself.
+pub(super) fn fail_stream<R: Runner>(core: &mut Core<R>, stream_id: u64, error: Error) {
     core.has_changed = true;
-    core.queue.give_up(request_id);
-    core.outbox.failed.push((request_id, error));
+    for request_id in core.queue.jobs_of(stream_id) {
+        core.queue.give_up(request_id);
+    }
+    core.outbox.failed.push((stream_id, error));
+}
+
+/// Takes all of a stream out, with everything that it holds.
+pub(super) fn remove_stream<R: Runner>(core: &mut Core<R>, stream_id: u64) -> Vec<Job> {
+    core.queue.jobs_of(stream_id).into_iter().filter_map(|request_id| remove(core, request_id)).collect()
 }
 
 /// Takes a request out, with everything that it holds.
@@ -95,10 +176,11 @@ pub(super) fn preempt<R: Runner>(core: &mut Core<R>, nth: usize) {
     if matches!(running.sequence.request().task, Task::Load(_)) {
         core.memory.cache_mut().unpin(running.id);
         core.queue.put_back(running.sequence.request_id);
+        core.queue.job_mut(running.sequence.request_id).untold = Some(running.sequence.untold);
         return;
     }
     let reservation = core.memory.cache_mut().reserve(running.id);
-    core.queue.wait_to_resume(Preempted { sequence: running.sequence, reservation, slot: running.slot });
+    core.queue.wait_to_resume(Preempted { n_held: running.n_held, sequence: running.sequence, reservation, slot: running.slot });
 }
 
 /// Shifts the contexts that are full.
@@ -123,7 +205,7 @@ pub(super) fn shift<R: Runner>(core: &mut Core<R>, nth: usize) -> bool {
     let running = core.slots.take(nth);
     leave_slot_with(core, &running, &variants, tokens, running.n_held);
     let reservation = core.memory.cache_mut().reserve_first(running.id, running.n_held.min(n_kept));
-    core.queue.wait_to_resume(Preempted { sequence: running.sequence, reservation, slot: running.slot });
+    core.queue.wait_to_resume(Preempted { n_held: running.n_held, sequence: running.sequence, reservation, slot: running.slot });
     true
 }
 

@@ -5,8 +5,8 @@
 //!
 //! | files | what they are |
 //! | --- | --- |
-//! | `runner` `stats` `seniority` `stream` | the words that others use: a model, counters, who goes before whom, a reader's end |
-//! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` `recall` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves, what prompts were told |
+//! | `runner` `stats` `seniority` `stream` `recall` `untold` | the words that others use: a model, counters, who goes before whom, a reader's end, what prompts were told, what a reader is to hear of one |
+//! | `step_cost` `scheduler` `rounds` `stopwatch` `movement` | rules on plain values: what a step costs and computes, whose adapters are on, where its time goes, what moves |
 //! | `job` `sequence` `running` `lagging` `said` | a request, one completion of it, one that is in a slot, readers that are behind, and what was written in chats |
 //! | `queue` `slots` `memory` `outbox` `history` | the parts: who starts next, who runs, what is computed, what is told, what was asked before |
 //! | `core` | all of them |
@@ -49,6 +49,7 @@ mod stopwatch;
 mod stream;
 mod tasks;
 mod telling;
+mod untold;
 mod worker;
 
 use std::ops::Range;
@@ -63,7 +64,7 @@ pub use stream::{BELL_REST, Bell, Completions, MAX_BELL_REST, MAX_BYTES_BEHIND, 
 
 use crate::config::Limits;
 use crate::error::{Error, Result};
-use crate::request::{AdapterScale, Held, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters};
+use crate::request::{AdapterScale, Held, MAX_COMPLETIONS, PinnedPrefix, Prompt, Request, Run, Task, Token, validate_adapters};
 use crate::sampling::{Lexicon, Sampler};
 use job::{Job, QueuePlace};
 use outbox::Published;
@@ -138,18 +139,25 @@ impl Known {
         Ok(first)
     }
 
-    /// How a text is computed that begins with `prompt`: with these adapters, an activated one of them from `invoked_at` on or,
+    /// How a text is computed that begins with `prompt` and `suffix`: with these adapters, an activated one of them from `invoked_at` on or,
     /// where that says nothing, from the last place where the prompt has its invocation.
     ///
     /// # Errors
     /// As [`Known::check_adapters`].
-    fn variants(&self, adapters: &[AdapterScale], invoked_at: Option<u32>, prompt: &Prompt) -> Result<Variants> {
+    fn variants(
+        &self,
+        adapters: &[AdapterScale],
+        invoked_at: Option<u32>,
+        prompt: &Prompt,
+        suffix: &[Token],
+    ) -> Result<Variants> {
         let all = || adapters.iter().copied();
         let Some(activated) = self.check_adapters(adapters)? else { return Ok(Variant::with_adapters(all()).into()) };
         let others = Variant::with_adapters(all().filter(|&(id, _)| id != activated));
         let invocation = &self.invocations[activated as usize];
         let invoked_at = invoked_at.or_else(|| {
-            let tokens = prompt.clone().into_tokens();
+            let mut tokens = prompt.clone().into_tokens();
+            tokens.extend(suffix);
             let place = tokens.windows(invocation.len()).rposition(|at| at == invocation)?;
             Some(u32::try_from(place).expect("a prompt has fewer than 2³² tokens"))
         });
@@ -160,15 +168,65 @@ impl Known {
     }
 }
 
-/// A memory that cannot be cut keeps its state where others share it up to there: where the variant of a text changes, and before the
-/// first token that log-probabilities are told of.
-fn add_snapshots(request: &mut Request, variants: &Variants) {
-    let told_from = request.prompt_logprobs_from.saturating_sub(1);
-    for place in [variants.change().unwrap_or(0), told_from].into_iter().filter(|&place| place > 0) {
-        if let Err(at) = request.snapshots_at.binary_search(&place) {
-            request.snapshots_at.insert(at, place);
+/// A memory that cannot be cut keeps its state at `place`, where others part from a text that they share up to there.
+fn add_snapshot(snapshots_at: &mut Vec<u32>, place: Option<u32>) {
+    if let Some(place) = place.filter(|&place| place > 0)
+        && let Err(at) = snapshots_at.binary_search(&place)
+    {
+        snapshots_at.insert(at, place);
+    }
+}
+
+/// A request that this engine can serve.
+struct Accepted {
+    request: Request,
+    /// How its prompt and its branches are computed.
+    variants: Variants,
+    /// The adapters that are on where each counts from the beginning.
+    asked_for: Variant,
+    /// What of its prompt was written here.
+    written: Vec<Range<u32>>,
+}
+
+/// Requests of one stream that begin alike, each with the place of its first branch in the stream; at least one.
+struct Kind(Vec<(u32, Accepted)>);
+
+/// Puts requests together that begin alike, in the order of the first of each kind.
+fn group(accepted: Vec<Accepted>) -> Vec<Kind> {
+    let mut kinds: Vec<Kind> = Vec::new();
+    let mut first = 0;
+    for one in accepted {
+        let at = first;
+        first += one.request.n;
+        let is_alike = |Kind(alike): &&mut Kind| {
+            let (_, other) = &alike[0];
+            other.variants == one.variants && other.request.begins_as(&one.request)
+        };
+        match kinds.iter_mut().find(is_alike) {
+            Some(Kind(alike)) => alike.push((at, one)),
+            None => kinds.push(Kind(vec![(at, one)])),
         }
     }
+    kinds
+}
+
+/// Checks how many branches a stream has, and that they are written.
+///
+/// # Errors
+/// As [`Engine::submit_branches`].
+fn check_branches(requests: &[Request]) -> Result<()> {
+    let refuse = |message: String| Err(Error::InvalidRequest { param: "branches", message });
+    if requests.is_empty() {
+        return refuse("branches is empty; it must have at least one".into());
+    }
+    let n: u64 = requests.iter().map(|request| u64::from(request.n)).sum();
+    if requests.len() > 1 && n > u64::from(MAX_COMPLETIONS) {
+        return refuse(format!("there are {n} branches; there may be {MAX_COMPLETIONS}"));
+    }
+    if requests.len() > 1 && requests.iter().any(|request| request.task != Task::Complete) {
+        return refuse("a prompt that is not continued has no branches".into());
+    }
+    Ok(())
 }
 
 /// The worker runs as long as this lives, also if it panics.
@@ -257,10 +315,70 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidRequest`], [`Error::ContextOverflow`] for a prompt of `n_ctx_slot` tokens or more, [`Error::QueueFull`],
     /// [`Error::Stopped`].
-    pub fn submit(&self, mut request: Request, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
+    pub fn submit(&self, request: Request, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
+        self.submit_branches(vec![request], bell)
+    }
+
+    /// Queues requests whose completions are the branches of one stream, counted through in their order: branch `i` of each draws
+    /// with its request's `seed + i`. All of them continue one prompt, each behind its own [`Request::suffix`] and in its own way.
+    ///
+    /// What the prompts have in common is computed once, as of any requests with equal adapters; where they are equal to the end, so
+    /// are the logits after them. What is told of the prompt is told of the first request's. Requests that begin alike take one place
+    /// in the queue.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`], for any of them; [`Error::InvalidRequest`] too where there are none, where they ask for more than
+    /// [`MAX_COMPLETIONS`] together, and where one of several only wants its prompt. Then none is queued.
+    pub fn submit_branches(&self, requests: Vec<Request>, bell: Option<Arc<dyn Bell>>) -> Result<Completions> {
         let Inner { limits, known, n_submitted, commands, published, .. } = &*self.inner;
-        let Known { n_vocab, lexicon, suppressed, .. } = known;
-        request.validate(*n_vocab)?;
+        check_branches(&requests)?;
+        let n = requests.iter().map(|request| request.n).sum();
+        let kinds = group(requests.into_iter().map(|request| self.accept(request)).collect::<Result<_>>()?);
+        let take_place = |_: &_| QueuePlace::take_place(&published.n_waiting, limits.max_queue as usize);
+        let places = kinds.iter().map(take_place).collect::<std::result::Result<Vec<QueuePlace>, usize>>();
+        let places = places.map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
+        let stream_id = n_submitted.fetch_add(kinds.len() as u64, Ordering::Relaxed);
+        let canceller = commands.clone();
+        // The worker may have gone; then there is nothing to cancel.
+        let cancel = move |branch: Option<u32>| {
+            let command = branch.map_or(Command::Cancel(stream_id), |index| Command::CancelBranch(stream_id, index));
+            canceller.send(command).unwrap_or_default();
+        };
+        let (sender, mut completions) = stream::stream(stream_id, n, bell, Box::new(cancel));
+        completions.set_prompt(kinds[0].0[0].1.request.prompt.n_tokens());
+        let sender = Arc::new(sender);
+        let jobs = (stream_id..).zip(kinds).zip(places).map(|((request_id, Kind(alike)), place)| {
+            let mut requests = Vec::with_capacity(alike.len());
+            let mut of_all = None;
+            for (first, Accepted { mut request, variants, asked_for, written }) in alike {
+                request.sampling.logit_bias.extend(known.suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));
+                // Here and not on the worker's thread, where the running streams would wait for it.
+                let sampler = Sampler::new(&request.sampling, request.seed, &known.lexicon, limits.n_ctx_slot);
+                requests.push((first, request, sampler));
+                of_all.get_or_insert((variants, asked_for, written));
+            }
+            let mut job = Job::new(request_id, requests, Arc::clone(&sender), place);
+            (job.variants, job.asked_for, job.written) = of_all.expect("there is a request of each kind");
+            job.stream_id = stream_id;
+            if request_id != stream_id {
+                job.untold = None;
+            }
+            if let Some(grouping) = limits.grouping.filter(|_| job.request.task == Task::Complete) {
+                job.grouped_from = grouping.first(job.n_prompt());
+            }
+            job
+        });
+        commands.send(Command::Submit(jobs.collect())).map_err(|_| Error::Stopped)?;
+        Ok(completions)
+    }
+
+    /// Checks a request against this engine, and says how its text is computed.
+    ///
+    /// # Errors
+    /// As [`Engine::submit`], but for what the queue says.
+    fn accept(&self, mut request: Request) -> Result<Accepted> {
+        let Inner { limits, known, .. } = &*self.inner;
+        request.validate(known.n_vocab)?;
         let (adapters, invoked_at) = match (&request.task, request.adapters.take()) {
             (Task::Load(saved), _) => (saved.adapters.clone(), saved.invoked_at),
             (_, Some(adapters)) => (adapters, request.invoked_at),
@@ -271,11 +389,15 @@ impl Engine {
         let asked_for = Variant::with_adapters(adapters.iter().copied());
         // Before it is known where an adapter counts: that is a place in the tokens that are computed.
         let (written, invoked_at) = self.keep_answers(&mut request, &asked_for, invoked_at);
-        let variants = known.variants(&adapters, invoked_at, &request.prompt)?;
+        let variants = known.variants(&adapters, invoked_at, &request.prompt, &request.suffix)?;
         if known.memory.is_a_state() {
-            add_snapshots(&mut request, &variants);
+            add_snapshot(&mut request.snapshots_at, variants.change());
+            // Where the others part from it, and before the first token that log-probabilities are told of.
+            let n_shared = u32::try_from(request.prompt.n_tokens()).ok().filter(|_| !request.suffix.is_empty());
+            add_snapshot(&mut request.snapshots_at, n_shared);
+            add_snapshot(&mut request.snapshots_at, request.prompt_logprobs_from.checked_sub(1));
         }
-        let (n_prompt, n_ctx) = (request.prompt.n_tokens(), limits.n_ctx_slot as usize);
+        let (n_prompt, n_ctx) = (request.n_tokens(), limits.n_ctx_slot as usize);
         if n_prompt >= n_ctx {
             return Err(Error::ContextOverflow { n_prompt, n_ctx });
         }
@@ -294,26 +416,7 @@ impl Engine {
             let message = format!("penalty_prompt has {n_penalised} tokens; a slot's context, the limit, holds {n_ctx}");
             return Err(Error::InvalidRequest { param: "penalty_prompt", message });
         }
-        let waiting = QueuePlace::take_place(&published.n_waiting, limits.max_queue as usize)
-            .map_err(|n_waiting| Error::QueueFull { n_waiting, unit: "requests" })?;
-        request.sampling.logit_bias.extend(suppressed.iter().map(|&token| (token, f32::NEG_INFINITY)));
-        // Here and not on the worker's thread, where the running streams would wait for it.
-        let sampler = Sampler::new(&request.sampling, request.seed, lexicon, limits.n_ctx_slot);
-        let request_id = n_submitted.fetch_add(1, Ordering::Relaxed);
-        let canceller = commands.clone();
-        // The worker may have gone; then there is nothing to cancel.
-        let cancel = move || canceller.send(Command::Cancel(request_id)).unwrap_or_default();
-        let (sender, mut completions) = stream::stream(request_id, request.n, bell, Box::new(cancel));
-        completions.set_prompt(n_prompt);
-        let mut job = Box::new(Job::new(request_id, request, sampler, sender, waiting));
-        job.written = written;
-        job.variants = variants;
-        job.asked_for = asked_for;
-        if let Some(grouping) = limits.grouping.filter(|_| job.request.task == Task::Complete) {
-            job.grouped_from = grouping.first(job.n_prompt());
-        }
-        commands.send(Command::Submit(job)).map_err(|_| Error::Stopped)?;
-        Ok(completions)
+        Ok(Accepted { request, variants, asked_for, written })
     }
 
     /// What was written for earlier requests with the same adapters is put in the tokens that it was written in, where the prompt has

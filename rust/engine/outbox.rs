@@ -59,11 +59,11 @@ pub(super) struct Outbox {
     pub(super) published: Arc<Published>,
     /// Requests that this step gave their last slot: they wait until the snapshot shows them there, so that it never loses one.
     pub(super) admitted: Vec<QueuePlace>,
-    /// Requests that this step has events for.
+    /// Jobs that this step has events for.
     pub(super) told: Vec<u64>,
-    /// Requests that this step ends with an error.
+    /// Streams that this step ends with an error.
     pub(super) failed: Vec<(u64, Error)>,
-    /// Requests that are held back until their readers have caught up.
+    /// Streams that are held back until their readers have caught up.
     pub(super) laggards: Laggards,
     /// Who is to be told of events that can be read.
     bells: Vec<Arc<dyn Bell>>,
@@ -94,7 +94,7 @@ impl Outbox {
         let Sent { bell, backlog } = job.sender.send(&mut job.events);
         self.bells.extend(bell);
         if backlog.is_too_much() {
-            self.laggards.add(job.request_id, &backlog, Instant::now());
+            self.laggards.add(job.stream_id, &backlog, Instant::now());
         }
         if let Some(bell) = job.sender.bell()
             && !self.bells.iter().any(|known| Arc::ptr_eq(known, bell))

@@ -239,7 +239,7 @@ fn n_of_a_kind(running: &Running) -> u32 {
 
 /// Tokens of a sequence that the next decode could compute: none while its reader is too far behind.
 fn n_ready<R: Runner>(core: &Core<R>, running: &Running) -> u32 {
-    if core.outbox.laggards.holds(running.sequence.request_id) { 0 } else { running.n_ready() }
+    if core.outbox.laggards.holds(running.sequence.stream_id) { 0 } else { running.n_ready() }
 }
 
 /// Most bytes of a prompt's log-probabilities that a step tells: a reader that keeps up with its stream is never too far behind.

@@ -6,7 +6,7 @@ use crate::cache::Counts;
 use crate::engine::core::Core;
 use crate::engine::explaining::remember_lost;
 use crate::engine::job::Job;
-use crate::engine::leaving::{fail_request, remove};
+use crate::engine::leaving::{fail_stream, remove, remove_stream};
 use crate::engine::runner::Runner;
 use crate::engine::running::{Phase, Running};
 use crate::engine::stats::{RunningStats, SlotStats, Stats, StoreStats};
@@ -15,24 +15,24 @@ use crate::error::Result;
 /// Lets go of the streams whose readers have caught up, and ends those of which nothing was read for long.
 pub(super) fn await_readers<R: Runner>(core: &mut Core<R>) {
     let (queue, patience) = (&core.queue, core.limits.reader_patience);
-    let backlog_of = |request_id| queue.get(request_id).map(|job| job.sender.backlog());
-    for (request_id, error) in core.outbox.laggards.review(Instant::now(), patience, backlog_of) {
-        fail_request(core, request_id, error);
+    let backlog_of = |stream_id| queue.jobs_of(stream_id).first().map(|&request_id| queue.job(request_id).sender.backlog());
+    for (stream_id, error) in core.outbox.laggards.review(Instant::now(), patience, backlog_of) {
+        fail_stream(core, stream_id, error);
     }
 }
 
 /// Makes the step's events readable, and wakes those who wait for them.
 pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
-    let mut ended: Vec<(u64, Result<()>)> = core.outbox.failed.drain(..).map(|(id, error)| (id, Err(error))).collect();
     let mut told = std::mem::take(&mut core.outbox.told);
+    let mut leaving: Vec<(Job, Result<()>)> = Vec::new();
+    for (stream_id, error) in std::mem::take(&mut core.outbox.failed) {
+        leaving.extend(remove_stream(core, stream_id).into_iter().map(|job| (job, Err(error.clone()))));
+    }
     for &request_id in &told {
-        let Some(job) = core.queue.get(request_id) else { continue };
-        if job.is_done() {
-            ended.push((request_id, Ok(())));
+        if core.queue.get(request_id).is_some_and(Job::is_done) {
+            leaving.extend(remove(core, request_id).map(|job| (job, Ok(()))));
         }
     }
-    let mut leaving: Vec<(Job, Result<()>)> =
-        ended.into_iter().filter_map(|(request_id, how)| Some((remove(core, request_id)?, how))).collect();
     for (job, _) in &leaving {
         core.outbox.watch_pin(job);
     }
@@ -50,7 +50,10 @@ pub(super) fn publish<R: Runner>(core: &mut Core<R>) {
         core.outbox.send(job);
     }
     for (job, how) in leaving {
-        job.sender.end(how);
+        // A stream goes on until its last job is over.
+        if how.is_err() || core.queue.jobs_of(job.stream_id).is_empty() {
+            job.sender.end(how);
+        }
         core.outbox.hurry();
     }
     let is_steady =
@@ -86,8 +89,8 @@ fn publish_stats<R: Runner>(core: &Core<R>) {
     stats.store = StoreStats { n_bytes, max_bytes, n_pieces, n_saved, n_restored, n_forgotten, n_relocated };
     for Running { sequence, slot, n_held, .. } in core.slots.running() {
         stats.slots[*slot as usize].running = Some(RunningStats {
-            request_id: sequence.request_id,
-            index: sequence.index,
+            request_id: sequence.stream_id,
+            index: sequence.branch,
             n_prompt: sequence.n_prompt,
             n_computed: (*n_held).min(sequence.n_prompt).saturating_sub(sequence.n_cached()),
             n_cached: sequence.n_cached(),

@@ -21,6 +21,8 @@ pub(super) struct Preempted {
     pub(super) reservation: Reservation,
     /// Where it ran.
     pub(super) slot: u32,
+    /// So many of its tokens were computed when it gave up its slot.
+    pub(super) n_held: u32,
 }
 
 /// Where a request is found.
@@ -52,6 +54,8 @@ struct Fresh {
 pub(super) struct Queue {
     /// By request id, which counts up: in order of submission.
     jobs: BTreeMap<u64, (Job, File)>,
+    /// The jobs of each stream that has several.
+    streams: BTreeMap<u64, BTreeSet<u64>>,
     fresh: BTreeMap<i32, Fresh>,
     /// By whom they await and how much of it.
     awaiting: BTreeSet<(Seniority, u32, u64)>,
@@ -84,7 +88,26 @@ impl Queue {
         let request_id = job.request_id;
         let file = file_of(&job);
         self.enter(&job, file);
+        if job.stream_id != request_id {
+            self.streams.entry(job.stream_id).or_insert_with(|| BTreeSet::from([job.stream_id])).insert(request_id);
+        }
         self.jobs.insert(request_id, (job, file));
+    }
+
+    /// The jobs of a stream that have not ended, in order.
+    pub(super) fn jobs_of(&self, stream_id: u64) -> Vec<u64> {
+        match self.streams.get(&stream_id) {
+            Some(jobs) => jobs.iter().copied().collect(),
+            None => self.jobs.get(&stream_id).map(|(job, _)| job.request_id).into_iter().collect(),
+        }
+    }
+
+    /// Branches of a stream that run.
+    fn n_running_of(&self, stream_id: u64) -> usize {
+        match self.streams.get(&stream_id) {
+            Some(jobs) => jobs.iter().map(|&request_id| self.job(request_id).n_running()).sum(),
+            None => self.get(stream_id).map_or(0, Job::n_running),
+        }
     }
 
     pub(super) fn get(&self, request_id: u64) -> Option<&Job> {
@@ -131,7 +154,7 @@ impl Queue {
         let mut best: BTreeMap<i32, (usize, u64, u64)> = BTreeMap::new();
         for request_id in fresh.chain(for_slot.map(|&(_, request_id)| request_id)).chain(open) {
             let job = self.job(request_id);
-            let key = (job.n_running(), job.last_served, request_id);
+            let key = (self.n_running_of(job.stream_id), job.last_served, request_id);
             let of_priority = best.entry(job.request.priority).or_insert(key);
             *of_priority = key.min(*of_priority);
         }
@@ -180,12 +203,21 @@ impl Queue {
     }
 
     /// Branch `index` of a request is in a slot for the first time; returns the request's place in the queue where it was the last
-    /// one that waited.
+    /// one that waited. It was the turn of its whole stream.
     pub(super) fn start(&mut self, request_id: u64, index: u32) -> Option<QueuePlace> {
         self.n_starts += 1;
         let turn = self.n_starts;
+        let stream_id = self.job(request_id).stream_id;
+        for other in self.streams.get(&stream_id).into_iter().flatten().copied().collect::<Vec<u64>>() {
+            let file = self.jobs[&other].1;
+            self.refile(other, |job| {
+                job.last_served = turn;
+                (file, ())
+            });
+        }
         self.refile(request_id, |job| {
             job.set(index, Branch::Running);
+            job.has_started = true;
             job.last_served = turn;
             job.awaits = None;
             let place = if job.has_waiting() { None } else { job.waiting.take() };
@@ -197,8 +229,24 @@ impl Queue {
     pub(super) fn put_back(&mut self, request_id: u64) {
         self.refile(request_id, |job| {
             job.branches.fill(Branch::Waiting);
+            job.has_started = false;
             (file_of(job), ())
         });
+    }
+
+    /// The branch of a stream that is its `index`th: its job, and its place there.
+    pub(super) fn find_branch(&self, stream_id: u64, index: u32) -> Option<(u64, u32)> {
+        self.jobs_of(stream_id).into_iter().find_map(|request_id| Some((request_id, self.job(request_id).place_of(index)?)))
+    }
+
+    /// Branch `index` of a request ends without having been in a slot; returns the request's place in the queue where it was the last
+    /// one that waited.
+    pub(super) fn drop_waiting(&mut self, request_id: u64, index: u32) -> Option<QueuePlace> {
+        self.refile(request_id, |job| {
+            job.set(index, Branch::Finished);
+            let place = if job.has_waiting() { None } else { job.waiting.take() };
+            (file_of(job), place)
+        })
     }
 
     /// Nothing of a request starts any more: it ends with an error.
@@ -210,6 +258,12 @@ impl Queue {
     pub(super) fn remove(&mut self, request_id: u64) -> Option<Job> {
         let (job, file) = self.jobs.remove(&request_id)?;
         self.leave(&job, file);
+        if let Some(jobs) = self.streams.get_mut(&job.stream_id) {
+            jobs.remove(&request_id);
+            if jobs.is_empty() {
+                self.streams.remove(&job.stream_id);
+            }
+        }
         Some(job)
     }
 
@@ -238,6 +292,13 @@ impl Queue {
         preempted
     }
 
+    /// Takes out branch `index` of a request, which waits to resume.
+    pub(super) fn take_preempted(&mut self, request_id: u64, index: u32) -> Option<Preempted> {
+        let is_it = |of: &Preempted| of.sequence.request_id == request_id && of.sequence.index == index;
+        let at = self.preempted.iter().position(is_it)?;
+        Some(self.preempted.remove(at))
+    }
+
     /// Takes out the sequences of a request that wait to resume.
     pub(super) fn remove_preempted(&mut self, request_id: u64) -> Vec<Preempted> {
         self.preempted.extract_if(.., |preempted| preempted.sequence.request_id == request_id).collect()
@@ -246,7 +307,7 @@ impl Queue {
     fn enter(&mut self, job: &Job, file: File) {
         let key = (job.last_served, job.request_id);
         match file {
-            File::Fresh => self.enter_fresh(job.request.priority, job.request.n, key),
+            File::Fresh => self.enter_fresh(job.request.priority, job.branches.len(), key),
             File::Awaiting(awaits) => drop(self.awaiting.insert((awaits.owner, awaits.n_tokens, job.request_id))),
             File::ForSlot(slot) => drop(self.for_slot.entry(slot).or_default().insert(seniority_of(job))),
             File::Open => drop(self.open.entry(job.request.priority).or_default().insert(job.request_id)),
@@ -257,7 +318,7 @@ impl Queue {
     fn leave(&mut self, job: &Job, file: File) {
         let key = (job.last_served, job.request_id);
         match file {
-            File::Fresh => self.leave_fresh(job.request.priority, job.request.n, key),
+            File::Fresh => self.leave_fresh(job.request.priority, job.branches.len(), key),
             File::Awaiting(awaits) => drop(self.awaiting.remove(&(awaits.owner, awaits.n_tokens, job.request_id))),
             File::ForSlot(slot) => {
                 let waiting = self.for_slot.get_mut(&slot).expect("it was filed there");
@@ -277,12 +338,12 @@ impl Queue {
         }
     }
 
-    fn enter_fresh(&mut self, priority: i32, n: u32, key: (u64, u64)) {
+    fn enter_fresh(&mut self, priority: i32, n: usize, key: (u64, u64)) {
         let fresh = self.fresh.entry(priority).or_default();
         if n == 1 { &mut fresh.single } else { &mut fresh.several }.insert(key);
     }
 
-    fn leave_fresh(&mut self, priority: i32, n: u32, key: (u64, u64)) {
+    fn leave_fresh(&mut self, priority: i32, n: usize, key: (u64, u64)) {
         let fresh = self.fresh.get_mut(&priority).expect("it was filed there");
         if n == 1 { &mut fresh.single } else { &mut fresh.several }.remove(&key);
         if fresh.single.is_empty() && fresh.several.is_empty() {
@@ -298,11 +359,13 @@ fn seniority_of(job: &Job) -> (i64, u64) {
 
 /// Where a request is found that awaits nobody.
 fn file_of(job: &Job) -> File {
-    match (job.has_started(), job.must_have()) {
+    if !job.has_waiting() {
+        return File::Started;
+    }
+    match (job.has_started, job.must_have()) {
         (false, None) => File::Fresh,
         (false, Some(slot)) => File::ForSlot(slot),
-        (true, _) if job.has_waiting() => File::Open,
-        (true, _) => File::Started,
+        (true, _) => File::Open,
     }
 }
 
@@ -320,10 +383,10 @@ mod tests {
 
     fn job(request_id: u64, n: u32, priority: i32) -> Job {
         let waiting = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, _) = stream::stream(request_id, n, None, Box::new(|| {}));
+        let (sender, _) = stream::stream(request_id, n, None, Box::new(|_| {}));
         let request = Request { n, priority, ..Request::new(Prompt::from_tokens(vec![1; 20]), 0) };
         let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
-        Job::new(request_id, request, sampler, sender, waiting)
+        Job::new(request_id, vec![(0, request, sampler)], Arc::new(sender), waiting)
     }
 
     /// Requests of so many completions and such priorities, numbered from 0.

@@ -112,8 +112,8 @@ pub struct Completions {
     shared: Arc<Shared>,
     request_id: u64,
     n_prompt: usize,
-    /// Tells the worker that nobody reads on.
-    cancel: Box<dyn Fn() + Send + Sync>,
+    /// Tells the worker that nobody reads on, or that one branch is wanted no longer.
+    cancel: Box<dyn Fn(Option<u32>) + Send + Sync>,
 }
 
 impl Completions {
@@ -196,7 +196,16 @@ impl Completions {
         queue.end = Some(Ok(()));
         self.shared.arrived.notify_all();
         if was_open {
-            (self.cancel)();
+            (self.cancel)(None);
+        }
+    }
+
+    /// Cancels one branch: its slot is free before the next decode, it ends with
+    /// [`FinishReason::Cancelled`](crate::request::FinishReason::Cancelled), and the others go on. Nothing happens where there is no
+    /// branch of that number, or where it has ended by then: it may just be ending otherwise.
+    pub fn cancel_branch(&self, index: u32) {
+        if self.shared.lock().end.is_none() {
+            (self.cancel)(Some(index));
         }
     }
 }
@@ -337,12 +346,13 @@ impl Receipt {
     }
 }
 
-/// Both ends of the stream of the request `request_id` for `n` completions; `cancel` is called once if its reader goes before its end.
+/// Both ends of the stream of the request `request_id` for `n` completions; `cancel` is called
+/// once, with `None`, if its reader goes before its end, and with the number of each branch that it cancels.
 pub(crate) fn stream(
     request_id: u64,
     n: u32,
     bell: Option<Arc<dyn Bell>>,
-    cancel: Box<dyn Fn() + Send + Sync>,
+    cancel: Box<dyn Fn(Option<u32>) + Send + Sync>,
 ) -> (Sender, Completions) {
     let shared = Arc::new(Shared { queue: Mutex::default(), arrived: Condvar::new(), is_cancelled: AtomicBool::new(false) });
     let sender = Sender { shared: Arc::clone(&shared), bell, max_events: MAX_EVENTS_BEHIND * n as usize };

@@ -52,7 +52,7 @@ fn save_more<R: Runner>(core: &mut Core<R>, nth: usize) -> Result<bool> {
 
 fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
     let mut running = core.slots.take(nth);
-    let request_id = running.sequence.request_id;
+    let stream_id = running.sequence.stream_id;
     let reason = running.sequence.end_without_token(Instant::now()).unwrap_or(FinishReason::Length);
     match running.sequence.request().task.clone() {
         Task::Complete => finish(core, running, reason, None),
@@ -79,7 +79,7 @@ fn finish_task<R: Runner>(core: &mut Core<R>, nth: usize) {
             leave_slot(core, &running);
             match core.memory.cache_mut().pin(running.id) {
                 Ok(pinned) => finish_idle(core, running, reason, Some(Made::Pinned(pinned))),
-                Err(error) => core.outbox.failed.push((request_id, error)),
+                Err(error) => core.outbox.failed.push((stream_id, error)),
             }
         }
     }

@@ -8,7 +8,8 @@ use crate::engine::drawing::BLOCK;
 use crate::engine::recall::Told;
 use crate::engine::runner::Runner;
 use crate::engine::running::Running;
-use crate::engine::sequence::{Sequence, UntoldLogprobs, named};
+use crate::engine::sequence::{Sequence, named};
+use crate::engine::untold::UntoldLogprobs;
 use crate::request::{Event, Logprobs, Progress, PromptLogprobs, Token};
 use crate::sampling;
 

@@ -13,7 +13,7 @@ use crate::engine::finding::keep_prompts;
 use crate::engine::grouping::group;
 use crate::engine::history::History;
 use crate::engine::job::Job;
-use crate::engine::leaving::{fail_request, remove};
+use crate::engine::leaving::{cancel_branch, fail_request, remove_stream};
 use crate::engine::memory::Memory;
 use crate::engine::outbox::{Outbox, Published};
 use crate::engine::planning::{Planner, count};
@@ -37,10 +37,12 @@ const LONGEST_NAP: Duration = Duration::from_millis(10);
 
 /// What a handle asks of the worker.
 pub(crate) enum Command {
-    /// A request to queue; counted in [`Published::n_waiting`].
-    Submit(Box<Job>),
-    /// The reader of this request has gone.
+    /// The jobs of a new stream, to be queued; counted in [`Published::n_waiting`].
+    Submit(Vec<Job>),
+    /// The reader of this stream has gone.
     Cancel(u64),
+    /// This branch of a stream, by its number there, is wanted no longer.
+    CancelBranch(u64, u32),
     /// To be answered between two steps.
     Ask(Question),
     /// End now.
@@ -173,15 +175,18 @@ impl<R: Runner> Worker<R> {
         let core = &mut self.core;
         core.outbox.drop_unread_pins(core.memory.cache_mut());
         match command {
-            Command::Submit(job) => {
-                let (request_id, n_prompt, is_pin) = (job.request_id, job.n_prompt(), job.request.task == Task::Pin);
-                core.queue.push(*job);
-                if is_pin && let Err(error) = core.memory.cache().check_pin(n_prompt) {
-                    // It ends before anything is computed for it.
-                    fail_request(core, request_id, error);
+            Command::Submit(jobs) => {
+                for job in jobs {
+                    let (request_id, n_prompt, is_pin) = (job.request_id, job.n_prompt(), job.request.task == Task::Pin);
+                    core.queue.push(job);
+                    if is_pin && let Err(error) = core.memory.cache().check_pin(n_prompt) {
+                        // It ends before anything is computed for it.
+                        fail_request(core, request_id, error);
+                    }
                 }
             }
-            Command::Cancel(request_id) => drop(remove(core, request_id)),
+            Command::Cancel(stream_id) => drop(remove_stream(core, stream_id)),
+            Command::CancelBranch(stream_id, index) => cancel_branch(core, stream_id, index),
             Command::Ask(question) => {
                 core.outbox.ring();
                 answer(core, question);

@@ -269,6 +269,28 @@ impl Model {
         unsafe { self.tokenizer.tokenize(self.vocab(), text, add_special, parse_special) }
     }
 
+    /// The tokens of `text` where it goes on after others: without BOS and EOS, and without the space that some vocabularies put
+    /// before a text. `parse_special` is as of [`Model::tokenize`]. What stands on both sides of the seam stays two tokens, also
+    /// where a text of both would have one.
+    ///
+    /// # Panics
+    /// As [`Model::tokenize`].
+    #[must_use]
+    pub fn tokenize_on(&self, text: &[u8], parse_special: bool) -> Vec<Token> {
+        // A byte that no text has, and that is merged with nothing: where a space comes before a text, it comes before that.
+        const GUARD: u8 = 1;
+        let guard = self.tokenize(&[GUARD], false, parse_special);
+        let opens_with_space =
+            guard.first().and_then(|&first| self.vocabulary.spelling(first)).is_some_and(|piece| piece.starts_with(b" "));
+        if opens_with_space {
+            let guarded = self.tokenize(&[&[GUARD], text].concat(), false, parse_special);
+            if let Some(tokens) = guarded.strip_prefix(&guard[..]) {
+                return tokens.to_vec();
+            }
+        }
+        self.tokenize(text, false, parse_special)
+    }
+
     /// Most bytes of a text that become one token, so that a text of `n` bytes is at least `n` / `longest_piece` tokens. `None`
     /// where there is no such bound: some vocabularies leave out white space, or make one token of any word that they do not know.
     #[must_use]

@@ -17,7 +17,7 @@ use super::steering::{self, Steering};
 use crate::config::{CacheRam, FlashAttention, Kernels, KvType, MAX_THREADS, Numa, Pooling, Split, TokenGap, Tuned};
 use crate::error::Error;
 use crate::llama::Model;
-use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, Task, Token};
+use crate::request::{ContextShift, Dry, Mirostat, Prompt, Request, SamplerKind, SamplingParams, SharedConstraint, Task, Token};
 
 /// A prompt as the caller gave it.
 pub(super) enum PromptInput {
@@ -34,6 +34,11 @@ pub(super) enum PromptInput {
 }
 
 impl PromptInput {
+    /// Whether the spelling of a control token in it is read as that token.
+    pub(super) fn parses_special(&self) -> bool {
+        matches!(self, Self::Text(_) | Self::Parts(_))
+    }
+
     /// The prompt, tokenized where it is not yet.
     ///
     /// # Errors
@@ -52,10 +57,62 @@ impl PromptInput {
 
 /// A request whose prompt is still to be filled in.
 pub(super) struct RequestInput {
-    pub(super) prompt: PromptInput,
-    pub(super) request: Request,
-    pub(super) held_to: Option<HeldTo>,
-    pub(super) steering: Steering,
+    suffix: Option<PromptInput>,
+    request: Request,
+    held_to: Option<HeldTo>,
+    steering: Steering,
+}
+
+impl RequestInput {
+    /// The request for what follows `prompt`. A suffix that is a text goes on where the prompt ends; `parses_special` says whether
+    /// the spelling of a control token in it is read as that token. `constraints` keeps what was read for others of its branches.
+    ///
+    /// # Errors
+    /// [`Error::InvalidRequest`] for a constraint that is none.
+    pub(super) fn complete(
+        self,
+        prompt: Prompt,
+        parses_special: bool,
+        model: &Model,
+        constraints: &mut Constraints,
+    ) -> Result<Request, Error> {
+        let Self { suffix, request, held_to, steering } = self;
+        let suffix = match suffix {
+            Some(PromptInput::Text(text)) => model.tokenize_on(text.as_bytes(), parses_special),
+            Some(given) => given.read(model)?.into_tokens(),
+            None => Vec::new(),
+        };
+        let constraint = held_to.map(|held_to| constraints.read(held_to, model)).transpose()?;
+        let context_shift = request.context_shift.map(|shift| keeping_the_opening(shift, model));
+        steering.apply(Request { prompt, suffix, constraint, context_shift, ..request }, model)
+    }
+}
+
+/// What branches of one request are held to, each read once.
+#[derive(Default)]
+pub(super) struct Constraints(Vec<(HeldTo, SharedConstraint)>);
+
+impl Constraints {
+    /// # Errors
+    /// [`Error::InvalidRequest`] for what is no constraint.
+    fn read(&mut self, held_to: HeldTo, model: &Model) -> Result<SharedConstraint, Error> {
+        if let Some((_, known)) = self.0.iter().find(|(known, _)| known.text() == held_to.text()) {
+            return Ok(known.clone());
+        }
+        let read = match &held_to {
+            HeldTo::Grammar(text) => model.grammar(text)?,
+            HeldTo::JsonSchema(text) => model.json_schema(text)?,
+        };
+        self.0.push((held_to, read.clone()));
+        Ok(read)
+    }
+}
+
+/// The same shift, which keeps the token that begins every text besides, as llama-server does: the vocabulary knows whether there is
+/// one.
+fn keeping_the_opening(shift: ContextShift, model: &Model) -> ContextShift {
+    let opens = model.bos_token().is_some_and(|bos| model.tokenize(b"", true, true).first() == Some(&bos));
+    ContextShift { n_keep: shift.n_keep.map(|n| n.saturating_add(opens.into())), ..shift }
 }
 
 /// What the completions of a request must be, as the caller gave it.
@@ -66,20 +123,39 @@ pub(super) enum HeldTo {
     JsonSchema(PyBackedStr),
 }
 
-/// Reads a `weft.Request`.
+impl HeldTo {
+    /// Whether it is a grammar, and its text.
+    fn text(&self) -> (bool, &str) {
+        match self {
+            Self::Grammar(text) => (true, text),
+            Self::JsonSchema(text) => (false, text),
+        }
+    }
+}
+
+fn attribute<'py>(object: &Bound<'py, PyAny>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
+    object.getattr(name).map_err(|_| {
+        let given = object.get_type().name().map_or_else(|_| "this object".into(), |name| name.to_string());
+        PyTypeError::new_err(format!("a request must be a weft.Request, not {given}"))
+    })
+}
+
+/// Reads the prompt of a `weft.Request`.
+///
+/// # Errors
+/// As [`request`].
+pub(super) fn prompt_of(object: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
+    prompt(&attribute(object, intern!(object.py(), "prompt"))?)
+}
+
+/// Reads a `weft.Request`, all but its prompt.
 ///
 /// # Errors
 /// `InvalidRequest` names the first field that has the wrong type or does not fit the type here (ranges are for
 /// [`Request::validate`]); `TypeError` for what is no `weft.Request`.
 pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput> {
     let py = object.py();
-    let get = |name: &Bound<'py, PyString>| -> PyResult<Bound<'py, PyAny>> {
-        object.getattr(name).map_err(|_| {
-            let given = object.get_type().name().map_or_else(|_| "this object".into(), |name| name.to_string());
-            PyTypeError::new_err(format!("a request must be a weft.Request, not {given}"))
-        })
-    };
-    let prompt = prompt(&get(intern!(py, "prompt"))?)?;
+    let get = |name: &Bound<'py, PyString>| attribute(object, name);
     // One line per field: its name, and what it must be.
     macro_rules! field {
         ($name:literal, $what:literal) => {
@@ -95,6 +171,7 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
     let max_token_gap_ms: Option<f64> = field!("max_token_gap_ms", "a number from 1 to 60000 or None");
     let request = Request {
         prompt: Prompt::default(),
+        suffix: Vec::new(),
         n: field!("n", "a positive integer"),
         max_tokens: field!("max_tokens", "an integer from 0 to 2³² − 1 or None"),
         stop: field!("stop", "a sequence of strings"),
@@ -171,7 +248,8 @@ pub(super) fn request<'py>(object: &Bound<'py, PyAny>) -> PyResult<RequestInput>
         }
     };
     let steering = steering::read(object, held_to.is_some())?;
-    Ok(RequestInput { prompt, request, held_to, steering })
+    let suffix = suffix(&get(intern!(py, "suffix_prompt"))?)?;
+    Ok(RequestInput { suffix, request, held_to, steering })
 }
 
 pub(super) fn field<'py, T: FromPyObjectOwned<'py>>(name: &'static str, what: &str, value: &Bound<'py, PyAny>) -> PyResult<T> {
@@ -229,6 +307,14 @@ pub(super) fn slot_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
     field("slot", "a slot's number, from 0", value)
 }
 
+/// Reads the number of a branch.
+///
+/// # Errors
+/// `InvalidRequest` for anything but an integer from 0 to 2³² − 1.
+pub(super) fn branch_number(value: &Bound<'_, PyAny>) -> PyResult<u32> {
+    field("index", "a branch's number, from 0", value)
+}
+
 /// Reads a prompt: a text, or token ids.
 ///
 /// # Errors
@@ -247,6 +333,20 @@ pub(super) fn prompt(value: &Bound<'_, PyAny>) -> PyResult<PromptInput> {
         return media::parts(value).map(PromptInput::Parts);
     }
     tokens("prompt", value).map(PromptInput::Tokens)
+}
+
+/// Reads what follows a prompt: a text, or token ids.
+///
+/// # Errors
+/// `InvalidRequest` for anything else but `None`.
+fn suffix(value: &Bound<'_, PyAny>) -> PyResult<Option<PromptInput>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    if value.is_instance_of::<PyString>() {
+        return text("suffix_prompt", value).map(|text| Some(PromptInput::Text(text)));
+    }
+    tokens("suffix_prompt", value).map(|tokens| Some(PromptInput::Tokens(tokens)))
 }
 
 /// Reads what the penalties see in place of the prompt.
@@ -311,7 +411,7 @@ pub(super) fn tokens(name: &'static str, value: &Bound<'_, PyAny>) -> PyResult<V
     match value.extract() {
         Ok(tokens) if !is_bytes => Ok(tokens),
         _ => {
-            let or_text = if name == "prompt" { "a string or " } else { "" };
+            let or_text = if matches!(name, "prompt" | "suffix_prompt") { "a string or " } else { "" };
             let message = format!("{name} is {}; it must be {or_text}a sequence of token ids below 2³¹", shown(value));
             Err(InvalidRequest::new_err((name, message)))
         }

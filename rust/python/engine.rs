@@ -11,7 +11,7 @@ use super::aside::detached;
 use super::awaitable::PyNext;
 use super::bell::Bells;
 use super::cached::{self, PyCachedNode};
-use super::convert::{self, HeldTo, PromptInput, RequestInput};
+use super::convert::{self, Constraints, PromptInput, RequestInput};
 use super::errors::{ContextOverflow, InvalidRequest};
 use super::fork::ThisProcess;
 use super::limits::PyLimits;
@@ -29,7 +29,7 @@ use crate::embedding::{Embedder, Normalization};
 use crate::engine::{Bell, Completions, Engine};
 use crate::error::Error;
 use crate::llama::{self, Model, Settled};
-use crate::request::{AdapterScale, ContextShift, Held, Prompt, Request, Task, Token};
+use crate::request::{AdapterScale, Held, Prompt, Request, Task, Token};
 
 /// The tokens of a slot, their adapters, and from which token on an activated one of them counts.
 type HeldBySlot = (Vec<Token>, Vec<AdapterScale>, Option<u32>);
@@ -57,11 +57,16 @@ impl PyEngine {
     }
 
     /// Queues the request that `request` makes of the prompt's tokens.
-    fn queue(
+    fn queue(&self, py: Python<'_>, prompt: PromptInput, request: impl FnOnce(Prompt) -> Request + Send) -> PyResult<PyStream> {
+        self.queue_branches(py, prompt, |prompt, _| Ok(vec![request(prompt)]))
+    }
+
+    /// Queues the requests that `requests` makes of the prompt's tokens, as one stream; there is at least one, or none is queued.
+    fn queue_branches(
         &self,
         py: Python<'_>,
         prompt: PromptInput,
-        request: impl FnOnce(Prompt, &Model) -> crate::error::Result<Request> + Send,
+        requests: impl FnOnce(Prompt, &Model) -> crate::error::Result<Vec<Request>> + Send,
     ) -> PyResult<PyStream> {
         let engine = self.handle()?;
         let model = self.model.get().loaded()?;
@@ -75,9 +80,9 @@ impl PyEngine {
         let bell: Arc<dyn Bell> = Arc::<Bells>::clone(&self.bells);
         let submit = || -> crate::error::Result<(Completions, u32)> {
             let prompt = prompt.read(model)?;
-            let request = request(prompt, model)?;
-            let seed = request.seed;
-            Ok((engine.submit(request, Some(bell))?, seed))
+            let requests = requests(prompt, model)?;
+            let seed = requests.first().map_or(0, |request| request.seed);
+            Ok((engine.submit_branches(requests, Some(bell))?, seed))
         };
         let (completions, seed) = detached(py, submit)?;
         let n_prompt = completions.n_prompt();
@@ -102,13 +107,6 @@ fn check_length(n_bytes: usize, model: &Model, n_ctx: u32) -> PyResult<()> {
         Some(n_least) if n_least >= n_ctx as usize => Err(ContextOverflow::new_err((n_least, n_ctx, true))),
         _ => Ok(()),
     }
-}
-
-/// The same shift, which keeps the token that begins every text besides, as llama-server does: the vocabulary knows whether there is
-/// one.
-fn keeping_the_opening(shift: ContextShift, model: &Model) -> ContextShift {
-    let opens = model.bos_token().is_some_and(|bos| model.tokenize(b"", true, true).first() == Some(&bos));
-    ContextShift { n_keep: shift.n_keep.map(|n| n.saturating_add(opens.into())), ..shift }
 }
 
 #[pymethods]
@@ -236,17 +234,19 @@ impl PyEngine {
         PyCompute(self.choice.clone())
     }
 
-    /// Queues a request and returns its stream at once.
-    fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>) -> PyResult<PyStream> {
-        let RequestInput { prompt, request, held_to, steering } = convert::request(request)?;
-        self.queue(py, prompt, |prompt, model| {
-            let constraint = match held_to {
-                None => None,
-                Some(HeldTo::Grammar(text)) => Some(model.grammar(&text)?),
-                Some(HeldTo::JsonSchema(text)) => Some(model.json_schema(&text)?),
-            };
-            let context_shift = request.context_shift.map(|shift| keeping_the_opening(shift, model));
-            steering.apply(Request { prompt, constraint, context_shift, ..request }, model)
+    /// Queues a request and returns its stream at once; with `branches`, the request's prompt is continued as each of them says.
+    #[pyo3(signature = (request, branches=None))]
+    fn submit(&self, py: Python<'_>, request: &Bound<'_, PyAny>, branches: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<PyStream> {
+        let prompt = convert::prompt_of(request)?;
+        let branches = match branches {
+            None => vec![convert::request(request)?],
+            Some(branches) => branches.iter().map(convert::request).collect::<PyResult<_>>()?,
+        };
+        let parses_special = prompt.parses_special();
+        self.queue_branches(py, prompt, move |prompt, model| {
+            let mut constraints = Constraints::default();
+            let request = |branch: RequestInput| branch.complete(prompt.clone(), parses_special, model, &mut constraints);
+            branches.into_iter().map(request).collect()
         })
     }
 
@@ -283,7 +283,7 @@ impl PyEngine {
     #[pyo3(signature = (prompt, *, adapters=None))]
     fn pin(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, adapters: Option<&Bound<'_, PyAny>>) -> PyResult<PyStream> {
         let adapters = adapters.map_or(Ok(None), adapters::set)?;
-        self.queue(py, convert::prompt(prompt)?, |prompt, _| Ok(Request { adapters, ..Request::for_task(prompt, Task::Pin) }))
+        self.queue(py, convert::prompt(prompt)?, |prompt| Request { adapters, ..Request::for_task(prompt, Task::Pin) })
     }
 
     /// Queues the copying of a prompt out of the cache.
@@ -298,7 +298,7 @@ impl PyEngine {
     ) -> PyResult<PyStream> {
         let task = Task::Save { computes: compute };
         let adapters = adapters.map_or(Ok(None), adapters::set)?;
-        let request = |prompt, _: &_| Ok(Request { adapters, invoked_at, ..Request::for_task(prompt, task) });
+        let request = |prompt| Request { adapters, invoked_at, ..Request::for_task(prompt, task) };
         self.queue(py, convert::prompt(prompt)?, request)
     }
 
@@ -318,7 +318,7 @@ impl PyEngine {
         let slot = slot.map(convert::slot).transpose()?.flatten();
         let saved = Arc::clone(&prefix.get().0);
         let tokens = PromptInput::Tokens(saved.tokens.clone());
-        self.queue(py, tokens, |prompt, _| Ok(Request { slot, ..Request::for_task(prompt, Task::Load(saved)) }))
+        self.queue(py, tokens, |prompt| Request { slot, ..Request::for_task(prompt, Task::Load(saved)) })
     }
 
     /// Writes a saved prefix to a file and returns the file's size in bytes.

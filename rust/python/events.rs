@@ -103,6 +103,7 @@ fn finished(py: Python<'_>, event: Finished) -> PyResult<Bound<'_, PyAny>> {
         FinishReason::Stop(stop) => (intern!(py, "stop"), Some(stop)),
         FinishReason::Length => (intern!(py, "length"), None),
         FinishReason::ContextFull => (intern!(py, "context_full"), None),
+        FinishReason::Cancelled => (intern!(py, "cancelled"), None),
     };
     let Usage { n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms } = usage;
     let usage = USAGE.get(py)?.call1((n_computed, n_cached, n_predicted, n_held, prompt_ms, predicted_ms))?;

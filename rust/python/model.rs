@@ -240,6 +240,14 @@ impl PyModel {
         Ok(detached(py, || model.tokenize(text.as_bytes(), add_special, parse_special)))
     }
 
+    /// The token ids of a text that goes on after others.
+    #[pyo3(signature = (text, *, parse_special=true))]
+    fn tokenize_on(&self, py: Python<'_>, text: &Bound<'_, PyAny>, parse_special: bool) -> PyResult<Vec<Token>> {
+        let model = self.loaded()?;
+        let text = convert::text("text", text)?;
+        Ok(detached(py, || model.tokenize_on(text.as_bytes(), parse_special)))
+    }
+
     /// The token ids of a long text, as one object.
     #[pyo3(signature = (text, *, add_special=true, parse_special=true))]
     fn token_ids(&self, py: Python<'_>, text: &Bound<'_, PyAny>, add_special: bool, parse_special: bool) -> PyResult<PyTokenIds> {

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 use super::awaitable::{PyNext, Want};
 use super::bell::{Awaited, Bells};
+use super::convert;
 use super::fork::ThisProcess;
 use crate::engine::{Bell, Completions, Ready};
 use crate::error::Result;
@@ -105,6 +106,13 @@ impl PyStream {
     /// Cancels the request now.
     fn close(&self) -> PyResult<()> {
         self.stream()?.close();
+        Ok(())
+    }
+
+    /// Cancels one branch.
+    fn cancel(&self, index: &Bound<'_, PyAny>) -> PyResult<()> {
+        let index = convert::branch_number(index)?;
+        self.stream()?.completions.cancel_branch(index);
         Ok(())
     }
 

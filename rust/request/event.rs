@@ -111,8 +111,8 @@ pub struct Logprob {
 pub struct Finished {
     /// Which branch, `0 ≤ index < n`.
     pub index: u32,
-    /// The slot that the branch ran in.
-    pub slot: u32,
+    /// The slot that the branch ran in; `None` where it was cancelled before it was in one.
+    pub slot: Option<u32>,
     /// Why it ended.
     pub reason: FinishReason,
     /// The end of its text, where that was held back in case a stop string followed and no token came to show it; else empty.
@@ -148,12 +148,15 @@ pub enum FinishReason {
     Length,
     /// The context was full before that.
     ContextFull,
+    /// It alone was cancelled: by [`Completions::cancel_branch`](crate::engine::Completions::cancel_branch).
+    Cancelled,
 }
 
 /// What one branch cost.
 ///
 /// `n_computed + n_cached` is the prompt's length in every branch: the branch that computed a token counts it in `n_computed`,
-/// the others in `n_cached`, so that the branches' `n_computed` add up to what was really computed.
+/// the others in `n_cached`, so that the branches' `n_computed` add up to what was really computed. Of a branch that was cancelled
+/// they are as much of the prompt as it had by then.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Usage {
     /// Prompt tokens computed by this branch.

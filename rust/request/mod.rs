@@ -229,6 +229,9 @@ pub struct ContextShift {
 pub struct Request {
     /// What is to be continued; at least one token.
     pub prompt: Prompt,
+    /// Tokens that follow the prompt: its own text of one branch of
+    /// [`Engine::submit_branches`](crate::engine::Engine::submit_branches), where the prompt is what all of them share.
+    pub suffix: Vec<Token>,
     /// How many completions, `1 ≤ n ≤` [`MAX_COMPLETIONS`].
     pub n: u32,
     /// Most tokens of one completion; `None` is until the context is full, 0 only computes the prompt.
@@ -326,6 +329,7 @@ impl Request {
     pub fn new(prompt: Prompt, seed: u32) -> Self {
         Self {
             prompt,
+            suffix: Vec::new(),
             n: 1,
             max_tokens: None,
             stop: Vec::new(),
@@ -356,6 +360,24 @@ impl Request {
         }
     }
 
+    /// Prompt and suffix, in tokens.
+    #[must_use]
+    pub fn n_tokens(&self) -> usize {
+        self.prompt.n_tokens() + self.suffix.len()
+    }
+
+    /// Whether this and `other`, which are two branches of one stream, may begin with the same computed tokens and the logits after
+    /// them: their tokens are equal, and so is what the engine does with a prompt. How they go on may differ.
+    #[must_use]
+    pub(crate) fn begins_as(&self, other: &Self) -> bool {
+        let of = |one: &Self| (one.priority, one.slot, one.uses_cache, one.keeps_answers, one.max_chunk, one.owner.clone());
+        of(self) == of(other)
+            && self.task == other.task
+            && self.suffix == other.suffix
+            && self.snapshots_at == other.snapshots_at
+            && self.prompt == other.prompt
+    }
+
     /// A request that computes `prompt`, or takes what is cached of it, for `task`.
     #[must_use]
     pub fn for_task(prompt: Prompt, task: Task) -> Self {
@@ -374,6 +396,9 @@ impl Request {
             if let Some(token) = tokens.iter().find(|&&token| !in_vocab(token)) {
                 return refuse("prompt", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
             }
+        }
+        if let Some(token) = self.suffix.iter().find(|&&token| !in_vocab(token)) {
+            return refuse("suffix_prompt", format!("token {token} is outside of the vocabulary of {n_vocab} pieces"));
         }
         if self.prompt.n_tokens() == 0 {
             return refuse("prompt", "the prompt holds no tokens; give at least one".into());
@@ -395,7 +420,7 @@ impl Request {
         if let Some(n) = self.prompt_logprobs.filter(|&n| n > MAX_PROBS) {
             return refuse("prompt_logprobs", format!("prompt_logprobs is {n}; it must be 0 to {MAX_PROBS}"));
         }
-        let (from, n_prompt) = (self.prompt_logprobs_from, self.prompt.n_tokens());
+        let (from, n_prompt) = (self.prompt_logprobs_from, self.n_tokens());
         if from > 0 && self.prompt_logprobs.is_none() {
             return refuse("prompt_logprobs_from", "prompt_logprobs_from needs prompt_logprobs; set that too".to_owned());
         }
@@ -432,7 +457,7 @@ impl Request {
     }
 
     fn validate_snapshots(&self) -> Result<()> {
-        let (places, n_prompt) = (&self.snapshots_at, self.prompt.n_tokens());
+        let (places, n_prompt) = (&self.snapshots_at, self.n_tokens());
         let refuse = |message: String| Err(Error::InvalidRequest { param: "snapshots_at", message });
         if places.len() > MAX_SNAPSHOTS {
             return refuse(format!("snapshots_at has {} places; it may have at most {MAX_SNAPSHOTS}", places.len()));
@@ -452,7 +477,7 @@ impl Request {
         if !self.prompt.has_media() {
             return Ok(());
         }
-        if matches!(self.prompt.runs().last(), Some(Run::Media(_))) {
+        if matches!(self.prompt.runs().last(), Some(Run::Media(_))) && self.suffix.is_empty() {
             return refuse(
                 "prompt",
                 "the prompt ends with a picture or a sound, after which nothing can be drawn; add a text after it",
@@ -481,6 +506,9 @@ impl Request {
         let refuse = |param: &'static str, message: &str| Err(Error::InvalidRequest { param, message: message.to_owned() });
         if self.task == Task::Complete {
             return Ok(());
+        }
+        if !self.suffix.is_empty() {
+            return refuse("suffix_prompt", "a prompt that is not continued has no suffix; put it behind the prompt");
         }
         if self.n != 1 || self.max_tokens != Some(0) {
             return refuse("n", "a prompt that is not continued has one branch of no tokens: set n to 1 and max_tokens to 0");

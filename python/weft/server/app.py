@@ -33,6 +33,7 @@ from weft.server.ollama.routes import router as ollama_router
 from weft.server.openai import models
 from weft.server.openai.routes import router as openai_router
 from weft.server.request_line import RequestLine
+from weft.server.requests_api.routes import router as requests_router
 from weft.server.responses.keeper import Keeper
 from weft.server.responses.routes import router as responses_router
 from weft.server.run.caller import CONVERSATION, Caller
@@ -147,7 +148,7 @@ def create_app(
     app = Application(
         route_handlers=[
             *(llamacpp_router, openai_router, responses_router, anthropic_router, ollama_router),
-            *(seeds_router, cache_router, score_router, docs),
+            *(seeds_router, cache_router, score_router, requests_router, docs),
         ],
         dependencies={
             "documentation": Provide(provide_documentation, sync_to_thread=False),

@@ -13,6 +13,7 @@ use std::time::Instant;
 use crate::engine::job::Job;
 use crate::engine::runner::{Runner, Variants};
 use crate::engine::seniority::Seniority;
+use crate::engine::untold::Untold;
 use crate::request::{Constraint, Explanation, FinishReason, Logprob, Logprobs, PlacedMedia, Request, Token, TokenEvent, Usage};
 use crate::sampling::{self, Lexicon, Sampler, Thinking};
 use clock::Clock;
@@ -20,16 +21,19 @@ use context_window::ContextWindow;
 use smol_str::SmolStr;
 use text::{Shown, Text};
 pub(crate) use tokens::Tokens;
-pub(crate) use untold::{Untold, UntoldLogprobs};
 
 /// One completion of a request, from its first start in a slot to its end: what survives a preemption.
 ///
 /// Where it runs, and what it is doing there, is [`Running`](crate::engine::running::Running)'s business.
 pub(crate) struct Sequence {
-    /// Which request.
+    /// Which job.
     pub(crate) request_id: u64,
-    /// Which of its branches.
+    /// Which request, as its reader knows it.
+    pub(crate) stream_id: u64,
+    /// Which branch of the job.
     pub(crate) index: u32,
+    /// The same branch, as its stream counts them.
+    pub(crate) branch: u32,
     request: Arc<Request>,
     /// How it is computed.
     pub(crate) variants: Variants,
@@ -64,10 +68,13 @@ pub(crate) struct Sequence {
 impl Sequence {
     /// Branch `index` of `job`, which was never in a slot; of its context it may use `n_ctx_slot` tokens.
     pub(crate) fn new(job: &Job, index: u32, n_ctx_slot: u32, lexicon: &Lexicon, now: Instant) -> Self {
-        let request = Arc::clone(&job.request);
+        let (way, nth) = job.way(index);
+        let request = Arc::clone(&way.request);
         Self {
             request_id: job.request_id,
+            stream_id: job.stream_id,
             index,
+            branch: way.first + nth,
             variants: job.variants.clone(),
             seniority: job.seniority(index),
             tokens: Tokens::new(Arc::clone(&job.prompt)),
@@ -75,15 +82,15 @@ impl Sequence {
             n_prompt: job.n_prompt(),
             n_predicted: 0,
             window: ContextWindow::new(n_ctx_slot, request.context_shift),
-            sampler: job.sampler.branch(request.seed.wrapping_add(index)),
+            sampler: way.sampler.branch(request.seed.wrapping_add(nth)),
             constraint: constraint(&request, lexicon),
             end_token: lexicon.end_tokens().first().copied(),
             is_stuck: false,
-            text: Text::new(Arc::clone(&job.stops), request.n_indent),
+            text: Text::new(Arc::clone(&way.stops), request.n_indent),
             chosen: None,
             clock: Clock::new(now),
             n_cached: None,
-            untold: Untold::new(&request, job.has_started()),
+            untold: Untold::default(),
             explanation: None,
             request,
         }
@@ -206,7 +213,7 @@ impl Sequence {
             }
         }
         let logprobs = logprobs.map(|logprobs| Box::new(named(logprobs, token)));
-        let event = TokenEvent { index: self.index, token, text, slot, n_predicted: self.n_predicted(), logprobs };
+        let event = TokenEvent { index: self.branch, token, text, slot, n_predicted: self.n_predicted(), logprobs };
         Some(Drawn { event: Some(event), finished })
     }
 
@@ -219,11 +226,12 @@ impl Sequence {
         Some(FinishReason::Length)
     }
 
-    /// What it cost, where `n_held` of its tokens are computed.
-    pub(crate) fn usage(&self, n_held: u32) -> Usage {
-        let n_cached = self.n_cached();
+    /// What it cost, where `n_held` of its tokens are computed. Of one that was cut short that is as much of the prompt as it came to.
+    pub(crate) fn usage(&self, n_held: u32, is_cut_short: bool) -> Usage {
+        let n_reached = if is_cut_short && self.n_predicted == 0 { n_held.min(self.n_prompt) } else { self.n_prompt };
+        let n_cached = self.n_cached().min(n_reached);
         Usage {
-            n_computed: self.n_prompt - n_cached,
+            n_computed: n_reached - n_cached,
             n_cached,
             n_predicted: self.n_predicted,
             n_held,

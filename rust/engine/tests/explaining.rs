@@ -690,9 +690,10 @@ fn what_is_remembered_is_bounded() {
 
     let job = |request_id: u64, n: usize| {
         let waiting = QueuePlace::take_place(&Arc::new(AtomicUsize::new(0)), 1).expect("the queue is empty");
-        let (sender, _) = crate::engine::stream::stream(request_id, 1, None, Box::new(|| {}));
+        let (sender, _) = crate::engine::stream::stream(request_id, 1, None, Box::new(|_| {}));
         let request = Request::new(Prompt::from_tokens(vec![1; n]), 0);
-        Job::new(request_id, request.clone(), Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0), sender, waiting)
+        let sampler = Sampler::new(&request.sampling, 0, &Pieces::none(&[]), 0);
+        Job::new(request_id, vec![(0, request.clone(), sampler)], Arc::new(sender), waiting)
     };
     let mut history = History::default();
     for request_id in 0..2 * MAX_REMEMBERED_REQUESTS as u64 {

@@ -2,6 +2,7 @@
 
 mod adapters;
 mod bells;
+mod branches;
 mod cancelling;
 mod constraints;
 mod context_shift;

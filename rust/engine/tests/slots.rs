@@ -156,7 +156,7 @@ fn what_is_loaded_waits_for_its_slot_also_while_that_is_to_be_erased() {
     assert_eq!(asked(&control, || engine.erase_slot(1).unwrap()), None);
     drop(stream);
     control.allow(None);
-    assert_eq!(collect(loading).unwrap()[0].finished.slot, 1);
+    assert_eq!(collect(loading).unwrap()[0].finished.slot, Some(1));
     assert_eq!(engine.held_by_slot(1).unwrap().tokens, tokens_of(&prompt(5, 100)));
 }
 
@@ -183,7 +183,7 @@ fn what_is_loaded_and_gives_way_meanwhile_is_loaded_later_and_not_computed() {
     let loading = engine.submit(Request { slot: Some(2), ..task(&prompt(5, 200), Task::Load(saved.into())) }, None).unwrap();
     step_until(&engine, &control, |stats| stats.n_preempted == 1);
     control.allow(None);
-    assert_eq!(collect(loading).unwrap()[0].finished.slot, 2);
+    assert_eq!(collect(loading).unwrap()[0].finished.slot, Some(2));
     assert_eq!(engine.held_by_slot(2).unwrap().tokens, tokens_of(&prompt(5, 200)));
     for (seed, stream) in (1..).zip(old) {
         assert_eq!(collect(stream).unwrap()[0].tokens, expected(&prompt(seed, 40), 170));

@@ -41,6 +41,7 @@ STOP_REASONS = {
     "stop": "stop_sequence",
     "length": "max_tokens",
     "context_full": "model_context_window_exceeded",
+    "cancelled": "end_turn",
 }
 
 INVALID_JSON = "INVALID_JSON"

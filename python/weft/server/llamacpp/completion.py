@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from weft import Engine, Finished, InvalidRequest, Progress, PromptLogprobs, Token
+from weft import Engine, Finished, InvalidRequest, Progress, PromptLogprobs, Request, Token
 from weft.server import request_fields
 from weft.server.llamacpp.schemas import CompletionBody, CompletionEvent, InfillBody
 from weft.server.response_fields import (
@@ -64,9 +64,13 @@ def following(asked: Submission, common: CommonPrompt) -> Submission:
 
 def _with_stop(asked: Submission, words: Sequence[str]) -> Submission:
     """The same, ended by these words too."""
-    more = [word for word in words if word and word not in asked.template.stop]
-    template = msgspec.structs.replace(asked.template, stop=[*asked.template.stop, *more])
-    return msgspec.structs.replace(asked, template=template) if more else asked
+
+    def with_them(template: Request) -> Request:
+        more = [word for word in words if word and word not in template.stop]
+        return msgspec.structs.replace(template, stop=[*template.stop, *more]) if more else template
+
+    branches = [msgspec.structs.replace(branch, template=with_them(branch.template)) for branch in asked.branches]
+    return msgspec.structs.replace(asked, template=with_them(asked.template), branches=branches)
 
 
 def _submission(data: CompletionBody | InfillBody, settings: Settings) -> Submission:
@@ -151,7 +155,7 @@ class Stream(_Form):
             content=finished.text,
             tokens=[],
             stop=False,
-            id_slot=finished.slot,
+            id_slot=-1 if finished.slot is None else finished.slot,
             tokens_predicted=n_predicted,
             tokens_evaluated=self._branches.n_prompt[prompt],
             timings=self._timings(prompt, finished.index, n_predicted),

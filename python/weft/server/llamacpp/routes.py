@@ -73,7 +73,8 @@ async def completion(
     """Continues a prompt `n` times."""
     if (other := completion_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
-    asked = dialect.submission(data, service.settings)
+    size = request_fields.branches_size(data)
+    asked = await service.aside.work(Purpose.PROMPT, size, dialect.submission, data, service.settings)
     if (system_prompt := dialect.system_prompt(data)) is not None:
         await service.common_prompt.change(system_prompt)
     return await _answer(data, dialect.following(asked, service.common_prompt), service, caller, other)
@@ -82,7 +83,9 @@ async def completion(
 @post("/infill", status_code=200, responses=ERRORS | NOT_SUPPORTED)
 async def infill(data: JSONBody[InfillBody], service: Here, caller: Who) -> Answer[CompletionResult | list[CompletionResult]]:
     """Writes what belongs between two texts, `n` times."""
-    return await _answer(data, dialect.infill(data, service.settings), service, caller)
+    size = request_fields.branches_size(data)
+    asked = await service.aside.work(Purpose.PROMPT, size, dialect.infill, data, service.settings)
+    return await _answer(data, asked, service, caller)
 
 
 async def _answer(

@@ -87,12 +87,12 @@ def _busy(service: Service, slot: EngineSlot, request_id: int) -> Slot | FullSlo
     generation, prompt = found
     branches = Branches(generation, service.engine, model)
     settings = branches.settings(prompt, index)
-    text = generation.text(prompt, index)
+    text = generation.text(prompt, index) if service.tells_texts else None
     return FullSlot(
         **msgspec.structs.asdict(settings),
         **about,
         params=settings,
-        prompt=msgspec.UNSET if text is None else branches.prompt_text(prompt),
+        prompt=msgspec.UNSET if text is None else branches.prompt_text(prompt, index),
         generated=msgspec.UNSET if text is None else text,
     )
 

@@ -27,7 +27,7 @@ HEADERS = {
     "x-accel-buffering": "no",
 }
 
-DONE_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length"}
+DONE_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length", "cancelled": "stop"}
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000

@@ -1,7 +1,6 @@
 """What all chunks and choices of one answer have in common, in either of OpenAI's shapes."""
 
 import time
-import uuid
 from collections.abc import Sequence
 
 import msgspec
@@ -29,7 +28,7 @@ from weft.server.run.service import Service
 
 __all__ = ["FINISH_REASONS", "Answered", "wants_usage"]
 
-FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length"}
+FINISH_REASONS = {"end": "stop", "stop": "stop", "length": "length", "context_full": "length", "cancelled": "cancelled"}
 
 
 class Answered:
@@ -45,7 +44,7 @@ class Answered:
             service: What serves them.
             with_top: Whether the likely tokens are told beside a drawn one.
         """
-        self.id = f"{prefix}-{uuid.uuid4().hex}"
+        self.id = f"{prefix}-{generation.id}"
         self.created = int(time.time())
         self.model = service.model_name
         self.build = service.build
@@ -130,13 +129,14 @@ class Answered:
         return [usage for usages in self._usages for usage in usages]
 
     def usage(self) -> Usage:
-        """The sums, once every branch has finished."""
+        """The sums, once every branch has finished: of the prompts, and of what follows them in each branch."""
         # What the branches of one prompt computed adds up to what was computed of it; the rest was there before.
-        cached = sum(
-            max(n_prompt - sum(usage.n_computed for usage in usages), 0)
+        prompts = [
+            (n_prompt + sum(max(usage.n_prompt - n_prompt, 0) for usage in usages), usages)
             for n_prompt, usages in zip(self._branches.n_prompt, self._usages, strict=True)
-        )
-        prompt_tokens = sum(self._branches.n_prompt)
+        ]
+        cached = sum(max(n_prompt - sum(usage.n_computed for usage in usages), 0) for n_prompt, usages in prompts)
+        prompt_tokens = sum(n_prompt for n_prompt, _ in prompts)
         completion_tokens = sum(usage.n_predicted for usage in self.usages)
         return Usage(
             prompt_tokens=prompt_tokens,

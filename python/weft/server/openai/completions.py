@@ -33,6 +33,8 @@ def submission(data: CreateCompletion, settings: Settings) -> Submission:
     n_probs = ("logprobs", 1) if data.logprobs == 0 else request_fields.first_given(data, "logprobs", "n_probs")
     asked = request_fields.submission(data, settings, n_probs=n_probs)
     asked = _with_best_of(data, asked)
+    if data.echo and (asked.suffix or any(branch.suffix for branch in asked.branches)):
+        raise InvalidRequest("echo", "echo is not supported beside suffix_prompt; leave one of them out")
     if data.suffix:
         if data.echo:
             raise InvalidRequest("echo", "echo is not supported beside suffix; leave one of them out")
@@ -48,6 +50,8 @@ def _with_best_of(data: CreateCompletion, asked: Submission) -> Submission:
     """As many completions as are to be compared, each with its log-probabilities."""
     if data.best_of in (None, 1, asked.template.n):  # One is what clients send who ask for nothing.
         return asked
+    if asked.branches:
+        raise InvalidRequest("best_of", "best_of compares completions of one kind; leave it out, or the branches")
     if data.best_of < asked.template.n:
         raise InvalidRequest("best_of", f"best_of is {data.best_of}, less than n, which is {asked.template.n}")
     if asked.stream:
@@ -189,9 +193,10 @@ class Whole(_Form):
 
     def __init__(self, data: CreateCompletion, generation: Generation, service: Service) -> None:
         super().__init__(data, generation, service)
-        self._best = BestOf(request_fields.n_completions(data, service.settings), generation.requests[0].n)
+        n_told = len(data.branches or ()) or request_fields.n_completions(data, service.settings)
+        self._best = BestOf(n_told, generation.requests[0].n)
         # Where they are to be compared, tokens come with what nobody has asked for.
-        self._tells_logprobs = data.logprobs is not None or bool(data.n_probs)
+        self._tells_logprobs = data.logprobs is not None or bool(data.n_probs or data.branches)
         self._n_firsts = generation.requests[0].n if self._best.chooses else 1
         self._texts: dict[int, list[str]] = {}
         self._tokens: dict[int, list[int]] = {}

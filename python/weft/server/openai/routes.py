@@ -15,6 +15,7 @@ from weft.server.openai.chat_schemas import ChatCompletion, CreateChatCompletion
 from weft.server.openai.embeddings_schemas import CreateEmbedding, EmbeddingList
 from weft.server.openai.schemas import CompletionObject, CreateCompletion, ModelCard, ModelList
 from weft.server.run import vectors
+from weft.server.run.aside import Purpose
 from weft.server.run.caller import Caller
 from weft.server.run.chat import begin, count
 from weft.server.run.event_formats import EventFormats
@@ -37,7 +38,9 @@ async def create_completion(
     """Continues a prompt, or several, `n` times each."""
     if (other := event_formats.named(data.event_format, service.settings)) is not None:
         data = other.prepared(data, service.settings)
-    generation = await service.submit(completions.submission(data, service.settings))
+    size = request_fields.branches_size(data)
+    asked = await service.aside.work(Purpose.PROMPT, size, completions.submission, data, service.settings)
+    generation = await service.submit(asked)
     if not data.stream:
         return Answer(WholeAnswer(generation, completions.Whole(data, generation, service), service.collected))
     form = completions.Stream(data, generation, service) if other is None else other.stream(generation)

@@ -5,6 +5,7 @@ refused by name, unless its value asks for nothing.
 """
 
 from weft.infill import Snippet
+from weft.server.request_fields.branches import branches_size
 from weft.server.request_fields.constraint import Constraint, constraint
 from weft.server.request_fields.fields import CompletionFields, LogitBias, Prompt, TextPrompt
 from weft.server.request_fields.media import chat_files, with_images
@@ -24,6 +25,7 @@ __all__ = [
     "Snippet",
     "SystemPrompt",
     "TextPrompt",
+    "branches_size",
     "budget_message",
     "chat_files",
     "constraint",

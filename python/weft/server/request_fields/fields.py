@@ -6,7 +6,7 @@ import msgspec
 
 from weft.sampling import Sampling
 
-__all__ = ["CompletionFields", "LogitBias", "Prompt", "TextPrompt", "TriggerField"]
+__all__ = ["BRANCH_NAMES", "BranchFields", "CompletionFields", "LogitBias", "Prompt", "TextPrompt", "TriggerField"]
 
 
 class TextPrompt(msgspec.Struct):
@@ -60,8 +60,12 @@ class CompletionFields(SamplingFields, kw_only=True):
     """Fields of a completion, in llama-server's spelling. `None` takes the server's default."""
 
     prompt: Prompt | None = None
+    suffix_prompt: str | list[int | str] | None = None
+    """What follows the prompt: a text that goes on where it ends, or tokens; a branch's own, most of all."""
     stream: bool | None = None
     n: int | None = None
+    branches: list[dict[str, Any]] | None = None
+    """In place of `n`: an object for each branch, with the fields that are its own; `BranchFields` are those that may be."""
     n_cmpl: int | None = None
     """llama-server's name for `n`, which it prefers."""
     n_predict: int | None = None
@@ -146,3 +150,26 @@ class CompletionFields(SamplingFields, kw_only=True):
     system_prompt: Any = None
     t_max_prompt_ms: float | None = None
     tools: Any = None
+
+
+BRANCH_NAMES = (
+    "suffix_prompt",
+    *(field.name for field in msgspec.structs.fields(SamplingFields)),
+    *("n_predict", "max_completion_tokens", "max_tokens", "stop", "seed", "t_max_predict_ms", "n_indent", "penalty_prompt"),
+    *("grammar", "json_schema", "response_format", "grammar_lazy", "grammar_triggers", "preserved_tokens"),
+    *("n_keep", "n_discard", "lora", "n_probs"),
+)
+"""Fields of a completion that each branch may have of its own."""
+
+if TYPE_CHECKING:
+
+    class BranchFields(CompletionFields):
+        """What one branch says of itself; what it leaves unsaid is the body's. It has the fields of `BRANCH_NAMES` alone."""
+else:
+    BranchFields = msgspec.defstruct(
+        "BranchFields",
+        [(name, get_type_hints(CompletionFields)[name], None) for name in BRANCH_NAMES],
+        kw_only=True,
+        module=__name__,
+        namespace={"__doc__": "What one branch says of itself; what it leaves unsaid is the body's."},
+    )

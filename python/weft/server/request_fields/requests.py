@@ -9,13 +9,14 @@ import msgspec
 from weft import InvalidRequest, Request
 from weft.sampling import knobs
 from weft.server.request_fields.adapters import adapters
+from weft.server.request_fields.branches import branch_bodies
 from weft.server.request_fields.constraint import constraint
-from weft.server.request_fields.fields import CompletionFields
+from weft.server.request_fields.fields import BranchFields, CompletionFields
 from weft.server.request_fields.paths import paths
-from weft.server.request_fields.prompts import logit_bias, penalty_prompt, prompts
+from weft.server.request_fields.prompts import logit_bias, penalty_prompt, pieces, prompts
 from weft.server.request_fields.samplers import samplers
 from weft.server.request_fields.thoughts import blamed_for_thoughts, tagged_thought, triggers
-from weft.server.run.submission import Submission
+from weft.server.run.submission import BranchAsked, Submission
 from weft.settings import Settings
 
 __all__ = ["RANDOM_SEED", "first_given", "n_completions", "ping_s", "submission", "template"]
@@ -46,6 +47,8 @@ _AS_THEY_ARE = (
 _HELD = {name: knob.held for name, knob in _KNOBS.items() if knob.held is not None}
 """Fields that a body may set as it likes: a value past a bound means that bound, as in llama-server."""
 
+_NOTHING = Request(prompt=())
+
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Request) if field.name != "prompt"}
 
 
@@ -63,14 +66,20 @@ def n_completions(body: CompletionFields, settings: Settings) -> int:
 def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str, int | None]) -> Submission:
     """What a body asks for; `n_probs` with the name that the body has for it."""
     name, value = n_probs
+    biases = _default(settings, "logit_bias") if body.logit_bias is None else logit_bias(body.logit_bias)
+    penalised = penalty_prompt(body.penalty_prompt)
+    of_all = BranchAsked(template=_NOTHING, logit_bias=biases, penalty_prompt=penalised, suffix=pieces(body.suffix_prompt or ""))
+    branches = [_branch(own, alone, settings, of_all, n_probs=value or 0) for own, alone in branch_bodies(body)]
     asked = constraint(body)
     # Refused now, and not when the answer has been made.
     paths(body)
     return Submission(
         prompts=prompts(body.prompt),
-        template=template(body, settings, n_probs=value or 0),
-        logit_bias=_default(settings, "logit_bias") if body.logit_bias is None else logit_bias(body.logit_bias),
-        penalty_prompt=penalty_prompt(body.penalty_prompt),
+        template=template(body, settings, n_probs=value or 0, n=len(branches) or None),
+        branches=branches,
+        suffix=of_all.suffix,
+        logit_bias=biases,
+        penalty_prompt=penalised,
         slot=None if body.id_slot == ANY_SLOT else body.id_slot,
         sent_as={
             "n": first_given(body, *_N)[0],
@@ -86,8 +95,22 @@ def submission(body: CompletionFields, settings: Settings, *, n_probs: tuple[str
     )
 
 
-def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0) -> Request:
-    """The request that a body asks for, all but its prompt, its biases and what the penalties look at."""
+def _branch(own: BranchFields, alone: CompletionFields, settings: Settings, of_all: BranchAsked, *, n_probs: int) -> BranchAsked:
+    """What a body asks of one branch, which says this itself, and is asked for this alone; lists are shared, not read again."""
+    return BranchAsked(
+        template=template(alone, settings, n_probs=n_probs if own.n_probs is None else own.n_probs, n=1),
+        logit_bias=of_all.logit_bias if own.logit_bias is None else logit_bias(own.logit_bias),
+        penalty_prompt=of_all.penalty_prompt if own.penalty_prompt is None else penalty_prompt(own.penalty_prompt),
+        suffix=of_all.suffix if own.suffix_prompt is None else pieces(own.suffix_prompt),
+        has_seed=own.seed is not None,
+    )
+
+
+def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0, n: int | None = None) -> Request:
+    """The request that a body asks for, all but its prompt, its biases and what the penalties look at.
+
+    `n` stands in the place of what the body says.
+    """
 
     def given(name: str) -> Any:  # noqa: ANN401 (each field has its own type)
         value = getattr(body, name)
@@ -96,7 +119,7 @@ def template(body: CompletionFields, settings: Settings, *, n_probs: int = 0) ->
     asked = constraint(body)
     return Request(
         prompt=(),
-        n=n_completions(body, settings),
+        n=n_completions(body, settings) if n is None else n,
         max_tokens=_limit(body, settings),
         stop=_stop(body) or list(_default(settings, "stop")),
         seed=_seed(given("seed")),

@@ -13,7 +13,7 @@ from weft.server.run.generation import Generation
 
 __all__ = ["Branches", "CompletionResult"]
 
-STOP_TYPES = {"end": "eos", "stop": "word", "length": "limit", "context_full": "limit"}
+STOP_TYPES = {"end": "eos", "stop": "word", "length": "limit", "context_full": "limit", "cancelled": "none"}
 
 
 class CompletionResult(msgspec.Struct):
@@ -77,13 +77,13 @@ class Branches:
             index=self.index(prompt, finished),
             content=content,
             tokens=list(tokens),
-            id_slot=finished.slot,
+            id_slot=-1 if finished.slot is None else finished.slot,
             stop=True,
             model=self._model,
             tokens_predicted=usage.n_predicted,
             tokens_evaluated=usage.n_prompt,
             generation_settings=self.settings(prompt, finished.index),
-            prompt=self.prompt_text(prompt),
+            prompt=self.prompt_text(prompt, finished.index),
             has_new_line=self.generation.has_new_line(prompt, finished.index),
             truncated=finished.truncated,
             stop_type=stop_type,
@@ -105,9 +105,10 @@ class Branches:
     def settings(self, prompt: int, index: int) -> GenerationSettings:
         """The settings of one branch of a prompt, with its own seed."""
         generation = self.generation
+        request = generation.branch(prompt, index)
         return generation_settings(
-            generation.requests[prompt],
-            seed=(generation.streams[prompt].seed + index) % 2**32,
+            request,
+            seed=request.seed or 0,
             n_ctx=self._engine.limits.n_ctx_slot,
             model=self._model,
             end_tokens=self._end_tokens,
@@ -116,8 +117,12 @@ class Branches:
             reasoning_format=generation.asked.reasoning_format,
         )
 
-    def prompt_text(self, prompt: int) -> str:
-        """The prompt as the model saw it, special tokens included; the same for all branches of a prompt."""
+    def prompt_text(self, prompt: int, index: int) -> str:
+        """The prompt of a branch as the model saw it, special tokens included: the prompt, and what follows it in this branch."""
+        suffix = self.generation.branch(prompt, index).suffix_prompt
+        return self._shared_text(prompt) + (self._engine.detokenize(cast("Sequence[int]", suffix)) if suffix else "")
+
+    def _shared_text(self, prompt: int) -> str:
         if prompt not in self._prompts:
             given = self.generation.requests[prompt].prompt
             # What came in parts was tokenized before.

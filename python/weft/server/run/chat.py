@@ -1,5 +1,7 @@
 """Chats, as every dialect runs them: messages become a prompt, and what is written becomes the parts of an answer."""
 
+from functools import partial
+
 import msgspec
 
 from weft import Finished, InvalidRequest, Token
@@ -49,7 +51,7 @@ async def submission(data: ChatFields, prompt: ChatPrompt, service: Service) -> 
         InvalidRequest: a field is not what it must be.
     """
     # What holds an answer to its tools may be a grammar of many rules.
-    size = 0 if prompt.held is None else n_body_bytes()
+    size = request_fields.branches_size(data) + (0 if prompt.held is None else n_body_bytes())
     return await service.aside.work(Purpose.PROMPT, size, _submission, data, prompt, service.settings)
 
 
@@ -64,14 +66,17 @@ def _submission(data: ChatFields, prompt: ChatPrompt, settings: Settings) -> Sub
     asked = msgspec.structs.replace(asked, n_volatile=prompt.n_volatile)
     if prompt.held is None:
         return msgspec.structs.replace(asked, template=template)
+    held = partial(
+        prompt.held.request,
+        budget=settings.reasoning_budget,
+        message=request_fields.budget_message(data, settings, prompt.held.ends),
+    )
     try:
-        template = prompt.held.request(
-            template,
-            budget=settings.reasoning_budget,
-            message=request_fields.budget_message(data, settings, prompt.held.ends),
-        )
+        template = held(template)
+        branches = [msgspec.structs.replace(branch, template=held(branch.template)) for branch in asked.branches]
     except InvalidRequest as error:
         raise asked.blame(error) from None
+    asked = msgspec.structs.replace(asked, branches=branches)
     sent_as = {**asked.sent_as, "grammar": "tools", "grammar_triggers": "tools"} if prompt.held.has_tools else asked.sent_as
     return msgspec.structs.replace(asked, template=template, sent_as=sent_as)
 

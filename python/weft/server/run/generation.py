@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -10,6 +12,7 @@ import msgspec
 
 from weft import CacheExplanation, Event, Finished, Progress, PromptLogprobs, Request, Stream, Token
 from weft._native import CompactLogprobs
+from weft.branches import branch_requests
 from weft.server.request_line import current_line
 from weft.server.run.submission import Submission
 from weft.server.run.tally import Tally
@@ -44,8 +47,14 @@ class Generation:
         streams: Sequence[Stream],
         tally: Tally,
         *,
-        keeps_text: bool = False,
+        owner: str | None = None,
     ) -> None:
+        self.id = uuid.uuid4().hex
+        """By which it is found while it runs."""
+        self.owner = owner
+        """Whose key asked for it."""
+        self.created = time.time()
+        """In seconds since 1970."""
         self.asked = asked
         self.requests = requests
         self.streams = streams
@@ -56,9 +65,15 @@ class Generation:
         """Prompts whose streams have something."""
         self._arrived = asyncio.Event()
         self._is_begun = False
-        self._is_heavy = any(max(request.n_probs, request.prompt_logprobs or 0) >= HEAVY for request in requests)
+        self._branches: dict[int, list[Request]] = {}
+        """The requests of each prompt's branches, where they differ."""
+        n_probs = [max(request.n_probs, request.prompt_logprobs or 0) for request in requests]
+        self._is_heavy = max([*n_probs, *(branch.template.n_probs for branch in asked.branches)], default=0) >= HEAVY
         self._with_new_line: set[tuple[int, int]] = set()
-        self._texts: dict[tuple[int, int], list[str]] | None = {} if keeps_text else None
+        self._texts: dict[tuple[int, int], list[str]] = {}
+        self._n_predicted: dict[tuple[int, int], int] = {}
+        self._reasons: dict[tuple[int, int], str] = {}
+        """Why each branch that has ended did."""
         self.explanations: dict[int, CacheExplanation] = {}
         """Why what was computed of each prompt had to be, where that was asked for, as far as it was told."""
         self.closed = asyncio.Event()
@@ -66,6 +81,15 @@ class Generation:
         if (line := current_line()) is not None:
             line.expect(requests)
         self._line = line
+
+    def branch(self, prompt: int, index: int) -> Request:
+        """What is asked of one branch of a prompt, with its own seed."""
+        request = self.requests[prompt]
+        if not request.branches:
+            return msgspec.structs.replace(request, seed=(self.streams[prompt].seed + index) % 2**32)
+        if prompt not in self._branches:
+            self._branches[prompt] = branch_requests(request)
+        return self._branches[prompt][index]
 
     async def next_batches(self) -> list[tuple[int, list[Event]]]:
         """Events that are ready, with the position of their prompt; at least one, and none once all have finished."""
@@ -95,12 +119,35 @@ class Generation:
                 logger.debug("the cache for request %d: %s", told.request_id, told.short)
             if "\n" in event.text:
                 self._with_new_line.add((prompt, event.index))
-            if self._texts is not None:
-                self._texts.setdefault((prompt, event.index), []).append(event.text)
+            branch = prompt, event.index
+            if event.text:
+                self._texts.setdefault(branch, []).append(event.text)
+            if isinstance(event, Finished):
+                self._reasons[branch] = event.reason
+            else:
+                self._n_predicted[branch] = event.n_predicted
 
-    def text(self, prompt: int, index: int) -> str | None:
-        """The text of a branch, as far as it was read; None where it is not kept."""
-        return None if self._texts is None else "".join(self._texts.get((prompt, index), []))
+    def text(self, prompt: int, index: int) -> str:
+        """The text of a branch, as far as it was read."""
+        return "".join(self._texts.get((prompt, index), []))
+
+    def n_predicted(self, prompt: int, index: int) -> int:
+        """Tokens of a branch, as far as they were read."""
+        return self._n_predicted.get((prompt, index), 0)
+
+    def reason(self, prompt: int, index: int) -> str | None:
+        """Why a branch ended; None where it was not read that it has."""
+        return self._reasons.get((prompt, index))
+
+    @property
+    def n_finished(self) -> int:
+        """Branches of all prompts that have ended."""
+        return len(self._reasons)
+
+    def unfinished(self) -> list[tuple[int, int]]:
+        """The other branches, each with its prompt."""
+        branches = ((prompt, index) for prompt, request in enumerate(self.requests) for index in range(request.n))
+        return [branch for branch in branches if branch not in self._reasons]
 
     def explanation(self, prompt: int, finished: Finished) -> CacheExplanation | msgspec.UnsetType:
         """Why what was computed of a prompt had to be, where the end of this branch is to tell it."""

@@ -13,8 +13,20 @@ from weakref import WeakSet
 
 import msgspec
 
-from weft import ContextOverflow, Engine, EngineStopped, InvalidRequest, Media, MixedPrompt, Request, Stream, WeftError
+from weft import (
+    BranchOptions,
+    ContextOverflow,
+    Engine,
+    EngineStopped,
+    InvalidRequest,
+    Media,
+    MixedPrompt,
+    Request,
+    Stream,
+    WeftError,
+)
 from weft._native import Biases, SavedPrefix, TokenIds
+from weft.branches import BRANCH_FIELDS
 from weft.chat.conversation import Chat
 from weft.chat.format import ChatFormat, ChatPrompt
 from weft.infill import infill_tokens, missing
@@ -275,7 +287,7 @@ class Service:
         # With a vocabulary of 150,000 pieces that takes up to a third of a second.
         size = LONG_TEXT + 1 if asked.looks_through_vocabulary else asked.size
         requests, streams = await self.aside.work(Purpose.PROMPT, size, self._begin, asked, current_owner())
-        generation = Generation(asked, requests, streams, self.tally, keeps_text=self.tells_texts)
+        generation = Generation(asked, requests, streams, self.tally, owner=current_owner())
         self._generations.add(generation)
         return generation
 
@@ -322,6 +334,15 @@ class Service:
         # What is not loaded is refused by the engine.
         return [*((adapter.id, scales.pop(adapter.id, 0.0)) for adapter in loaded), *scales.items()]
 
+    def generations_of(self, owner: str | None) -> list[Generation]:
+        """Those of one owner that are read."""
+        return [one for one in list(self._generations) if one.owner == owner and not one.closed.is_set()]
+
+    def find_generation(self, name: str, owner: str | None) -> Generation | None:
+        """The generation of this owner with this id, which may stand behind a dash as in OpenAI's ids; None once it has ended."""
+        _, _, own = name.rpartition("-")
+        return next((one for one in self.generations_of(owner) if one.id == own), None)
+
     def generation_of(self, request_id: int) -> tuple[Generation, int] | None:
         """The generation of one of the engine's requests, and the position of its prompt there; None once nobody reads it."""
         for generation in list(self._generations):
@@ -367,12 +388,53 @@ class Service:
         else:
             prefixes = [prompt for prompt in asked.prompts if not isinstance(prompt, MediaPrompt | MixedPrompt)]
             prompts = self._around_gap(prefixes, asked.gap, template.max_tokens)
-        requests = [msgspec.structs.replace(template, prompt=prompt) for prompt in prompts]
+        requests = [
+            self._with_branches(msgspec.structs.replace(template, prompt=prompt), asked, sent)
+            for prompt, sent in zip(prompts, asked.prompts, strict=True)
+        ]
         if template.prompt_logprobs is not None:
             n_tokens = sum(len(request.prompt) for request in requests)
             if (error := _too_many_logprobs(template.prompt_logprobs, n_tokens)) is not None:
                 raise asked.blame(error)
         return requests
+
+    def _with_branches(self, request: Request, asked: Submission, sent: SentPrompt) -> Request:
+        """The same with what follows its prompt, and with its branches, where they differ."""
+        # Where a prompt came as tokens, no text of it is read for control tokens, and so none behind it.
+        parse_special = isinstance(sent, MediaPrompt) or (
+            not isinstance(sent, TokenIds | MixedPrompt) and any(isinstance(piece, str) for piece in sent)
+        )
+
+        def suffix(pieces: Sequence[Piece]) -> Sequence[int] | None:
+            return self._tokens_on(pieces, parse_special=parse_special) or None
+
+        if asked.suffix:
+            request = msgspec.structs.replace(request, suffix_prompt=suffix(asked.suffix))
+        if not asked.branches:
+            return request
+        branches = [
+            msgspec.structs.replace(
+                branch.template,
+                logit_bias=request.logit_bias if branch.logit_bias is asked.logit_bias else self._biases(branch.logit_bias),
+                penalty_prompt=request.penalty_prompt
+                if branch.penalty_prompt is asked.penalty_prompt
+                else self._penalty_prompt(branch.penalty_prompt),
+                adapters=self.adapters(branch.template.adapters),
+                suffix_prompt=suffix(branch.suffix),
+                seed=branch.template.seed if branch.has_seed else None,
+            )
+            for branch in asked.branches
+        ]
+        seed = int.from_bytes(os.urandom(4)) if request.seed is None else request.seed
+        own = tuple(cast("BranchOptions", {name: getattr(one, name) for name in BRANCH_FIELDS}) for one in branches)
+        return msgspec.structs.replace(request, seed=seed, branches=own)
+
+    def _tokens_on(self, pieces: Sequence[Piece], *, parse_special: bool) -> list[int]:
+        """The tokens of what follows a prompt."""
+        tokens: list[int] = []
+        for piece in pieces:
+            tokens += [piece] if isinstance(piece, int) else self.engine.model.tokenize_on(piece, parse_special=parse_special)
+        return tokens
 
     def _prompt(self, pieces: SentPrompt, after: Sequence[int]) -> Sequence[int] | MixedPrompt:
         if isinstance(pieces, MixedPrompt):

@@ -19,6 +19,7 @@ from weft.server.run.pieces import groups
 from weft.server.run.writing import next_turn
 
 __all__ = [
+    "REQUEST_ID",
     "Answer",
     "AwaitedAnswer",
     "AwaitedPieces",
@@ -34,6 +35,9 @@ __all__ = [
 Events = Sequence[Event]
 
 Body = TypeVar("Body")
+
+REQUEST_ID = "x-request-id"
+"""The header with the id by which a request is found while it runs."""
 
 MAX_WRITE_BYTES = 64 * 1024
 """A write of more is cut here, and others have their turn. A client that reads slowly lets events pile up: thousands of them,
@@ -110,7 +114,7 @@ class StreamedAnswer(ASGIResponse):
         failure: Callable[[Exception], bytes] = sse.error_frame,
         opening: bytes = b"",
     ) -> None:
-        super().__init__(headers=dict(headers))
+        super().__init__(headers={**headers, REQUEST_ID: generation.id})
         self.failure = failure
         """The end of a stream that could not be written to its end."""
         self._silence = ping
@@ -267,7 +271,7 @@ class WholeAnswer(ASGIResponse):
                     await next_turn()
                     worked_s, began = 0.0, loop.time()
             worked_s += loop.time() - began
-        headers = explanation_header(self._generation.explanations)
+        headers = {**explanation_header(self._generation.explanations), REQUEST_ID: self._generation.id}
         await PiecedAnswer(self._form.body(), headers)(scope, receive, send)
 
 

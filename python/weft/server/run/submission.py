@@ -9,7 +9,7 @@ from weft._native import Biases, TokenIds
 from weft.infill import Snippet
 from weft.server.run.media_files import MediaPrompt
 
-__all__ = ["Gap", "Piece", "SentPrompt", "Submission", "size_of"]
+__all__ = ["BranchAsked", "Gap", "Piece", "SentPrompt", "Submission", "size_of"]
 
 Piece = str | int
 """A stretch of a prompt: text, or one token."""
@@ -40,6 +40,25 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True):
         return size_of(self.suffix) + size_of(self.begun) + sum(len(one.filename) + len(one.text) for one in self.snippets)
 
 
+class BranchAsked(msgspec.Struct, frozen=True, kw_only=True):
+    """One branch of each prompt, where they differ."""
+
+    template: Request
+    """All but the prompt, the biases, what the penalties look at, and what follows the prompt."""
+    logit_bias: Sequence[tuple[Piece, float]]
+    penalty_prompt: Sequence[Piece] | None = None
+    suffix: Sequence[Piece] = ()
+    """What follows each prompt."""
+    has_seed: bool = False
+    """Whether the seed is its own."""
+
+    @property
+    def size(self) -> int:
+        """Characters and tokens."""
+        n_biases = len(self.logit_bias) if isinstance(self.logit_bias, Biases) else size_of([one for one, _ in self.logit_bias])
+        return PROMPT_SIZE + n_biases + size_of(self.penalty_prompt or ()) + size_of(self.suffix)
+
+
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """One request like `template` for each prompt."""
 
@@ -52,6 +71,10 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """A text stands for each of its tokens."""
     penalty_prompt: Sequence[Piece] | None = None
     """What the penalties see in place of the prompt. Its texts are not read for control tokens."""
+    suffix: Sequence[Piece] = ()
+    """What follows each prompt."""
+    branches: Sequence[BranchAsked] = ()
+    """The branches of each prompt, where they differ; as many as the template's `n`."""
     gap: Gap | None = None
     """What the prompts stand before, where the model is to write what is between."""
     slot: int | None
@@ -74,13 +97,14 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         n_biases = len(biases) if isinstance(biases, Biases) else size_of([piece for piece, _ in biases])
         n_behind = 0 if self.gap is None else self.gap.size * len(self.prompts)
         prompts = PROMPT_SIZE * len(self.prompts) + sum(map(size_of, self.prompts))
-        return prompts + n_behind + n_biases + size_of(self.penalty_prompt or ())
+        n_branches = sum(branch.size for branch in self.branches) * len(self.prompts)
+        return prompts + n_behind + n_biases + n_branches + size_of(self.penalty_prompt or ()) + size_of(self.suffix)
 
     @property
     def looks_through_vocabulary(self) -> bool:
         """Whether what is asked for has to be found in every piece: a grammar, a schema, or what breaks repetitions."""
-        asked = self.template
-        return asked.grammar is not None or asked.json_schema is not None or asked.dry_multiplier != 0
+        templates = [self.template, *(branch.template for branch in self.branches)]
+        return any(asked.grammar is not None or asked.json_schema is not None or asked.dry_multiplier != 0 for asked in templates)
 
     def blame(self, error: InvalidRequest) -> InvalidRequest:
         """The same error, by the name that the body has for the field."""

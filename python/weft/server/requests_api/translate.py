@@ -1,0 +1,78 @@
+"""Generations become reports. No I/O here."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from weft import InvalidRequest, Slot
+from weft.server.requests_api.schemas import BranchReport, RequestReport, RequestsReport, RequestSummary
+from weft.server.response_fields import Branches
+from weft.server.run.generation import Generation
+from weft.server.run.service import Service
+
+__all__ = ["MAX_TOLD", "branch_of", "report", "reports"]
+
+MAX_TOLD = 256
+"""Most branches of one report: each comes with its settings and its text."""
+
+Slots = Mapping[tuple[int, int], int]
+"""Where each branch runs, by the number of its prompt's request and its place there."""
+
+
+def reports(generations: Sequence[Generation], listed: Sequence[Slot]) -> RequestsReport:
+    """Those of one owner."""
+    slots = _slots(listed)
+    return RequestsReport([_summary(one, slots) for one in sorted(generations, key=lambda one: one.created)])
+
+
+def report(generation: Generation, service: Service, listed: Sequence[Slot], *, first: int) -> RequestReport:
+    """One request with `MAX_TOLD` of its branches, from `first` on.
+
+    Raises:
+        InvalidRequest: `first` is below 0.
+    """
+    if first < 0:
+        raise InvalidRequest("first", f"first is {first}; it must be 0 or more")
+    slots = _slots(listed)
+    branches = Branches(generation, service.engine, service.model_name)
+    last = min(first + MAX_TOLD, branches.n * len(generation.streams))
+    told = [_branch(generation, branches, *divmod(index, branches.n), slots) for index in range(first, last)]
+    return RequestReport(**msgspec.structs.asdict(_summary(generation, slots)), branches=told)
+
+
+def branch_of(generation: Generation, index: int) -> tuple[int, int] | None:
+    """The prompt of a branch that is counted over all prompts, and its place there; None where there is none."""
+    n = generation.requests[0].n
+    return divmod(index, n) if 0 <= index < n * len(generation.streams) else None
+
+
+def _slots(listed: Sequence[Slot]) -> Slots:
+    return {(slot.request_id, slot.index): slot.id for slot in listed if slot.request_id is not None and slot.index is not None}
+
+
+def _summary(generation: Generation, slots: Slots) -> RequestSummary:
+    numbers = [stream.request_id for stream in generation.streams]
+    return RequestSummary(
+        id=generation.id,
+        id_task=numbers,
+        created=int(generation.created),
+        stream=generation.asked.stream,
+        n_prompts=len(numbers),
+        n_branches=generation.requests[0].n * len(numbers),
+        n_finished=generation.n_finished,
+        n_running=sum(number in set(numbers) for number, _ in slots),
+    )
+
+
+def _branch(generation: Generation, branches: Branches, prompt: int, place: int, slots: Slots) -> BranchReport:
+    slot = slots.get((generation.streams[prompt].request_id, place))
+    reason = generation.reason(prompt, place)
+    return BranchReport(
+        index=prompt * branches.n + place,
+        state="finished" if reason is not None else "waiting" if slot is None else "running",
+        text=generation.text(prompt, place),
+        n_predicted=generation.n_predicted(prompt, place),
+        reason=reason,
+        id_slot=-1 if slot is None else slot,
+        params=branches.settings(prompt, place),
+    )
