@@ -92,11 +92,7 @@ impl Rules {
     /// An item so often at least, and at most.
     pub(super) fn repeat(&mut self, item: Expr, min: usize, max: Option<usize>) -> Expr {
         // What is repeated is one rule, of which a grammar may repeat no more than so many.
-        let item = if matches!(item, Expr::Named(_) | Expr::Rule(_)) {
-            item
-        } else {
-            self.rule_of(item)
-        };
+        let item = if matches!(item, Expr::Named(_) | Expr::Rule(_)) { item } else { self.rule_of(item) };
         let part = |min: usize, max: Option<usize>| Expr::Repeat(Box::new(item.clone()), min, max);
         let left = max.filter(|&max| max < ENDLESS).map(|max| max.saturating_sub(min));
         // Each is one rule, however often it is asked for: long bounds cost hardly more than short ones.
