@@ -69,7 +69,7 @@ use crate::sampling::{Lexicon, Sampler};
 use job::{Job, QueuePlace};
 use outbox::Published;
 use questions::Question;
-use runner::{MemoryKind, Runner, Variant, Variants};
+use runner::{DefaultAdapters, MemoryKind, Runner, Variant, Variants};
 use said::Respelt;
 use worker::{Command, Worker};
 
@@ -78,9 +78,6 @@ use worker::{Command, Worker};
 pub struct Engine {
     inner: Arc<Inner>,
 }
-
-/// The adapters of requests that name none, each with its scale.
-pub type DefaultAdapters = Arc<Mutex<Vec<AdapterScale>>>;
 
 struct Inner {
     limits: Limits,

@@ -7,8 +7,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::config::{Choice, EngineConfig, KvType, Pooling, Used};
 use crate::embedding::{self, Embedder, Encoded, Encoder, Group, MAX_SEQUENCES, Shape};
-use crate::engine::DefaultAdapters;
-use crate::engine::runner::{MediaRows, Plan, Row, SequenceId, Variant};
+use crate::engine::runner::{DefaultAdapters, MediaRows, Plan, Row, SequenceId, Variant};
 use crate::error::{Error, Result};
 use crate::llama::adapters;
 use crate::llama::affinity::Stay;

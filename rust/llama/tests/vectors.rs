@@ -10,7 +10,7 @@ use super::demo;
 use super::tiny::{Kind, tiny};
 use crate::config::{EngineConfig, Pooling};
 use crate::embedding::{Embedder, Encoder, Normalization, Shape, Stats, Vectors};
-use crate::engine::DefaultAdapters;
+use crate::engine::runner::DefaultAdapters;
 use crate::error::Error;
 use crate::llama::vectors::VectorContext;
 use crate::llama::{Model, Settled, embedder, memory};
