@@ -96,7 +96,6 @@ async def _beside(engine: weft.Engine) -> None:
 
 async def _read(engine: weft.Engine, index: int, adapters: Adapters) -> list[float]:
     """Reads one stream; returns the pauses after its first token, in seconds."""
-    times = []
     prompt = f"Story number {index}: once upon a time, there was"
     options: weft.RequestOptions = {"max_tokens": MAX_TOKENS, "ignore_eos": True, "seed": index, "adapters": adapters}
     times = [time.perf_counter() async for event in engine.generate(prompt, **options) if isinstance(event, weft.Token)]
