@@ -72,9 +72,8 @@ async def _changes(engine: weft.Engine) -> None:
 
 async def _beside(engine: weft.Engine) -> None:
     """Streams side by side, of as many sets as there are."""
-    print(
-        f"\n{N_STREAMS} streams of {MAX_TOKENS} tokens{'tokens/s':>22}{'changes':>9}{'steps':>7}{'pause p99, ms':>15}{'longest':>9}"
-    )
+    columns = f"{'tokens/s':>22}{'changes':>9}{'steps':>7}{'pause p99, ms':>15}{'longest':>9}"
+    print(f"\n{N_STREAMS} streams of {MAX_TOKENS} tokens{columns}")
     sets: dict[str, list[Adapters]] = {
         "all without adapters": [[]],
         "all with the same": [[(0, 1.0)]],
@@ -95,12 +94,9 @@ async def _beside(engine: weft.Engine) -> None:
 
 async def _read(engine: weft.Engine, index: int, adapters: Adapters) -> list[float]:
     """Reads one stream; returns the pauses after its first token, in seconds."""
-    times = []
     prompt = f"Story number {index}: once upon a time, there was"
     options: weft.RequestOptions = {"max_tokens": MAX_TOKENS, "ignore_eos": True, "seed": index, "adapters": adapters}
-    async for event in engine.generate(prompt, **options):
-        if isinstance(event, weft.Token):
-            times.append(time.perf_counter())
+    times = [time.perf_counter() async for event in engine.generate(prompt, **options) if isinstance(event, weft.Token)]
     return [after - before for before, after in pairwise(times)]
 
 
